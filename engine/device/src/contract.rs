@@ -1,0 +1,174 @@
+//! The device contract: what a poller may ask of a device, and what it is promised.
+//!
+//! A device is driven by one thread. `prepare` queues, `submit` hands over, `reap` brings back.
+//! Promises, checked by the conformance suite for every implementation:
+//! - each prepared operation is finished exactly once, and only after the hardware's last event
+//!   for it (invariants 1 and 2);
+//! - `Status::Ok` means `bytes == length` (invariant 3);
+//! - a buffer is `Detached` only when nothing can touch it any more (invariant 2);
+//! - nothing allocates or blocks after opening (invariant 6).
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use kvrail_memory::Pinned;
+use kvrail_ring::{Opcode, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::error::DeviceError;
+
+/// Events one `reap` brings back at most.
+pub const EVENTS_MAX: usize = 128;
+
+/// Entries of a device's buffer table; each covers at most 1 GiB
+/// (`kvrail_ring::limits::REGISTERED_BYTES_MAX`), so a larger region takes several in a row.
+pub const BUFFERS_MAX: u16 = 1024;
+
+/// First table entry of an attached region. The control thread gives these out, the same for
+/// every device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferIndex(pub u16);
+
+/// Whether a write must be on stable media when it finishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Readable by everyone; lost with the power.
+    #[default]
+    Visible,
+    /// On stable media (FUA, or a flush behind it).
+    Durable,
+}
+
+/// One operation on a device. Checked by the caller: in range, aligned, buffer attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The caller's name for it; comes back in `Finished`.
+    pub tag: u64,
+    /// What to do.
+    pub opcode: Opcode,
+    /// For writes.
+    pub durability: Durability,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes to move.
+    pub length: u32,
+    /// The attached region.
+    pub buffer: BufferIndex,
+    /// First byte in that region.
+    pub buffer_offset: u64,
+}
+
+/// The end of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The operation's.
+    pub tag: u64,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes moved: all of them when the status is OK, the contiguous beginning otherwise.
+    pub bytes: u32,
+}
+
+/// What `reap` brings back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An operation ended.
+    Finished(Finished),
+    /// The region attached here can no longer be touched by anything; its entries are free.
+    Detached(BufferIndex),
+}
+
+/// Room for the events of one `reap`.
+pub type Events = ArrayVec<Event, EVENTS_MAX>;
+
+/// How to learn that `reap` has something, while operations are in flight.
+#[derive(Clone, Copy, Debug)]
+pub enum Wait<'a> {
+    /// Only by calling `reap`: a polled queue, or a device without interrupts.
+    Poll,
+    /// The descriptor becomes readable.
+    Readable(BorrowedFd<'a>),
+}
+
+/// How O_DIRECT is to be treated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DirectIo {
+    /// Without it the device is refused.
+    #[default]
+    Required,
+    /// Used where the file system has it; what was used is reported.
+    Optional,
+    /// Through the page cache.
+    Off,
+}
+
+/// What a device is and how it is driven. Printed at start, in `kvrail status` and by benchmarks
+/// (invariant 3: the mode really used).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Path, or the name of a device that has none.
+    pub name: String,
+    /// `null`, `sim`, `file` or `block`.
+    pub kind: String,
+    /// `interrupt`, `sqpoll`, `iopoll`, `sqpoll+iopoll`; `null` or `sim` for those.
+    pub mode: String,
+    /// Why this mode: configured, or what `auto` found.
+    pub reason: String,
+    /// Ring flags, registrations and kernel features in force.
+    pub features: Vec<String>,
+    /// `direct` or `buffered`.
+    pub io: String,
+    /// Bytes of the device.
+    pub capacity_bytes: u64,
+    /// Unit of offsets and lengths, in bytes.
+    pub logical_block: u32,
+    /// Unit of buffer addresses, in bytes.
+    pub memory_alignment: u32,
+    /// Largest piece handed to the device at once, in bytes; larger operations are split.
+    pub transfer_bytes_max: u32,
+    /// Operations the device takes at once.
+    pub depth: u32,
+}
+
+/// A device, driven by one thread. See the module for what it promises.
+pub trait Device: fmt::Debug {
+    /// What it is.
+    fn description(&self) -> &Description;
+
+    /// Makes a region usable by operations as the entries from `at` on. Not on the data path: may
+    /// take milliseconds for large regions.
+    ///
+    /// # Errors
+    /// `DeviceError` when entries are taken or the kernel refuses; nothing is attached then.
+    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError>;
+
+    /// Starts to forget a region. Operations already prepared go on; the caller prepares no new
+    /// ones. `Event::Detached` follows when nothing can touch the region any more, and the device
+    /// has dropped its `Arc` by then.
+    ///
+    /// # Errors
+    /// `DeviceError` when nothing is attached there or the kernel refuses.
+    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError>;
+
+    /// Queues an operation.
+    ///
+    /// # Errors
+    /// Gives the operation back when the device takes no more now.
+    fn prepare(&mut self, operation: Operation) -> Result<(), Operation>;
+
+    /// Hands everything queued to the hardware. What could not be handed over stays queued and is
+    /// tried again by the next call.
+    fn submit(&mut self);
+
+    /// Brings back what ended, up to the room in `events`.
+    fn reap(&mut self, events: &mut Events);
+
+    /// Operations prepared and not yet finished.
+    fn in_flight(&self) -> u32;
+
+    /// How to wait for `reap` to have something.
+    fn wait(&self) -> Wait<'_>;
+}

@@ -1,0 +1,65 @@
+//! What can go wrong with a device outside the data path, each with its remedy.
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::contract::BufferIndex;
+
+/// Why a device could not be opened, or a region not attached or detached.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The path could not be opened.
+    #[error("{path}: cannot be opened ({errno}); {remedy}")]
+    Open {
+        /// The path as configured.
+        path: String,
+        /// What the kernel said.
+        errno: Errno,
+        /// What to do.
+        remedy: String,
+    },
+    /// The device lacks what the configuration demands.
+    #[error("{path}: {what}; {remedy}")]
+    Unfit {
+        /// The path as configured.
+        path: String,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The ring could not be set up.
+    #[error("io_uring for {path} in mode {mode}: {step} failed ({errno}); {remedy}")]
+    Ring {
+        /// The path as configured.
+        path: String,
+        /// The ring mode.
+        mode: String,
+        /// Which step.
+        step: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+        /// The likely cause and what to do.
+        remedy: String,
+    },
+    /// The buffer table has something (attach) or nothing (detach) at that index.
+    #[error("buffer table entry {}: {what}", at.0)]
+    Table {
+        /// The entry.
+        at: BufferIndex,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The kernel refused to register or remove a buffer.
+    #[error("registering {bytes} bytes with {device}: {errno}; {remedy}")]
+    Register {
+        /// Which device.
+        device: String,
+        /// Size of the region.
+        bytes: u64,
+        /// What the kernel said.
+        errno: Errno,
+        /// What to do.
+        remedy: String,
+    },
+}

@@ -1,0 +1,15 @@
+//! Memory: sealed shared regions, the leases that guard their bytes, and where CPUs and pages are.
+//!
+//! Owns mappings and their lifetime. Knows nothing of requests, devices or sessions.
+//! Invariant 2 (ownership) rests here: bytes are reached through a [`Lease`] only, and a lease is
+//! with exactly one owner: the program, or the operation in flight.
+#![expect(unsafe_code, reason = "maps memory and frees it")]
+// UNSAFETY: mmap, munmap and heap blocks; each block says who owns the memory.
+
+mod error;
+mod pinned;
+mod region;
+
+pub use error::MemoryError;
+pub use pinned::{HeapBlock, Pinned};
+pub use region::{PageSize, REQUIRED_SEALS, Region};

@@ -1,0 +1,33 @@
+//! Limits that every room shares, related to each other at compile time.
+
+use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES};
+
+/// Version of the lane format: slot layouts, segment layout, wake protocol. Both sides must agree.
+pub const LANE_VERSION: u32 = 1;
+
+/// Fewest requests a lane can hold.
+pub const LANE_DEPTH_MIN: u32 = 2;
+
+/// Most requests a lane can hold: 4,096 x 64 bytes is 256 KiB, an eighth of a 2 MiB L2 cache.
+pub const LANE_DEPTH_MAX: u32 = 4096;
+
+/// Completion slots for each request slot. Acceptance reserves a completion slot; the second half
+/// is room for completions the client has not read yet and for LATE notices.
+pub const COMPLETIONS_PER_REQUEST: u32 = 2;
+
+/// Most pollers of one sidecar, so also most lanes of one queue: their doorbells travel in one
+/// message, and the kernel takes 253 descriptors a message (SCM_MAX_FD).
+pub const POLLERS_MAX: u32 = 64;
+
+/// Bytes between indices with different writers: two cache lines, because adjacent lines are
+/// prefetched in pairs on x86.
+pub const LINE_PAIR_BYTES: usize = 128;
+
+/// Bytes one registered buffer may have (io_uring takes 1 GiB at most for one table entry).
+pub const REGISTERED_BYTES_MAX: u64 = 1 << 30;
+
+const _: () = assert!(LANE_DEPTH_MIN.is_power_of_two() && LANE_DEPTH_MAX.is_power_of_two());
+const _: () = assert!(LANE_DEPTH_MIN <= LANE_DEPTH_MAX);
+// Free-running 32-bit counters are unambiguous while a ring is smaller than half their range.
+const _: () = assert!((LANE_DEPTH_MAX as u64) * (COMPLETIONS_PER_REQUEST as u64) < 1 << 31);
+const _: () = assert!(REQUEST_BYTES == COMPLETION_BYTES * COMPLETIONS_PER_REQUEST as usize);

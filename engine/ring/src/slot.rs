@@ -1,0 +1,195 @@
+//! The two slot layouts of a lane: a 64-byte request, a 32-byte completion.
+
+use std::mem::{align_of, offset_of, size_of};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::ids::{RegionId, VolumeId};
+use crate::status::Status;
+
+/// Bytes of a request slot: one cache line.
+pub const REQUEST_BYTES: usize = 64;
+/// Bytes of a completion slot: two in a cache line.
+pub const COMPLETION_BYTES: usize = 32;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// Nothing: a round trip through lane and poller, without the device.
+    Nop = 0,
+    /// Device to arena.
+    Read = 1,
+    /// Arena to device.
+    Write = 2,
+    /// Everything written and completed before is durable when this completes.
+    Flush = 3,
+    /// The range may be forgotten by the device.
+    Discard = 4,
+}
+
+impl Opcode {
+    /// The opcode with this number, if there is one.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Nop),
+            1 => Some(Self::Read),
+            2 => Some(Self::Write),
+            3 => Some(Self::Flush),
+            4 => Some(Self::Discard),
+            _ => None,
+        }
+    }
+
+    /// How people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nop => "nop",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+        }
+    }
+}
+
+/// Who goes first when a device is busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Class {
+    /// Somebody waits for it: a prefix being restored.
+    #[default]
+    Demand = 0,
+    /// Somebody may soon wait for it.
+    Prefetch = 1,
+    /// Nobody waits: blocks being offloaded.
+    Background = 2,
+}
+
+impl Class {
+    /// Every class, most urgent first.
+    pub const ALL: [Self; 3] = [Self::Demand, Self::Prefetch, Self::Background];
+
+    /// The class with this number, if there is one.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Demand),
+            1 => Some(Self::Prefetch),
+            2 => Some(Self::Background),
+            _ => None,
+        }
+    }
+}
+
+/// Request flag: the write is on stable media when it completes.
+pub const FLAG_DURABLE: u8 = 1 << 0;
+/// Request flag: the sidecar computes CRC-64/NVME of the bytes moved and returns it.
+pub const FLAG_CHECKSUM: u8 = 1 << 1;
+/// Request flag: as `FLAG_CHECKSUM`, and other bytes than `checksum` says end as CORRUPT; a write
+/// is then not started.
+pub const FLAG_VERIFY: u8 = 1 << 2;
+/// Every request flag there is; any other bit makes the request INVALID.
+pub const FLAGS_KNOWN: u8 = FLAG_DURABLE | FLAG_CHECKSUM | FLAG_VERIFY;
+
+/// Completion flag: a notice (LATE), not a completion; the request is still under way.
+pub const FLAG_NOTICE: u16 = 1 << 0;
+
+/// One request as it stands in a lane. All bytes are the client's: any value may be there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(8))]
+pub struct Request {
+    /// Comes back in the completion; the sidecar does not look at it.
+    pub user_data: u64,
+    /// An [`Opcode`].
+    pub opcode: u8,
+    /// `FLAG_*` bits.
+    pub flags: u8,
+    /// A [`Class`].
+    pub class: u8,
+    /// Must be zero.
+    pub reserved_a: u8,
+    /// The arena, a [`RegionId`] of this session.
+    pub region: u32,
+    /// The volume, a [`VolumeId`].
+    pub volume: u16,
+    /// Must be zero.
+    pub reserved_b: u16,
+    /// Bytes to move, a multiple of the volume's logical block.
+    pub length: u32,
+    /// First byte in the volume, a multiple of its logical block.
+    pub volume_offset: u64,
+    /// First byte in the arena, aligned as the volume's memory alignment says.
+    pub region_offset: u64,
+    /// CRC-64/NVME the bytes must have, with `FLAG_VERIFY`.
+    pub checksum: u64,
+    /// Nanoseconds after acceptance at which a LATE notice is due; 0 is never.
+    pub deadline_ns: u64,
+    /// Block index of a GPU layout; zero for host memory.
+    pub layout_block: u32,
+    /// Must be zero.
+    pub reserved_c: u32,
+}
+
+impl Request {
+    /// The region named, as an id.
+    #[must_use]
+    pub const fn region_id(&self) -> RegionId {
+        RegionId(self.region)
+    }
+
+    /// The volume named, as an id.
+    #[must_use]
+    pub const fn volume_id(&self) -> VolumeId {
+        VolumeId(self.volume)
+    }
+}
+
+/// One completion as it stands in a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(8))]
+pub struct Completion {
+    /// The request's own.
+    pub user_data: u64,
+    /// A [`Status`].
+    pub status: u16,
+    /// `FLAG_NOTICE` or zero.
+    pub flags: u16,
+    /// Bytes moved; equals the request's length when the status is OK.
+    pub bytes: u32,
+    /// CRC-64/NVME of the bytes moved, with `FLAG_CHECKSUM` or `FLAG_VERIFY`; else zero.
+    pub checksum: u64,
+    /// Nanoseconds from submission to the device until its completion was seen, saturating.
+    pub device_ns: u32,
+    /// Nanoseconds from acceptance until submission to the device, saturating.
+    pub queue_ns: u32,
+}
+
+impl Completion {
+    /// The status, or INTERNAL for a number outside the table.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::from_number(self.status).unwrap_or(Status::Internal)
+    }
+
+    /// A completion without timings, for requests that never reached a device.
+    #[must_use]
+    pub fn refused(user_data: u64, status: Status) -> Self {
+        Self { user_data, status: status.number(), ..Self::default() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Request>() == REQUEST_BYTES && align_of::<Request>() == 8);
+    assert!(size_of::<Completion>() == COMPLETION_BYTES && align_of::<Completion>() == 8);
+    assert!(offset_of!(Request, opcode) == 8 && offset_of!(Request, region) == 12);
+    assert!(offset_of!(Request, volume) == 16 && offset_of!(Request, length) == 20);
+    assert!(offset_of!(Request, volume_offset) == 24 && offset_of!(Request, region_offset) == 32);
+    assert!(offset_of!(Request, checksum) == 40 && offset_of!(Request, deadline_ns) == 48);
+    assert!(offset_of!(Request, layout_block) == 56 && offset_of!(Request, reserved_c) == 60);
+    assert!(offset_of!(Completion, status) == 8 && offset_of!(Completion, flags) == 10);
+    assert!(offset_of!(Completion, bytes) == 12 && offset_of!(Completion, checksum) == 16);
+    assert!(offset_of!(Completion, device_ns) == 24 && offset_of!(Completion, queue_ns) == 28);
+};
