@@ -58,9 +58,7 @@ const _: () = assert!(SLOTS_AT.is_multiple_of(64) && FIRST_LANE_AT.is_multiple_o
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// A depth outside the limits or not a power of two.
-    #[error(
-        "lane depth {0}: must be a power of two from {LANE_DEPTH_MIN} to {LANE_DEPTH_MAX}"
-    )]
+    #[error("lane depth {0}: must be a power of two from {LANE_DEPTH_MIN} to {LANE_DEPTH_MAX}")]
     Depth(u32),
     /// No lane, or more than a queue can have.
     #[error("{0} lanes: a queue has 1 to {POLLERS_MAX}")]

@@ -1,0 +1,146 @@
+//! What the control thread tells a poller, and what it hears back.
+//!
+//! Two bounded queues and two eventfds. Whatever was allocated by the control thread goes back to
+//! it, so a poller never frees memory (invariant 6).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use kvrail_device::{BufferIndex, DeviceError};
+use kvrail_memory::Pinned;
+use kvrail_ring::{Bell, LaneFault, RegionId, ServerLane};
+
+/// Sessions a sidecar serves at once: one bit each in a poller's rounds.
+pub const SESSIONS_MAX: usize = 64;
+
+/// Arenas of all sessions at once. A `RegionId` is a place in this table (low 16 bits) and a
+/// generation (high 16 bits).
+pub const REGIONS_MAX: usize = 512;
+
+/// Lanes one poller serves, over all sessions.
+pub const LANES_MAX: usize = 1024;
+
+/// Commands or notices under way at once.
+const MAIL_MAX: usize = 4096;
+
+/// Place of a live session in every poller's tables, below `SESSIONS_MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionSlot(pub u8);
+
+/// A lane with what is needed to serve it.
+#[derive(Debug)]
+pub struct LaneSeat {
+    /// Number of the queue within its session.
+    pub queue: u32,
+    /// The sidecar's half.
+    pub lane: ServerLane,
+    /// Wakes the client.
+    pub bell: Bell,
+    /// What the client rings; the poller only watches it.
+    pub doorbell: Bell,
+}
+
+/// From the control thread.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve this lane from now on. Answer: `LaneAdded`.
+    AddLane(SessionSlot, Box<LaneSeat>),
+    /// Take nothing more from this lane, complete what was taken. Answer: `LaneClosed`.
+    CloseLane(SessionSlot, u32),
+    /// Make a region usable by requests of this session. Answer: `Attached`.
+    Attach {
+        /// Its owner.
+        session: SessionSlot,
+        /// Its name in requests.
+        region: RegionId,
+        /// Its place in every device's buffer table.
+        buffer: BufferIndex,
+        /// The memory; the control thread keeps another reference until `Detached`.
+        memory: Arc<dyn Pinned>,
+    },
+    /// Refuse requests that name this region, finish those under way, forget it. Answer:
+    /// `Detached`, when neither poller nor hardware can touch it any more.
+    Detach(SessionSlot, RegionId),
+    /// The client is gone: drop its waiting requests, finish those under way, detach its regions
+    /// and give back its lanes. Answers: `LaneClosed` and `Detached` for each, then
+    /// `SessionClosed`.
+    CloseSession(SessionSlot),
+    /// Answer new requests with DRAINING, finish what was accepted. Answer: `Drained`.
+    Drain,
+    /// Leave the thread once nothing is in flight. Answer: the thread ends.
+    Stop,
+}
+
+/// From a poller.
+#[derive(Debug)]
+pub enum Notice {
+    /// The lane is being served.
+    LaneAdded(SessionSlot, u32),
+    /// Nothing of this lane is left in the poller; here it is back.
+    LaneClosed(SessionSlot, Box<LaneSeat>),
+    /// The region is usable, or why not.
+    Attached(SessionSlot, RegionId, Result<(), DeviceError>),
+    /// Nothing in this poller and its devices can touch the region any more.
+    Detached(SessionSlot, RegionId),
+    /// Nothing of this session is left.
+    SessionClosed(SessionSlot),
+    /// The client broke this lane; it is no longer served and its session must be closed.
+    LaneFault(SessionSlot, u32, LaneFault),
+    /// Everything accepted is complete; whatever comes is answered DRAINING.
+    Drained,
+}
+
+/// Both directions between the control thread and one poller.
+#[derive(Debug)]
+pub struct Mailbox {
+    commands: ArrayQueue<Command>,
+    notices: ArrayQueue<Notice>,
+    to_poller: Bell,
+    to_control: Arc<Bell>,
+}
+
+impl Mailbox {
+    /// A mailbox whose notices ring `to_control`, which several pollers may share.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub fn new(to_control: Arc<Bell>) -> Result<Self, rustix::io::Errno> {
+        let (commands, notices) = (ArrayQueue::new(MAIL_MAX), ArrayQueue::new(MAIL_MAX));
+        Ok(Self { commands, notices, to_poller: Bell::eventfd()?, to_control })
+    }
+
+    /// Sends a command.
+    ///
+    /// # Errors
+    /// Gives it back when the poller has not read the last 4,096.
+    pub fn send(&self, command: Command) -> Result<(), Command> {
+        self.commands.push(command)?;
+        self.to_poller.ring();
+        Ok(())
+    }
+
+    /// Takes the next notice.
+    #[must_use]
+    pub fn receive(&self) -> Option<Notice> {
+        self.notices.pop()
+    }
+
+    /// What the poller watches while it sleeps.
+    #[must_use]
+    pub fn poller_bell(&self) -> BorrowedFd<'_> {
+        self.to_poller.as_fd()
+    }
+
+    pub(crate) fn next_command(&self) -> Option<Command> {
+        self.commands.pop()
+    }
+
+    /// Posts a notice. There is room: every notice answers a command, faults aside, and a lane
+    /// faults once.
+    pub(crate) fn post(&self, notice: Notice) {
+        let full = self.notices.push(notice).is_err();
+        assert!(!full, "the control thread left 4,096 notices unread");
+        self.to_control.ring();
+    }
+}

@@ -1,0 +1,190 @@
+//! Counters a poller writes and everyone may read: one writer each, no read-modify-write.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// Buckets of a latency histogram: four to each power of two from 256 ns (bucket 0 is all below)
+/// to 2^36 ns, about 69 s.
+pub const LATENCY_BUCKETS: usize = 4 * 28 + 1;
+
+/// A counter with one writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only the owning poller calls this.
+    pub fn add(&self, amount: u64) {
+        // One writer, so load + store loses nothing; Relaxed: readers want a recent value only.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Replaces the value; only the owning poller calls this.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed); // a gauge orders nothing
+    }
+
+    /// A recent value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) // a statistic orders nothing
+    }
+}
+
+/// Latencies in buckets of a quarter power of two.
+#[derive(Debug)]
+pub struct Latencies {
+    buckets: [Counter; LATENCY_BUCKETS],
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { buckets: std::array::from_fn(|_| Counter::default()) }
+    }
+}
+
+impl Latencies {
+    /// Counts one latency.
+    pub fn record(&self, ns: u64) {
+        self.buckets[Self::bucket(ns)].add(1);
+    }
+
+    fn bucket(ns: u64) -> usize {
+        if ns < 256 {
+            return 0;
+        }
+        let power = ns.ilog2();
+        let quarter = (ns >> (power - 2)) & 3;
+        let bucket = 1 + (u64::from(power) - 8) * 4 + quarter;
+        usize::try_from(bucket).expect("a u64 has 64 powers").min(LATENCY_BUCKETS - 1)
+    }
+
+    /// Upper bound, in nanoseconds, of the bucket in which this share (0 to 1) of all latencies
+    /// is reached; 0 when there are none.
+    #[must_use]
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
+        let total: u64 = counts.iter().sum();
+        if total == 0 {
+            return 0;
+        }
+        let mut left = share * total as f64;
+        let reached = counts.iter().position(|&count| {
+            left -= count as f64;
+            left <= 0.0
+        });
+        Self::upper_ns(reached.unwrap_or(LATENCY_BUCKETS - 1))
+    }
+
+    fn upper_ns(bucket: usize) -> u64 {
+        if bucket == 0 {
+            return 256;
+        }
+        let (power, quarter) = (8 + (bucket - 1) / 4, (bucket - 1) % 4);
+        (5 + quarter as u64) << (power - 2)
+    }
+}
+
+/// What one device did.
+#[derive(Debug, Default)]
+pub struct DeviceStats {
+    /// Reads finished.
+    pub reads: Counter,
+    /// Writes finished.
+    pub writes: Counter,
+    /// Flushes and discards finished.
+    pub others: Counter,
+    /// Bytes read.
+    pub read_bytes: Counter,
+    /// Bytes written.
+    pub write_bytes: Counter,
+    /// Operations that did not end OK.
+    pub errors: Counter,
+    /// LATE notices.
+    pub late: Counter,
+    /// Operations at the device now.
+    pub in_flight: Counter,
+    /// Requests waiting for the device now.
+    pub waiting: Counter,
+    /// Submission to completion.
+    pub device_latency: Latencies,
+    /// Acceptance to submission.
+    pub queue_latency: Latencies,
+}
+
+/// What one session asked of one poller.
+#[derive(Debug, Default)]
+pub struct SessionStats {
+    /// Requests accepted.
+    pub accepted: Counter,
+    /// Requests completed, refused ones included.
+    pub completed: Counter,
+    /// Requests that ended with another status than OK.
+    pub failed: Counter,
+    /// Bytes moved.
+    pub bytes: Counter,
+}
+
+/// What one poller did. Padded, so that its lines are its own.
+#[derive(Debug)]
+pub struct PollerStats {
+    /// Ticks, empty ones included.
+    pub ticks: CachePadded<Counter>,
+    /// Ticks that found work.
+    pub busy_ticks: Counter,
+    /// Times it went to sleep.
+    pub sleeps: Counter,
+    /// Bells rung for sleeping clients.
+    pub bells: Counter,
+    /// Monotonic nanoseconds of the last tick: the heartbeat.
+    pub beat_ns: Counter,
+    /// Heap allocations seen on this thread after start, where the binary counts them.
+    pub allocations: Counter,
+    /// Its devices, in their local order.
+    pub devices: Vec<DeviceStats>,
+    /// Sessions by slot; zeroed when a slot is given out anew.
+    pub sessions: Vec<SessionStats>,
+}
+
+impl PollerStats {
+    /// Counters for a poller with this many devices.
+    #[must_use]
+    pub fn new(devices: usize) -> Self {
+        Self {
+            ticks: CachePadded::default(),
+            busy_ticks: Counter::default(),
+            sleeps: Counter::default(),
+            bells: Counter::default(),
+            beat_ns: Counter::default(),
+            allocations: Counter::default(),
+            devices: (0..devices).map(|_| DeviceStats::default()).collect(),
+            sessions: (0..crate::mailbox::SESSIONS_MAX).map(|_| SessionStats::default()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Latencies;
+
+    #[test]
+    fn a_bucket_holds_what_its_bounds_say() {
+        for ns in [0, 255, 256, 319, 320, 1000, 54_321, 1 << 30, u64::MAX] {
+            let bucket = Latencies::bucket(ns);
+            assert!(ns < Latencies::upper_ns(bucket) || bucket == super::LATENCY_BUCKETS - 1);
+            assert!(bucket == 0 || ns >= Latencies::upper_ns(bucket - 1));
+        }
+    }
+
+    #[test]
+    fn quantiles_walk_the_buckets() {
+        let latencies = Latencies::default();
+        assert_eq!(latencies.quantile_ns(0.5), 0);
+        for _ in 0..99 {
+            latencies.record(1000);
+        }
+        latencies.record(1_000_000);
+        assert_eq!(latencies.quantile_ns(0.5), 1024);
+        assert!(latencies.quantile_ns(0.999) >= 1_000_000);
+    }
+}

@@ -1,0 +1,165 @@
+//! Loom runs every interleaving of small cases: publication, wrap-around, the sleep handshake.
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Notify;
+use loom::thread;
+
+use crate::spsc::{Consumer, Producer, Store};
+use crate::sync::{AtomicU32, Ordering};
+use crate::wake::{Sleeper, Waker, settle};
+
+const DEPTH: usize = 2;
+
+/// A ring on the heap whose slots loom watches: a slot read and written at once fails the test.
+struct Heap {
+    tail: AtomicU32,
+    head: AtomicU32,
+    slots: [UnsafeCell<u64>; DEPTH],
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Heap>);
+
+impl Shared {
+    fn new(start: u32) -> Self {
+        let slots = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Self(Arc::new(Heap { tail: AtomicU32::new(start), head: AtomicU32::new(start), slots }))
+    }
+}
+
+impl Store for Shared {
+    type Slot = u64;
+
+    fn depth(&self) -> u32 {
+        u32::try_from(DEPTH).unwrap()
+    }
+
+    fn tail(&self) -> &AtomicU32 {
+        &self.0.tail
+    }
+
+    fn head(&self) -> &AtomicU32 {
+        &self.0.head
+    }
+
+    fn write(&self, index: u32, slot: u64) {
+        self.0.slots[index as usize].with_mut(|cell| store(cell, slot));
+    }
+
+    fn read(&self, index: u32) -> u64 {
+        self.0.slots[index as usize].with(load)
+    }
+}
+
+#[expect(unsafe_code, reason = "loom hands out raw pointers to watched cells")]
+// UNSAFETY: loom itself checks that no other thread is at the cell.
+fn store(cell: *mut u64, slot: u64) {
+    // SAFETY: the cell lives in the `Heap` behind the `Arc`; loom fails the test on a race.
+    unsafe { cell.write(slot) }
+}
+
+#[expect(unsafe_code, reason = "loom hands out raw pointers to watched cells")]
+// UNSAFETY: as in `store`.
+fn load(cell: *const u64) -> u64 {
+    // SAFETY: as in `store`.
+    unsafe { cell.read() }
+}
+
+/// Batches published with one store arrive whole, in order, over the wrap of ring and counters.
+#[test]
+fn publication_and_wrap_around() {
+    loom::model(|| {
+        let start = u32::MAX - 1; // the counters wrap in the middle of the test
+        let shared = Shared::new(start);
+        let mut producer = Producer::new(shared.clone(), start);
+        let mut consumer = Consumer::new(shared, start);
+        let sender = thread::spawn(move || {
+            let mut next = 0_u64;
+            while next < 4 {
+                let free = producer.free(1).unwrap();
+                for _ in 0..free.min(u32::try_from(4 - next).unwrap()) {
+                    producer.stage(next);
+                    next += 1;
+                }
+                producer.publish();
+                if free == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < 4 {
+            if consumer.ready().unwrap() == 0 {
+                thread::yield_now();
+                continue;
+            }
+            while let Some(slot) = consumer.take() {
+                assert_eq!(slot, expected);
+                expected += 1;
+            }
+            consumer.release();
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// A sleeper that announces, settles, looks again and then blocks is always woken.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let shared = Shared::new(0);
+        let word = Arc::new(AtomicU32::new(0));
+        let bell = Arc::new(Notify::new());
+        let mut producer = Producer::new(shared.clone(), 0);
+        let mut consumer = Consumer::new(shared, 0);
+        let (their_word, their_bell) = (Arc::clone(&word), Arc::clone(&bell));
+        let sender = thread::spawn(move || {
+            let mut waker = Waker::default();
+            for value in [7, 8] {
+                producer.stage(value);
+                producer.publish();
+                if waker.must_ring(&their_word) {
+                    their_bell.notify();
+                }
+            }
+        });
+        let mut sleeper = Sleeper::default();
+        let mut taken = 0;
+        while taken < 2 {
+            if consumer.ready().unwrap() == 0 {
+                sleeper.announce(&word);
+                settle();
+                if consumer.refresh().unwrap() == 0 {
+                    bell.wait(); // a lost wake-up is a deadlock, which loom reports
+                }
+                sleeper.retract(&word);
+            }
+            while consumer.take().is_some() {
+                taken += 1;
+            }
+            consumer.release();
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// Two sleeps in a row are two rings, not one: the count in the word tells them apart.
+#[test]
+fn each_sleep_is_rung_for() {
+    loom::model(|| {
+        let word = Arc::new(AtomicU32::new(0));
+        let mut sleeper = Sleeper::default();
+        let mut waker = Waker::default();
+        for _ in 0..2 {
+            sleeper.announce(&word);
+            settle();
+            assert!(waker.must_ring(&word));
+            assert!(!waker.must_ring(&word), "rung once per sleep");
+            sleeper.retract(&word);
+            assert!(!waker.must_ring(&word));
+        }
+        assert_eq!(word.load(Ordering::Relaxed), 4);
+    });
+}
