@@ -1,0 +1,101 @@
+//! The sleep ladder: spin while something is expected soon, else sleep.
+//!
+//! Two expectations, because two things end an idle moment: with operations at the device, its
+//! next completion; with none, the client's next request. Each is a running mean of the gaps seen
+//! lately, clipped so that one long pause is forgotten after a few events.
+
+/// What an idle poller should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    Spin,
+    Sleep,
+}
+
+/// What an idle poller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expecting {
+    Completion,
+    Request,
+}
+
+/// Running state of the ladder.
+#[derive(Debug)]
+pub(crate) struct Ladder {
+    spin_ns: u64,
+    last_event_ns: u64,
+    completion_gap_ns: u64,
+    request_gap_ns: u64,
+}
+
+impl Ladder {
+    /// `spin_ns` is the longest spin; 0 never spins.
+    pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
+        Self { spin_ns, last_event_ns: now_ns, completion_gap_ns: 0, request_gap_ns: 0 }
+    }
+
+    /// Something happened after waiting for `expecting`.
+    pub(crate) fn event(&mut self, expecting: Expecting, now_ns: u64) {
+        let gap = now_ns.saturating_sub(self.last_event_ns).min(4 * self.spin_ns);
+        self.last_event_ns = now_ns;
+        let mean = self.gap(expecting);
+        *mean = (*mean * 3 + gap) / 4;
+    }
+
+    /// Nothing happened.
+    pub(crate) fn advise(&mut self, expecting: Expecting, now_ns: u64) -> Advice {
+        let idle_ns = now_ns.saturating_sub(self.last_event_ns);
+        let soon = *self.gap(expecting) <= self.spin_ns;
+        if idle_ns < self.spin_ns && soon { Advice::Spin } else { Advice::Sleep }
+    }
+
+    fn gap(&mut self, expecting: Expecting) -> &mut u64 {
+        match expecting {
+            Expecting::Completion => &mut self.completion_gap_ns,
+            Expecting::Request => &mut self.request_gap_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Advice, Expecting, Ladder};
+
+    #[test]
+    fn spins_for_what_comes_soon_and_sleeps_through_what_does_not() {
+        let mut ladder = Ladder::new(20_000, 0);
+        let mut now = 0;
+        for _ in 0..16 {
+            now += 300_000; // a large block: the device needs long
+            ladder.event(Expecting::Completion, now);
+            now += 1_000; // its client asks again at once
+            ladder.event(Expecting::Request, now);
+        }
+        assert_eq!(ladder.advise(Expecting::Completion, now + 100), Advice::Sleep);
+        assert_eq!(ladder.advise(Expecting::Request, now + 100), Advice::Spin);
+        assert_eq!(ladder.advise(Expecting::Request, now + 20_000), Advice::Sleep);
+    }
+
+    #[test]
+    fn forgets_a_long_pause_after_a_few_events() {
+        let mut ladder = Ladder::new(20_000, 0);
+        let mut now = 10_000_000_000;
+        ladder.event(Expecting::Request, now);
+        assert_eq!(ladder.advise(Expecting::Request, now), Advice::Spin, "clipped pause");
+        for _ in 0..8 {
+            now += 80_000;
+            ladder.event(Expecting::Request, now);
+        }
+        assert_eq!(ladder.advise(Expecting::Request, now), Advice::Sleep);
+        for _ in 0..6 {
+            now += 2_000;
+            ladder.event(Expecting::Request, now);
+        }
+        assert_eq!(ladder.advise(Expecting::Request, now), Advice::Spin);
+    }
+
+    #[test]
+    fn never_spins_without_leave() {
+        let mut ladder = Ladder::new(0, 5);
+        assert_eq!(ladder.advise(Expecting::Request, 5), Advice::Sleep);
+    }
+}

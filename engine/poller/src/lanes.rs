@@ -1,0 +1,176 @@
+//! The lanes one poller serves: whose they are, whose turn it is, which have something to publish.
+
+use kvrail_ring::{Completion, LaneFault, Request, Ring};
+
+use crate::mailbox::{LANES_MAX, LaneSeat, SessionSlot};
+
+/// Life of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Requests are taken.
+    Serving,
+    /// None are taken any more; it goes back when the last is completed.
+    Closing,
+}
+
+/// One lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) session: SessionSlot,
+    pub(crate) seat: Box<LaneSeat>,
+    pub(crate) life: Life,
+    /// Requests are there, but the session has its share under way; no reason to stay awake.
+    pub(crate) held_back: bool,
+}
+
+const WORDS: usize = LANES_MAX / 64;
+
+/// All lanes by place. A place stays the same while the lane lives.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    seats: Vec<Option<Lane>>,
+    /// Places in use, the order of the rounds.
+    order: Vec<u16>,
+    start: usize,
+    /// Lanes with unpublished completions, one bit each.
+    staged: [u64; WORDS],
+}
+
+impl Lanes {
+    pub(crate) fn new() -> Self {
+        let seats = (0..LANES_MAX).map(|_| None).collect();
+        Self { seats, order: Vec::with_capacity(LANES_MAX), start: 0, staged: [0; WORDS] }
+    }
+
+    /// Seats a lane; gives it back when all places are taken.
+    pub(crate) fn insert(&mut self, lane: Lane) -> Result<u16, Lane> {
+        let Some(place) = self.seats.iter().position(Option::is_none) else { return Err(lane) };
+        self.seats[place] = Some(lane);
+        let place = u16::try_from(place).expect("LANES_MAX fits");
+        self.order.push(place);
+        Ok(place)
+    }
+
+    /// Takes a lane out.
+    pub(crate) fn remove(&mut self, place: u16) -> Lane {
+        self.order.retain(|&other| other != place);
+        self.staged[usize::from(place) / 64] &= !(1 << (place % 64));
+        self.seats[usize::from(place)].take().expect("a lane is removed once")
+    }
+
+    pub(crate) fn get(&mut self, place: u16) -> &mut Lane {
+        self.seats[usize::from(place)].as_mut().expect("a request under way keeps its lane")
+    }
+
+    /// Lanes in use.
+    pub(crate) fn count(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The lane at this position of the present round.
+    pub(crate) fn in_round(&self, position: usize) -> u16 {
+        let mut at = self.start + position;
+        if at >= self.order.len() {
+            at -= self.order.len();
+        }
+        self.order[at]
+    }
+
+    /// Lets the next round begin one lane later.
+    pub(crate) fn rotate(&mut self) {
+        self.start += 1;
+        if self.start >= self.order.len() {
+            self.start = 0;
+        }
+    }
+
+    /// The place of a session's queue.
+    pub(crate) fn find(&mut self, session: SessionSlot, queue: u32) -> Option<u16> {
+        let Self { seats, order, .. } = self;
+        let theirs = |place: &&u16| {
+            let lane = seats[usize::from(**place)].as_ref();
+            lane.is_some_and(|lane| lane.session == session && lane.seat.queue == queue)
+        };
+        order.iter().find(theirs).copied()
+    }
+
+    /// Any lane of a session.
+    pub(crate) fn find_any(&mut self, session: SessionSlot) -> Option<u16> {
+        let Self { seats, order, .. } = self;
+        let theirs = |place: &&u16| {
+            seats[usize::from(**place)].as_ref().is_some_and(|lane| lane.session == session)
+        };
+        order.iter().find(theirs).copied()
+    }
+
+    /// Stages a completion; it is published at the end of the tick.
+    pub(crate) fn complete(&mut self, place: u16, completion: Completion) {
+        self.get(place).seat.lane.complete(completion);
+        self.staged[usize::from(place) / 64] |= 1 << (place % 64);
+    }
+
+    /// Stages a LATE notice if there is room.
+    pub(crate) fn notify(&mut self, place: u16, notice: Completion) -> Result<(), LaneFault> {
+        self.get(place).seat.lane.notify(notice)?;
+        self.staged[usize::from(place) / 64] |= 1 << (place % 64);
+        Ok(())
+    }
+
+    /// Publishes what is staged and rings sleeping clients; returns how many bells were rung.
+    pub(crate) fn publish(&mut self) -> u64 {
+        let mut bells = 0;
+        for word in 0..WORDS {
+            while self.staged[word] != 0 {
+                let bit = self.staged[word].trailing_zeros();
+                self.staged[word] &= self.staged[word] - 1;
+                let lane = self.seats[word * 64 + bit as usize].as_mut();
+                let seat = &mut lane.expect("staged lanes are seated").seat;
+                if seat.lane.publish() == Ring::Now {
+                    seat.bell.ring();
+                    bells += 1;
+                }
+            }
+        }
+        bells
+    }
+
+    /// Tells all clients that the poller is about to sleep.
+    pub(crate) fn announce_sleep(&mut self) {
+        self.each(|lane| lane.seat.lane.announce_sleep());
+    }
+
+    /// Tells all clients that the poller is awake.
+    pub(crate) fn retract_sleep(&mut self) {
+        self.each(|lane| lane.seat.lane.retract_sleep());
+    }
+
+    /// The second look before sleeping: is there anything to take, or a fault to report?
+    pub(crate) fn any_ready(&mut self) -> bool {
+        let mut ready = false;
+        self.each(|lane| {
+            let serving = lane.life == Life::Serving && !lane.held_back;
+            ready |= serving && lane.seat.lane.refresh() != Ok(0);
+        });
+        ready
+    }
+
+    fn each(&mut self, mut visit: impl FnMut(&mut Lane)) {
+        for &place in &self.order {
+            visit(self.seats[usize::from(place)].as_mut().expect("places in order are seated"));
+        }
+    }
+}
+
+impl Lane {
+    /// Requests that may be taken now.
+    pub(crate) fn ready(&mut self) -> Result<u32, LaneFault> {
+        match self.life {
+            Life::Serving => self.seat.lane.ready(),
+            Life::Closing => Ok(0),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Request> {
+        self.seat.lane.take()
+    }
+}

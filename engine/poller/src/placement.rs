@@ -1,0 +1,72 @@
+//! Which of a poller's devices a range of a volume lies on.
+
+use kvrail_ring::{DeviceIndex, Geometry, Status, VolumeId};
+
+/// A volume as every poller knows it.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Its shape.
+    pub geometry: Geometry,
+    /// The device of each member, in the order of the geometry.
+    pub members: Vec<DeviceIndex>,
+}
+
+/// Where a piece of a volume lies, seen from one poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The poller's own number of the device.
+    pub(crate) device: u8,
+    /// First byte on it.
+    pub(crate) device_offset: u64,
+}
+
+/// One volume with its members as local devices; members of other pollers are `None`.
+#[derive(Debug)]
+struct LocalRoute {
+    geometry: Geometry,
+    members: Vec<Option<u8>>,
+}
+
+/// All volumes, seen from one poller.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    volumes: Vec<LocalRoute>,
+}
+
+impl Placement {
+    /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
+    pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex]) -> Self {
+        let local = |member: &DeviceIndex| {
+            let place = devices.iter().position(|device| device == member)?;
+            Some(u8::try_from(place).expect("a poller has few devices"))
+        };
+        let volumes = routes
+            .iter()
+            .map(|route| LocalRoute {
+                geometry: route.geometry,
+                members: route.members.iter().map(local).collect(),
+            })
+            .collect();
+        Self { volumes }
+    }
+
+    /// The shape of a volume.
+    pub(crate) fn geometry(&self, volume: VolumeId) -> Option<&Geometry> {
+        Some(&self.volumes.get(usize::from(volume.0))?.geometry)
+    }
+
+    /// Where a range lies. INVALID for an unknown volume, a bad range, or one that belongs to
+    /// another poller's lane.
+    pub(crate) fn place(
+        &self,
+        volume: VolumeId,
+        offset: u64,
+        length: u32,
+    ) -> Result<Place, Status> {
+        let route = self.volumes.get(usize::from(volume.0)).ok_or(Status::Invalid)?;
+        let extent =
+            route.geometry.locate(offset, u64::from(length)).map_err(|_| Status::Invalid)?;
+        let device = route.members[usize::from(extent.member)].ok_or(Status::Invalid)?;
+        Ok(Place { device, device_offset: extent.device_offset })
+    }
+}

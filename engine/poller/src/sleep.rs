@@ -1,0 +1,53 @@
+//! The one place where a poller blocks: an epoll set of its devices, its clients' doorbells and
+//! its mailbox.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+/// Wake-ups one sleep brings back at most; their number does not matter, only that there was one.
+const WAKES_MAX: usize = 64;
+
+/// The bed.
+#[derive(Debug)]
+pub(crate) struct Bed {
+    epoll: OwnedFd,
+    wakes: Vec<epoll::Event>,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, wakes: Vec::with_capacity(WAKES_MAX) })
+    }
+
+    /// Wakes on every ring of an eventfd, which is never read.
+    pub(crate) fn watch_bell(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)
+    }
+
+    /// Wakes while a device has something to reap.
+    pub(crate) fn watch_device(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(1), EventFlags::IN)
+    }
+
+    /// A client may hold a duplicate of the descriptor, so closing ours would not be enough.
+    pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
+        let gone = epoll::delete(&self.epoll, fd);
+        debug_assert!(gone.is_ok(), "only what is watched is forgotten: {gone:?}");
+    }
+
+    /// Blocks until something happens or the time is over.
+    pub(crate) fn sleep(&mut self, timeout_ns: u64) {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).expect("below a second"),
+        };
+        self.wakes.clear();
+        // EINTR is a wake-up like any other.
+        let _woken = epoll::wait(&self.epoll, spare_capacity(&mut self.wakes), Some(&timeout));
+    }
+}
