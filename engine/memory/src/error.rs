@@ -9,7 +9,7 @@ use crate::region::PageSize;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MemoryError {
     /// Zero bytes were asked for.
-    #[error("a region of 0 bytes was asked for; ask for at least one page")]
+    #[error("0 bytes of memory were asked for; ask for at least one")]
     Empty,
     /// More bytes than this machine can address.
     #[error("{bytes} bytes do not fit into this machine's address space")]
@@ -58,10 +58,25 @@ pub enum MemoryError {
         actual: u64,
     },
     /// No room in an arena for a lease.
-    #[error("the arena has no {wanted} contiguous bytes free; drop leases or make it larger")]
+    #[error(
+        "the arena has no {wanted} contiguous bytes free ({free} free in all); drop leases or \
+         make it larger"
+    )]
     ArenaFull {
         /// Bytes asked for, rounded up to the arena's alignment.
         wanted: usize,
+        /// Free bytes of the arena, in all pieces together.
+        free: usize,
+    },
+    /// A range that was assumed does not lie within the memory.
+    #[error("{bytes} bytes at offset {offset} leave the memory of {whole} bytes; stay within it")]
+    Outside {
+        /// First byte of the range.
+        offset: usize,
+        /// Length of the range.
+        bytes: usize,
+        /// Length of the memory.
+        whole: usize,
     },
 }
 

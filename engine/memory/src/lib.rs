@@ -6,10 +6,15 @@
 #![expect(unsafe_code, reason = "maps memory and frees it")]
 // UNSAFETY: mmap, munmap and heap blocks; each block says who owns the memory.
 
+mod claim;
+mod copy;
 mod error;
+mod lease;
 mod pinned;
 mod region;
 
+pub use copy::{load, store};
 pub use error::MemoryError;
+pub use lease::{Lease, LeasePool};
 pub use pinned::{HeapBlock, Pinned};
 pub use region::{PageSize, REQUIRED_SEALS, Region};
