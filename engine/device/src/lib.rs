@@ -6,6 +6,7 @@
 mod clock;
 mod contract;
 mod error;
+mod slots;
 
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
@@ -13,3 +14,4 @@ pub use contract::{
     Finished, Operation, Wait,
 };
 pub use error::DeviceError;
+pub use slots::{SlotId, Slots, StaleSlot};

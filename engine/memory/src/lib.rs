@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "maps memory and frees it")]
 // UNSAFETY: mmap, munmap and heap blocks; each block says who owns the memory.
 
+mod affinity;
 mod claim;
 mod copy;
 mod error;
@@ -13,6 +14,7 @@ mod lease;
 mod pinned;
 mod region;
 
+pub use affinity::pin_current_thread;
 pub use copy::{load, store};
 pub use error::MemoryError;
 pub use lease::{Lease, LeasePool};

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::io::{Errno, pread};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::MemoryError;
@@ -200,5 +201,19 @@ unsafe impl Pinned for Region {
 
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
+        assert!(offset.checked_add(out.len()).is_some_and(|end| end <= self.bytes));
+        let mut done = 0;
+        while done < out.len() {
+            match pread(&self.fd, &mut out[done..], (offset + done) as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 }

@@ -122,8 +122,7 @@ impl Accepted {
     }
 
     fn locate(&mut self, request: &Request, placement: &Placement) -> Result<(), Status> {
-        let place =
-            placement.place(request.volume_id(), request.volume_offset, request.length)?;
+        let place = placement.place(request.volume_id(), request.volume_offset, request.length)?;
         (self.device, self.device_offset) = (place.device, place.device_offset);
         Ok(())
     }

@@ -67,13 +67,11 @@ impl Lanes {
         self.order.len()
     }
 
-    /// The lane at this position of the present round.
-    pub(crate) fn in_round(&self, position: usize) -> u16 {
-        let mut at = self.start + position;
-        if at >= self.order.len() {
-            at -= self.order.len();
-        }
-        self.order[at]
+    /// The lane at this position of the present round; nothing once lanes left during the round.
+    pub(crate) fn in_round(&self, position: usize) -> Option<u16> {
+        let at = self.start + position;
+        let wrapped = at.checked_sub(self.order.len()).unwrap_or(at);
+        self.order.get(wrapped).copied()
     }
 
     /// Lets the next round begin one lane later.
@@ -85,22 +83,23 @@ impl Lanes {
     }
 
     /// The place of a session's queue.
-    pub(crate) fn find(&mut self, session: SessionSlot, queue: u32) -> Option<u16> {
-        let Self { seats, order, .. } = self;
-        let theirs = |place: &&u16| {
-            let lane = seats[usize::from(**place)].as_ref();
-            lane.is_some_and(|lane| lane.session == session && lane.seat.queue == queue)
-        };
-        order.iter().find(theirs).copied()
+    pub(crate) fn find(&self, session: SessionSlot, queue: u32) -> Option<u16> {
+        self.find_where(|lane| lane.session == session && lane.seat.queue == queue)
     }
 
     /// Any lane of a session.
-    pub(crate) fn find_any(&mut self, session: SessionSlot) -> Option<u16> {
-        let Self { seats, order, .. } = self;
-        let theirs = |place: &&u16| {
-            seats[usize::from(**place)].as_ref().is_some_and(|lane| lane.session == session)
-        };
-        order.iter().find(theirs).copied()
+    pub(crate) fn find_any(&self, session: SessionSlot) -> Option<u16> {
+        self.find_where(|lane| lane.session == session)
+    }
+
+    /// Any lane of a session that is not closing.
+    pub(crate) fn find_serving(&self, session: SessionSlot) -> Option<u16> {
+        self.find_where(|lane| lane.session == session && lane.life == Life::Serving)
+    }
+
+    fn find_where(&self, wanted: impl Fn(&Lane) -> bool) -> Option<u16> {
+        let fits = |place: &&u16| self.seats[usize::from(**place)].as_ref().is_some_and(&wanted);
+        self.order.iter().find(fits).copied()
     }
 
     /// Stages a completion; it is published at the end of the tick.

@@ -6,12 +6,33 @@
 //! one place; never reads configuration; never knows which device it drives.
 #![forbid(unsafe_code)]
 
+mod accept;
+mod budget;
+mod checksum;
+mod finish;
 mod handle;
+mod ladder;
+mod lanes;
 mod mailbox;
+mod obey;
+mod placement;
+mod poller;
+mod region;
+mod sessions;
+mod sleep;
 mod stats;
+mod take;
+mod thread;
+mod timers;
+mod unit;
+mod waiting;
 
+pub use budget::Budget;
 pub use handle::PollerHandle;
 pub use mailbox::{
     Command, LANES_MAX, LaneSeat, Mailbox, Notice, REGIONS_MAX, SESSIONS_MAX, SessionSlot,
 };
+pub use placement::Route;
+pub use poller::{Poller, Setup, Turn};
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
+pub use thread::{Seat, StartError, start};

@@ -132,6 +132,11 @@ impl Mailbox {
         self.to_poller.as_fd()
     }
 
+    /// Whether no command waits: the second look before sleeping.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }

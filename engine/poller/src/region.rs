@@ -139,9 +139,8 @@ impl Regions {
 
     /// The first live region of a session.
     pub(crate) fn live_of(&self, session: SessionSlot) -> Option<RegionId> {
-        let live = |region: &&Region| {
-            region.session == session && matches!(region.life, Life::Live)
-        };
+        let live =
+            |region: &&Region| region.session == session && matches!(region.life, Life::Live);
         self.table.iter().flatten().find(live).map(|region| region.id)
     }
 

@@ -9,7 +9,8 @@ use crate::mailbox::{SESSIONS_MAX, SessionSlot};
 pub(crate) const SHARE: u32 = 128;
 
 /// Places of the request table that are shared.
-const COMMON: u32 = SHARE * SESSIONS_MAX as u32;
+const COMMON: u32 = SHARE * u64::BITS;
+const _: () = assert!(SESSIONS_MAX == u64::BITS as usize);
 
 /// Requests one poller has under way at most.
 pub(crate) const REQUESTS_MAX: u32 = 2 * COMMON;

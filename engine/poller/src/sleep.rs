@@ -1,6 +1,7 @@
 //! The one place where a poller blocks: an epoll set of its devices, its clients' doorbells and
 //! its mailbox.
 
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::buffer::spare_capacity;
@@ -12,10 +13,15 @@ use rustix::io::Errno;
 const WAKES_MAX: usize = 64;
 
 /// The bed.
-#[derive(Debug)]
 pub(crate) struct Bed {
     epoll: OwnedFd,
     wakes: Vec<epoll::Event>,
+}
+
+impl fmt::Debug for Bed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bed").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
 }
 
 impl Bed {

@@ -1,0 +1,135 @@
+//! Finishing: events of devices become completions, each exactly once.
+
+use kvrail_device::{BufferIndex, Clock, Device, Event, Finished, SlotId};
+use kvrail_ring::slot::FLAG_NOTICE;
+use kvrail_ring::{Completion, Opcode, Status};
+
+use crate::accept::{Accepted, Checksum};
+use crate::poller::Poller;
+
+impl<D: Device, C: Clock> Poller<D, C> {
+    /// Brings back what devices finished; returns how many events there were.
+    pub(crate) fn reap(&mut self) -> u64 {
+        let mut seen = 0;
+        for index in 0..self.units.len() {
+            let mut events = std::mem::take(&mut self.events);
+            self.units[index].device.reap(&mut events);
+            seen += events.len() as u64;
+            for event in events.drain(..) {
+                match event {
+                    Event::Finished(finished) => self.finished(index, finished),
+                    Event::Detached(buffer) => self.device_forgot(buffer),
+                }
+            }
+            self.events = events;
+        }
+        seen
+    }
+
+    /// An operation ended at its device.
+    fn finished(&mut self, index: usize, finished: Finished) {
+        let id = SlotId::from_u64(finished.tag);
+        let accepted =
+            self.requests.get_mut(id).expect("invariant 1: finished twice, or never started");
+        let whole = finished.bytes == accepted.length || accepted.opcode == Opcode::Discard;
+        assert!(
+            finished.status != Status::Ok || whole,
+            "invariant 3: OK with {} of {} bytes",
+            finished.bytes,
+            accepted.length
+        );
+        self.units[index].ledger.refund(accepted.length);
+        let counters = &self.stats.devices[index];
+        let device_ns = self.now_ns.saturating_sub(accepted.submitted_ns);
+        counters.device_latency.record(device_ns);
+        counters.queue_latency.record(accepted.submitted_ns - accepted.accepted_ns);
+        match accepted.opcode {
+            Opcode::Read => {
+                counters.reads.add(1);
+                counters.read_bytes.add(u64::from(finished.bytes));
+            }
+            Opcode::Write => {
+                counters.writes.add(1);
+                counters.write_bytes.add(u64::from(finished.bytes));
+            }
+            Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(1),
+        }
+        let mut status = finished.status;
+        if status == Status::Ok {
+            status = self.check_read(id);
+        }
+        if status != Status::Ok {
+            self.stats.devices[index].errors.add(1);
+        }
+        self.finish(id, status, finished.bytes);
+    }
+
+    /// The checksum of what was read, if it was asked for.
+    fn check_read(&mut self, id: SlotId) -> Status {
+        let accepted = self.requests.get_mut(id).expect("present, looked up by the caller");
+        if accepted.opcode != Opcode::Read || accepted.checksum == Checksum::Off {
+            return Status::Ok;
+        }
+        let region = accepted.region.and_then(|region| self.regions.get(region));
+        let memory = &region.expect("a read under way keeps its region").memory;
+        let sum = self.summer.sum(&**memory, accepted.buffer_offset, accepted.length);
+        if accepted.settle_checksum(sum) { Status::Ok } else { Status::Corrupt }
+    }
+
+    /// Posts the one completion of a request and forgets it.
+    pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
+        let accepted = self.requests.release(id).expect("invariant 1: completed twice");
+        let bytes = if status == Status::Ok { accepted.length } else { bytes };
+        self.lanes.complete(accepted.lane, accepted.completion(status, bytes, self.now_ns));
+        let counters = &self.stats.sessions[usize::from(accepted.session.0)];
+        counters.completed.add(1);
+        if status == Status::Ok {
+            counters.bytes.add(u64::from(bytes));
+        } else {
+            counters.failed.add(1);
+        }
+        self.sessions.leave(accepted.session);
+        if let Some(region) = accepted.region
+            && self.regions.leave(region)
+        {
+            self.let_go(region);
+        }
+        self.settle_lane(accepted.lane);
+    }
+
+    /// Posts LATE for requests whose deadline has passed.
+    pub(crate) fn report_late(&mut self) {
+        while let Some(id) = self.timers.next_due(self.now_ns) {
+            let Ok(accepted) = self.requests.get_mut(id) else { continue };
+            let notice = Completion {
+                flags: FLAG_NOTICE,
+                ..accepted.completion(Status::Late, 0, self.now_ns)
+            };
+            let (lane, device) = (accepted.lane, usize::from(accepted.device));
+            self.stats.devices[device].late.add(1);
+            // A notice may be dropped; a lane fault shows again at the next take.
+            let _dropped = self.lanes.notify(lane, notice);
+        }
+    }
+
+    fn device_forgot(&mut self, buffer: BufferIndex) {
+        if let Some((region, farewell)) = self.regions.device_forgot(buffer) {
+            self.region_gone(region, farewell);
+        }
+    }
+}
+
+impl Accepted {
+    fn completion(&self, status: Status, bytes: u32, now_ns: u64) -> Completion {
+        let clip = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
+        Completion {
+            user_data: self.user_data,
+            status: status.number(),
+            flags: 0,
+            bytes,
+            checksum: self.computed,
+            device_ns: clip(now_ns.saturating_sub(self.submitted_ns)),
+            queue_ns: clip(self.submitted_ns - self.accepted_ns),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The poller: what one thread owns, and the order of its tick.
+
+use std::sync::Arc;
+
+use kvrail_device::{Clock, Device, Events, Slots, Wait};
+use kvrail_ring::{DeviceIndex, Status};
+use rustix::io::Errno;
+
+use crate::accept::Accepted;
+use crate::budget::Budget;
+use crate::checksum::Summer;
+use crate::lanes::Lanes;
+use crate::mailbox::Mailbox;
+use crate::placement::{Placement, Route};
+use crate::region::Regions;
+use crate::sessions::{REQUESTS_MAX, Sessions};
+use crate::sleep::Bed;
+use crate::stats::PollerStats;
+use crate::timers::Timers;
+use crate::unit::Unit;
+use crate::waiting::Nodes;
+
+/// What a poller drives and for whom.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// All volumes of the sidecar, by id.
+    pub routes: Vec<Route>,
+    /// Sidecar-wide numbers of this poller's devices, in local order.
+    pub devices: Vec<DeviceIndex>,
+    /// What each of them may hold, in local order.
+    pub budgets: Vec<Budget>,
+    /// Longest spin before sleeping, in nanoseconds; 0 never spins.
+    pub spin_ns: u64,
+}
+
+/// What a tick found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something moved.
+    Busy,
+    /// Nothing did.
+    Idle,
+    /// Told to stop, and nothing is under way.
+    Stopped,
+}
+
+/// Whether requests are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Open,
+    /// New requests are answered DRAINING; `told` once the control thread knows that all is done.
+    Draining {
+        told: bool,
+    },
+}
+
+/// One poller. Generic over its devices and its clock, so that the whole loop runs on the
+/// simulated device in made-up time.
+#[derive(Debug)]
+pub struct Poller<D, C> {
+    pub(crate) clock: C,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stats: Arc<PollerStats>,
+    pub(crate) placement: Placement,
+    pub(crate) requests: Slots<Accepted>,
+    pub(crate) nodes: Nodes,
+    pub(crate) units: Vec<Unit<D>>,
+    pub(crate) lanes: Lanes,
+    pub(crate) regions: Regions,
+    pub(crate) sessions: Sessions,
+    pub(crate) timers: Timers,
+    pub(crate) summer: Summer,
+    pub(crate) events: Events,
+    pub(crate) bed: Bed,
+    pub(crate) service: Service,
+    pub(crate) stopping: bool,
+    pub(crate) spin_ns: u64,
+    /// Time of this tick.
+    pub(crate) now_ns: u64,
+}
+
+impl<D: Device, C: Clock> Poller<D, C> {
+    /// A poller over these devices. Everything it ever needs is allocated here.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    ///
+    /// # Panics
+    /// If the numbers of devices, budgets and indices differ.
+    pub fn new(
+        setup: Setup,
+        devices: Vec<D>,
+        clock: C,
+        mailbox: Arc<Mailbox>,
+        stats: Arc<PollerStats>,
+    ) -> Result<Self, Errno> {
+        assert_eq!(devices.len(), setup.devices.len(), "one index for each device");
+        assert_eq!(devices.len(), setup.budgets.len(), "one budget for each device");
+        let bed = Bed::new()?;
+        bed.watch_bell(mailbox.poller_bell())?;
+        for device in &devices {
+            if let Wait::Readable(fd) = device.wait() {
+                bed.watch_device(fd)?;
+            }
+        }
+        let units = devices.into_iter().zip(setup.budgets).map(|(d, b)| Unit::new(d, b)).collect();
+        let now_ns = clock.now_ns();
+        Ok(Self {
+            clock,
+            mailbox,
+            stats,
+            placement: Placement::new(&setup.routes, &setup.devices),
+            requests: Slots::new(REQUESTS_MAX),
+            nodes: Nodes::new(REQUESTS_MAX),
+            units,
+            lanes: Lanes::new(),
+            regions: Regions::new(),
+            sessions: Sessions::new(),
+            timers: Timers::new(),
+            summer: Summer::new(),
+            events: Events::new(),
+            bed,
+            service: Service::Open,
+            stopping: false,
+            spin_ns: setup.spin_ns,
+            now_ns,
+        })
+    }
+
+    /// One turn: reap, complete, take, submit. Never blocks.
+    pub fn tick(&mut self) -> Turn {
+        self.now_ns = self.clock.now_ns();
+        let commands = self.obey();
+        let finished = self.reap();
+        let taken = self.take();
+        self.feed();
+        self.report_late();
+        let bells = self.lanes.publish();
+        let work = commands + finished + taken;
+        self.count_tick(work, bells);
+        if self.stopping && self.is_quiet() {
+            return Turn::Stopped;
+        }
+        self.report_drained();
+        if work > 0 { Turn::Busy } else { Turn::Idle }
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.requests.claimed() == 0
+    }
+
+    /// Operations at the devices now.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.units.iter().map(|unit| unit.ledger.in_flight()).sum()
+    }
+
+    /// Whether a device with operations in flight can only be polled.
+    pub(crate) fn must_poll(&self) -> bool {
+        self.units
+            .iter()
+            .any(|unit| unit.device.in_flight() > 0 && matches!(unit.device.wait(), Wait::Poll))
+    }
+
+    /// Lets every device with something new hand it to the hardware.
+    fn submit(&mut self) {
+        for unit in &mut self.units {
+            if unit.prepared {
+                unit.device.submit();
+                unit.prepared = false;
+            }
+        }
+    }
+
+    /// Moves waiting requests to their devices, as far as budgets go, and submits.
+    fn feed(&mut self) {
+        for index in 0..self.units.len() {
+            if self.units[index].waiting.count() > 0 {
+                self.feed_unit(index);
+            }
+        }
+        self.submit();
+    }
+
+    fn count_tick(&mut self, work: u64, bells: u64) {
+        let stats = &self.stats;
+        stats.ticks.add(1);
+        stats.beat_ns.set(self.now_ns);
+        if work == 0 {
+            return;
+        }
+        stats.busy_ticks.add(1);
+        stats.bells.add(bells);
+        for (unit, counters) in self.units.iter().zip(&stats.devices) {
+            counters.in_flight.set(u64::from(unit.ledger.in_flight()));
+            counters.waiting.set(u64::from(unit.waiting.count()));
+        }
+    }
+
+    fn report_drained(&mut self) {
+        if self.service == (Service::Draining { told: false }) && self.is_quiet() {
+            self.service = Service::Draining { told: true };
+            self.mailbox.post(crate::mailbox::Notice::Drained);
+        }
+    }
+
+    /// The status a request ends with that never reached a device.
+    pub(crate) fn refusal(&self) -> Option<Status> {
+        match self.service {
+            Service::Open => None,
+            Service::Draining { .. } => Some(Status::Draining),
+        }
+    }
+}

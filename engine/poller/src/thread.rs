@@ -1,0 +1,163 @@
+//! The thread of a poller: pin, open the devices here, tick, sleep, stop.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+
+use kvrail_device::{Clock, Description, Device, MonotonicClock};
+use kvrail_memory::pin_current_thread;
+use kvrail_ring::PollerIndex;
+
+use crate::handle::PollerHandle;
+use crate::ladder::{Advice, Expecting, Ladder};
+use crate::mailbox::Mailbox;
+use crate::poller::{Poller, Setup, Turn};
+use crate::stats::PollerStats;
+
+/// Longest sleep: the heartbeat of an idle poller.
+const BEAT_NS: u64 = 200_000_000;
+
+/// Spinning turns between two yields, for machines where somebody else wants the core.
+const TURNS_PER_YIELD: u32 = 1 << 12;
+
+/// Why a poller did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// A device could not be opened.
+    #[error(transparent)]
+    Device(E),
+    /// The thread could not be pinned.
+    #[error("poller {index}: {reason}")]
+    Pin {
+        /// Which poller.
+        index: PollerIndex,
+        /// What went wrong and the remedy.
+        reason: String,
+    },
+    /// Descriptors or threads ran out.
+    #[error("poller {index}: {what}: {source}; raise RLIMIT_NOFILE or RLIMIT_NPROC")]
+    Exhausted {
+        /// Which poller.
+        index: PollerIndex,
+        /// What could not be made.
+        what: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// Who a poller is and where it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    /// Which one.
+    pub index: PollerIndex,
+    /// The CPU to pin it to; `None` lets it float.
+    pub cpu: Option<usize>,
+}
+
+/// Starts a poller. `open` runs on the new thread, because a ring belongs to the thread that made
+/// it; this call returns when the devices are open.
+///
+/// # Errors
+/// `StartError` names the device, the CPU or the resource; nothing is left running.
+pub fn start<D, E>(
+    seat: Seat,
+    setup: Setup,
+    mailbox: Arc<Mailbox>,
+    open: impl FnOnce() -> Result<Vec<D>, E> + Send + 'static,
+) -> Result<PollerHandle, StartError<E>>
+where
+    D: Device + 'static,
+    E: Send + 'static,
+{
+    let stats = Arc::new(PollerStats::new(setup.devices.len()));
+    let (ready, started) = mpsc::sync_channel::<Result<Vec<Description>, StartError<E>>>(1);
+    let devices = setup.devices.clone();
+    let (its_mailbox, its_stats) = (Arc::clone(&mailbox), Arc::clone(&stats));
+    let index = seat.index;
+    let life = move || match wake_up(seat, setup, its_mailbox, its_stats, open) {
+        Ok(poller) => {
+            let told = ready.send(Ok(poller.descriptions()));
+            drop(ready);
+            if told.is_ok() {
+                live(poller);
+            }
+        }
+        Err(error) => drop(ready.send(Err(error))),
+    };
+    let name = format!("kvrail-poll-{index}");
+    let exhausted = |source| StartError::Exhausted { index, what: "a thread", source };
+    let thread = thread::Builder::new().name(name).spawn(life).map_err(exhausted)?;
+    let descriptions = match started.recv() {
+        Ok(outcome) => outcome?,
+        Err(_) => panic!("poller {index} died while it started; its panic message says why"),
+    };
+    let devices = devices.into_iter().zip(descriptions).collect();
+    Ok(PollerHandle { index, cpu: seat.cpu, devices, mailbox, stats, thread })
+}
+
+/// Everything between the birth of the thread and its first tick.
+fn wake_up<D: Device, E>(
+    seat: Seat,
+    setup: Setup,
+    mailbox: Arc<Mailbox>,
+    stats: Arc<PollerStats>,
+    open: impl FnOnce() -> Result<Vec<D>, E>,
+) -> Result<Poller<D, MonotonicClock>, StartError<E>> {
+    let index = seat.index;
+    if let Some(cpu) = seat.cpu {
+        pin_current_thread(cpu)
+            .map_err(|error| StartError::Pin { index, reason: error.to_string() })?;
+    }
+    let devices = open().map_err(StartError::Device)?;
+    Poller::new(setup, devices, MonotonicClock, mailbox, stats).map_err(|errno| {
+        StartError::Exhausted { index, what: "an epoll set", source: errno.into() }
+    })
+}
+
+/// The life of a poller.
+fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
+    let mut ladder = Ladder::new(poller.spin_ns, poller.clock.now_ns());
+    let mut turns = 0_u32;
+    loop {
+        let expecting = poller.expecting();
+        match poller.tick() {
+            Turn::Stopped => return,
+            Turn::Busy => ladder.event(expecting, poller.now_ns),
+            Turn::Idle => {
+                let advice = ladder.advise(expecting, poller.now_ns);
+                if advice == Advice::Sleep && !poller.must_poll() {
+                    poller.sleep(BEAT_NS);
+                } else {
+                    turns = turns.wrapping_add(1);
+                    if turns.is_multiple_of(TURNS_PER_YIELD) {
+                        thread::yield_now();
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        }
+    }
+}
+
+impl<D: Device, C: Clock> Poller<D, C> {
+    fn descriptions(&self) -> Vec<Description> {
+        self.units.iter().map(|unit| unit.device.description().clone()).collect()
+    }
+
+    fn expecting(&self) -> Expecting {
+        if self.in_flight() > 0 { Expecting::Completion } else { Expecting::Request }
+    }
+
+    /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
+    pub fn sleep(&mut self, longest_ns: u64) {
+        self.lanes.announce_sleep();
+        kvrail_ring::wake::settle();
+        if !self.lanes.any_ready() && self.mailbox.is_empty() {
+            self.stats.sleeps.add(1);
+            let timeout_ns = self.timers.sleep_ns(self.now_ns, longest_ns);
+            self.bed.sleep(timeout_ns);
+        }
+        self.lanes.retract_sleep();
+    }
+}
