@@ -1,0 +1,109 @@
+//! Leaving: regions, lanes and sessions go only when nothing can touch them any more.
+
+use kvrail_poller::{Command, Notice, Turn};
+use kvrail_ring::{Request, Status};
+
+use crate::rig::Rig;
+
+#[test]
+fn a_region_is_detached_after_its_last_request() {
+    let mut rig = Rig::new(8);
+    let mut client = rig.client(0, 8);
+    client.post(&[client.read(1, 4096), client.read(2, 4096)]);
+    rig.settle();
+    rig.tell(Command::Detach(client.session, client.region));
+    client.post(&[client.read(3, 4096)]);
+    rig.settle();
+    assert_eq!(client.collect()[0].status(), Status::Invalid, "no new request may name it");
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    assert!(rig.notices().is_empty(), "one request is still under way");
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    assert!(matches!(rig.notices()[..], [Notice::Detached(..)]));
+    assert!(rig.shelf.borrow().attached.is_empty());
+}
+
+#[test]
+fn a_refused_attach_says_so_and_leaves_nothing_behind() {
+    let mut rig = Rig::new(8);
+    let client = rig.client(0, 8);
+    rig.tell(Command::Detach(client.session, client.region));
+    rig.notices();
+    rig.shelf.borrow_mut().refuse_attach = Some("no");
+    let memory = std::sync::Arc::new(kvrail_memory::HeapBlock::new(4096));
+    let (session, region) = (client.session, client.region);
+    let buffer = kvrail_device::BufferIndex(3);
+    rig.tell(Command::Attach { session, region, buffer, memory: memory.clone() });
+    assert!(matches!(rig.notices()[..], [Notice::Attached(_, _, Err(_))]));
+    assert_eq!(std::sync::Arc::strong_count(&memory), 1, "nobody holds the memory any more");
+}
+
+#[test]
+fn a_dead_client_s_waiting_requests_are_dropped_and_the_rest_is_drained() {
+    let mut rig = Rig::new(2);
+    let mut dying = rig.client(0, 16);
+    let mut other = rig.client(1, 16);
+    let requests: Vec<Request> = (0..10).map(|at| dying.read(at, 4096)).collect();
+    dying.post(&requests);
+    rig.settle();
+    other.post(&[other.read(77, 4096)]);
+    rig.settle();
+    rig.tell(Command::CloseSession(dying.session));
+    assert!(rig.notices().is_empty(), "two operations are at the device");
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    let notices = rig.notices();
+    let [first, second, Notice::SessionClosed(session)] = &notices[..] else {
+        panic!("lane, region, session: {notices:?}");
+    };
+    assert_eq!(*session, dying.session);
+    assert!([first, second].iter().any(|notice| matches!(notice, Notice::LaneClosed(..))));
+    assert!([first, second].iter().any(|notice| matches!(notice, Notice::Detached(..))));
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    assert_eq!(other.collect()[0].user_data, 77, "the other client is served");
+}
+
+#[test]
+fn a_lane_with_impossible_indices_is_closed_and_named() {
+    let mut rig = Rig::new(8);
+    let rogue = rig.client(0, 8);
+    // More requests than the lane has slots: only a hostile client can publish that.
+    kvrail_memory::store(&*rogue.memory, 4096, &9_u32.to_ne_bytes());
+    rig.settle();
+    let notices = rig.notices();
+    assert!(matches!(notices[0], Notice::LaneFault(..)), "{notices:?}");
+    assert!(matches!(notices[1], Notice::LaneClosed(..)), "{notices:?}");
+    rig.tell(Command::CloseSession(rogue.session));
+    assert!(matches!(rig.notices().last(), Some(Notice::SessionClosed(_))));
+}
+
+#[test]
+fn a_closed_lane_returns_after_its_last_completion() {
+    let mut rig = Rig::new(8);
+    let mut client = rig.client(0, 8);
+    client.post(&[client.read(1, 4096)]);
+    rig.settle();
+    rig.tell(Command::CloseLane(client.session, 7));
+    assert!(rig.notices().is_empty());
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    assert!(matches!(rig.notices()[..], [Notice::LaneClosed(_, _)]));
+    assert_eq!(client.collect()[0].status(), Status::Ok, "its completion was published");
+}
+
+#[test]
+fn a_stopped_poller_ends_when_nothing_is_under_way() {
+    let mut rig = Rig::new(8);
+    let mut client = rig.client(0, 8);
+    client.post(&[client.read(1, 4096)]);
+    rig.settle();
+    rig.tell(Command::Stop);
+    assert_ne!(rig.poller.tick(), Turn::Stopped);
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    assert_eq!(rig.poller.tick(), Turn::Stopped);
+    assert_eq!(client.collect()[0].status(), Status::Ok);
+}

@@ -1,0 +1,109 @@
+//! A device that finishes an operation when the test says so, and counts what it holds.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kvrail_device::{
+    BufferIndex, Description, Device, DeviceError, Event, Events, Finished, Operation, Wait,
+};
+use kvrail_memory::Pinned;
+use kvrail_ring::Status;
+
+/// What test and device share.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    /// Operations submitted and not finished, in order of arrival.
+    pub(crate) held: Vec<Operation>,
+    /// Events for the next reap.
+    pub(crate) due: Vec<Event>,
+    /// Regions attached now.
+    pub(crate) attached: Vec<BufferIndex>,
+    /// Refuse the next attach.
+    pub(crate) refuse_attach: Option<&'static str>,
+}
+
+impl Shelf {
+    /// Finishes the operation at this place of `held`.
+    pub(crate) fn finish(&mut self, at: usize, status: Status) {
+        let operation = self.held.remove(at);
+        let bytes = if status == Status::Ok { operation.length } else { 0 };
+        self.due.push(Event::Finished(Finished { tag: operation.tag, status, bytes }));
+    }
+}
+
+/// The device.
+#[derive(Debug)]
+pub(crate) struct Held {
+    description: Description,
+    shelf: Rc<RefCell<Shelf>>,
+    prepared: Vec<Operation>,
+}
+
+impl Held {
+    pub(crate) fn new(depth: u32, shelf: &Rc<RefCell<Shelf>>) -> Self {
+        let description = Description {
+            name: "held".into(),
+            kind: "held".into(),
+            mode: "held".into(),
+            reason: "test".into(),
+            features: Vec::new(),
+            io: "direct".into(),
+            capacity_bytes: 1 << 40,
+            logical_block: 512,
+            memory_alignment: 4,
+            transfer_bytes_max: 1 << 30,
+            depth,
+        };
+        Self { description, shelf: Rc::clone(shelf), prepared: Vec::new() }
+    }
+}
+
+impl Device for Held {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn attach(&mut self, at: BufferIndex, _: Arc<dyn Pinned>) -> Result<(), DeviceError> {
+        if let Some(what) = self.shelf.borrow_mut().refuse_attach.take() {
+            return Err(DeviceError::Table { at, what });
+        }
+        self.shelf.borrow_mut().attached.push(at);
+        Ok(())
+    }
+
+    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+        let mut shelf = self.shelf.borrow_mut();
+        assert!(shelf.held.iter().all(|operation| operation.buffer != at), "detached under load");
+        shelf.attached.retain(|other| *other != at);
+        shelf.due.push(Event::Detached(at));
+        Ok(())
+    }
+
+    fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
+        if self.in_flight() >= self.description.depth {
+            return Err(operation);
+        }
+        self.prepared.push(operation);
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        self.shelf.borrow_mut().held.append(&mut self.prepared);
+    }
+
+    fn reap(&mut self, events: &mut Events) {
+        let mut shelf = self.shelf.borrow_mut();
+        let room = events.remaining_capacity().min(shelf.due.len());
+        events.extend(shelf.due.drain(..room));
+    }
+
+    fn in_flight(&self) -> u32 {
+        let count = self.prepared.len() + self.shelf.borrow().held.len();
+        u32::try_from(count).expect("few")
+    }
+
+    fn wait(&self) -> Wait<'_> {
+        Wait::Poll
+    }
+}

@@ -1,0 +1,6 @@
+//! The poller's whole loop in one thread, with a device that does as the test says.
+
+mod closing;
+mod held;
+mod requests;
+mod rig;

@@ -1,0 +1,147 @@
+//! A poller with clients, in one thread and made-up time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kvrail_device::{BufferIndex, FakeClock};
+use kvrail_memory::{HeapBlock, Pinned};
+use kvrail_poller::{
+    Budget, Command, LaneSeat, Mailbox, Notice, Poller, PollerStats, Route, SessionSlot, Setup,
+    Turn,
+};
+use kvrail_ring::{
+    Bell, ClientLane, Completion, DeviceIndex, Geometry, Opcode, RegionId, Request, Segment,
+};
+
+use crate::held::{Held, Shelf};
+
+/// Bytes of each client's arena.
+pub(crate) const ARENA_BYTES: usize = 16 << 20;
+
+/// One volume of 1 GiB in stripes of 1 MiB.
+pub(crate) fn geometry() -> Geometry {
+    Geometry {
+        members: 1,
+        stripe_bytes: 1 << 20,
+        member_bytes: 1 << 30,
+        data_offset: 1 << 20,
+        logical_block: 512,
+        memory_alignment: 4,
+    }
+}
+
+/// The poller and both its ends.
+pub(crate) struct Rig {
+    pub(crate) poller: Poller<Held, FakeClock>,
+    pub(crate) clock: FakeClock,
+    pub(crate) shelf: Rc<RefCell<Shelf>>,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+/// One client's lane and arena.
+pub(crate) struct Client {
+    pub(crate) session: SessionSlot,
+    pub(crate) lane: ClientLane,
+    pub(crate) region: RegionId,
+    /// The segment of the lane; its first lane starts at 4096 with the request tail.
+    pub(crate) memory: Arc<dyn Pinned>,
+    /// Keeps the hearing end of the client's bell open.
+    _hears: std::os::fd::OwnedFd,
+}
+
+impl Rig {
+    pub(crate) fn new(depth: u32) -> Self {
+        let shelf = Rc::new(RefCell::new(Shelf::default()));
+        let clock = FakeClock::default();
+        let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd().unwrap())).unwrap());
+        let setup = Setup {
+            routes: vec![Route { geometry: geometry(), members: vec![DeviceIndex(0)] }],
+            devices: vec![DeviceIndex(0)],
+            budgets: vec![Budget { operations: depth, bytes: 1 << 30 }],
+            spin_ns: 0,
+        };
+        let devices = vec![Held::new(depth, &shelf)];
+        let stats = Arc::new(PollerStats::new(1));
+        let mail = Arc::clone(&mailbox);
+        let poller = Poller::new(setup, devices, clock.clone(), mail, stats).unwrap();
+        Self { poller, clock, shelf, mailbox }
+    }
+
+    /// Ticks until nothing moves; time passes by 1 us a tick.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.clock.advance(1_000);
+            if self.poller.tick() != Turn::Busy {
+                return;
+            }
+        }
+        panic!("the poller never came to rest");
+    }
+
+    /// Sends a command and lets it be carried out.
+    pub(crate) fn tell(&mut self, command: Command) {
+        self.mailbox.send(command).unwrap();
+        self.settle();
+    }
+
+    /// Everything the poller said since the last call.
+    pub(crate) fn notices(&self) -> Vec<Notice> {
+        std::iter::from_fn(|| self.mailbox.receive()).collect()
+    }
+
+    /// A client with one lane and one arena.
+    pub(crate) fn client(&mut self, session: u8, depth: u32) -> Client {
+        let session = SessionSlot(session);
+        let bytes = Segment::bytes_needed(1, depth).unwrap();
+        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
+        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
+        let lane = segment.into_server().remove(0);
+        let shared = Arc::clone(&memory);
+        let client_lane = Segment::open(shared).unwrap().into_client().0.remove(0);
+        let (bell, hears) = Bell::pipe().unwrap();
+        let doorbell = Bell::eventfd().unwrap();
+        let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell });
+        self.tell(Command::AddLane(session, seat));
+        let region = RegionId(u32::from(session.0));
+        let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));
+        let buffer = BufferIndex(u16::from(session.0));
+        self.tell(Command::Attach { session, region, buffer, memory: arena });
+        let notices = self.notices();
+        assert!(matches!(notices[..], [Notice::LaneAdded(..), Notice::Attached(.., Ok(()))]));
+        Client { session, lane: client_lane, region, memory, _hears: hears }
+    }
+}
+
+impl Client {
+    /// A read of `length` bytes named by `user_data`.
+    pub(crate) fn read(&self, user_data: u64, length: u32) -> Request {
+        Request {
+            user_data,
+            opcode: Opcode::Read as u8,
+            region: self.region.0,
+            length,
+            ..Request::default()
+        }
+    }
+
+    /// Publishes requests as one batch.
+    pub(crate) fn post(&mut self, requests: &[Request]) {
+        let count = u32::try_from(requests.len()).unwrap();
+        assert!(self.lane.free(count).unwrap() >= count, "the test fits its lane");
+        for request in requests {
+            self.lane.stage(*request);
+        }
+        let _nobody_sleeps = self.lane.publish();
+    }
+
+    /// Everything completed since the last call.
+    pub(crate) fn collect(&mut self) -> Vec<Completion> {
+        let mut all = Vec::new();
+        while self.lane.ready().unwrap() > 0 {
+            all.extend(std::iter::from_fn(|| self.lane.take()));
+            self.lane.release();
+        }
+        all
+    }
+}
