@@ -203,7 +203,7 @@ impl Lease {
         let alignment = self.shared.alignment;
         assert!(
             at.is_multiple_of(alignment) && at > 0 && at < self.bytes,
-            "a lease of {} bytes cannot be split at {at}; split within it at multiples of {alignment}",
+            "a lease of {} bytes cannot be split at {at}: not a multiple of {alignment} within it",
             self.bytes
         );
         let border = self.offset + at;
