@@ -12,6 +12,8 @@
 //! Rust calls two atomic accesses of different width to the same bytes at the same time, one of
 //! them a store, a race within one program. Whoever lets two threads of one process meet in the
 //! same bytes uses the same offset and length on both sides.
+#![expect(unsafe_code, reason = "sees shared bytes as atomics")]
+// UNSAFETY: addresses within checked, borrowed `Pinned` memory become references to atomics.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -3,8 +3,6 @@
 //! Owns mappings and their lifetime. Knows nothing of requests, devices or sessions.
 //! Invariant 2 (ownership) rests here: bytes are reached through a [`Lease`] only, and a lease is
 //! with exactly one owner: the program, or the operation in flight.
-#![expect(unsafe_code, reason = "maps memory and frees it")]
-// UNSAFETY: mmap, munmap and heap blocks; each block says who owns the memory.
 
 mod affinity;
 mod claim;

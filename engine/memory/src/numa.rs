@@ -1,4 +1,6 @@
 //! Places the pages of a region on a NUMA node.
+#![expect(unsafe_code, reason = "mbind has no safe wrapper")]
+// UNSAFETY: the kernel moves pages of a borrowed region; their bytes stay what they are.
 
 use std::io;
 

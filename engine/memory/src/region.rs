@@ -1,4 +1,6 @@
 //! A region: a sealed memfd, mapped shared, prefaulted; the only memory two processes share.
+#![expect(unsafe_code, reason = "maps memory and unmaps it")]
+// UNSAFETY: one mapping per region, owned by it alone and unmapped in its drop.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
