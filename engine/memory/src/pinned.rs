@@ -6,6 +6,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt::Debug;
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
+
+use crate::copy::load;
+
 /// Memory whose address and length do not change while the value lives.
 ///
 /// # Safety
@@ -17,6 +21,16 @@ pub unsafe trait Pinned: Send + Sync + Debug {
     fn base(&self) -> NonNull<u8>;
     /// Length in bytes.
     fn bytes(&self) -> usize;
+
+    /// Copies bytes out for a reader who must survive whatever a peer does to the memory: an
+    /// error where a load would fault, because a peer punched holes that cannot be filled again.
+    ///
+    /// # Errors
+    /// The kernel's. Memory no peer can punch never fails.
+    ///
+    /// # Panics
+    /// If the range does not lie within the memory.
+    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno>;
 }
 
 /// Process-private pinned memory from the heap, for tests and checkers that cannot map files.
@@ -63,5 +77,10 @@ unsafe impl Pinned for HeapBlock {
 
     fn bytes(&self) -> usize {
         self.layout.size()
+    }
+
+    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
+        load(self, offset, out);
+        Ok(())
     }
 }

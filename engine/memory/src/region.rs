@@ -11,7 +11,7 @@ use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
     ftruncate, memfd_create,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::error::MemoryError;
@@ -140,8 +140,8 @@ impl Region {
     ///
     /// The peer can still punch holes into it: no seal forbids that and allows writing. A touched
     /// hole in ordinary pages is a page of zeroes; in hugepages it takes one from the pool, and
-    /// SIGBUS comes when the pool is empty. So a process that must survive its peers touches
-    /// their hugepages by hardware only, where pinned pages stay what they were.
+    /// SIGBUS comes when the pool is empty. So a process that must survive its peers reads with
+    /// `read_at`, or lets hardware do it, whose pinned pages stay what they were.
     ///
     /// # Errors
     /// `MemoryError::Unsealed`, `NotMemfd`, `WrongSize`, `Sparse` or `Map` for what a peer got
@@ -250,5 +250,24 @@ unsafe impl Pinned for Region {
 
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Reads through the file: the kernel gives zeroes for a hole and takes no page for it.
+    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
+        let (bytes, whole) = (out.len(), self.bytes);
+        assert!(
+            offset.checked_add(bytes).is_some_and(|end| end <= whole),
+            "a read of {bytes} bytes at offset {offset} leaves the memory of {whole} bytes"
+        );
+        let mut done = 0;
+        while done < bytes {
+            match pread(&self.fd, &mut out[done..], (offset + done) as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 }

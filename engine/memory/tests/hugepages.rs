@@ -122,6 +122,23 @@ fn a_sparse_huge_memfd_is_refused_instead_of_raising_sigbus_later() {
 }
 
 #[test]
+fn a_punched_hugepage_reads_as_zeroes_and_takes_none_from_the_pool() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let Some(_pool) = Reserved::pages(1) else { return };
+    let region = Region::create("punched", MIB_2, PageSize::Huge2MiB).unwrap();
+    let free = PageSize::Huge2MiB.free_pages();
+    store(&region, 5000, b"there");
+    let mut seen = [0; 5];
+    region.read_at(5000, &mut seen).unwrap();
+    assert_eq!(&seen, b"there");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(region.fd(), punch, 0, MIB_2 as u64).unwrap();
+    region.read_at(5000, &mut seen).unwrap();
+    assert_eq!(seen, [0; 5]);
+    assert_eq!(PageSize::Huge2MiB.free_pages(), free + 1, "the punched page is not taken again");
+}
+
+#[test]
 fn the_topology_counts_the_pool() {
     let Some(_pool) = Reserved::pages(2) else { return };
     let topology = Topology::host().unwrap();

@@ -167,4 +167,14 @@ fn a_peer_that_punches_holes_leaves_zeroes_and_no_signal() {
     load(&region, 0, &mut seen);
     assert!(seen[4096..12288].iter().all(|byte| *byte == 0));
     assert!(seen[..4096].iter().chain(&seen[12288..]).all(|byte| *byte == 7));
+    let mut read = [1; 16384];
+    region.read_at(0, &mut read).unwrap();
+    assert_eq!(read, seen);
+}
+
+#[test]
+#[should_panic(expected = "a read of 2 bytes at offset 4095 leaves the memory of 4096 bytes")]
+fn a_read_over_the_end_is_refused() {
+    let region = Region::create("short", 4096, PageSize::Base).unwrap();
+    let _never = region.read_at(4095, &mut [0; 2]);
 }
