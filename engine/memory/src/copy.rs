@@ -12,6 +12,8 @@
 //! Rust calls two atomic accesses of different width to the same bytes at the same time, one of
 //! them a store, a race within one program. Whoever lets two threads of one process meet in the
 //! same bytes uses the same offset and length on both sides.
+#![expect(unsafe_code, reason = "sees shared bytes as atomics")]
+// UNSAFETY: addresses within checked, borrowed `Pinned` memory become references to atomics.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -86,9 +88,11 @@ impl<'a> Cells<'a> {
         Self { first, bytes, memory: PhantomData }
     }
 
-    /// Bytes before the first whole word.
+    /// Bytes before the first whole word. Miri cannot follow atomics of two widths in one place,
+    /// so there all copies go by bytes.
     fn head(&self) -> usize {
-        self.first.align_offset(WORD).min(self.bytes)
+        let aligned = if cfg!(miri) { self.bytes } else { self.first.align_offset(WORD) };
+        aligned.min(self.bytes)
     }
 
     fn byte(&self, at: usize) -> &'a AtomicU8 {
@@ -116,8 +120,9 @@ mod tests {
     #[test]
     fn every_alignment_and_length_round_trips_and_touches_nothing_else() {
         let block = HeapBlock::new(4096);
-        for offset in 0..17 {
-            for length in 0..40_u8 {
+        let step = if cfg!(miri) { 7 } else { 1 };
+        for offset in (0..17).step_by(step) {
+            for length in (0..40_u8).step_by(step) {
                 store(&block, 0, &[0xee; 128]);
                 let data: Vec<u8> = (1..=length).collect();
                 store(&block, offset, &data);
@@ -169,8 +174,11 @@ mod tests {
             let mut seen = [0_u8; 64];
             for _ in 0..rounds {
                 load(&block, 0, &mut seen);
-                for word in seen.as_chunks::<8>().0 {
-                    assert!([[0; 8], [0x55; 8], [0xaa; 8]].contains(word), "torn word {word:?}");
+                // A word is never torn; by bytes (Miri) nothing larger than a byte is whole.
+                let whole = if cfg!(miri) { 1 } else { 8 };
+                for word in seen.chunks(whole) {
+                    let old_or_new = [0, 0x55, 0xaa].contains(&word[0]);
+                    assert!(old_or_new && word.iter().all(|byte| *byte == word[0]), "{word:?}");
                 }
             }
         });

@@ -10,6 +10,8 @@
 //! it trusts to keep that rule: a client trusts its sidecar, as it trusts its kernel. The sidecar
 //! trusts no client: it reads and writes their arenas by [`crate::load`] and [`crate::store`] or
 //! by hardware, never through a lease.
+#![expect(unsafe_code, reason = "turns leased addresses into slices")]
+// UNSAFETY: a lease owns its bytes alone and keeps the memory alive; see the module docs.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -203,7 +205,7 @@ impl Lease {
         let alignment = self.shared.alignment;
         assert!(
             at.is_multiple_of(alignment) && at > 0 && at < self.bytes,
-            "a lease of {} bytes cannot be split at {at}; split within it at multiples of {alignment}",
+            "a lease of {} bytes cannot be split at {at}: not a multiple of {alignment} within it",
             self.bytes
         );
         let border = self.offset + at;

@@ -1,4 +1,6 @@
 //! Memory that stays where it is: the contract that lanes and arenas stand on.
+#![expect(unsafe_code, reason = "takes blocks from the heap and gives them back")]
+// UNSAFETY: one allocation per block, owned by it alone and freed in its drop.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt::Debug;

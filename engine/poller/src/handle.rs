@@ -15,7 +15,7 @@ pub struct PollerHandle {
     /// Which one; also the index of its lane in every queue.
     pub index: PollerIndex,
     /// The CPU it is pinned to, or nothing when it floats.
-    pub cpu: Option<usize>,
+    pub cpu: Option<u32>,
     /// Its devices: sidecar-wide index and description, in local order.
     pub devices: Vec<(DeviceIndex, Description)>,
     /// Commands to it and notices from it.

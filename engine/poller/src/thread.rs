@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use kvrail_device::{Clock, Description, Device, MonotonicClock};
-use kvrail_memory::pin_current_thread;
+use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::PollerIndex;
 
 use crate::handle::PollerHandle;
@@ -52,7 +52,7 @@ pub struct Seat {
     /// Which one.
     pub index: PollerIndex,
     /// The CPU to pin it to; `None` lets it float.
-    pub cpu: Option<usize>,
+    pub cpu: Option<u32>,
 }
 
 /// Starts a poller. `open` runs on the new thread, because a ring belongs to the thread that made
@@ -106,8 +106,9 @@ fn wake_up<D: Device, E>(
 ) -> Result<Poller<D, MonotonicClock>, StartError<E>> {
     let index = seat.index;
     if let Some(cpu) = seat.cpu {
-        pin_current_thread(cpu)
-            .map_err(|error| StartError::Pin { index, reason: error.to_string() })?;
+        let failed = |reason: String| StartError::Pin { index, reason };
+        let topology = Topology::host().map_err(|error| failed(error.to_string()))?;
+        pin_current_thread(cpu, &topology).map_err(|error| failed(error.to_string()))?;
     }
     let devices = open().map_err(StartError::Device)?;
     Poller::new(setup, devices, MonotonicClock, mailbox, stats).map_err(|errno| {

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Every test: unit, contract, flows, house rules, docs, and the lanes under loom.
+set -euo pipefail
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=()
+
+# Runs a step, keeps its output for the summary, and goes on when it fails.
+step() {
+    local name=$1
+    shift
+    echo "== $name"
+    "$@" 2>&1 | tee -a "$log" || failed+=("$name")
+}
+
+# Flows start the real binary; tests find it where a build of the workspace leaves it.
+step build cargo build --workspace --locked
+step test cargo test --workspace --all-targets --no-fail-fast --locked
+step doctest cargo test --workspace --doc --no-fail-fast --locked
+step loom scripts/verbs/loom.sh
+
+echo "== summary"
+marks='     Running|   Doc-tests|test result:|error(\[|:)|test .*(FAILED|failed)|skipped:'
+grep -aE "^($marks)" "$log" || true
+if ((${#failed[@]})); then
+    echo "failed: ${failed[*]}" >&2
+    exit 1
+fi
+echo "all steps passed"

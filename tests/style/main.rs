@@ -1,0 +1,18 @@
+//! The house rules, as tests over the text of the repository. No rule has an exceptions list.
+//!
+//! Each rule is one function from sources to findings, one test that the repository has none, and
+//! one test that a bad snippet has some, so that no rule can pass by seeing nothing.
+
+mod atomics;
+mod changelog;
+mod docs;
+mod fence;
+mod length;
+mod manifest;
+mod marks;
+mod params;
+mod reach;
+mod report;
+mod scripts;
+mod source;
+mod tokens;

@@ -1,0 +1,138 @@
+//! Marks that unfinished or foreign text leaves behind.
+
+use crate::report::{Finding, clean, found_at};
+use crate::source::{Kind, Source, rust, tree};
+use crate::tokens::{each, is_mark, is_word, line};
+
+/// Words of unfinished work. In two parts each, so that this file has none of them.
+const UNFINISHED: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
+
+/// Macros of unfinished work.
+const PLACEHOLDERS: [&str; 3] = ["todo", "unimplemented", "dbg"];
+
+/// Folders of one person's machine, in two parts each as above.
+const MACHINES: [&str; 4] =
+    [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
+
+fn unfinished(sources: &[Source]) -> Vec<Finding> {
+    let texts = sources.iter().filter(|source| source.kind() != Kind::Data);
+    let mut findings = Vec::new();
+    for source in texts {
+        for (number, text) in source.lines() {
+            let mut words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            if let Some(word) = words.find(|word| UNFINISHED.contains(word)) {
+                findings.push(Finding::new(&source.path, number, format!("the word {word}")));
+            }
+        }
+    }
+    findings
+}
+
+fn placeholders(sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in rust(sources) {
+        each(source.tokens(), &mut |run, at| {
+            let name = PLACEHOLDERS.iter().find(|name| is_word(run.get(at), name));
+            if let Some(name) = name.filter(|_| is_mark(run.get(at + 1), '!')) {
+                findings.push(Finding::new(&source.path, line(&run[at]), format!("{name}!")));
+            }
+        });
+    }
+    findings
+}
+
+/// Attributes, within `cfg_attr` too, that switch a lint or a test off.
+fn silenced(sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in rust(sources) {
+        each(source.tokens(), &mut |run, at| {
+            let mut begin = at + 1;
+            begin += usize::from(is_mark(run.get(begin), '!'));
+            let (true, Some(proc_macro2::TokenTree::Group(attribute))) =
+                (is_mark(run.get(at), '#'), run.get(begin))
+            else {
+                return;
+            };
+            each(attribute.stream(), &mut |inside, at| {
+                for word in ["allow", "ignore"] {
+                    if is_word(inside.get(at), word) {
+                        let what = format!("the attribute {word}");
+                        findings.push(Finding::new(&source.path, line(&inside[at]), what));
+                    }
+                }
+            });
+        });
+    }
+    findings
+}
+
+/// Absolute paths below somebody's home: a letter, digit or dot before them is part of a longer
+/// path or an address, which is fine.
+fn machine_paths(sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in sources {
+        for (number, text) in source.lines() {
+            let begins = |(at, _): &(usize, &str)| {
+                !text[..*at].ends_with(|it: char| it.is_alphanumeric() || "._-}*".contains(it))
+            };
+            let mut found = MACHINES.iter().flat_map(|path| text.match_indices(path));
+            if let Some((_, path)) = found.find(begins) {
+                findings.push(Finding::new(&source.path, number, format!("a path {path}")));
+            }
+        }
+    }
+    findings
+}
+
+#[test]
+fn nothing_is_marked_as_unfinished() {
+    clean(&unfinished(tree()), "finish it, or say in an issue what is missing");
+}
+
+#[test]
+fn no_placeholder_macros() {
+    clean(&placeholders(tree()), "write the code, or return an error that names the remedy");
+}
+
+#[test]
+fn no_lint_is_allowed_and_no_test_is_ignored() {
+    clean(&silenced(tree()), "use #[expect(lint, reason = ...)]; let a test print why it skips");
+}
+
+#[test]
+fn no_paths_of_one_machine() {
+    clean(&machine_paths(tree()), "use a path relative to the repository, or a temporary folder");
+}
+
+#[test]
+fn unfinished_words_are_found_alone_and_not_inside_of_others() {
+    let [first, second, third, fourth] = UNFINISHED;
+    let text = format!("# {first}: x\n({second})\n{third}{third}\n{third}\n# a_{fourth}\n");
+    found_at(&unfinished(&[Source::snippet("a.md", &text)]), &[1, 2, 4]);
+}
+
+#[test]
+fn placeholder_macros_are_found() {
+    let text = "fn a() { dbg!(1); }\nfn todo() { todo(); }\nmacro_rules! b { () => { todo!() } }";
+    found_at(&placeholders(&[Source::snippet("a.rs", text)]), &[1, 3]);
+}
+
+#[test]
+fn silenced_lints_and_tests_are_found() {
+    let text = "#![allow(dead_code)]
+#[ignore = \"slow\"]
+fn a() {}
+#[cfg_attr(miri, ignore)]
+fn b() {}
+#[expect(dead_code, reason = \"allow\")]
+fn allow(ignore: u8) { allow(ignore) }";
+    found_at(&silenced(&[Source::snippet("a.rs", text)]), &[1, 2, 4]);
+}
+
+#[test]
+fn machine_paths_are_found_and_longer_paths_are_not() {
+    let [home, root, ..] = MACHINES;
+    let text = format!("a {home}me\nx{root}y https://a.b{home}c\n\"{root}\n");
+    found_at(&machine_paths(&[Source::snippet("a.md", &text)]), &[1, 3]);
+}

@@ -1,0 +1,123 @@
+//! What functions take: few parameters, and enums where a bool would say nothing at the call.
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{FnArg, ImplItemFn, ItemFn, ItemTrait, Signature, TraitItemFn, Type, Visibility};
+
+use crate::report::{Finding, clean, found_at};
+use crate::source::{Source, rust, tree};
+
+const PARAMETERS_MAX: usize = 6;
+
+/// Both rules look at signatures.
+struct Signatures<'a> {
+    path: &'a str,
+    public_trait: bool,
+    crowded: Vec<Finding>,
+    flags: Vec<Finding>,
+}
+
+impl Signatures<'_> {
+    fn check(&mut self, signature: &Signature, public: bool) {
+        let (line, name) = (signature.span().start().line, &signature.ident);
+        let count = signature.inputs.len();
+        if count > PARAMETERS_MAX {
+            let what = format!("fn {name} takes {count} parameters, at most {PARAMETERS_MAX}");
+            self.crowded.push(Finding::new(self.path, line, what));
+        }
+        let flag = signature.inputs.iter().any(|it| matches!(it, FnArg::Typed(it) if flag(&it.ty)));
+        if public && flag {
+            let what = format!("public fn {name} takes a bool");
+            self.flags.push(Finding::new(self.path, line, what));
+        }
+    }
+}
+
+/// Whether a type is bool, a reference to it, or an option of it.
+fn flag(kind: &Type) -> bool {
+    match kind {
+        Type::Reference(reference) => flag(&reference.elem),
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| {
+            let inner = match &last.arguments {
+                syn::PathArguments::AngleBracketed(list) => list.args.first(),
+                _ => None,
+            };
+            let inside = matches!(inner, Some(syn::GenericArgument::Type(it)) if flag(it));
+            last.ident == "bool" || (last.ident == "Option" && inside)
+        }),
+        _ => false,
+    }
+}
+
+fn public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
+impl<'ast> Visit<'ast> for Signatures<'_> {
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        self.check(&item.sig, public(&item.vis));
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast ImplItemFn) {
+        self.check(&item.sig, public(&item.vis));
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast ItemTrait) {
+        self.public_trait = public(&item.vis);
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast TraitItemFn) {
+        self.check(&item.sig, self.public_trait);
+        visit::visit_trait_item_fn(self, item);
+    }
+}
+
+fn signatures(source: &Source) -> Signatures<'_> {
+    let path = &source.path;
+    let mut all = Signatures { path, public_trait: false, crowded: vec![], flags: vec![] };
+    all.visit_file(&source.syntax());
+    all
+}
+
+fn crowded(sources: &[Source]) -> Vec<Finding> {
+    rust(sources).flat_map(|source| signatures(source).crowded).collect()
+}
+
+fn flags(sources: &[Source]) -> Vec<Finding> {
+    rust(sources).flat_map(|source| signatures(source).flags).collect()
+}
+
+#[test]
+fn functions_take_at_most_6_parameters() {
+    clean(&crowded(tree()), "group parameters that travel together into a struct");
+}
+
+#[test]
+fn public_functions_take_no_bool() {
+    clean(&flags(tree()), "take an enum of two values whose names say what happens");
+}
+
+#[test]
+fn crowded_functions_are_found() {
+    let text = "fn six(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8) {}
+fn seven(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8) {}
+trait T { fn seven(&self, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8); }
+impl A { fn seven(&self, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8) {} }";
+    found_at(&crowded(&[Source::snippet("a.rs", text)]), &[2, 3, 4]);
+}
+
+#[test]
+fn bools_in_public_functions_are_found() {
+    let text = "pub fn a(on: bool) {}
+fn private(on: bool) {}
+pub(crate) fn inner(on: bool) {}
+impl A { pub fn b(&self, on: Option<bool>) {} }
+pub trait T { fn c(&self, on: &bool); }
+trait Private { fn c(&self, on: &bool); }
+impl From<bool> for A { fn from(on: bool) -> Self { A } }
+pub fn chosen(by: impl Fn(u32) -> bool) -> bool { true }";
+    found_at(&flags(&[Source::snippet("a.rs", text)]), &[1, 4, 5]);
+}
