@@ -1,4 +1,6 @@
 //! Loom runs every interleaving of small cases: publication, wrap-around, the sleep handshake.
+#![expect(unsafe_code, reason = "loom hands out raw pointers to watched cells")]
+// UNSAFETY: loom itself checks that no other thread is at a cell.
 
 use std::sync::Arc;
 
@@ -53,15 +55,11 @@ impl Store for Shared {
     }
 }
 
-#[expect(unsafe_code, reason = "loom hands out raw pointers to watched cells")]
-// UNSAFETY: loom itself checks that no other thread is at the cell.
 fn store(cell: *mut u64, slot: u64) {
     // SAFETY: the cell lives in the `Heap` behind the `Arc`; loom fails the test on a race.
     unsafe { cell.write(slot) }
 }
 
-#[expect(unsafe_code, reason = "loom hands out raw pointers to watched cells")]
-// UNSAFETY: as in `store`.
 fn load(cell: *const u64) -> u64 {
     // SAFETY: as in `store`.
     unsafe { cell.read() }
