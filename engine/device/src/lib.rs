@@ -6,7 +6,14 @@
 mod clock;
 mod contract;
 mod error;
+mod null;
+mod queue;
 mod slots;
+mod split;
+mod system;
+mod table;
+mod target;
+mod uring;
 
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
@@ -14,4 +21,10 @@ pub use contract::{
     Finished, Operation, Wait,
 };
 pub use error::DeviceError;
+pub use null::{NullDevice, NullOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
+pub use target::open_path;
+pub use uring::{
+    Interrupt, Iopoll, KernelThread, Mode, ModeName, Sqpoll, SqpollIopoll, UnknownMode, Uring,
+    UringOptions,
+};

@@ -1,0 +1,300 @@
+//! Operations in flight: cut into pieces the device takes, continued where a piece came back short,
+//! and joined again into one ending. Shared by every device that moves bytes.
+//!
+//! Invariants 1 (exactly once) and 3 (OK means every byte) are kept here and nowhere else.
+
+use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::{Opcode, Status};
+
+use crate::contract::{BufferIndex, Finished, Operation};
+use crate::slots::{SlotId, Slots};
+
+/// How often one piece may come back untouched ("try again") before that is an error. Some
+/// milliseconds of a busy queue are thousands of tries; an endless loop is none of them.
+const RETRIES_MAX: u32 = 1 << 20;
+
+/// What one device takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Largest piece in bytes, a multiple of `granule`.
+    pub(crate) transfer_bytes_max: u32,
+    /// Unit in which progress counts: the logical block, below which direct I/O cannot go on.
+    pub(crate) granule: u32,
+    /// Operations at once.
+    pub(crate) depth: u32,
+    /// Pieces at once, at least `depth`.
+    pub(crate) pieces: u32,
+}
+
+/// How the device answered one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It moved that many bytes, perhaps fewer than asked for.
+    Moved(u32),
+    /// It did nothing and may be asked again.
+    Again,
+    /// It failed.
+    Failed(Status),
+}
+
+/// What follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// The piece, or what is left of it, must be handed to the device again under the same id.
+    Reissue,
+    /// Other pieces of the operation are in flight or to be cut.
+    Open,
+    /// The operation ended.
+    Ended(Finished, Option<BufferIndex>),
+}
+
+/// What was made of a new operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It is one piece: issue it.
+    Whole(SlotId),
+    /// It is several: issue what `cut` gives.
+    Parts,
+}
+
+#[derive(Debug)]
+struct Piece {
+    /// What the device has not done yet; begins further on after each short transfer.
+    rest: Operation,
+    done: u32,
+    retries: u32,
+    join: Option<SlotId>,
+}
+
+/// An operation of several pieces.
+#[derive(Debug)]
+struct Join {
+    operation: Operation,
+    /// First byte not yet cut into a piece.
+    next: u32,
+    /// Pieces in flight.
+    open: u32,
+    /// The earliest byte that failed, with the reason.
+    failed: Option<(u32, Status)>,
+}
+
+/// Everything prepared and not yet ended.
+#[derive(Debug)]
+pub(crate) struct Flights {
+    limits: Limits,
+    pieces: Slots<Piece>,
+    joins: Slots<Join>,
+    /// The operation that is not yet cut to its end. Nothing new is taken before it is, so order
+    /// and space stay simple.
+    cutting: Option<SlotId>,
+    in_flight: u32,
+}
+
+impl Flights {
+    pub(crate) fn new(limits: Limits) -> Self {
+        assert!(limits.depth <= limits.pieces && limits.granule > 0, "{limits:?}");
+        assert!(limits.transfer_bytes_max.is_multiple_of(limits.granule), "{limits:?}");
+        let (pieces, joins) = (Slots::new(limits.pieces), Slots::new(limits.depth));
+        Self { limits, pieces, joins, cutting: None, in_flight: 0 }
+    }
+
+    /// Operations taken and not yet ended.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Pieces handed out and not yet settled to their end.
+    #[inline]
+    pub(crate) fn pieces(&self) -> u32 {
+        self.pieces.claimed()
+    }
+
+    /// Takes an operation, or gives it back when there is no room now.
+    #[inline]
+    pub(crate) fn take(&mut self, operation: Operation) -> Result<Taken, Operation> {
+        if self.in_flight >= self.limits.depth || self.cutting.is_some() {
+            return Err(operation);
+        }
+        if self.first_cut(&operation) < operation.length {
+            return self.take_parts(operation);
+        }
+        let piece = Piece { rest: operation, done: 0, retries: 0, join: None };
+        let id = self.pieces.claim(piece).map_err(|piece| piece.rest)?;
+        self.in_flight += 1;
+        Ok(Taken::Whole(id))
+    }
+
+    fn take_parts(&mut self, operation: Operation) -> Result<Taken, Operation> {
+        if self.pieces.is_full() {
+            return Err(operation);
+        }
+        let join = Join { operation, next: 0, open: 0, failed: None };
+        let id = self.joins.claim(join).map_err(|join| join.operation)?;
+        self.cutting = Some(id);
+        self.in_flight += 1;
+        Ok(Taken::Parts)
+    }
+
+    /// Bytes of the first piece of `rest`.
+    #[inline]
+    fn first_cut(&self, rest: &Operation) -> u32 {
+        if !moves_bytes(rest.opcode) {
+            return rest.length;
+        }
+        let to_border = REGISTERED_BYTES_MAX - rest.buffer_offset % REGISTERED_BYTES_MAX;
+        let to_border = u32::try_from(to_border).expect("at most 1 GiB");
+        rest.length.min(self.limits.transfer_bytes_max).min(to_border)
+    }
+
+    /// The next piece to issue, if an operation is being cut and there is room for one.
+    pub(crate) fn cut(&mut self) -> Option<SlotId> {
+        let id = self.cutting?;
+        if self.pieces.is_full() {
+            return None;
+        }
+        let join = self.joins.get(id).expect("invariant 1: the operation being cut is in flight");
+        let mut rest = advance(&join.operation, join.next);
+        rest.length = self.first_cut(&rest);
+        let next = join.next + rest.length;
+        let whole = join.operation.length;
+        let piece = Piece { rest, done: 0, retries: 0, join: Some(id) };
+        let piece = self.pieces.claim(piece).expect("there was room");
+        let join = self.joins.get_mut(id).expect("looked up above");
+        join.next = next;
+        join.open += 1;
+        if next == whole {
+            self.cutting = None;
+        }
+        Some(piece)
+    }
+
+    /// What the piece still has to do.
+    ///
+    /// # Panics
+    /// If the id names no piece in flight.
+    #[inline]
+    pub(crate) fn piece(&self, id: SlotId) -> &Operation {
+        match self.pieces.get(id) {
+            Ok(piece) => &piece.rest,
+            Err(stale) => panic!("invariant 1: issuing a piece that is not in flight: {stale}"),
+        }
+    }
+
+    /// Takes the device's answer for a piece.
+    ///
+    /// # Panics
+    /// If the id names no piece in flight: the device answered twice or for somebody else.
+    #[inline]
+    pub(crate) fn settle(&mut self, id: SlotId, outcome: Outcome) -> Settled {
+        let piece = match self.pieces.get_mut(id) {
+            Ok(piece) => piece,
+            Err(stale) => panic!("invariant 1: a completion for nothing in flight: {stale}"),
+        };
+        let status = match progress(piece, outcome, self.limits.granule) {
+            Progress::Done => Status::Ok,
+            Progress::More => return Settled::Reissue,
+            Progress::Failed(status) => status,
+        };
+        let piece = self.pieces.release(id).expect("looked up above");
+        match piece.join {
+            None => {
+                self.in_flight -= 1;
+                Settled::Ended(finished(&piece, status), buffer_of(&piece.rest))
+            }
+            Some(join) => self.settle_part(join, &piece, status),
+        }
+    }
+
+    fn settle_part(&mut self, id: SlotId, piece: &Piece, status: Status) -> Settled {
+        let join = self.joins.get_mut(id).expect("invariant 1: a piece of nothing in flight");
+        join.open -= 1;
+        if status != Status::Ok {
+            let at = u32::try_from(piece.rest.offset - join.operation.offset);
+            let at = at.expect("a piece lies within its operation");
+            if join.failed.is_none_or(|(earliest, _)| at < earliest) {
+                join.failed = Some((at, status));
+            }
+            join.next = join.operation.length;
+            if self.cutting == Some(id) {
+                self.cutting = None;
+            }
+        }
+        if join.open > 0 || join.next < join.operation.length {
+            return Settled::Open;
+        }
+        let join = self.joins.release(id).expect("looked up above");
+        self.in_flight -= 1;
+        let Operation { tag, length, .. } = join.operation;
+        let (bytes, status) = join.failed.unwrap_or((length, Status::Ok));
+        Settled::Ended(Finished { tag, status, bytes }, buffer_of(&join.operation))
+    }
+}
+
+/// Whether the operation reads or writes a buffer.
+#[inline]
+pub(crate) fn moves_bytes(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Read | Opcode::Write)
+}
+
+/// The region an operation uses.
+#[inline]
+pub(crate) fn buffer_of(operation: &Operation) -> Option<BufferIndex> {
+    moves_bytes(operation.opcode).then_some(operation.buffer)
+}
+
+enum Progress {
+    Done,
+    More,
+    Failed(Status),
+}
+
+#[inline]
+fn progress(piece: &mut Piece, outcome: Outcome, granule: u32) -> Progress {
+    match outcome {
+        Outcome::Moved(_) if !moves_bytes(piece.rest.opcode) => Progress::Done,
+        Outcome::Moved(bytes) if bytes == piece.rest.length => {
+            piece.done += bytes;
+            Progress::Done
+        }
+        Outcome::Moved(bytes) => continue_short(piece, bytes, granule),
+        Outcome::Failed(status) => Progress::Failed(status),
+        Outcome::Again if piece.retries < RETRIES_MAX => {
+            piece.retries += 1;
+            Progress::More
+        }
+        Outcome::Again => Progress::Failed(Status::IoError),
+    }
+}
+
+#[cold]
+fn continue_short(piece: &mut Piece, bytes: u32, granule: u32) -> Progress {
+    assert!(bytes <= piece.rest.length, "the device moved more than it was asked: {piece:?}");
+    // A part of a logical block cannot be continued behind; it is moved again.
+    let whole_blocks = bytes - bytes % granule;
+    if whole_blocks == 0 {
+        return Progress::Failed(Status::IoError); // invariant 3: no progress is no success
+    }
+    piece.rest = advance(&piece.rest, whole_blocks);
+    piece.done += whole_blocks;
+    Progress::More
+}
+
+/// The operation without its first `bytes` bytes.
+fn advance(operation: &Operation, bytes: u32) -> Operation {
+    let mut rest = *operation;
+    rest.offset += u64::from(bytes);
+    rest.buffer_offset += u64::from(bytes);
+    rest.length -= bytes;
+    rest
+}
+
+#[inline]
+fn finished(piece: &Piece, status: Status) -> Finished {
+    let whole = !moves_bytes(piece.rest.opcode) && status == Status::Ok;
+    let bytes = if whole { piece.rest.length } else { piece.done };
+    Finished { tag: piece.rest.tag, status, bytes }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+use std::collections::VecDeque;
+
+use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::{Opcode, Status};
+use proptest::prelude::*;
+
+use super::{Flights, Limits, Outcome, Settled, Taken};
+use crate::contract::{BufferIndex, Durability, Finished, Operation};
+use crate::slots::SlotId;
+
+const LIMITS: Limits = Limits { transfer_bytes_max: 4096, granule: 512, depth: 4, pieces: 8 };
+
+fn read(tag: u64, offset: u64, length: u32, buffer_offset: u64) -> Operation {
+    let durability = Durability::Visible;
+    let (opcode, buffer) = (Opcode::Read, BufferIndex(0));
+    Operation { tag, opcode, durability, offset, length, buffer, buffer_offset }
+}
+
+fn issue(flights: &mut Flights, operation: Operation) -> Vec<SlotId> {
+    match flights.take(operation).expect("there is room") {
+        Taken::Whole(id) => vec![id],
+        Taken::Parts => std::iter::from_fn(|| flights.cut()).collect(),
+    }
+}
+
+fn ended(settled: Settled) -> Finished {
+    match settled {
+        Settled::Ended(finished, buffer) => {
+            assert_eq!(buffer, Some(BufferIndex(0)));
+            finished
+        }
+        other => panic!("not ended: {other:?}"),
+    }
+}
+
+#[test]
+fn pieces_end_at_the_transfer_limit_and_at_entry_borders() {
+    let mut flights = Flights::new(LIMITS);
+    let ids = issue(&mut flights, read(1, 0, 10_240, REGISTERED_BYTES_MAX - 512));
+    let cuts: Vec<_> = ids
+        .iter()
+        .map(|id| flights.piece(*id))
+        .map(|piece| (piece.offset, piece.length, piece.buffer_offset))
+        .collect();
+    let gib = REGISTERED_BYTES_MAX;
+    let expected = vec![
+        (0, 512, gib - 512),
+        (512, 4096, gib),
+        (4608, 4096, gib + 4096),
+        (8704, 1536, gib + 8192),
+    ];
+    assert_eq!(cuts, expected);
+    assert_eq!((flights.in_flight(), flights.pieces()), (1, 4));
+    for id in &ids[..3] {
+        let length = flights.piece(*id).length;
+        assert_eq!(flights.settle(*id, Outcome::Moved(length)), Settled::Open);
+    }
+    let last = ended(flights.settle(ids[3], Outcome::Moved(1536)));
+    assert_eq!(last, Finished { tag: 1, status: Status::Ok, bytes: 10_240 });
+    assert_eq!((flights.in_flight(), flights.pieces()), (0, 0));
+}
+
+#[test]
+fn a_short_piece_goes_on_behind_its_last_whole_block() {
+    let mut flights = Flights::new(LIMITS);
+    let id = issue(&mut flights, read(9, 8192, 4096, 0))[0];
+    assert_eq!(flights.settle(id, Outcome::Moved(1500)), Settled::Reissue);
+    let rest = *flights.piece(id);
+    assert_eq!((rest.offset, rest.length, rest.buffer_offset), (8192 + 1024, 3072, 1024));
+    assert_eq!(ended(flights.settle(id, Outcome::Moved(3072))).bytes, 4096);
+}
+
+#[test]
+fn no_progress_is_an_error_never_ok_and_never_a_loop() {
+    for moved in [0, 511] {
+        let mut flights = Flights::new(LIMITS);
+        let id = issue(&mut flights, read(9, 0, 4096, 0))[0];
+        assert_eq!(flights.settle(id, Outcome::Moved(1024)), Settled::Reissue);
+        let finished = ended(flights.settle(id, Outcome::Moved(moved)));
+        assert_eq!((finished.status, finished.bytes), (Status::IoError, 1024));
+    }
+}
+
+#[test]
+fn trying_again_for_ever_is_an_error() {
+    let mut flights = Flights::new(LIMITS);
+    let id = issue(&mut flights, read(9, 0, 4096, 0))[0];
+    for _ in 0..super::RETRIES_MAX {
+        assert_eq!(flights.settle(id, Outcome::Again), Settled::Reissue);
+    }
+    assert_eq!(ended(flights.settle(id, Outcome::Again)).status, Status::IoError);
+}
+
+#[test]
+fn a_failed_piece_ends_the_cutting_and_reports_the_contiguous_beginning() {
+    let mut flights = Flights::new(Limits { depth: 2, pieces: 3, ..LIMITS });
+    let ids = issue(&mut flights, read(5, 0, 64 << 10, 0));
+    assert_eq!(ids.len(), 3);
+    let other = read(6, 0, 512, 0);
+    assert_eq!(flights.take(other), Err(other), "nothing is taken while one is being cut");
+    assert_eq!(flights.settle(ids[2], Outcome::Failed(Status::IoError)), Settled::Open);
+    assert_eq!(flights.cut(), None);
+    assert_eq!(flights.settle(ids[1], Outcome::Moved(512)), Settled::Reissue);
+    assert_eq!(flights.settle(ids[1], Outcome::Failed(Status::NoSpace)), Settled::Open);
+    let finished = ended(flights.settle(ids[0], Outcome::Moved(4096)));
+    assert_eq!(finished, Finished { tag: 5, status: Status::NoSpace, bytes: 4608 });
+    assert!(flights.take(other).is_ok());
+}
+
+#[test]
+fn flushes_are_never_cut_and_count_as_whole() {
+    let mut flights = Flights::new(LIMITS);
+    let flush = Operation { opcode: Opcode::Flush, ..read(3, 0, 0, 0) };
+    let discard = Operation { opcode: Opcode::Discard, ..read(4, 0, 1 << 30, 0) };
+    for (operation, bytes) in [(flush, 0), (discard, 1 << 30)] {
+        let Ok(Taken::Whole(id)) = flights.take(operation) else { panic!("cut a flush") };
+        let settled = flights.settle(id, Outcome::Moved(0));
+        let finished = Finished { tag: operation.tag, status: Status::Ok, bytes };
+        assert_eq!(settled, Settled::Ended(finished, None));
+    }
+}
+
+#[test]
+#[should_panic(expected = "invariant 1: a completion for nothing in flight")]
+fn a_second_completion_for_the_same_piece_is_caught() {
+    let mut flights = Flights::new(LIMITS);
+    let id = issue(&mut flights, read(1, 0, 512, 0))[0];
+    flights.settle(id, Outcome::Moved(512));
+    flights.settle(id, Outcome::Moved(512));
+}
+
+proptest! {
+    /// Whatever the device answers, every operation ends once, OK only with every byte, and the
+    /// bytes it is asked to move are exactly the operation's, in order and without holes.
+    #[test]
+    fn every_operation_ends_once_with_the_truth(
+        lengths in prop::collection::vec(1_u32..80, 1..12),
+        answers in prop::collection::vec(0_u8..=255, 400),
+    ) {
+        let mut flights = Flights::new(LIMITS);
+        let mut waiting: VecDeque<Operation> = lengths
+            .iter()
+            .zip(0_u64..)
+            .map(|(blocks, tag)| read(tag, tag << 30, blocks * 512, 0))
+            .collect();
+        let mut issued: VecDeque<SlotId> = VecDeque::new();
+        let mut endings = vec![0_u32; lengths.len()];
+        let mut failed = vec![false; lengths.len()];
+        let mut answers = answers.into_iter().chain(std::iter::repeat(0));
+        loop {
+            while let Some(operation) = waiting.pop_front() {
+                match flights.take(operation) {
+                    Ok(Taken::Whole(id)) => issued.push_back(id),
+                    Ok(Taken::Parts) => {}
+                    Err(back) => {
+                        prop_assert_eq!(back, operation);
+                        waiting.push_front(back);
+                        break;
+                    }
+                }
+                issued.extend(std::iter::from_fn(|| flights.cut()));
+            }
+            issued.extend(std::iter::from_fn(|| flights.cut()));
+            let Some(id) = issued.pop_front() else { break };
+            let piece = *flights.piece(id);
+            let tag = usize::try_from(piece.tag).unwrap();
+            prop_assert!(piece.length <= 4096 && piece.offset >> 30 == piece.tag);
+            let outcome = match answers.next().unwrap() {
+                0..160 => Outcome::Moved(piece.length),
+                160..220 => Outcome::Moved(piece.length / 2),
+                220..240 => Outcome::Again,
+                _ => Outcome::Failed(Status::IoError),
+            };
+            match flights.settle(id, outcome) {
+                Settled::Reissue => issued.push_back(id),
+                Settled::Open => failed[tag] |= matches!(outcome, Outcome::Failed(_)),
+                Settled::Ended(finished, _) => {
+                    endings[tag] += 1;
+                    let ok = finished.status == Status::Ok;
+                    prop_assert_eq!(ok, finished.bytes == lengths[tag] * 512);
+                    prop_assert!(!(ok && failed[tag]));
+                }
+            }
+        }
+        prop_assert!(endings.iter().all(|count| *count == 1), "{:?}", endings);
+        prop_assert_eq!((flights.in_flight(), flights.pieces()), (0, 0));
+    }
+}

@@ -1,0 +1,239 @@
+//! The file or block device behind a ring: what it is, how it must be addressed, whether it is
+//! still there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawMode, SeekFrom, Statx, StatxFlags, fcntl_getfl,
+    fcntl_setfl, open, seek, statx,
+};
+use rustix::io::Errno;
+
+use crate::contract::DirectIo;
+use crate::error::DeviceError;
+use crate::queue::Queue;
+
+/// Unit of buffered I/O as we do it, and the smallest block there is.
+const SECTOR: u32 = 512;
+
+/// Alignment assumed where neither statx nor sysfs knows: one page suits every device there is.
+const CAREFUL: u32 = 4096;
+
+/// Largest piece where no limit is known.
+const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
+
+/// Largest piece in any case: the kernel takes no more than 2 GiB less a page in one call.
+const TRANSFER_BYTES_CEILING: u32 = 1 << 30;
+
+/// What kind of thing it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Block,
+}
+
+/// How it is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    Direct,
+    Buffered,
+}
+
+/// An opened file or block device.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) path: String,
+    pub(crate) fd: OwnedFd,
+    pub(crate) kind: Kind,
+    pub(crate) io: Io,
+    pub(crate) capacity_bytes: u64,
+    /// Unit of offsets and lengths.
+    pub(crate) logical_block: u32,
+    /// Unit of buffer addresses. Not below `logical_block`, so that a piece that ends at a table
+    /// entry's border is whole blocks.
+    pub(crate) memory_alignment: u32,
+    pub(crate) queue: Option<Queue>,
+}
+
+/// Opens a path for a ring: read, write, O_DIRECT as asked. The volume room opens devices itself
+/// (exclusively) and needs this not; embedded files and tools do.
+///
+/// # Errors
+/// `DeviceError::Open` with the kernel's reason.
+pub fn open_path(path: &str, direct: DirectIo) -> Result<OwnedFd, DeviceError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let flags = if direct == DirectIo::Required { flags | OFlags::DIRECT } else { flags };
+    open(path, flags, Mode::empty()).map_err(|errno| {
+        let remedy = match errno {
+            Errno::NOENT => "create it (kvrail volume create) or correct the path",
+            Errno::ACCESS | Errno::PERM => "give this user read and write permission on it",
+            Errno::INVAL => "its file system has no O_DIRECT: move it or set direct = \"optional\"",
+            Errno::ISDIR => "name a file or a block device",
+            _ => "see errno(3)",
+        };
+        DeviceError::Open { path: path.into(), errno, remedy: remedy.into() }
+    })
+}
+
+impl Target {
+    /// Finds out about an open descriptor and sets or clears O_DIRECT on it.
+    pub(crate) fn examine(path: &str, fd: OwnedFd, direct: DirectIo) -> Result<Self, DeviceError> {
+        let failed = |errno| DeviceError::Open {
+            path: path.into(),
+            errno,
+            remedy: "the open descriptor cannot be examined".into(),
+        };
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+        let stat = statx(&fd, "", AtFlags::EMPTY_PATH, mask).map_err(failed)?;
+        let flags = fcntl_getfl(&fd).map_err(failed)?;
+        if flags & OFlags::RWMODE != OFlags::RDWR {
+            return Err(unfit(path, "is not open for reading and writing", "open it O_RDWR"));
+        }
+        let kind = kind_of(path, &stat)?;
+        let queue = match kind {
+            Kind::Block => Queue::of(stat.stx_rdev_major, stat.stx_rdev_minor),
+            Kind::File => Queue::of(stat.stx_dev_major, stat.stx_dev_minor),
+        };
+        let io = choose_io(path, &fd, &stat, direct)?;
+        let (logical_block, memory_alignment) = alignment(&stat, queue.as_ref(), io);
+        let capacity_bytes = seek(&fd, SeekFrom::End(0)).map_err(failed)?;
+        if capacity_bytes < u64::from(logical_block) {
+            let what = format!("has {capacity_bytes} bytes, less than one block");
+            return Err(unfit(path, &what, "give it its full size first"));
+        }
+        let path = path.to_owned();
+        Ok(Self { path, fd, kind, io, capacity_bytes, logical_block, memory_alignment, queue })
+    }
+
+    /// The descriptor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Largest piece to hand over: the queue's limit where it is known, rounded down to blocks.
+    pub(crate) fn transfer_bytes_max(&self) -> u32 {
+        let known = self.queue.as_ref().and_then(|queue| queue.request_bytes_max);
+        let most = known.unwrap_or(TRANSFER_BYTES_DEFAULT).min(TRANSFER_BYTES_CEILING);
+        (most - most % self.logical_block).max(self.logical_block)
+    }
+
+    /// The same, so small that the block layer never splits it (a split request is not polled),
+    /// even if each page of the buffer is a segment of its own.
+    pub(crate) fn polled_bytes_max(&self) -> u32 {
+        let segments = self.queue.as_ref().and_then(|queue| queue.segments_max);
+        let most = segments.map_or(u32::MAX, |segments| segments.saturating_mul(4096));
+        let most = self.transfer_bytes_max().min(most);
+        (most - most % self.logical_block).max(self.logical_block)
+    }
+
+    /// Whether the device has been taken away. Asked when something failed: after a surprise
+    /// removal the kernel answers reads with 0 bytes and writes with ENOSPC, and the device has
+    /// no bytes any more.
+    #[cold]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.kind == Kind::Block
+            && match seek(&self.fd, SeekFrom::End(0)) {
+                Ok(bytes) => bytes < self.capacity_bytes,
+                Err(_) => true,
+            }
+    }
+}
+
+fn unfit(path: &str, what: &str, remedy: &str) -> DeviceError {
+    DeviceError::Unfit { path: path.into(), what: what.into(), remedy: remedy.into() }
+}
+
+fn kind_of(path: &str, stat: &Statx) -> Result<Kind, DeviceError> {
+    match FileType::from_raw_mode(RawMode::from(stat.stx_mode)) {
+        FileType::RegularFile => Ok(Kind::File),
+        FileType::BlockDevice => Ok(Kind::Block),
+        other => {
+            let what = format!("is neither a file nor a block device ({other:?})");
+            Err(unfit(path, &what, "name a file or a block device"))
+        }
+    }
+}
+
+/// Sets or clears O_DIRECT, as far as the file system has it.
+fn choose_io(path: &str, fd: &OwnedFd, stat: &Statx, direct: DirectIo) -> Result<Io, DeviceError> {
+    let refused = |errno| DeviceError::Open {
+        path: path.into(),
+        errno,
+        remedy: "its file system has no O_DIRECT: move it or set direct = \"optional\"".into(),
+    };
+    let flags = fcntl_getfl(fd).map_err(refused)?;
+    // An alignment of 0 says that this file cannot be read directly (encrypted, data journal).
+    let hopeless = has_alignment(stat) && stat.stx_dio_offset_align == 0;
+    let wanted = direct != DirectIo::Off && !(hopeless && direct == DirectIo::Optional);
+    if hopeless && wanted {
+        let what = "cannot be read with O_DIRECT (its file system says so)";
+        return Err(unfit(path, what, "move it, or set direct = \"optional\""));
+    }
+    if wanted {
+        match fcntl_setfl(fd, flags | OFlags::DIRECT) {
+            Ok(()) => return Ok(Io::Direct),
+            Err(Errno::INVAL) if direct == DirectIo::Optional => {}
+            Err(errno) => return Err(refused(errno)),
+        }
+    }
+    fcntl_setfl(fd, flags & !OFlags::DIRECT).map_err(refused)?;
+    Ok(Io::Buffered)
+}
+
+fn has_alignment(stat: &Statx) -> bool {
+    stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+}
+
+/// Units of offsets and of buffer addresses: statx where it knows (kernel 6.1 and later, most file
+/// systems), else the queue, else a page.
+fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
+    if io == Io::Buffered {
+        return (SECTOR, SECTOR);
+    }
+    let (offset, memory) = if has_alignment(stat) {
+        (stat.stx_dio_offset_align, stat.stx_dio_mem_align)
+    } else {
+        let offset = queue.and_then(|queue| queue.logical_block).unwrap_or(CAREFUL);
+        let memory = queue.and_then(|queue| queue.memory_alignment).unwrap_or(CAREFUL);
+        (offset, memory)
+    };
+    let offset = offset.max(SECTOR);
+    (offset, memory.max(offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Io, Kind, Target, open_path};
+    use crate::contract::DirectIo;
+
+    fn memfd(bytes: u64) -> std::os::fd::OwnedFd {
+        let fd = rustix::fs::memfd_create("target", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_buffered_file_has_sector_units_and_its_size() {
+        let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
+        assert_eq!((target.kind, target.io), (Kind::File, Io::Buffered));
+        assert_eq!((target.logical_block, target.memory_alignment), (512, 512));
+        assert_eq!(target.capacity_bytes, 1 << 20);
+        assert!(!target.is_gone());
+    }
+
+    #[test]
+    fn each_thing_that_is_no_device_is_named() {
+        let null = open_path("/dev/null", DirectIo::Off).unwrap();
+        let error = Target::examine("/dev/null", null, DirectIo::Off).unwrap_err().to_string();
+        assert!(error.contains("neither a file nor a block device"), "{error}");
+        let error = Target::examine("empty", memfd(0), DirectIo::Off).unwrap_err().to_string();
+        assert!(error.contains("0 bytes"), "{error}");
+        let error = open_path("/nonexistent/x", DirectIo::Off).unwrap_err().to_string();
+        assert!(error.contains("kvrail volume create"), "{error}");
+        let error = open_path("/", DirectIo::Off).unwrap_err().to_string();
+        assert!(error.contains("name a file"), "{error}");
+        let read_only = std::fs::File::open("/proc/self/exe").unwrap();
+        let error = Target::examine("exe", read_only.into(), DirectIo::Off).unwrap_err();
+        assert!(error.to_string().contains("O_RDWR"), "{error}");
+    }
+}
