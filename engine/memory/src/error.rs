@@ -9,13 +9,21 @@ use crate::region::PageSize;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MemoryError {
     /// Zero bytes were asked for.
-    #[error("a region of 0 bytes was asked for; ask for at least one page")]
+    #[error("0 bytes of memory were asked for; ask for at least one")]
     Empty,
     /// More bytes than this machine can address.
     #[error("{bytes} bytes do not fit into this machine's address space")]
     TooLarge {
         /// What was asked for.
         bytes: u64,
+    },
+    /// The memory file could not be made at all.
+    #[error("a memory file named `{name}` could not be made ({errno}); {}", file_remedy(*errno))]
+    File {
+        /// What it was to be called.
+        name: String,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// The host has not enough pages of that size.
     #[error(
@@ -27,17 +35,24 @@ pub enum MemoryError {
         page: PageSize,
         /// Bytes asked for, rounded up to whole pages.
         wanted_bytes: usize,
-        /// Free pages of that size, from sysfs (0 for ordinary pages: not counted there).
+        /// Free pages of that size: from sysfs, for ordinary pages from `MemAvailable` and the
+        /// control group.
         free_pages: u64,
         /// What the kernel said.
         errno: Errno,
     },
     /// The seals could not be set.
-    #[error("the memory file could not be sealed: {0}")]
-    Seal(Errno),
+    #[error("the memory file could not be sealed ({errno}); allow fcntl in the seccomp filter")]
+    Seal {
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// The mapping failed.
-    #[error("the memory file could not be mapped: {0}")]
-    Map(Errno),
+    #[error("the memory file could not be mapped ({errno}); {}", map_remedy(*errno))]
+    Map {
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// A peer sent a descriptor that is not a memfd.
     #[error("the descriptor is not a memfd; make it with memfd_create(MFD_ALLOW_SEALING)")]
     NotMemfd,
@@ -57,11 +72,54 @@ pub enum MemoryError {
         /// What the file is.
         actual: u64,
     },
+    /// A peer sent a memfd whose pages are not all there; the first touch could fail or take
+    /// memory that nobody granted.
+    #[error(
+        "the memfd has only {present} of its {announced} bytes allocated; fallocate it before \
+         it is passed"
+    )]
+    Sparse {
+        /// Its size.
+        announced: u64,
+        /// Bytes that have pages.
+        present: u64,
+    },
+    /// There is no such NUMA node.
+    #[error("there is no NUMA node {node}; choose one of {nodes}")]
+    NoNode {
+        /// What was asked for.
+        node: u32,
+        /// The nodes of this machine.
+        nodes: String,
+    },
+    /// The pages could not be placed.
+    #[error("memory could not be placed on NUMA node {node} ({errno}); {}", place_remedy(*errno))]
+    Place {
+        /// What was asked for.
+        node: u32,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// No room in an arena for a lease.
-    #[error("the arena has no {wanted} contiguous bytes free; drop leases or make it larger")]
+    #[error(
+        "the arena has no {wanted} contiguous bytes free ({free} free in all); drop leases or \
+         make it larger"
+    )]
     ArenaFull {
         /// Bytes asked for, rounded up to the arena's alignment.
         wanted: usize,
+        /// Free bytes of the arena, in all pieces together.
+        free: usize,
+    },
+    /// A range that was assumed does not lie within the memory.
+    #[error("{bytes} bytes at offset {offset} leave the memory of {whole} bytes; stay within it")]
+    Outside {
+        /// First byte of the range.
+        offset: usize,
+        /// Length of the range.
+        bytes: usize,
+        /// Length of the memory.
+        whole: usize,
     },
 }
 
@@ -73,5 +131,34 @@ fn remedy(page: PageSize, wanted_bytes: usize) -> String {
         PageSize::Huge1GiB => {
             format!("reserve them at boot: hugepagesz=1G hugepages={pages} on the kernel line")
         }
+    }
+}
+
+fn file_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
+        Errno::INVAL => "use a name of at most 249 bytes, none of them zero",
+        Errno::NOSYS | Errno::PERM => "allow memfd_create in the seccomp filter",
+        _ => "free memory, or raise the cgroup's memory.max",
+    }
+}
+
+fn map_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ACCESS | Errno::PERM => {
+            "pass it open for reading and writing, without F_SEAL_WRITE or F_SEAL_FUTURE_WRITE"
+        }
+        Errno::AGAIN => "raise the limit of locked memory (ulimit -l)",
+        Errno::NOMEM => "raise vm.max_map_count or the address space limit (ulimit -v)",
+        _ => "ask for less",
+    }
+}
+
+fn place_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::IO => "reserve or free enough pages on that node, then start again",
+        Errno::NOSYS => "this kernel is built without NUMA; leave the node out",
+        Errno::PERM => "allow mbind in the seccomp filter",
+        _ => "choose an online node that the cpuset's mems contain",
     }
 }

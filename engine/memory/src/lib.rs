@@ -6,10 +6,23 @@
 #![expect(unsafe_code, reason = "maps memory and frees it")]
 // UNSAFETY: mmap, munmap and heap blocks; each block says who owns the memory.
 
+mod affinity;
+mod claim;
+mod copy;
 mod error;
+mod lease;
+mod numa;
 mod pinned;
 mod region;
+mod topology;
 
+pub use affinity::{
+    AffinityError, THREAD_NAME_BYTES_MAX, current_affinity, name_current_thread, pin_current_thread,
+};
+pub use copy::{load, store};
 pub use error::MemoryError;
+pub use lease::{Lease, LeasePool};
+pub use numa::{Placement, place};
 pub use pinned::{HeapBlock, Pinned};
 pub use region::{PageSize, REQUIRED_SEALS, Region};
+pub use topology::{CpuList, CpuQuota, HugePages, Topology, TopologyError};

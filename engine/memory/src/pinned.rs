@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 /// Memory whose address and length do not change while the value lives.
 ///
 /// # Safety
-/// `base` must point to `bytes` readable and writable bytes, aligned to 4096, until the value is
-/// dropped. Other processes may write them at any time.
+/// `base` must point to `bytes` readable, writable, initialised bytes, aligned to 4096, until the
+/// value is dropped. Other processes may write them at any time; this process touches them by the
+/// copies of this crate, through a lease, or through the kernel only.
 pub unsafe trait Pinned: Send + Sync + Debug {
     /// First byte, aligned to 4096.
     fn base(&self) -> NonNull<u8>;

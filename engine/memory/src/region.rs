@@ -1,15 +1,20 @@
 //! A region: a sealed memfd, mapped shared, prefaulted; the only memory two processes share.
 
 use std::ffi::c_void;
-use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::error::MemoryError;
 use crate::pinned::Pinned;
+use crate::topology::{Root, available_bytes, hugepages};
 
 /// Seals every shared region must carry: its size can never change and the set of seals is final,
 /// so no peer can take pages away under a mapping (that would be SIGBUS).
@@ -57,12 +62,20 @@ impl PageSize {
         }
     }
 
-    /// Pages of this size that nobody has taken, from sysfs; 0 where the size is not offered.
+    /// Pages of this size that can still be taken. Hugepages: free ones, from sysfs, 0 where the
+    /// size is not offered. Ordinary pages: what the host has available and the control group
+    /// grants, 0 where procfs cannot be read.
     #[must_use]
     pub fn free_pages(self) -> u64 {
-        let path =
-            format!("/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages", self.bytes() >> 10);
-        fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        let root = Root::new(Path::new("/"));
+        match self {
+            Self::Base => available_bytes(&root).map_or(0, |bytes| bytes / self.bytes() as u64),
+            Self::Huge2MiB | Self::Huge1GiB => {
+                let pools = hugepages(&root).unwrap_or_default();
+                let ours = pools.iter().filter(|pool| pool.page_bytes == self.bytes() as u64);
+                ours.map(|pool| pool.free).sum()
+            }
+        }
     }
 }
 
@@ -82,24 +95,27 @@ impl Region {
     /// # Errors
     /// `MemoryError` names the size, what the host has, and the remedy.
     pub fn create(name: &str, bytes: usize, page: PageSize) -> Result<Self, MemoryError> {
-        if bytes == 0 {
-            return Err(MemoryError::Empty);
+        let whole = rounded(bytes, page)?;
+        let free_pages = page.free_pages();
+        let exhausted =
+            |errno| MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno };
+        // Taking more ordinary pages than there are would not fail: it would wake the kernel's
+        // out-of-memory killer. (Where procfs cannot be read there is nothing to compare with.)
+        let pages = (whole / page.bytes()) as u64;
+        if page == PageSize::Base && free_pages > 0 && pages > free_pages {
+            return Err(exhausted(Errno::NOMEM));
         }
-        let bytes = bytes.next_multiple_of(page.bytes());
-        let exhausted = |errno| MemoryError::NoPages {
-            page,
-            wanted_bytes: bytes,
-            free_pages: page.free_pages(),
-            errno,
-        };
-        let fd = rustix::fs::memfd_create(name, page.memfd_flags()).map_err(exhausted)?;
-        ftruncate(&fd, bytes as u64).map_err(exhausted)?;
+        let fd = memfd_create(name, page.memfd_flags()).map_err(|errno| match errno {
+            // The kernel has no pages of that size (ENODEV) or no hugepages at all (ENOSYS).
+            Errno::NODEV | Errno::NOSYS if page != PageSize::Base => exhausted(errno),
+            _ => MemoryError::File { name: name.to_owned(), errno },
+        })?;
+        ftruncate(&fd, whole as u64).map_err(exhausted)?;
         // Pages are taken now, not at the first fault: a full hugepage pool must be an error here,
         // never a SIGBUS later.
-        rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)
-            .map_err(exhausted)?;
-        fcntl_add_seals(&fd, REQUIRED_SEALS).map_err(MemoryError::Seal)?;
-        Self::map(fd, bytes, page)
+        fallocate(&fd, FallocateFlags::empty(), 0, whole as u64).map_err(exhausted)?;
+        fcntl_add_seals(&fd, REQUIRED_SEALS).map_err(|errno| MemoryError::Seal { errno })?;
+        Self::map(fd, whole, page)
     }
 
     /// 2 MiB hugepages where the host has enough free ones, else ordinary pages. The second value
@@ -118,19 +134,30 @@ impl Region {
     }
 
     /// Maps a region another process made, after checking what it is: a memfd with the required
-    /// seals whose size is `bytes`.
+    /// seals whose size is `bytes` and whose pages are all there.
+    ///
+    /// The peer can still punch holes into it: no seal forbids that and allows writing. A touched
+    /// hole in ordinary pages is a page of zeroes; in hugepages it takes one from the pool, and
+    /// SIGBUS comes when the pool is empty. So a process that must survive its peers touches
+    /// their hugepages by hardware only, where pinned pages stay what they were.
     ///
     /// # Errors
-    /// `MemoryError::Unsealed`, `NotMemfd` or `WrongSize` for what a peer got wrong.
+    /// `MemoryError::Unsealed`, `NotMemfd`, `WrongSize`, `Sparse` or `Map` for what a peer got
+    /// wrong.
     pub fn import(fd: OwnedFd, bytes: u64) -> Result<Self, MemoryError> {
         let seals = fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
         if !seals.contains(REQUIRED_SEALS) {
             return Err(MemoryError::Unsealed { present: seals.bits() });
         }
-        let stat = fstat(&fd).map_err(MemoryError::Map)?;
+        let stat = fstat(&fd).map_err(map_error)?;
         let actual = u64::try_from(stat.st_size).unwrap_or(0);
         if actual != bytes || actual == 0 {
             return Err(MemoryError::WrongSize { announced: bytes, actual });
+        }
+        // st_blocks counts units of 512 bytes (stat(2)), whatever the page size.
+        let present = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+        if present < actual {
+            return Err(MemoryError::Sparse { announced: bytes, present });
         }
         let page = match stat.st_blksize {
             0x20_0000 => PageSize::Huge2MiB,
@@ -146,9 +173,14 @@ impl Region {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address the kernel picks; nothing else refers to it.
         let raw = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &fd, 0) }
-            .map_err(MemoryError::Map)?;
+            .map_err(map_error)?;
         let base = NonNull::new(raw.cast::<u8>()).expect("mmap never returns page zero");
-        Ok(Self { base, bytes, page, fd })
+        let region = Self { base, bytes, page, fd };
+        // A core dump is for finding a fault; clients' data and gigabytes of it stay out.
+        // SAFETY: the range is the mapping made above, owned by `region`; the advice changes what
+        // a dump holds, not the bytes.
+        unsafe { madvise(raw, bytes, Advice::LinuxDontDump) }.map_err(map_error)?;
+        Ok(region)
     }
 
     /// The memfd, to be passed to a peer.
@@ -175,6 +207,22 @@ impl Region {
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
+}
+
+fn map_error(errno: Errno) -> MemoryError {
+    MemoryError::Map { errno }
+}
+
+/// `bytes` in whole pages, if such a size can exist.
+fn rounded(bytes: usize, page: PageSize) -> Result<usize, MemoryError> {
+    if bytes == 0 {
+        return Err(MemoryError::Empty);
+    }
+    // No mapping and no file can be longer than isize::MAX.
+    bytes
+        .checked_next_multiple_of(page.bytes())
+        .filter(|whole| isize::try_from(*whole).is_ok())
+        .ok_or(MemoryError::TooLarge { bytes: bytes as u64 })
 }
 
 impl Drop for Region {

@@ -1,0 +1,191 @@
+//! What the control group grants: CPUs, CPU time, memory. Versions 2 and 1.
+//!
+//! A limit may sit on any level, so the whole way from the process's group up to the mount is
+//! read and the tightest level counts.
+
+use std::path::{Path, PathBuf};
+
+use super::cpulist::CpuList;
+use super::files::{Root, TopologyError};
+
+/// CPU time granted: `quota_us` in every `period_us`, both in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// CPU time in one period.
+    pub quota_us: u64,
+    /// The period.
+    pub period_us: u64,
+}
+
+impl CpuQuota {
+    /// Whole CPUs it is worth, rounded down: a thread that spins on a part of a CPU stalls.
+    #[must_use]
+    pub const fn whole_cpus(self) -> u64 {
+        self.quota_us / self.period_us
+    }
+
+    fn tighter(self, other: Self) -> Self {
+        let (mine, theirs) = (self.quota_us, other.quota_us);
+        let less = u128::from(theirs) * u128::from(self.period_us)
+            < u128::from(mine) * u128::from(other.period_us);
+        if less { other } else { self }
+    }
+}
+
+/// Limits of the control groups of this process; none where nothing limits.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    pub(super) cpus: Option<CpuList>,
+    pub(super) quota: Option<CpuQuota>,
+    pub(super) memory_bytes: Option<u64>,
+}
+
+/// Reads the limits of the process.
+pub(super) fn limits(root: &Root) -> Result<Limits, TopologyError> {
+    let Some(groups) = root.text("proc/self/cgroup")? else { return Ok(Limits::default()) };
+    let mounts = root.text("proc/self/mountinfo")?.unwrap_or_default();
+    let mut limits = Limits::default();
+    for (kind, files) in [(Kind::Two, &VERSION_2), (Kind::One("cpuset"), &VERSION_1)] {
+        for dir in levels(&groups, &mounts, kind) {
+            limits.cpus = match limits.cpus {
+                Some(known) => Some(known),
+                None => cpus(root, &dir, files.cpus)?,
+            };
+        }
+    }
+    for dir in levels(&groups, &mounts, Kind::Two) {
+        let quota = quota_2(root, &dir.join("cpu.max"))?;
+        limits.quota = tightest(limits.quota, quota, CpuQuota::tighter);
+        let memory = memory(root, &dir, &VERSION_2)?;
+        limits.memory_bytes = tightest(limits.memory_bytes, memory, u64::min);
+    }
+    for dir in levels(&groups, &mounts, Kind::One("cpu")) {
+        limits.quota = tightest(limits.quota, quota_1(root, &dir)?, CpuQuota::tighter);
+    }
+    for dir in levels(&groups, &mounts, Kind::One("memory")) {
+        let memory = memory(root, &dir, &VERSION_1)?;
+        limits.memory_bytes = tightest(limits.memory_bytes, memory, u64::min);
+    }
+    Ok(limits)
+}
+
+/// Names of the files of one cgroup version.
+struct Names {
+    cpus: &'static str,
+    memory_limit: &'static str,
+    memory_used: &'static str,
+    /// Fields of `memory.stat` whose pages the kernel gives up when memory is needed.
+    reclaimable: &'static [&'static str],
+}
+
+const VERSION_2: Names = Names {
+    cpus: "cpuset.cpus.effective",
+    memory_limit: "memory.max",
+    memory_used: "memory.current",
+    reclaimable: &["active_file", "inactive_file", "slab_reclaimable"],
+};
+
+const VERSION_1: Names = Names {
+    cpus: "cpuset.effective_cpus",
+    memory_limit: "memory.limit_in_bytes",
+    memory_used: "memory.usage_in_bytes",
+    reclaimable: &["total_active_file", "total_inactive_file"],
+};
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Two,
+    One(&'static str),
+}
+
+fn tightest<T>(known: Option<T>, next: Option<T>, tighter: impl Fn(T, T) -> T) -> Option<T> {
+    match (known, next) {
+        (Some(known), Some(next)) => Some(tighter(known, next)),
+        (known, next) => known.or(next),
+    }
+}
+
+/// Directories of the process's group, itself first, up to where the hierarchy is mounted.
+fn levels(groups: &str, mounts: &str, kind: Kind) -> Vec<PathBuf> {
+    let group = groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let ours = match kind {
+            Kind::Two => controllers.is_empty(),
+            Kind::One(name) => controllers.split(',').any(|other| other == name),
+        };
+        ours.then_some(Path::new(path))
+    });
+    let (Some(group), Some((shown, mount))) = (group, mount_of(mounts, kind)) else {
+        return Vec::new();
+    };
+    // In a container without a cgroup namespace the group's path begins with the mount's root; a
+    // path outside of what is mounted leaves only the mount itself to be read.
+    let below = group.strip_prefix(shown).unwrap_or(Path::new(""));
+    let leaf = mount.join(below);
+    leaf.ancestors().take_while(|dir| dir.starts_with(&mount)).map(Path::to_path_buf).collect()
+}
+
+/// Root within the hierarchy and mount point, from `/proc/self/mountinfo` (see proc(5)):
+/// `id parent major:minor root mountpoint options [tags] - type source superoptions`.
+fn mount_of(mounts: &str, kind: Kind) -> Option<(PathBuf, PathBuf)> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let (fstype, options) = (after.next()?, after.nth(1).unwrap_or(""));
+        let ours = match kind {
+            Kind::Two => fstype == "cgroup2",
+            Kind::One(name) => fstype == "cgroup" && options.split(',').any(|it| it == name),
+        };
+        let mut before = before.split(' ').skip(3);
+        let (shown, mount) = (before.next()?, before.next()?);
+        ours.then(|| (PathBuf::from(shown), PathBuf::from(mount)))
+    })
+}
+
+fn cpus(root: &Root, dir: &Path, name: &str) -> Result<Option<CpuList>, TopologyError> {
+    let list = root.value::<CpuList>(dir.join(name))?;
+    Ok(list.filter(|list| !list.is_empty()))
+}
+
+/// `max 100000` or `150000 100000`.
+fn quota_2(root: &Root, path: &Path) -> Result<Option<CpuQuota>, TopologyError> {
+    let Some(text) = root.text(path)? else { return Ok(None) };
+    let mut fields = text.split_whitespace();
+    let (quota, period) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+    if quota == "max" {
+        return Ok(None);
+    }
+    match (quota.parse(), period.parse()) {
+        (Ok(quota_us), Ok(period_us)) if period_us > 0 => {
+            Ok(Some(CpuQuota { quota_us, period_us }))
+        }
+        _ => Err(root.malformed(path, format!("`{}` is no CPU quota", text.trim()))),
+    }
+}
+
+/// Two files; a quota of -1 is no quota.
+fn quota_1(root: &Root, dir: &Path) -> Result<Option<CpuQuota>, TopologyError> {
+    let quota = root.value::<i64>(dir.join("cpu.cfs_quota_us"))?;
+    let period = root.value::<u64>(dir.join("cpu.cfs_period_us"))?;
+    let Some(quota_us) = quota.and_then(|quota| u64::try_from(quota).ok()) else { return Ok(None) };
+    Ok(period.filter(|period| *period > 0).map(|period_us| CpuQuota { quota_us, period_us }))
+}
+
+/// Bytes the group may still take, counting what the kernel would give up for them.
+fn memory(root: &Root, dir: &Path, names: &Names) -> Result<Option<u64>, TopologyError> {
+    let Some(limit) = root.text(dir.join(names.memory_limit))? else { return Ok(None) };
+    // "max", and version 1's PAGE_COUNTER_MAX (about 2^63), mean no limit.
+    let Some(limit) = limit.trim().parse().ok().filter(|limit: &u64| *limit < 1 << 62) else {
+        return Ok(None);
+    };
+    let used = root.value::<u64>(dir.join(names.memory_used))?.unwrap_or(0);
+    let stat = root.text(dir.join("memory.stat"))?.unwrap_or_default();
+    let reclaimable: u64 = stat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| names.reclaimable.contains(name))
+        .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+        .sum();
+    Ok(Some(limit.saturating_sub(used.saturating_sub(reclaimable))))
+}

@@ -1,0 +1,20 @@
+//! What the machine is: CPUs, what this process may use of them, NUMA nodes, pages.
+//!
+//! Read once at start, from files below a root directory (`/`, or a made-up one in tests). Cold
+//! path only. `machine` holds the answers, the other files read one kind of source each.
+
+mod blockdev;
+mod cgroup;
+mod cpulist;
+mod files;
+mod machine;
+mod pages;
+
+pub use cgroup::CpuQuota;
+pub use cpulist::CpuList;
+pub use files::TopologyError;
+pub use machine::Topology;
+pub use pages::HugePages;
+
+pub(crate) use files::Root;
+pub(crate) use pages::{available_bytes, hugepages};

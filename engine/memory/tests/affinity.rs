@@ -1,0 +1,73 @@
+//! Pinning and naming threads on this machine, and the refusals.
+#![cfg(not(miri))] // system calls
+
+use std::fs;
+use std::thread;
+
+use kvrail_memory::{
+    AffinityError, CpuList, Topology, current_affinity, name_current_thread, pin_current_thread,
+};
+
+#[test]
+fn a_thread_is_pinned_to_each_allowed_cpu_in_turn() {
+    let topology = Topology::host().unwrap();
+    thread::spawn(move || {
+        for cpu in topology.allowed().iter() {
+            pin_current_thread(cpu, &topology).unwrap();
+            assert_eq!(current_affinity().unwrap(), CpuList::from_iter([cpu]));
+        }
+        let again = Topology::host().unwrap();
+        assert_eq!(again.allowed(), topology.allowed(), "a pinned thread still sees them all");
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn cpus_that_are_not_there_are_refused_and_the_mask_stays() {
+    let topology = Topology::host().unwrap();
+    let before = current_affinity().unwrap();
+    for cpu in [1024, u32::MAX] {
+        let refused = pin_current_thread(cpu, &topology).unwrap_err();
+        assert!(matches!(refused, AffinityError::BeyondMask { max: 1024, .. }), "{refused}");
+    }
+    let offline = (0..1024).find(|cpu| !topology.online().contains(*cpu)).unwrap();
+    let refused = pin_current_thread(offline, &topology).unwrap_err();
+    assert!(matches!(refused, AffinityError::Offline { .. }), "{refused}");
+    assert!(refused.to_string().contains(&topology.allowed().to_string()), "{refused}");
+    assert_eq!(current_affinity().unwrap(), before);
+}
+
+/// A made-up machine where the process was started on CPU 1 only (taskset).
+#[test]
+fn a_cpu_outside_the_start_mask_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let cpus = root.path().join("sys/devices/system/cpu");
+    fs::create_dir_all(&cpus).unwrap();
+    fs::create_dir_all(root.path().join("proc/self")).unwrap();
+    fs::write(cpus.join("online"), "0-3\n").unwrap();
+    fs::write(root.path().join("proc/self/status"), "Cpus_allowed_list:\t1\n").unwrap();
+    fs::write(root.path().join("proc/meminfo"), "MemAvailable: 1 kB\n").unwrap();
+    let topology = Topology::read(root.path()).unwrap();
+    let before = current_affinity().unwrap();
+    let refused = pin_current_thread(0, &topology).unwrap_err();
+    assert!(matches!(refused, AffinityError::NotAllowed { cpu: 0, .. }), "{refused}");
+    assert!(refused.to_string().contains("choose one of 1,"), "{refused}");
+    assert_eq!(current_affinity().unwrap(), before);
+}
+
+#[test]
+fn a_thread_shows_its_name_whole_or_not_at_all() {
+    thread::spawn(|| {
+        name_current_thread("kv-poller-12345").unwrap();
+        let shown = fs::read_to_string("/proc/thread-self/comm").unwrap();
+        assert_eq!(shown.trim(), "kv-poller-12345");
+        for name in ["", "kv-poller-123456", "zero\0inside"] {
+            let refused = name_current_thread(name).unwrap_err();
+            assert_eq!(refused, AffinityError::Name { name: name.into() });
+        }
+        assert_eq!(fs::read_to_string("/proc/thread-self/comm").unwrap(), shown);
+    })
+    .join()
+    .unwrap();
+}
