@@ -137,13 +137,18 @@ impl Mailbox {
         self.commands.is_empty()
     }
 
-    pub(crate) fn next_command(&self) -> Option<Command> {
+    /// Takes the next command. Only the poller calls this.
+    #[must_use]
+    pub fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }
 
-    /// Posts a notice. There is room: every notice answers a command, faults aside, and a lane
-    /// faults once.
-    pub(crate) fn post(&self, notice: Notice) {
+    /// Posts a notice. Only the poller calls this. There is room: every notice answers a command,
+    /// faults aside, and a lane faults once.
+    ///
+    /// # Panics
+    /// If the control thread left 4,096 notices unread.
+    pub fn post(&self, notice: Notice) {
         let full = self.notices.push(notice).is_err();
         assert!(!full, "the control thread left 4,096 notices unread");
         self.to_control.ring();

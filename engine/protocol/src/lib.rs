@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The session socket: what client and sidecar say to each other besides the lanes.
+//!
+//! A Unix socket of type SEQPACKET; each packet is one JSON message of at most
+//! [`PACKET_BYTES_MAX`] bytes, with descriptors beside it. Owns the words, their encoding and the
+//! handling of descriptors. Never on a data path; knows neither sessions nor pollers.
+//!
+//! What the sidecar receives is hostile: unknown fields and variants are errors, surplus
+//! descriptors are closed, nothing is read twice. What a client receives may come from a newer
+//! sidecar of the same protocol major: unknown fields are passed over.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod error;
+mod hello;
+mod message;
+mod report;
+mod spill;
+mod volume;
+
+pub use channel::{Channel, FDS_MAX, PACKET_BYTES_MAX, Packet, PacketBuffer};
+pub use error::ChannelError;
+pub use hello::{Hello, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
+pub use message::{Answer, Ask, ClientMessage, Hardware, LimitsInfo, Pages, SidecarMessage};
+pub use report::{
+    DeviceReport, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
+    SidecarReport, SidecarState, StatusReport, VolumeReport,
+};
+pub use spill::{SPILL_BYTES_MAX, unspill};
+pub use volume::{GeometryInfo, VolumeInfo};

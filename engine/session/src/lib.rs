@@ -1,1 +1,35 @@
-//! Placeholder.
+//! Sessions: who may attach, what each client has, and how all of it comes back.
+//!
+//! Owns the session socket, the clients' arenas and the sidecar's half of every queue until a
+//! poller serves it. Runs on the control thread, one epoll loop, never on a data path; the
+//! pollers are told by commands and answer with notices. Invariant 2 (ownership) ends here: memory
+//! is given back only when every poller said that nothing can touch it. So does invariant 4
+//! (isolation): whatever a client says or breaks ends that client's session and no other.
+#![forbid(unsafe_code)]
+
+mod access;
+mod arenas;
+mod asks;
+mod config;
+mod error;
+mod events;
+mod leaving;
+mod maker;
+mod notices;
+mod pollers;
+mod queues;
+mod rate;
+mod regions;
+mod report;
+mod server;
+mod session;
+mod socket;
+mod stop;
+mod stopping;
+
+pub use access::Access;
+pub use config::{Identity, Limits, PagePolicy, ServerConfig};
+pub use error::ServerError;
+pub use server::Server;
+pub use stop::{StopReceiver, StopSender, stop_channel};
+pub use stopping::{Stopped, StoppedHow};

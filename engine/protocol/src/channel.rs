@@ -1,0 +1,188 @@
+//! One end of a session socket: packets and the descriptors that travel with them.
+//!
+//! Never blocks: whoever wants to wait polls the descriptor. Every descriptor that arrives is
+//! owned from the moment the kernel installs it, so an early return closes it (the lesson of
+//! CVE-2022-0669).
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use kvrail_ring::limits::POLLERS_MAX;
+use rustix::cmsg_space;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, recvmsg, sendmsg, socket_with, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ChannelError;
+
+/// Bytes of one packet at most.
+pub const PACKET_BYTES_MAX: usize = 64 << 10;
+
+/// Descriptors of one message at most: a segment, a bell, and one doorbell for each poller.
+pub const FDS_MAX: usize = 2 + POLLERS_MAX as usize;
+
+/// Control bytes for `FDS_MAX` descriptors.
+const CONTROL_MANY: usize = cmsg_space!(ScmRights(FDS_MAX));
+
+/// Control bytes where one descriptor is expected; the kernel drops what does not fit before it
+/// takes numbers of our descriptor table.
+const CONTROL_ONE: usize = cmsg_space!(ScmRights(1));
+
+/// Room for one packet, made once.
+#[derive(Debug)]
+pub struct PacketBuffer(Box<[u8]>);
+
+impl Default for PacketBuffer {
+    fn default() -> Self {
+        Self(vec![0; PACKET_BYTES_MAX].into_boxed_slice())
+    }
+}
+
+/// A received message and what came with it.
+#[derive(Debug)]
+pub struct Packet<T> {
+    /// What was said.
+    pub message: T,
+    /// Descriptors, at most as many as were allowed.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl<T> Packet<T> {
+    /// The descriptors, if they are exactly `N`.
+    ///
+    /// # Errors
+    /// `MissingFds` or `SurplusFds`; all are closed then.
+    pub fn exactly<const N: usize>(self) -> Result<(T, [OwnedFd; N]), ChannelError> {
+        let present = self.fds.len();
+        match <[OwnedFd; N]>::try_from(self.fds) {
+            Ok(fds) => Ok((self.message, fds)),
+            Err(_) if present < N => Err(ChannelError::MissingFds { present, needed: N }),
+            Err(_) => Err(ChannelError::SurplusFds { allowed: N }),
+        }
+    }
+}
+
+/// One end of a session socket.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+}
+
+impl Channel {
+    /// Wraps a connected, non-blocking SEQPACKET socket.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Connects to a sidecar's socket without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` while the sidecar's queue of connections is full; else the kernel's.
+    pub fn connect(path: &Path) -> Result<Self, ChannelError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(ChannelError::Socket)?;
+        let address = SocketAddrUnix::new(path).map_err(ChannelError::Socket)?;
+        connect(&fd, &address)?;
+        Ok(Self { fd })
+    }
+
+    /// Two connected ends.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub fn pair() -> Result<(Self, Self), ChannelError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self { fd: one }, Self { fd: other }))
+    }
+
+    /// Sends one message as one packet.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the other side does not read, `Oversize` for a message that does not fit
+    /// a packet, `Closed`, or the kernel's.
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let text = encode(message)?;
+        if text.len() > PACKET_BYTES_MAX {
+            return Err(ChannelError::Oversize);
+        }
+        self.send_bytes(&text, fds)
+    }
+
+    pub(crate) fn send_bytes(
+        &self,
+        text: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let mut space = [MaybeUninit::uninit(); CONTROL_MANY];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(ChannelError::SurplusFds { allowed: FDS_MAX });
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = sendmsg(&self.fd, &[IoSlice::new(text)], &mut control, flags)?;
+        if sent == text.len() { Ok(()) } else { Err(ChannelError::Oversize) }
+    }
+
+    /// Receives one message with at most `fds_max` descriptors.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none; every other error means: close the socket. Descriptors
+    /// that came with a packet in error are closed.
+    pub fn receive<T: DeserializeOwned>(
+        &self,
+        buffer: &mut PacketBuffer,
+        fds_max: usize,
+    ) -> Result<Packet<T>, ChannelError> {
+        let mut space = [MaybeUninit::uninit(); CONTROL_MANY];
+        let room = if fds_max <= 1 { CONTROL_ONE } else { CONTROL_MANY };
+        let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let mut parts = [IoSliceMut::new(&mut buffer.0)];
+        let received = recvmsg(&self.fd, &mut parts, &mut control, flags)?;
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|part| match part {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > fds_max {
+            return Err(ChannelError::SurplusFds { allowed: fds_max });
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(ChannelError::Oversize);
+        }
+        if received.bytes == 0 {
+            return Err(ChannelError::Closed);
+        }
+        Ok(Packet { message: decode(&buffer.0[..received.bytes])?, fds })
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ChannelError> {
+    serde_json::to_vec(message).map_err(|error| ChannelError::Malformed(error.to_string()))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, ChannelError> {
+    serde_json::from_slice(text).map_err(|error| ChannelError::Malformed(error.to_string()))
+}

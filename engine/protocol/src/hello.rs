@@ -1,0 +1,96 @@
+//! The first words: who speaks, in which versions, and what the sidecar has to offer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::LimitsInfo;
+use crate::volume::VolumeInfo;
+
+/// Version of this protocol. Another major is refused; of two minors the lower one is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Changes when a message changes its meaning.
+    pub major: u16,
+    /// Changes when messages or fields are added.
+    pub minor: u16,
+}
+
+impl Version {
+    /// The version this crate speaks.
+    pub const CURRENT: Self = Self { major: 1, minor: 0 };
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The client's first message. Unknown fields are passed over, so that the versions of any later
+/// release can be read and named in the refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The protocol the client speaks.
+    pub protocol: Version,
+    /// Its `kvrail_ring::limits::LANE_VERSION`.
+    pub lane_version: u32,
+    /// How the client calls itself; shown in status and logs, cut to 64 characters.
+    pub name: String,
+    /// Name and version of its library, for logs and refusals.
+    pub library: String,
+}
+
+/// Why a client may not attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalCode {
+    /// Protocol or lane version do not match.
+    Version,
+    /// The configuration does not let this user or group attach.
+    NotAllowed,
+    /// All session slots are taken.
+    Full,
+    /// The first message was no hello.
+    Malformed,
+    /// The hello did not come in time.
+    TooLate,
+    /// The sidecar is stopping.
+    Draining,
+}
+
+/// One poller, as a client sees it. Its place in the list is its lane in every queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PollerInfo {
+    /// The CPU it is pinned to, or nothing when it floats.
+    pub cpu: Option<u32>,
+}
+
+/// How a client on this host should wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpinHints {
+    /// Longest wait worth spinning for, in nanoseconds; 0 is never.
+    pub spin_ns: u64,
+    /// CPUs the sidecar sees.
+    pub cores: u32,
+    /// Pollers that spin while there is work.
+    pub spinning_pollers: u32,
+}
+
+/// The answer to a hello that is let in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The protocol spoken from now on.
+    pub protocol: Version,
+    /// The sidecar's release.
+    pub sidecar: String,
+    /// Number of this run of the sidecar.
+    pub epoch: u64,
+    /// Number of this session within the epoch.
+    pub session: u64,
+    /// All pollers, by index.
+    pub pollers: Vec<PollerInfo>,
+    /// How to wait.
+    pub spin: SpinHints,
+    /// All volumes, by id.
+    pub volumes: Vec<VolumeInfo>,
+    /// What this session may have.
+    pub limits: LimitsInfo,
+}

@@ -1,0 +1,199 @@
+//! Everything that is said after the first words.
+
+use kvrail_ring::Status;
+use serde::{Deserialize, Serialize};
+
+use crate::hello::{Hello, RefusalCode, Welcome};
+use crate::report::StatusReport;
+
+/// Size of the pages behind an arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pages {
+    /// What the sidecar's configuration says; by default 2 MiB where there are enough, else base
+    /// pages, and the answer says so.
+    #[default]
+    Auto,
+    /// Base pages of the machine.
+    Base,
+    /// 2 MiB hugepages or an error.
+    Huge2MiB,
+    /// 1 GiB hugepages or an error.
+    Huge1GiB,
+}
+
+/// From a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientMessage {
+    /// Comes back in the reply.
+    pub seq: u64,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Ask {
+    /// Let me in. First and only once. Answer: `Welcome` or `Refused`.
+    Hello(Hello),
+    /// Make an arena. Answer: `Arena` with its memory file.
+    CreateArena {
+        /// Bytes, rounded up to whole pages.
+        bytes: u64,
+        /// Which pages.
+        pages: Pages,
+    },
+    /// Use my memory file, sealed against shrinking, growing and sealing, as an arena. Comes with
+    /// one descriptor. Answer: `Arena` without one.
+    BringArena {
+        /// Its exact size in bytes.
+        bytes: u64,
+    },
+    /// Forget an arena. Answer: `Detached`, when nothing can touch it any more.
+    DetachArena {
+        /// Which.
+        region: u32,
+    },
+    /// Make a queue. Answer: `Queue` with its descriptors.
+    OpenQueue {
+        /// Requests each of its lanes can hold, a power of two.
+        depth: u32,
+    },
+    /// Forget a queue. Answer: `QueueClosed`, when all it had accepted is complete.
+    CloseQueue {
+        /// Which.
+        queue: u32,
+    },
+    /// How is everything? Answer: `Status`.
+    Status,
+    /// I leave. Answer: none; the sidecar closes the socket.
+    Bye,
+}
+
+impl Ask {
+    /// Descriptors that belong to it.
+    #[must_use]
+    pub const fn fds(&self) -> usize {
+        match self {
+            Self::BringArena { .. } => 1,
+            _ => 0,
+        }
+    }
+}
+
+/// From the sidecar.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum SidecarMessage {
+    /// The answer to one ask.
+    Reply {
+        /// The ask's.
+        seq: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// The session ends; the socket is closed after this.
+    Closing {
+        /// Why.
+        reason: String,
+        /// Whether hardware may still move this session's bytes.
+        hardware: Hardware,
+    },
+    /// The message is in the memory file that comes with this.
+    Spilled {
+        /// Its length.
+        bytes: u64,
+    },
+}
+
+/// What is known about the hardware when a session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hardware {
+    /// Everything accepted was completed before: nothing moves any more.
+    Settled,
+    /// Requests may be under way.
+    MayBeActive,
+}
+
+/// What the sidecar answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// You are in.
+    Welcome(Box<Welcome>),
+    /// You may not attach.
+    Refused {
+        /// What for.
+        code: RefusalCode,
+        /// What for and what to do.
+        message: String,
+    },
+    /// An arena is attached. Comes with its memory file if the sidecar made it.
+    Arena {
+        /// Its name in requests.
+        region: u32,
+        /// Its size.
+        bytes: u64,
+        /// Bytes of the pages behind it.
+        page_bytes: u64,
+        /// What to tell the operator, when other pages than the best ones were used.
+        note: Option<String>,
+    },
+    /// The arena is forgotten; nothing can touch it any more.
+    Detached {
+        /// Which.
+        region: u32,
+    },
+    /// A queue is served. Comes with: its segment, the bell to hear, and one doorbell for each
+    /// poller.
+    Queue {
+        /// Its number within the session.
+        queue: u32,
+        /// Bytes of the segment.
+        segment_bytes: u64,
+    },
+    /// The queue is forgotten.
+    QueueClosed {
+        /// Which.
+        queue: u32,
+    },
+    /// How everything is.
+    Status(Box<StatusReport>),
+    /// The ask failed; the session goes on.
+    Error {
+        /// Which kind.
+        #[serde(with = "status_name")]
+        status: Status,
+        /// What, which limit, and what to do.
+        message: String,
+    },
+}
+
+/// What a session may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsInfo {
+    /// Arenas at once.
+    pub arenas: u32,
+    /// Bytes of all its arenas.
+    pub arena_bytes: u64,
+    /// Queues at once.
+    pub queues: u32,
+    /// Requests in one lane.
+    pub queue_depth: u32,
+}
+
+/// A status as its name.
+mod status_name {
+    use kvrail_ring::Status;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(status: &Status, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(status.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Status, D::Error> {
+        let name = String::deserialize(from)?;
+        let known = Status::ALL.iter().copied().find(|status| status.name() == name);
+        known.ok_or_else(|| D::Error::custom(format!("unknown status {name:?}")))
+    }
+}

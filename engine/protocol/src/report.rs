@@ -1,0 +1,211 @@
+//! What `kvrail status` shows.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The state of a sidecar at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The process.
+    pub sidecar: SidecarReport,
+    /// Its pollers, by index.
+    pub pollers: Vec<PollerReport>,
+    /// Its devices, by index.
+    pub devices: Vec<DeviceReport>,
+    /// Its volumes, by id.
+    pub volumes: Vec<VolumeReport>,
+    /// Its sessions, those being reclaimed included.
+    pub sessions: Vec<SessionReport>,
+    /// Its table of arenas.
+    pub regions: RegionsReport,
+    /// What an operator should know: fallbacks with their remedies.
+    pub notes: Vec<String>,
+}
+
+/// Life of a sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SidecarState {
+    /// Takes clients and requests.
+    Serving,
+    /// Finishes what it accepted, takes nothing new.
+    Draining,
+}
+
+/// The sidecar process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SidecarReport {
+    /// Process id.
+    pub pid: u32,
+    /// Number of this run.
+    pub epoch: u64,
+    /// Release.
+    pub version: String,
+    /// Seconds since it serves.
+    pub uptime_s: u64,
+    /// Path of its socket.
+    pub socket: String,
+    /// What it does.
+    pub state: SidecarState,
+    /// Connections refused since start.
+    pub refused: u64,
+}
+
+/// One poller thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PollerReport {
+    /// Which.
+    pub index: u16,
+    /// The CPU it is pinned to, or nothing when it floats.
+    pub cpu: Option<u32>,
+    /// Nanoseconds since its last tick; grows while it sleeps.
+    pub heartbeat_age_ns: u64,
+    /// Ticks since start.
+    pub ticks: u64,
+    /// Share of the ticks of the last second or so that found work, 0 to 1.
+    pub busy_share: f64,
+    /// Times it went to sleep since start.
+    pub sleeps: u64,
+    /// Bells rung for sleeping clients since start.
+    pub bells: u64,
+    /// Heap allocations on its thread after start, where they are counted.
+    pub allocations: u64,
+    /// Lanes it serves.
+    pub lanes: u32,
+    /// Indices of its devices.
+    pub devices: Vec<u16>,
+}
+
+/// Counts of one kind of operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoCounts {
+    /// Operations finished.
+    pub operations: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+/// Upper bounds of latency quantiles in nanoseconds; 0 when there is nothing to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Median.
+    pub p50_ns: u64,
+    /// 99 of 100.
+    pub p99_ns: u64,
+    /// 999 of 1,000.
+    pub p999_ns: u64,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Which.
+    pub index: u16,
+    /// The poller that drives it.
+    pub poller: u16,
+    /// Path, or the name of a device that has none.
+    pub name: String,
+    /// `null`, `sim`, `file` or `block`.
+    pub kind: String,
+    /// The ring mode in force.
+    pub mode: String,
+    /// Why this mode.
+    pub reason: String,
+    /// Ring flags, registrations and kernel features in force.
+    pub features: Vec<String>,
+    /// `direct` or `buffered`.
+    pub io: String,
+    /// Bytes of the device.
+    pub capacity_bytes: u64,
+    /// Unit of offsets and lengths, in bytes.
+    pub logical_block: u32,
+    /// Operations it takes at once.
+    pub depth: u32,
+    /// Operations at the device now.
+    pub in_flight: u64,
+    /// Requests waiting for it now.
+    pub waiting: u64,
+    /// Reads since start.
+    pub reads: IoCounts,
+    /// Writes since start.
+    pub writes: IoCounts,
+    /// Flushes and discards since start.
+    pub others: u64,
+    /// Operations that did not end OK.
+    pub errors: u64,
+    /// LATE notices.
+    pub late: u64,
+    /// Submission to completion.
+    pub device_latency: LatencyReport,
+    /// Acceptance to submission.
+    pub queue_latency: LatencyReport,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// From its label.
+    pub uuid: Uuid,
+    /// Path of each member.
+    pub members: Vec<String>,
+    /// Bytes it holds.
+    pub capacity_bytes: u64,
+    /// Bytes of one stripe.
+    pub stripe_bytes: u64,
+    /// Unit of offsets and lengths, in bytes.
+    pub logical_block: u32,
+}
+
+/// One session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Number within the epoch.
+    pub id: u64,
+    /// Process that attached; 0 when it lives in a namespace we cannot see.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// How it calls itself.
+    pub name: String,
+    /// Name and version of its library.
+    pub library: String,
+    /// Arenas it has.
+    pub arenas: u32,
+    /// Bytes of them.
+    pub arena_bytes: u64,
+    /// Queues it has.
+    pub queues: u32,
+    /// Requests accepted.
+    pub accepted: u64,
+    /// Requests completed.
+    pub completed: u64,
+    /// Requests that did not end OK.
+    pub failed: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// `attached`, or `reclaiming: ` and why it ended.
+    pub state: String,
+    /// Seconds in that state.
+    pub since_s: u64,
+}
+
+/// The table of arenas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionsReport {
+    /// Arenas of all sessions.
+    pub arenas: u32,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Arenas of ended sessions that hardware may still touch.
+    pub quarantined: u32,
+    /// Bytes of them.
+    pub quarantined_bytes: u64,
+    /// Seconds the oldest of them waits.
+    pub quarantined_oldest_s: u64,
+    /// Bytes all arenas together may have.
+    pub limit_bytes: u64,
+}

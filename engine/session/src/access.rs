@@ -1,0 +1,97 @@
+//! Who may attach: the kernel's word about the other side of a connection.
+
+use std::fs;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Users and groups that may attach. Empty lists let nobody in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// `access.uids`: users.
+    pub uids: Vec<u32>,
+    /// `access.gids`: groups, primary or supplementary.
+    pub gids: Vec<u32>,
+}
+
+/// The other side of a connection, as it was when it connected.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// 0 when it lives in a namespace we cannot see.
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Readable when the process has ended: a forked child may keep the socket open.
+    pub(crate) pidfd: Option<OwnedFd>,
+}
+
+impl Peer {
+    /// Asks the kernel.
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
+        // Not rustix here: its process id cannot be 0, which is what the kernel says of a client
+        // in a sibling container.
+        let cred = getsockopt(&socket, PeerCredentials)
+            .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
+        let pid = u32::try_from(cred.pid()).unwrap_or(0);
+        let pidfd =
+            Pid::from_raw(cred.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+        Ok(Self { pid, uid: cred.uid(), gid: cred.gid(), pidfd })
+    }
+
+    /// Supplementary groups. Only a process that is still alive after the read, so that its number
+    /// cannot have been given to another one in between.
+    fn supplementary_groups(&self) -> Vec<u32> {
+        let Some(pidfd) = &self.pidfd else { return Vec::new() };
+        let Ok(text) = fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
+            return Vec::new();
+        };
+        let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
+        if poll(&mut ended, Some(&Timespec::default())) != Ok(0) {
+            return Vec::new();
+        }
+        let numbers = |key: &str| -> Vec<u32> {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+            line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+        };
+        // Second of real, effective, saved, file system.
+        if numbers("Uid:").get(1) == Some(&self.uid) { numbers("Groups:") } else { Vec::new() }
+    }
+}
+
+impl Access {
+    /// Whether this peer may attach.
+    pub(crate) fn admits(&self, peer: &Peer) -> bool {
+        self.uids.contains(&peer.uid)
+            || self.gids.contains(&peer.gid)
+            || (!self.gids.is_empty()
+                && peer.supplementary_groups().iter().any(|gid| self.gids.contains(gid)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use kvrail_protocol::Channel;
+
+    use super::{Access, Peer};
+
+    #[test]
+    fn a_user_is_let_in_by_uid_or_by_group_and_not_otherwise() {
+        let (one, _other) = Channel::pair().unwrap();
+        let peer = Peer::of(one.as_fd()).unwrap();
+        assert_eq!(peer.pid, std::process::id());
+        assert!(!Access::default().admits(&peer));
+        assert!(Access { uids: vec![peer.uid], gids: vec![] }.admits(&peer));
+        assert!(Access { uids: vec![], gids: vec![peer.gid] }.admits(&peer));
+        let stranger = peer.uid.wrapping_add(12_345);
+        assert!(!Access { uids: vec![stranger], gids: vec![54_321] }.admits(&peer));
+        for group in peer.supplementary_groups() {
+            assert!(Access { uids: vec![], gids: vec![group] }.admits(&peer));
+        }
+    }
+}

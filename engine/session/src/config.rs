@@ -1,0 +1,99 @@
+//! What the control thread is told at start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kvrail_memory::PageSize;
+use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
+use kvrail_protocol::SpinHints;
+use kvrail_ring::Epoch;
+use kvrail_ring::limits::LANE_DEPTH_MAX;
+
+use crate::access::Access;
+
+/// What clients may have. Every field names its key in the configuration; messages about a limit
+/// name it too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `limits.sessions`: clients with arenas or queues at once, at most `SESSIONS_MAX`.
+    pub sessions: usize,
+    /// `limits.arenas_per_session`: arenas of one client at once.
+    pub arenas_per_session: usize,
+    /// `limits.arena_bytes_per_session`: bytes of all arenas of one client.
+    pub arena_bytes_per_session: u64,
+    /// `limits.arena_bytes_total`: bytes of all arenas.
+    pub arena_bytes_total: u64,
+    /// `limits.queues_per_session`: queues of one client at once.
+    pub queues_per_session: usize,
+    /// `limits.queue_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
+    pub queue_depth: u32,
+    /// `limits.handshake_timeout`: how long a connection may stay silent before it says hello.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: SESSIONS_MAX,
+            arenas_per_session: 16,
+            arena_bytes_per_session: 256 << 30,
+            arena_bytes_total: 512 << 30,
+            queues_per_session: 64,
+            queue_depth: LANE_DEPTH_MAX,
+            handshake_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Limits {
+    /// These limits, cut to what the pollers' fixed tables hold.
+    pub(crate) fn clamped(mut self) -> Self {
+        self.sessions = self.sessions.min(SESSIONS_MAX);
+        self.arenas_per_session = self.arenas_per_session.min(REGIONS_MAX);
+        self.queues_per_session = self.queues_per_session.min(LANES_MAX);
+        self.queue_depth = self.queue_depth.min(LANE_DEPTH_MAX);
+        self
+    }
+}
+
+/// Which pages an arena gets when the client leaves it to the sidecar.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PagePolicy {
+    /// 2 MiB hugepages where there are enough free ones, else base pages, said once.
+    #[default]
+    Best,
+    /// Exactly this size, or an error.
+    Exactly(PageSize),
+}
+
+/// What this sidecar is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Number of this run.
+    pub epoch: Epoch,
+    /// Release, shown to clients.
+    pub version: String,
+}
+
+/// Everything the control thread is told at start.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Path of the session socket. Its directory is made (mode 0750) if it is missing.
+    pub socket: PathBuf,
+    /// Mode of the socket file, such as 0o660.
+    pub socket_mode: u32,
+    /// Who may attach.
+    pub access: Access,
+    /// What clients may have.
+    pub limits: Limits,
+    /// Pages of arenas.
+    pub pages: PagePolicy,
+    /// How long a stop waits for accepted requests.
+    pub drain_timeout: Duration,
+    /// What this sidecar is.
+    pub identity: Identity,
+    /// What clients are told about waiting.
+    pub spin: SpinHints,
+    /// What the operator should know from the start; more is added while serving.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,67 @@
+//! What keeps the control thread from serving.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Why the server could not start or had to end.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// Another sidecar serves this socket.
+    #[error(
+        "{}: a sidecar already serves this socket (pid {pid}); stop it, or give this one another \
+         socket", socket.display()
+    )]
+    Alive {
+        /// The socket.
+        socket: PathBuf,
+        /// Its server's process id, 0 when it cannot be seen from here.
+        pid: u32,
+    },
+    /// Something that is no socket lies where the socket should be.
+    #[error("{}: exists and is no socket; move it away or name another path", socket.display())]
+    NotASocket {
+        /// The path.
+        socket: PathBuf,
+    },
+    /// The path is too long for a Unix socket.
+    #[error("{}: a socket path has at most 107 bytes; name a shorter one", socket.display())]
+    PathTooLong {
+        /// The path.
+        socket: PathBuf,
+    },
+    /// The kernel refused a step of making the socket.
+    #[error(
+        "{}: {step} failed ({errno}); check that the directory is on a local file system and \
+         that this user may write there", path.display()
+    )]
+    Socket {
+        /// The path in question.
+        path: PathBuf,
+        /// Which step.
+        step: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// A volume does not fit the pollers.
+    #[error("volumes and pollers do not fit: {0}")]
+    Volumes(String),
+    /// The kernel refused what the loop itself needs.
+    #[error("the control loop: {step} failed ({errno}); raise the limit of open files (ulimit -n)")]
+    Loop {
+        /// Which step.
+        step: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// A poller thread ended by itself.
+    #[error(
+        "poller {poller} ended without being told to, which is a bug in kvrail; all clients were \
+         told that their requests are lost"
+    )]
+    PollerDied {
+        /// Which.
+        poller: usize,
+    },
+}

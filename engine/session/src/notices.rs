@@ -1,0 +1,42 @@
+//! What pollers and the memory thread answer.
+
+use kvrail_poller::Notice;
+use kvrail_ring::{Status, hush};
+use rustix::fd::AsFd;
+
+use crate::leaving::Ending;
+use crate::server::Server;
+
+impl Server {
+    /// Reads everything there is. The bell is silenced first, so that what comes meanwhile rings
+    /// again.
+    pub(crate) fn read_notices(&mut self) {
+        hush(self.to_control.as_fd());
+        while let Some(made) = self.maker.receive() {
+            self.made(made);
+        }
+        while let Some((poller, notice)) = self.pollers.receive() {
+            self.notice(poller, notice);
+        }
+    }
+
+    fn notice(&mut self, poller: usize, notice: Notice) {
+        match notice {
+            Notice::LaneAdded(slot, queue) => self.lane_added(poller, slot, queue),
+            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, &seat),
+            Notice::Attached(slot, region, outcome) => {
+                let outcome = outcome.map_err(|error| (Status::IoError, error.to_string()));
+                self.attached(poller, slot, region, outcome);
+            }
+            Notice::Detached(slot, region) => self.detached(poller, slot, region),
+            Notice::SessionClosed(slot) => self.session_closed(poller, slot),
+            Notice::LaneFault(slot, queue, fault) => {
+                let Some(session) = self.session_at(slot) else { return };
+                let id = session.id;
+                let reason = format!("the indices of queue {queue} are impossible: {fault}");
+                self.end(id, Ending::Expelled(reason));
+            }
+            Notice::Drained => self.stage.drained(poller),
+        }
+    }
+}

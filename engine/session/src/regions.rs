@@ -1,0 +1,140 @@
+//! The table of arenas: their numbers, their places in the devices' buffer tables, their bytes.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use kvrail_device::BUFFERS_MAX;
+use kvrail_poller::REGIONS_MAX;
+use kvrail_ring::RegionId;
+use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use range_alloc::RangeAllocator;
+
+/// What an arena takes of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) id: RegionId,
+    /// Entries of every device's buffer table.
+    pub(crate) buffers: Range<u16>,
+    pub(crate) bytes: u64,
+}
+
+/// Which part of the table is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// No number is left.
+    Regions,
+    /// No row of buffer entries is left; this many would be needed.
+    Buffers(u64),
+    /// The bytes of all arenas reach the limit; this many are left.
+    Bytes(u64),
+}
+
+/// All arenas of all sessions.
+#[derive(Debug)]
+pub(crate) struct RegionTable {
+    /// Free places with the generation each will have next. First in, first out: a place rests as
+    /// long as possible, so a number comes back after 33 million arenas at the earliest.
+    free: VecDeque<(u16, u16)>,
+    buffers: RangeAllocator<u16>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl RegionTable {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let places = u16::try_from(REGIONS_MAX).expect("a place is the low half of a region id");
+        let free = (0..places).map(|place| (place, 0)).collect();
+        Self { free, buffers: RangeAllocator::new(0..BUFFERS_MAX), bytes: 0, bytes_max }
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        REGIONS_MAX - self.free.len()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Sets aside what an arena of at most `bytes` needs.
+    pub(crate) fn grant(&mut self, bytes: u64) -> Result<Grant, Shortage> {
+        let left = self.bytes_max.saturating_sub(self.bytes);
+        if bytes > left {
+            return Err(Shortage::Bytes(left));
+        }
+        let &(place, generation) = self.free.front().ok_or(Shortage::Regions)?;
+        let entries = bytes.div_ceil(REGISTERED_BYTES_MAX).max(1);
+        let short = Shortage::Buffers(entries);
+        let count = u16::try_from(entries).map_err(|_| short)?;
+        if count > BUFFERS_MAX {
+            return Err(short);
+        }
+        let buffers = self.buffers.allocate_range(count).map_err(|_| short)?;
+        self.free.pop_front();
+        self.bytes += bytes;
+        let id = RegionId(u32::from(generation) << 16 | u32::from(place));
+        Ok(Grant { id, buffers, bytes })
+    }
+
+    /// Gives back what was set aside beyond `bytes`, now that the size is known.
+    pub(crate) fn settle(&mut self, grant: &mut Grant, bytes: u64) {
+        let bytes = bytes.min(grant.bytes);
+        self.bytes -= grant.bytes - bytes;
+        grant.bytes = bytes;
+    }
+
+    /// Takes an arena's share back.
+    pub(crate) fn free(&mut self, grant: Grant) {
+        let [place, generation] = [grant.id.0 & 0xffff, grant.id.0 >> 16]
+            .map(|half| u16::try_from(half).expect("half of 32 bits"));
+        self.free.push_back((place, generation.wrapping_add(1)));
+        self.buffers.free_range(grant.buffers);
+        self.bytes -= grant.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_device::BUFFERS_MAX;
+    use kvrail_poller::REGIONS_MAX;
+
+    use super::{RegionTable, Shortage};
+
+    #[test]
+    fn every_resource_runs_out_with_its_own_name_and_comes_back() {
+        let mut table = RegionTable::new(4 << 40);
+        let grants: Vec<_> = (0..REGIONS_MAX).map(|_| table.grant(4096).unwrap()).collect();
+        assert_eq!(table.grant(4096), Err(Shortage::Regions));
+        grants.into_iter().for_each(|grant| table.free(grant));
+        assert_eq!((table.used(), table.bytes()), (0, 0));
+
+        let big = table.grant(u64::from(BUFFERS_MAX) << 30).unwrap();
+        assert_eq!(big.buffers, 0..BUFFERS_MAX);
+        assert_eq!(table.grant(1), Err(Shortage::Buffers(1)));
+        table.free(big);
+        assert_eq!(table.grant(2 << 40), Err(Shortage::Buffers(2048)));
+        assert_eq!(table.grant(5 << 40), Err(Shortage::Bytes(4 << 40)));
+        assert_eq!(table.grant(u64::MAX), Err(Shortage::Bytes(4 << 40)));
+    }
+
+    #[test]
+    fn a_number_is_not_reused_soon() {
+        let mut table = RegionTable::new(1 << 40);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..10 * REGIONS_MAX {
+            let grant = table.grant((1 << 30) + 1).unwrap();
+            assert_eq!(grant.buffers.len(), 2);
+            assert!(seen.insert(grant.id));
+            table.free(grant);
+        }
+    }
+
+    #[test]
+    fn settling_gives_back_what_rounding_took() {
+        let mut table = RegionTable::new(10 << 20);
+        let mut grant = table.grant(2 << 20).unwrap();
+        table.settle(&mut grant, 4096);
+        assert_eq!(table.bytes(), 4096);
+        table.free(grant);
+        assert_eq!(table.bytes(), 0);
+    }
+}

@@ -1,0 +1,217 @@
+//! The control thread's loop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvrail_poller::{PollerHandle, SESSIONS_MAX, SessionSlot};
+use kvrail_protocol::{PacketBuffer, VolumeInfo};
+use kvrail_ring::Bell;
+use kvrail_ring::limits::POLLERS_MAX;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+
+use crate::config::{Limits, ServerConfig};
+use crate::error::ServerError;
+use crate::events::{EventLoop, Source};
+use crate::maker::Maker;
+use crate::pollers::Pollers;
+use crate::rate::RateLimit;
+use crate::regions::RegionTable;
+use crate::report::BusyShares;
+use crate::session::{Phase, Session};
+use crate::socket::Listener;
+use crate::stop::StopReceiver;
+use crate::stopping::{Stage, Stopped};
+
+/// How often the loop looks after itself when nothing happens.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// The sidecar's session server. Made before clients may come; `run` serves them.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) config: ServerConfig,
+    pub(crate) limits: Limits,
+    pub(crate) events: EventLoop,
+    pub(crate) listener: Listener,
+    /// No connections are taken before this moment: descriptors ran out.
+    pub(crate) accept_after: Option<Instant>,
+    pub(crate) pollers: Pollers,
+    pub(crate) maker: Maker,
+    pub(crate) to_control: Arc<Bell>,
+    pub(crate) volumes: Vec<VolumeInfo>,
+    /// All connections by number; a number is never given twice.
+    pub(crate) sessions: BTreeMap<u64, Session>,
+    /// Who sits where in the pollers' tables.
+    pub(crate) slots: [Option<u64>; SESSIONS_MAX],
+    pub(crate) next_session: u64,
+    pub(crate) regions: RegionTable,
+    pub(crate) buffer: PacketBuffer,
+    pub(crate) started: Instant,
+    pub(crate) refused: u64,
+    pub(crate) refusal_log: RateLimit,
+    pub(crate) accept_log: RateLimit,
+    pub(crate) page_note: Option<String>,
+    pub(crate) stage: Stage,
+    pub(crate) busy: BusyShares,
+}
+
+impl Server {
+    /// Takes the socket and prepares to serve. Clients may connect from now on and are answered
+    /// once `run` is called. `to_control` is the bell that the pollers' mailboxes ring.
+    ///
+    /// # Errors
+    /// `ServerError` when a sidecar already serves the socket, the path cannot be used, or
+    /// volumes name pollers that do not exist.
+    pub fn new(
+        config: ServerConfig,
+        pollers: Vec<PollerHandle>,
+        to_control: Arc<Bell>,
+        volumes: Vec<VolumeInfo>,
+    ) -> Result<Self, ServerError> {
+        check(&pollers, &volumes)?;
+        let listener = Listener::bind(&config.socket, config.socket_mode)?;
+        let failed = |errno| ServerError::Loop { step: "epoll", errno };
+        let events = EventLoop::new().map_err(failed)?;
+        events.watch(listener.as_fd(), Source::Listener).map_err(failed)?;
+        events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
+        let limits = config.limits.clone().clamped();
+        let maker = Maker::start(Arc::clone(&to_control))?;
+        Ok(Self {
+            regions: RegionTable::new(limits.arena_bytes_total),
+            busy: BusyShares::new(pollers.len()),
+            pollers: Pollers::new(pollers),
+            config,
+            limits,
+            events,
+            listener,
+            accept_after: None,
+            maker,
+            to_control,
+            volumes,
+            sessions: BTreeMap::new(),
+            slots: [None; SESSIONS_MAX],
+            next_session: 1,
+            buffer: PacketBuffer::default(),
+            started: Instant::now(),
+            refused: 0,
+            refusal_log: RateLimit::default(),
+            accept_log: RateLimit::default(),
+            page_note: None,
+            stage: Stage::Serving,
+        })
+    }
+
+    /// Serves until a stop is asked for and done. The socket goes away when the server is dropped.
+    ///
+    /// # Errors
+    /// `ServerError` when the kernel refuses to wait or a poller thread ended by itself; clients
+    /// have been told by then.
+    pub fn run(&mut self, stop: &StopReceiver) -> Result<Stopped, ServerError> {
+        let failed = |errno| ServerError::Loop { step: "epoll", errno };
+        self.events.watch(stop.fd(), Source::Stop).map_err(failed)?;
+        let mut requests = 0;
+        loop {
+            let timeout = self.timeout();
+            for source in self.events.wait(timeout).map_err(failed)? {
+                match source {
+                    Source::Listener => self.accept(),
+                    Source::Notices | Source::Stop => {}
+                    Source::Socket(id) => self.serve(id),
+                    Source::Process(id) => self.died(id),
+                }
+            }
+            self.read_notices();
+            self.pollers.flush();
+            self.look_after();
+            self.check_pollers()?;
+            let asked = stop.requests();
+            if asked > requests {
+                requests = asked;
+                self.stop_asked();
+            }
+            if let Some(stopped) = self.advance_stop() {
+                return Ok(stopped);
+            }
+        }
+    }
+
+    /// Until when there is nothing to do but wait for events.
+    fn timeout(&self) -> Duration {
+        let greetings = self.sessions.values().filter_map(|session| match session.phase {
+            Phase::Greeting { deadline } => Some(deadline),
+            _ => None,
+        });
+        let next = greetings.chain(self.accept_after).min();
+        let now = Instant::now();
+        let soon = next.map_or(HOUSEKEEPING, |next| next.saturating_duration_since(now));
+        soon.min(HOUSEKEEPING).min(self.stage.timeout(now))
+    }
+
+    /// What is due by the clock.
+    fn look_after(&mut self) {
+        let now = Instant::now();
+        let late: Vec<u64> = self
+            .sessions
+            .values()
+            .filter(
+                |session| matches!(session.phase, Phase::Greeting { deadline } if deadline <= now),
+            )
+            .map(|session| session.id)
+            .collect();
+        for id in late {
+            self.too_late(id);
+        }
+        if self.accept_after.is_some_and(|after| after <= now) {
+            self.accept_after = None;
+            // The listener was taken out of the set when descriptors ran out.
+            if let Err(errno) = self.events.watch(self.listener.as_fd(), Source::Listener) {
+                self.pause_accept(errno);
+            }
+        }
+        self.busy.sample(self.pollers.handles(), now);
+    }
+
+    /// Stops taking connections for a moment instead of spinning on one that cannot be taken.
+    pub(crate) fn pause_accept(&mut self, errno: Errno) {
+        let now = Instant::now();
+        self.accept_after = Some(now + Duration::from_millis(200));
+        if let Some(suppressed) = self.accept_log.admit(now) {
+            tracing::error!(
+                suppressed,
+                "no connection can be taken: {errno}; raise the limit of open files (ulimit -n, \
+                 LimitNOFILE=)"
+            );
+        }
+    }
+
+    fn check_pollers(&mut self) -> Result<(), ServerError> {
+        if self.stage.pollers_may_end() {
+            return Ok(());
+        }
+        let Some(poller) = self.pollers.ended() else { return Ok(()) };
+        self.dismiss_all("a poller of the sidecar failed, which is a bug in kvrail");
+        Err(ServerError::PollerDied { poller })
+    }
+
+    /// The session in a place of the pollers' tables.
+    pub(crate) fn session_at(&mut self, slot: SessionSlot) -> Option<&mut Session> {
+        let id = (*self.slots.get(usize::from(slot.0))?)?;
+        self.sessions.get_mut(&id)
+    }
+}
+
+fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerError> {
+    let count = pollers.len();
+    if count == 0 || count > POLLERS_MAX as usize {
+        return Err(ServerError::Volumes(format!("{count} pollers; 1 to {POLLERS_MAX} can be")));
+    }
+    for (place, volume) in volumes.iter().enumerate() {
+        volume.check(count).map_err(|error| ServerError::Volumes(error.to_string()))?;
+        if usize::from(volume.id) != place {
+            let name = &volume.name;
+            return Err(ServerError::Volumes(format!("volume {name:?} is not at its id's place")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! One client: its socket, what it has, where it is in its life.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use kvrail_poller::SessionSlot;
+use kvrail_protocol::Channel;
+use kvrail_ring::RegionId;
+
+use crate::access::Peer;
+use crate::arenas::Arena;
+use crate::pollers::PollerSet;
+use crate::queues::Queue;
+
+/// Characters of a client's names that are kept.
+const NAME_CHARS: usize = 64;
+
+/// Life of a session.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Connected, has not said hello.
+    Greeting {
+        /// When we lose patience.
+        deadline: Instant,
+    },
+    /// May ask for everything.
+    Attached,
+    /// The client is gone; pollers still give back what is theirs.
+    Reclaiming {
+        /// Why it ended.
+        reason: String,
+        /// Pollers that have not said that nothing is left.
+        waiting: PollerSet,
+    },
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: u64,
+    pub(crate) peer: Peer,
+    pub(crate) name: String,
+    pub(crate) library: String,
+    /// None once the session has ended.
+    pub(crate) channel: Option<Channel>,
+    pub(crate) phase: Phase,
+    /// When this phase began.
+    pub(crate) since: Instant,
+    /// Its place in the pollers' tables, from the first arena or queue on.
+    pub(crate) slot: Option<SessionSlot>,
+    pub(crate) arenas: BTreeMap<RegionId, Arena>,
+    pub(crate) queues: BTreeMap<u32, Queue>,
+    pub(crate) next_queue: u32,
+}
+
+impl Session {
+    pub(crate) fn new(id: u64, peer: Peer, channel: Channel, deadline: Instant) -> Self {
+        Self {
+            id,
+            peer,
+            name: String::new(),
+            library: String::new(),
+            channel: Some(channel),
+            phase: Phase::Greeting { deadline },
+            since: Instant::now(),
+            slot: None,
+            arenas: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            next_queue: 0,
+        }
+    }
+
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        self.arenas.values().map(Arena::bytes).sum()
+    }
+
+    pub(crate) fn is_reclaiming(&self) -> bool {
+        matches!(self.phase, Phase::Reclaiming { .. })
+    }
+
+    /// The next number of a queue; skips those of queues that still live after four billion.
+    pub(crate) fn number_queue(&mut self) -> u32 {
+        loop {
+            let number = self.next_queue;
+            self.next_queue = number.wrapping_add(1);
+            if !self.queues.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+}
+
+/// A client's own words about itself, fit for logs and terminals.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(NAME_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn names_are_cut_and_cleaned() {
+        assert_eq!(printable("vllm\n\u{1b}[31mworker"), "vllm[31mworker");
+        assert_eq!(printable(&"é".repeat(1000)).chars().count(), 64);
+    }
+}

@@ -1,0 +1,206 @@
+//! The session socket in the file system: one sidecar each, stale ones replaced, live ones left.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use kvrail_protocol::{Channel, ChannelError};
+use rustix::fs::{FlockOperation, Mode, chmod, fchmod, flock, unlink};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+use crate::access::Peer;
+use crate::error::ServerError;
+
+/// Connections the kernel holds for us while we do something else.
+const BACKLOG: i32 = 128;
+
+/// A bound, listening socket and the lock that makes it ours. The file goes with it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Locked for as long as this process serves; the file itself stays, because removing it
+    /// would let two sidecars lock two files of one name.
+    _lock: File,
+}
+
+impl Listener {
+    /// Takes the path, unless a living sidecar has it.
+    pub(crate) fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
+        let address = SocketAddrUnix::new(path)
+            .map_err(|_| ServerError::PathTooLong { socket: path.into() })?;
+        make_directory(path)?;
+        let lock = take_lock(path)?;
+        clear_stale(path)?;
+        let failed = |step| move |errno| ServerError::Socket { path: path.into(), step, errno };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(failed("socket"))?;
+        // Before bind the mode goes to the file that bind makes: there is no moment at which
+        // more people may connect than the configuration says.
+        fchmod(&fd, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?;
+        bind(&fd, &address).map_err(failed("bind"))?;
+        chmod(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
+        listen(&fd, BACKLOG).map_err(failed("listen"))?;
+        Ok(Self { fd, path: path.into(), _lock: lock })
+    }
+
+    /// The next connection.
+    pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
+        accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Ours by the lock. A path that somebody removed already is fine.
+        let _gone = unlink(&self.path);
+    }
+}
+
+fn make_directory(socket: &Path) -> Result<(), ServerError> {
+    let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    DirBuilder::new().recursive(true).mode(0o750).create(directory).map_err(|error| {
+        ServerError::Socket { path: directory.into(), step: "mkdir", errno: errno_of(&error) }
+    })
+}
+
+/// Locks the file beside the socket and leaves our process id in it.
+fn take_lock(socket: &Path) -> Result<File, ServerError> {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    let failed = |step| {
+        let path = path.clone();
+        move |error: std::io::Error| ServerError::Socket { path, step, errno: errno_of(&error) }
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o640)
+        .open(&path)
+        .map_err(failed("open"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let mut text = String::new();
+            let _unreadable = file.read_to_string(&mut text);
+            let pid = text.trim().parse().unwrap_or(0);
+            return Err(ServerError::Alive { socket: socket.into(), pid });
+        }
+        Err(errno) => return Err(ServerError::Socket { path, step: "flock", errno }),
+    }
+    file.set_len(0).map_err(failed("truncate"))?;
+    writeln!(file, "{}", std::process::id()).map_err(failed("write"))?;
+    Ok(file)
+}
+
+/// Removes a socket whose server is dead. A living one that holds no lock is respected as well.
+fn clear_stale(socket: &Path) -> Result<(), ServerError> {
+    let kind = match socket.symlink_metadata() {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            let errno = errno_of(&error);
+            return Err(ServerError::Socket { path: socket.into(), step: "lstat", errno });
+        }
+    };
+    if !kind.is_socket() {
+        return Err(ServerError::NotASocket { socket: socket.into() });
+    }
+    let alive = |pid| Err(ServerError::Alive { socket: socket.into(), pid });
+    match Channel::connect(socket) {
+        Ok(channel) => alive(Peer::of(channel.as_fd()).map_or(0, |peer| peer.pid)),
+        Err(ChannelError::WouldBlock | ChannelError::Socket(Errno::PROTOTYPE)) => alive(0),
+        Err(_) => unlink(socket).map_err(|errno| ServerError::Socket {
+            path: socket.into(),
+            step: "unlink",
+            errno,
+        }),
+    }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixDatagram;
+
+    use rustix::fd::OwnedFd;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+
+    use super::Listener;
+    use crate::error::ServerError;
+
+    #[test]
+    fn modes_lock_and_removal() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("deep/kvrail.sock");
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        let mode =
+            |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o750);
+        match Listener::bind(&path, 0o600) {
+            Err(ServerError::Alive { pid, .. }) => assert_eq!(pid, std::process::id()),
+            other => panic!("a second sidecar took the socket: {other:?}"),
+        }
+        drop(listener);
+        assert!(!path.exists());
+        Listener::bind(&path, 0o660).unwrap();
+    }
+
+    fn seqpacket_at(path: &std::path::Path) -> OwnedFd {
+        let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_living_stranger_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("kvrail.sock");
+        drop(seqpacket_at(&path));
+        assert!(path.exists(), "the dead server left its file");
+        drop(Listener::bind(&path, 0o600).unwrap());
+
+        let stranger = seqpacket_at(&path);
+        rustix::net::listen(&stranger, 1).unwrap();
+        assert!(matches!(Listener::bind(&path, 0o600), Err(ServerError::Alive { .. })));
+        drop(stranger);
+        fs::remove_file(&path).unwrap();
+
+        let _datagram = UnixDatagram::bind(&path).unwrap();
+        assert!(matches!(Listener::bind(&path, 0o600), Err(ServerError::Alive { .. })));
+    }
+
+    #[test]
+    fn other_files_and_long_paths_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("kvrail.sock");
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(Listener::bind(&path, 0o600), Err(ServerError::NotASocket { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        let long = root.path().join("x".repeat(120));
+        assert!(matches!(Listener::bind(&long, 0o600), Err(ServerError::PathTooLong { .. })));
+    }
+}
