@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn impossible_values_are_not_taken_whatever_the_checksum_says() {
-        let cases: [(&str, fn(&mut Label)); 9] = [
+        type Spoil = fn(&mut Label);
+        let cases: [(&str, Spoil); 9] = [
             ("index", |l| l.member_index = 2),
             ("block", |l| l.logical_block = 513),
             ("tiny block", |l| l.logical_block = 256),
