@@ -1,1 +1,39 @@
-//! Placeholder.
+//! Volumes: what lies on the members' first bytes, who may touch them, and how they make one
+//! address space.
+//!
+//! Owns labels, claims and the creation, opening and wiping of volumes. Never touches a ring, a
+//! lane or the bytes of a block, and never runs on a poller. Invariant 5 (claim) rests here:
+//! nothing is written to a member that is not claimed exclusively and whose label (or blankness)
+//! was not verified in this process.
+#![forbid(unsafe_code)]
+
+mod alignment;
+mod bytes;
+mod claim;
+mod content;
+mod create;
+mod error;
+mod fill;
+mod holder;
+mod inspect;
+mod kernel;
+mod label;
+mod name;
+mod open;
+mod signature;
+mod staged;
+mod wipe;
+
+pub use alignment::Alignment;
+pub use claim::{Claim, IoPath, MemberKind};
+pub use content::{Content, Damage};
+pub use create::{Fill, NewVolume, Overwrite, create};
+pub use error::{Class, Reason, VolumeError};
+pub use fill::Progress;
+pub use holder::Holder;
+pub use inspect::{Inspection, block_devices, inspect};
+pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX};
+pub use name::VolumeName;
+pub use open::{Member, Volume, open};
+pub use signature::Signature;
+pub use wipe::wipe;

@@ -1,0 +1,86 @@
+//! What a member asks of offsets, lengths and buffers.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, StatxFlags, ioctl_blksszget, statx};
+use serde::Serialize;
+
+use crate::claim::{IoPath, MemberKind};
+use crate::kernel::Kernel;
+
+/// The smallest logical block of any device, and what buffered files are given: the same volume
+/// must open with O_DIRECT later.
+pub(crate) const LOGICAL_BLOCK_MIN: u32 = 512;
+
+/// What a file is taken to need where the kernel does not say.
+const FILE_BLOCK_FALLBACK: u32 = 4096;
+
+/// Units of a member, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Alignment {
+    /// Unit of offsets and lengths.
+    pub logical_block: u32,
+    /// Unit of buffer addresses; 1 through the page cache.
+    pub memory: u32,
+}
+
+impl Alignment {
+    /// Asks the kernel: statx(STATX_DIOALIGN, Linux 6.1), else BLKSSZGET, else the disk under the
+    /// file system, else 4096.
+    pub(crate) fn probe(kernel: &Kernel, fd: impl AsFd, kind: MemberKind, io: IoPath) -> Self {
+        if io == IoPath::Buffered {
+            return Self { logical_block: LOGICAL_BLOCK_MIN, memory: 1 };
+        }
+        let told = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+        let told = told.filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+        // Zero means that O_DIRECT is not supported; the open said it is, so the answer is void.
+        let told = told.filter(|stat| stat.stx_dio_offset_align != 0);
+        let found = told.map(|stat| Self {
+            logical_block: stat.stx_dio_offset_align,
+            memory: stat.stx_dio_mem_align,
+        });
+        let found = found.unwrap_or_else(|| {
+            let block = Self::fallback(kernel, &fd, kind);
+            Self { logical_block: block, memory: block }
+        });
+        Self { logical_block: found.logical_block.max(LOGICAL_BLOCK_MIN), ..found }
+    }
+
+    fn fallback(kernel: &Kernel, fd: impl AsFd, kind: MemberKind) -> u32 {
+        match kind {
+            MemberKind::Block => ioctl_blksszget(fd).unwrap_or(FILE_BLOCK_FALLBACK),
+            MemberKind::File => rustix::fs::fstat(fd)
+                .ok()
+                .and_then(|stat| kernel.queue_number(stat.st_dev, "logical_block_size"))
+                .unwrap_or(FILE_BLOCK_FALLBACK),
+        }
+    }
+
+    /// What both can live with.
+    #[must_use]
+    pub(crate) fn join(self, other: Self) -> Self {
+        Self {
+            logical_block: self.logical_block.max(other.logical_block),
+            memory: self.memory.max(other.memory),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Alignment;
+    use crate::claim::{IoPath, MemberKind};
+    use crate::kernel::Kernel;
+
+    #[test]
+    fn direct_files_get_powers_of_two_and_buffered_ones_512() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let kernel = Kernel::default();
+        let direct = Alignment::probe(&kernel, &file, MemberKind::File, IoPath::Direct);
+        assert!(direct.logical_block.is_power_of_two() && direct.logical_block >= 512);
+        assert!(direct.memory.is_power_of_two() && direct.memory <= 4096);
+        let buffered = Alignment::probe(&kernel, &file, MemberKind::File, IoPath::Buffered);
+        assert_eq!(buffered, Alignment { logical_block: 512, memory: 1 });
+        assert_eq!(direct.join(buffered), direct);
+    }
+}

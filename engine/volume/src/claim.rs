@@ -1,0 +1,261 @@
+//! A claim: a member opened exclusively, for as long as the value (or a duplicate of its
+//! descriptor) lives.
+//!
+//! Block devices are opened O_EXCL: the kernel refuses while anything holds the device or one of
+//! its partitions (mount, swap, md, device mapper, another claim). Files are locked with flock,
+//! which holds between kvrail processes; uses the lock cannot see (swap, loop) are looked up.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use kvrail_device::DirectIo;
+use rustix::fs::{
+    FileType, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, open, seek, stat,
+};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::alignment::Alignment;
+use crate::bytes::{AlignedBytes, read_at};
+use crate::content::{Content, judge};
+use crate::error::{Reason, VolumeError};
+use crate::kernel::{Identity, Kernel};
+use crate::signature::{HEAD_BYTES, TAIL_BYTES};
+
+/// What a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberKind {
+    /// A block device or a partition.
+    Block,
+    /// A regular file.
+    File,
+}
+
+/// How a claimed member moves its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IoPath {
+    /// O_DIRECT.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// A member that nobody else can have.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    fd: OwnedFd,
+    kind: MemberKind,
+    bytes: u64,
+    io: IoPath,
+    alignment: Alignment,
+}
+
+impl Claim {
+    /// Opens a block device or an existing file for reading and writing, for us alone.
+    ///
+    /// # Errors
+    /// `Reason::Busy` names who has it; `Partitioned`, `ReadOnly`, `NotStorage`, `NoDirect` and
+    /// `Open` say what else is wrong with it.
+    pub fn open(path: &Path, direct: DirectIo) -> Result<Self, VolumeError> {
+        Self::open_with(&Kernel::default(), path, direct)
+    }
+
+    pub(crate) fn open_with(
+        kernel: &Kernel,
+        path: &Path,
+        direct: DirectIo,
+    ) -> Result<Self, VolumeError> {
+        let refuse = |reason| VolumeError::at(path, reason);
+        let identity = classify(path).map_err(refuse)?;
+        let kind = match identity {
+            Identity::Block { .. } => MemberKind::Block,
+            Identity::File { .. } => MemberKind::File,
+        };
+        if let Identity::Block { device } = identity
+            && kernel.is_read_only(device)
+        {
+            return Err(refuse(Reason::ReadOnly));
+        }
+        let (fd, io) = open_exclusively(path, kind, direct)
+            .map_err(|reason| refuse(name_holders(kernel, reason, identity, path)))?;
+        // The path may have led elsewhere a moment ago.
+        if identify(&fd).map_err(refuse)? != identity {
+            return Err(refuse(Reason::Open { errno: Errno::STALE }));
+        }
+        check_uses(kernel, &fd, identity, path).map_err(refuse)?;
+        let bytes = seek(&fd, SeekFrom::End(0))
+            .map_err(|errno| refuse(Reason::Io { step: "finding its size", errno }))?;
+        let alignment = Alignment::probe(kernel, &fd, kind, io);
+        Ok(Self { path: path.to_owned(), fd, kind, bytes, io, alignment })
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Block device or file.
+    #[must_use]
+    pub fn kind(&self) -> MemberKind {
+        self.kind
+    }
+
+    /// Its length in bytes when it was claimed or last resized by us.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What was really opened: O_DIRECT or not.
+    #[must_use]
+    pub fn io(&self) -> IoPath {
+        self.io
+    }
+
+    /// What it asks of offsets and buffers.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// Another descriptor of the same open file description: the claim holds until all are closed.
+    ///
+    /// # Errors
+    /// `Reason::Io` when the process has no descriptors left.
+    pub fn duplicate(&self) -> Result<OwnedFd, VolumeError> {
+        rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+            .map_err(|errno| self.failed("duplicating its descriptor", errno))
+    }
+
+    pub(crate) fn set_bytes(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
+    pub(crate) fn failed(&self, step: &'static str, errno: Errno) -> VolumeError {
+        VolumeError::at(&self.path, Reason::Io { step, errno })
+    }
+
+    /// Reads and judges what is on it.
+    pub(crate) fn content(&self) -> Result<Content, VolumeError> {
+        read_content(&self.fd, self.bytes).map_err(|errno| self.failed("reading its label", errno))
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Reads a member's first and last bytes and judges them.
+pub(crate) fn read_content(fd: impl AsFd, bytes: u64) -> Result<Content, Errno> {
+    let mut head = AlignedBytes::zeroed(HEAD_BYTES);
+    let head_bytes = read_at(&fd, &mut head, 0)?;
+    // From a page border on, so that it may be read with O_DIRECT; one page more to reach the end.
+    let tail_at = bytes.saturating_sub(TAIL_BYTES as u64) & !4095;
+    let mut tail = AlignedBytes::zeroed(TAIL_BYTES + 4096);
+    let tail_bytes = read_at(&fd, &mut tail, tail_at)?;
+    Ok(judge(&head[..head_bytes], &tail[..tail_bytes], bytes))
+}
+
+pub(crate) fn classify(path: &Path) -> Result<Identity, Reason> {
+    let stat = stat(path).map_err(|errno| Reason::Open { errno })?;
+    identity(&stat)
+}
+
+fn identify(fd: &OwnedFd) -> Result<Identity, Reason> {
+    let stat = fstat(fd).map_err(|errno| Reason::Open { errno })?;
+    identity(&stat)
+}
+
+fn identity(stat: &rustix::fs::Stat) -> Result<Identity, Reason> {
+    let what = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => return Ok(Identity::Block { device: stat.st_rdev }),
+        FileType::RegularFile => {
+            return Ok(Identity::File { device: stat.st_dev, inode: stat.st_ino });
+        }
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "neither a block device nor a regular file",
+    };
+    Err(Reason::NotStorage { what })
+}
+
+fn open_exclusively(
+    path: &Path,
+    kind: MemberKind,
+    direct: DirectIo,
+) -> Result<(OwnedFd, IoPath), Reason> {
+    let base = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let base = if kind == MemberKind::Block { base | OFlags::EXCL } else { base };
+    let opened = match direct {
+        DirectIo::Off => (open(path, base, Mode::empty()), IoPath::Buffered),
+        DirectIo::Required => (open(path, base | OFlags::DIRECT, Mode::empty()), IoPath::Direct),
+        DirectIo::Optional => match open(path, base | OFlags::DIRECT, Mode::empty()) {
+            Err(Errno::INVAL) => (open(path, base, Mode::empty()), IoPath::Buffered),
+            other => (other, IoPath::Direct),
+        },
+    };
+    let (result, io) = opened;
+    let fd = result.map_err(|errno| match errno {
+        Errno::BUSY | Errno::TXTBSY => Reason::Busy { holders: Vec::new() },
+        Errno::ROFS => Reason::ReadOnly,
+        Errno::INVAL if io == IoPath::Direct => Reason::NoDirect { errno },
+        errno => Reason::Open { errno },
+    })?;
+    if kind == MemberKind::File {
+        flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => Reason::Busy { holders: Vec::new() },
+            errno => Reason::Io { step: "locking it", errno },
+        })?;
+    }
+    Ok((fd, io))
+}
+
+fn name_holders(kernel: &Kernel, reason: Reason, identity: Identity, path: &Path) -> Reason {
+    match reason {
+        Reason::Busy { .. } => Reason::Busy { holders: kernel.holders(identity, path) },
+        other => other,
+    }
+}
+
+/// What the exclusive open does not refuse by itself.
+fn check_uses(
+    kernel: &Kernel,
+    fd: &OwnedFd,
+    identity: Identity,
+    path: &Path,
+) -> Result<(), Reason> {
+    match identity {
+        Identity::Block { device } => {
+            let partitions = kernel.partitions(device);
+            if !partitions.is_empty() {
+                let partitions = partitions.into_iter().map(|part| part.name).collect();
+                return Err(Reason::Partitioned { partitions });
+            }
+        }
+        Identity::File { .. } => {
+            let holders = kernel.silent_holders(identity, path);
+            if !holders.is_empty() {
+                return Err(Reason::Busy { holders });
+            }
+            check_linked(fd)?;
+        }
+    }
+    Ok(())
+}
+
+/// A file removed while we waited for nothing: its bytes would vanish with the descriptor.
+fn check_linked(fd: &OwnedFd) -> Result<(), Reason> {
+    let stat = fstat(fd).map_err(|errno| Reason::Open { errno })?;
+    if stat.st_nlink == 0 {
+        return Err(Reason::Open { errno: Errno::NOENT });
+    }
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! Making a volume: claim, check, allocate, write once, label last.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvrail_device::DirectIo;
+use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, fsync, ftruncate};
+use rustix::io::{Errno, retry_on_intr};
+use uuid::Uuid;
+
+use crate::alignment::Alignment;
+use crate::bytes::{AlignedBytes, write_at};
+use crate::claim::{Claim, MemberKind};
+use crate::content::Content;
+use crate::error::{Reason, VolumeError};
+use crate::fill::{Job, Progress, Stopped, fill};
+use crate::label::{LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MAX};
+use crate::name::VolumeName;
+use crate::open::{Volume, check_distinct};
+use crate::signature::{HEAD_BYTES, TAIL_BYTES};
+use crate::staged::Staged;
+
+/// Which members are written once from end to end before they are labelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// Files, so that later writes allocate nothing; devices only get their label.
+    #[default]
+    Files,
+    /// Devices too.
+    Everything,
+    /// None: files are preallocated only.
+    Nothing,
+}
+
+/// What may be overwritten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Blank members only.
+    #[default]
+    Nothing,
+    /// Also foreign, unknown and unreadable content. A whole kvrail label is never overwritten
+    /// (wipe it by its name), and neither is anything in use.
+    Foreign,
+}
+
+/// A volume to be made.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// Its name.
+    pub name: VolumeName,
+    /// Block devices and files, in order. Files that do not exist are made.
+    pub members: Vec<PathBuf>,
+    /// Usable bytes of the whole volume, rounded up to whole stripes on every member. None: as
+    /// much as the smallest member has.
+    pub capacity_bytes: Option<u64>,
+    /// Bytes of one stripe; one KV block by default.
+    pub stripe_bytes: u64,
+    /// What is written once.
+    pub fill: Fill,
+    /// What may be overwritten.
+    pub overwrite: Overwrite,
+    /// How members are opened.
+    pub direct: DirectIo,
+}
+
+/// Makes a volume and returns it open. `progress` is called on this thread after every few MiB;
+/// it ends the making by returning `Break`.
+///
+/// # Errors
+/// `VolumeError` names the member and the reason. Files made here are removed again, members that
+/// were there and have been written are left blank.
+pub fn create(
+    new: &NewVolume,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Volume, VolumeError> {
+    let count = new.members.len();
+    if count == 0 || count > usize::from(MEMBERS_MAX) {
+        return Err(new.refuse(Reason::MemberCount { count }));
+    }
+    check_distinct(&new.members)?;
+    let mut staged = Staged::default();
+    for path in &new.members {
+        staged.take(path, new.direct)?;
+    }
+    let contents: Vec<Content> =
+        staged.claims().iter().map(Claim::content).collect::<Result<_, _>>()?;
+    for (claim, content) in staged.claims().iter().zip(&contents) {
+        check_overwrite(claim, content, new.overwrite)?;
+    }
+    let shape = new.shape(staged.claims())?;
+    check_space(staged.claims(), shape.file_bytes())?;
+    staged.begin_writing();
+    for claim in staged.claims_mut() {
+        allocate(claim, shape.file_bytes(), new.fill)?;
+    }
+    for (claim, content) in staged.claims().iter().zip(&contents) {
+        if *content != Content::Blank {
+            erase(claim)?;
+        }
+    }
+    new.write_once(staged.claims(), shape, progress)?;
+    let labels = new.labels(staged.claims(), shape)?;
+    for (claim, label) in staged.claims().iter().zip(&labels) {
+        write_label(claim, label)?;
+    }
+    Ok(Volume::assemble(staged.commit()?, labels))
+}
+
+/// What is the same on all members.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    logical_block: u32,
+    member_bytes: u64,
+}
+
+impl Shape {
+    fn file_bytes(self) -> u64 {
+        LABEL_BYTES + self.member_bytes
+    }
+}
+
+impl NewVolume {
+    fn refuse(&self, reason: Reason) -> VolumeError {
+        VolumeError::new(format!("volume {}", self.name), reason)
+    }
+
+    fn shape(&self, claims: &[Claim]) -> Result<Shape, VolumeError> {
+        let alignment = claims.iter().map(Claim::alignment).reduce(Alignment::join);
+        let logical_block = alignment.map_or(0, |alignment| alignment.logical_block);
+        let stripe_bytes = self.stripe_bytes;
+        let fits = (1..=STRIPE_BYTES_MAX).contains(&stripe_bytes)
+            && stripe_bytes.is_multiple_of(u64::from(logical_block));
+        if !fits {
+            return Err(self.refuse(Reason::BadStripe { stripe_bytes, logical_block }));
+        }
+        let member_bytes = match self.capacity_bytes {
+            Some(bytes) => self.share_of(bytes, claims)?,
+            None => self.smallest(claims)?,
+        };
+        Ok(Shape { logical_block, member_bytes })
+    }
+
+    /// Each member's share of a wanted capacity, in whole stripes.
+    fn share_of(&self, bytes: u64, claims: &[Claim]) -> Result<u64, VolumeError> {
+        let members = claims.len() as u64;
+        let share = bytes.div_ceil(members).checked_next_multiple_of(self.stripe_bytes);
+        let share = share.filter(|share| {
+            let all = share.checked_add(LABEL_BYTES).and_then(|all| all.checked_mul(members));
+            // File offsets are signed in the kernel.
+            all.is_some_and(|all| all <= i64::MAX as u64)
+        });
+        let Some(share) = share.filter(|&share| share > 0) else {
+            return Err(self.refuse(Reason::BadSize { bytes }));
+        };
+        let need_bytes = share + LABEL_BYTES;
+        for claim in claims.iter().filter(|claim| claim.kind() == MemberKind::Block) {
+            let have_bytes = claim.bytes();
+            if have_bytes < need_bytes {
+                return Err(VolumeError::at(
+                    claim.path(),
+                    Reason::TooSmall { have_bytes, need_bytes },
+                ));
+            }
+        }
+        Ok(share)
+    }
+
+    /// What every member can give, in whole stripes.
+    fn smallest(&self, claims: &[Claim]) -> Result<u64, VolumeError> {
+        let mut least = u64::MAX;
+        for claim in claims {
+            let refuse = |reason| Err(VolumeError::at(claim.path(), reason));
+            let have_bytes = claim.bytes();
+            if have_bytes == 0 && claim.kind() == MemberKind::File {
+                return refuse(Reason::NoSize);
+            }
+            let stripes = have_bytes.saturating_sub(LABEL_BYTES) / self.stripe_bytes;
+            if stripes == 0 {
+                let need_bytes = LABEL_BYTES + self.stripe_bytes;
+                return refuse(Reason::TooSmall { have_bytes, need_bytes });
+            }
+            least = least.min(stripes * self.stripe_bytes);
+        }
+        Ok(least)
+    }
+
+    fn write_once(
+        &self,
+        claims: &[Claim],
+        shape: Shape,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), VolumeError> {
+        let wanted = |claim: &&Claim| match self.fill {
+            Fill::Everything => true,
+            Fill::Files => claim.kind() == MemberKind::File,
+            Fill::Nothing => false,
+        };
+        let written: Vec<&Claim> = claims.iter().filter(wanted).collect();
+        let jobs: Vec<Job<'_>> = written
+            .iter()
+            .map(|&claim| Job {
+                fd: std::os::fd::AsFd::as_fd(claim),
+                range: LABEL_BYTES..shape.file_bytes(),
+                seed: Uuid::new_v4().as_u64_pair().0,
+            })
+            .collect();
+        fill(&jobs, progress).map_err(|stopped| match stopped {
+            Stopped::ByCaller => self.refuse(Reason::Interrupted),
+            Stopped::Failed(index, errno) => written[index].failed("writing it", errno),
+        })
+    }
+
+    fn labels(&self, claims: &[Claim], shape: Shape) -> Result<Vec<Label>, VolumeError> {
+        let volume_uuid = Uuid::new_v4();
+        let member_uuids: Vec<Uuid> = claims.iter().map(|_| Uuid::new_v4()).collect();
+        let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let created_unix_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        let count = claims.len();
+        let members =
+            u16::try_from(count).map_err(|_| self.refuse(Reason::MemberCount { count }))?;
+        let label = |(member_index, claim): (u16, &Claim)| Label {
+            volume_uuid,
+            volume_name: self.name.clone(),
+            member_index,
+            member_uuids: member_uuids.clone(),
+            logical_block: shape.logical_block,
+            data_offset: LABEL_BYTES,
+            stripe_bytes: self.stripe_bytes,
+            member_bytes: shape.member_bytes,
+            device_bytes: claim.bytes(),
+            created_unix_ns,
+        };
+        Ok((0..members).zip(claims).map(label).collect())
+    }
+}
+
+fn check_overwrite(
+    claim: &Claim,
+    content: &Content,
+    overwrite: Overwrite,
+) -> Result<(), VolumeError> {
+    let reason = match content.clone() {
+        Content::Blank => return Ok(()),
+        Content::Ours(label) => Reason::Labelled { volume: label.volume_name.to_string() },
+        Content::OtherVersion { found } => Reason::OtherVersion { found },
+        _ if overwrite == Overwrite::Foreign => return Ok(()),
+        Content::Damaged(damage) => Reason::Damaged { damage },
+        Content::Foreign { signature } => Reason::Foreign { signature },
+        Content::Unknown { offset } => Reason::Unknown { offset },
+    };
+    Err(VolumeError::at(claim.path(), reason))
+}
+
+/// Counts what the files still need on each file system they lie on.
+fn check_space(claims: &[Claim], file_bytes: u64) -> Result<(), VolumeError> {
+    let mut needs: BTreeMap<u64, (u64, &Claim)> = BTreeMap::new();
+    for claim in claims.iter().filter(|claim| claim.kind() == MemberKind::File) {
+        let stat = fstat(claim).map_err(|errno| claim.failed("examining it", errno))?;
+        let allocated = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+        let need = needs.entry(stat.st_dev).or_insert((0, claim));
+        need.0 = need.0.saturating_add(file_bytes.saturating_sub(allocated));
+    }
+    for (need_bytes, claim) in needs.into_values() {
+        let found =
+            fstatvfs(claim).map_err(|errno| claim.failed("asking for free space", errno))?;
+        let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
+        if need_bytes > free_bytes {
+            return Err(VolumeError::at(claim.path(), Reason::NoSpace { free_bytes, need_bytes }));
+        }
+    }
+    Ok(())
+}
+
+/// Gives a file its blocks. Larger files keep what they have.
+fn allocate(claim: &mut Claim, file_bytes: u64, fill: Fill) -> Result<(), VolumeError> {
+    if claim.kind() == MemberKind::Block {
+        return Ok(());
+    }
+    let allocated = retry_on_intr(|| fallocate(&*claim, FallocateFlags::empty(), 0, file_bytes));
+    match allocated {
+        Ok(()) => {}
+        // The file is written from end to end anyway, which allocates as well.
+        Err(Errno::OPNOTSUPP) if fill != Fill::Nothing => {
+            ftruncate(&*claim, file_bytes.max(claim.bytes()))
+                .map_err(|errno| claim.failed("sizing it", errno))?;
+        }
+        Err(errno) => return Err(claim.failed("preallocating it", errno)),
+    }
+    claim.set_bytes(claim.bytes().max(file_bytes));
+    Ok(())
+}
+
+/// Zeros everything that a signature may stand in, so that no other tool finds its own again.
+fn erase(claim: &Claim) -> Result<(), VolumeError> {
+    let bytes = claim.bytes();
+    let failed = |errno| claim.failed("erasing what was there", errno);
+    let head = bytes.min(HEAD_BYTES as u64);
+    let tail_at = (bytes.saturating_sub(TAIL_BYTES as u64) & !4095).max(head);
+    for range in [0..head, tail_at..bytes] {
+        let length = usize::try_from(range.end - range.start).unwrap_or(0);
+        write_at(claim, &AlignedBytes::zeroed(length), range.start).map_err(failed)?;
+    }
+    fsync(claim).map_err(failed)
+}
+
+/// Writes a label, makes it durable, and reads it back.
+fn write_label(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
+    let failed = |errno| claim.failed("writing its label", errno);
+    write_at(claim, &AlignedBytes::copy_of(&label.encode()), 0).map_err(failed)?;
+    fsync(claim).map_err(failed)?;
+    match claim.content()? {
+        Content::Ours(found) if found == *label => Ok(()),
+        // What was written and synced does not come back.
+        _ => Err(failed(Errno::IO)),
+    }
+}

@@ -1,0 +1,59 @@
+//! Looking at members without claiming them.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
+use serde::Serialize;
+
+use crate::claim::{MemberKind, classify, read_content};
+use crate::content::Content;
+use crate::error::{Reason, VolumeError};
+use crate::holder::Holder;
+use crate::kernel::{Identity, Kernel};
+
+/// What a path holds, and who uses it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// The path that was looked at.
+    pub path: PathBuf,
+    /// Block device or file.
+    pub kind: MemberKind,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// What its label area says.
+    pub content: Content,
+    /// Partitions of a whole disk, by kernel name.
+    pub partitions: Vec<String>,
+    /// Who uses it now.
+    pub holders: Vec<Holder>,
+}
+
+/// Reads a device or file without claiming it, so also one in use. What is read may be changing.
+///
+/// # Errors
+/// `VolumeError` when it cannot be opened for reading, or is neither device nor file.
+pub fn inspect(path: &Path) -> Result<Inspection, VolumeError> {
+    let kernel = Kernel::default();
+    let refuse = |reason| VolumeError::at(path, reason);
+    let identity = classify(path).map_err(refuse)?;
+    // Before our own descriptor shows up among the users.
+    let holders = kernel.holders(identity, path);
+    let (kind, partitions) = match identity {
+        Identity::Block { device } => (MemberKind::Block, kernel.partitions(device)),
+        Identity::File { .. } => (MemberKind::File, Vec::new()),
+    };
+    // NONBLOCK: a drive without a medium must not keep us.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = open(path, flags, Mode::empty()).map_err(|errno| refuse(Reason::Open { errno }))?;
+    let failed = |step| move |errno| VolumeError::at(path, Reason::Io { step, errno });
+    let bytes = seek(&fd, SeekFrom::End(0)).map_err(failed("finding its size"))?;
+    let content = read_content(&fd, bytes).map_err(failed("reading its label"))?;
+    let partitions = partitions.into_iter().map(|part| part.name).collect();
+    Ok(Inspection { path: path.to_owned(), kind, bytes, content, partitions, holders })
+}
+
+/// The nodes of all block devices and partitions of this host that have a size.
+#[must_use]
+pub fn block_devices() -> Vec<PathBuf> {
+    Kernel::default().block_nodes()
+}

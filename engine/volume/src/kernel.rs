@@ -1,0 +1,392 @@
+//! What the kernel tells about block devices and locks, from sysfs and procfs.
+//!
+//! The two roots are injected, so that md arrays and device-mapper stacks can be tested on a
+//! machine that has none. Files that are missing or odd mean "nothing known", never an error: the
+//! exclusive open decides, this only finds words for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, major, makedev, minor, stat};
+
+use crate::holder::Holder;
+
+/// sysfs and procfs.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    sys: PathBuf,
+    proc: PathBuf,
+}
+
+/// A device number, or a file's device and inode: what two paths to one thing share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Identity {
+    Block { device: u64 },
+    File { device: u64, inode: u64 },
+}
+
+/// A block device or partition with its kernel name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) device: u64,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self { sys: "/sys".into(), proc: "/proc".into() }
+    }
+}
+
+impl Kernel {
+    #[cfg(test)]
+    pub(crate) fn fake(sys: PathBuf, proc: PathBuf) -> Self {
+        Self { sys, proc }
+    }
+
+    /// Who has it. The more telling users come first; processes only where nobody else is found,
+    /// because every mount helper and udev worker shows up there for a moment.
+    pub(crate) fn holders(&self, identity: Identity, path: &Path) -> Vec<Holder> {
+        let mut found = self.swaps(identity);
+        match identity {
+            Identity::Block { device } => {
+                for part in self.with_partitions(device) {
+                    found.extend(self.mounts(&part));
+                    found.extend(self.stacked(&part));
+                }
+                if found.is_empty() {
+                    found = self.openers(device);
+                }
+            }
+            Identity::File { device, inode } => {
+                found.extend(self.loops(path));
+                found.extend(self.lockers(device, inode));
+            }
+        }
+        found
+    }
+
+    /// Uses of a file that no lock shows: swap, and loop devices made of it.
+    pub(crate) fn silent_holders(&self, identity: Identity, path: &Path) -> Vec<Holder> {
+        let mut found = self.swaps(identity);
+        found.extend(self.loops(path));
+        found
+    }
+
+    /// The partitions of a whole disk.
+    pub(crate) fn partitions(&self, device: u64) -> Vec<Named> {
+        let directory = self.block_directory(device);
+        let mut found: Vec<Named> = entries(&directory)
+            .into_iter()
+            .filter(|name| directory.join(name).join("partition").exists())
+            .filter_map(|name| {
+                let device = parse_device(&text(&directory.join(&name).join("dev"))?)?;
+                Some(Named { name, device })
+            })
+            .collect();
+        found.sort_by_key(|part| part.device);
+        found
+    }
+
+    /// Whether the kernel refuses writes to the device.
+    pub(crate) fn is_read_only(&self, device: u64) -> bool {
+        text(&self.block_directory(device).join("ro")).is_some_and(|text| text == "1")
+    }
+
+    /// A number out of the queue directory; that of the whole disk for a partition.
+    pub(crate) fn queue_number(&self, device: u64, name: &str) -> Option<u32> {
+        let directory = self.block_directory(device);
+        let own = text(&directory.join("queue").join(name));
+        let disk = || text(&directory.join("..").join("queue").join(name));
+        own.or_else(disk)?.parse().ok()
+    }
+
+    /// Every block device with a size, partitions counted in: its node under `/dev`.
+    pub(crate) fn block_nodes(&self) -> Vec<PathBuf> {
+        let class = self.sys.join("class/block");
+        let mut names: Vec<String> = entries(&class)
+            .into_iter()
+            .filter(|name| text(&class.join(name).join("size")).is_some_and(|size| size != "0"))
+            .collect();
+        names.sort();
+        // sysfs writes `!` where the node's name has a slash (cciss!c0d0).
+        names.into_iter().map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect()
+    }
+
+    fn block_directory(&self, device: u64) -> PathBuf {
+        let link = self.sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
+        fs::canonicalize(&link).unwrap_or(link)
+    }
+
+    fn with_partitions(&self, device: u64) -> Vec<Named> {
+        let directory = self.block_directory(device);
+        let name = directory.file_name().map(|name| name.to_string_lossy().into_owned());
+        let mut all = vec![Named { name: name.unwrap_or_default(), device }];
+        all.extend(self.partitions(device));
+        // A partition cannot be had while its disk is held as a whole.
+        if directory.join("partition").exists()
+            && let Some(disk) = directory.parent()
+            && let Some(device) = text(&disk.join("dev")).as_deref().and_then(parse_device)
+        {
+            let name = disk.file_name().map(|name| name.to_string_lossy().into_owned());
+            all.push(Named { name: name.unwrap_or_default(), device });
+        }
+        all
+    }
+
+    fn mounts(&self, part: &Named) -> Vec<Holder> {
+        let table = text(&self.proc.join("self/mountinfo")).unwrap_or_default();
+        table.lines().filter_map(|line| mount_of(line, part)).collect()
+    }
+
+    fn stacked(&self, part: &Named) -> Vec<Holder> {
+        let holders = self.block_directory(part.device).join("holders");
+        let upper = |name: String| {
+            let mapped = text(&self.sys.join("class/block").join(&name).join("dm/name"));
+            let upper = mapped.map_or(name.clone(), |mapped| format!("{name} ({mapped})"));
+            Holder::Stacked { device: part.name.clone(), upper }
+        };
+        entries(&holders).into_iter().map(upper).collect()
+    }
+
+    fn swaps(&self, identity: Identity) -> Vec<Holder> {
+        let table = text(&self.proc.join("swaps")).unwrap_or_default();
+        let paths = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+        paths
+            .map(unescape)
+            .filter(|path| match identity_of(Path::new(path)) {
+                Some(Identity::Block { device }) => match identity {
+                    Identity::Block { device: wanted } => {
+                        self.with_partitions(wanted).iter().any(|part| part.device == device)
+                    }
+                    Identity::File { .. } => false,
+                },
+                other => other == Some(identity),
+            })
+            .map(|device| Holder::Swap { device })
+            .collect()
+    }
+
+    fn loops(&self, path: &Path) -> Vec<Holder> {
+        let Ok(wanted) = fs::canonicalize(path) else { return Vec::new() };
+        let class = self.sys.join("class/block");
+        entries(&class)
+            .into_iter()
+            .filter(|name| {
+                let backing = text(&class.join(name).join("loop/backing_file"));
+                backing.is_some_and(|backing| Path::new(&backing) == wanted)
+            })
+            .map(|device| Holder::Loop { device })
+            .collect()
+    }
+
+    /// Who holds a lock on the file, from `/proc/locks`:
+    /// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:131 0 EOF`.
+    fn lockers(&self, device: u64, inode: u64) -> Vec<Holder> {
+        let table = text(&self.proc.join("locks")).unwrap_or_default();
+        let wanted = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+        let anywhere = format!(":{inode}");
+        let owners = |matches: &dyn Fn(&str) -> bool| -> Vec<u32> {
+            let mut pids: Vec<u32> = table
+                .lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>())
+                .filter(|words| words.len() == 8 && matches(words[5]))
+                .filter_map(|words| words[4].parse().ok())
+                .filter(|&pid| pid != 0)
+                .collect();
+            pids.sort_unstable();
+            pids.dedup();
+            pids
+        };
+        let mut pids = owners(&|id| id == wanted);
+        if pids.is_empty() {
+            // btrfs and overlay number their files on another device than they lock them on.
+            pids = owners(&|id| id.ends_with(&anywhere));
+        }
+        pids.into_iter().map(|pid| self.process(pid)).collect()
+    }
+
+    /// Processes with the device open, as far as we may look.
+    fn openers(&self, device: u64) -> Vec<Holder> {
+        let pids = entries(&self.proc).into_iter().filter_map(|name| name.parse::<u32>().ok());
+        let mut found: Vec<u32> = pids.filter(|&pid| self.has_open(pid, device)).collect();
+        found.sort_unstable();
+        found.into_iter().map(|pid| self.process(pid)).collect()
+    }
+
+    fn has_open(&self, pid: u32, device: u64) -> bool {
+        let directory = self.proc.join(pid.to_string()).join("fd");
+        entries(&directory).into_iter().any(|fd| {
+            let link = directory.join(fd);
+            // The target's name is looked at first: a stat on a dead network mount would hang.
+            fs::read_link(&link).is_ok_and(|target| target.starts_with("/dev"))
+                && identity_of(&link) == Some(Identity::Block { device })
+        })
+    }
+
+    fn process(&self, pid: u32) -> Holder {
+        let command = text(&self.proc.join(pid.to_string()).join("comm"));
+        Holder::Process { pid, command: command.unwrap_or_else(|| "unknown".into()) }
+    }
+}
+
+/// What a path leads to, symbolic links followed; None for anything but files and block devices.
+pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
+    let stat = stat(path).ok()?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => Some(Identity::Block { device: stat.st_rdev }),
+        FileType::RegularFile => Some(Identity::File { device: stat.st_dev, inode: stat.st_ino }),
+        _ => None,
+    }
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the device number, or (btrfs
+/// has anonymous ones) the source.
+fn mount_of(line: &str, part: &Named) -> Option<Holder> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let separator = words.iter().position(|&word| word == "-")?;
+    let number = words.get(2).copied().and_then(parse_device);
+    let by_source = || {
+        let source = words.get(separator + 2).filter(|source| source.starts_with("/dev/"));
+        let source = source.map(|source| unescape(source));
+        source.and_then(|source| identity_of(Path::new(&source)))
+            == Some(Identity::Block { device: part.device })
+    };
+    if number != Some(part.device) && !by_source() {
+        return None;
+    }
+    let mount_point = unescape(words.get(4)?);
+    Some(Holder::Mount { device: part.name.clone(), mount_point })
+}
+
+/// The kernel writes blanks, tabs, newlines and backslashes in paths as `\040` and so on.
+fn unescape(word: &str) -> String {
+    let mut plain = word.to_owned();
+    for (code, sign) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        plain = plain.replace(code, sign);
+    }
+    plain
+}
+
+fn parse_device(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+fn entries(directory: &Path) -> Vec<String> {
+    let Ok(listing) = fs::read_dir(directory) else { return Vec::new() };
+    let names = listing.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use rustix::fs::makedev;
+
+    use super::{Identity, Kernel, Named};
+    use crate::holder::Holder;
+
+    /// A disk 259:0 `nvme0n1` with partitions 1 and 2; partition 2 is in `dm-0` (vg-lv) and `md0`.
+    fn machine() -> (tempfile::TempDir, Kernel) {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let link = |from: &str, to: &str| {
+            let from = root.path().join(from);
+            fs::create_dir_all(from.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(root.path().join(to), from).unwrap();
+        };
+        let disk = "sys/devices/nvme0n1";
+        put(&format!("{disk}/dev"), "259:0\n");
+        put(&format!("{disk}/ro"), "1\n");
+        put(&format!("{disk}/size"), "100\n");
+        put(&format!("{disk}/queue/logical_block_size"), "4096\n");
+        for (part, number) in [("nvme0n1p1", 1), ("nvme0n1p2", 2)] {
+            put(&format!("{disk}/{part}/partition"), &format!("{number}\n"));
+            put(&format!("{disk}/{part}/dev"), &format!("259:{number}\n"));
+            put(&format!("{disk}/{part}/size"), "0\n");
+            link(&format!("sys/dev/block/259:{number}"), &format!("{disk}/{part}"));
+            link(&format!("sys/class/block/{part}"), &format!("{disk}/{part}"));
+        }
+        link("sys/dev/block/259:0", disk);
+        link("sys/class/block/nvme0n1", disk);
+        put(&format!("{disk}/nvme0n1p2/holders/dm-0"), "");
+        put(&format!("{disk}/nvme0n1p2/holders/md0"), "");
+        put("sys/class/block/dm-0/dm/name", "vg-lv\n");
+        put("proc/swaps", "Filename Type Size Used Priority\n");
+        put(
+            "proc/self/mountinfo",
+            "22 1 259:1 / /mnt/with\\040blank rw shared:1 - ext4 /dev/nvme0n1p1 rw\n\
+             23 1 0:40 / /other rw - tmpfs tmpfs rw\nnonsense\n",
+        );
+        let kernel = Kernel::fake(root.path().join("sys"), root.path().join("proc"));
+        (root, kernel)
+    }
+
+    #[test]
+    fn names_mounts_and_stacks_of_partitions() {
+        let (_root, kernel) = machine();
+        let disk = Identity::Block { device: makedev(259, 0) };
+        let found = kernel.holders(disk, Path::new("/dev/nvme0n1"));
+        let said: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "nvme0n1p1 is mounted at /mnt/with blank",
+                "nvme0n1p2 is part of dm-0 (vg-lv)",
+                "nvme0n1p2 is part of md0",
+            ]
+        );
+        let remedies: Vec<String> = found.iter().map(Holder::remedy).collect();
+        assert!(remedies[1].contains("vgchange") && remedies[2].contains("mdadm --stop"));
+    }
+
+    #[test]
+    fn reads_what_a_disk_is() {
+        let (_root, kernel) = machine();
+        let disk = makedev(259, 0);
+        let parts = [("nvme0n1p1", 1), ("nvme0n1p2", 2)]
+            .map(|(name, number)| Named { name: name.into(), device: makedev(259, number) });
+        assert_eq!(kernel.partitions(disk), parts);
+        assert!(kernel.is_read_only(disk));
+        assert!(!kernel.is_read_only(makedev(259, 1)));
+        assert_eq!(kernel.queue_number(disk, "logical_block_size"), Some(4096));
+        assert_eq!(kernel.queue_number(makedev(259, 1), "logical_block_size"), Some(4096));
+        // Without a size there is nothing behind the node.
+        assert_eq!(kernel.block_nodes(), [Path::new("/dev/nvme0n1")]);
+    }
+
+    #[test]
+    fn finds_the_process_behind_a_lock() {
+        let (root, kernel) = machine();
+        let proc = root.path().join("proc");
+        fs::write(
+            proc.join("locks"),
+            "1: FLOCK  ADVISORY  WRITE 77 fe:00:131 0 EOF\n\
+             1: -> FLOCK  ADVISORY  WRITE 78 fe:00:131 0 EOF\n\
+             2: POSIX  ADVISORY  WRITE 79 fe:00:132 0 EOF\n",
+        )
+        .unwrap();
+        fs::create_dir_all(proc.join("77")).unwrap();
+        fs::write(proc.join("77/comm"), "kvrail\n").unwrap();
+        let holder = Holder::Process { pid: 77, command: "kvrail".into() };
+        for device in [makedev(0xfe, 0), makedev(0, 99)] {
+            let file = Identity::File { device, inode: 131 };
+            assert_eq!(kernel.holders(file, Path::new("/nowhere")), std::slice::from_ref(&holder));
+        }
+        let other = Identity::File { device: makedev(0xfe, 0), inode: 31 };
+        assert_eq!(kernel.holders(other, Path::new("/nowhere")), []);
+    }
+}
