@@ -223,7 +223,7 @@ impl Server {
             sidecar: self.config.identity.version.clone(),
             epoch: self.config.identity.epoch.0,
             session: id,
-            pollers: pollers.map(|poller| PollerInfo { cpu: poller.cpu.map(narrow) }).collect(),
+            pollers: pollers.map(|poller| PollerInfo { cpu: poller.cpu }).collect(),
             spin: self.config.spin,
             volumes: self.volumes.clone(),
             limits: LimitsInfo {

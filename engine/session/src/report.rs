@@ -90,7 +90,7 @@ impl Server {
         let lanes: usize = self.sessions.values().map(|session| session.queues.len()).sum();
         PollerReport {
             index: handle.index.0,
-            cpu: handle.cpu.map(narrow),
+            cpu: handle.cpu,
             heartbeat_age_ns: MonotonicClock.now_ns().saturating_sub(beat_ns),
             ticks: stats.ticks.get(),
             busy_share: self.busy.pollers[poller].share,
