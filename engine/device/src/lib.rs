@@ -8,6 +8,7 @@ mod contract;
 mod error;
 mod null;
 mod queue;
+mod sim;
 mod slots;
 mod split;
 mod system;
@@ -22,6 +23,7 @@ pub use contract::{
 };
 pub use error::DeviceError;
 pub use null::{NullDevice, NullOptions};
+pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
 pub use target::open_path;
 pub use uring::{

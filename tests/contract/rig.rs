@@ -1,0 +1,212 @@
+//! Drives one device and keeps the accounts: every tag comes back once, OK means every byte.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvrail_device::{BufferIndex, Device, Durability, Event, Events, Finished, Operation, Wait};
+use kvrail_memory::{HeapBlock, Pinned, load, store};
+use kvrail_ring::{Opcode, Status};
+
+/// Nothing on a healthy machine takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether a device gives back what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    /// It stores them.
+    Kept,
+    /// It only pretends to; data are not compared.
+    Ignored,
+}
+
+/// A device under test, with what must outlive it.
+pub struct Subject<D> {
+    pub device: D,
+    pub bytes: Bytes,
+    /// Temporary files, loop devices: dropped after the device.
+    pub keep: Box<dyn std::any::Any>,
+}
+
+/// A device with one attached region, and the accounts.
+pub struct Rig<D: Device> {
+    pub device: D,
+    pub region: Arc<dyn Pinned>,
+    bytes: Bytes,
+    lengths: HashMap<u64, u32>,
+    next_tag: u64,
+    pub finished: Vec<Finished>,
+    pub detached: Vec<BufferIndex>,
+    _keep: Box<dyn std::any::Any>,
+}
+
+/// Where the rig's region is attached.
+pub const AT: BufferIndex = BufferIndex(0);
+
+impl<D: Device> Rig<D> {
+    /// Attaches a region of that size.
+    pub fn new(subject: Subject<D>, region_bytes: usize) -> Self {
+        let Subject { mut device, bytes, keep } = subject;
+        let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(region_bytes));
+        device.attach(AT, Arc::clone(&region)).expect("a fresh device takes a region");
+        let (lengths, finished, detached) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { device, region, bytes, lengths, next_tag: 1, finished, detached, _keep: keep }
+    }
+
+    /// An operation with a fresh tag.
+    pub fn operation(
+        &mut self,
+        opcode: Opcode,
+        offset: u64,
+        length: usize,
+        buffer_offset: usize,
+    ) -> Operation {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        Operation {
+            tag,
+            opcode,
+            durability: Durability::Visible,
+            offset,
+            length: u32::try_from(length).expect("lengths are u32"),
+            buffer: AT,
+            buffer_offset: buffer_offset as u64,
+        }
+    }
+
+    /// Prepares; says whether the device took it. What it does not take it gives back unchanged.
+    pub fn offer(&mut self, operation: Operation) -> bool {
+        let before = self.device.in_flight();
+        match self.device.prepare(operation) {
+            Ok(()) => {
+                assert_eq!(self.device.in_flight(), before + 1);
+                assert_eq!(self.lengths.insert(operation.tag, operation.length), None);
+                true
+            }
+            Err(back) => {
+                assert_eq!(back, operation, "given back changed");
+                assert_eq!(self.device.in_flight(), before);
+                false
+            }
+        }
+    }
+
+    /// One `reap`, entered into the accounts.
+    pub fn reap(&mut self) {
+        let mut events = Events::new();
+        self.device.reap(&mut events);
+        for event in events {
+            match event {
+                Event::Detached(at) => self.detached.push(at),
+                Event::Finished(finished) => {
+                    let length = self.lengths.remove(&finished.tag);
+                    let length = length.expect("invariant 1: finished twice or never prepared");
+                    if finished.status == Status::Ok {
+                        assert_eq!(finished.bytes, length, "invariant 3: OK means every byte");
+                    } else {
+                        assert!(finished.bytes <= length);
+                    }
+                    self.finished.push(finished);
+                }
+            }
+        }
+        let open = u32::try_from(self.lengths.len()).expect("few");
+        assert_eq!(self.device.in_flight(), open, "in_flight disagrees with the accounts");
+    }
+
+    /// Reaps until the condition holds.
+    pub fn reap_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(Instant::now() < deadline, "waited too long: {what} ({:?})", self.device);
+            self.reap();
+            std::thread::yield_now();
+        }
+    }
+
+    /// Does all operations, as many at once as the device takes; how each ended, in their order.
+    pub fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
+        let already = self.finished.len();
+        let mut waiting = operations.iter().copied().peekable();
+        let deadline = Instant::now() + PATIENCE;
+        while self.finished.len() - already < operations.len() {
+            while waiting.next_if(|operation| self.offer(*operation)).is_some() {}
+            self.device.submit();
+            self.reap();
+            assert!(Instant::now() < deadline, "waited too long for {operations:?}");
+        }
+        let ended: HashMap<u64, Finished> =
+            self.finished.drain(already..).map(|finished| (finished.tag, finished)).collect();
+        operations.iter().map(|operation| ended[&operation.tag]).collect()
+    }
+
+    /// Does one operation that must succeed.
+    pub fn must(&mut self, operation: Operation) {
+        let finished = self.run(&[operation])[0];
+        assert_eq!(finished.status, Status::Ok, "{operation:?} ended with {finished:?}");
+    }
+
+    /// Writes the pattern of (device offset, version) into the region.
+    pub fn fill(&self, buffer_offset: usize, offset: u64, length: usize, version: u64) {
+        store(&*self.region, buffer_offset, &pattern(offset, length, version));
+    }
+
+    /// Whether the region holds that pattern. Always, for devices that keep nothing.
+    pub fn holds(&self, buffer_offset: usize, offset: u64, length: usize, version: u64) -> bool {
+        if self.bytes == Bytes::Ignored {
+            return true;
+        }
+        let mut seen = vec![0; length];
+        load(&*self.region, buffer_offset, &mut seen);
+        seen == pattern(offset, length, version)
+    }
+
+    /// Overwrites a part of the region, so that a read that moves nothing shows.
+    pub fn wipe(&self, buffer_offset: usize, length: usize) {
+        store(&*self.region, buffer_offset, &vec![0xee; length]);
+    }
+
+    /// Writes a pattern, wipes the buffer, reads it back, compares.
+    pub fn round_trip(&mut self, offset: u64, length: usize, buffer_offset: usize, version: u64) {
+        self.fill(buffer_offset, offset, length, version);
+        let write = self.operation(Opcode::Write, offset, length, buffer_offset);
+        self.must(write);
+        self.wipe(buffer_offset, length);
+        let read = self.operation(Opcode::Read, offset, length, buffer_offset);
+        self.must(read);
+        assert!(self.holds(buffer_offset, offset, length, version), "{length} bytes at {offset}");
+    }
+
+    /// Sleeps as the device says until there may be something to reap.
+    pub fn sleep(&self) {
+        match self.device.wait() {
+            Wait::Poll => std::thread::yield_now(),
+            Wait::Readable(fd) => {
+                let mut polled = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+                let timeout = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };
+                let ready = rustix::event::poll(&mut polled, Some(&timeout));
+                assert_eq!(ready, Ok(1), "nothing to wake for within 10 s");
+            }
+        }
+    }
+}
+
+/// Bytes that tell where they belong and which write they came from.
+fn pattern(offset: u64, length: usize, version: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 8);
+    let mut at = offset;
+    while bytes.len() < length {
+        let word = (at ^ version.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        bytes.extend_from_slice(&word.to_le_bytes());
+        at += 8;
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+impl<D: Device> Debug for Rig<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rig").field("device", &self.device).finish_non_exhaustive()
+    }
+}

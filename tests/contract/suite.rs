@@ -1,0 +1,283 @@
+//! The contract as cases. Each takes a fresh device.
+
+use std::sync::Arc;
+
+use kvrail_device::{BUFFERS_MAX, BufferIndex, Device, Durability};
+use kvrail_memory::{HeapBlock, Pinned};
+use kvrail_ring::{Opcode, Status};
+
+use crate::rig::{AT, Rig, Subject};
+
+/// A KV block of DeepSeek-V3: a multiple of 512 bytes and not of 4 KiB.
+const KV_BLOCK: usize = 1_124_352;
+
+const MIB: usize = 1 << 20;
+
+/// Declares every case of the suite for one factory `fn() -> Option<Subject<_>>`; the factory says
+/// why when it returns `None`.
+macro_rules! conformance {
+    ($factory:path) => {
+        conformance!(@cases $factory:
+            sizes_round_trip, offsets_round_trip, beyond_transfer_max, beyond_depth,
+            mixed_load_is_accounted_for, flush_discard_durable_nop, detach_waits_for_the_last_use,
+            attach_and_detach_mistakes, dropped_in_flight, sleeping_wakes_up,
+            survives_a_large_region,
+        );
+    };
+    (@cases $factory:path: $($case:ident,)*) => {
+        $(#[test]
+        fn $case() {
+            if let Some(subject) = $factory() {
+                $crate::suite::$case(subject);
+            }
+        })*
+    };
+}
+
+pub fn sizes_round_trip<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, 8 * MIB);
+    let block = rig.device.description().logical_block as usize;
+    for (version, length) in (1..).zip([512, 4096, KV_BLOCK, 4 * MIB]) {
+        let length = length.next_multiple_of(block);
+        rig.round_trip(0, length, 0, version);
+        rig.round_trip(9 * MIB as u64, length, 4096, version + 100);
+    }
+}
+
+pub fn offsets_round_trip<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, 4 * MIB);
+    let block = rig.device.description().logical_block as usize;
+    for (version, nth) in (1..).zip([1, 3, 7, 2195, 4393]) {
+        let offset = (nth * block) as u64;
+        rig.round_trip(offset, block, block * 5, version);
+        rig.round_trip(offset, (KV_BLOCK).next_multiple_of(block), block, version + 50);
+    }
+}
+
+pub fn beyond_transfer_max<D: Device>(subject: Subject<D>) {
+    let description = subject.device.description();
+    let block = description.logical_block as usize;
+    let most = description.transfer_bytes_max as usize;
+    let room = usize::try_from(description.capacity_bytes / 2).expect("small");
+    let length = (2 * most + 3 * block).min(room - room % block).min(24 * MIB);
+    let mut rig = Rig::new(subject, length + 2 * block);
+    rig.round_trip(block as u64, length, block, 1);
+    // Two such at once, and small ones that must not get lost between.
+    rig.fill(0, 0, length, 2);
+    let mut operations = Vec::new();
+    for nth in 0..8 {
+        let length = if nth % 4 == 0 { length } else { block };
+        operations.push(rig.operation(Opcode::Write, 0, length, 0));
+    }
+    let ended = rig.run(&operations);
+    assert!(ended.iter().all(|finished| finished.status == Status::Ok), "{ended:?}");
+    rig.wipe(0, length);
+    let read = rig.operation(Opcode::Read, 0, length, 0);
+    rig.must(read);
+    assert!(rig.holds(0, 0, length, 2));
+}
+
+pub fn beyond_depth<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, MIB);
+    let depth = rig.device.description().depth;
+    let mut taken = 0;
+    let refused = loop {
+        let read = rig.operation(Opcode::Read, 0, 4096, 0);
+        if !rig.offer(read) {
+            break read;
+        }
+        taken += 1;
+        assert!(taken <= depth, "takes more than its depth of {depth}");
+    };
+    assert_eq!(taken, depth);
+    rig.device.submit();
+    rig.reap_until("all that were taken", |rig| rig.device.in_flight() == 0);
+    assert!(rig.finished.iter().all(|finished| finished.status == Status::Ok));
+    rig.must(refused);
+}
+
+/// A few thousand operations of mixed kinds and sizes on disjoint places; then everything is read
+/// back. The rig checks that each tag comes back exactly once.
+pub fn mixed_load_is_accounted_for<D: Device>(subject: Subject<D>) {
+    const PLACES: usize = 64;
+    const PLACE: usize = 128 << 10;
+    let mut rig = Rig::new(subject, PLACES * PLACE);
+    let block = rig.device.description().logical_block as usize;
+    let mut lengths = [0; PLACES];
+    for round in 0..24 {
+        let mut operations = Vec::new();
+        for place in 0..PLACES {
+            let (offset, at) = ((place * PLACE) as u64, place * PLACE);
+            if (place + round) % 3 == 0 {
+                let blocks = 1 + (place * 31 + round * 17) % (PLACE / block);
+                lengths[place] = blocks * block;
+                rig.fill(at, offset, lengths[place], (place + 1) as u64);
+                operations.push(rig.operation(Opcode::Write, offset, lengths[place], at));
+            } else if (place + round) % 7 == 0 {
+                operations.push(rig.operation(Opcode::Flush, 0, 0, 0));
+            } else if lengths[place] > 0 {
+                operations.push(rig.operation(Opcode::Read, offset, lengths[place], at));
+            }
+        }
+        let ended = rig.run(&operations);
+        assert!(ended.iter().all(|finished| finished.status == Status::Ok), "{ended:?}");
+        for (place, length) in lengths.iter().enumerate().filter(|(_, length)| **length > 0) {
+            let at = place * PLACE;
+            assert!(rig.holds(at, at as u64, *length, (place + 1) as u64), "place {place}");
+        }
+    }
+}
+
+pub fn flush_discard_durable_nop<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, MIB);
+    rig.fill(0, 0, 65_536, 1);
+    let mut write = rig.operation(Opcode::Write, 0, 65_536, 0);
+    write.durability = Durability::Durable;
+    rig.must(write);
+    let flush = rig.operation(Opcode::Flush, 0, 0, 0);
+    rig.must(flush);
+    let nop = rig.operation(Opcode::Nop, 0, 0, 0);
+    rig.must(nop);
+    let discard = rig.operation(Opcode::Discard, 16_384, 16_384, 0);
+    let ended = rig.run(&[discard])[0];
+    assert!(matches!(ended.status, Status::Ok | Status::Unsupported), "{ended:?}");
+    rig.wipe(0, 65_536);
+    let read = rig.operation(Opcode::Read, 0, 65_536, 0);
+    rig.must(read);
+    assert!(rig.holds(0, 0, 16_384, 1) && rig.holds(32_768, 32_768, 32_768, 1));
+}
+
+pub fn detach_waits_for_the_last_use<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, MIB);
+    let at = BufferIndex(17);
+    for round in 0..4 {
+        let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(MIB));
+        rig.device.attach(at, Arc::clone(&region)).expect("free again");
+        assert!(rig.device.attach(at, Arc::clone(&region)).is_err(), "taken");
+        for nth in 0..32 {
+            let mut operation = rig.operation(Opcode::Read, 0, 64 << 10, 0);
+            operation.buffer = at;
+            assert!(rig.offer(operation), "operation {nth} of round {round}");
+            if nth == 15 {
+                rig.device.submit();
+            }
+        }
+        // Half of them submitted, half only prepared.
+        rig.device.detach(at).expect("attached");
+        assert!(rig.device.detach(at).is_err(), "detached twice");
+        let other = rig.operation(Opcode::Read, 0, 4096, 0);
+        assert!(rig.offer(other), "other regions go on");
+        rig.device.submit();
+        let mut left_at_detach = None;
+        while rig.detached.is_empty() {
+            rig.reap_until("detach", |rig| {
+                !rig.detached.is_empty() || rig.finished.len() == 33 * (round + 1)
+            });
+            if !rig.detached.is_empty() {
+                left_at_detach = Some(33 * (round + 1) - rig.finished.len());
+            } else {
+                rig.reap();
+            }
+        }
+        assert_eq!(rig.detached, [at]);
+        rig.detached.clear();
+        // At most the operation on the other region may still be under way.
+        assert!(left_at_detach.is_some_and(|left| left <= 1), "{left_at_detach:?}");
+        assert_eq!(Arc::strong_count(&region), 1, "the device has dropped the region");
+        rig.reap_until("the rest", |rig| rig.device.in_flight() == 0);
+        assert!(rig.finished.iter().all(|finished| finished.status == Status::Ok));
+    }
+}
+
+pub fn attach_and_detach_mistakes<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, MIB);
+    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
+    let error = rig.device.attach(AT, Arc::clone(&region)).unwrap_err().to_string();
+    assert!(error.contains("entry 0") && error.contains("taken"), "{error}");
+    assert!(rig.device.attach(BufferIndex(BUFFERS_MAX), Arc::clone(&region)).is_err());
+    assert!(rig.device.detach(BufferIndex(5)).is_err());
+    assert_eq!(Arc::strong_count(&region), 1, "a refused region is not kept");
+    // Idle regions leave without any operation.
+    let last = BufferIndex(BUFFERS_MAX - 1);
+    rig.device.attach(last, Arc::clone(&region)).expect("the last entry is one");
+    rig.device.detach(last).expect("attached");
+    rig.reap_until("an idle detach", |rig| !rig.detached.is_empty());
+    assert_eq!((rig.detached.as_slice(), Arc::strong_count(&region)), (&[last][..], 1));
+}
+
+pub fn dropped_in_flight<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, 4 * MIB);
+    let region = Arc::clone(&rig.region);
+    for nth in 0..32 {
+        let read = rig.operation(Opcode::Read, nth * 65_536, 65_536, 0);
+        assert!(rig.offer(read));
+        if nth == 20 {
+            rig.device.submit();
+        }
+    }
+    drop(rig);
+    assert_eq!(Arc::strong_count(&region), 1, "a drained device keeps nothing");
+}
+
+/// The descriptor that `wait` names becomes readable for completions, including those of a region
+/// being detached.
+pub fn sleeping_wakes_up<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, MIB);
+    for nth in 0..64 {
+        let opcode = if nth % 5 == 0 { Opcode::Flush } else { Opcode::Read };
+        let length = if opcode == Opcode::Read { 4096 } else { 0 };
+        let operation = rig.operation(opcode, nth * 4096, length, 0);
+        assert!(rig.offer(operation));
+        rig.device.submit();
+        while rig.device.in_flight() > 0 {
+            rig.sleep();
+            rig.reap();
+        }
+    }
+    assert_eq!(rig.finished.len(), 64);
+    rig.device.detach(AT).expect("attached");
+    while rig.detached.is_empty() {
+        rig.sleep();
+        rig.reap();
+    }
+}
+
+/// A region larger than one table entry: addressed on both sides of the border and across it.
+pub fn survives_a_large_region<D: Device>(subject: Subject<D>) {
+    const GIB: usize = 1 << 30;
+    let available = std::fs::read_to_string("/proc/meminfo").expect("procfs is mounted");
+    let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib: u64 = available
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|number| number.parse().ok())
+        .expect("MemAvailable is a number");
+    if kib < 4 << 20 {
+        println!("skipped: MemAvailable is {kib} KiB, less than 4 GiB");
+        return;
+    }
+    let mut rig = Rig::new(subject, MIB);
+    let at = BufferIndex(8);
+    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(GIB + 4 * MIB));
+    rig.device.attach(at, Arc::clone(&region)).expect("two entries are free");
+    let small: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
+    assert!(rig.device.attach(BufferIndex(9), small).is_err(), "the second entry is taken too");
+    let first = std::mem::replace(&mut rig.region, Arc::clone(&region));
+    let length = 2 * MIB;
+    for (version, buffer_offset) in (1..).zip([GIB - 2 * MIB, GIB - 512 * 1024, GIB, GIB - 512]) {
+        for opcode in [Opcode::Write, Opcode::Read] {
+            if opcode == Opcode::Write {
+                rig.fill(buffer_offset, 0, length, version);
+            } else {
+                rig.wipe(buffer_offset, length);
+            }
+            let mut operation = rig.operation(opcode, 0, length, buffer_offset);
+            operation.buffer = at;
+            rig.must(operation);
+        }
+        assert!(rig.holds(buffer_offset, 0, length, version), "buffer offset {buffer_offset}");
+    }
+    rig.region = first;
+    rig.device.detach(at).expect("attached");
+    rig.reap_until("a detach of two entries", |rig| rig.detached == [at]);
+    assert_eq!(Arc::strong_count(&region), 1);
+}
