@@ -1,1 +1,42 @@
-fn main() {}
+//! `kvrail`: the sidecar and everything an operator does with it, in one binary.
+//!
+//! Owns the command line, the configuration and the wiring of the rooms. Holds no data path: what
+//! moves blocks lies in the rooms below.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod command;
+mod config;
+mod context;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::Format;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_usage(&error),
+    };
+    let context = Context::new(cli.globals);
+    match command::run(cli.command, &context) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure, context.format),
+    }
+}
+
+fn report(failure: &Failure, format: Format) -> ExitCode {
+    // The reader of our standard output went away (`kvrail ... | head`): nothing is wrong.
+    if failure.is_closed_pipe() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{}", failure.text(format));
+    failure.exit().into()
+}

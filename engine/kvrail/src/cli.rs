@@ -1,0 +1,91 @@
+//! The command line as a whole; each command's own arguments stand beside its body.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::command;
+use crate::failure::EXIT_HELP;
+use crate::output::Format;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail bench                                       measure this machine, about a minute
+  kvrail volume create kv0 /data/kv0.img --size 64GiB
+  kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]'
+  kvrail status
+";
+
+/// User-space storage dataplane for LLM KV-cache blocks.
+#[derive(Debug, Parser)]
+#[command(name = "kvrail", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = format!("{EXAMPLES}\n{EXIT_HELP}"))]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Globals {
+    /// Configuration file [default: /etc/kvrail/kvrail.toml where it exists]
+    #[arg(long, global = true, value_name = "FILE", env = "KVRAIL_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key over file and environment; may be repeated
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Output for people or for programs
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the sidecar: serve the configured volumes to local clients
+    Serve(command::serve::ServeArgs),
+    /// Measure: embedded volume, sidecar and clients, verified, against bare io_uring
+    Bench(command::bench::BenchArgs),
+    /// Make, look at and remove volumes
+    #[command(subcommand)]
+    Volume(command::volume::VolumeCommand),
+    /// Show what a running sidecar is doing
+    Status(command::status::StatusArgs),
+    /// Check, show and explain the configuration
+    #[command(subcommand)]
+    Config(command::config::ConfigCommand),
+    /// Print a completion script for a shell
+    Completions(command::completions::CompletionsArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every command that does something shows how it is used.
+    #[test]
+    fn every_command_has_examples() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let mut below = command.get_subcommands().filter(|below| below.get_name() != "help");
+            if command.get_subcommands().next().is_none() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Examples:"), "{path} has no examples");
+            }
+            below.by_ref().for_each(|below| walk(below, &path));
+        }
+        walk(&Cli::command(), "");
+    }
+}

@@ -1,0 +1,31 @@
+//! `kvrail completions`: scripts for shells.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::print_text;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail completions bash > /etc/bash_completion.d/kvrail
+  kvrail completions zsh > \"${fpath[1]}/_kvrail\"
+  kvrail completions fish > ~/.config/fish/completions/kvrail.fish";
+
+/// Arguments of `kvrail completions`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Prints the script.
+pub(crate) fn run(args: CompletionsArgs, _: &Context) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "kvrail", &mut script);
+    print_text(&String::from_utf8_lossy(&script))
+}

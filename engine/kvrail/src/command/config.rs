@@ -1,0 +1,114 @@
+//! `kvrail config`: check, show, default.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::config::{Config, DEFAULT_FILE, Loaded, Origin};
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print_json, print_table, print_text, table};
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  kvrail config check
+  kvrail config check --config ./kvrail.toml
+  KVRAIL_DEVICE__MODE=iopoll kvrail config check --set limits.sessions=8";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  kvrail config show
+  kvrail config show --origin
+  kvrail config show --format json | jq .limits";
+
+const DEFAULT_EXAMPLES: &str = "\
+Examples:
+  kvrail config default > /etc/kvrail/kvrail.toml";
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Read all layers and check them; says nothing about devices
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check,
+    /// Print the configuration in force
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(ShowArgs),
+    /// Print the default configuration with every key explained
+    #[command(after_help = DEFAULT_EXAMPLES)]
+    Default,
+}
+
+/// Arguments of `kvrail config show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Tell for each key which layer set it
+    #[arg(long)]
+    origin: bool,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    ok: bool,
+    file: Option<String>,
+    volumes: usize,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    key: String,
+    value: toml::Value,
+    origin: Origin,
+}
+
+/// Runs `kvrail config`.
+pub(crate) fn run(command: ConfigCommand, context: &Context) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Check => check(context),
+        ConfigCommand::Show(args) => show(&args, context),
+        ConfigCommand::Default => default(context),
+    }
+}
+
+fn check(context: &Context) -> Result<(), Failure> {
+    let loaded = context.config()?;
+    let file = context.config_file().map(|path| path.display().to_string());
+    let volumes = loaded.config.volume.len();
+    if context.format == Format::Json {
+        return print_json(&Checked { ok: true, file, volumes });
+    }
+    let file = file.unwrap_or_else(|| "no file, defaults".into());
+    print_text(&format!("configuration ok ({file}): {volumes} volume(s)"))
+}
+
+fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
+    let loaded = context.config()?;
+    match (context.format, args.origin) {
+        (Format::Json, false) => print_json(&loaded.config),
+        (Format::Human, false) => print_text(&as_toml(&loaded.config)?),
+        (Format::Json, true) => print_json(&entries(&loaded)),
+        (Format::Human, true) => {
+            let mut table = table(&["KEY", "VALUE", "ORIGIN"]);
+            for entry in entries(&loaded) {
+                table.add_row([entry.key, entry.value.to_string(), entry.origin.to_string()]);
+            }
+            print_table(&table)
+        }
+    }
+}
+
+fn default(context: &Context) -> Result<(), Failure> {
+    match context.format {
+        Format::Human => print_text(DEFAULT_FILE),
+        Format::Json => print_json(&Config::default()),
+    }
+}
+
+fn entries(loaded: &Loaded) -> Vec<Entry> {
+    let entry = |(key, value, origin)| Entry { key, value, origin };
+    loaded.entries().into_iter().map(entry).collect()
+}
+
+fn as_toml(config: &Config) -> Result<String, Failure> {
+    toml::to_string(config)
+        .map_err(|error| Failure::new(Exit::Failed, format!("showing the configuration: {error}")))
+}

@@ -1,0 +1,27 @@
+//! One file per command: its arguments and its body.
+
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod serve;
+pub(crate) mod status;
+pub(crate) mod volume;
+
+use crate::cli::Command;
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// `Failure` carries the words, the remedy and the exit status.
+pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::run(args, context),
+        Command::Bench(args) => bench::run(args, context),
+        Command::Volume(command) => volume::run(command, context),
+        Command::Status(args) => status::run(args, context),
+        Command::Config(command) => config::run(command, context),
+        Command::Completions(args) => completions::run(args, context),
+    }
+}

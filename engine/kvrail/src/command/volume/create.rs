@@ -1,0 +1,175 @@
+//! `kvrail volume create`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvrail_device::DirectIo;
+use kvrail_volume::{Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::config::Size;
+use crate::context::{Context, Verbosity};
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, human_bytes, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail volume create kv0 /data/kv0.img --size 64GiB
+  kvrail volume create kv0 /dev/nvme1n1 /dev/nvme2n1 --stripe 1098KiB
+  kvrail volume create kv0 --force          members as configured, foreign data overwritten";
+
+/// Arguments of `kvrail volume create`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CreateArgs {
+    /// Name of the volume: 1 to 63 of A-Z a-z 0-9 . _ -
+    name: VolumeName,
+    /// Block devices and files [default: the members configured for NAME]
+    #[arg(value_name = "MEMBER")]
+    members: Vec<PathBuf>,
+    /// Usable size of the whole volume [default: all that its members have]
+    #[arg(long)]
+    size: Option<Size>,
+    /// Bytes on one member before the next one's turn; one KV block is a good choice
+    #[arg(long, default_value = "256KiB")]
+    stripe: Size,
+    /// What is written once from end to end, so that later writes allocate nothing
+    #[arg(long, value_enum, default_value_t)]
+    fill: FillArg,
+    /// How members are opened
+    #[arg(long, value_enum, default_value_t)]
+    direct: DirectArg,
+    /// Overwrite foreign data; never what is in use, never another kvrail volume
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum FillArg {
+    /// Files are written, devices only labelled
+    #[default]
+    Files,
+    /// Devices are written too
+    Everything,
+    /// Files are preallocated only: faster, and slower at the first write of each block
+    Nothing,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum DirectArg {
+    /// Members without O_DIRECT are refused
+    #[default]
+    Required,
+    /// O_DIRECT where there is any
+    Optional,
+    /// Through the page cache
+    Off,
+}
+
+#[derive(Serialize)]
+struct Made {
+    name: String,
+    uuid: String,
+    capacity_bytes: u64,
+    stripe_bytes: u64,
+    logical_block: u32,
+    members: Vec<String>,
+}
+
+/// Makes the volume.
+pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
+    let new = NewVolume {
+        name: args.name.clone(),
+        members: super::members(&args.name, &args.members, context)?,
+        capacity_bytes: args.size.map(Size::bytes),
+        stripe_bytes: args.stripe.bytes(),
+        fill: args.fill.into(),
+        overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
+        direct: args.direct.into(),
+    };
+    let stop = stop_flag()?;
+    let bar = bar(context);
+    let made = create(&new, &mut |progress: Progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+        // Relaxed: pairs with the store in the signal handler; one write later is soon enough.
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    bar.finish_and_clear();
+    report(&made?, context)
+}
+
+/// Set by the signals that end a command.
+fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
+            Failure::new(Exit::Failed, format!("catching signal {signal}: {error}"))
+        })?;
+    }
+    Ok(stop)
+}
+
+/// Draws on standard error, where that is a terminal.
+fn bar(context: &Context) -> ProgressBar {
+    let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
+    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let template = "writing {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
+                    {eta} left";
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(None, target).with_style(style)
+}
+
+fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
+    let geometry = volume.geometry;
+    let members = volume.members.iter().map(|member| member.path().display().to_string());
+    let made = Made {
+        name: volume.name.to_string(),
+        uuid: volume.uuid.to_string(),
+        capacity_bytes: geometry.capacity(),
+        stripe_bytes: geometry.stripe_bytes,
+        logical_block: geometry.logical_block,
+        members: members.collect(),
+    };
+    if context.format == Format::Json {
+        return print_json(&made);
+    }
+    print_text(&format!(
+        "made volume {} ({}): {} on {} member(s), stripe {}",
+        made.name,
+        made.uuid,
+        human_bytes(made.capacity_bytes),
+        made.members.len(),
+        Size::new(made.stripe_bytes),
+    ))
+}
+
+impl From<FillArg> for Fill {
+    fn from(fill: FillArg) -> Self {
+        match fill {
+            FillArg::Files => Self::Files,
+            FillArg::Everything => Self::Everything,
+            FillArg::Nothing => Self::Nothing,
+        }
+    }
+}
+
+impl From<DirectArg> for DirectIo {
+    fn from(direct: DirectArg) -> Self {
+        match direct {
+            DirectArg::Required => Self::Required,
+            DirectArg::Optional => Self::Optional,
+            DirectArg::Off => Self::Off,
+        }
+    }
+}

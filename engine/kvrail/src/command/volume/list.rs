@@ -1,0 +1,201 @@
+//! `kvrail volume list`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use clap::Args;
+use kvrail_volume::{Content, Inspection, block_devices, inspect};
+use serde::Serialize;
+
+use super::describe;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail volume list
+  kvrail volume list /data/*.img            also volumes on these files
+  kvrail volume list --format json";
+
+/// Arguments of `kvrail volume list`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ListArgs {
+    /// More devices or files to look at
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+/// A volume as its labels tell.
+#[derive(Debug, Serialize)]
+struct Found {
+    name: String,
+    uuid: String,
+    capacity_bytes: u64,
+    stripe_bytes: u64,
+    member_count: u16,
+    state: State,
+    members: Vec<FoundMember>,
+}
+
+#[derive(Debug, Serialize)]
+struct FoundMember {
+    index: u16,
+    path: PathBuf,
+    used: bool,
+    healthy: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    /// All members are here, nobody uses them.
+    Ready,
+    /// Somebody uses a member: a sidecar, as a rule.
+    InUse,
+    /// Members are missing.
+    Incomplete,
+    /// A member's label is damaged.
+    Damaged,
+    /// Two members claim one index: a copy lies around.
+    Duplicate,
+}
+
+/// A configured member that carries no label, or could not be read.
+#[derive(Debug, Serialize)]
+struct Odd {
+    path: PathBuf,
+    what: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Listing {
+    volumes: Vec<Found>,
+    odd: Vec<Odd>,
+}
+
+/// Reads every label there is; claims nothing.
+pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.config()?.config;
+    let named = config.volume.into_iter().flat_map(|volume| volume.members);
+    let named: BTreeSet<PathBuf> = named.chain(args.paths.iter().cloned()).collect();
+    let listing = survey(&named);
+    match context.format {
+        Format::Json => print_json(&listing),
+        Format::Human => show(&listing, context),
+    }
+}
+
+/// Looks at the named paths and all block devices, each device once.
+fn survey(named: &BTreeSet<PathBuf>) -> Listing {
+    let mut seen_nodes = BTreeSet::new();
+    let mut labels: BTreeMap<String, Vec<Inspection>> = BTreeMap::new();
+    let mut odd = Vec::new();
+    let all = named.iter().cloned().map(|path| (path, true));
+    for (path, is_named) in all.chain(block_devices().into_iter().map(|path| (path, false))) {
+        let node = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        if !seen_nodes.insert(node) {
+            continue;
+        }
+        match inspect(&path) {
+            Ok(seen) => match label_of(&seen) {
+                Some(uuid) => labels.entry(uuid).or_default().push(seen),
+                None if is_named => {
+                    odd.push(Odd { path, what: describe::content(&seen.content) });
+                }
+                None => {}
+            },
+            Err(error) if is_named => odd.push(Odd { path, what: error.reason.to_string() }),
+            // A drive without a medium, or not for this user: nothing to list.
+            Err(_) => {}
+        }
+    }
+    Listing { volumes: labels.into_values().map(found).collect(), odd }
+}
+
+fn whole_or_surviving(seen: &Inspection) -> Option<&kvrail_volume::Label> {
+    match &seen.content {
+        Content::Ours(label) => Some(label),
+        Content::Damaged(damage) => damage.surviving.as_deref(),
+        _ => None,
+    }
+}
+
+fn label_of(seen: &Inspection) -> Option<String> {
+    whole_or_surviving(seen).map(|label| label.volume_uuid.to_string())
+}
+
+/// One volume out of the members that name it; there is at least one.
+fn found(seen: Vec<Inspection>) -> Found {
+    let mut members: Vec<FoundMember> = seen
+        .iter()
+        .filter_map(|one| {
+            whole_or_surviving(one).map(|label| FoundMember {
+                index: label.member_index,
+                path: one.path.clone(),
+                used: !one.holders.is_empty(),
+                healthy: matches!(one.content, Content::Ours(_)),
+            })
+        })
+        .collect();
+    members.sort_by_key(|member| member.index);
+    let label = seen.iter().find_map(whole_or_surviving).expect("a label led here");
+    Found {
+        name: label.volume_name.to_string(),
+        uuid: label.volume_uuid.to_string(),
+        capacity_bytes: label.geometry(1).capacity(),
+        stripe_bytes: label.stripe_bytes,
+        member_count: label.member_count(),
+        state: state(&members, label.member_count()),
+        members,
+    }
+}
+
+fn state(members: &[FoundMember], count: u16) -> State {
+    let indices: BTreeSet<u16> = members.iter().map(|member| member.index).collect();
+    if indices.len() < members.len() {
+        State::Duplicate
+    } else if members.iter().any(|member| !member.healthy) {
+        State::Damaged
+    } else if members.len() < usize::from(count) {
+        State::Incomplete
+    } else if members.iter().any(|member| member.used) {
+        State::InUse
+    } else {
+        State::Ready
+    }
+}
+
+fn show(listing: &Listing, context: &Context) -> Result<(), Failure> {
+    for odd in &listing.odd {
+        context.note(&format!("{}: {}", odd.path.display(), odd.what));
+    }
+    if listing.volumes.is_empty() {
+        return print_text("no volumes found");
+    }
+    let mut table = table(&["VOLUME", "STATE", "CAPACITY", "MEMBERS", "UUID", "PATHS"]);
+    for volume in &listing.volumes {
+        let paths: Vec<String> =
+            volume.members.iter().map(|member| member.path.display().to_string()).collect();
+        table.add_row([
+            volume.name.clone(),
+            words(volume.state).into(),
+            human_bytes(volume.capacity_bytes),
+            format!("{}/{}", volume.members.len(), volume.member_count),
+            volume.uuid.clone(),
+            paths.join(" "),
+        ]);
+    }
+    print_table(&table)
+}
+
+fn words(state: State) -> &'static str {
+    match state {
+        State::Ready => "ready",
+        State::InUse => "in use",
+        State::Incomplete => "incomplete",
+        State::Damaged => "damaged",
+        State::Duplicate => "duplicate",
+    }
+}

@@ -1,0 +1,56 @@
+//! `kvrail volume`: create, list, inspect, wipe.
+
+mod create;
+mod describe;
+mod inspect;
+mod list;
+mod wipe;
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use kvrail_volume::VolumeName;
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+
+/// What to do with volumes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Make a volume on files or block devices
+    Create(create::CreateArgs),
+    /// List the volumes of this host: configured ones and all block devices
+    List(list::ListArgs),
+    /// Show what devices or files hold: label, foreign data, users
+    Inspect(inspect::InspectArgs),
+    /// Remove the labels of a volume; its data is lost
+    Wipe(wipe::WipeArgs),
+}
+
+/// Runs `kvrail volume`.
+pub(crate) fn run(command: VolumeCommand, context: &Context) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Create(args) => create::run(&args, context),
+        VolumeCommand::List(args) => list::run(&args, context),
+        VolumeCommand::Inspect(args) => inspect::run(&args, context),
+        VolumeCommand::Wipe(args) => wipe::run(&args, context),
+    }
+}
+
+/// Members named on the command line, or else those that the configuration has for the volume.
+fn members(
+    name: &VolumeName,
+    named: &[PathBuf],
+    context: &Context,
+) -> Result<Vec<PathBuf>, Failure> {
+    if !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    let loaded = context.config()?;
+    let volume = loaded.config.volume.into_iter().find(|volume| volume.name == *name);
+    volume.map(|volume| volume.members).ok_or_else(|| {
+        let words = format!("volume {name}: no members are named and none are configured");
+        Failure::new(Exit::Usage, words)
+            .with_remedy(format!("name its devices or files behind {name}, or configure it"))
+    })
+}

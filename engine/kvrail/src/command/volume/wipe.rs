@@ -1,0 +1,48 @@
+//! `kvrail volume wipe`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kvrail_volume::{VolumeName, wipe};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail volume wipe kv0 /data/kv0.img
+  kvrail volume wipe kv0                    the members configured for kv0
+
+The name must be the one that the labels carry: it is the confirmation.";
+
+/// Arguments of `kvrail volume wipe`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WipeArgs {
+    /// Name of the volume, as its labels carry it
+    name: VolumeName,
+    /// Its devices and files [default: the members configured for NAME]
+    #[arg(value_name = "MEMBER")]
+    members: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Wiped {
+    name: String,
+    uuid: Option<String>,
+    members: Vec<PathBuf>,
+}
+
+/// Removes the labels.
+pub(super) fn run(args: &WipeArgs, context: &Context) -> Result<(), Failure> {
+    let members = super::members(&args.name, &args.members, context)?;
+    let labels = wipe(&args.name, &members)?;
+    let uuid = labels.first().map(|label| label.volume_uuid.to_string());
+    if context.format == Format::Json {
+        return print_json(&Wiped { name: args.name.to_string(), uuid, members });
+    }
+    let count = members.len();
+    print_text(&format!("wiped volume {}: {count} member(s) carry no label any more", args.name))
+}

@@ -1,0 +1,284 @@
+//! What types cannot say: ranges, duplicates, contradictions.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Component, Path, PathBuf};
+
+use kvrail_device::{BUFFERS_MAX, DirectIo};
+use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX, REGISTERED_BYTES_MAX};
+use kvrail_volume::MEMBERS_MAX;
+use tracing_subscriber::EnvFilter;
+
+use super::choices::RingMode;
+use super::error::Problem;
+use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
+use super::origin::Origins;
+use super::period::Period;
+use super::size::Size;
+
+/// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The kernel's CPU numbers on the largest builds (CONFIG_NR_CPUS).
+const CPU_MAX: u16 = 8191;
+
+/// All arenas together fill the buffer table of a device at most.
+const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * REGISTERED_BYTES_MAX;
+
+/// Everything wrong with a configuration, in the order of its text.
+pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
+    let mut found = Findings { origins, problems: Vec::new() };
+    found.sidecar(&config.sidecar);
+    found.pollers(&config.pollers);
+    found.limits(&config.limits);
+    found.device("device", &config.device, &config.pollers);
+    found.volumes(config);
+    found.problems
+}
+
+struct Findings<'a> {
+    origins: &'a Origins,
+    problems: Vec<Problem>,
+}
+
+impl Findings<'_> {
+    fn add(&mut self, key: &str, value: impl Display, rule: impl Into<String>, remedy: &str) {
+        self.problems.push(Problem {
+            key: key.into(),
+            value: value.to_string(),
+            origin: self.origins.of(key),
+            rule: rule.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    fn range<T: PartialOrd + Display>(&mut self, key: &str, value: &T, range: &RangeInclusive<T>) {
+        if !range.contains(value) {
+            let rule = format!("it must be {} to {}", range.start(), range.end());
+            self.add(key, value, rule, &format!("set {key} within its range"));
+        }
+    }
+
+    fn sidecar(&mut self, sidecar: &Sidecar) {
+        let key = "sidecar.socket";
+        let shown = sidecar.socket.display();
+        if !sidecar.socket.is_absolute() || sidecar.socket.file_name().is_none() {
+            let remedy = "write an absolute path such as \"/run/kvrail/kvrail.sock\"";
+            self.add(key, shown, "it must be the absolute path of a socket", remedy);
+        } else if sidecar.socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            let rule = format!("it must have {SOCKET_PATH_BYTES_MAX} bytes at most");
+            self.add(key, shown, rule, "use a shorter directory, as in /run/kvrail");
+        }
+        if sidecar.socket_mode.bits() & 0o600 != 0o600 {
+            let (key, rule) = ("sidecar.socket_mode", "its owner must read and write it");
+            self.add(key, sidecar.socket_mode, rule, "use 0600, 0660 or 0666");
+        }
+        self.unique("sidecar.allow_uids", &sidecar.allow_uids);
+        self.unique("sidecar.allow_gids", &sidecar.allow_gids);
+        let hour = Period::from_s(3600);
+        self.range("sidecar.drain_timeout", &sidecar.drain_timeout, &(Period::from_s(0)..=hour));
+        if let Err(error) = EnvFilter::try_new(&sidecar.log) {
+            let rule = format!("it must be a log filter ({error})");
+            let remedy = "write error, warn, info, debug, trace, or target=level,...";
+            self.add("sidecar.log", &sidecar.log, rule, remedy);
+        }
+    }
+
+    fn unique(&mut self, key: &str, list: &[u32]) {
+        if let Some(twice) = first_twice(list) {
+            let rule = format!("it names {twice} twice");
+            self.add(key, list_words(list), rule, "name each id once");
+        }
+        // (uid_t)-1 means "no change" to the kernel and belongs to nobody.
+        if list.contains(&u32::MAX) {
+            let rule = format!("{} is no id", u32::MAX);
+            self.add(key, list_words(list), rule, "remove it");
+        }
+    }
+
+    fn pollers(&mut self, pollers: &Pollers) {
+        let most = u16::try_from(POLLERS_MAX).unwrap_or(u16::MAX);
+        let count = pollers.count.fixed().copied();
+        if let Some(count) = count {
+            self.range("pollers.count", &count, &(1..=most));
+        }
+        if let Some(cpus) = pollers.cpus.fixed() {
+            self.cpus(cpus, most);
+            if let Some(count) = count
+                && usize::from(count) > cpus.len()
+            {
+                let rule = format!("pollers.cpus has {} CPUs, one for each is needed", cpus.len());
+                let remedy = "name more CPUs, or set pollers.count lower or to \"auto\"";
+                self.add("pollers.count", count, rule, remedy);
+            }
+        }
+        if let Some(spin) = pollers.spin.fixed() {
+            let limits = Period::from_s(0)..=Period::from_s(1);
+            self.range("pollers.spin", spin, &limits);
+        }
+        let limits = Period::from_ms(10)..=Period::from_s(60);
+        self.range("pollers.heartbeat", &pollers.heartbeat, &limits);
+    }
+
+    fn cpus(&mut self, cpus: &[u16], most: u16) {
+        let (key, shown) = ("pollers.cpus", list_words(cpus));
+        if cpus.is_empty() || cpus.len() > usize::from(most) {
+            let rule = format!("it must name 1 to {most} CPUs");
+            self.add(key, &shown, rule, "name CPUs, or set it to \"auto\"");
+        }
+        if let Some(twice) = first_twice(cpus) {
+            let rule = format!("it names CPU {twice} twice; two spinning threads on one collapse");
+            self.add(key, &shown, rule, "name each CPU once");
+        }
+        if let Some(large) = cpus.iter().find(|&&cpu| cpu > CPU_MAX) {
+            let rule = format!("CPU {large} is beyond {CPU_MAX}, the kernel's last");
+            self.add(key, &shown, rule, "see `lscpu` for this host's CPUs");
+        }
+    }
+
+    fn limits(&mut self, limits: &Limits) {
+        self.range("limits.sessions", &limits.sessions, &(1..=4096));
+        let most = u32::from(BUFFERS_MAX);
+        self.range("limits.arenas_per_session", &limits.arenas_per_session, &(1..=most));
+        let bytes = Size::new(4 << 10)..=Size::new(ARENA_BYTES_MAX);
+        let (one, all) = (limits.arena_bytes_per_session, limits.arena_bytes_total);
+        self.range("limits.arena_bytes_per_session", &one, &bytes);
+        self.range("limits.arena_bytes_total", &all, &bytes);
+        if one > all {
+            let key = "limits.arena_bytes_per_session";
+            let rule = format!("one session cannot have more than all ({all})");
+            let remedy = "set it lower, or limits.arena_bytes_total higher";
+            self.add(key, one, rule, remedy);
+        }
+        self.range("limits.queues_per_session", &limits.queues_per_session, &(1..=4096));
+        let depth = limits.queue_depth_max;
+        if !(LANE_DEPTH_MIN..=LANE_DEPTH_MAX).contains(&depth) || !depth.is_power_of_two() {
+            let rule =
+                format!("it must be a power of two from {LANE_DEPTH_MIN} to {LANE_DEPTH_MAX}");
+            self.add("limits.queue_depth_max", depth, rule, "use 1024");
+        }
+        self.range("limits.in_flight_per_session", &limits.in_flight_per_session, &(1..=1 << 20));
+    }
+
+    fn device(&mut self, prefix: &str, device: &Device, pollers: &Pollers) {
+        let key = |name: &str| format!("{prefix}.{name}");
+        self.range(&key("depth"), &device.depth, &(1..=4096));
+        let bytes = Size::new(64 << 10)..=Size::new(16 << 30);
+        self.range(&key("in_flight_bytes"), &device.in_flight_bytes, &bytes);
+        let idle = Period::from_ms(1)..=Period::from_s(60);
+        self.range(&key("sq_idle"), &device.sq_idle, &idle);
+        if !device.sq_idle.ns().is_multiple_of(Period::from_ms(1).ns()) {
+            let rule = "the kernel counts it in whole milliseconds";
+            self.add(&key("sq_idle"), device.sq_idle, rule, "round it to milliseconds");
+        }
+        if device.mode.polls_device() && device.direct != DirectIo::Required {
+            let rule =
+                "polled completions exist with O_DIRECT only, and direct does not require it";
+            let remedy =
+                "set direct = \"required\", or mode to \"interrupt\", \"sqpoll\" or \"auto\"";
+            self.add(&key("mode"), quoted(device.mode), rule, remedy);
+        }
+        self.sq_cpu(&key("sq_cpu"), device, pollers);
+    }
+
+    fn sq_cpu(&mut self, key: &str, device: &Device, pollers: &Pollers) {
+        let Some(&cpu) = device.sq_cpu.fixed() else { return };
+        self.range(key, &cpu, &(0..=CPU_MAX));
+        if device.mode.is_without_kernel_thread() {
+            let rule = format!("mode {} has no kernel thread to place", quoted(device.mode));
+            self.add(key, cpu, rule, "set it to \"auto\", or mode to \"sqpoll\"");
+        }
+        if pollers.cpus.fixed().is_some_and(|cpus| cpus.contains(&cpu)) {
+            let rule = "a poller spins on that CPU (pollers.cpus); two spinners on one collapse";
+            self.add(key, cpu, rule, "give the kernel thread a CPU of its own");
+        }
+    }
+
+    fn volumes(&mut self, config: &Config) {
+        let mut names = BTreeMap::new();
+        let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
+        for (index, volume) in config.volume.iter().enumerate() {
+            let prefix = format!("volume.{index}");
+            if let Some(earlier) = names.insert(volume.name.clone(), index) {
+                let rule = format!("volume.{earlier} has this name too");
+                let key = format!("{prefix}.name");
+                self.add(&key, &volume.name, rule, "give each volume a name of its own");
+            }
+            self.members(&format!("{prefix}.members"), volume, &mut owners);
+            if volume.device != super::model::DeviceOverrides::default() {
+                let device = config.device_of(volume);
+                let before = self.problems.len();
+                self.device(&format!("{prefix}.device"), &device, &config.pollers);
+                self.drop_inherited(before);
+            }
+        }
+        let members: usize = config.volume.iter().map(|volume| volume.members.len()).sum();
+        if members > usize::from(u16::MAX) {
+            let rule = format!("65535 members at most in all, there are {members}");
+            self.add("volume", "...", rule, "serve fewer volumes");
+        }
+    }
+
+    /// What a volume takes over from `[device]` has been reported there.
+    fn drop_inherited(&mut self, from: usize) {
+        let (earlier, new) = self.problems.split_at(from);
+        let said = |problem: &Problem| {
+            let name = problem.key.rsplit('.').next().unwrap_or_default();
+            earlier.iter().any(|other| {
+                other.key == format!("device.{name}")
+                    && (&other.value, &other.rule) == (&problem.value, &problem.rule)
+            })
+        };
+        let kept: Vec<Problem> = new.iter().filter(|&problem| !said(problem)).cloned().collect();
+        self.problems.truncate(from);
+        self.problems.extend(kept);
+    }
+
+    fn members(&mut self, key: &str, volume: &Volume, owners: &mut BTreeMap<PathBuf, String>) {
+        let count = volume.members.len();
+        if count == 0 || count > usize::from(MEMBERS_MAX) {
+            let rule = format!("it must name 1 to {MEMBERS_MAX} members, it names {count}");
+            self.add(key, "[...]", rule, "name the volume's devices or files");
+        }
+        for path in &volume.members {
+            if !path.is_absolute() {
+                let remedy = "write absolute paths; the sidecar runs in another directory";
+                self.add(key, path.display(), "it must be an absolute path", remedy);
+            }
+            let owner = volume.name.to_string();
+            if let Some(other) = owners.insert(lexical(path), owner) {
+                let rule = format!("volume {other} has this member already");
+                self.add(key, path.display(), rule, "name each device or file once");
+            }
+        }
+    }
+}
+
+fn quoted(mode: RingMode) -> String {
+    format!("\"{}\"", mode.name())
+}
+
+fn first_twice<T: PartialEq>(list: &[T]) -> Option<&T> {
+    list.iter().enumerate().find(|(at, item)| list[..*at].contains(item)).map(|(_, item)| item)
+}
+
+fn list_words<T: Display>(list: &[T]) -> String {
+    let words: Vec<String> = list.iter().map(ToString::to_string).collect();
+    format!("[{}]", words.join(", "))
+}
+
+/// The path without `.` and with `..` resolved by name. Links are for whoever opens it.
+fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}

@@ -1,0 +1,170 @@
+//! Settings with a closed list of words.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kvrail_memory::PageSize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How a device's ring is driven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RingMode {
+    /// Probed and tried on the device at start; what was chosen is printed with the reason.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// The device interrupts.
+    #[serde(rename = "interrupt")]
+    Interrupt,
+    /// A kernel thread takes submissions.
+    #[serde(rename = "sqpoll")]
+    SqPoll,
+    /// Completions are polled from the device.
+    #[serde(rename = "iopoll")]
+    IoPoll,
+    /// Both.
+    #[serde(rename = "sqpoll+iopoll")]
+    SqPollIoPoll,
+}
+
+impl RingMode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Interrupt => "interrupt",
+            Self::SqPoll => "sqpoll",
+            Self::IoPoll => "iopoll",
+            Self::SqPollIoPoll => "sqpoll+iopoll",
+        }
+    }
+
+    /// Whether completions are polled, which only O_DIRECT files allow.
+    pub(crate) const fn polls_device(self) -> bool {
+        matches!(self, Self::IoPoll | Self::SqPollIoPoll)
+    }
+
+    /// Whether a kernel thread is certain not to exist.
+    pub(crate) const fn is_without_kernel_thread(self) -> bool {
+        matches!(self, Self::Interrupt | Self::IoPoll)
+    }
+}
+
+/// Pages of arenas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Pages {
+    /// 2 MiB where the host has free ones, else 4 KiB, said once with the remedy.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// Ordinary pages.
+    #[serde(rename = "4KiB")]
+    Base,
+    /// 2 MiB hugepages or an error.
+    #[serde(rename = "2MiB")]
+    Huge2MiB,
+    /// 1 GiB hugepages or an error.
+    #[serde(rename = "1GiB")]
+    Huge1GiB,
+}
+
+impl Pages {
+    /// The page size asked for; None for `auto`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for serve, which makes arenas"))]
+    pub(crate) const fn size(self) -> Option<PageSize> {
+        match self {
+            Self::Auto => None,
+            Self::Base => Some(PageSize::Base),
+            Self::Huge2MiB => Some(PageSize::Huge2MiB),
+            Self::Huge1GiB => Some(PageSize::Huge1GiB),
+        }
+    }
+}
+
+/// Permission bits of a file, written in octal: `"0660"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileMode(u32);
+
+impl FileMode {
+    pub(crate) const fn new(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for FileMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let octal =
+            (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+        let bits = u32::from_str_radix(text, 8).ok().filter(|&bits| octal && bits <= 0o777);
+        bits.map(Self).ok_or_else(|| {
+            format!("{text:?} is not a file mode; write octal digits as in \"0660\"")
+        })
+    }
+}
+
+impl fmt::Display for FileMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for FileMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        super::text::deserialize(deserializer, "a file mode such as \"0660\"")
+    }
+}
+
+impl Serialize for FileMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileMode, Pages, RingMode};
+
+    #[test]
+    fn every_file_mode_is_read_back() {
+        for bits in 0..=0o777 {
+            let mode = FileMode::new(bits);
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        for bad in ["", "66", "0o660", "1777", "0880", "-660", "+660", "06600"] {
+            assert!(bad.parse::<FileMode>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_what_the_configuration_says() {
+        let modes = [
+            RingMode::Auto,
+            RingMode::Interrupt,
+            RingMode::SqPoll,
+            RingMode::IoPoll,
+            RingMode::SqPollIoPoll,
+        ];
+        for mode in modes {
+            assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
+        }
+        for pages in [Pages::Base, Pages::Huge2MiB, Pages::Huge1GiB] {
+            assert_eq!(serde_json::to_value(pages).unwrap(), pages.size().unwrap().name());
+        }
+    }
+}

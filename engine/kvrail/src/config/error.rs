@@ -1,0 +1,89 @@
+//! What can be wrong with a configuration.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::origin::Origin;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read ({error})", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file's text is not a configuration; the message shows line and caret.
+    #[error("{}: {}", path.display(), message.trim_end())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words.
+        message: String,
+    },
+    /// An environment variable or `--set` does not fit.
+    #[error("{origin}: {message}")]
+    Override {
+        /// Which one.
+        origin: Origin,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// Values that are readable and make no sense.
+    #[error("{}", Lines(.0))]
+    Invalid(Vec<Problem>),
+}
+
+impl ConfigError {
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> String {
+        match self {
+            Self::Read { .. } => "name a readable file with --config".into(),
+            Self::Parse { .. } | Self::Override { .. } => {
+                "`kvrail config default` shows every key with its meaning".into()
+            }
+            Self::Invalid(problems) => {
+                let all: Vec<&str> = problems.iter().map(|problem| &*problem.remedy).collect();
+                all.join("; ")
+            }
+        }
+    }
+}
+
+/// One value that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Its key path.
+    pub(crate) key: String,
+    /// What it is.
+    pub(crate) value: String,
+    /// Where it was set.
+    pub(crate) origin: Origin,
+    /// What it must fulfil.
+    pub(crate) rule: String,
+    /// What to do.
+    pub(crate) remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} ({}): {}", self.key, self.value, self.origin, self.rule)
+    }
+}
+
+struct Lines<'a>(&'a [Problem]);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n  ")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}

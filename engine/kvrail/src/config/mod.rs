@@ -1,0 +1,42 @@
+//! Configuration: TOML straight into typed values, layered `default < file < environment < --set`,
+//! checked as a whole, every value traceable to where it came from.
+//!
+//! Knows no device and no client; what only this host can tell (does the path exist, is the CPU
+//! there) is checked by who uses it.
+
+mod auto;
+mod check;
+mod choices;
+mod error;
+mod layers;
+mod load;
+mod model;
+mod origin;
+mod period;
+mod size;
+mod text;
+
+#[cfg(test)]
+mod bad_cases;
+#[cfg(test)]
+mod default_file;
+
+#[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
+pub(crate) use auto::Auto;
+#[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
+pub(crate) use choices::RingMode;
+#[expect(unused_imports, reason = "for serve, which maps the values")]
+pub(crate) use choices::{LogFormat, Pages};
+pub(crate) use error::ConfigError;
+pub(crate) use layers::Layers;
+pub(crate) use load::{Loaded, load};
+pub(crate) use model::Config;
+#[expect(unused_imports, reason = "for serve, which maps the values")]
+pub(crate) use model::{Device, Limits, Volume};
+pub(crate) use origin::Origin;
+#[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
+pub(crate) use period::Period;
+pub(crate) use size::Size;
+
+/// Every key with its explanation, as shipped.
+pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

@@ -1,0 +1,181 @@
+//! The configuration as typed values. Each key's unit, range, default and reason stand in
+//! `config/default.toml`; a test holds the two against each other.
+
+use std::path::PathBuf;
+
+use kvrail_device::DirectIo;
+use kvrail_volume::VolumeName;
+use serde::{Deserialize, Serialize};
+
+use super::auto::Auto;
+use super::choices::{FileMode, LogFormat, Pages, RingMode};
+use super::period::Period;
+use super::size::Size;
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) sidecar: Sidecar,
+    pub(crate) pollers: Pollers,
+    pub(crate) memory: Memory,
+    pub(crate) limits: Limits,
+    pub(crate) device: Device,
+    pub(crate) volume: Vec<Volume>,
+}
+
+/// The process and its door.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Sidecar {
+    pub(crate) socket: PathBuf,
+    pub(crate) socket_mode: FileMode,
+    /// Beside root and the sidecar's own user, who always may.
+    pub(crate) allow_uids: Vec<u32>,
+    pub(crate) allow_gids: Vec<u32>,
+    pub(crate) drain_timeout: Period,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+impl Default for Sidecar {
+    fn default() -> Self {
+        Self {
+            socket: "/run/kvrail/kvrail.sock".into(),
+            socket_mode: FileMode::new(0o660),
+            allow_uids: Vec::new(),
+            allow_gids: Vec::new(),
+            drain_timeout: Period::from_s(30),
+            log: "info".into(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+/// The pinned threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Pollers {
+    pub(crate) count: Auto<u16>,
+    pub(crate) cpus: Auto<Vec<u16>>,
+    pub(crate) spin: Auto<Period>,
+    pub(crate) heartbeat: Period,
+}
+
+impl Default for Pollers {
+    fn default() -> Self {
+        Self { count: Auto::Auto, cpus: Auto::Auto, spin: Auto::Auto, heartbeat: Period::from_s(1) }
+    }
+}
+
+/// Where arenas come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Memory {
+    pub(crate) pages: Pages,
+}
+
+/// What one client, and all together, may have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    pub(crate) sessions: u32,
+    pub(crate) arenas_per_session: u32,
+    pub(crate) arena_bytes_per_session: Size,
+    pub(crate) arena_bytes_total: Size,
+    pub(crate) queues_per_session: u32,
+    pub(crate) queue_depth_max: u32,
+    pub(crate) in_flight_per_session: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            arenas_per_session: 16,
+            arena_bytes_per_session: Size::new(64 << 30),
+            arena_bytes_total: Size::new(256 << 30),
+            queues_per_session: 64,
+            queue_depth_max: 1024,
+            in_flight_per_session: 8192,
+        }
+    }
+}
+
+/// How a member is driven.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Device {
+    pub(crate) mode: RingMode,
+    pub(crate) direct: DirectIo,
+    pub(crate) depth: u32,
+    pub(crate) in_flight_bytes: Size,
+    pub(crate) sq_idle: Period,
+    pub(crate) sq_cpu: Auto<u16>,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self {
+            mode: RingMode::Auto,
+            direct: DirectIo::Required,
+            depth: 256,
+            in_flight_bytes: Size::new(64 << 20),
+            sq_idle: Period::from_ms(20),
+            sq_cpu: Auto::Auto,
+        }
+    }
+}
+
+/// A volume to serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Volume {
+    pub(crate) name: VolumeName,
+    pub(crate) members: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
+    pub(crate) device: DeviceOverrides,
+}
+
+/// What differs from `[device]` for the members of one volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DeviceOverrides {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<RingMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) direct: Option<DirectIo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) depth: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) in_flight_bytes: Option<Size>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sq_idle: Option<Period>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sq_cpu: Option<Auto<u16>>,
+}
+
+impl DeviceOverrides {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The members' settings: these, and `[device]` for the rest.
+    pub(crate) fn over(&self, base: &Device) -> Device {
+        Device {
+            mode: self.mode.unwrap_or(base.mode),
+            direct: self.direct.unwrap_or(base.direct),
+            depth: self.depth.unwrap_or(base.depth),
+            in_flight_bytes: self.in_flight_bytes.unwrap_or(base.in_flight_bytes),
+            sq_idle: self.sq_idle.unwrap_or(base.sq_idle),
+            sq_cpu: self.sq_cpu.unwrap_or(base.sq_cpu),
+        }
+    }
+}
+
+impl Config {
+    /// The settings of a volume's members.
+    pub(crate) fn device_of(&self, volume: &Volume) -> Device {
+        volume.device.over(&self.device)
+    }
+}

@@ -1,0 +1,133 @@
+//! Lengths of time as people write them: `"20us"`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Units, largest first, so that printing picks the largest that divides.
+const UNITS: [(&str, u64); 6] = [
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// A length of time, written as a whole number and a unit: ns, us, ms, s, m, h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Period(u64);
+
+impl Period {
+    #[cfg(test)]
+    pub(crate) const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn from_us(us: u64) -> Self {
+        Self(us * 1_000)
+    }
+
+    pub(crate) const fn from_ms(ms: u64) -> Self {
+        Self(ms * 1_000_000)
+    }
+
+    pub(crate) const fn from_s(s: u64) -> Self {
+        Self(s * 1_000_000_000)
+    }
+
+    pub(crate) const fn ns(self) -> u64 {
+        self.0
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "for serve, which waits"))]
+    pub(crate) const fn duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl FromStr for Period {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = "write a whole number and one of ns, us, ms, s, m, h, as in \"20us\"";
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let unit = unit.trim_start();
+        let known = UNITS.iter().find(|(name, _)| *name == unit);
+        let Some((_, factor)) = known.filter(|_| digits > 0) else {
+            return Err(format!("{text:?} is not a length of time; {advice}"));
+        };
+        let ns = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor));
+        ns.map(Self).ok_or_else(|| format!("{text:?} is longer than 584 years"))
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |factor: u64| self.0 >= factor && self.0.is_multiple_of(factor);
+        let (unit, factor) =
+            UNITS.into_iter().find(|&(_, factor)| fits(factor)).unwrap_or(("s", UNITS[2].1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        super::text::deserialize(deserializer, "a length of time such as \"20us\"")
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    use super::Period;
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(ns in any::<u64>(), round in 0_usize..6) {
+            let (_, unit) = super::UNITS[round];
+            for ns in [ns, ns / unit, ns / unit * unit] {
+                let period = Period::from_ns(ns);
+                prop_assert_eq!(period.to_string().parse(), Ok(period));
+            }
+        }
+
+        #[test]
+        fn units_multiply(number in 0_u64..1 << 20) {
+            for (unit, factor) in super::UNITS {
+                let text = format!("{number}{unit}");
+                prop_assert_eq!(text.parse(), Ok(Period::from_ns(number * factor)));
+            }
+        }
+
+        #[test]
+        fn garbage_is_refused_without_panic(text in "\\PC{0,12}") {
+            if let Ok(period) = text.parse::<Period>() {
+                prop_assert_eq!(period.to_string().parse(), Ok(period));
+            }
+        }
+    }
+
+    #[test]
+    fn takes_whole_numbers_with_units_only() {
+        for text in ["", "s", "1", "1sec", "-1s", "0.5s", "1m30s", "1µs", "20 us ", "∞"] {
+            assert!(text.parse::<Period>().unwrap_err().contains("20us"), "{text:?}");
+        }
+        assert!("9999999h".parse::<Period>().unwrap_err().contains("584 years"));
+        assert_eq!("20 us".parse(), Ok(Period::from_us(20)));
+        assert_eq!(Period::from_ms(90_000).to_string(), "90s");
+        assert_eq!(Period::from_s(0).to_string(), "0s");
+        assert_eq!(Period::from_s(2).duration().as_secs(), 2);
+    }
+}

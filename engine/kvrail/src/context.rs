@@ -1,0 +1,64 @@
+//! What every command gets: the global options.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::Globals;
+use crate::config::{Layers, Loaded, load};
+use crate::failure::Failure;
+use crate::output::Format;
+
+/// The file that is read when none is named.
+const DEFAULT_PATH: &str = "/etc/kvrail/kvrail.toml";
+
+/// How much is said beside the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    /// Progress and notes on standard error.
+    Normal,
+    /// Errors only.
+    Quiet,
+}
+
+/// The global options.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    /// Who reads the output.
+    pub(crate) format: Format,
+    /// What is said beside it.
+    pub(crate) verbosity: Verbosity,
+    layers: Layers,
+}
+
+impl Context {
+    pub(crate) fn new(globals: Globals) -> Self {
+        let default = || Some(PathBuf::from(DEFAULT_PATH)).filter(|path| path.exists());
+        let layers = Layers {
+            file: globals.config.or_else(default),
+            environment: std::env::vars_os().collect(),
+            sets: globals.set,
+        };
+        let verbosity = if globals.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+        Self { format: globals.format, verbosity, layers }
+    }
+
+    /// The configuration, layered and checked. Read when asked for: a command that needs none must
+    /// not fail on a broken one.
+    ///
+    /// # Errors
+    /// `Failure` with status 2 names key, value, origin and remedy.
+    pub(crate) fn config(&self) -> Result<Loaded, Failure> {
+        Ok(load(&self.layers)?)
+    }
+
+    /// The configuration file in use, if there is one.
+    pub(crate) fn config_file(&self) -> Option<&Path> {
+        self.layers.file.as_deref()
+    }
+
+    /// A note for people, on standard error.
+    pub(crate) fn note(&self, text: &str) {
+        if self.verbosity == Verbosity::Normal && self.format == Format::Human {
+            eprintln!("kvrail: {text}");
+        }
+    }
+}

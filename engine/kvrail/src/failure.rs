@@ -1,0 +1,212 @@
+//! How a command fails: words, remedy, and an exit status that scripts can rely on.
+
+use std::process::ExitCode;
+
+use kvrail_volume::{Class, VolumeError};
+use serde::Serialize;
+
+use crate::config::ConfigError;
+use crate::output::Format;
+
+/// The exit statuses, as `kvrail --help` shows them. The numbers are a promise.
+pub(crate) const EXIT_HELP: &str = "\
+Exit status:
+    0  done
+    1  the operation failed
+    2  wrong usage or configuration
+    3  refused: in use, foreign, damaged or incomplete
+    4  the sidecar cannot be reached
+    5  data came back wrong
+  130  interrupted";
+
+/// Why a command ended without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Exit {
+    /// The operation failed.
+    Failed,
+    /// Wrong usage or configuration.
+    Usage,
+    /// Going on would hurt somebody.
+    Refused,
+    /// The sidecar cannot be reached.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the commands that talk to a sidecar"))]
+    Unreachable,
+    /// Verification found wrong bytes.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the commands that verify"))]
+    WrongData,
+    /// A signal ended it.
+    Interrupted,
+}
+
+impl Exit {
+    /// The process's exit status.
+    pub(crate) const fn status(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Refused => 3,
+            Self::Unreachable => 4,
+            Self::WrongData => 5,
+            // What shells report for SIGINT.
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.status().into()
+    }
+}
+
+/// A failed command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+    remedy: Option<String>,
+    closed_pipe: Pipe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pipe {
+    Open,
+    Closed,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    error: JsonError<'a>,
+}
+
+#[derive(Serialize)]
+struct JsonError<'a> {
+    kind: Exit,
+    status: u8,
+    message: &'a str,
+    remedy: Option<&'a str>,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), remedy: None, closed_pipe: Pipe::Open }
+    }
+
+    /// Adds what to do about it.
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into()).filter(|remedy| !remedy.is_empty());
+        self
+    }
+
+    /// A failed write to standard output.
+    pub(crate) fn output(error: &std::io::Error) -> Self {
+        let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+        let failure = Self::new(Exit::Failed, format!("writing the output: {error}"));
+        Self { closed_pipe: if closed { Pipe::Closed } else { Pipe::Open }, ..failure }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        self.closed_pipe == Pipe::Closed
+    }
+
+    /// What goes to standard error.
+    pub(crate) fn text(&self, format: Format) -> String {
+        match format {
+            Format::Human => {
+                let remedy = self.remedy.as_ref().map(|remedy| format!("\n  remedy: {remedy}"));
+                format!("kvrail: error: {}{}", self.message, remedy.unwrap_or_default())
+            }
+            Format::Json => self.json(),
+        }
+    }
+
+    fn json(&self) -> String {
+        let error = JsonError {
+            kind: self.exit,
+            status: self.exit.status(),
+            message: &self.message,
+            remedy: self.remedy.as_deref(),
+        };
+        serde_json::to_string(&Json { error }).expect("strings and numbers are always JSON")
+    }
+}
+
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Self {
+        let exit = match error.reason.class() {
+            Class::Usage => Exit::Usage,
+            Class::Refused => Exit::Refused,
+            Class::Failed => Exit::Failed,
+            Class::Interrupted => Exit::Interrupted,
+        };
+        let message = format!("{}: {}", error.subject, error.reason);
+        Self::new(exit, message).with_remedy(error.reason.remedy())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Exit::Usage, error.to_string()).with_remedy(error.remedy())
+    }
+}
+
+/// Prints what the argument parser has to say: help and version to standard output, errors to
+/// standard error in the format asked for, as far as that can be told from broken arguments.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let pair = |pair: &[std::ffi::OsString]| pair[0] == "--format" && pair[1] == "json";
+    let json = arguments.iter().any(|argument| argument == "--format=json")
+        || arguments.windows(2).any(pair);
+    if error.use_stderr() && json {
+        let text = error.to_string();
+        let message = text.trim().trim_start_matches("error: ");
+        let failure = Failure::new(Exit::Usage, message).with_remedy("see kvrail --help");
+        eprintln!("{}", failure.text(Format::Json));
+        return Exit::Usage.into();
+    }
+    if error.use_stderr() {
+        let text = error.render().to_string();
+        eprint!("kvrail: {text}");
+        return Exit::Usage.into();
+    }
+    // Standard output may be closed; there is nobody to tell.
+    let _ = error.print();
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EXIT_HELP, Exit, Failure};
+    use crate::output::Format;
+
+    #[test]
+    fn the_help_names_every_status() {
+        let all = [
+            Exit::Failed,
+            Exit::Usage,
+            Exit::Refused,
+            Exit::Unreachable,
+            Exit::WrongData,
+            Exit::Interrupted,
+        ];
+        for exit in all {
+            let line = format!("\n{:>5}  ", exit.status());
+            assert!(EXIT_HELP.contains(&line), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_words_or_json() {
+        let failure = Failure::new(Exit::Refused, "no").with_remedy("ask");
+        assert_eq!(failure.text(Format::Human), "kvrail: error: no\n  remedy: ask");
+        let json: serde_json::Value = serde_json::from_str(&failure.text(Format::Json)).unwrap();
+        assert_eq!(json["error"]["status"], 3);
+        assert_eq!(json["error"]["kind"], "refused");
+        assert_eq!(json["error"]["remedy"], "ask");
+    }
+}

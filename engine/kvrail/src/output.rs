@@ -1,0 +1,54 @@
+//! What goes to standard output: tables for people, JSON for programs.
+
+use std::io::Write;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Who reads the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Text and tables.
+    #[default]
+    Human,
+    /// JSON documents; errors too, on standard error.
+    Json,
+}
+
+/// Prints text as it is, with a line end.
+pub(crate) fn print_text(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush());
+    written.map_err(|error| Failure::output(&error))
+}
+
+/// Prints a value as one indented JSON document.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::output(&std::io::Error::other(error)))?;
+    print_text(&text)
+}
+
+/// A table without lines, as wide as it needs to be.
+pub(crate) fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    if !header.is_empty() {
+        table.set_header(header.to_vec());
+    }
+    table
+}
+
+/// Prints a table without blanks at the line ends.
+pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    print_text(&lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Bytes for people: four digits and the unit that fits; exact sizes are for JSON.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
