@@ -26,6 +26,10 @@ pub const LINE_PAIR_BYTES: usize = 128;
 /// Bytes one registered buffer may have (io_uring takes 1 GiB at most for one table entry).
 pub const REGISTERED_BYTES_MAX: u64 = 1 << 30;
 
+/// Bytes one request in a lane may move; the client library splits larger ones. Bounds how long
+/// one request keeps its class and its neighbours waiting.
+pub const REQUEST_LENGTH_MAX: u32 = 64 << 20;
+
 const _: () = assert!(LANE_DEPTH_MIN.is_power_of_two() && LANE_DEPTH_MAX.is_power_of_two());
 const _: () = assert!(LANE_DEPTH_MIN <= LANE_DEPTH_MAX);
 // Free-running 32-bit counters are unambiguous while a ring is smaller than half their range.

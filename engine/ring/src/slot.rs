@@ -117,9 +117,11 @@ pub struct Request {
     pub volume: u16,
     /// Must be zero.
     pub reserved_b: u16,
-    /// Bytes to move, a multiple of the volume's logical block.
+    /// Bytes to move, a multiple of the volume's logical block, at most
+    /// `limits::REQUEST_LENGTH_MAX`; 0 for nop and flush.
     pub length: u32,
-    /// First byte in the volume, a multiple of its logical block.
+    /// First byte in the volume, a multiple of its logical block. A flush flushes the member that
+    /// this byte lies on; a volume is flushed by one flush for each member.
     pub volume_offset: u64,
     /// First byte in the arena, aligned as the volume's memory alignment says.
     pub region_offset: u64,

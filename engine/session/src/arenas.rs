@@ -320,7 +320,7 @@ fn shortage(shortage: Shortage, bytes: u64, total: u64) -> Failure {
 
 fn status_of(error: &MemoryError) -> Status {
     match error {
-        MemoryError::NoPages { .. } | MemoryError::Map(_) => Status::NoSpace,
+        MemoryError::NoPages { .. } | MemoryError::Map { .. } => Status::NoSpace,
         _ => Status::Invalid,
     }
 }
