@@ -11,7 +11,7 @@ use crate::flights::{Flights, Sink, Untrue};
 use crate::queue::{LaneEnd, Life, Queue};
 
 /// Empty polls between two looks at the clock; a power of two.
-const EMPTY_POLLS: u32 = 4096;
+const EMPTY_POLLS: u32 = 256;
 
 /// Time between two looks at the socket while polling.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
