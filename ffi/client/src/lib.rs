@@ -1,1 +1,91 @@
-//! Placeholder.
+//! Client of the kvrail sidecar: attach, get memory, move KV blocks.
+//!
+//! Owns this process's half of a session: the socket, the arenas, and one queue for each thread
+//! that moves data. Splits requests at stripe borders, sends each piece to the poller that owns
+//! it, joins the completions. Never opens a device. Safe Rust: bytes are reached through a
+//! [`Lease`], and a lease is either with the program or with a request under way (invariant 2).
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use kvrail_client::{Client, Pages, Request, Status};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::attach("/run/kvrail/kvrail.sock")?;
+//! let volume = client.volume("kv")?;
+//! let arena = client.create_arena(64 << 20, Pages::Auto)?;
+//! let mut queue = client.open_queue(128)?;
+//!
+//! let mut block = arena.lease(256 << 10)?;
+//! block.fill(0xa5);
+//! queue.submit(Request::write(&volume, 0, block))?;
+//! let done = queue.wait(Duration::from_secs(10))?.expect("a write takes less than 10 s");
+//! assert_eq!(done.status, Status::Ok);
+//!
+//! let mut block = done.lease.expect("the completion brings the lease back");
+//! block.fill(0);
+//! queue.submit(Request::read(&volume, 0, block))?;
+//! let done = queue.wait(Duration::from_secs(10))?.expect("so does a read");
+//! assert_eq!(done.status, Status::Ok);
+//! assert!(done.lease.expect("full of data").iter().all(|byte| *byte == 0xa5));
+//! arena.detach()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Many requests at once, without a system call while the sidecar is awake:
+//!
+//! ```no_run
+//! # use kvrail_client::{Arena, ClientError, Queue, Request, Volume};
+//! # fn restore(
+//! #     queue: &mut Queue, arena: &Arena, volume: &Volume, blocks: &[u64],
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut done = Vec::with_capacity(queue.capacity());
+//! for batch in blocks.chunks(queue.capacity()) {
+//!     for offset in batch {
+//!         queue.stage(Request::read(volume, *offset, arena.lease(256 << 10)?))?;
+//!     }
+//!     queue.publish(); // one store for each lane
+//!     while queue.outstanding() > 0 {
+//!         queue.poll(&mut done);
+//!         for block in done.drain(..) {
+//!             // block.status, block.lease
+//!         }
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A process that forks must not use its client in the child: both would write the same lanes.
+//! Control calls notice it and fail with [`ClientError::Forked`]; queues do not look.
+#![forbid(unsafe_code)]
+
+mod arena;
+mod attach;
+mod client;
+mod control;
+mod done;
+mod error;
+mod flights;
+mod plan;
+mod queue;
+mod reap;
+mod refused;
+mod request;
+mod spin;
+#[cfg(test)]
+mod tests;
+mod volume;
+mod wait;
+
+pub use arena::{Arena, Lease};
+pub use client::{AttachOptions, Client};
+pub use done::{Done, Ticket};
+pub use error::ClientError;
+pub use kvrail_protocol::{Pages, StatusReport};
+pub use kvrail_ring::{Class, Epoch, Geometry, PollerIndex, Status};
+pub use queue::Queue;
+pub use refused::{Reason, Refused};
+pub use request::Request;
+pub use volume::Volume;
+pub use wait::Armed;

@@ -1,0 +1,146 @@
+//! Arenas and leases: the memory that requests move.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use kvrail_memory::LeasePool;
+use kvrail_protocol::{Answer, Ask};
+use kvrail_ring::RegionId;
+
+use crate::client::{Client, ClientTag};
+use crate::error::ClientError;
+
+/// Memory shared with the sidecar, registered with its devices. It stays attached until `detach`
+/// or until the client is gone; dropping this handle alone does not detach it.
+#[derive(Debug)]
+pub struct Arena {
+    client: Client,
+    pool: LeasePool,
+    region: RegionId,
+    bytes: usize,
+    page_bytes: u64,
+    note: Option<String>,
+}
+
+/// What the sidecar said about a new arena.
+#[derive(Debug)]
+pub(crate) struct ArenaFacts {
+    pub(crate) region: RegionId,
+    pub(crate) page_bytes: u64,
+    pub(crate) note: Option<String>,
+}
+
+impl Arena {
+    pub(crate) fn new(client: Client, pool: LeasePool, facts: ArenaFacts) -> Self {
+        let bytes = pool.memory().bytes();
+        let ArenaFacts { region, page_bytes, note } = facts;
+        Self { client, pool, region, bytes, page_bytes, note }
+    }
+
+    /// Bytes to be moved by one request. Leases start at multiples of 4096 bytes, or of what the
+    /// volumes want if that is more. Takes a lock: for the hot path, lease once and reuse.
+    ///
+    /// # Errors
+    /// `ClientError::Memory` when the arena has no room or 0 bytes are asked for.
+    pub fn lease(&self, bytes: usize) -> Result<Lease, ClientError> {
+        let memory = self.pool.lease(bytes)?;
+        Ok(Lease { memory, region: self.region, client: self.client.tag() })
+    }
+
+    /// Bytes of the arena.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that are not leased, perhaps in several pieces.
+    #[must_use]
+    pub fn free_bytes(&self) -> usize {
+        self.pool.free_bytes()
+    }
+
+    /// Leases that exist now, those in requests under way included.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.pool.outstanding()
+    }
+
+    /// Bytes of the pages behind it.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    /// Why it has base pages although hugepages were wished for, with the remedy.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Its number on the wire.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Takes the arena away from the sidecar. Blocks until neither the sidecar nor its devices can
+    /// touch the memory any more; requests under way are finished first. Leases that are still
+    /// held keep their bytes, but requests with them end INVALID from now on.
+    ///
+    /// # Errors
+    /// `SidecarGone` when the sidecar ends before it answers: hardware may still write then.
+    pub fn detach(self) -> Result<(), ClientError> {
+        let region = self.region.0;
+        let ask = Ask::DetachArena { region };
+        match self.client.shared().control.call_patiently("detaching an arena", ask)?.message {
+            Answer::Detached { region: other } if other == region => Ok(()),
+            other => Err(ClientError::protocol(format!("answer to detach: {other:?}"))),
+        }
+    }
+}
+
+/// Exclusive ownership of some bytes of an arena; dereferences to them. A request takes it, its
+/// completion brings it back. Dropping it gives the bytes back to the arena.
+pub struct Lease {
+    memory: kvrail_memory::Lease,
+    pub(crate) region: RegionId,
+    pub(crate) client: ClientTag,
+}
+
+impl Lease {
+    /// Where it starts in its arena.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.memory.offset()
+    }
+
+    /// Shows only the first `bytes` bytes from now on; the reservation stays.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.memory.truncate(bytes);
+    }
+
+    /// Bytes, without touching them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory.bytes() as u64
+    }
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of region {}", self.memory, self.region)
+    }
+}

@@ -1,0 +1,132 @@
+//! The first words with a sidecar.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kvrail_protocol::{
+    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
+    SidecarMessage, Version, Welcome, unspill,
+};
+use kvrail_ring::limits::LANE_VERSION;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::client::AttachOptions;
+use crate::error::ClientError;
+
+/// Number of the hello.
+pub(crate) const HELLO_SEQ: u64 = 1;
+
+/// Name and version of this library, for the sidecar's logs.
+const LIBRARY: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
+
+/// Connects and says hello.
+pub(crate) fn attach(
+    socket: &Path,
+    options: &AttachOptions,
+) -> Result<(Channel, Welcome), ClientError> {
+    let deadline = Instant::now() + options.timeout;
+    let channel = connect(socket, options, deadline)?;
+    let hello = Hello {
+        protocol: Version::CURRENT,
+        lane_version: LANE_VERSION,
+        name: options.name.clone(),
+        library: LIBRARY.into(),
+    };
+    match channel.send(&ClientMessage { seq: HELLO_SEQ, ask: Ask::Hello(hello) }, &[]) {
+        // A refusal may be waiting although the other end is closed.
+        Ok(()) | Err(ChannelError::Closed) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let welcome = listen(&channel, options, deadline)?;
+    check(&welcome)?;
+    Ok((channel, welcome))
+}
+
+fn connect(
+    socket: &Path,
+    options: &AttachOptions,
+    deadline: Instant,
+) -> Result<Channel, ClientError> {
+    let what = "connecting to the sidecar";
+    loop {
+        match Channel::connect(socket) {
+            Ok(channel) => return Ok(channel),
+            Err(ChannelError::WouldBlock) if Instant::now() < deadline => {
+                // Its queue of connections is full; the kernel offers nothing to wait on.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(ChannelError::WouldBlock) => {
+                return Err(ClientError::Timeout { what, after: options.timeout });
+            }
+            Err(ChannelError::Socket(errno)) => return Err(no_sidecar(socket, errno)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn no_sidecar(socket: &Path, errno: Errno) -> ClientError {
+    let remedy = match errno {
+        Errno::NOENT => "start one (kvrail serve), or name its socket",
+        Errno::CONNREFUSED => "the one that made this socket is gone; start one (kvrail serve)",
+        Errno::ACCESS | Errno::PERM => {
+            "this user may not open the socket; join its group, or change socket.mode in the \
+             sidecar's configuration"
+        }
+        Errno::PROTOTYPE => "something else listens there; name the sidecar's socket",
+        _ => "check the path",
+    };
+    ClientError::NoSidecar { socket: socket.into(), cause: errno.to_string(), remedy }
+}
+
+/// Waits for the answer to the hello.
+fn listen(
+    channel: &Channel,
+    options: &AttachOptions,
+    deadline: Instant,
+) -> Result<Welcome, ClientError> {
+    let mut buffer = PacketBuffer::default();
+    loop {
+        match channel.receive::<SidecarMessage>(&mut buffer, FDS_MAX).and_then(unspill) {
+            Ok(packet) => return admitted(packet.message),
+            Err(ChannelError::WouldBlock) => {}
+            Err(ChannelError::Closed) => {
+                let reason = "the sidecar closed the connection without a word".into();
+                return Err(ClientError::SidecarGone { reason });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let what = "attaching to the sidecar";
+            return Err(ClientError::Timeout { what, after: options.timeout });
+        }
+        let left = Timespec::try_from(left).ok();
+        let _woken = poll(&mut [PollFd::new(channel, PollFlags::IN)], left.as_ref());
+    }
+}
+
+fn admitted(message: SidecarMessage) -> Result<Welcome, ClientError> {
+    match message {
+        SidecarMessage::Reply { answer: Answer::Welcome(welcome), .. } => Ok(*welcome),
+        SidecarMessage::Reply { answer: Answer::Refused { code, message }, .. } => {
+            Err(ClientError::NotAdmitted { code, message })
+        }
+        SidecarMessage::Closing { reason, .. } => Err(ClientError::SidecarGone { reason }),
+        other => Err(ClientError::protocol(format!("answer to hello: {other:?}"))),
+    }
+}
+
+/// A welcome that cannot be true would lead to panics later.
+fn check(welcome: &Welcome) -> Result<(), ClientError> {
+    if welcome.protocol.major != Version::CURRENT.major {
+        return Err(ClientError::protocol(format!("it speaks protocol {}", welcome.protocol)));
+    }
+    for (place, volume) in welcome.volumes.iter().enumerate() {
+        volume.check(welcome.pollers.len())?;
+        if usize::from(volume.id) != place {
+            return Err(ClientError::protocol(format!("volume {:?} out of place", volume.name)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! The session socket, shared by all threads of a client: asks go out, answers find their asker.
+//!
+//! One of the threads that wait reads for all; the others sleep on a condition variable. So a
+//! detach that takes long does not keep another thread from opening a queue.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvrail_protocol::{
+    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hardware, Packet, PacketBuffer,
+    SidecarMessage, unspill,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::ClientError;
+
+/// How a session ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) reason: String,
+    pub(crate) hardware: Hardware,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    buffer: PacketBuffer,
+    last_seq: u64,
+    /// Asks whose askers still wait.
+    wanted: HashSet<u64>,
+    answers: HashMap<u64, Packet<Answer>>,
+    /// A thread is waiting at the socket for all.
+    reading: bool,
+}
+
+/// The client's end of the session socket.
+#[derive(Debug)]
+pub(crate) struct Control {
+    channel: Channel,
+    state: Mutex<State>,
+    news: Condvar,
+    timeout: Duration,
+    pid: u32,
+    ended: OnceLock<Ended>,
+    gone: AtomicBool,
+}
+
+impl Control {
+    /// `last_seq` is the number of the hello.
+    pub(crate) fn new(channel: Channel, last_seq: u64, timeout: Duration) -> Self {
+        Self {
+            channel,
+            state: Mutex::new(State { last_seq, ..State::default() }),
+            news: Condvar::new(),
+            timeout,
+            pid: std::process::id(),
+            ended: OnceLock::new(),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks and waits for the answer, as long as the attach options say.
+    pub(crate) fn call(
+        &self,
+        what: &'static str,
+        ask: Ask,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Packet<Answer>, ClientError> {
+        let deadline = Instant::now() + self.timeout;
+        let seq = self.post(what, ask, fds)?;
+        self.answer(what, seq, Some(deadline))
+    }
+
+    /// Asks and waits for the answer as long as the sidecar lives.
+    pub(crate) fn call_patiently(
+        &self,
+        what: &'static str,
+        ask: Ask,
+    ) -> Result<Packet<Answer>, ClientError> {
+        let seq = self.post(what, ask, &[])?;
+        self.answer(what, seq, None)
+    }
+
+    /// Asks without waiting for an answer. For the last words of something that is dropped.
+    pub(crate) fn call_and_forget(&self, ask: Ask) {
+        if let Ok(seq) = self.post("", ask, &[]) {
+            self.lock().wanted.remove(&seq);
+        }
+    }
+
+    /// Whether the session has ended, as far as anybody noticed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire) // pairs with Release in `finish`
+    }
+
+    /// How it ended.
+    pub(crate) fn ended(&self) -> Option<&Ended> {
+        self.ended.get()
+    }
+
+    pub(crate) fn gone_error(&self) -> ClientError {
+        let reason = self.ended().map_or("the session has ended", |ended| &ended.reason);
+        ClientError::SidecarGone { reason: reason.to_owned() }
+    }
+
+    /// Looks whether the sidecar's end of the socket is closed. One system call.
+    pub(crate) fn look(&self) -> bool {
+        let mut fds = [PollFd::new(&self.channel, PollFlags::RDHUP)];
+        let seen = poll(&mut fds, Some(&Timespec::default()));
+        let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        if matches!(seen, Ok(1..)) && fds[0].revents().intersects(hung_up) {
+            self.absorb(&mut self.lock());
+        }
+        self.is_gone()
+    }
+
+    /// Whether this is still the process that attached.
+    pub(crate) fn is_ours(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(
+        &self,
+        what: &'static str,
+        ask: Ask,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<u64, ClientError> {
+        if !self.is_ours() {
+            return Err(ClientError::Forked);
+        }
+        let deadline = Instant::now() + self.timeout;
+        let mut message = ClientMessage { seq: 0, ask };
+        loop {
+            let mut state = self.lock();
+            if self.is_gone() {
+                return Err(self.gone_error());
+            }
+            message.seq = state.last_seq + 1;
+            match self.channel.send(&message, fds) {
+                Ok(()) => {
+                    state.last_seq = message.seq;
+                    state.wanted.insert(message.seq);
+                    return Ok(message.seq);
+                }
+                Err(ChannelError::WouldBlock) => {
+                    drop(state);
+                    let now = Instant::now();
+                    if now >= deadline {
+                        return Err(ClientError::Timeout { what, after: self.timeout });
+                    }
+                    self.pause(PollFlags::OUT, Some(deadline - now));
+                }
+                Err(ChannelError::Closed) => self.absorb(&mut state),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        what: &'static str,
+        seq: u64,
+        deadline: Option<Instant>,
+    ) -> Result<Packet<Answer>, ClientError> {
+        let mut state = self.lock();
+        loop {
+            if let Some(packet) = state.answers.remove(&seq) {
+                state.wanted.remove(&seq);
+                return match packet.message {
+                    Answer::Error { status, message } => {
+                        Err(ClientError::Denied { what, status, message })
+                    }
+                    message => Ok(Packet { message, fds: packet.fds }),
+                };
+            }
+            if self.is_gone() {
+                state.wanted.remove(&seq);
+                return Err(self.gone_error());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                state.wanted.remove(&seq);
+                return Err(ClientError::Timeout { what, after: self.timeout });
+            }
+            state = self.wait(state, left);
+        }
+    }
+
+    /// Waits for something new: at the socket, or for the thread that waits there.
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        left: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        if state.reading {
+            let left = left.unwrap_or(Duration::from_secs(3600));
+            let woken = self.news.wait_timeout(state, left);
+            return woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.reading = true;
+        drop(state);
+        self.pause(PollFlags::IN, left);
+        let mut state = self.lock();
+        state.reading = false;
+        self.absorb(&mut state);
+        self.news.notify_all();
+        state
+    }
+
+    fn pause(&self, flags: PollFlags, left: Option<Duration>) {
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = [PollFd::new(&self.channel, flags)];
+        let _woken = poll(&mut fds, left.as_ref()); // EINTR: the caller looks and comes again
+    }
+
+    /// Takes everything that has arrived.
+    fn absorb(&self, state: &mut State) {
+        loop {
+            let packet = self.channel.receive::<SidecarMessage>(&mut state.buffer, FDS_MAX);
+            let Packet { message, fds } = match packet.and_then(unspill) {
+                Ok(packet) => packet,
+                Err(ChannelError::WouldBlock) => return,
+                Err(ChannelError::Closed) => {
+                    let reason = "the sidecar ended or was killed: its socket is closed".into();
+                    return self.finish(reason, Hardware::MayBeActive);
+                }
+                Err(error) => return self.finish(error.to_string(), Hardware::MayBeActive),
+            };
+            match message {
+                SidecarMessage::Reply { seq, answer } => {
+                    // Of an ask that was given up: its descriptors are closed here.
+                    if state.wanted.contains(&seq) {
+                        state.answers.insert(seq, Packet { message: answer, fds });
+                    }
+                }
+                SidecarMessage::Closing { reason, hardware } => self.finish(reason, hardware),
+                SidecarMessage::Spilled { .. } => {}
+            }
+        }
+    }
+
+    /// Remembers how it ended; the first word counts.
+    fn finish(&self, reason: String, hardware: Hardware) {
+        let _known = self.ended.set(Ended { reason, hardware });
+        self.gone.store(true, Ordering::Release); // pairs with Acquire in `is_gone`
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.call_and_forget(Ask::Bye);
+        }
+    }
+}

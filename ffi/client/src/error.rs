@@ -1,0 +1,109 @@
+//! What can go wrong outside single requests, each with its remedy.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kvrail_memory::MemoryError;
+use kvrail_protocol::{ChannelError, RefusalCode};
+use kvrail_ring::{SegmentError, Status};
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Why a call failed.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Nothing answers at the socket.
+    #[error("no sidecar at {}: {cause}; {remedy}", socket.display())]
+    NoSidecar {
+        /// The path.
+        socket: PathBuf,
+        /// What happened.
+        cause: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The sidecar does not let us in.
+    #[error("the sidecar refused this client: {message}")]
+    NotAdmitted {
+        /// Which kind of refusal.
+        code: RefusalCode,
+        /// The sidecar's words.
+        message: String,
+    },
+    /// The sidecar refused what was asked; the session goes on.
+    #[error("{what}: {status}: {message}")]
+    Denied {
+        /// What was asked.
+        what: &'static str,
+        /// The kind of failure.
+        status: Status,
+        /// The sidecar's words: which limit, which key, what to do.
+        message: String,
+    },
+    /// No answer came in time. Whether it was done is unknown.
+    #[error(
+        "{what}: no answer within {after:?}; look at the sidecar (kvrail status), or raise \
+         AttachOptions::timeout"
+    )]
+    Timeout {
+        /// What was asked.
+        what: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The sidecar is gone or ended this session. Attach again.
+    #[error("the session has ended: {reason}; attach again")]
+    SidecarGone {
+        /// What is known about it.
+        reason: String,
+    },
+    /// The sidecar does not keep to the protocol.
+    #[error("the sidecar broke the protocol, which is a bug in kvrail: {what}")]
+    Protocol {
+        /// What it did.
+        what: String,
+    },
+    /// The memory could not be mapped, or the arena has no room.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// No such volume.
+    #[error("the sidecar has no volume {name:?}; it has: {}", known.join(", "))]
+    UnknownVolume {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// This process is a fork of the one that attached.
+    #[error("a client cannot be used across fork(); attach in the child")]
+    Forked,
+    /// The kernel refused.
+    #[error("{what} failed: {errno}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl ClientError {
+    pub(crate) fn protocol(what: impl Into<String>) -> Self {
+        Self::Protocol { what: what.into() }
+    }
+}
+
+impl From<ChannelError> for ClientError {
+    fn from(error: ChannelError) -> Self {
+        match error {
+            ChannelError::Socket(errno) => Self::System { what: "the session socket", errno },
+            other => Self::protocol(other.to_string()),
+        }
+    }
+}
+
+impl From<SegmentError> for ClientError {
+    fn from(error: SegmentError) -> Self {
+        Self::protocol(error.to_string())
+    }
+}

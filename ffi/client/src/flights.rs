@@ -1,0 +1,332 @@
+//! Requests under way: a fixed table, one entry for each piece in a lane, and the joining of
+//! pieces.
+//!
+//! `user_data` on the wire is the entry's index (low half) and its generation (high half). Both
+//! are checked, and so is the lane, before a completion is believed.
+
+use kvrail_protocol::Hardware;
+use kvrail_ring::slot::FLAG_NOTICE;
+use kvrail_ring::{Completion, Opcode, Status};
+
+use crate::arena::Lease;
+use crate::done::{Done, Ticket};
+
+/// Where completions go.
+pub(crate) trait Sink {
+    fn push(&mut self, done: Done);
+    fn count(&self) -> usize;
+}
+
+impl Sink for Vec<Done> {
+    fn push(&mut self, done: Done) {
+        Self::push(self, done);
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Sink for std::collections::VecDeque<Done> {
+    fn push(&mut self, done: Done) {
+        self.push_back(done);
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
+/// A completion that cannot be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Untrue {
+    /// Names nothing that is under way in this lane.
+    Unknown(u64),
+    /// OK, but with another number of bytes than were asked for.
+    Short {
+        /// Bytes asked for.
+        asked: u32,
+        /// Bytes said to be moved.
+        moved: u32,
+    },
+}
+
+/// What a request owns while it is under way.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) ticket: Ticket,
+    pub(crate) tag: u64,
+    pub(crate) opcode: Opcode,
+    pub(crate) lease: Option<Lease>,
+}
+
+/// Whose piece it is.
+#[derive(Debug)]
+enum Owner {
+    /// Free; the next free entry is on the stack, not here.
+    Nobody,
+    /// The only piece of its request.
+    Single(Origin),
+    /// One of several; the index of their head.
+    Head(u32),
+}
+
+#[derive(Debug)]
+struct Flight {
+    generation: u32,
+    lane: u16,
+    /// Whether OK promises `length` bytes.
+    moves: bool,
+    length: u32,
+    owner: Owner,
+}
+
+/// A request with several pieces under way.
+#[derive(Debug)]
+struct Head {
+    origin: Option<Origin>,
+    left: u32,
+    status: Status,
+    bytes: u64,
+    device_ns: u32,
+    queue_ns: u32,
+    late: bool,
+}
+
+/// How a piece ended.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    status: Status,
+    bytes: u32,
+    checksum: u64,
+    device_ns: u32,
+    queue_ns: u32,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Flights {
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    heads: Vec<Head>,
+    free_heads: Vec<u32>,
+    /// Memory that hardware may still write although its request has ended.
+    fenced: Vec<Lease>,
+}
+
+impl Flights {
+    /// A table for `depth` pieces; a request of several pieces has at least two.
+    pub(crate) fn new(depth: u32) -> Self {
+        let flight =
+            |_| Flight { generation: 0, lane: 0, moves: false, length: 0, owner: Owner::Nobody };
+        let head = |_| Head {
+            origin: None,
+            left: 0,
+            status: Status::Ok,
+            bytes: 0,
+            device_ns: 0,
+            queue_ns: 0,
+            late: false,
+        };
+        Self {
+            flights: (0..depth).map(flight).collect(),
+            free: (0..depth).rev().collect(),
+            heads: (0..depth / 2).map(head).collect(),
+            free_heads: (0..depth / 2).rev().collect(),
+            fenced: Vec::new(),
+        }
+    }
+
+    /// Pieces the table holds.
+    pub(crate) fn capacity(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Pieces that can be added.
+    pub(crate) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Adds a request of one piece; returns its `user_data`. The caller has asked `room`.
+    pub(crate) fn add(&mut self, lane: u16, length: u32, origin: Origin) -> u64 {
+        let moves = matches!(origin.opcode, Opcode::Read | Opcode::Write);
+        self.enter(lane, length, moves, Owner::Single(origin))
+    }
+
+    /// Adds a request of `pieces` pieces, at least two, to be added by `add_piece`.
+    pub(crate) fn add_head(&mut self, pieces: u32, origin: Origin) -> u32 {
+        debug_assert!(pieces > 1, "a request of one piece needs no head");
+        let head = self.free_heads.pop().expect("half as many heads as pieces, and room for these");
+        self.heads[head as usize] = Head {
+            origin: Some(origin),
+            left: pieces,
+            status: Status::Ok,
+            bytes: 0,
+            device_ns: 0,
+            queue_ns: 0,
+            late: false,
+        };
+        head
+    }
+
+    /// Adds one piece of a request; returns its `user_data`.
+    pub(crate) fn add_piece(&mut self, lane: u16, length: u32, head: u32) -> u64 {
+        let origin = self.heads[head as usize].origin.as_ref().expect("added before its pieces");
+        let moves = matches!(origin.opcode, Opcode::Read | Opcode::Write);
+        self.enter(lane, length, moves, Owner::Head(head))
+    }
+
+    fn enter(&mut self, lane: u16, length: u32, moves: bool, owner: Owner) -> u64 {
+        let index = self.free.pop().expect("the caller has asked for room");
+        let flight = &mut self.flights[index as usize];
+        let generation = flight.generation;
+        *flight = Flight { generation, lane, moves, length, owner };
+        u64::from(generation) << 32 | u64::from(index)
+    }
+
+    /// Believes a completion or notice of this lane, if it can be true. A completion that is
+    /// short of bytes ends its request as INTERNAL. Returns whether a piece ended.
+    pub(crate) fn settle(
+        &mut self,
+        lane: u16,
+        completion: &Completion,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Untrue> {
+        let [generation, index] = halves(completion.user_data);
+        let unknown = Untrue::Unknown(completion.user_data);
+        let flight = self.flights.get_mut(index as usize).ok_or(unknown)?;
+        let live = !matches!(flight.owner, Owner::Nobody);
+        if !live || flight.generation != generation || flight.lane != lane {
+            return Err(unknown);
+        }
+        if completion.flags & FLAG_NOTICE != 0 {
+            self.notice(index, sink);
+            return Ok(false);
+        }
+        let (asked, moved) = (flight.length, completion.bytes);
+        let mut end = End {
+            status: completion.status(),
+            bytes: moved,
+            checksum: completion.checksum,
+            device_ns: completion.device_ns,
+            queue_ns: completion.queue_ns,
+        };
+        // Invariant 3: OK means every byte asked for.
+        let short = end.status == Status::Ok && flight.moves && moved != asked;
+        if short {
+            end.status = Status::Internal;
+        }
+        self.finish(index, end, Hardware::Settled, sink);
+        if short { Err(Untrue::Short { asked, moved }) } else { Ok(true) }
+    }
+
+    /// Ends a piece; hands out its request if it was the last.
+    fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
+        let flight = &mut self.flights[index as usize];
+        flight.generation = flight.generation.wrapping_add(1);
+        let owner = std::mem::replace(&mut flight.owner, Owner::Nobody);
+        self.free.push(index);
+        match owner {
+            Owner::Single(origin) => {
+                self.hand_out(origin, end, u64::from(end.bytes), hardware, sink)
+            }
+            Owner::Head(head) => self.join(head, end, hardware, sink),
+            Owner::Nobody => {}
+        }
+    }
+
+    fn join(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
+        let head = &mut self.heads[index as usize];
+        head.left -= 1;
+        if severity(end.status) > severity(head.status) {
+            head.status = end.status;
+        }
+        head.bytes += u64::from(end.bytes);
+        head.device_ns = head.device_ns.max(end.device_ns);
+        head.queue_ns = head.queue_ns.max(end.queue_ns);
+        if head.left > 0 {
+            return;
+        }
+        let (device_ns, queue_ns, bytes) = (head.device_ns, head.queue_ns, head.bytes);
+        let joined = End { status: head.status, bytes: 0, checksum: 0, device_ns, queue_ns };
+        let origin = head.origin.take().expect("a head lives until its last piece ends");
+        self.free_heads.push(index);
+        self.hand_out(origin, joined, bytes, hardware, sink);
+    }
+
+    fn hand_out(
+        &mut self,
+        origin: Origin,
+        end: End,
+        bytes: u64,
+        hardware: Hardware,
+        sink: &mut impl Sink,
+    ) {
+        let Origin { ticket, tag, opcode, mut lease } = origin;
+        if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
+            self.fenced.extend(lease.take()); // invariant 2: may still be written
+        }
+        let End { status, checksum, device_ns, queue_ns, .. } = end;
+        sink.push(Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+    }
+
+    /// Passes a notice on, once for each request.
+    fn notice(&mut self, index: u32, sink: &mut impl Sink) {
+        let origin = match &self.flights[index as usize].owner {
+            Owner::Single(origin) => origin,
+            Owner::Head(head) => {
+                let head = &mut self.heads[*head as usize];
+                if std::mem::replace(&mut head.late, true) {
+                    return;
+                }
+                head.origin.as_ref().expect("a head lives until its last piece ends")
+            }
+            Owner::Nobody => return,
+        };
+        let (ticket, tag, status) = (origin.ticket, origin.tag, Status::Late);
+        let (bytes, checksum, device_ns, queue_ns, lease) = (0, 0, 0, 0, None);
+        sink.push(Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+    }
+
+    /// Ends everything under way with this status.
+    pub(crate) fn abandon(&mut self, status: Status, hardware: Hardware, sink: &mut impl Sink) {
+        let end = End { status, bytes: 0, checksum: 0, device_ns: 0, queue_ns: 0 };
+        for index in 0..self.flights.len() {
+            if !matches!(self.flights[index].owner, Owner::Nobody) {
+                let index = u32::try_from(index).expect("a lane has few slots");
+                self.finish(index, end, hardware, sink);
+            }
+        }
+    }
+
+    /// Memory of abandoned reads.
+    pub(crate) fn take_fenced(&mut self) -> Vec<Lease> {
+        std::mem::take(&mut self.fenced)
+    }
+}
+
+fn halves(user_data: u64) -> [u32; 2] {
+    [user_data >> 32, user_data & 0xffff_ffff]
+        .map(|half| u32::try_from(half).expect("half of 64 bits"))
+}
+
+/// Of several pieces' statuses the one that says most about what may have happened: unknown
+/// outcomes above failures, failures above "nothing was done".
+fn severity(status: Status) -> u8 {
+    match status {
+        Status::Ok | Status::Late => 0,
+        Status::Miss => 1,
+        Status::Unsupported => 2,
+        Status::Invalid => 3,
+        Status::Quota => 4,
+        Status::Draining => 5,
+        Status::DeviceDegraded => 6,
+        Status::Corrupt => 7,
+        Status::NoSpace => 8,
+        Status::DeviceGone => 9,
+        Status::IoError => 10,
+        Status::GpuError => 11,
+        Status::Restarted => 12,
+        Status::Internal => 13,
+    }
+}

@@ -1,0 +1,123 @@
+//! What a queue knows of a volume: how to check a range, cut it, and where its pieces go.
+
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::{Geometry, Opcode};
+
+use crate::refused::Reason;
+use crate::request::Request;
+use crate::volume::Volume;
+
+const PIECE_BYTES_MAX: u64 = REQUEST_LENGTH_MAX as u64;
+
+/// A piece of a request: what one lane gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LanePiece {
+    pub(crate) lane: u16,
+    pub(crate) volume_offset: u64,
+    pub(crate) length: u32,
+}
+
+/// A volume as a queue needs it, with divisions by powers of two turned into masks.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    geometry: Geometry,
+    capacity: u64,
+    block_mask: u64,
+    memory_mask: u64,
+    /// The lane of each member.
+    lanes: Vec<u16>,
+}
+
+impl Plan {
+    /// The geometry was checked at attach: units are powers of two, every member has a poller.
+    pub(crate) fn new(volume: &Volume) -> Self {
+        let geometry = volume.geometry;
+        Self {
+            geometry,
+            capacity: geometry.capacity(),
+            block_mask: u64::from(geometry.logical_block) - 1,
+            memory_mask: u64::from(geometry.memory_alignment) - 1,
+            lanes: volume.info.pollers.clone(),
+        }
+    }
+
+    /// Checks what a range must fulfil.
+    pub(crate) fn check_range(&self, request: &Request) -> Result<(), Reason> {
+        let (offset, length) = (request.offset, request.length);
+        if length == 0 {
+            return Err(Reason::Empty);
+        }
+        if (offset | length) & self.block_mask != 0 {
+            return Err(Reason::Misaligned { offset, length, block: self.block_mask + 1 });
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= self.capacity => Ok(()),
+            _ => Err(Reason::BeyondEnd { offset, length, capacity: self.capacity }),
+        }
+    }
+
+    /// Checks the memory that bytes go to or come from.
+    pub(crate) fn check_memory(&self, request: &Request) -> Result<(), Reason> {
+        let Some(lease) = &request.lease else { return Err(Reason::Empty) };
+        if lease.client != request.client {
+            return Err(Reason::Foreign { what: "lease" });
+        }
+        if request.length > lease.bytes() {
+            return Err(Reason::LeaseTooShort { length: request.length, lease: lease.bytes() });
+        }
+        let offset = lease.offset() as u64;
+        if offset & self.memory_mask != 0 {
+            return Err(Reason::BufferMisaligned { offset, alignment: self.memory_mask + 1 });
+        }
+        Ok(())
+    }
+
+    /// The piece of a checked request, if it is one.
+    pub(crate) fn single(&self, request: &Request) -> Option<LanePiece> {
+        if request.length > PIECE_BYTES_MAX {
+            return None;
+        }
+        let lane = match self.geometry.members {
+            _ if request.opcode == Opcode::Flush => match self.lanes[..] {
+                [lane] => lane,
+                _ => return None,
+            },
+            1 => self.lanes[0],
+            members => {
+                let stripe = request.offset / self.geometry.stripe_bytes;
+                let inside = request.offset - stripe * self.geometry.stripe_bytes;
+                if inside + request.length > self.geometry.stripe_bytes {
+                    return None;
+                }
+                let member = stripe % u64::from(members);
+                self.lanes[usize::try_from(member).expect("below members, a u16")]
+            }
+        };
+        let length = u32::try_from(request.length).expect("at most PIECE_BYTES_MAX");
+        Some(LanePiece { lane, volume_offset: request.offset, length })
+    }
+
+    /// All pieces of a checked request, in the order of its bytes. A flush has one for each
+    /// member, at that member's first byte.
+    pub(crate) fn pieces(&self, request: &Request) -> impl Iterator<Item = LanePiece> {
+        let flush = request.opcode == Opcode::Flush;
+        let members = if flush { self.geometry.members } else { 0 };
+        let flushes = (0..members).map(|member| LanePiece {
+            lane: self.lanes[usize::from(member)],
+            volume_offset: u64::from(member) * self.geometry.stripe_bytes,
+            length: 0,
+        });
+        let range = request.offset..request.offset + request.length;
+        let moves = self.geometry.pieces(range).flat_map(|piece| {
+            let lane = self.lanes[usize::from(piece.member)];
+            let starts = (0..piece.length).step_by(REQUEST_LENGTH_MAX as usize);
+            starts.map(move |start| LanePiece {
+                lane,
+                volume_offset: piece.volume_offset + start,
+                length: u32::try_from((piece.length - start).min(PIECE_BYTES_MAX))
+                    .expect("at most PIECE_BYTES_MAX"),
+            })
+        });
+        flushes.chain(moves)
+    }
+}

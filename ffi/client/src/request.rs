@@ -1,0 +1,138 @@
+//! What can be asked.
+
+use std::time::Duration;
+
+use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
+use kvrail_ring::{Class, Opcode, PollerIndex};
+
+use crate::arena::Lease;
+use crate::client::{Client, ClientTag};
+use crate::volume::Volume;
+
+/// One request, built step by step and given to a [`crate::Queue`]. It owns its lease.
+#[derive(Debug)]
+#[must_use]
+pub struct Request {
+    pub(crate) opcode: Opcode,
+    pub(crate) flags: u8,
+    pub(crate) class: Class,
+    pub(crate) volume: u16,
+    /// For a nop: where it goes.
+    pub(crate) lane: u16,
+    pub(crate) client: ClientTag,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) checksum: u64,
+    pub(crate) deadline_ns: u64,
+    pub(crate) tag: u64,
+    pub(crate) lease: Option<Lease>,
+}
+
+impl Request {
+    fn new(opcode: Opcode, volume: &Volume, offset: u64, length: u64) -> Self {
+        Self {
+            opcode,
+            flags: 0,
+            class: Class::default(),
+            volume: volume.id.0,
+            lane: 0,
+            client: volume.tag,
+            offset,
+            length,
+            checksum: 0,
+            deadline_ns: 0,
+            tag: 0,
+            lease: None,
+        }
+    }
+
+    /// Fills the lease with the volume's bytes from `offset` on.
+    pub fn read(volume: &Volume, offset: u64, lease: Lease) -> Self {
+        let length = lease.bytes();
+        Self { lease: Some(lease), ..Self::new(Opcode::Read, volume, offset, length) }
+    }
+
+    /// Writes the lease's bytes to the volume from `offset` on.
+    pub fn write(volume: &Volume, offset: u64, lease: Lease) -> Self {
+        let length = lease.bytes();
+        Self { lease: Some(lease), ..Self::new(Opcode::Write, volume, offset, length) }
+    }
+
+    /// Makes every write to the volume that was completed before durable.
+    pub fn flush(volume: &Volume) -> Self {
+        Self::new(Opcode::Flush, volume, 0, 0)
+    }
+
+    /// Lets the devices forget a range. What a later read finds there is undefined.
+    pub fn discard(volume: &Volume, offset: u64, length: u64) -> Self {
+        Self::new(Opcode::Discard, volume, offset, length)
+    }
+
+    /// A round trip to the poller of the volume's first member, without the device.
+    pub fn nop(volume: &Volume) -> Self {
+        let lane = volume.info.pollers.first().copied().unwrap_or(0);
+        Self { lane, ..Self::new(Opcode::Nop, volume, 0, 0) }
+    }
+
+    /// A round trip to one poller, without a device.
+    pub fn nop_to(client: &Client, poller: PollerIndex) -> Self {
+        Self {
+            opcode: Opcode::Nop,
+            flags: 0,
+            class: Class::default(),
+            volume: 0,
+            lane: poller.0,
+            client: client.tag(),
+            offset: 0,
+            length: 0,
+            checksum: 0,
+            deadline_ns: 0,
+            tag: 0,
+            lease: None,
+        }
+    }
+
+    /// How urgent it is; [`Class::Demand`] unless said otherwise.
+    pub fn class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
+    /// A name of the program's own, which comes back in [`crate::Done::tag`].
+    pub fn tag(self, tag: u64) -> Self {
+        Self { tag, ..self }
+    }
+
+    /// Moves only the first `length` bytes of the lease.
+    pub fn length(self, length: u64) -> Self {
+        Self { length, ..self }
+    }
+
+    /// For a write: it is on stable media when it completes.
+    pub fn durable(self) -> Self {
+        Self { flags: self.flags | FLAG_DURABLE, ..self }
+    }
+
+    /// For a read or write within one stripe: return CRC-64/NVME of the bytes moved.
+    pub fn checksum(self) -> Self {
+        Self { flags: self.flags | FLAG_CHECKSUM, ..self }
+    }
+
+    /// For a read or write within one stripe: bytes whose CRC-64/NVME is not `checksum` end as
+    /// CORRUPT; such a write is not started.
+    pub fn verify(self, checksum: u64) -> Self {
+        Self { flags: self.flags | FLAG_VERIFY, checksum, ..self }
+    }
+
+    /// When the request takes longer than this from its acceptance, a notice with
+    /// [`kvrail_ring::Status::Late`] comes; the request itself goes on, and its end comes later.
+    pub fn deadline(self, after: Duration) -> Self {
+        let ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        Self { deadline_ns: ns.max(1), ..self }
+    }
+
+    /// Takes the request apart.
+    #[must_use]
+    pub fn into_lease(self) -> Option<Lease> {
+        self.lease
+    }
+}

@@ -1,0 +1,107 @@
+//! Whether to spin for a completion or to sleep.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use kvrail_protocol::SpinHints;
+
+/// Threads of this process that spin in `wait` now, over all clients.
+static SPINNERS: AtomicU32 = AtomicU32::new(0);
+
+/// After so many waits that slept, one spins again: sleeping hides how short waits have become.
+const PROBE_EVERY: u32 = 32;
+
+/// What the sidecar and the machine allow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpinLimits {
+    /// Longest wait worth spinning for.
+    pub(crate) spin_ns: u64,
+    /// Threads that may spin at once.
+    spinners_max: u32,
+}
+
+impl SpinLimits {
+    /// All cores but one may spin, and the sidecar's pollers do already; one client thread always
+    /// may, as long as spinning is wanted at all.
+    pub(crate) fn new(hints: &SpinHints) -> Self {
+        let taken = hints.spinning_pollers.saturating_add(1);
+        Self { spin_ns: hints.spin_ns, spinners_max: hints.cores.saturating_sub(taken).max(1) }
+    }
+
+    /// Leave to spin, until the result is dropped.
+    pub(crate) fn enter(&self) -> Option<Spinning> {
+        // A census: it orders nothing, and to be off by one for a moment does no harm.
+        let before = SPINNERS.fetch_add(1, Ordering::Relaxed);
+        let spinning = Spinning(());
+        (before < self.spinners_max).then_some(spinning)
+    }
+}
+
+/// One spinning thread.
+#[derive(Debug)]
+pub(crate) struct Spinning(());
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed); // a census
+    }
+}
+
+/// How long waits took lately.
+#[derive(Debug, Default)]
+pub(crate) struct Expectation {
+    /// Moving average of waits, in nanoseconds; the newest counts a quarter.
+    wait_ns: u64,
+    slept: u32,
+}
+
+impl Expectation {
+    /// Whether a wait is likely to be short enough to spin through.
+    pub(crate) fn is_short(&mut self, limit_ns: u64) -> bool {
+        if limit_ns == 0 {
+            return false;
+        }
+        if self.wait_ns <= limit_ns {
+            return true;
+        }
+        self.slept += 1;
+        self.slept.is_multiple_of(PROBE_EVERY)
+    }
+
+    /// A wait took this long.
+    pub(crate) fn learn(&mut self, waited_ns: u64, limit_ns: u64) {
+        // Clipped, so that one long pause is forgotten after a few short waits.
+        let clipped = waited_ns.min(limit_ns.saturating_mul(8));
+        self.wait_ns = (self.wait_ns * 3 + clipped) / 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_protocol::SpinHints;
+
+    use super::{Expectation, PROBE_EVERY, SpinLimits};
+
+    #[test]
+    fn spins_for_short_waits_sleeps_through_long_ones_and_probes() {
+        let mut expectation = Expectation::default();
+        assert!(expectation.is_short(20_000));
+        for _ in 0..8 {
+            expectation.learn(300_000, 20_000);
+        }
+        let spun = (0..4 * PROBE_EVERY).filter(|_| expectation.is_short(20_000)).count();
+        assert_eq!(spun, 4);
+        for _ in 0..12 {
+            expectation.learn(2_000, 20_000);
+        }
+        assert!(expectation.is_short(20_000));
+        assert!(!expectation.is_short(0), "no spinning without leave");
+    }
+
+    #[test]
+    fn one_may_spin_on_the_smallest_machine() {
+        let hints = SpinHints { spin_ns: 1, cores: 1, spinning_pollers: 1 };
+        assert_eq!(SpinLimits::new(&hints).spinners_max, 1);
+        let hints = SpinHints { spin_ns: 1, cores: 16, spinning_pollers: 4 };
+        assert_eq!(SpinLimits::new(&hints).spinners_max, 11);
+    }
+}
