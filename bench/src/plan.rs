@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn odd_blocks_shrink_the_version_unit() {
         let cases = [Case::closed(Op::Read, 1_124_352, 1), Case::closed(Op::Read, 256 << 10, 1)];
-        assert_eq!(version_unit_bytes(&cases), 1024);
+        assert_eq!(version_unit_bytes(&cases), 2048);
     }
 
     #[test]
