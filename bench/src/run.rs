@@ -33,13 +33,20 @@ const METHOD: &str = "timed runs compare the headers of the first and last secto
 
 /// Everything measured, before it is a report.
 struct Collected {
-    /// Rounds of each arm in each case.
-    rounds: BTreeMap<(usize, String), Vec<Figures>>,
+    /// Each arm in each case, in the order of the first round.
+    measured: Vec<Measured>,
     /// Planned rates of the open cases.
     planned: BTreeMap<usize, f64>,
     log: Vec<LogEntry>,
     verification: Verification,
     begun_ns: u64,
+}
+
+/// The rounds of one arm in one case.
+struct Measured {
+    case: usize,
+    arm: String,
+    rounds: Vec<Figures>,
 }
 
 /// The benchmark while it runs.
@@ -189,7 +196,7 @@ impl<'a> Bench<'a> {
             cores: client_cores(options, ground),
         };
         let collected = Collected {
-            rounds: BTreeMap::new(),
+            measured: Vec::new(),
             planned: BTreeMap::new(),
             log: Vec::new(),
             verification: Verification { method: METHOD.to_owned(), ..Verification::default() },
@@ -333,22 +340,22 @@ impl<'a> Bench<'a> {
     }
 
     fn report(&self, environment: Environment, cases: &[Case]) -> Report {
-        let rounds = &self.collected.rounds;
-        let runs = rounds.iter().map(|((index, arm), all)| Run::new(arm, &cases[*index], all));
+        let measured = &self.collected.measured;
+        let runs = measured.iter().map(|one| Run::new(&one.arm, &cases[one.case], &one.rounds));
         let mut comparisons = Vec::new();
-        for ((index, arm), all) in rounds.iter().filter(|((_, arm), _)| arm != RAW) {
-            let case = &cases[*index];
-            let Some(raw) = rounds.get(&(*index, RAW.to_owned())) else { continue };
+        for one in measured.iter().filter(|one| one.arm != RAW) {
+            let case = &cases[one.case];
+            let Some(raw) = self.collected.rounds(one.case, RAW) else { continue };
             comparisons.push(Comparison {
-                arm: arm.clone(),
+                arm: one.arm.clone(),
                 against: RAW.to_owned(),
                 op: case.op.name().to_owned(),
                 block_bytes: case.block_bytes,
                 depth: case.depth,
                 clients: case.clients,
                 pace: case.pace.name().to_owned(),
-                planned_per_second: self.collected.planned.get(index).copied(),
-                relation: Relation::between(all, raw),
+                planned_per_second: self.collected.planned.get(&one.case).copied(),
+                relation: Relation::between(&one.rounds, raw),
             });
         }
         let kvrail = comparisons.iter().filter(|comparison| comparison.arm == KVRAIL);
@@ -387,11 +394,22 @@ impl Collected {
         self.verification.failures += figures.verify_failures;
         let first = failures.into_iter().map(|said| format!("{arm}, {round}: {said}"));
         self.verification.first.extend(first);
-        self.rounds.entry((case, arm.to_owned())).or_default().push(figures);
+        let known = self.measured.iter_mut().find(|one| one.case == case && one.arm == arm);
+        match known {
+            Some(one) => one.rounds.push(figures),
+            None => {
+                self.measured.push(Measured { case, arm: arm.to_owned(), rounds: vec![figures] });
+            }
+        }
+    }
+
+    fn rounds(&self, case: usize, arm: &str) -> Option<&[Figures]> {
+        let one = self.measured.iter().find(|one| one.case == case && one.arm == arm)?;
+        Some(&one.rounds)
     }
 
     fn iops(&self, case: usize, arm: &str) -> Option<f64> {
-        let rounds = self.rounds.get(&(case, arm.to_owned()))?;
+        let rounds = self.rounds(case, arm)?;
         median(&rounds.iter().map(|round| round.iops).collect::<Vec<_>>())
     }
 }

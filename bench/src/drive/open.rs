@@ -3,6 +3,8 @@
 //! Latency runs from the planned start. An arm that falls behind pays for it in every operation
 //! that had to wait, as its callers would (no coordinated omission).
 
+use std::collections::VecDeque;
+
 use anyhow::Result;
 use kvrail_device::{Clock, MonotonicClock};
 
@@ -22,7 +24,8 @@ pub(super) fn timed(
     window: Window,
 ) -> Result<()> {
     let mut done = Vec::with_capacity(streams.len());
-    let mut free: Vec<u32> = (0..client.slots()).rev().collect();
+    // In turn, so that every slot's blocks come up however low the load.
+    let mut free: VecDeque<u32> = (0..client.slots()).collect();
     let give_up_ns = window.end_ns + (window.end_ns - window.start_ns);
     let mut planned_ns = begun_ns + schedule.next_ns();
     while planned_ns < window.end_ns || client.under_way() > 0 {
@@ -36,7 +39,7 @@ pub(super) fn timed(
             client.tally.overrun(missed);
         }
         while planned_ns <= now_ns && planned_ns < window.end_ns {
-            let Some(slot) = free.pop() else { break };
+            let Some(slot) = free.pop_front() else { break };
             let operation = streams[slot as usize].next_operation();
             client.start(slot, operation, Some(planned_ns), window)?;
             planned_ns = begun_ns + schedule.next_ns();
@@ -46,7 +49,7 @@ pub(super) fn timed(
         let now_ns = MonotonicClock.now_ns();
         for done in done.drain(..) {
             let ended = client.finish(done, Check::Headers);
-            free.push(ended.slot);
+            free.push_back(ended.slot);
             if ended.well && window.holds(ended.from_ns) {
                 client.tally.count(now_ns.saturating_sub(ended.from_ns), ended.bytes);
                 client.tally.last_ns = now_ns;

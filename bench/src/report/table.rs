@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
@@ -197,7 +197,10 @@ fn verdict(report: &Report) -> String {
 
 fn empty(heads: &[&str], left_columns: usize) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(heads);
+    table.load_preset(presets::NOTHING).set_header(heads.to_vec());
+    for part in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+        table.set_style(part, '─');
+    }
     for column in table.column_iter_mut().skip(left_columns) {
         column.set_cell_alignment(CellAlignment::Right);
     }
