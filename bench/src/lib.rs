@@ -1,1 +1,36 @@
-//! Placeholder.
+//! `kvrail bench`: kvrail against a bare io_uring loop, fio and the ceilings of two cores, in one
+//! interleaved run on the same storage, with every block verified.
+//!
+//! Owns plans, patterns, drivers, statistics and reports. Starts no sidecar and parses no command
+//! line of its own: a [`Harness`] makes the ground, [`BenchOptions`] is flattened into the CLI.
+//! Never writes outside of the volume that the harness gives it.
+//!
+//! One way through: `options` -> `plan` -> `arms` on the harness's ground -> `drive` (the same
+//! drivers for every arm, over `port`) -> `statistics` -> `report`.
+
+pub mod arms;
+mod command;
+pub mod cpu;
+pub mod drive;
+pub mod environment;
+pub mod fio;
+mod harness;
+pub mod lanes;
+mod options;
+pub mod pattern;
+pub mod plan;
+pub mod port;
+pub mod raw;
+pub mod report;
+mod run;
+pub mod sidecar;
+pub mod size;
+pub mod statistics;
+pub mod stream;
+pub mod trace;
+pub mod versions;
+
+pub use command::{Verdict, command};
+pub use harness::{FileHarness, Ground, Harness, NullLane, Sidecar};
+pub use options::{ArmName, BenchOptions, Format, Workload};
+pub use run::{Results, run};

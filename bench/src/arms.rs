@@ -1,0 +1,236 @@
+//! Which arms run here, and how each runs a case.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use hdrhistogram::Histogram;
+
+use crate::cpu::CpuMeter;
+use crate::drive::{Clients, Load, Sample, measure};
+use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
+use crate::harness::{Ground, Sidecar};
+use crate::options::{ArmName, BenchOptions};
+use crate::plan::{Case, Op, Pace};
+use crate::port::Target;
+use crate::raw::{RawTarget, RingMode};
+use crate::report::ArmMode;
+use crate::statistics::Figures;
+use crate::versions::VersionMap;
+
+/// The name of the arm that others are compared with.
+pub const RAW: &str = "raw";
+/// The name of the sidecar's arm.
+pub const KVRAIL: &str = "kvrail";
+
+/// An arm that our own drivers drive.
+#[derive(Debug)]
+pub struct Driven {
+    /// Its name in the report.
+    pub name: String,
+    /// Where it goes.
+    pub target: Box<dyn Target>,
+    /// Why it uses its mode.
+    pub reason: String,
+    /// Processes beside this one whose CPU time it costs.
+    pub meter: CpuMeter,
+}
+
+/// The arms of a run.
+#[derive(Debug, Default)]
+pub struct Arms {
+    /// Driven by us, in the order of the first round.
+    pub driven: Vec<Driven>,
+    /// fio, and in how many rounds it runs.
+    pub fio: Option<(Fio, u32)>,
+    /// Whether lanes are to be measured.
+    pub lanes: bool,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// One arm's run of one case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The figures.
+    pub figures: Figures,
+    /// The histogram and the window's start; fio has none.
+    pub sample: Option<(Histogram<u64>, u64)>,
+    /// Failures in words.
+    pub failures: Vec<String>,
+    /// Blocks whose headers were compared, and bytes compared in full.
+    pub compared: (u64, u64),
+}
+
+impl From<Sample> for Outcome {
+    fn from(sample: Sample) -> Self {
+        let figures = Figures::of(&sample);
+        let Sample { tally, begun_ns, .. } = sample;
+        Self {
+            figures,
+            compared: (tally.sampled_blocks, tally.verified_bytes),
+            failures: tally.failures,
+            sample: Some((tally.latency_ns, begun_ns)),
+        }
+    }
+}
+
+impl Arms {
+    /// Builds what was asked for, or all there is. Takes the sidecar's target out of the ground.
+    ///
+    /// # Errors
+    /// When an arm that was named is not to be had.
+    pub fn build(options: &BenchOptions, ground: &mut Ground, pattern_bytes: u64) -> Result<Self> {
+        let mut arms = Self::default();
+        let named = !options.arms.is_empty();
+        let all = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Fio, ArmName::Lanes];
+        for name in if named { options.arms.as_slice() } else { &all } {
+            let missing = match name {
+                ArmName::Kvrail => arms.add_kvrail(ground)?,
+                ArmName::Raw(mode) => arms.add_raw(ground, *mode)?,
+                ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
+                ArmName::Lanes => {
+                    arms.lanes = true;
+                    None
+                }
+            };
+            if let Some(why) = missing {
+                ensure!(!named, "the arm that was asked for is not to be had: {why}");
+                arms.notes.push(why);
+            }
+        }
+        Ok(arms)
+    }
+
+    fn add_kvrail(&mut self, ground: &mut Ground) -> Result<Option<String>> {
+        let Some(Sidecar { target, pids, .. }) = ground.sidecar.take() else {
+            return Ok(Some("kvrail: no sidecar runs".to_owned()));
+        };
+        let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
+        self.driven.push(Driven { name, target, reason, meter: CpuMeter::new(&pids)? });
+        Ok(None)
+    }
+
+    fn add_raw(&mut self, ground: &Ground, mode: Option<RingMode>) -> Result<Option<String>> {
+        if ground.members.is_empty() {
+            return Ok(Some("raw: the volume's devices cannot be reached from here".to_owned()));
+        }
+        let (name, reason) = match mode {
+            None => (RAW.to_owned(), "as the sidecar".to_owned()),
+            Some(mode) => (format!("{RAW}:{mode}"), "asked for".to_owned()),
+        };
+        let mode = mode.unwrap_or(ground.mode);
+        let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
+        let target: Box<dyn Target> = Box::new(target);
+        self.driven.push(Driven { name, target, reason, meter: CpuMeter::new(&[])? });
+        Ok(None)
+    }
+
+    fn add_fio(
+        &mut self,
+        options: &BenchOptions,
+        ground: &Ground,
+        pattern_bytes: u64,
+    ) -> Result<Option<String>> {
+        let program = Path::new("fio").to_owned();
+        let Some(version) = Fio::find(&program)? else {
+            return Ok(Some("fio: not installed".to_owned()));
+        };
+        let [member] = ground.members.as_slice() else {
+            return Ok(Some("fio: runs on volumes of one member only".to_owned()));
+        };
+        let from = ground.geometry.data_offset;
+        let scratch = ground.geometry.capacity().saturating_sub(pattern_bytes);
+        let areas = Areas {
+            read: Area { offset: from, bytes: pattern_bytes },
+            write: Area { offset: from + pattern_bytes, bytes: scratch },
+        };
+        let direct =
+            if ground.io == kvrail_device::DirectIo::Off { Direct::No } else { Direct::Yes };
+        let found = Found { program, version };
+        let fio = Fio::new(found, member.clone(), ground.mode, direct, areas);
+        let rounds = if options.arms.is_empty() { 1 } else { options.rounds };
+        if rounds < options.rounds {
+            self.notes.push("fio: one round, no open loops; name it in --arms for all".to_owned());
+        }
+        self.fio = Some((fio, rounds));
+        Ok(None)
+    }
+
+    /// The modes in force, for the report.
+    #[must_use]
+    pub fn modes(&self) -> Vec<ArmMode> {
+        let driven = self.driven.iter().map(|arm| ArmMode {
+            arm: arm.name.clone(),
+            mode: arm.target.mode(),
+            reason: arm.reason.clone(),
+        });
+        let fio = self.fio.iter().map(|(fio, _)| ArmMode {
+            arm: "fio".to_owned(),
+            mode: fio.mode(),
+            reason: "as the sidecar".to_owned(),
+        });
+        driven.chain(fio).collect()
+    }
+
+    /// The arm that fills and verifies the volume: raw where there is one.
+    #[must_use]
+    pub fn keeper(&self) -> Option<&dyn Target> {
+        let raw = self.driven.iter().find(|arm| arm.name == RAW);
+        raw.or(self.driven.first()).map(|arm| arm.target.as_ref())
+    }
+
+    /// Whether fio runs this case in this round.
+    #[must_use]
+    pub fn fio_for(&self, case: &Case, round: u32) -> Option<&Fio> {
+        let (fio, rounds) = self.fio.as_ref()?;
+        (round < *rounds && case.pace == Pace::Closed).then_some(fio)
+    }
+}
+
+impl Driven {
+    /// Runs a case once.
+    ///
+    /// # Errors
+    /// When the arm breaks down.
+    pub fn run(
+        &self,
+        case: &Case,
+        load: Load,
+        clients: &Clients,
+        map: &mut VersionMap,
+    ) -> Result<Outcome> {
+        measure(self.target.as_ref(), case, load, clients, map, &self.meter).map(Outcome::from)
+    }
+
+    /// Operations per second of a short closed loop of this shape.
+    ///
+    /// # Errors
+    /// When the arm breaks down.
+    pub fn calibrate(&self, case: &Case, clients: &Clients, map: &mut VersionMap) -> Result<f64> {
+        let short = Clients { read_back: Duration::ZERO, ..clients.clone() };
+        Ok(self.run(case, Load::Closed, &short, map)?.figures.iops)
+    }
+}
+
+/// Runs a case with fio once.
+///
+/// # Errors
+/// When fio fails.
+pub fn run_fio(fio: &Fio, case: &Case, options: &BenchOptions) -> Result<Outcome> {
+    let times = Times { warm_up_seconds: options.warm_up, seconds: options.seconds };
+    let figures = fio.run(case, times, options.seed)?;
+    Ok(Outcome { figures, sample: None, failures: Vec::new(), compared: (0, 0) })
+}
+
+/// Bytes beside the pattern that fio's writes need, if it can run at all and anything writes.
+#[must_use]
+pub fn scratch_bytes(options: &BenchOptions, cases: &[Case]) -> u64 {
+    let wanted = options.arms.is_empty() || options.arms.contains(&ArmName::Fio);
+    let writes = cases.iter().filter(|case| case.op != Op::Read);
+    let least = writes.map(Case::span_bytes_min).max();
+    match least {
+        Some(least) if wanted => least.max(options.volume_size / 8),
+        _ => 0,
+    }
+}

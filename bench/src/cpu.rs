@@ -1,0 +1,114 @@
+//! CPU time of processes, and which core a thread runs on.
+
+use anyhow::{Context, Result, ensure};
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The processes whose CPU time an arm costs, kernel threads that work for them (submission
+/// threads, io workers) included: the kernel keeps those as threads of the process.
+#[derive(Debug)]
+pub struct CpuMeter {
+    clocks: Vec<ClockId>,
+}
+
+impl CpuMeter {
+    /// Counts this process and those named.
+    ///
+    /// # Errors
+    /// Names the process that does not exist.
+    pub fn new(others: &[i32]) -> Result<Self> {
+        let mut clocks = vec![ClockId::CLOCK_PROCESS_CPUTIME_ID];
+        for pid in others {
+            let clock = clock_getcpuclockid(Pid::from_raw(*pid))
+                .with_context(|| format!("no CPU clock for process {pid}: is it still running?"))?;
+            clocks.push(clock);
+        }
+        Ok(Self { clocks })
+    }
+
+    /// CPU seconds of all of them since they began.
+    ///
+    /// # Errors
+    /// When one of the processes has ended.
+    pub fn seconds(&self) -> Result<f64> {
+        let mut sum = 0.0;
+        for clock in &self.clocks {
+            let time = clock_gettime(*clock).context("a process ended while it was measured")?;
+            sum += seconds_of(time.tv_sec(), time.tv_nsec());
+        }
+        Ok(sum)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a double holds 2^53 ns: 104 days to the ns")]
+fn seconds_of(seconds: i64, nanoseconds: i64) -> f64 {
+    seconds as f64 + nanoseconds as f64 / 1e9
+}
+
+/// Binds the calling thread to one core, and checks that it is.
+///
+/// # Errors
+/// When the core does not exist or this process may not use it.
+pub fn pin(cpu: usize) -> Result<()> {
+    ensure!(cpu < CpuSet::MAX_CPU, "core {cpu}: cores go to {}", CpuSet::MAX_CPU - 1);
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| {
+        format!("core {cpu} is not to be had; see /proc/self/status, Cpus_allowed")
+    })?;
+    let now = sched_getaffinity(None).context("reading the affinity")?;
+    ensure!(
+        now.count() == 1 && now.is_set(cpu),
+        "the kernel did not bind the thread to core {cpu}"
+    );
+    Ok(())
+}
+
+/// The cores this process may use, lowest first.
+#[must_use]
+pub fn usable_cores() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::{CpuMeter, pin, usable_cores};
+
+    #[test]
+    fn own_work_is_counted() {
+        let meter = CpuMeter::new(&[]).unwrap();
+        let before = meter.seconds().unwrap();
+        let mut sum = 0_u64;
+        while meter.seconds().unwrap() < before + 0.01 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(sum > 0);
+    }
+
+    #[test]
+    fn another_process_is_counted_and_a_dead_one_is_named() {
+        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(CpuMeter::new(&[pid]).unwrap().seconds().unwrap() > 0.0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said = CpuMeter::new(&[pid]).unwrap_err().to_string();
+        assert!(said.contains(&pid.to_string()), "{said}");
+    }
+
+    #[test]
+    fn pinning_is_checked() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let cores = usable_cores();
+                pin(cores[0]).unwrap();
+                assert_eq!(usable_cores(), [cores[0]]);
+                assert!(pin(100_000).unwrap_err().to_string().contains("100000"));
+            });
+        });
+    }
+}

@@ -1,0 +1,141 @@
+//! One client thread's side of every driver: start an operation, take in its end.
+
+use anyhow::Result;
+use kvrail_device::{Clock, MonotonicClock};
+
+use crate::drive::Window;
+use crate::drive::tally::Tally;
+use crate::pattern::Pattern;
+use crate::port::{Direction, Done, Operation, Port};
+use crate::versions::Share;
+
+/// How a block that was read is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// A few headers: for timed runs.
+    Headers,
+    /// Every byte: for passes that are not timed.
+    All,
+}
+
+/// The operation a slot runs.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    operation: Operation,
+    version: u32,
+    from_ns: u64,
+}
+
+/// An operation that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) slot: u32,
+    /// From its start, or its planned start.
+    pub(super) from_ns: u64,
+    pub(super) bytes: u32,
+    pub(super) well: bool,
+}
+
+/// A port, the share of the volume it works on, and what it counted.
+pub(super) struct Client<'a, 'm> {
+    pub(super) port: &'a mut dyn Port,
+    pub(super) tally: Tally,
+    share: &'a mut Share<'m>,
+    pattern: Pattern,
+    slots: Vec<Option<Running>>,
+    under_way: u32,
+}
+
+impl<'a, 'm> Client<'a, 'm> {
+    pub(super) fn new(
+        port: &'a mut dyn Port,
+        share: &'a mut Share<'m>,
+        pattern: Pattern,
+        slots: u32,
+    ) -> Self {
+        let (slots, tally) = (vec![None; slots as usize], Tally::default());
+        Self { port, tally, share, pattern, slots, under_way: 0 }
+    }
+
+    /// Slots it has, numbered from 0.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.slots.len()).expect("made from a u32")
+    }
+
+    pub(super) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    /// Starts an operation. Its latency runs from `planned_ns`, or from here, behind the filling of
+    /// a write's buffer.
+    pub(super) fn start(
+        &mut self,
+        slot: u32,
+        operation: Operation,
+        planned_ns: Option<u64>,
+        window: Window,
+    ) -> Result<()> {
+        let version = self.fill(slot, operation, window);
+        let from_ns = planned_ns.unwrap_or_else(|| MonotonicClock.now_ns());
+        self.slots[slot as usize] = Some(Running { operation, version, from_ns });
+        self.under_way += 1;
+        self.port.stage(slot, operation)
+    }
+
+    fn fill(&mut self, slot: u32, operation: Operation, window: Window) -> u32 {
+        let Operation { direction, offset, bytes } = operation;
+        if direction == Direction::Read {
+            return 0;
+        }
+        let begun_ns = MonotonicClock.now_ns();
+        let version = self.share.next_version(offset, bytes);
+        let buffer = &mut self.port.buffer(slot)[..bytes as usize];
+        self.pattern.fill(buffer, offset, version);
+        if window.holds(begun_ns) {
+            self.tally.pattern_ns += MonotonicClock.now_ns() - begun_ns;
+        }
+        version
+    }
+
+    /// Takes in an end: versions, comparison, errors. Counting is the driver's.
+    pub(super) fn finish(&mut self, done: Done, check: Check) -> Ended {
+        let running = self.slots[done.slot as usize].take().expect("a slot ends what it runs");
+        self.under_way -= 1;
+        let Running { operation, version, from_ns } = running;
+        let Operation { direction, offset, bytes } = operation;
+        match (direction, done.outcome) {
+            (Direction::Read, Ok(())) => self.compare(done.slot, operation, check),
+            (Direction::Read, Err(fault)) => self.tally.failed("read", offset, fault),
+            (Direction::Write, Ok(())) => self.share.written(offset, bytes, version),
+            (Direction::Write, Err(fault)) => {
+                self.share.lost(offset, bytes);
+                self.tally.failed("write", offset, fault);
+            }
+        }
+        Ended { slot: done.slot, from_ns, bytes, well: done.outcome.is_ok() }
+    }
+
+    fn compare(&mut self, slot: u32, operation: Operation, check: Check) {
+        let Operation { offset, bytes, .. } = operation;
+        let buffer = &self.port.buffer(slot)[..bytes as usize];
+        let (wrong, first) = match check {
+            Check::Headers => {
+                self.tally.sampled_blocks += 1;
+                let first = self.share.sample(&self.pattern, buffer, offset);
+                (u64::from(first.is_some()), first)
+            }
+            Check::All => {
+                self.tally.verified_bytes += u64::from(bytes);
+                self.share.verify(&self.pattern, buffer, offset)
+            }
+        };
+        if let Some(first) = first {
+            self.tally.mismatched(wrong, first);
+        }
+    }
+
+    /// First byte and length of the share.
+    pub(super) fn extent(&self) -> (u64, u64) {
+        (self.share.base(), self.share.bytes())
+    }
+}

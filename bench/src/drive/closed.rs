@@ -1,0 +1,67 @@
+//! The closed loop: a new operation when one has ended; shows throughput.
+
+use anyhow::Result;
+use kvrail_device::{Clock, MonotonicClock};
+
+use crate::drive::Window;
+use crate::drive::client::{Check, Client};
+use crate::port::{Direction, Operation, Wait};
+use crate::stream::SlotStream;
+
+/// Keeps every slot busy until the window ends, and waits for the rest. Counts what ends within
+/// the window.
+pub(super) fn timed(
+    client: &mut Client<'_, '_>,
+    streams: &mut [SlotStream],
+    window: Window,
+) -> Result<()> {
+    let mut done = Vec::with_capacity(streams.len());
+    for (stream, slot) in streams.iter_mut().zip(0..) {
+        client.start(slot, stream.next_operation(), None, window)?;
+    }
+    while client.under_way() > 0 {
+        client.port.turn(Wait::ForOne, &mut done)?;
+        let now_ns = MonotonicClock.now_ns();
+        for done in done.drain(..) {
+            let ended = client.finish(done, Check::Headers);
+            if ended.well && window.holds(now_ns) {
+                client.tally.count(now_ns.saturating_sub(ended.from_ns), ended.bytes);
+                client.tally.last_ns = now_ns;
+            }
+            if now_ns < window.end_ns {
+                let operation = streams[ended.slot as usize].next_operation();
+                client.start(ended.slot, operation, None, window)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads back what the streams touched, from their beginning, and compares every byte; at least
+/// one block for each slot, then until `until_ns`. Not timed.
+pub(super) fn read_back(
+    client: &mut Client<'_, '_>,
+    streams: &mut [SlotStream],
+    until_ns: u64,
+) -> Result<()> {
+    let mut done = Vec::with_capacity(streams.len());
+    let untimed = Window::NONE;
+    let mut next = |slot: u32| Operation {
+        direction: Direction::Read,
+        ..streams[slot as usize].next_operation()
+    };
+    let slots = client.slots();
+    for slot in 0..slots {
+        client.start(slot, next(slot), None, untimed)?;
+    }
+    while client.under_way() > 0 {
+        client.port.turn(Wait::ForOne, &mut done)?;
+        for done in done.drain(..) {
+            let ended = client.finish(done, Check::All);
+            if MonotonicClock.now_ns() < until_ns {
+                client.start(ended.slot, next(ended.slot), None, untimed)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! One timed run of one case on one target: threads, gate, window, CPU time.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use kvrail_device::{Clock, MonotonicClock};
+use uuid::Uuid;
+
+use crate::cpu::{CpuMeter, pin};
+use crate::drive::client::Client;
+use crate::drive::tally::Tally;
+use crate::drive::{Window, closed, open};
+use crate::pattern::Pattern;
+use crate::plan::{Arrivals, Case};
+use crate::port::{Port, Shape, Target};
+use crate::stream::{Origin, Schedule, SlotStream};
+use crate::versions::{Share, VersionMap};
+
+/// Time between the opening of the gate and the first operation, so that all threads are awake.
+const GATE_NS: u64 = 1_000_000;
+
+/// When the operations of a run start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// As soon as others have ended.
+    Closed,
+    /// So many a second, all clients together.
+    Open {
+        /// Operations per second.
+        per_second: f64,
+        /// How they are spaced.
+        arrivals: Arrivals,
+    },
+}
+
+/// What all runs of a benchmark have in common.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// The volume's uuid: part of the pattern.
+    pub volume: Uuid,
+    /// Seed of every stream.
+    pub seed: u64,
+    /// Of 100 mixed operations, how many read.
+    pub read_percent: u8,
+    /// Before the window.
+    pub warm_up: Duration,
+    /// The window.
+    pub timed: Duration,
+    /// Reading back afterwards, every byte compared.
+    pub read_back: Duration,
+    /// Cores of the client threads, in turn; empty leaves them to the kernel.
+    pub cores: Vec<usize>,
+}
+
+/// What one run brought.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The counts of all clients.
+    pub tally: Tally,
+    /// Seconds of the window.
+    pub seconds: f64,
+    /// CPU seconds of all processes within the window, filling of buffers taken off.
+    pub cpu_seconds: f64,
+    /// Start of the window on the monotonic clock.
+    pub begun_ns: u64,
+}
+
+impl Sample {
+    /// Operations per second.
+    #[must_use]
+    pub fn iops(&self) -> f64 {
+        self.tally.operations as f64 / self.seconds
+    }
+
+    /// Bytes per second.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> f64 {
+        self.tally.bytes as f64 / self.seconds
+    }
+
+    /// CPU seconds for each GiB moved; nothing when nothing was.
+    #[must_use]
+    pub fn cpu_seconds_per_gib(&self) -> Option<f64> {
+        let gib = self.tally.bytes as f64 / (1_u64 << 30) as f64;
+        (gib > 0.0).then(|| self.cpu_seconds / gib)
+    }
+}
+
+/// Runs a case once.
+///
+/// # Errors
+/// When a port cannot be opened or the arm breaks down. Failed operations are counted instead.
+pub fn measure(
+    target: &dyn Target,
+    case: &Case,
+    load: Load,
+    clients: &Clients,
+    map: &mut VersionMap,
+    meter: &CpuMeter,
+) -> Result<Sample> {
+    let shares = map.shares(case);
+    thread::scope(|scope| {
+        let (events_to, events) = mpsc::channel();
+        let (mut gates, mut threads) = (Vec::new(), Vec::new());
+        for (share, index) in shares.into_iter().zip(0..) {
+            let (gate, opened) = mpsc::channel();
+            let lot = Lot { index, events: events_to.clone(), gate: opened };
+            gates.push(gate);
+            threads
+                .push(scope.spawn(move || client_thread(target, case, load, clients, share, lot)));
+        }
+        if !all_ready(&events, threads.len()) {
+            drop(gates);
+            return Err(first_error(threads));
+        }
+        let window = clients.window_from(MonotonicClock.now_ns() + GATE_NS);
+        for gate in gates {
+            // A thread that is gone tells why when it is joined.
+            let _gone = gate.send(window);
+        }
+        let cpu = cpu_within(window, meter);
+        let mut tally = Tally::default();
+        for thread in threads {
+            tally.merge(joined(thread)?);
+        }
+        Ok(sample(tally, window, load, cpu?))
+    })
+}
+
+fn sample(tally: Tally, window: Window, load: Load, cpu_seconds: f64) -> Sample {
+    // An open loop that falls behind ends its operations late: they count over the longer time.
+    let end_ns = match load {
+        Load::Closed => window.end_ns,
+        Load::Open { .. } => window.end_ns.max(tally.last_ns),
+    };
+    let seconds = (end_ns - window.start_ns) as f64 / 1e9;
+    let cpu_seconds = (cpu_seconds - tally.pattern_ns as f64 / 1e9).max(0.0);
+    Sample { tally, seconds, cpu_seconds, begun_ns: window.start_ns }
+}
+
+impl Clients {
+    fn window_from(&self, begun_ns: u64) -> Window {
+        let start_ns = begun_ns + nanoseconds(self.warm_up);
+        Window { start_ns, end_ns: start_ns + nanoseconds(self.timed) }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+/// What a client thread tells the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Ready,
+    Ended,
+}
+
+/// What a client thread gets of its own.
+struct Lot {
+    index: usize,
+    events: Sender<Event>,
+    gate: Receiver<Window>,
+}
+
+impl Drop for Lot {
+    fn drop(&mut self) {
+        // Also when the thread fails or panics before it was ready: the coordinator must not wait.
+        let _coordinator_gone = self.events.send(Event::Ended);
+    }
+}
+
+fn all_ready(events: &Receiver<Event>, clients: usize) -> bool {
+    (0..clients).all(|_| events.recv() == Ok(Event::Ready))
+}
+
+fn first_error(threads: Vec<ScopedJoinHandle<'_, Result<Tally>>>) -> anyhow::Error {
+    let mut errors = threads.into_iter().filter_map(|thread| joined(thread).err());
+    errors.next().unwrap_or_else(|| anyhow!("a client thread ended before it was ready"))
+}
+
+fn joined(thread: ScopedJoinHandle<'_, Result<Tally>>) -> Result<Tally> {
+    thread.join().map_err(|_| anyhow!("a client thread panicked; its message stands above"))?
+}
+
+/// CPU seconds within the window, scaled to it: the two looks may come a little late.
+fn cpu_within(window: Window, meter: &CpuMeter) -> Result<f64> {
+    sleep_until(window.start_ns);
+    let (from_ns, before) = (MonotonicClock.now_ns(), meter.seconds()?);
+    sleep_until(window.end_ns);
+    let (to_ns, after) = (MonotonicClock.now_ns(), meter.seconds()?);
+    let scale = (window.end_ns - window.start_ns) as f64 / (to_ns - from_ns).max(1) as f64;
+    Ok((after - before) * scale)
+}
+
+fn sleep_until(ns: u64) {
+    let now_ns = MonotonicClock.now_ns();
+    thread::sleep(Duration::from_nanos(ns.saturating_sub(now_ns)));
+}
+
+fn client_thread(
+    target: &dyn Target,
+    case: &Case,
+    load: Load,
+    clients: &Clients,
+    mut share: Share<'_>,
+    lot: Lot,
+) -> Result<Tally> {
+    if let Some(core) = clients.cores.get(lot.index % clients.cores.len().max(1)) {
+        pin(*core)?;
+    }
+    let shape = Shape { slots: case.depth, buffer_bytes: case.block_bytes };
+    let mut tally = Tally::default();
+    target
+        .with_port(shape, &mut |port: &mut dyn Port| {
+            let pattern = Pattern::new(clients.volume);
+            let mut client = Client::new(port, &mut share, pattern, shape.slots);
+            let _coordinator_gone = lot.events.send(Event::Ready);
+            // A closed gate means that another client could not start.
+            let Ok(window) = lot.gate.recv() else { return Ok(()) };
+            timed(&mut client, case, load, clients, window)?;
+            tally = std::mem::take(&mut client.tally);
+            Ok(())
+        })
+        .with_context(|| format!("client {} of {case}", lot.index))?;
+    Ok(tally)
+}
+
+fn timed(
+    client: &mut Client<'_, '_>,
+    case: &Case,
+    load: Load,
+    clients: &Clients,
+    window: Window,
+) -> Result<()> {
+    let (base, share_bytes) = client.extent();
+    let Clients { seed, read_percent, .. } = *clients;
+    let origin = Origin { seed, base, share_bytes, read_percent };
+    let fresh: Vec<SlotStream> =
+        (0..case.depth).map(|slot| SlotStream::new(case, origin, slot)).collect();
+    let mut streams = fresh.clone();
+    match load {
+        Load::Closed => closed::timed(client, &mut streams, window)?,
+        Load::Open { per_second, arrivals } => {
+            let each = per_second / f64::from(case.clients);
+            let mut schedule = Schedule::new(seed ^ base, arrivals, each);
+            let begun_ns = window.start_ns - nanoseconds(clients.warm_up);
+            open::timed(client, &mut streams, &mut schedule, begun_ns, window)?;
+        }
+    }
+    let until_ns = MonotonicClock.now_ns() + nanoseconds(clients.read_back);
+    closed::read_back(client, &mut fresh.clone(), until_ns)
+}

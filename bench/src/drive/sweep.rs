@@ -1,0 +1,85 @@
+//! The whole pattern area once, in order: the first fill, and the last comparison. Not timed.
+
+use anyhow::{Result, ensure};
+use uuid::Uuid;
+
+use crate::drive::Window;
+use crate::drive::client::{Check, Client};
+use crate::drive::tally::Tally;
+use crate::pattern::Pattern;
+use crate::port::{Direction, Operation, Port, Shape, Target, Wait};
+use crate::versions::VersionMap;
+
+/// Bytes of one operation of a sweep; the last may be shorter.
+const SWEEP_BYTES: u32 = 1 << 20;
+/// Operations a sweep keeps under way.
+const SWEEP_DEPTH: u32 = 8;
+
+/// What a sweep does with every block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Writes the next version.
+    Fill,
+    /// Reads and compares every byte.
+    Verify,
+}
+
+/// Goes once over the whole area. `progress` hears how many bytes are done.
+///
+/// # Errors
+/// When the target fails, or (filling) a write does: nothing can be verified on such a volume.
+pub fn sweep(
+    target: &dyn Target,
+    volume: Uuid,
+    map: &mut VersionMap,
+    what: Sweep,
+    progress: &dyn Fn(u64),
+) -> Result<Tally> {
+    let unit = u64::from(map.unit_bytes());
+    let piece = (u64::from(SWEEP_BYTES) / unit).max(1) * unit;
+    let shape = Shape { slots: SWEEP_DEPTH, buffer_bytes: u32::try_from(piece)? };
+    let (mut share, mut tally) = (map.whole(), Tally::default());
+    target.with_port(shape, &mut |port: &mut dyn Port| {
+        let mut client = Client::new(port, &mut share, Pattern::new(volume), shape.slots);
+        go_over(&mut client, what, piece, progress)?;
+        tally = std::mem::take(&mut client.tally);
+        Ok(())
+    })?;
+    let filled = what == Sweep::Verify || tally.errors == 0;
+    ensure!(filled, "the volume could not be filled: {}", tally.failures.join("; "));
+    Ok(tally)
+}
+
+fn go_over(
+    client: &mut Client<'_, '_>,
+    what: Sweep,
+    piece: u64,
+    progress: &dyn Fn(u64),
+) -> Result<()> {
+    let (base, bytes) = client.extent();
+    let direction = match what {
+        Sweep::Fill => Direction::Write,
+        Sweep::Verify => Direction::Read,
+    };
+    let mut left = (0..bytes).step_by(usize::try_from(piece)?).map(|at| Operation {
+        direction,
+        offset: base + at,
+        bytes: u32::try_from(piece.min(bytes - at)).expect("a piece fits"),
+    });
+    let (mut done, mut swept) = (Vec::new(), 0);
+    for (slot, operation) in (0..client.slots()).zip(&mut left) {
+        client.start(slot, operation, None, Window::NONE)?;
+    }
+    while client.under_way() > 0 {
+        client.port.turn(Wait::ForOne, &mut done)?;
+        for done in done.drain(..) {
+            let ended = client.finish(done, Check::All);
+            swept += u64::from(ended.bytes);
+            if let Some(operation) = left.next() {
+                client.start(ended.slot, operation, None, Window::NONE)?;
+            }
+        }
+        progress(swept);
+    }
+    Ok(())
+}

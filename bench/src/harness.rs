@@ -1,0 +1,128 @@
+//! What the benchmark needs from outside: a volume, and a sidecar that serves it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kvrail_device::DirectIo;
+use kvrail_ring::Geometry;
+use tempfile::NamedTempFile;
+use uuid::Uuid;
+
+use crate::lanes::LaneProbe;
+use crate::options::BenchOptions;
+use crate::port::Target;
+use crate::raw::RingMode;
+
+/// A sidecar that is running and ready.
+#[derive(Debug)]
+pub struct Sidecar {
+    /// The way to its volume, over the lanes.
+    pub target: Box<dyn Target>,
+    /// Its processes, for the CPU accounts.
+    pub pids: Vec<i32>,
+    /// A lane that ends at a null device, and the core its poller runs on.
+    pub null_lane: Option<NullLane>,
+}
+
+/// A lane without a device behind it.
+#[derive(Debug)]
+pub struct NullLane {
+    /// How to use it.
+    pub probe: Box<dyn LaneProbe>,
+    /// Core of the poller at its other end.
+    pub poller_core: usize,
+}
+
+/// What the arms run on.
+#[derive(Debug)]
+pub struct Ground {
+    /// The volume's devices or files, in order. Empty when this process cannot reach them: then
+    /// there is no raw arm and no fio.
+    pub members: Vec<PathBuf>,
+    /// How the volume lies on them.
+    pub geometry: Geometry,
+    /// Its uuid: part of the pattern.
+    pub uuid: Uuid,
+    /// How the members are opened.
+    pub io: DirectIo,
+    /// The ring mode in force.
+    pub mode: RingMode,
+    /// Why this one.
+    pub reason: String,
+    /// The sidecar, unless there is none.
+    pub sidecar: Option<Sidecar>,
+    /// Cores for client threads; empty leaves them to the kernel.
+    pub client_cores: Vec<usize>,
+}
+
+/// Makes the ground, and takes it away again.
+pub trait Harness {
+    /// A volume of at least `volume_bytes`, whose content may be overwritten, served by a sidecar
+    /// that is ready. Prints its own progress on standard error.
+    ///
+    /// # Errors
+    /// Whatever stands in the way, with its remedy.
+    fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground>;
+
+    /// Stops what was started, after every target was dropped.
+    ///
+    /// # Errors
+    /// When the sidecar did not end well.
+    fn close(&mut self) -> Result<()>;
+}
+
+/// A plain file without label and sidecar: for the raw arm alone, and for tests.
+#[derive(Debug, Default)]
+pub struct FileHarness {
+    file: Option<NamedTempFile>,
+}
+
+impl FileHarness {
+    /// Where the file is, once opened.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(NamedTempFile::path)
+    }
+}
+
+impl Harness for FileHarness {
+    fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
+        let dir = options.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let file = NamedTempFile::with_prefix_in("kvrail-bench-", &dir)
+            .with_context(|| format!("{}: no file can be made; give --dir", dir.display()))?;
+        let whole = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(file.as_file(), whole, 0, volume_bytes).with_context(|| {
+            format!("{}: no room for {volume_bytes} bytes; give --dir or less", dir.display())
+        })?;
+        let members = vec![file.path().to_owned()];
+        self.file = Some(file);
+        let mode = match options.mode.as_str() {
+            "auto" => RingMode::Interrupt,
+            named => named.parse().map_err(anyhow::Error::msg)?,
+        };
+        Ok(Ground {
+            members,
+            geometry: Geometry {
+                members: 1,
+                stripe_bytes: volume_bytes,
+                member_bytes: volume_bytes,
+                data_offset: 0,
+                logical_block: 512,
+                memory_alignment: 512,
+            },
+            uuid: Uuid::new_v4(),
+            io: DirectIo::Required,
+            mode,
+            reason: "a plain file, no sidecar".to_owned(),
+            sidecar: None,
+            client_cores: Vec::new(),
+        })
+    }
+
+    fn close(&mut self) -> Result<()> {
+        match self.file.take() {
+            Some(file) => file.close().context("removing the benchmark's file"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What it costs two cores to talk: the ceilings under kvrail's lanes, and the lanes themselves.
+//!
+//! All round trips run between the same two cores, a client thread and an echo thread, each bound
+//! to one. The clock is read once for `TRIPS_PER_SAMPLE` trips, so that reading it does not count.
+
+mod cache_line;
+mod kernel;
+mod spsc;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::pin;
+use crate::drive::latency_histogram;
+use crate::report::Latency;
+
+/// Round trips between two readings of the clock; percentiles are over means of so many.
+pub const TRIPS_PER_SAMPLE: u32 = 32;
+/// Requests published by one store in the throughput runs.
+pub const BATCH: u32 = 32;
+/// Requests under way at most in the throughput runs, and the slots of the bare rings.
+pub const BURST_DEPTH: u32 = 256;
+/// Share of each run that is thrown away at its beginning.
+const WARM_UP: u32 = 10;
+/// Pause before a request that must find the sidecar asleep: longer than any spin ladder.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Requests that find the sidecar asleep.
+const WAKE_UPS: u32 = 40;
+
+/// A kvrail lane that ends at a null device, seen from a client thread. The arm's seat: whoever
+/// can attach to a sidecar fills it.
+pub trait LaneProbe: Send + fmt::Debug {
+    /// One no-operation there and back, busy polling.
+    ///
+    /// # Errors
+    /// When the lane breaks down.
+    fn round_trip(&mut self) -> Result<()>;
+
+    /// No-operations for so long, `BATCH` to a publication and at most `BURST_DEPTH` under way;
+    /// returns how many were completed.
+    ///
+    /// # Errors
+    /// When the lane breaks down.
+    fn burst(&mut self, time: Duration) -> Result<u64>;
+}
+
+/// Round trips of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundTrip {
+    /// `cache_line`, `spsc_pair`, `eventfd`, `unix_socket`, `kvrail`, `kvrail_wake_up`.
+    pub name: String,
+    /// Round trips made.
+    pub operations: u64,
+    /// Nanoseconds of one, over means of `trips_per_sample`.
+    pub latency_ns: Latency,
+}
+
+/// Batched requests through one pair of rings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    /// `spsc_pair` or `kvrail`.
+    pub name: String,
+    /// Requests completed in a second.
+    pub per_second: f64,
+}
+
+/// kvrail's lane against the ceilings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaneRatios {
+    /// p50 of a round trip / of a cache line there and back.
+    pub round_trip_per_cache_line: f64,
+    /// p50 of a round trip / of one over a Unix socket.
+    pub round_trip_per_unix_socket: f64,
+    /// p50 of a round trip / of one over a pair of eventfds.
+    pub round_trip_per_eventfd: f64,
+    /// Batched requests per second / those of a bare pair of rings.
+    pub throughput_per_spsc_pair: f64,
+}
+
+/// Everything about lanes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaneReport {
+    /// Cores of the client and of the other side.
+    pub cores: [usize; 2],
+    /// Round trips between two readings of the clock.
+    pub trips_per_sample: u32,
+    /// Requests published at once.
+    pub batch: u32,
+    /// Requests under way at most.
+    pub depth: u32,
+    /// Round trips, fastest kind first.
+    pub round_trips: Vec<RoundTrip>,
+    /// Batched throughput.
+    pub throughput: Vec<Throughput>,
+    /// With a probe only.
+    pub ratios: Option<LaneRatios>,
+}
+
+/// Measures all ceilings, and the probe's lane where there is one, `time` each. The rounds are
+/// interleaved: every kind once, `rounds` times, histograms merged.
+///
+/// # Errors
+/// When a core is not to be had, or a lane breaks down.
+pub fn measure(
+    cores: [usize; 2],
+    mut probe: Option<&mut (dyn LaneProbe + '_)>,
+    time: Duration,
+    rounds: u32,
+) -> Result<LaneReport> {
+    let mut trips = Trips::default();
+    for _ in 0..rounds {
+        trips.add("cache_line", cache_line::round_trips(cores, time)?);
+        trips.add("spsc_pair", spsc::round_trips(cores, time)?);
+        trips.add("eventfd", kernel::eventfd_trips(cores, time)?);
+        trips.add("unix_socket", kernel::socket_trips(cores, time)?);
+        trips.burst("spsc_pair", spsc::burst(cores, time)?);
+        if let Some(probe) = probe.as_deref_mut() {
+            probe_round(cores, probe, time, &mut trips)?;
+        }
+    }
+    Ok(trips.report(cores))
+}
+
+fn probe_round(
+    cores: [usize; 2],
+    probe: &mut dyn LaneProbe,
+    time: Duration,
+    trips: &mut Trips,
+) -> Result<()> {
+    let (lane, wake, rate) = on_core(cores[0], || {
+        let lane = time_trips(time, || probe.round_trip())?;
+        let begun = Instant::now();
+        let completed = probe.burst(time)?;
+        let rate = completed as f64 / begun.elapsed().as_secs_f64();
+        let mut wake = latency_histogram();
+        for _ in 0..WAKE_UPS {
+            std::thread::sleep(PAUSE);
+            let begun = Instant::now();
+            probe.round_trip()?;
+            wake.saturating_record(nanoseconds(begun.elapsed()));
+        }
+        Ok((lane, wake, rate))
+    })
+    .context("kvrail's lane")?;
+    trips.add("kvrail", lane);
+    trips.add("kvrail_wake_up", wake);
+    trips.burst("kvrail", rate);
+    Ok(())
+}
+
+/// What the rounds brought so far, in the order of the kinds.
+#[derive(Debug, Default)]
+struct Trips {
+    trips: Vec<(&'static str, Histogram<u64>)>,
+    bursts: Vec<(&'static str, Vec<f64>)>,
+}
+
+impl Trips {
+    fn add(&mut self, name: &'static str, more: Histogram<u64>) {
+        match self.trips.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => sum.add(&more).expect("all histograms have the same bounds"),
+            None => self.trips.push((name, more)),
+        }
+    }
+
+    fn burst(&mut self, name: &'static str, per_second: f64) {
+        match self.bursts.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, all)) => all.push(per_second),
+            None => self.bursts.push((name, vec![per_second])),
+        }
+    }
+
+    fn report(self, cores: [usize; 2]) -> LaneReport {
+        let round_trips: Vec<RoundTrip> = self
+            .trips
+            .iter()
+            .map(|(name, histogram)| RoundTrip {
+                name: (*name).to_owned(),
+                operations: histogram.len(),
+                latency_ns: Latency::of(histogram),
+            })
+            .collect();
+        let throughput: Vec<Throughput> = self
+            .bursts
+            .iter()
+            .map(|(name, all)| Throughput {
+                name: (*name).to_owned(),
+                per_second: crate::statistics::median(all).unwrap_or(0.0),
+            })
+            .collect();
+        let ratios = ratios(&round_trips, &throughput);
+        LaneReport {
+            cores,
+            trips_per_sample: TRIPS_PER_SAMPLE,
+            batch: BATCH,
+            depth: BURST_DEPTH,
+            round_trips,
+            throughput,
+            ratios,
+        }
+    }
+}
+
+fn ratios(trips: &[RoundTrip], throughput: &[Throughput]) -> Option<LaneRatios> {
+    let p50 =
+        |name: &str| trips.iter().find(|trip| trip.name == name).map(|trip| trip.latency_ns.p50);
+    let rate = |name: &str| throughput.iter().find(|t| t.name == name).map(|t| t.per_second);
+    let lane = p50("kvrail")?;
+    Some(LaneRatios {
+        round_trip_per_cache_line: lane / p50("cache_line")?,
+        round_trip_per_unix_socket: lane / p50("unix_socket")?,
+        round_trip_per_eventfd: lane / p50("eventfd")?,
+        throughput_per_spsc_pair: rate("kvrail")? / rate("spsc_pair")?,
+    })
+}
+
+/// Runs `work` in a thread of its own on this core, so that the caller keeps its affinity.
+fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            pin(core)?;
+            work()
+        });
+        thread.join().map_err(|_| anyhow::anyhow!("a lane thread panicked"))?
+    })
+}
+
+/// Makes round trips for so long, the first part thrown away.
+fn time_trips(time: Duration, mut trip: impl FnMut() -> Result<()>) -> Result<Histogram<u64>> {
+    let mut histogram = latency_histogram();
+    let begun = Instant::now();
+    let mut last = begun;
+    while last.duration_since(begun) < time {
+        for _ in 0..TRIPS_PER_SAMPLE {
+            trip()?;
+        }
+        let now = Instant::now();
+        if now.duration_since(begun) > time / WARM_UP {
+            let mean = nanoseconds(now.duration_since(last)) / u64::from(TRIPS_PER_SAMPLE);
+            histogram.saturating_record(mean);
+        }
+        last = now;
+    }
+    Ok(histogram)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{LaneProbe, measure};
+    use crate::cpu::usable_cores;
+
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl LaneProbe for Nothing {
+        fn round_trip(&mut self) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn burst(&mut self, time: Duration) -> anyhow::Result<u64> {
+            std::thread::sleep(time);
+            Ok(1000)
+        }
+    }
+
+    #[test]
+    fn every_kind_is_measured_and_compared() {
+        let cores = usable_cores();
+        let [a, b, ..] = cores[..] else {
+            println!("skipped: lanes need two cores, this machine has {}", cores.len());
+            return;
+        };
+        let mut probe = Nothing;
+        let report = measure([a, b], Some(&mut probe), Duration::from_millis(30), 1).unwrap();
+        let names: Vec<&str> = report.round_trips.iter().map(|trip| trip.name.as_str()).collect();
+        let all = ["cache_line", "spsc_pair", "eventfd", "unix_socket", "kvrail", "kvrail_wake_up"];
+        assert_eq!(names, all);
+        assert!(report.round_trips.iter().all(|trip| trip.operations > 0));
+        assert!(report.throughput.iter().all(|burst| burst.per_second > 0.0));
+        assert!(report.ratios.is_some());
+        let bare = measure([a, b], None, Duration::from_millis(5), 1).unwrap();
+        assert!(bare.ratios.is_none());
+    }
+}

@@ -1,0 +1,110 @@
+//! A bare pair of rings with kvrail's slot sizes, from another author (rtrb): no opcodes, no
+//! checks, no sleeping, no second process. The ceiling of a lane.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
+use kvrail_ring::slot::{COMPLETION_BYTES, REQUEST_BYTES};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::{BATCH, BURST_DEPTH, on_core, time_trips};
+use crate::cpu::pin;
+
+/// A slot of the request ring: one cache line.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Request([u64; REQUEST_BYTES / 8]);
+
+/// A slot of the completion ring.
+#[derive(Clone, Copy, Default)]
+#[repr(align(32))]
+struct Completion([u64; COMPLETION_BYTES / 8]);
+
+/// The client's ends.
+struct Ends {
+    requests: Producer<Request>,
+    completions: Consumer<Completion>,
+}
+
+pub(super) fn round_trips(cores: [usize; 2], time: Duration) -> Result<Histogram<u64>> {
+    with_echo(cores, |ends, stop| {
+        let mut number = 0;
+        time_trips(time, || {
+            number += 1;
+            let pushed = ends.requests.push(Request([number; 8]));
+            assert!(pushed.is_ok(), "one slot of many is in use");
+            while ends.completions.pop().is_err() {
+                anyhow::ensure!(!stop.load(Ordering::Relaxed), "the echo thread is gone");
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Requests completed per second, `BATCH` to a publication.
+pub(super) fn burst(cores: [usize; 2], time: Duration) -> Result<f64> {
+    with_echo(cores, |ends, stop| {
+        let batch = [Request([7; 8]); BATCH as usize];
+        let mut taken = [Completion::default(); BURST_DEPTH as usize];
+        let (mut under_way, mut completed) = (0, 0_u64);
+        let begun = Instant::now();
+        while begun.elapsed() < time && !stop.load(Ordering::Relaxed) {
+            // The clock is looked at once for many batches.
+            for _ in 0..64 {
+                while under_way + batch.len() <= taken.len()
+                    && ends.requests.push_entire_slice(&batch).is_ok()
+                {
+                    under_way += batch.len();
+                }
+                let ended = ends.completions.pop_partial_slice(&mut taken).0.len();
+                under_way -= ended;
+                completed += ended as u64;
+            }
+        }
+        Ok(completed as f64 / begun.elapsed().as_secs_f64())
+    })
+}
+
+fn with_echo<T: Send>(
+    cores: [usize; 2],
+    work: impl FnOnce(&mut Ends, &AtomicBool) -> Result<T> + Send,
+) -> Result<T> {
+    let (requests, taken) = RingBuffer::new(BURST_DEPTH as usize);
+    let (posted, completions) = RingBuffer::new(BURST_DEPTH as usize);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let echo = scope.spawn(|| echo(cores[1], taken, posted, &stop));
+        let worked = on_core(cores[0], || work(&mut Ends { requests, completions }, &stop));
+        stop.store(true, Ordering::Relaxed); // carries no data
+        echo.join().map_err(|_| anyhow::anyhow!("the echo thread panicked"))??;
+        worked
+    })
+}
+
+fn echo(
+    core: usize,
+    mut requests: Consumer<Request>,
+    mut completions: Producer<Completion>,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let pinned = pin(core);
+    if pinned.is_err() {
+        stop.store(true, Ordering::Relaxed); // the client side looks at it while it waits
+    }
+    let mut taken = [Request::default(); BURST_DEPTH as usize];
+    let mut posted = [Completion::default(); BURST_DEPTH as usize];
+    while !stop.load(Ordering::Relaxed) {
+        let count = requests.pop_partial_slice(&mut taken).0.len();
+        for (completion, request) in posted.iter_mut().zip(&taken[..count]) {
+            completion.0[0] = request.0[0];
+        }
+        if count > 0 {
+            let pushed = completions.push_entire_slice(&posted[..count]);
+            assert!(pushed.is_ok(), "as many completions as requests fit");
+        }
+    }
+    pinned
+}

@@ -1,0 +1,263 @@
+//! The options of `kvrail bench`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
+use crate::raw::RingMode;
+use crate::size::{parse_block, parse_bytes, show_bytes};
+use crate::trace::Trace;
+
+/// How results are printed on standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table for people.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+/// What runs beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArmName {
+    /// The sidecar, over the lanes.
+    Kvrail,
+    /// A bare ring in this process; in the sidecar's mode, or in the mode named.
+    Raw(Option<RingMode>),
+    /// fio on the same file.
+    Fio,
+    /// Round trips between two cores, and kvrail's lanes.
+    Lanes,
+}
+
+impl FromStr for ArmName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("raw", mode)) => Ok(Self::Raw(Some(mode.parse()?))),
+            None if text == "kvrail" => Ok(Self::Kvrail),
+            None if text == "raw" => Ok(Self::Raw(None)),
+            None if text == "fio" => Ok(Self::Fio),
+            None if text == "lanes" => Ok(Self::Lanes),
+            _ => Err(format!("`{text}` is no arm; write kvrail, raw, raw:MODE, fio or lanes")),
+        }
+    }
+}
+
+/// Measure kvrail against a bare io_uring loop (and fio) on the same storage, in one interleaved
+/// run, with every block verified.
+#[derive(Clone, Debug, Args)]
+pub struct BenchOptions {
+    /// Arms to run, by default all that this machine has [kvrail, raw, raw:MODE, fio, lanes]
+    #[arg(long, value_delimiter = ',', value_name = "ARM")]
+    pub arms: Vec<ArmName>,
+    /// Operations; choosing any of op, block, depth, clients or open replaces the default cases by
+    /// every combination of what was chosen
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "OP")]
+    pub op: Vec<Op>,
+    /// Block sizes from 4KiB to 4MiB
+    #[arg(long, value_parser = parse_block, value_delimiter = ',', value_name = "SIZE")]
+    pub block: Vec<u32>,
+    /// Operations each client keeps under way, 1 to 128
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub depth: Vec<u32>,
+    /// Client threads, 1 to 64
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub clients: Vec<u32>,
+    /// Open loop at so many operations per second, or percent of the slowest arm's maximum (80%)
+    #[arg(long, value_parser = parse_rate, value_delimiter = ',', value_name = "RATE")]
+    pub open: Vec<Rate>,
+    /// Spacing of the planned starts of an open loop
+    #[arg(long, value_enum, default_value = "poisson")]
+    pub arrivals: Arrivals,
+    /// Of 100 mixed operations, how many read
+    #[arg(long, default_value = "70", value_name = "PERCENT",
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// Timed seconds of each arm in each round of each case
+    #[arg(long, default_value = "0.7", value_name = "SECONDS")]
+    pub seconds: f64,
+    /// Seconds before the timed ones
+    #[arg(long, default_value = "0.15", value_name = "SECONDS")]
+    pub warm_up: f64,
+    /// Rounds of each case; the order of the arms is reversed in every other one
+    #[arg(long, default_value = "3", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Bytes of the volume that carry the pattern and are read and written
+    #[arg(long, default_value = "1GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub volume_size: u64,
+    /// Directory of the embedded file volume
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Use the sidecar that listens here instead of starting one
+    #[arg(long, value_name = "SOCKET", requires = "volume")]
+    pub attach: Option<PathBuf>,
+    /// Volume of that sidecar
+    #[arg(long, value_name = "NAME", requires = "attach")]
+    pub volume: Option<String>,
+    /// Allow the benchmark to overwrite that volume with its pattern
+    #[arg(long, requires = "attach")]
+    pub overwrite: bool,
+    /// Ring mode of the sidecar that is started, or `auto`
+    #[arg(long, default_value = "auto", value_name = "MODE")]
+    pub mode: String,
+    /// Cores of the client threads, in turn; by default the kernel or the sidecar's plan decides
+    #[arg(long, value_delimiter = ',', value_name = "CORE")]
+    pub client_cores: Vec<usize>,
+    /// Replay a trace of lines `time op offset length` instead of the cases
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["op", "block", "clients", "open"])]
+    pub replay: Option<PathBuf>,
+    /// How much faster than recorded the trace is replayed
+    #[arg(long, default_value = "1", value_name = "FACTOR", requires = "replay")]
+    pub speed: f64,
+    /// Seed of all offsets and schedules
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub seed: u64,
+    /// How results are printed
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: Format,
+    /// Write a report with plots, one self-contained page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write all histograms as an HdrHistogram interval log
+    #[arg(long, value_name = "FILE")]
+    pub hdr_log: Option<PathBuf>,
+}
+
+/// What is to be driven.
+#[derive(Clone, Debug)]
+pub enum Workload {
+    /// Cases, each with every arm.
+    Cases(Vec<Case>),
+    /// A trace, with every arm, and how many of its operations may be under way.
+    Replay(Trace, u32),
+}
+
+impl BenchOptions {
+    /// Checks the options against each other and reads the trace.
+    ///
+    /// # Errors
+    /// Names the option, the value and the limit.
+    pub fn workload(&self) -> Result<Workload> {
+        for (name, value) in [("seconds", self.seconds), ("speed", self.speed)] {
+            ensure!(value.is_finite() && value > 0.0, "--{name} {value}: must be above 0");
+        }
+        ensure!(
+            self.warm_up.is_finite() && self.warm_up >= 0.0,
+            "--warm-up {}: must be 0 or more",
+            self.warm_up
+        );
+        ensure!(
+            self.attach.is_none() || self.overwrite,
+            "the benchmark overwrites the volume it runs on with its pattern; add --overwrite if \
+             the content of {} may go",
+            self.volume.as_deref().unwrap_or("the volume")
+        );
+        if let Some(path) = &self.replay {
+            let trace = Trace::load(path)?;
+            let depth = self.depth.first().copied().unwrap_or(crate::plan::DEPTH_MAX);
+            Case::closed(Op::Read, crate::plan::BLOCK_BYTES_MIN, depth).check()?;
+            return Ok(Workload::Replay(trace, depth));
+        }
+        let axes = Axes {
+            ops: self.op.clone(),
+            blocks: self.block.clone(),
+            depths: self.depth.clone(),
+            clients: self.clients.clone(),
+            rates: self.open.clone(),
+        };
+        let cases = axes.cases()?;
+        for case in &cases {
+            ensure!(
+                case.span_bytes_min() <= self.volume_size,
+                "{case} needs {} so that no two operations meet; give --volume-size {} or more",
+                show_bytes(case.span_bytes_min()),
+                show_bytes(case.span_bytes_min())
+            );
+        }
+        Ok(Workload::Cases(cases))
+    }
+
+    /// The timed part of a run.
+    #[must_use]
+    pub fn timed(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// The part before it.
+    #[must_use]
+    pub fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{ArmName, BenchOptions, Format, Workload};
+    use crate::raw::RingMode;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchOptions,
+    }
+
+    fn parse(line: &str) -> Result<BenchOptions, String> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Cli::try_parse_from(words).map(|cli| cli.bench).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_options_the_default_cases_run() {
+        let options = parse("").unwrap();
+        let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
+        assert_eq!(cases, crate::plan::default_cases());
+        assert_eq!((options.format, options.rounds), (Format::Table, 3));
+    }
+
+    #[test]
+    fn a_matrix_and_arms_are_read() {
+        let options =
+            parse("--arms kvrail,raw,raw:sqpoll --block 4KiB,1MiB --depth 1,8 --format json");
+        let options = options.unwrap();
+        let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
+        assert_eq!(cases.len(), 4);
+        let wanted = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Raw(Some(RingMode::Sqpoll))];
+        assert_eq!(options.arms, wanted);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let cases = [
+            ("--block 4K", "4KiB"),
+            ("--arms spdk", "raw:MODE"),
+            ("--open fast", "80%"),
+            ("--attach /run/kvrail.sock", "--volume"),
+            ("--replay t --op read", "--op"),
+        ];
+        for (line, named) in cases {
+            let said = parse(line).unwrap_err();
+            assert!(said.contains(named), "{line}: {said}");
+        }
+        let cases = [
+            ("--seconds 0", "--seconds 0"),
+            ("--depth 200", "--depth 200"),
+            ("--block 4MiB --depth 128 --clients 8", "--volume-size 4GiB"),
+            ("--attach /s --volume v", "--overwrite"),
+            ("--replay /nonexistent/trace", "/nonexistent/trace"),
+        ];
+        for (line, named) in cases {
+            let said = parse(line).unwrap().workload().unwrap_err().to_string();
+            assert!(said.contains(named), "{line}: {said}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What is measured: the cases and their order. No clock, no file.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::size::{show_bytes, show_rate};
+
+/// Smallest block a case may have.
+pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
+/// Largest block a case may have.
+pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
+/// Most operations one client keeps under way.
+pub const DEPTH_MAX: u32 = 128;
+/// Most client threads of one case.
+pub const CLIENTS_MAX: u32 = 64;
+
+/// What a case does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// Random reads.
+    Read,
+    /// Random writes.
+    Write,
+    /// Both, in the share that `--read-percent` says.
+    Mixed,
+}
+
+impl Op {
+    /// How people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// How fast an open loop goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// Operations per second, all clients together.
+    PerSecond(f64),
+    /// Percent of what the slowest arm reaches in a closed loop of the same shape.
+    PercentOfMax(f64),
+}
+
+/// When the next operation starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// When one has ended: `depth` are always under way. Shows throughput.
+    Closed,
+    /// When it was planned, whatever the others do; at most `depth` are under way, and latency
+    /// runs from the planned start. Shows latency at a load.
+    Open(Rate),
+}
+
+impl Pace {
+    /// The word in the JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open(_) => "open",
+        }
+    }
+}
+
+/// Spacing of the planned starts of an open loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrivals {
+    /// Exponential gaps: independent callers.
+    #[default]
+    Poisson,
+    /// Equal gaps.
+    Fixed,
+}
+
+/// One thing measured with every arm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// What it does.
+    pub op: Op,
+    /// Bytes of each operation.
+    pub block_bytes: u32,
+    /// Operations each client keeps under way (closed) or may have under way (open).
+    pub depth: u32,
+    /// Client threads.
+    pub clients: u32,
+    /// Closed or open loop.
+    pub pace: Pace,
+}
+
+impl Case {
+    /// A closed loop with one client.
+    #[must_use]
+    pub const fn closed(op: Op, block_bytes: u32, depth: u32) -> Self {
+        Self { op, block_bytes, depth, clients: 1, pace: Pace::Closed }
+    }
+
+    /// Checks the limits of this module.
+    ///
+    /// # Errors
+    /// Names the value, the limit and the option to change.
+    pub fn check(&self) -> Result<()> {
+        let Self { block_bytes, depth, clients, .. } = *self;
+        ensure!(
+            (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes)
+                && block_bytes.is_multiple_of(512),
+            "--block {}: blocks are multiples of 512 bytes from {} to {}",
+            show_bytes(block_bytes.into()),
+            show_bytes(BLOCK_BYTES_MIN.into()),
+            show_bytes(BLOCK_BYTES_MAX.into())
+        );
+        ensure!(
+            (1..=DEPTH_MAX).contains(&depth),
+            "--depth {depth}: depths go from 1 to {DEPTH_MAX}"
+        );
+        ensure!(
+            (1..=CLIENTS_MAX).contains(&clients),
+            "--clients {clients}: there may be 1 to {CLIENTS_MAX} clients"
+        );
+        let rate = match self.pace {
+            Pace::Closed => return Ok(()),
+            Pace::Open(Rate::PerSecond(rate) | Rate::PercentOfMax(rate)) => rate,
+        };
+        ensure!(rate.is_finite() && rate > 0.0, "--open {rate}: a rate must be above 0");
+        Ok(())
+    }
+
+    /// Bytes of the pattern area that this case needs at least: one block for each operation that
+    /// can be under way, because no two of them may meet.
+    #[must_use]
+    pub fn span_bytes_min(&self) -> u64 {
+        u64::from(self.block_bytes) * u64::from(self.depth) * u64::from(self.clients)
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let block = show_bytes(self.block_bytes.into());
+        write!(f, "{} {block} depth {}", self.op.name(), self.depth)?;
+        if self.clients > 1 {
+            write!(f, " x {} clients", self.clients)?;
+        }
+        match self.pace {
+            Pace::Closed => Ok(()),
+            Pace::Open(Rate::PercentOfMax(percent)) => write!(f, " open {percent}%"),
+            Pace::Open(Rate::PerSecond(rate)) => write!(f, " open {}/s", show_rate(rate)),
+        }
+    }
+}
+
+/// What runs when nothing was chosen: the shapes that the speed aims speak of.
+#[must_use]
+pub fn default_cases() -> Vec<Case> {
+    const KIB: u32 = 1 << 10;
+    const MIB: u32 = 1 << 20;
+    let open = Pace::Open(Rate::PercentOfMax(80.0));
+    vec![
+        Case::closed(Op::Read, 4 * KIB, 1),
+        Case::closed(Op::Read, 4 * KIB, 32),
+        Case::closed(Op::Read, 256 * KIB, 8),
+        Case::closed(Op::Read, MIB, 8),
+        Case::closed(Op::Read, 4 * MIB, 2),
+        Case::closed(Op::Write, MIB, 8),
+        Case::closed(Op::Mixed, 256 * KIB, 8),
+        Case { pace: open, ..Case::closed(Op::Read, 4 * KIB, 32) },
+    ]
+}
+
+/// The values that span a matrix of cases; an empty list stands for its default.
+#[derive(Clone, Debug, Default)]
+pub struct Axes {
+    /// Operations; default read.
+    pub ops: Vec<Op>,
+    /// Block sizes; default 4 KiB, 256 KiB, 1 MiB.
+    pub blocks: Vec<u32>,
+    /// Depths; default 1 and 32.
+    pub depths: Vec<u32>,
+    /// Client threads; default 1.
+    pub clients: Vec<u32>,
+    /// Open-loop rates; default a closed loop.
+    pub rates: Vec<Rate>,
+}
+
+impl Axes {
+    /// Every combination, the blocks slowest; the default cases when nothing was chosen.
+    ///
+    /// # Errors
+    /// As `Case::check`.
+    pub fn cases(&self) -> Result<Vec<Case>> {
+        let chosen = !(self.ops.is_empty()
+            && self.blocks.is_empty()
+            && self.depths.is_empty()
+            && self.clients.is_empty()
+            && self.rates.is_empty());
+        let cases = if chosen { self.product() } else { default_cases() };
+        for case in &cases {
+            case.check()?;
+        }
+        Ok(cases)
+    }
+
+    fn product(&self) -> Vec<Case> {
+        let paces: Vec<Pace> = match self.rates.as_slice() {
+            [] => vec![Pace::Closed],
+            rates => rates.iter().map(|rate| Pace::Open(*rate)).collect(),
+        };
+        let mut cases = Vec::new();
+        for &block_bytes in or(&self.blocks, &[4 << 10, 256 << 10, 1 << 20]) {
+            for &op in or(&self.ops, &[Op::Read]) {
+                for &depth in or(&self.depths, &[1, 32]) {
+                    for &clients in or(&self.clients, &[1]) {
+                        let shape = |&pace| Case { op, block_bytes, depth, clients, pace };
+                        cases.extend(paces.iter().map(shape));
+                    }
+                }
+            }
+        }
+        cases
+    }
+}
+
+fn or<'a, T>(chosen: &'a [T], default: &'a [T]) -> &'a [T] {
+    if chosen.is_empty() { default } else { chosen }
+}
+
+/// Reads a rate: `80%` of the maximum, or `20000` operations per second.
+///
+/// # Errors
+/// Says what was written and what may be.
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    let refused =
+        || format!("`{text}` is no rate; write 80% (of the maximum) or 20000 (per second)");
+    let number = |digits: &str| match digits.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err(refused()),
+    };
+    match text.strip_suffix('%') {
+        Some(percent) => number(percent).map(Rate::PercentOfMax),
+        None => number(text).map(Rate::PerSecond),
+    }
+}
+
+/// Bytes for which one version number is kept: the largest unit of which every block is a multiple.
+#[must_use]
+pub fn version_unit_bytes(cases: &[Case]) -> u32 {
+    cases.iter().map(|case| case.block_bytes).reduce(greatest_common_divisor).unwrap_or(4096)
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Axes, Case, Op, Pace, Rate, default_cases, parse_rate, version_unit_bytes};
+
+    #[test]
+    fn the_default_cases_are_within_the_limits_and_have_an_open_loop() {
+        let cases = Axes::default().cases().unwrap();
+        assert_eq!(cases, default_cases());
+        assert!(cases.iter().any(|case| matches!(case.pace, Pace::Open(_))));
+        assert_eq!(version_unit_bytes(&cases), 4096);
+    }
+
+    #[test]
+    fn one_choice_turns_the_rest_into_a_matrix() {
+        let axes =
+            Axes { depths: vec![1, 2, 4], ops: vec![Op::Read, Op::Write], ..Axes::default() };
+        let cases = axes.cases().unwrap();
+        assert_eq!(cases.len(), 3 * 3 * 2);
+        assert!(cases.iter().all(|case| case.pace == Pace::Closed && case.clients == 1));
+        assert_eq!(cases[0], Case::closed(Op::Read, 4096, 1));
+    }
+
+    #[test]
+    fn limits_name_the_option() {
+        let wrong = [
+            (Axes { blocks: vec![1000], ..Axes::default() }, "--block 1000B"),
+            (Axes { blocks: vec![8 << 20], ..Axes::default() }, "--block 8MiB"),
+            (Axes { depths: vec![0], ..Axes::default() }, "--depth 0"),
+            (Axes { depths: vec![129], ..Axes::default() }, "--depth 129"),
+            (Axes { clients: vec![65], ..Axes::default() }, "--clients 65"),
+        ];
+        for (axes, named) in wrong {
+            let said = axes.cases().unwrap_err().to_string();
+            assert!(said.contains(named), "{said}");
+        }
+    }
+
+    #[test]
+    fn odd_blocks_shrink_the_version_unit() {
+        let cases = [Case::closed(Op::Read, 1_124_352, 1), Case::closed(Op::Read, 256 << 10, 1)];
+        assert_eq!(version_unit_bytes(&cases), 2048);
+    }
+
+    #[test]
+    fn rates_are_percent_or_per_second() {
+        assert_eq!(parse_rate("80%"), Ok(Rate::PercentOfMax(80.0)));
+        assert_eq!(parse_rate("20000"), Ok(Rate::PerSecond(20_000.0)));
+        for text in ["", "%", "-5", "0", "fast", "inf"] {
+            assert!(parse_rate(text).unwrap_err().contains("80%"), "{text}");
+        }
+    }
+}

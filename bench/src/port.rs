@@ -1,0 +1,119 @@
+//! The seat of an arm: what the drivers ask of anything that moves blocks.
+//!
+//! A [`Target`] is the way to a volume: a bare ring on its files, or a sidecar over lanes. A client
+//! thread opens a [`Port`] on it, one that stays in that thread. The drivers know nothing else, so
+//! every arm is driven by the same code with the same offsets.
+
+use std::fmt;
+
+use anyhow::Result;
+use kvrail_ring::Status;
+use rustix::io::Errno;
+
+/// Whether bytes go from the volume to memory or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Volume to memory.
+    Read,
+    /// Memory to volume.
+    Write,
+}
+
+/// One operation on the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Which way.
+    pub direction: Direction,
+    /// First byte in the volume.
+    pub offset: u64,
+    /// Bytes to move, at most the buffer of a slot.
+    pub bytes: u32,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The kernel said so.
+    Errno(Errno),
+    /// The sidecar said so.
+    Status(Status),
+    /// Fewer bytes than asked for, and no more to be had.
+    Short {
+        /// Bytes that were moved.
+        moved: u32,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => write!(f, "{errno}"),
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::Short { moved } => write!(f, "ended after {moved} bytes"),
+        }
+    }
+}
+
+/// The end of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// The slot it ran in, free again.
+    pub slot: u32,
+    /// How it ended; OK means every byte.
+    pub outcome: Result<(), Fault>,
+}
+
+/// How long a `turn` may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Only look.
+    No,
+    /// Until at least one operation has ended.
+    ForOne,
+}
+
+/// The shape of a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Operations under way at most, each with a buffer of its own.
+    pub slots: u32,
+    /// Bytes of each buffer.
+    pub buffer_bytes: u32,
+}
+
+/// One client thread's way to the volume.
+pub trait Port {
+    /// The buffer of a slot that is not under way.
+    ///
+    /// # Panics
+    /// If the slot is under way: its bytes belong to the operation.
+    fn buffer(&mut self, slot: u32) -> &mut [u8];
+
+    /// Queues an operation on the slot's buffer; the next `turn` hands it over.
+    ///
+    /// # Errors
+    /// When the arm cannot go on at all. What one operation meets comes back as its `Fault`.
+    fn stage(&mut self, slot: u32, operation: Operation) -> Result<()>;
+
+    /// Hands over what was staged, and appends what has ended.
+    ///
+    /// # Errors
+    /// When the arm cannot go on at all.
+    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()>;
+}
+
+/// What a client thread does with its port.
+pub type Work<'a> = &'a mut dyn FnMut(&mut dyn Port) -> Result<()>;
+
+/// A way to a volume.
+pub trait Target: Sync + fmt::Debug {
+    /// The mode really used, as `kvrail status` calls it.
+    fn mode(&self) -> String;
+
+    /// Opens a port, runs `work` with it, and closes it when nothing is under way any more. Called
+    /// in the client's own thread; several threads may be in it at once.
+    ///
+    /// # Errors
+    /// When the port cannot be opened, with the remedy, or what `work` said.
+    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()>;
+}

@@ -1,0 +1,11 @@
+//! The arm `raw`: a bare io_uring loop on the volume's own files, in this process. The ceiling.
+//!
+//! Same files, same offsets, same buffers, same ring mode as the sidecar; no lanes, no second
+//! process. What `kvrail` costs is the difference.
+
+mod mode;
+mod ring;
+mod target;
+
+pub use self::mode::RingMode;
+pub use self::target::{RawTarget, memory_in_use};

@@ -1,0 +1,314 @@
+//! The bare ring itself: buffers, submission, completion.
+#![expect(unsafe_code, reason = "hands buffer addresses to the kernel and reads what it wrote")]
+// UNSAFETY: a slot's bytes belong to the kernel from `stage` until its last completion, and to the
+// caller otherwise; `Slot::left` says which, and every access asks it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use io_uring::{CompletionQueue, SubmissionQueue, Submitter, opcode, types};
+use kvrail_memory::{Pinned, Region};
+use kvrail_ring::Geometry;
+use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use rustix::io::Errno;
+
+use super::mode::{Completion, RingMode, Submission};
+use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Wait};
+
+/// Looks at a completion queue that a kernel thread fills, between two looks at whether that
+/// thread sleeps.
+const SPINS_PER_CHECK: u32 = 1 << 12;
+
+/// The buffers of a port: one region, one stretch of `stride` bytes for each slot.
+#[derive(Debug)]
+pub(super) struct Memory {
+    region: Region,
+    stride: usize,
+    slots_per_entry: usize,
+}
+
+impl Memory {
+    pub(super) fn new(shape: Shape) -> Result<Self> {
+        let stride = shape.buffer_bytes.next_multiple_of(4096) as usize;
+        let bytes = stride * shape.slots as usize;
+        // The reason for ordinary pages stands in the report's environment.
+        let (region, _) = Region::create_best("kvrail-bench-raw", bytes)?;
+        let slots_per_entry = usize::try_from(REGISTERED_BYTES_MAX)? / stride;
+        Ok(Self { region, stride, slots_per_entry })
+    }
+
+    /// Registers the region as the ring's fixed buffers, in entries that no slot crosses.
+    pub(super) fn register(&self, submitter: &Submitter<'_>) -> Result<()> {
+        let entry_bytes = self.slots_per_entry * self.stride;
+        let bytes = self.region.bytes();
+        let vectors: Vec<libc::iovec> = (0..bytes)
+            .step_by(entry_bytes)
+            .map(|at| libc::iovec {
+                iov_base: self.address(at).cast(),
+                iov_len: entry_bytes.min(bytes - at),
+            })
+            .collect();
+        // SAFETY: the vectors describe `region`, which the port that submits to this ring keeps
+        // alive in an `Arc` until the ring has nothing under way.
+        unsafe { submitter.register_buffers(&vectors) }.with_context(|| {
+            format!(
+                "the raw arm cannot register {bytes} bytes; raise the memlock limit \
+                 (ulimit -l unlimited)"
+            )
+        })
+    }
+
+    fn address(&self, at: usize) -> *mut u8 {
+        assert!(at < self.region.bytes(), "an address within the region");
+        self.region.base().as_ptr().wrapping_add(at)
+    }
+
+    /// First byte of a slot, and the table entry it lies in.
+    fn slot(&self, slot: u32) -> (*mut u8, usize) {
+        (self.address(slot as usize * self.stride), slot as usize / self.slots_per_entry)
+    }
+}
+
+/// What a slot is doing.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Pieces under way; 0 when the bytes are the caller's.
+    left: u32,
+    direction: Direction,
+    fault: Option<Fault>,
+}
+
+/// One piece of a slot's operation, on one member.
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    member: u32,
+    device_offset: u64,
+    /// First byte within the slot's buffer.
+    at: u32,
+    bytes: u32,
+    moved: u32,
+}
+
+type Ends<'a> = (Submitter<'a>, SubmissionQueue<'a>, CompletionQueue<'a>);
+
+/// A ring with its buffers, driven by the thread that made it.
+pub(super) struct RingPort<'a> {
+    submitter: Submitter<'a>,
+    sq: SubmissionQueue<'a>,
+    cq: CompletionQueue<'a>,
+    memory: Arc<Memory>,
+    geometry: Geometry,
+    mode: RingMode,
+    slots: Vec<Slot>,
+    pieces: Vec<Piece>,
+    pieces_max: u32,
+    /// Pieces handed to the ring and not come back.
+    under_way: u32,
+}
+
+impl fmt::Debug for RingPort<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingPort")
+            .field("mode", &self.mode)
+            .field("slots", &self.slots.len())
+            .field("under_way", &self.under_way)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> RingPort<'a> {
+    pub(super) fn new(
+        ends: Ends<'a>,
+        memory: Arc<Memory>,
+        geometry: Geometry,
+        mode: RingMode,
+    ) -> Self {
+        let (submitter, sq, cq) = ends;
+        let (slots, pieces) = (Vec::new(), Vec::new());
+        let (pieces_max, under_way) = (0, 0);
+        Self { submitter, sq, cq, memory, geometry, mode, slots, pieces, pieces_max, under_way }
+    }
+
+    /// Makes room for `slots` operations of at most `pieces_max` pieces.
+    pub(super) fn reserve(&mut self, slots: u32, pieces_max: u32) {
+        let idle = Slot { left: 0, direction: Direction::Read, fault: None };
+        self.slots = vec![idle; slots as usize];
+        self.pieces = vec![Piece::default(); (slots * pieces_max) as usize];
+        self.pieces_max = pieces_max;
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        let mut done = Vec::new();
+        while self.under_way > 0 {
+            self.turn(Wait::ForOne, &mut done)?;
+        }
+        Ok(())
+    }
+
+    /// Queues what is left of a piece.
+    fn push(&mut self, index: u32) -> Result<()> {
+        let slot = index / self.pieces_max;
+        let Piece { member, device_offset, at, bytes, moved } = self.pieces[index as usize];
+        let (base, entry) = self.memory.slot(slot);
+        let address = base.wrapping_add((at + moved) as usize);
+        let (fd, left) = (types::Fixed(member), bytes - moved);
+        let (entry, offset) = (u16::try_from(entry)?, device_offset + u64::from(moved));
+        let sqe = match self.slots[slot as usize].direction {
+            Direction::Read => {
+                opcode::ReadFixed::new(fd, address, left, entry).offset(offset).build()
+            }
+            Direction::Write => {
+                opcode::WriteFixed::new(fd, address, left, entry).offset(offset).build()
+            }
+        };
+        let sqe = sqe.user_data(index.into());
+        if self.sq.is_full() {
+            self.sq.sync();
+        }
+        // SAFETY: the buffer lies in `memory`, registered with this ring and held by this port
+        // until `under_way` is 0 (`drop`); nobody touches the bytes while `left` is above 0.
+        let pushed = unsafe { self.sq.push(&sqe) };
+        ensure!(pushed.is_ok(), "the raw ring is full though it has an entry for each piece");
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// Hands over what is queued; waits for a completion if told so and none is there.
+    fn hand_over(&mut self, wait: Wait) -> Result<()> {
+        self.sq.sync();
+        match self.mode.submission() {
+            Submission::Entered => self.enter(wait),
+            Submission::Threaded => {
+                self.submitter.submit().context("waking the ring's kernel thread")?;
+                if wait == Wait::ForOne { self.spin() } else { Ok(()) }
+            }
+        }
+    }
+
+    fn enter(&mut self, wait: Wait) -> Result<()> {
+        let want = usize::from(wait == Wait::ForOne);
+        let polls = self.mode.completion() == Completion::Polls;
+        if want == 0 && !polls && self.sq.is_empty() && !self.sq.taskrun() {
+            return Ok(());
+        }
+        match self.submitter.submit_and_wait(want) {
+            Ok(_) => Ok(()),
+            // A signal, or the kernel wants completions to be taken first: the caller does.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => Ok(()),
+            Err(error) => Err(error).context("io_uring_enter in the raw arm"),
+        }
+    }
+
+    /// Waits for the kernel's thread to bring something, without entering the kernel.
+    fn spin(&mut self) -> Result<()> {
+        for spins in 1_u32.. {
+            self.cq.sync();
+            if !self.cq.is_empty() {
+                break;
+            }
+            std::hint::spin_loop();
+            if spins.is_multiple_of(SPINS_PER_CHECK) {
+                self.submitter.submit().context("waking the ring's kernel thread")?;
+                // With one core the kernel's thread needs this one.
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self, done: &mut Vec<Done>) -> Result<()> {
+        self.cq.sync();
+        while let Some(cqe) = self.cq.next() {
+            let index = u32::try_from(cqe.user_data()).context("a completion nobody asked for")?;
+            self.under_way -= 1;
+            if let Some(ended) = self.settle(index, cqe.result())? {
+                done.push(ended);
+            }
+        }
+        self.cq.sync();
+        Ok(())
+    }
+
+    /// Takes in what one piece brought; the operation's end if it was the last.
+    fn settle(&mut self, index: u32, result: i32) -> Result<Option<Done>> {
+        let number = index / self.pieces_max;
+        let piece = &mut self.pieces[index as usize];
+        let fault = match u32::try_from(result) {
+            Ok(0) => Some(Fault::Short { moved: piece.moved }),
+            Ok(moved) => {
+                piece.moved += moved;
+                None
+            }
+            Err(_) => Some(Fault::Errno(Errno::from_raw_os_error(-result))),
+        };
+        let again = matches!(fault, Some(Fault::Errno(Errno::AGAIN | Errno::INTR)))
+            || (fault.is_none() && piece.moved < piece.bytes);
+        if again {
+            self.push(index)?;
+            return Ok(None);
+        }
+        let slot = &mut self.slots[number as usize];
+        slot.fault = slot.fault.or(fault);
+        slot.left -= 1;
+        let ended = Done { slot: number, outcome: slot.fault.map_or(Ok(()), Err) };
+        Ok((slot.left == 0).then_some(ended))
+    }
+}
+
+impl Port for RingPort<'_> {
+    fn buffer(&mut self, slot: u32) -> &mut [u8] {
+        assert_eq!(self.slots[slot as usize].left, 0, "the slot's bytes are the kernel's");
+        let (base, _) = self.memory.slot(slot);
+        // SAFETY: `stride` bytes from a slot's base lie in the region; the kernel has nothing under
+        // way on them (asserted), and `&mut self` keeps `stage` away while the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(base, self.memory.stride) }
+    }
+
+    fn stage(&mut self, slot: u32, operation: Operation) -> Result<()> {
+        let Operation { direction, offset, bytes } = operation;
+        assert_eq!(self.slots[slot as usize].left, 0, "a slot has one operation at a time");
+        assert!(bytes as usize <= self.memory.stride, "an operation fits into its slot");
+        let first = slot * self.pieces_max;
+        let mut count = 0;
+        for part in self.geometry.pieces(offset..offset + u64::from(bytes)) {
+            if count == self.pieces_max {
+                bail!("an operation of {bytes} bytes falls into more than {count} stripes");
+            }
+            let extent = self.geometry.locate(part.volume_offset, part.length)?;
+            self.pieces[(first + count) as usize] = Piece {
+                member: extent.member.into(),
+                device_offset: extent.device_offset,
+                at: u32::try_from(part.volume_offset - offset)?,
+                bytes: u32::try_from(part.length)?,
+                moved: 0,
+            };
+            count += 1;
+        }
+        self.slots[slot as usize] = Slot { left: count, direction, fault: None };
+        (first..first + count).try_for_each(|index| self.push(index))
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
+        let before = done.len();
+        loop {
+            let wait = if self.under_way == 0 { Wait::No } else { wait };
+            self.hand_over(wait)?;
+            self.reap(done)?;
+            if wait == Wait::No || done.len() > before {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for RingPort<'_> {
+    fn drop(&mut self) {
+        // After `drain` this does nothing. If the client's work failed or panicked, wait here.
+        if self.drain().is_err() {
+            // What the kernel may still write to must not be freed.
+            std::mem::forget(Arc::clone(&self.memory));
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What a benchmark says: the JSON, the table, the page, the log.
+
+mod charts;
+mod html;
+mod log;
+mod schema;
+mod table;
+
+pub use self::html::html;
+pub use self::log::{LogEntry, write_log};
+pub use self::schema::{
+    ArmMode, Comparison, Latency, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,
+};
+pub use self::table::table;

@@ -1,0 +1,212 @@
+//! The report for people.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+
+use crate::environment::Environment;
+use crate::lanes::LaneReport;
+use crate::report::schema::{Comparison, Report, Run};
+use crate::size::{show_bytes, show_ns, show_rate};
+use crate::statistics::Spread;
+
+/// The whole report as text: the machine, the runs, the ratios, lanes, verification, notes.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let mut text = machine(&report.environment);
+    let mut add = |part: String| {
+        if !part.is_empty() {
+            text.push('\n');
+            text.push_str(&part);
+            text.push('\n');
+        }
+    };
+    add(runs(&report.runs));
+    add(comparisons(&report.comparisons));
+    add(report.lanes.as_ref().map(lanes).unwrap_or_default());
+    add(verdict(report));
+    text
+}
+
+fn machine(found: &Environment) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
+    let virtual_machine = if found.virtual_machine { ", virtual machine" } else { "" };
+    line(format!(
+        "kvrail {} on Linux {}, {}, {} cores{virtual_machine}, {} memory, governor {}",
+        found.version,
+        found.kernel,
+        found.cpu,
+        found.cores_usable,
+        show_bytes(found.memory_bytes >> 20 << 20),
+        found.governor
+    ));
+    line(format!(
+        "buffers: {}; {} of {} 2MiB pages free",
+        found.buffers, found.hugepages_free, found.hugepages
+    ));
+    for storage in &found.storage {
+        line(format!(
+            "{}: {} on {}, scheduler {}, {} blocks, {}, {}",
+            storage.path,
+            storage.filesystem,
+            storage.device,
+            storage.scheduler,
+            show_bytes(storage.logical_block.into()),
+            found.io,
+            if storage.poll { "can be polled" } else { "cannot be polled" }
+        ));
+    }
+    for mode in &found.modes {
+        line(format!("{}: {} ({})", mode.arm, mode.mode, mode.reason));
+    }
+    line(format!(
+        "{} rounds of {} s after {} s, {} of {} in use, seed {}",
+        found.rounds,
+        found.seconds,
+        found.warm_up_seconds,
+        show_bytes(found.pattern_bytes),
+        show_bytes(found.volume_bytes),
+        found.seed
+    ));
+    text
+}
+
+fn runs(runs: &[Run]) -> String {
+    if runs.is_empty() {
+        return String::new();
+    }
+    let heads = [
+        "case",
+        "arm",
+        "IOPS",
+        "GB/s",
+        "min",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "CPU s/GiB",
+        "errors",
+        "wrong",
+    ];
+    let mut table = empty(&heads, 2);
+    let mut last = String::new();
+    for run in runs {
+        let case = case_of(run);
+        let mut row = vec![if case == last { String::new() } else { case.clone() }];
+        row.extend([run.arm.clone(), show_rate(run.iops)]);
+        row.push(format!("{:.3}", run.bytes_per_second / 1e9));
+        row.extend(run.latency_ns.named().map(|(_, ns)| show_ns(ns)));
+        row.push(run.cpu_seconds_per_gib.map_or_else(dash, |cpu| format!("{cpu:.4}")));
+        row.extend([run.errors.to_string(), run.verify_failures.to_string()]);
+        table.add_row(row);
+        last = case;
+    }
+    table.to_string()
+}
+
+/// The shape of a run in words.
+pub(super) fn case_of(run: &Run) -> String {
+    shape(&run.op, run.block_bytes, run.depth, run.clients, &run.pace)
+}
+
+fn shape(op: &str, block_bytes: u32, depth: u32, clients: u32, pace: &str) -> String {
+    let block = show_bytes(block_bytes.into());
+    let clients = if clients > 1 { format!(" x{clients}") } else { String::new() };
+    let open = if pace == "open" { " open" } else { "" };
+    format!("{op} {block} d{depth}{clients}{open}")
+}
+
+fn comparisons(all: &[Comparison]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let heads = ["case", "ratio", "p50", "p99", "p99.9", "throughput", "CPU", "p50 above"];
+    let mut table = empty(&heads, 2);
+    for one in all {
+        let relation = &one.relation;
+        let case = shape(&one.op, one.block_bytes, one.depth, one.clients, &one.pace);
+        let mut row = vec![case, format!("{} / {}", one.arm, one.against)];
+        let ratios = [relation.p50, relation.p99, relation.p999, relation.throughput, relation.cpu];
+        row.extend(ratios.map(|spread| spread.map_or_else(dash, with_spread)));
+        row.push(relation.p50_above_ns.map_or_else(dash, |spread| signed_ns(spread.median)));
+        table.add_row(row);
+    }
+    format!("{table}\nratios: median over rounds (least..greatest)")
+}
+
+fn with_spread(spread: Spread) -> String {
+    let Spread { median, min, max } = spread;
+    format!("{median:.3} ({min:.2}..{max:.2})")
+}
+
+fn signed_ns(ns: f64) -> String {
+    if ns < 0.0 { format!("-{}", show_ns(-ns)) } else { show_ns(ns) }
+}
+
+fn lanes(report: &LaneReport) -> String {
+    let mut table = empty(&["round trip", "min", "p50", "p90", "p99", "p99.9", "max"], 1);
+    for trip in &report.round_trips {
+        let mut row = vec![trip.name.replace('_', " ")];
+        row.extend(trip.latency_ns.named().map(|(_, ns)| show_ns(ns)));
+        table.add_row(row);
+    }
+    let [client, other] = report.cores;
+    let mut text = format!("lanes between cores {client} and {other}\n{table}");
+    for burst in &report.throughput {
+        let name = burst.name.replace('_', " ");
+        let rate = show_rate(burst.per_second);
+        write!(text, "\n{name}: {rate} requests/s, {} at once", report.batch)
+            .expect("strings take everything");
+    }
+    if let Some(ratios) = &report.ratios {
+        write!(
+            text,
+            "\nkvrail's lane: {:.2} x cache line, {:.3} x Unix socket, {:.3} x eventfd; throughput \
+             {:.2} x bare rings",
+            ratios.round_trip_per_cache_line,
+            ratios.round_trip_per_unix_socket,
+            ratios.round_trip_per_eventfd,
+            ratios.throughput_per_spsc_pair
+        )
+        .expect("strings take everything");
+    }
+    text
+}
+
+fn verdict(report: &Report) -> String {
+    let verification = &report.verification;
+    let mut lines = vec![format!(
+        "{} errors, {} verify failures; {} compared in full, {} blocks sampled in timed runs",
+        report.errors(),
+        report.verify_failures(),
+        show_bytes(verification.verified_bytes >> 20 << 20),
+        verification.sampled_blocks
+    )];
+    lines.extend(verification.first.iter().map(|said| format!("  {said}")));
+    if let Some(cost) = &report.sidecar {
+        let resident = show_bytes(cost.resident_bytes >> 10 << 10);
+        let idle = cost.idle_cpu_percent;
+        lines.push(format!("idle sidecar: {idle:.2} % of a core, {resident} resident"));
+    }
+    lines.extend(report.notes.iter().map(|note| format!("left out: {note}")));
+    lines.join("\n")
+}
+
+fn empty(heads: &[&str], left_columns: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(heads.to_vec());
+    for part in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+        table.set_style(part, '─');
+    }
+    for column in table.column_iter_mut().skip(left_columns) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}

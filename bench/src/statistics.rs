@@ -1,0 +1,211 @@
+//! From runs to figures: medians over rounds, ratios between arms, spread.
+
+use serde::{Deserialize, Serialize};
+
+use crate::drive::Sample;
+use crate::report::Latency;
+
+/// What one run of one arm says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Operations counted.
+    pub operations: u64,
+    /// Seconds they were counted over.
+    pub seconds: f64,
+    /// Operations per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+    /// Latency percentiles.
+    pub latency_ns: Latency,
+    /// CPU seconds of all processes for each GiB moved.
+    pub cpu_seconds_per_gib: Option<f64>,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Sectors that were not what they should be.
+    pub verify_failures: u64,
+}
+
+impl Figures {
+    /// The figures of a run that our own drivers made.
+    #[must_use]
+    pub fn of(sample: &Sample) -> Self {
+        Self {
+            operations: sample.tally.operations,
+            seconds: sample.seconds,
+            iops: sample.iops(),
+            bytes_per_second: sample.bytes_per_second(),
+            latency_ns: Latency::of(&sample.tally.latency_ns),
+            cpu_seconds_per_gib: sample.cpu_seconds_per_gib(),
+            errors: sample.tally.errors,
+            verify_failures: sample.tally.verify_failures,
+        }
+    }
+
+    /// Several rounds as one: sums of counts, medians of rates and percentiles, the least minimum
+    /// and the greatest maximum.
+    #[must_use]
+    pub fn over_rounds(rounds: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| {
+            median(&rounds.iter().map(figure).collect::<Vec<_>>()).unwrap_or(0.0)
+        };
+        let cpu: Vec<f64> = rounds.iter().filter_map(|round| round.cpu_seconds_per_gib).collect();
+        let ends = rounds.iter().map(|round| &round.latency_ns);
+        Self {
+            operations: rounds.iter().map(|round| round.operations).sum(),
+            seconds: rounds.iter().map(|round| round.seconds).sum(),
+            iops: of(|round| round.iops),
+            bytes_per_second: of(|round| round.bytes_per_second),
+            latency_ns: Latency {
+                min: ends.clone().map(|ns| ns.min).reduce(f64::min).unwrap_or(0.0),
+                p50: of(|round| round.latency_ns.p50),
+                p90: of(|round| round.latency_ns.p90),
+                p99: of(|round| round.latency_ns.p99),
+                p999: of(|round| round.latency_ns.p999),
+                max: ends.map(|ns| ns.max).reduce(f64::max).unwrap_or(0.0),
+            },
+            cpu_seconds_per_gib: median(&cpu),
+            errors: rounds.iter().map(|round| round.errors).sum(),
+            verify_failures: rounds.iter().map(|round| round.verify_failures).sum(),
+        }
+    }
+}
+
+/// The middle value, or the mean of the two middle ones.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        Some(f64::midpoint(*sorted.get(middle.checked_sub(1)?)?, *sorted.get(middle)?))
+    } else {
+        sorted.get(middle).copied()
+    }
+}
+
+/// A figure over several rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Median.
+    pub median: f64,
+    /// Least.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of these values; nothing where there are none or one is not a number.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        if values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        Some(Self {
+            median: median(values)?,
+            min: values.iter().copied().reduce(f64::min)?,
+            max: values.iter().copied().reduce(f64::max)?,
+        })
+    }
+}
+
+/// One arm against another in one case: each figure divided round by round, neighbours in time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Relation {
+    /// Ratio of the medians of latency.
+    pub p50: Option<Spread>,
+    /// Ratio of the 99th percentiles.
+    pub p99: Option<Spread>,
+    /// Ratio of the 99.9th percentiles.
+    pub p999: Option<Spread>,
+    /// Ratio of the bytes per second.
+    pub throughput: Option<Spread>,
+    /// Ratio of the CPU seconds for each GiB.
+    pub cpu: Option<Spread>,
+    /// Nanoseconds that the median of latency lies above the other's.
+    pub p50_above_ns: Option<Spread>,
+}
+
+impl Relation {
+    /// Relates the rounds of `this` to those of `other`; rounds that only one has are left out.
+    #[must_use]
+    pub fn between(this: &[Figures], other: &[Figures]) -> Self {
+        let over = |relate: &dyn Fn(&Figures, &Figures) -> Option<f64>| {
+            let each: Option<Vec<f64>> =
+                this.iter().zip(other).map(|(this, other)| relate(this, other)).collect();
+            Spread::of(&each?)
+        };
+        let latency = |of: fn(&Latency) -> f64| {
+            over(&|this, other| Some(of(&this.latency_ns) / of(&other.latency_ns)))
+        };
+        Self {
+            p50: latency(|ns| ns.p50),
+            p99: latency(|ns| ns.p99),
+            p999: latency(|ns| ns.p999),
+            throughput: over(&|this, other| Some(this.bytes_per_second / other.bytes_per_second)),
+            cpu: over(&|this, other| Some(this.cpu_seconds_per_gib? / other.cpu_seconds_per_gib?)),
+            p50_above_ns: over(&|this, other| Some(this.latency_ns.p50 - other.latency_ns.p50)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Figures, Relation, Spread, median};
+    use crate::report::Latency;
+
+    fn round(p50: f64, rate: f64, cpu: Option<f64>) -> Figures {
+        let latency_ns = Latency { min: p50, p50, p90: p50, p99: p50, p999: p50, max: p50 };
+        Figures {
+            operations: 10,
+            seconds: 1.0,
+            iops: rate,
+            bytes_per_second: rate * 4096.0,
+            latency_ns,
+            cpu_seconds_per_gib: cpu,
+            errors: 1,
+            verify_failures: 0,
+        }
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(&[1.0, 9.0, 3.0, 5.0]), Some(4.0));
+    }
+
+    #[test]
+    fn rounds_become_one() {
+        let rounds =
+            [round(10.0, 100.0, Some(1.0)), round(30.0, 80.0, None), round(20.0, 90.0, Some(3.0))];
+        let one = Figures::over_rounds(&rounds);
+        assert_eq!((one.operations, one.errors, one.seconds), (30, 3, 3.0));
+        assert_eq!(
+            (one.latency_ns.min, one.latency_ns.p50, one.latency_ns.max),
+            (10.0, 20.0, 30.0)
+        );
+        assert_eq!((one.iops, one.cpu_seconds_per_gib), (90.0, Some(2.0)));
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let this = [round(12.0, 90.0, Some(2.0)), round(33.0, 90.0, Some(2.0))];
+        let other = [round(10.0, 100.0, Some(1.0)), round(30.0, 100.0, Some(1.0))];
+        let relation = Relation::between(&this, &other);
+        assert_eq!(relation.p50, Some(Spread { median: 1.15, min: 1.1, max: 1.2 }));
+        assert_eq!(relation.throughput.unwrap().median, 0.9);
+        assert_eq!(relation.cpu.unwrap().max, 2.0);
+        assert_eq!(relation.p50_above_ns.unwrap().max, 3.0);
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_left_out() {
+        let (idle, busy) = ([round(0.0, 0.0, None)], [round(5.0, 5.0, Some(1.0))]);
+        let relation = Relation::between(&busy, &idle);
+        assert_eq!((relation.p50, relation.cpu), (None, None));
+        assert_eq!(Relation::between(&[], &[]).p50, None);
+    }
+}
