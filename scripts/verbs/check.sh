@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Format, lints and docs, all without a single warning.
+# Format, lints and docs, all without a single warning; goes on to show everything that is wrong.
 set -euo pipefail
 
+status=0
 echo "== format"
-cargo fmt --all --check
+cargo fmt --all --check || status=1
 echo "== clippy"
-cargo clippy --workspace --all-targets --locked -- -D warnings
+cargo clippy --workspace --all-targets --locked -- -D warnings || status=1
 echo "== docs"
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+export RUSTDOCFLAGS="-D warnings"
+cargo doc --workspace --no-deps --document-private-items --locked || status=1
+exit $status

@@ -7,6 +7,6 @@ if ! cargo +nightly miri --version >/dev/null 2>&1; then
     exit 0
 fi
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/miri
-export PROPTEST_CASES=${PROPTEST_CASES:-4} PROPTEST_DISABLE_FAILURE_PERSISTENCE=true
-# Tests that need system calls are marked cfg(not(miri)).
+# proptest asks for the current folder; tests that need other system calls are cfg(not(miri)).
+export MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS:-}" PROPTEST_CASES=${PROPTEST_CASES:-4}
 cargo +nightly miri test -p kvrail-memory -p kvrail-ring "$@"

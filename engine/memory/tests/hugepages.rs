@@ -97,6 +97,7 @@ fn a_pool_too_small_is_an_error_with_the_remedy_and_create_best_reports_it() {
 
 #[test]
 fn a_1gib_page_that_is_not_there_is_an_error_with_the_remedy() {
+    let _turn = turn();
     let free = PageSize::Huge1GiB.free_pages();
     let bytes = (usize::try_from(free).unwrap() + 1) << 30;
     let refused = Region::create("gigantic", bytes, PageSize::Huge1GiB).unwrap_err();
@@ -105,6 +106,23 @@ fn a_1gib_page_that_is_not_there_is_an_error_with_the_remedy() {
     assert!(text.contains(&format!("hugepagesz=1G hugepages={}", free + 1)), "{text}");
     let rounded = Region::create("rounded", usize::MAX - 5, PageSize::Huge1GiB).unwrap_err();
     assert!(matches!(rounded, MemoryError::TooLarge { .. }), "{rounded}");
+}
+
+#[test]
+fn a_1gib_region_is_made_where_a_page_was_reserved_at_boot() {
+    let _turn = turn();
+    if PageSize::Huge1GiB.free_pages() == 0 {
+        println!("skipped: no 1 GiB page is free (hugepagesz=1G hugepages=1 at boot)");
+        return;
+    }
+    let region = Region::create("gigantic", 1, PageSize::Huge1GiB).unwrap();
+    assert_eq!((region.bytes(), region.page()), (1 << 30, PageSize::Huge1GiB));
+    store(&region, (1 << 30) - 4, b"last");
+    let fd = region.fd().try_clone_to_owned().unwrap();
+    let imported = Region::import(fd, 1 << 30).unwrap();
+    let mut seen = [0; 4];
+    load(&imported, (1 << 30) - 4, &mut seen);
+    assert_eq!((&seen, imported.page()), (b"last", PageSize::Huge1GiB));
 }
 
 #[test]
