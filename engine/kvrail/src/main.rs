@@ -10,6 +10,7 @@ mod config;
 mod context;
 mod failure;
 mod output;
+mod serve;
 
 use std::process::ExitCode;
 

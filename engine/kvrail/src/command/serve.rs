@@ -1,13 +1,22 @@
 //! `kvrail serve`.
 
 use clap::Args;
+use kvrail_session::StoppedHow;
+use tracing_subscriber::EnvFilter;
 
+use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::serve::Sidecar;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail serve --config /etc/kvrail/kvrail.toml";
+  kvrail serve --config /etc/kvrail/kvrail.toml
+  kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]' \\
+               --set sidecar.socket=/tmp/kvrail.sock
+
+SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING. A second
+signal stops at once.";
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]
@@ -17,7 +26,37 @@ pub(crate) struct ServeArgs {}
 /// Runs the sidecar until a signal ends it.
 ///
 /// # Errors
-/// Always: it is not built into this binary yet.
-pub(crate) fn run(_: ServeArgs, _: &Context) -> Result<(), Failure> {
-    Err(Failure::new(Exit::Failed, "serve is not built into this binary yet"))
+/// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
+pub(crate) fn run(_: ServeArgs, context: &Context) -> Result<(), Failure> {
+    let loaded = context.config()?;
+    log_to_stderr(&loaded.config)?;
+    let sidecar = Sidecar::start(&loaded.config)?;
+    context.note(sidecar.report.trim_end());
+    // A supervisor that is not there is told nothing.
+    let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let stopped = sidecar.run()?;
+    let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    if stopped.how == StoppedHow::Drained && stopped.pollers_left == 0 {
+        context.note("drained and stopped");
+        return Ok(());
+    }
+    let what = format!(
+        "stopped with work left ({:?}): {} pollers, {} sessions",
+        stopped.how, stopped.pollers_left, stopped.sessions_left
+    );
+    Err(Failure::new(Exit::Failed, what)
+        .with_remedy("a device does not answer: see the log; raise sidecar.drain_timeout"))
+}
+
+fn log_to_stderr(config: &Config) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&config.sidecar.log).map_err(|error| {
+        Failure::new(Exit::Usage, format!("sidecar.log = {:?}: {error}", config.sidecar.log))
+            .with_remedy("write error, warn, info, debug, trace or target=level,...")
+    })?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.sidecar.log_format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().init(),
+    }
+    Ok(())
 }

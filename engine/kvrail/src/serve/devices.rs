@@ -1,0 +1,69 @@
+//! From planned devices to opened ones. Opening happens on the poller's thread: a ring belongs to
+//! the thread that drives it.
+
+use std::os::fd::OwnedFd;
+
+use kvrail_device::{
+    DeviceError, DirectIo, KernelThread, Mechanism, ModeChoice, NullDevice, NullOptions,
+    UringOptions,
+};
+
+use super::plan::{Plan, PlannedDevice};
+use super::volumes::{Served, Source as Member};
+use crate::config::Device;
+use crate::failure::Failure;
+
+/// What a device is opened from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A claimed member; the claim stays with the volume.
+    Uring { fd: OwnedFd, path: String, settings: Device, spare_cpu: Option<u32> },
+    /// Nothing.
+    Null { bytes: u64, settings: Device },
+}
+
+/// One source for each device of the plan, in order; each is taken by its poller.
+pub(super) fn sources(plan: &Plan, served: &[Served]) -> Result<Vec<Option<Source>>, Failure> {
+    plan.devices.iter().map(|device| source(plan, device, served).map(Some)).collect()
+}
+
+fn source(plan: &Plan, device: &PlannedDevice, served: &[Served]) -> Result<Source, Failure> {
+    let settings = device.settings.clone();
+    Ok(match &served[device.volume].members[device.member] {
+        Member::Null { bytes } => Source::Null { bytes: *bytes, settings },
+        Member::Claimed(member) => Source::Uring {
+            fd: member.claim.duplicate()?,
+            path: member.path().display().to_string(),
+            settings,
+            spare_cpu: plan.spare_cpu,
+        },
+    })
+}
+
+impl Source {
+    /// Opens the device on this thread.
+    pub(super) fn open(self) -> Result<Mechanism, DeviceError> {
+        match self {
+            Self::Null { bytes, settings } => {
+                let depth = settings.depth;
+                let options =
+                    NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
+                Ok(Mechanism::Null(NullDevice::new(options)))
+            }
+            Self::Uring { fd, path, settings, spare_cpu } => {
+                let options = options(path, fd, &settings, spare_cpu);
+                Mechanism::open(settings.mode.choice(), options)
+            }
+        }
+    }
+}
+
+fn options(path: String, fd: OwnedFd, settings: &Device, spare_cpu: Option<u32>) -> UringOptions {
+    let direct: DirectIo = settings.direct;
+    let idle_ms = settings.sq_idle.duration().as_millis();
+    let thread = KernelThread {
+        cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
+        idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
+    };
+    UringOptions { direct, depth: settings.depth, thread, ..UringOptions::new(path, fd) }
+}

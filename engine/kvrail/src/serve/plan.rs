@@ -1,0 +1,154 @@
+//! Which poller drives which device, and where it runs.
+
+use kvrail_memory::Topology;
+use kvrail_poller::{Budget, Seat};
+use kvrail_protocol::SpinHints;
+use kvrail_ring::limits::POLLERS_MAX;
+use kvrail_ring::{DeviceIndex, PollerIndex};
+
+use super::volumes::Served;
+use crate::config::{Config, Device};
+use crate::failure::{Exit, Failure};
+
+/// Longest spin of a poller that has a core to itself: covers the gaps of a busy NVMe drive and
+/// the thinking time of a client that asks again.
+const SPIN_OWN_CORE_NS: u64 = 100_000;
+
+/// Longest spin where pollers, clients and interrupts share few cores: the time of a client that
+/// asks again at once, less than two wake-ups cost.
+const SPIN_FEW_CORES_NS: u64 = 20_000;
+
+/// From so many cores on a poller may have one to itself.
+const CORES_ENOUGH: usize = 4;
+
+/// A device and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedDevice {
+    pub(crate) index: DeviceIndex,
+    /// Place of its volume in the configuration.
+    pub(crate) volume: usize,
+    /// Place in the volume.
+    pub(crate) member: usize,
+    pub(crate) settings: Device,
+}
+
+/// A poller, where it runs and what it drives.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedPoller {
+    pub(crate) seat: Seat,
+    pub(crate) devices: Vec<DeviceIndex>,
+}
+
+/// Everything that is decided before anything is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) devices: Vec<PlannedDevice>,
+    pub(crate) pollers: Vec<PlannedPoller>,
+    pub(crate) spin_ns: u64,
+    pub(crate) cores: usize,
+    /// A CPU for kernel threads of sqpoll rings, where one is left.
+    pub(crate) spare_cpu: Option<u32>,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Plan {
+    /// Decides.
+    pub(crate) fn make(config: &Config, served: &[Served]) -> Result<Self, Failure> {
+        let topology = Topology::host().map_err(|error| {
+            Failure::new(Exit::Failed, format!("the machine's CPUs cannot be read: {error}"))
+        })?;
+        let devices = devices(config, served);
+        let cores = topology.usable_cores().max(1);
+        let count = poller_count(config, devices.len(), cores);
+        let cpus = cpus(config, &topology, count)?;
+        let mut notes = Vec::new();
+        if count < devices.len() {
+            notes.push(format!(
+                "{} devices share {count} pollers: {cores} cores are usable",
+                devices.len()
+            ));
+        }
+        let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
+        let spin_ns = match config.pollers.spin.fixed() {
+            Some(spin) => spin.ns(),
+            None if cores >= CORES_ENOUGH => SPIN_OWN_CORE_NS,
+            None => SPIN_FEW_CORES_NS,
+        };
+        let taken: Vec<u32> = cpus.iter().flatten().copied().collect();
+        let free = topology.cpus_by_preference(None).into_iter().find(|cpu| !taken.contains(cpu));
+        let spare_cpu = free.filter(|_| cores >= CORES_ENOUGH);
+        Ok(Self { pollers: pollers.collect(), devices, spin_ns, cores, spare_cpu, notes })
+    }
+
+    /// What a device may hold at once.
+    pub(crate) fn budget(&self, device: DeviceIndex) -> Budget {
+        let settings = &self.devices[usize::from(device.0)].settings;
+        Budget { operations: settings.depth, bytes: settings.in_flight_bytes.bytes() }
+    }
+
+    /// Who drives a device.
+    pub(crate) fn poller_of(&self, device: DeviceIndex) -> PollerIndex {
+        let of = |poller: &&PlannedPoller| poller.devices.contains(&device);
+        self.pollers.iter().find(of).expect("every device has a poller").seat.index
+    }
+
+    /// What clients need to know to spin no more than the machine can bear.
+    pub(crate) fn hints(&self) -> SpinHints {
+        let spinning = if self.spin_ns == 0 { 0 } else { self.pollers.len() };
+        SpinHints {
+            spin_ns: self.spin_ns,
+            cores: u32::try_from(self.cores).unwrap_or(u32::MAX),
+            spinning_pollers: u32::try_from(spinning).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
+    let mut devices = Vec::new();
+    for (volume, (settings, opened)) in config.volume.iter().zip(served).enumerate() {
+        for member in 0..opened.members.len() {
+            let index = u16::try_from(devices.len()).expect("the configuration bounds members");
+            let settings = config.device_of(settings);
+            devices.push(PlannedDevice { index: DeviceIndex(index), volume, member, settings });
+        }
+    }
+    devices
+}
+
+/// One for each device while a core is left for the clients; folded together otherwise.
+fn poller_count(config: &Config, devices: usize, cores: usize) -> usize {
+    let wanted = match config.pollers.count.fixed() {
+        Some(&count) => usize::from(count),
+        None => cores.saturating_sub(1),
+    };
+    wanted.clamp(1, devices.clamp(1, POLLERS_MAX as usize))
+}
+
+/// A CPU for each poller; none where there is only one core.
+fn cpus(config: &Config, topology: &Topology, count: usize) -> Result<Vec<Option<u32>>, Failure> {
+    if let Some(fixed) = config.pollers.cpus.fixed() {
+        if fixed.len() < count {
+            let what = format!("pollers.cpus names {} CPUs for {count} pollers", fixed.len());
+            return Err(Failure::new(Exit::Usage, what)
+                .with_remedy("name one for each poller, or set pollers.cpus = \"auto\""));
+        }
+        return Ok(fixed.iter().map(|&cpu| Some(u32::from(cpu))).collect());
+    }
+    let preferred = topology.cpus_by_preference(None);
+    if preferred.len() <= count {
+        return Ok(vec![None; count]); // pinned to every CPU there is, they would crowd clients out
+    }
+    Ok(preferred.into_iter().take(count).map(Some).collect())
+}
+
+fn planned(
+    index: usize,
+    count: usize,
+    cpu: Option<u32>,
+    devices: &[PlannedDevice],
+) -> PlannedPoller {
+    let own = devices.iter().skip(index).step_by(count).map(|device| device.index).collect();
+    let index = PollerIndex(u16::try_from(index).expect("at most POLLERS_MAX"));
+    PlannedPoller { seat: Seat { index, cpu }, devices: own }
+}

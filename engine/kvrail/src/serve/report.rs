@@ -1,0 +1,65 @@
+//! What the sidecar says when it is ready: what it found, what it chose, and why.
+
+use std::fmt::Write;
+
+use kvrail_poller::PollerHandle;
+use kvrail_protocol::VolumeInfo;
+use kvrail_ring::Geometry;
+
+use super::plan::Plan;
+use crate::config::Config;
+use crate::output::human_bytes;
+
+/// The start report.
+pub(super) fn text(
+    config: &Config,
+    plan: &Plan,
+    pollers: &[PollerHandle],
+    volumes: &[VolumeInfo],
+) -> String {
+    let mut text = format!(
+        "kvrail {} ready on {}\n",
+        env!("CARGO_PKG_VERSION"),
+        config.sidecar.socket.display()
+    );
+    for volume in volumes {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}", volume_line(volume));
+    }
+    for poller in pollers {
+        let place = poller.cpu.map_or("unpinned".into(), |cpu| format!("CPU {cpu}"));
+        let spin_us = plan.spin_ns / 1000;
+        let _ = writeln!(text, "  poller {} on {place}, spins up to {spin_us} us", poller.index);
+        for (index, device) in &poller.devices {
+            let _ = writeln!(
+                text,
+                "    device {index} {}: {} {}, {} I/O, depth {}, {} B blocks\n      mode: {}\n      \
+                 ring: {}",
+                device.name,
+                device.kind,
+                device.mode,
+                device.io,
+                device.depth,
+                device.logical_block,
+                device.reason,
+                device.features.join(", ")
+            );
+        }
+    }
+    for note in &plan.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
+    text
+}
+
+fn volume_line(volume: &VolumeInfo) -> String {
+    let capacity = Geometry::try_from(volume.geometry).map_or(0, |geometry| geometry.capacity());
+    format!(
+        "volume {} ({}): {} on {} member(s), stripe {}",
+        volume.name,
+        volume.uuid,
+        human_bytes(capacity),
+        volume.members.len(),
+        human_bytes(volume.geometry.stripe_bytes)
+    )
+}

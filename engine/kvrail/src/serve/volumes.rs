@@ -1,0 +1,116 @@
+//! The configured volumes: claimed and verified, or null for benchmarks.
+
+use std::path::PathBuf;
+
+use kvrail_poller::Route;
+use kvrail_protocol::VolumeInfo;
+use kvrail_ring::{DeviceIndex, Geometry};
+use kvrail_volume::{LABEL_BYTES, Member, Volume};
+use uuid::Uuid;
+
+use super::plan::Plan;
+use crate::config::{Config, Size};
+use crate::failure::{Exit, Failure};
+
+/// How a null member is written: `null:` and a size.
+const NULL_PREFIX: &str = "null:";
+
+/// A member as configured.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Claimed and labelled.
+    Claimed(Member),
+    /// Moves no bytes.
+    Null {
+        /// Bytes it claims to have.
+        bytes: u64,
+    },
+}
+
+/// A volume to serve.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) uuid: Uuid,
+    pub(crate) geometry: Geometry,
+    pub(crate) members: Vec<Source>,
+}
+
+/// Opens all configured volumes.
+pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
+    if config.volume.is_empty() {
+        return Err(Failure::new(Exit::Usage, "no volume is configured").with_remedy(
+            "add a [[volume]] with name and members; `kvrail volume create` makes one",
+        ));
+    }
+    config.volume.iter().map(|volume| open(config, volume)).collect()
+}
+
+fn open(config: &Config, volume: &crate::config::Volume) -> Result<Served, Failure> {
+    if let Some(bytes) = null_bytes(&volume.members) {
+        return Ok(null(volume.name.to_string(), bytes));
+    }
+    let direct = config.device_of(volume).direct;
+    let Volume { name, uuid, geometry, members } =
+        kvrail_volume::open(&volume.members, Some(&volume.name), direct)?;
+    let members = members.into_iter().map(Source::Claimed).collect();
+    Ok(Served { name: name.to_string(), uuid, geometry, members })
+}
+
+/// The size of a volume of one null member.
+pub(crate) fn null_bytes(members: &[PathBuf]) -> Option<u64> {
+    let [only] = members else { return None };
+    let size: Size = only.to_str()?.strip_prefix(NULL_PREFIX)?.parse().ok()?;
+    Some(size.bytes())
+}
+
+/// A null volume, in stripes of 1 MiB.
+fn null(name: String, bytes: u64) -> Served {
+    let stripe_bytes = 1 << 20;
+    let geometry = Geometry {
+        members: 1,
+        stripe_bytes,
+        member_bytes: (bytes / stripe_bytes).max(1) * stripe_bytes,
+        data_offset: LABEL_BYTES as u64,
+        logical_block: 512,
+        memory_alignment: 4,
+    };
+    Served { name, uuid: Uuid::nil(), geometry, members: vec![Source::Null { bytes }] }
+}
+
+/// What pollers know of the volumes.
+pub(super) fn routes(served: &[Served], plan: &Plan) -> Vec<Route> {
+    let route = |(index, volume): (usize, &Served)| Route {
+        geometry: volume.geometry,
+        members: members_of(plan, index),
+    };
+    served.iter().enumerate().map(route).collect()
+}
+
+/// What clients are told of the volumes.
+pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
+    let info = |(index, volume): (usize, &Served)| VolumeInfo {
+        id: u16::try_from(index).expect("the configuration bounds the volumes"),
+        name: volume.name.clone(),
+        uuid: volume.uuid,
+        geometry: volume.geometry.into(),
+        pollers: members_of(plan, index).iter().map(|&device| plan.poller_of(device).0).collect(),
+        members: volume.members.iter().map(Source::name).collect(),
+    };
+    served.iter().enumerate().map(info).collect()
+}
+
+fn members_of(plan: &Plan, volume: usize) -> Vec<DeviceIndex> {
+    let own = plan.devices.iter().filter(|device| device.volume == volume);
+    own.map(|device| device.index).collect()
+}
+
+impl Source {
+    /// Path, or `null:` and the size.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Claimed(member) => member.path().display().to_string(),
+            Self::Null { bytes } => format!("{NULL_PREFIX}{}", Size::new(*bytes)),
+        }
+    }
+}
