@@ -1,23 +1,222 @@
 //! `kvrail status`.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use kvrail_client::{Client, ClientError};
+use kvrail_protocol::{DeviceReport, LatencyReport, StatusReport};
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::output::{Format, human_bytes, print_json, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail status --format json";
+  kvrail status
+  kvrail status --socket /tmp/kvrail.sock --format json";
 
 /// Arguments of `kvrail status`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct StatusArgs {}
+pub(crate) struct StatusArgs {
+    /// The sidecar's socket [default: sidecar.socket of the configuration]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
 
 /// Shows what a running sidecar is doing.
 ///
 /// # Errors
-/// Always: it is not built into this binary yet.
-pub(crate) fn run(_: StatusArgs, _: &Context) -> Result<(), Failure> {
-    Err(Failure::new(Exit::Failed, "status is not built into this binary yet"))
+/// `Failure` with status 4 when no sidecar answers.
+pub(crate) fn run(args: StatusArgs, context: &Context) -> Result<(), Failure> {
+    let socket = match args.socket {
+        Some(socket) => socket,
+        None => context.config()?.config.sidecar.socket,
+    };
+    let report = Client::attach(&socket)
+        .and_then(|client| client.status())
+        .map_err(|error| unreachable_sidecar(&error))?;
+    match context.format {
+        Format::Json => print_json(&report),
+        Format::Human => print_text(&text(&report)),
+    }
+}
+
+/// A sidecar that does not answer.
+pub(crate) fn unreachable_sidecar(error: &ClientError) -> Failure {
+    Failure::new(Exit::Unreachable, error.to_string())
+        .with_remedy("start one with `kvrail serve`, or name its socket with --socket")
+}
+
+fn text(report: &StatusReport) -> String {
+    let sections = [
+        sidecar(report),
+        volumes(report),
+        devices(report),
+        latencies(report),
+        pollers(report),
+        sessions(report),
+        notes(report),
+    ];
+    sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn sidecar(report: &StatusReport) -> String {
+    let it = &report.sidecar;
+    let regions = &report.regions;
+    let mut text = format!(
+        "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared",
+        it.version,
+        it.pid,
+        it.state,
+        it.uptime_s,
+        it.socket,
+        it.epoch,
+        regions.arenas,
+        human_bytes(regions.bytes),
+        human_bytes(regions.limit_bytes),
+    );
+    if regions.quarantined > 0 {
+        text += &format!(
+            "\n{} arenas of dead clients ({}) wait for their devices, the oldest for {} s",
+            regions.quarantined,
+            human_bytes(regions.quarantined_bytes),
+            regions.quarantined_oldest_s
+        );
+    }
+    if it.refused > 0 {
+        text += &format!("\n{} connections were refused", it.refused);
+    }
+    text
+}
+
+fn volumes(report: &StatusReport) -> String {
+    let mut rows = table(&["VOLUME", "UUID", "CAPACITY", "STRIPE", "BLOCK", "MEMBERS"]);
+    for volume in &report.volumes {
+        rows.add_row([
+            volume.name.clone(),
+            volume.uuid.to_string(),
+            human_bytes(volume.capacity_bytes),
+            human_bytes(volume.stripe_bytes),
+            format!("{} B", volume.logical_block),
+            volume.members.join(" "),
+        ]);
+    }
+    trimmed(&rows)
+}
+
+fn devices(report: &StatusReport) -> String {
+    let mut rows = table(&[
+        "DEVICE", "NAME", "MODE", "I/O", "DEPTH", "NOW", "WAIT", "READS", "READ", "WRITES",
+        "WRITTEN", "ERRORS", "LATE",
+    ]);
+    for device in &report.devices {
+        rows.add_row([
+            device.index.to_string(),
+            device.name.clone(),
+            device.mode.clone(),
+            device.io.clone(),
+            device.depth.to_string(),
+            device.in_flight.to_string(),
+            device.waiting.to_string(),
+            device.reads.operations.to_string(),
+            human_bytes(device.reads.bytes),
+            device.writes.operations.to_string(),
+            human_bytes(device.writes.bytes),
+            device.errors.to_string(),
+            device.late.to_string(),
+        ]);
+    }
+    let why = report.devices.iter().map(|device| {
+        let features = device.features.join(", ");
+        format!("  {}: {}; {features}", device.index, device.reason)
+    });
+    format!("{}\n{}", trimmed(&rows), why.collect::<Vec<_>>().join("\n"))
+}
+
+fn latencies(report: &StatusReport) -> String {
+    let busy = |device: &&DeviceReport| device.device_latency.p50_ns > 0;
+    if !report.devices.iter().any(|device| busy(&device)) {
+        return String::new();
+    }
+    let mut rows = table(&["LATENCY", "", "P50", "P99", "P99.9"]);
+    for device in report.devices.iter().filter(busy) {
+        let line = |what: &str, latency: &LatencyReport| {
+            [
+                device.index.to_string(),
+                what.to_owned(),
+                micros(latency.p50_ns),
+                micros(latency.p99_ns),
+                micros(latency.p999_ns),
+            ]
+        };
+        rows.add_row(line("at the device", &device.device_latency));
+        rows.add_row(line("before it", &device.queue_latency));
+    }
+    trimmed(&rows)
+}
+
+fn pollers(report: &StatusReport) -> String {
+    let mut rows = table(&["POLLER", "CPU", "BUSY", "SLEEPS", "BELLS", "LANES", "BEAT", "DEVICES"]);
+    for poller in &report.pollers {
+        let devices: Vec<_> = poller.devices.iter().map(ToString::to_string).collect();
+        rows.add_row([
+            poller.index.to_string(),
+            poller.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()),
+            format!("{:.1} %", poller.busy_share * 100.0),
+            poller.sleeps.to_string(),
+            poller.bells.to_string(),
+            poller.lanes.to_string(),
+            format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
+            devices.join(" "),
+        ]);
+    }
+    trimmed(&rows)
+}
+
+fn sessions(report: &StatusReport) -> String {
+    let mut rows = table(&[
+        "SESSION",
+        "PID",
+        "UID",
+        "NAME",
+        "STATE",
+        "FOR",
+        "QUEUES",
+        "ARENAS",
+        "ACCEPTED",
+        "COMPLETED",
+        "FAILED",
+        "MOVED",
+    ]);
+    for session in &report.sessions {
+        rows.add_row([
+            session.id.to_string(),
+            session.pid.to_string(),
+            session.uid.to_string(),
+            session.name.clone(),
+            session.state.clone(),
+            format!("{} s", session.since_s),
+            session.queues.to_string(),
+            format!("{} ({})", session.arenas, human_bytes(session.arena_bytes)),
+            session.accepted.to_string(),
+            session.completed.to_string(),
+            session.failed.to_string(),
+            human_bytes(session.bytes),
+        ]);
+    }
+    trimmed(&rows)
+}
+
+fn notes(report: &StatusReport) -> String {
+    report.notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n")
+}
+
+fn micros(ns: u64) -> String {
+    let tenths = ns.div_ceil(100);
+    format!("{}.{} us", tenths / 10, tenths % 10)
+}
+
+fn trimmed(rows: &comfy_table::Table) -> String {
+    rows.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -46,8 +46,7 @@ impl Source {
         match self {
             Self::Null { bytes, settings } => {
                 let depth = settings.depth;
-                let options =
-                    NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
+                let options = NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
                 Ok(Mechanism::Null(NullDevice::new(options)))
             }
             Self::Uring { fd, path, settings, spare_cpu } => {
