@@ -1,1 +1,48 @@
+//! `auto`: a mode that works, with the reason; and the mechanism type over the whole contract.
 
+use kvrail_device::{Device, DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
+
+use crate::rig::{Bytes, Subject};
+use crate::uring::file;
+
+fn open_as(choice: ModeChoice) -> Option<Subject<Mechanism>> {
+    let path = file();
+    let name = path.to_str().expect("UTF-8 paths").to_owned();
+    let fd = open_path(&name, DirectIo::Off).expect("our own file");
+    let options = UringOptions { direct: DirectIo::Optional, ..UringOptions::new(&name, fd) };
+    let device = Mechanism::open(choice, options).expect("interrupt works everywhere");
+    Some(Subject { device, bytes: Bytes::Kept, keep: Box::new(path) })
+}
+
+fn open() -> Option<Subject<Mechanism>> {
+    open_as(ModeChoice::Auto)
+}
+
+conformance!(open);
+
+#[test]
+fn auto_says_what_it_chose_and_why() {
+    let subject = open().expect("never skipped");
+    let description = subject.device.description();
+    println!("{description:?}");
+    let mode: ModeName = description.mode.parse().expect("one of the modes");
+    assert!(description.reason.starts_with(&format!("auto: {mode}: ")), "{description:?}");
+    let cores = std::thread::available_parallelism().expect("Linux knows").get();
+    if cores < 4 {
+        assert!(!mode.has_kernel_thread(), "three spinning threads on {cores} cores");
+        let expected =
+            format!("sqpoll not tried (its kernel thread needs 4 cores, there are {cores})");
+        assert!(description.reason.contains(&expected), "{description:?}");
+    }
+}
+
+#[test]
+fn a_fixed_mode_is_what_was_asked_for() {
+    let subject = open_as(ModeChoice::Fixed(ModeName::Interrupt)).expect("never skipped");
+    let description = subject.device.description();
+    assert_eq!(
+        (description.mode.as_str(), description.reason.as_str()),
+        ("interrupt", "configured")
+    );
+    assert!(description.features.iter().any(|text| text.contains("DEFER_TASKRUN")));
+}

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether a device gives back what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bytes {
+pub(crate) enum Bytes {
     /// It stores them.
     Kept,
     /// It only pretends to; data are not compared.
@@ -22,31 +22,31 @@ pub enum Bytes {
 }
 
 /// A device under test, with what must outlive it.
-pub struct Subject<D> {
-    pub device: D,
-    pub bytes: Bytes,
+pub(crate) struct Subject<D> {
+    pub(crate) device: D,
+    pub(crate) bytes: Bytes,
     /// Temporary files, loop devices: dropped after the device.
-    pub keep: Box<dyn std::any::Any>,
+    pub(crate) keep: Box<dyn std::any::Any>,
 }
 
 /// A device with one attached region, and the accounts.
-pub struct Rig<D: Device> {
-    pub device: D,
-    pub region: Arc<dyn Pinned>,
+pub(crate) struct Rig<D: Device> {
+    pub(crate) device: D,
+    pub(crate) region: Arc<dyn Pinned>,
     bytes: Bytes,
     lengths: HashMap<u64, u32>,
     next_tag: u64,
-    pub finished: Vec<Finished>,
-    pub detached: Vec<BufferIndex>,
+    pub(crate) finished: Vec<Finished>,
+    pub(crate) detached: Vec<BufferIndex>,
     _keep: Box<dyn std::any::Any>,
 }
 
 /// Where the rig's region is attached.
-pub const AT: BufferIndex = BufferIndex(0);
+pub(crate) const AT: BufferIndex = BufferIndex(0);
 
 impl<D: Device> Rig<D> {
     /// Attaches a region of that size.
-    pub fn new(subject: Subject<D>, region_bytes: usize) -> Self {
+    pub(crate) fn new(subject: Subject<D>, region_bytes: usize) -> Self {
         let Subject { mut device, bytes, keep } = subject;
         let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(region_bytes));
         device.attach(AT, Arc::clone(&region)).expect("a fresh device takes a region");
@@ -55,7 +55,7 @@ impl<D: Device> Rig<D> {
     }
 
     /// An operation with a fresh tag.
-    pub fn operation(
+    pub(crate) fn operation(
         &mut self,
         opcode: Opcode,
         offset: u64,
@@ -76,7 +76,7 @@ impl<D: Device> Rig<D> {
     }
 
     /// Prepares; says whether the device took it. What it does not take it gives back unchanged.
-    pub fn offer(&mut self, operation: Operation) -> bool {
+    pub(crate) fn offer(&mut self, operation: Operation) -> bool {
         let before = self.device.in_flight();
         match self.device.prepare(operation) {
             Ok(()) => {
@@ -93,7 +93,7 @@ impl<D: Device> Rig<D> {
     }
 
     /// One `reap`, entered into the accounts.
-    pub fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let mut events = Events::new();
         self.device.reap(&mut events);
         for event in events {
@@ -116,7 +116,7 @@ impl<D: Device> Rig<D> {
     }
 
     /// Reaps until the condition holds.
-    pub fn reap_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(crate) fn reap_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
             assert!(Instant::now() < deadline, "waited too long: {what} ({:?})", self.device);
@@ -126,7 +126,7 @@ impl<D: Device> Rig<D> {
     }
 
     /// Does all operations, as many at once as the device takes; how each ended, in their order.
-    pub fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
+    pub(crate) fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
         let already = self.finished.len();
         let mut waiting = operations.iter().copied().peekable();
         let deadline = Instant::now() + PATIENCE;
@@ -142,18 +142,24 @@ impl<D: Device> Rig<D> {
     }
 
     /// Does one operation that must succeed.
-    pub fn must(&mut self, operation: Operation) {
+    pub(crate) fn must(&mut self, operation: Operation) {
         let finished = self.run(&[operation])[0];
         assert_eq!(finished.status, Status::Ok, "{operation:?} ended with {finished:?}");
     }
 
     /// Writes the pattern of (device offset, version) into the region.
-    pub fn fill(&self, buffer_offset: usize, offset: u64, length: usize, version: u64) {
+    pub(crate) fn fill(&self, buffer_offset: usize, offset: u64, length: usize, version: u64) {
         store(&*self.region, buffer_offset, &pattern(offset, length, version));
     }
 
     /// Whether the region holds that pattern. Always, for devices that keep nothing.
-    pub fn holds(&self, buffer_offset: usize, offset: u64, length: usize, version: u64) -> bool {
+    pub(crate) fn holds(
+        &self,
+        buffer_offset: usize,
+        offset: u64,
+        length: usize,
+        version: u64,
+    ) -> bool {
         if self.bytes == Bytes::Ignored {
             return true;
         }
@@ -163,12 +169,18 @@ impl<D: Device> Rig<D> {
     }
 
     /// Overwrites a part of the region, so that a read that moves nothing shows.
-    pub fn wipe(&self, buffer_offset: usize, length: usize) {
+    pub(crate) fn wipe(&self, buffer_offset: usize, length: usize) {
         store(&*self.region, buffer_offset, &vec![0xee; length]);
     }
 
     /// Writes a pattern, wipes the buffer, reads it back, compares.
-    pub fn round_trip(&mut self, offset: u64, length: usize, buffer_offset: usize, version: u64) {
+    pub(crate) fn round_trip(
+        &mut self,
+        offset: u64,
+        length: usize,
+        buffer_offset: usize,
+        version: u64,
+    ) {
         self.fill(buffer_offset, offset, length, version);
         let write = self.operation(Opcode::Write, offset, length, buffer_offset);
         self.must(write);
@@ -179,7 +191,7 @@ impl<D: Device> Rig<D> {
     }
 
     /// Sleeps as the device says until there may be something to reap.
-    pub fn sleep(&self) {
+    pub(crate) fn sleep(&self) {
         match self.device.wait() {
             Wait::Poll => std::thread::yield_now(),
             Wait::Readable(fd) => {

@@ -11,10 +11,10 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::rig::{Bytes, Subject};
 
 /// Bytes of each test file.
-pub const FILE_BYTES: u64 = 64 << 20;
+pub(crate) const FILE_BYTES: u64 = 64 << 20;
 
 /// A file on a real disk (the target directory is, `/tmp` may not be), fully allocated.
-pub fn file() -> TempPath {
+pub(crate) fn file() -> TempPath {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = NamedTempFile::new_in(directory).expect("the target directory is writable");
     let fd = file.as_file();

@@ -9,7 +9,7 @@
 //! - nothing allocates or blocks after opening (invariant 6).
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -86,9 +86,10 @@ pub type Events = ArrayVec<Event, EVENTS_MAX>;
 /// How to learn that `reap` has something, while operations are in flight.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait<'a> {
-    /// Only by calling `reap`: a polled queue, or a device without interrupts.
+    /// Only by calling `reap`: a polled queue, a device without interrupts, or something is there
+    /// already.
     Poll,
-    /// The descriptor becomes readable.
+    /// The descriptor becomes readable; the next `reap` makes it unreadable again.
     Readable(BorrowedFd<'a>),
 }
 
@@ -169,6 +170,22 @@ pub trait Device: fmt::Debug {
     /// Operations prepared and not yet finished.
     fn in_flight(&self) -> u32;
 
-    /// How to wait for `reap` to have something.
+    /// How to wait for `reap` to have something. Asked anew before each sleep: the answer arms the
+    /// descriptor, and changes with what is in flight. Always the same descriptor for one device
+    /// and kind of answer, so it may stay in an epoll set.
     fn wait(&self) -> Wait<'_>;
+
+    /// Prepares `block`, which will also return when `bell` becomes readable; edge-triggered: once
+    /// for each time something is written there, and it need not be read. Once per device.
+    ///
+    /// # Errors
+    /// Gives the descriptor back when the device cannot sleep like this: then there is `wait`.
+    fn watch(&mut self, bell: OwnedFd) -> Result<(), OwnedFd> {
+        Err(bell)
+    }
+
+    /// After `watch`: hands over what is queued and sleeps until `reap` has something, the bell
+    /// rang, or the time is over. One system call where `submit`, a poll and a `reap` would be
+    /// three. May return early.
+    fn block(&mut self, _timeout_ns: u64) {}
 }

@@ -3,10 +3,13 @@
 //! Owns rings, slot tables and registered buffers of one device each. Knows nothing of clients,
 //! lanes or volumes; an operation has been checked before it comes here.
 
+mod auto;
 mod clock;
 mod contract;
 mod error;
+mod mechanism;
 mod null;
+mod probe;
 mod queue;
 mod sim;
 mod slots;
@@ -14,6 +17,7 @@ mod split;
 mod system;
 mod table;
 mod target;
+mod trial;
 mod uring;
 
 pub use clock::{Clock, FakeClock, MonotonicClock};
@@ -22,7 +26,9 @@ pub use contract::{
     Finished, Operation, Wait,
 };
 pub use error::DeviceError;
+pub use mechanism::{Mechanism, ModeChoice};
 pub use null::{NullDevice, NullOptions};
+pub use probe::{Probe, probe_memory};
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
 pub use target::open_path;

@@ -139,11 +139,6 @@ impl Table {
         Ok(if entry.uses == 0 { Leave::Now } else { Leave::Later })
     }
 
-    /// Takes a `leave` back: the hardware would not forget the region.
-    pub(crate) fn stay(&mut self, at: BufferIndex) {
-        self.entries[usize::from(at.0)].state = State::Attached;
-    }
-
     /// Nothing can touch the region any more: its entries are free, its `Arc` is dropped.
     pub(crate) fn free(&mut self, at: BufferIndex) {
         let first = usize::from(at.0);

@@ -4,19 +4,22 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvrail_memory::Pinned;
+use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::{Opcode, Status};
+use rustix::io::Errno;
 
 use crate::contract::{BufferIndex, Description, Device, DirectIo, Event, Events, Operation, Wait};
 use crate::error::DeviceError;
+use crate::queue::Polling;
 use crate::slots::SlotId;
 use crate::split::{Flights, Limits, Outcome, Settled, Taken, buffer_of, moves_bytes};
 use crate::table::{Leave, Table};
 use crate::target::{Io, Kind, Target};
-use crate::uring::mode::{Interrupt, KernelThread, Mode};
+use crate::trial;
+use crate::uring::mode::{Interrupt, KernelThread, Mode, ModeName};
 use crate::uring::ring::{Completing, Completion, Ring};
-use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
-use crate::uring::{mode::Drive, remedy, trial, verdict};
+use crate::uring::setup::{Plan, REGISTERED_RING, SIDE_ENTRIES, main_ring, side_ring};
+use crate::uring::{mode::Drive, remedy, verdict};
 
 /// Most operations a device takes at once.
 const DEPTH_MAX: u32 = 4096;
@@ -110,8 +113,7 @@ impl<M: Mode> Uring<M> {
     /// `DeviceError` with the likely cause and the remedy.
     pub fn open(options: UringOptions) -> Result<Self, DeviceError> {
         if M::COMPLETING == Completing::Polling {
-            let mut device = Self::assemble(options.duplicate()?)?;
-            trial::poll_once(&mut device)?;
+            Self::assemble(options.duplicate()?)?.check_polling()?;
         }
         Self::assemble(options)
     }
@@ -158,11 +160,32 @@ impl<M: Mode> Uring<M> {
         })
     }
 
-    /// What stands behind a failed polled read.
-    pub(crate) fn refuse_polling(&self) -> DeviceError {
+    /// Makes sure that the device can be polled: sysfs says so (a read alone proves nothing, it may
+    /// meet a hole in a file and never reach the device), and a first read succeeds.
+    fn check_polling(&mut self) -> Result<(), DeviceError> {
+        if self.target.queue.as_ref().is_some_and(|queue| queue.polling == Polling::No) {
+            return Err(self.refuse_polling());
+        }
+        let block = self.description.logical_block;
+        self.attach(trial::AT, Arc::new(HeapBlock::new(block as usize)))?;
+        match trial::read_once(self, 0, block) {
+            Some(Status::Ok) => Ok(()),
+            Some(Status::Unsupported) => Err(self.refuse_polling()), // EOPNOTSUPP
+            other => Err(DeviceError::Unfit {
+                path: self.target.path.clone(),
+                what: format!(
+                    "a first read ended with {}",
+                    other.map_or("no answer", Status::name)
+                ),
+                remedy: "check the device (dmesg), or use mode interrupt".into(),
+            }),
+        }
+    }
+
+    fn refuse_polling(&self) -> DeviceError {
         DeviceError::Unfit {
             path: self.target.path.clone(),
-            what: format!("mode {} does not work here: a polled read was refused", M::NAME),
+            what: format!("mode {} does not work here", M::NAME),
             remedy: remedy::no_poll_queues(self.target.queue.as_ref()),
         }
     }
@@ -191,6 +214,15 @@ impl<M: Mode> Uring<M> {
             (piece, address, id.to_u64())
         });
         self.ring.push(requests);
+    }
+
+    /// Corrects the description: a thread has room for 16 registered rings.
+    #[cold]
+    fn tell_unregistered(&mut self, errno: Errno) {
+        let claimed = self.description.features.iter_mut().find(|text| *text == REGISTERED_RING);
+        if let Some(claim) = claimed {
+            *claim = format!("ring not registered ({errno})");
+        }
     }
 
     #[cold]
@@ -267,6 +299,7 @@ impl<M: Mode> Uring<M> {
     fn reap_aside(&mut self, events: &mut Events) {
         while !events.is_full() {
             let Some(side) = &mut self.side else { return };
+            side.disarm();
             Interrupt::collect(side, self.aside);
             match side.pop() {
                 Some(Completion::Answer { name, result }) => self.answer(name, result, events),
@@ -282,23 +315,6 @@ impl<M: Mode> Uring<M> {
             || !self.staged_aside.is_empty()
             || self.ring.queued() > 0
             || self.side.as_ref().is_some_and(|side| side.queued() > 0)
-    }
-}
-
-impl Uring<Interrupt> {
-    /// Has `block` also return when `bell` becomes readable. Edge-triggered: one return for each
-    /// time something is written to it; it need not be read. Replaces an earlier one.
-    pub fn watch(&mut self, bell: OwnedFd) {
-        self.ring.watch(bell);
-    }
-
-    /// Hands over what is queued and sleeps until `reap` has something, the bell rang, or the time
-    /// is over: one system call for submitting, sleeping and collecting. May return early.
-    pub fn block(&mut self, timeout_ns: u64) {
-        if !self.staged.is_empty() {
-            self.push_staged();
-        }
-        self.ring.block(timeout_ns);
     }
 }
 
@@ -355,10 +371,14 @@ impl<M: Mode> Device for Uring<M> {
         if self.side.is_some() {
             self.submit_aside();
         }
+        if let Some(errno) = self.ring.take_unregistered() {
+            self.tell_unregistered(errno);
+        }
     }
 
     #[inline]
     fn reap(&mut self, events: &mut Events) {
+        self.ring.disarm();
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
         while !events.is_full() {
             match self.ring.pop() {
@@ -392,12 +412,30 @@ impl<M: Mode> Device for Uring<M> {
         if self.has_staged() || !self.unforgotten.is_empty() {
             return Wait::Poll;
         }
-        match &self.side {
-            None => Wait::Readable(self.ring.fd()),
-            Some(side) if self.flights.pieces() == self.aside && self.forgetting == 0 => {
-                Wait::Readable(side.fd())
+        let sleeper = match &self.side {
+            None => self.ring.arm(),
+            Some(side) if self.flights.pieces() == self.aside && self.forgetting == 0 => side.arm(),
+            Some(_) => None,
+        };
+        sleeper.map_or(Wait::Poll, Wait::Readable)
+    }
+
+    fn watch(&mut self, bell: OwnedFd) -> Result<(), OwnedFd> {
+        match M::NAME {
+            ModeName::Interrupt => {
+                self.ring.watch(bell);
+                Ok(())
             }
-            Some(_) => Wait::Poll,
+            _ => Err(bell),
+        }
+    }
+
+    fn block(&mut self, timeout_ns: u64) {
+        if !self.staged.is_empty() {
+            self.push_staged();
+        }
+        if self.unforgotten.is_empty() && M::NAME == ModeName::Interrupt {
+            self.ring.block(timeout_ns);
         }
     }
 }

@@ -9,7 +9,6 @@ mod remedy;
 mod request;
 mod ring;
 mod setup;
-mod trial;
 mod verdict;
 
 pub use device::{Uring, UringOptions};

@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::mem::{ManuallyDrop, forget};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -42,7 +42,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 
 /// A completion, told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
+pub(crate) enum Completion {
     /// The answer to the request pushed under this name.
     Answer {
         /// As pushed.
@@ -97,8 +97,12 @@ pub struct Ring {
     enter_flags: IoringEnterFlags,
     /// The driving thread, 0 before the first `enter`.
     home: usize,
-    /// Why the ring's descriptor is not registered, if it is not.
+    /// Why the ring's descriptor is not registered, if it is not and nobody has been told.
     unregistered: Option<Errno>,
+    /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
+    /// wake its issuer for deferred work (6.3 and later), so rings with one need this.
+    event: Option<OwnedFd>,
+    armed: Cell<bool>,
     bell: Option<OwnedFd>,
     bell_armed: bool,
     /// Requests for the bell that may still be among `queued`; they are not in `open`.
@@ -131,21 +135,84 @@ impl Ring {
             enter_flags: IoringEnterFlags::empty(),
             home: 0,
             unregistered: None,
+            event: None,
+            armed: Cell::new(true), // as the kernel has it
             bell: None,
             bell_armed: false,
             bell_queued: 0,
         }
     }
 
-    /// The ring's descriptor: readable when there are completions or work that makes some.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// Gives the ring an event descriptor to wake its issuer with, unarmed.
+    pub(crate) fn register_event(&mut self, event: OwnedFd) -> Result<(), Errno> {
+        self.io.submitter().register_eventfd(event.as_raw_fd()).map_err(errno_of)?;
+        self.event = Some(event);
+        self.disarm();
+        Ok(())
+    }
+
+    /// The descriptor that becomes readable for the next completion; `None` when there may be one
+    /// already.
+    pub(crate) fn arm(&self) -> Option<BorrowedFd<'_>> {
+        let Some(event) = &self.event else { return Some(self.fd()) };
+        if !self.armed.replace(true) {
+            self.with_completions(|queue| queue.enable_eventfd());
+            // The flag was stored, completions are looked for below. Pairs with the full barrier
+            // between the kernel's queueing of work and its look at the flag.
+            fence(Ordering::SeqCst);
+        }
+        let ready = self.has_work() || !self.is_empty();
+        (!ready).then_some(event.as_fd())
+    }
+
+    /// Has the kernel no longer signal the event descriptor.
+    #[inline]
+    pub(crate) fn disarm(&self) {
+        if self.armed.get() {
+            self.silence();
+        }
+    }
+
+    #[cold]
+    fn silence(&self) {
+        let Some(event) = &self.event else { return };
+        self.with_completions(|queue| queue.disable_eventfd());
+        self.armed.set(false);
+        // Not readable is fine: it was not signalled.
+        let _signals = rustix::io::read(event, &mut [0; 8]);
+    }
+
+    /// The ring's own descriptor.
+    fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor belongs to `io`, which lives as long as the borrow of `self`.
         unsafe { BorrowedFd::borrow_raw(self.io.as_raw_fd()) }
     }
 
-    /// Why `enter` uses the descriptor and not a registered index, once that is known.
-    pub(crate) fn unregistered(&self) -> Option<Errno> {
-        self.unregistered
+    /// Looks at the completion queue without taking from it.
+    #[inline]
+    fn with_completions<T>(&self, look: impl FnOnce(&io_uring::CompletionQueue<'_>) -> T) -> T {
+        // SAFETY: no other view of the queue exists: views live only within calls of this file,
+        // the type is not Sync, and `look` cannot reach the ring.
+        let queue = unsafe { self.io.completion_shared() };
+        let seen = look(&queue);
+        forget(queue); // dropping it would store the head again, in a line shared with the kernel
+        seen
+    }
+
+    /// Looks at the submission queue's flags.
+    #[inline]
+    fn with_submissions<T>(&self, look: impl FnOnce(&io_uring::SubmissionQueue<'_>) -> T) -> T {
+        // SAFETY: as in `with_completions`.
+        let queue = unsafe { self.io.submission_shared() };
+        let seen = look(&queue);
+        forget(queue); // dropping it would store the tail again, in a line shared with the kernel
+        seen
+    }
+
+    /// Says once, after the first submission, that the ring's descriptor could not be registered.
+    #[inline]
+    pub(crate) fn take_unregistered(&mut self) -> Option<Errno> {
+        self.unregistered.take()
     }
 
     /// Registers a region as the entries from `at` on, each with a tag; one entry a call, since a
@@ -275,9 +342,7 @@ impl Ring {
         // The tail was stored; the flag is loaded below. Pairs with the full barrier between the
         // kernel thread's store of NEED_WAKEUP and its last look at the tail.
         fence(Ordering::SeqCst);
-        let queue = self.io.submission();
-        let asleep = queue.need_wakeup_after_intermittent_seqcst();
-        forget(queue); // dropping it would store the tail again, in a shared line
+        let asleep = self.with_submissions(|queue| queue.need_wakeup_after_intermittent_seqcst());
         if asleep && let Err(errno) = self.enter(0, 0, IoringEnterFlags::SQ_WAKEUP) {
             expect_busy(errno);
         }
@@ -285,20 +350,14 @@ impl Ring {
 
     /// Whether an `enter` would post completions: deferred work, or an overflow list.
     #[inline]
-    pub(crate) fn has_work(&mut self) -> bool {
-        let queue = self.io.submission();
-        let work = queue.taskrun() || queue.cq_overflow();
-        forget(queue); // as in `wake`
-        work
+    pub(crate) fn has_work(&self) -> bool {
+        self.with_submissions(|queue| queue.taskrun() || queue.cq_overflow())
     }
 
-    /// Whether completions wait to be popped.
+    /// Whether no completion waits to be popped.
     #[inline]
-    pub(crate) fn is_empty(&mut self) -> bool {
-        let queue = self.io.completion();
-        let empty = queue.is_empty();
-        forget(queue); // dropping it would store the head again
-        empty
+    pub(crate) fn is_empty(&self) -> bool {
+        self.with_completions(|queue| queue.is_empty())
     }
 
     /// The next completion, if one was posted.
@@ -307,7 +366,7 @@ impl Ring {
         loop {
             let mut queue = self.io.completion();
             let Some(entry) = queue.next() else {
-                forget(queue); // as in `is_empty`
+                forget(queue); // as in `with_completions`
                 return None;
             };
             drop(queue); // publishes the head

@@ -3,16 +3,20 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{Builder, IoUring};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::contract::BUFFERS_MAX;
 use crate::error::DeviceError;
-use crate::uring::mode::{Drive, Interrupt, KernelThread};
+use crate::uring::mode::{Drive, Interrupt, KernelThread, ModeName};
 use crate::uring::remedy;
 use crate::uring::ring::{Ring, errno_of};
 
 /// Entries of the second ring of a polled device: flushes and discards at once.
 pub(super) const SIDE_ENTRIES: u32 = 64;
+
+/// The feature that is known for certain only after the first submission.
+pub(super) const REGISTERED_RING: &str = "registered ring";
 
 /// A ring to be made.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +39,10 @@ pub(super) fn main_ring<M: Drive>(plan: &Plan<'_>) -> Result<Made, DeviceError> 
     register_file::<M>(&io, plan)?;
     let table = io.submitter().register_buffers_sparse(u32::from(BUFFERS_MAX));
     table.map_err(|error| failed::<M>(plan, "registering the buffer table", errno_of(error)))?;
-    features.push("registered ring".into());
+    features.push(REGISTERED_RING.into());
     features.push("registered file".into());
     features.push(format!("registered buffers with tags ({BUFFERS_MAX} entries)"));
-    Ok(Made { ring: Ring::new(io, M::SUBMISSION, M::COMPLETING), features })
+    Ok(Made { ring: wake::<M>(io, plan)?, features })
 }
 
 /// Makes the second, small interrupt ring of a polled device.
@@ -46,7 +50,18 @@ pub(super) fn side_ring(plan: &Plan<'_>) -> Result<Ring, DeviceError> {
     let plan = Plan { entries: SIDE_ENTRIES, ..*plan };
     let (io, _) = build::<Interrupt>(&plan)?;
     register_file::<Interrupt>(&io, &plan)?;
-    Ok(Ring::new(io, Interrupt::SUBMISSION, Interrupt::COMPLETING))
+    wake::<Interrupt>(io, &plan)
+}
+
+/// Wraps a ring, with the event descriptor that wakes its issuer where one is needed.
+fn wake<M: Drive>(io: IoUring, plan: &Plan<'_>) -> Result<Ring, DeviceError> {
+    let mut ring = Ring::new(io, M::SUBMISSION, M::COMPLETING);
+    if M::NAME == ModeName::Interrupt {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let registered = event.and_then(|event| ring.register_event(event));
+        registered.map_err(|errno| failed::<M>(plan, "registering an eventfd", errno))?;
+    }
+    Ok(ring)
 }
 
 fn register_file<M: Drive>(io: &IoUring, plan: &Plan<'_>) -> Result<(), DeviceError> {

@@ -1,0 +1,112 @@
+//! The start-up probe: that shared memory of this host can be registered with io_uring, read to,
+//! and given back. Documentation and kernel sources disagree about memfds; so it is tried.
+
+use std::sync::Arc;
+
+use kvrail_memory::{MemoryError, PageSize, Pinned, Region, load};
+use kvrail_ring::Status;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::{Errno, pwrite};
+
+use crate::contract::{Device, DirectIo};
+use crate::error::DeviceError;
+use crate::trial::{AT, detach_and_wait, read_once};
+use crate::uring::{Interrupt, Uring, UringOptions};
+
+/// Bytes that are registered and read: one hugepage.
+const BYTES: u32 = 2 << 20;
+
+/// Name in messages.
+const NAME: &str = "memory probe";
+
+/// What the probe found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Pages that regions of this host get.
+    pub page: PageSize,
+    /// One line for the start-up report.
+    pub text: String,
+}
+
+/// Registers a sealed memfd (hugepages where there are any) with a ring, reads a pattern to it
+/// through the ring, compares every byte, and has the kernel prove that it let go. Touches no
+/// device.
+///
+/// # Errors
+/// `DeviceError` with the step that failed and the remedy.
+pub fn probe_memory() -> Result<Probe, DeviceError> {
+    let (region, no_hugepages) =
+        Region::create_best("kvrail-probe", BYTES as usize).map_err(|error| failed(&error))?;
+    let page = region.page();
+    try_region(Arc::new(region))?;
+    Ok(Probe { page, text: describe(page, no_hugepages.as_ref()) })
+}
+
+fn describe(page: PageSize, no_hugepages: Option<&MemoryError>) -> String {
+    let reason = no_hugepages.map_or(String::new(), |reason| format!("; no hugepages: {reason}"));
+    let name = page.name();
+    format!("sealed memfd of {name} pages: registered, read to, compared, given back{reason}")
+}
+
+fn try_region(region: Arc<Region>) -> Result<(), DeviceError> {
+    let pattern: Vec<u8> =
+        (0..BYTES).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
+    let source = source(&pattern).map_err(|errno| DeviceError::Open {
+        path: NAME.into(),
+        errno,
+        remedy: "a memfd of 2 MiB is needed: free memory or raise the cgroup's memory.max".into(),
+    })?;
+    let options = UringOptions { direct: DirectIo::Off, ..UringOptions::new(NAME, source) };
+    let mut device = Uring::<Interrupt>::open(options)?;
+    let pinned: Arc<dyn Pinned> = Arc::clone(&region) as Arc<dyn Pinned>;
+    device.attach(AT, pinned)?;
+    let status = read_once(&mut device, 0, BYTES);
+    if status != Some(Status::Ok) {
+        let status = status.map_or("no answer", Status::name);
+        return Err(unfit(format!("a read to registered memory ended with {status}")));
+    }
+    let mut seen = vec![0; pattern.len()];
+    load(&*region, 0, &mut seen);
+    if seen != pattern {
+        return Err(unfit("a read to registered memory brought wrong bytes".into()));
+    }
+    if !detach_and_wait(&mut device) {
+        return Err(unfit("the kernel did not prove that it let go of registered memory".into()));
+    }
+    Ok(())
+}
+
+/// A file without a disk that holds the pattern.
+fn source(pattern: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
+    let fd = memfd_create("kvrail-probe-source", MemfdFlags::CLOEXEC)?;
+    ftruncate(&fd, pattern.len() as u64)?;
+    let mut written = 0;
+    while written < pattern.len() {
+        match pwrite(&fd, &pattern[written..], written as u64)? {
+            0 => return Err(Errno::IO),
+            more => written += more,
+        }
+    }
+    Ok(fd)
+}
+
+fn failed(error: &MemoryError) -> DeviceError {
+    unfit(error.to_string())
+}
+
+fn unfit(what: String) -> DeviceError {
+    let remedy = "kvrail cannot serve on this host; try another kernel".into();
+    DeviceError::Unfit { path: NAME.into(), what, remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::probe_memory;
+
+    #[test]
+    fn memory_of_this_host_can_be_registered() {
+        let probe = probe_memory().expect("io_uring works here");
+        assert!(probe.text.contains("compared, given back"), "{}", probe.text);
+        assert!(probe.text.contains(probe.page.name()), "{}", probe.text);
+    }
+}
