@@ -30,7 +30,6 @@ pub(crate) enum Exit {
     /// Going on would hurt somebody.
     Refused,
     /// The sidecar cannot be reached.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the commands that talk to a sidecar"))]
     Unreachable,
     /// Verification found wrong bytes.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the commands that verify"))]

@@ -18,7 +18,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
             for event in events.drain(..) {
                 match event {
                     Event::Finished(finished) => self.finished(index, finished),
-                    Event::Detached(buffer) => self.device_forgot(buffer),
+                    Event::Detached(buffer) => {
+                        self.units[index].forgetting -= 1;
+                        self.device_forgot(buffer);
+                    }
                 }
             }
             self.events = events;

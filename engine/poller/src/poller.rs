@@ -1,8 +1,9 @@
 //! The poller: what one thread owns, and the order of its tick.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvrail_device::{Clock, Device, Events, Slots, Wait};
+use kvrail_device::{Clock, Device, Events, Slots};
 use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
@@ -54,6 +55,23 @@ pub(crate) enum Service {
     },
 }
 
+/// Where an idle poller blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SleepsIn {
+    /// In its only device, which watches the epoll set: one system call hands over, sleeps and
+    /// collects.
+    Device,
+    /// In the epoll set, which watches the devices.
+    Epoll,
+}
+
+impl SleepsIn {
+    /// What a device's answer to `watch` means.
+    fn after(watch: Result<(), OwnedFd>) -> Self {
+        if watch.is_ok() { Self::Device } else { Self::Epoll }
+    }
+}
+
 /// One poller. Generic over its devices and its clock, so that the whole loop runs on the
 /// simulated device in made-up time.
 #[derive(Debug)]
@@ -75,6 +93,7 @@ pub struct Poller<D, C> {
     pub(crate) service: Service,
     pub(crate) stopping: bool,
     pub(crate) spin_ns: u64,
+    pub(crate) sleeps_in: SleepsIn,
     /// Time of this tick.
     pub(crate) now_ns: u64,
 }
@@ -98,11 +117,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         assert_eq!(devices.len(), setup.budgets.len(), "one budget for each device");
         let bed = Bed::new()?;
         bed.watch_bell(mailbox.poller_bell())?;
-        for device in &devices {
-            if let Wait::Readable(fd) = device.wait() {
-                bed.watch_device(fd)?;
-            }
-        }
+        let mut devices = devices;
+        let sleeps_in = match &mut devices[..] {
+            [only] => SleepsIn::after(only.watch(bed.duplicate()?)),
+            _ => SleepsIn::Epoll,
+        };
         let units = devices.into_iter().zip(setup.budgets).map(|(d, b)| Unit::new(d, b)).collect();
         let now_ns = clock.now_ns();
         Ok(Self {
@@ -123,6 +142,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             service: Service::Open,
             stopping: false,
             spin_ns: setup.spin_ns,
+            sleeps_in,
             now_ns,
         })
     }
@@ -154,13 +174,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.units.iter().map(|unit| unit.ledger.in_flight()).sum()
-    }
-
-    /// Whether a device with operations in flight can only be polled.
-    pub(crate) fn must_poll(&self) -> bool {
-        self.units
-            .iter()
-            .any(|unit| unit.device.in_flight() > 0 && matches!(unit.device.wait(), Wait::Poll))
     }
 
     /// Lets every device with something new hand it to the hardware.

@@ -35,6 +35,11 @@ impl Bed {
         epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)
     }
 
+    /// The set itself, for a device that watches it.
+    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0)
+    }
+
     /// Wakes while a device has something to reap.
     pub(crate) fn watch_device(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, EventData::new_u64(1), EventFlags::IN)

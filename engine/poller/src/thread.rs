@@ -1,5 +1,6 @@
 //! The thread of a poller: pin, open the devices here, tick, sleep, stop.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -11,8 +12,9 @@ use kvrail_ring::PollerIndex;
 use crate::handle::PollerHandle;
 use crate::ladder::{Advice, Expecting, Ladder};
 use crate::mailbox::Mailbox;
-use crate::poller::{Poller, Setup, Turn};
+use crate::poller::{Poller, Setup, SleepsIn, Turn};
 use crate::stats::PollerStats;
+use crate::unit::Rest;
 
 /// Longest sleep: the heartbeat of an idle poller.
 const BEAT_NS: u64 = 200_000_000;
@@ -127,7 +129,7 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
             Turn::Busy => ladder.event(expecting, poller.now_ns),
             Turn::Idle => {
                 let advice = ladder.advise(expecting, poller.now_ns);
-                if advice == Advice::Sleep && !poller.must_poll() {
+                if advice == Advice::Sleep {
                     poller.sleep(BEAT_NS);
                 } else {
                     turns = turns.wrapping_add(1);
@@ -151,14 +153,37 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
+    /// Returns at once while a device must be polled.
     pub fn sleep(&mut self, longest_ns: u64) {
+        if self.sleeps_in == SleepsIn::Epoll && !self.can_rest() {
+            return;
+        }
         self.lanes.announce_sleep();
         kvrail_ring::wake::settle();
         if !self.lanes.any_ready() && self.mailbox.is_empty() {
             self.stats.sleeps.add(1);
             let timeout_ns = self.timers.sleep_ns(self.now_ns, longest_ns);
-            self.bed.sleep(timeout_ns);
+            match self.sleeps_in {
+                SleepsIn::Device => self.units[0].device.block(timeout_ns),
+                SleepsIn::Epoll => self.bed.sleep(timeout_ns),
+            }
         }
         self.lanes.retract_sleep();
+    }
+
+    /// Whether every device wakes us; puts descriptors seen for the first time into the set.
+    fn can_rest(&mut self) -> bool {
+        self.units.iter_mut().all(|unit| {
+            let fd = match unit.rest() {
+                Rest::Sound => return true,
+                Rest::None => return false,
+                Rest::Watch(fd) => fd,
+            };
+            let (watched, fd) = (self.bed.watch_device(fd), fd.as_raw_fd());
+            if watched.is_ok() {
+                unit.note_watched(fd);
+            }
+            watched.is_ok()
+        })
     }
 }

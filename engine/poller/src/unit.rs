@@ -1,6 +1,9 @@
 //! One device with what waits for it and what it holds.
 
-use kvrail_device::Device;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use arrayvec::ArrayVec;
+use kvrail_device::{Device, Wait};
 use kvrail_ring::Class;
 
 use crate::budget::{Budget, Ledger};
@@ -14,13 +17,52 @@ pub(crate) struct Unit<D> {
     pub(crate) ledger: Ledger,
     /// Operations were prepared since the last submit.
     pub(crate) prepared: bool,
+    /// Regions the device was told to forget and has not forgotten yet.
+    pub(crate) forgetting: u32,
+    /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
+    watched: ArrayVec<RawFd, 2>,
+}
+
+/// Whether a poller may sleep while this device works.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rest<'a> {
+    /// It has nothing to do, or wakes us.
+    Sound,
+    /// It wakes us through this descriptor, which is not watched yet.
+    Watch(BorrowedFd<'a>),
+    /// It must be polled.
+    None,
 }
 
 impl<D: Device> Unit<D> {
     pub(crate) fn new(device: D, budget: Budget) -> Self {
         let operations = budget.operations.min(device.description().depth);
         let ledger = Ledger::new(Budget { operations, ..budget });
-        Self { device, waiting: Waiting::new(), ledger, prepared: false }
+        Self {
+            device,
+            waiting: Waiting::new(),
+            ledger,
+            prepared: false,
+            forgetting: 0,
+            watched: ArrayVec::new(),
+        }
+    }
+
+    /// Whether the device can be left alone. Arms what wakes us.
+    pub(crate) fn rest(&self) -> Rest<'_> {
+        if self.device.in_flight() == 0 && self.forgetting == 0 {
+            return Rest::Sound;
+        }
+        match self.device.wait() {
+            Wait::Poll => Rest::None,
+            Wait::Readable(fd) if self.watched.contains(&fd.as_raw_fd()) => Rest::Sound,
+            Wait::Readable(fd) => Rest::Watch(fd),
+        }
+    }
+
+    /// The descriptor is in the epoll set from now on.
+    pub(crate) fn note_watched(&mut self, fd: RawFd) {
+        self.watched.push(fd);
     }
 
     /// Whether a request may go to the device at once, past nobody.

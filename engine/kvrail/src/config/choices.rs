@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kvrail_device::{ModeChoice, ModeName};
 use kvrail_memory::PageSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -49,6 +50,17 @@ impl RingMode {
         }
     }
 
+    /// The same, as the device room has it.
+    pub(crate) const fn choice(self) -> ModeChoice {
+        match self {
+            Self::Auto => ModeChoice::Auto,
+            Self::Interrupt => ModeChoice::Fixed(ModeName::Interrupt),
+            Self::SqPoll => ModeChoice::Fixed(ModeName::Sqpoll),
+            Self::IoPoll => ModeChoice::Fixed(ModeName::Iopoll),
+            Self::SqPollIoPoll => ModeChoice::Fixed(ModeName::SqpollIopoll),
+        }
+    }
+
     /// Whether completions are polled, which only O_DIRECT files allow.
     pub(crate) const fn polls_device(self) -> bool {
         matches!(self, Self::IoPoll | Self::SqPollIoPoll)
@@ -80,7 +92,6 @@ pub(crate) enum Pages {
 
 impl Pages {
     /// The page size asked for; None for `auto`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for serve, which makes arenas"))]
     pub(crate) const fn size(self) -> Option<PageSize> {
         match self {
             Self::Auto => None,

@@ -43,7 +43,6 @@ impl Period {
         self.0
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for serve, which waits"))]
     pub(crate) const fn duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }

@@ -4,8 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use kvrail_device::{
-    DeviceError, DirectIo, KernelThread, Mechanism, ModeChoice, NullDevice, NullOptions,
-    UringOptions,
+    DeviceError, DirectIo, KernelThread, Mechanism, NullDevice, NullOptions, UringOptions,
 };
 
 use super::plan::{Plan, PlannedDevice};
@@ -47,7 +46,7 @@ impl Source {
             Self::Null { bytes, settings } => {
                 let depth = settings.depth;
                 let options = NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
-                Ok(Mechanism::Null(NullDevice::new(options)))
+                Ok(Mechanism::Null(Box::new(NullDevice::new(options))))
             }
             Self::Uring { fd, path, settings, spare_cpu } => {
                 let options = options(path, fd, &settings, spare_cpu);
