@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use kvrail_memory::Topology;
 use rustix::process::{Resource, getrlimit};
 
 /// Oldest kernel kvrail runs on: the first with DEFER_TASKRUN and a settled registration ABI.
@@ -28,9 +29,10 @@ pub(crate) fn memlock_bytes() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }
 
-/// CPUs this process may run on.
+/// Cores this process may use. Not `available_parallelism`: the calling thread is a poller, pinned
+/// to one of them.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    Topology::host().map_or(1, |topology| topology.usable_cores())
 }
 
 /// A number in a file of procfs or sysfs.
