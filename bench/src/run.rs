@@ -109,7 +109,7 @@ fn on(
     let begun = SystemTime::now();
     ensure!(
         ground.geometry.capacity() >= pattern_bytes,
-        "the volume has {} bytes, the benchmark wants {pattern_bytes}; give a smaller --volume-size",
+        "the volume has {} bytes, {pattern_bytes} are wanted; give a smaller --volume-size",
         ground.geometry.capacity()
     );
     let mut null_lane = ground.sidecar.as_mut().and_then(|sidecar| sidecar.null_lane.take());
