@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use kvrail_bench::{BenchOptions, FileHarness, Verdict, command};
+use kvrail_bench::{BenchOptions, FileHarness, Format, Verdict, command};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -15,6 +15,7 @@ struct Cli {
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Cli::parse().bench;
-    let verdict = command(&options, &mut FileHarness::default(), &mut std::io::stdout())?;
+    let (mut harness, mut out) = (FileHarness::default(), std::io::stdout());
+    let verdict = command(&options, &mut harness, Format::Table, &mut out)?;
     Ok(if verdict == Verdict::Clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
+use kvrail_device::ModeName;
 
 use crate::cpu::CpuMeter;
-use crate::drive::{Clients, Load, Sample, measure};
+use crate::drive::{Clients, Load, Sample, Way, measure};
 use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
 use crate::plan::{Case, Op, Pace};
 use crate::port::Target;
-use crate::raw::{RawTarget, RingMode};
+use crate::raw::RawTarget;
 use crate::report::ArmMode;
 use crate::statistics::Figures;
 use crate::versions::VersionMap;
@@ -32,8 +33,10 @@ pub struct Driven {
     pub target: Box<dyn Target>,
     /// Why it uses its mode.
     pub reason: String,
-    /// Processes beside this one whose CPU time it costs.
+    /// This process, and those whose CPU time it costs beside it.
     pub meter: CpuMeter,
+    /// Cores of its client threads, in turn; empty leaves them to the kernel.
+    pub cores: Vec<u32>,
 }
 
 /// The arms of a run.
@@ -86,8 +89,8 @@ impl Arms {
         let all = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Fio, ArmName::Lanes];
         for name in if named { options.arms.as_slice() } else { &all } {
             let missing = match name {
-                ArmName::Kvrail => arms.add_kvrail(ground)?,
-                ArmName::Raw(mode) => arms.add_raw(ground, *mode)?,
+                ArmName::Kvrail => arms.add_kvrail(options, ground)?,
+                ArmName::Raw(mode) => arms.add_raw(options, ground, *mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
                 ArmName::Lanes => {
                     arms.lanes = true;
@@ -102,16 +105,27 @@ impl Arms {
         Ok(arms)
     }
 
-    fn add_kvrail(&mut self, ground: &mut Ground) -> Result<Option<String>> {
+    fn add_kvrail(
+        &mut self,
+        options: &BenchOptions,
+        ground: &mut Ground,
+    ) -> Result<Option<String>> {
         let Some(Sidecar { target, pids, .. }) = ground.sidecar.take() else {
             return Ok(Some("kvrail: no sidecar runs".to_owned()));
         };
         let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
-        self.driven.push(Driven { name, target, reason, meter: CpuMeter::new(&pids)? });
+        let cores = chosen(options, ground.client_cores.clone());
+        let meter = CpuMeter::new(&pids)?;
+        self.driven.push(Driven { name, target, reason, meter, cores });
         Ok(None)
     }
 
-    fn add_raw(&mut self, ground: &Ground, mode: Option<RingMode>) -> Result<Option<String>> {
+    fn add_raw(
+        &mut self,
+        options: &BenchOptions,
+        ground: &Ground,
+        mode: Option<ModeName>,
+    ) -> Result<Option<String>> {
         if ground.members.is_empty() {
             return Ok(Some("raw: the volume's devices cannot be reached from here".to_owned()));
         }
@@ -122,7 +136,9 @@ impl Arms {
         let mode = mode.unwrap_or(ground.mode);
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
         let target: Box<dyn Target> = Box::new(target);
-        self.driven.push(Driven { name, target, reason, meter: CpuMeter::new(&[])? });
+        let both = ground.poller_cores.iter().chain(&ground.client_cores).copied().collect();
+        let (cores, meter) = (chosen(options, both), CpuMeter::new(&[])?);
+        self.driven.push(Driven { name, target, reason, meter, cores });
         Ok(None)
     }
 
@@ -164,11 +180,13 @@ impl Arms {
             arm: arm.name.clone(),
             mode: arm.target.mode(),
             reason: arm.reason.clone(),
+            client_cores: arm.cores.clone(),
         });
         let fio = self.fio.iter().map(|(fio, _)| ArmMode {
             arm: "fio".to_owned(),
             mode: fio.mode(),
             reason: "as the sidecar".to_owned(),
+            client_cores: Vec::new(),
         });
         driven.chain(fio).collect()
     }
@@ -189,6 +207,12 @@ impl Arms {
 }
 
 impl Driven {
+    /// As the drivers see it.
+    #[must_use]
+    pub fn way(&self) -> Way<'_> {
+        Way { target: self.target.as_ref(), meter: &self.meter, cores: &self.cores }
+    }
+
     /// Runs a case once.
     ///
     /// # Errors
@@ -200,7 +224,7 @@ impl Driven {
         clients: &Clients,
         map: &mut VersionMap,
     ) -> Result<Outcome> {
-        measure(self.target.as_ref(), case, load, clients, map, &self.meter).map(Outcome::from)
+        measure(self.way(), case, load, clients, map).map(Outcome::from)
     }
 
     /// Operations per second of a short closed loop of this shape.
@@ -211,6 +235,11 @@ impl Driven {
         let short = Clients { read_back: Duration::ZERO, ..clients.clone() };
         Ok(self.run(case, Load::Closed, &short, map)?.figures.iops)
     }
+}
+
+/// The cores that were asked for, or these.
+fn chosen(options: &BenchOptions, otherwise: Vec<u32>) -> Vec<u32> {
+    if options.client_cores.is_empty() { otherwise } else { options.client_cores.clone() }
 }
 
 /// Runs a case with fio once.

@@ -7,9 +7,19 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::harness::Harness;
-use crate::options::{BenchOptions, Format};
+use crate::options::BenchOptions;
 use crate::report::{html, table, write_log};
 use crate::run::{Results, run};
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A table for people.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+}
 
 /// Whether everything that was read was right and every operation ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +38,12 @@ pub enum Verdict {
 pub fn command(
     options: &BenchOptions,
     harness: &mut dyn Harness,
+    format: Format,
     out: &mut dyn Write,
 ) -> Result<Verdict> {
     let results = run(options, harness)?;
     let report = &results.report;
-    match options.format {
+    match format {
         Format::Table => write!(out, "{}", table(report)),
         Format::Json => writeln!(out, "{}", report.json()?),
     }

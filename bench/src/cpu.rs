@@ -1,9 +1,9 @@
 //! CPU time of processes, and which core a thread runs on.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use kvrail_memory::{Topology, pin_current_thread};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The processes whose CPU time an arm costs, kernel threads that work for them (submission
 /// threads, io workers) included: the kernel keeps those as threads of the process.
@@ -50,26 +50,16 @@ fn seconds_of(seconds: i64, nanoseconds: i64) -> f64 {
 ///
 /// # Errors
 /// When the core does not exist or this process may not use it.
-pub fn pin(cpu: usize) -> Result<()> {
-    ensure!(cpu < CpuSet::MAX_CPU, "core {cpu}: cores go to {}", CpuSet::MAX_CPU - 1);
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| {
-        format!("core {cpu} is not to be had; see /proc/self/status, Cpus_allowed")
-    })?;
-    let now = sched_getaffinity(None).context("reading the affinity")?;
-    ensure!(
-        now.count() == 1 && now.is_set(cpu),
-        "the kernel did not bind the thread to core {cpu}"
-    );
-    Ok(())
+pub fn pin(core: u32) -> Result<()> {
+    Ok(pin_current_thread(core, &Topology::host()?)?)
 }
 
 /// The cores this process may use, lowest first.
-#[must_use]
-pub fn usable_cores() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
-    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+///
+/// # Errors
+/// When the machine does not describe itself.
+pub fn usable_cores() -> Result<Vec<u32>> {
+    Ok(Topology::host()?.allowed().iter().collect())
 }
 
 #[cfg(test)]
@@ -104,9 +94,10 @@ mod tests {
     fn pinning_is_checked() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let cores = usable_cores();
+                let cores = usable_cores().unwrap();
                 pin(cores[0]).unwrap();
-                assert_eq!(usable_cores(), [cores[0]]);
+                let now = kvrail_memory::current_affinity().unwrap();
+                assert_eq!(now.iter().collect::<Vec<_>>(), [cores[0]]);
                 assert!(pin(100_000).unwrap_err().to_string().contains("100000"));
             });
         });

@@ -47,8 +47,6 @@ pub struct Environment {
     pub io: String,
     /// The mode every arm really used.
     pub modes: Vec<ArmMode>,
-    /// Cores of the client threads; empty when the kernel chose.
-    pub client_cores: Vec<usize>,
     /// Rounds, the arms in turn and the order reversed in every other.
     pub rounds: u32,
     /// Timed seconds of a round.
@@ -89,7 +87,7 @@ impl Environment {
         let cpuinfo = read("/proc/cpuinfo");
         let flags = value_of(&cpuinfo, "flags", ':').unwrap_or_default();
         let online = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-        let usable = usable_cores().len();
+        let usable = usable_cores().map_or(1, |cores| cores.len());
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),

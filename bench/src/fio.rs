@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use kvrail_device::ModeName;
 use serde::Deserialize;
 
 use crate::plan::{Case, Op, Pace};
-use crate::raw::RingMode;
 use crate::report::Latency;
 use crate::statistics::Figures;
 
@@ -20,7 +20,7 @@ pub struct Fio {
     version: String,
     /// The volume's only member.
     file: PathBuf,
-    mode: RingMode,
+    mode: ModeName,
     direct: Direct,
     read: Area,
     write: Area,
@@ -75,7 +75,7 @@ impl Fio {
 
     /// The arm over a member of a volume.
     #[must_use]
-    pub fn new(found: Found, file: PathBuf, mode: RingMode, direct: Direct, areas: Areas) -> Self {
+    pub fn new(found: Found, file: PathBuf, mode: ModeName, direct: Direct, areas: Areas) -> Self {
         let Found { program, version } = found;
         let Areas { read, write } = areas;
         Self { program, version, file, mode, direct, read, write }
@@ -108,8 +108,6 @@ impl Fio {
             Op::Write => ("randwrite", self.write),
             Op::Mixed => ("randrw", self.write),
         };
-        let polls = matches!(self.mode, RingMode::Iopoll | RingMode::SqpollIopoll);
-        let thread = matches!(self.mode, RingMode::Sqpoll | RingMode::SqpollIopoll);
         let pairs = [
             ("name", "kvrail".to_owned()),
             ("filename", self.file.display().to_string()),
@@ -118,8 +116,8 @@ impl Fio {
             ("registerfiles", "1".to_owned()),
             ("fixedbufs", "1".to_owned()),
             ("nonvectored", "1".to_owned()),
-            ("hipri", u8::from(polls).to_string()),
-            ("sqthread_poll", u8::from(thread).to_string()),
+            ("hipri", u8::from(self.mode.polls_device()).to_string()),
+            ("sqthread_poll", u8::from(self.mode.has_kernel_thread()).to_string()),
             ("rw", pattern.to_owned()),
             ("unified_rw_reporting", u8::from(case.op == Op::Mixed).to_string()),
             ("bs", case.block_bytes.to_string()),

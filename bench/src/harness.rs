@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kvrail_device::DirectIo;
+use kvrail_client::Client;
+use kvrail_device::{DirectIo, ModeName};
 use kvrail_ring::Geometry;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
@@ -11,13 +12,14 @@ use uuid::Uuid;
 use crate::lanes::LaneProbe;
 use crate::options::BenchOptions;
 use crate::port::Target;
-use crate::raw::RingMode;
 
 /// A sidecar that is running and ready.
 #[derive(Debug)]
 pub struct Sidecar {
     /// The way to its volume, over the lanes.
     pub target: Box<dyn Target>,
+    /// The session behind it.
+    pub client: Client,
     /// Its processes, for the CPU accounts.
     pub pids: Vec<i32>,
     /// A lane that ends at a null device, and the core its poller runs on.
@@ -29,8 +31,8 @@ pub struct Sidecar {
 pub struct NullLane {
     /// How to use it.
     pub probe: Box<dyn LaneProbe>,
-    /// Core of the poller at its other end.
-    pub poller_core: usize,
+    /// Core of the poller at its other end, if it is bound to one.
+    pub poller_core: Option<u32>,
 }
 
 /// What the arms run on.
@@ -46,13 +48,16 @@ pub struct Ground {
     /// How the members are opened.
     pub io: DirectIo,
     /// The ring mode in force.
-    pub mode: RingMode,
+    pub mode: ModeName,
     /// Why this one.
     pub reason: String,
     /// The sidecar, unless there is none.
     pub sidecar: Option<Sidecar>,
-    /// Cores for client threads; empty leaves them to the kernel.
-    pub client_cores: Vec<usize>,
+    /// Cores where no poller runs, for kvrail's client threads; empty leaves them to the kernel.
+    pub client_cores: Vec<u32>,
+    /// Cores of the sidecar's pollers. Raw's threads run there first: at the same place as the
+    /// sidecar's rings, interrupts included.
+    pub poller_cores: Vec<u32>,
 }
 
 /// Makes the ground, and takes it away again.
@@ -97,7 +102,7 @@ impl Harness for FileHarness {
         let members = vec![file.path().to_owned()];
         self.file = Some(file);
         let mode = match options.mode.as_str() {
-            "auto" => RingMode::Interrupt,
+            "auto" => ModeName::Interrupt,
             named => named.parse().map_err(anyhow::Error::msg)?,
         };
         Ok(Ground {
@@ -116,6 +121,7 @@ impl Harness for FileHarness {
             reason: "a plain file, no sidecar".to_owned(),
             sidecar: None,
             client_cores: Vec::new(),
+            poller_cores: Vec::new(),
         })
     }
 

@@ -30,7 +30,7 @@ pub mod stream;
 pub mod trace;
 pub mod versions;
 
-pub use command::{Verdict, command};
+pub use command::{Format, Verdict, command};
 pub use harness::{FileHarness, Ground, Harness, NullLane, Sidecar};
-pub use options::{ArmName, BenchOptions, Format, Workload};
+pub use options::{ArmName, BenchOptions, Workload};
 pub use run::{Results, run};

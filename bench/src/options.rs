@@ -5,22 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use kvrail_device::{ModeName, UnknownMode};
 
 use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
-use crate::raw::RingMode;
+use crate::sidecar::ClientWait;
 use crate::size::{parse_block, parse_bytes, show_bytes};
 use crate::trace::Trace;
-
-/// How results are printed on standard output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// A table for people.
-    #[default]
-    Table,
-    /// One JSON document.
-    Json,
-}
 
 /// What runs beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +19,7 @@ pub enum ArmName {
     /// The sidecar, over the lanes.
     Kvrail,
     /// A bare ring in this process; in the sidecar's mode, or in the mode named.
-    Raw(Option<RingMode>),
+    Raw(Option<ModeName>),
     /// fio on the same file.
     Fio,
     /// Round trips between two cores, and kvrail's lanes.
@@ -40,7 +31,10 @@ impl FromStr for ArmName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            Some(("raw", mode)) => Ok(Self::Raw(Some(mode.parse()?))),
+            Some(("raw", mode)) => {
+                let mode = mode.parse().map_err(|unknown: UnknownMode| unknown.to_string())?;
+                Ok(Self::Raw(Some(mode)))
+            }
             None if text == "kvrail" => Ok(Self::Kvrail),
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
@@ -102,15 +96,22 @@ pub struct BenchOptions {
     /// Volume of that sidecar
     #[arg(long, value_name = "NAME", requires = "attach")]
     pub volume: Option<String>,
+    /// Another volume of it on a null device, for the lanes
+    #[arg(long, value_name = "NAME", requires = "attach")]
+    pub null_volume: Option<String>,
     /// Allow the benchmark to overwrite that volume with its pattern
     #[arg(long, requires = "attach")]
     pub overwrite: bool,
     /// Ring mode of the sidecar that is started, or `auto`
     #[arg(long, default_value = "auto", value_name = "MODE")]
     pub mode: String,
-    /// Cores of the client threads, in turn; by default the kernel or the sidecar's plan decides
+    /// How kvrail's client threads wait for completions
+    #[arg(long, value_enum, default_value = "adaptive")]
+    pub client_wait: ClientWait,
+    /// Cores of the client threads of every arm, in turn; by default kvrail's run where no poller
+    /// does, and raw's where the pollers do
     #[arg(long, value_delimiter = ',', value_name = "CORE")]
-    pub client_cores: Vec<usize>,
+    pub client_cores: Vec<u32>,
     /// Replay a trace of lines `time op offset length` instead of the cases
     #[arg(long, value_name = "FILE", conflicts_with_all = ["op", "block", "clients", "open"])]
     pub replay: Option<PathBuf>,
@@ -120,9 +121,6 @@ pub struct BenchOptions {
     /// Seed of all offsets and schedules
     #[arg(long, default_value = "1", value_name = "N")]
     pub seed: u64,
-    /// How results are printed
-    #[arg(long, value_enum, default_value = "table")]
-    pub format: Format,
     /// Write a report with plots, one self-contained page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -201,9 +199,9 @@ impl BenchOptions {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use kvrail_device::ModeName;
 
-    use super::{ArmName, BenchOptions, Format, Workload};
-    use crate::raw::RingMode;
+    use super::{ArmName, BenchOptions, Workload};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -221,17 +219,16 @@ mod tests {
         let options = parse("").unwrap();
         let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
         assert_eq!(cases, crate::plan::default_cases());
-        assert_eq!((options.format, options.rounds), (Format::Table, 3));
+        assert_eq!(options.rounds, 3);
     }
 
     #[test]
     fn a_matrix_and_arms_are_read() {
-        let options =
-            parse("--arms kvrail,raw,raw:sqpoll --block 4KiB,1MiB --depth 1,8 --format json");
+        let options = parse("--arms kvrail,raw,raw:sqpoll --block 4KiB,1MiB --depth 1,8");
         let options = options.unwrap();
         let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
         assert_eq!(cases.len(), 4);
-        let wanted = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Raw(Some(RingMode::Sqpoll))];
+        let wanted = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Raw(Some(ModeName::Sqpoll))];
         assert_eq!(options.arms, wanted);
     }
 

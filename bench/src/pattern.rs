@@ -1,4 +1,4 @@
-//! What every 512 bytes of a volume hold: who wrote them, where they belong, and which write it was.
+//! What every 512 bytes of a volume hold: whose they are, where they belong, which write it was.
 //!
 //! ```text
 //! word 0      tag of the volume: the two halves of its uuid, folded

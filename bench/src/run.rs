@@ -109,11 +109,12 @@ fn on(
     let begun = SystemTime::now();
     ensure!(
         ground.geometry.capacity() >= pattern_bytes,
-        "the volume has {} bytes, the benchmark wants {pattern_bytes}; give a smaller --volume-size",
+        "the volume has {} bytes, {pattern_bytes} are wanted; give a smaller --volume-size",
         ground.geometry.capacity()
     );
     let mut null_lane = ground.sidecar.as_mut().and_then(|sidecar| sidecar.null_lane.take());
-    let pids = ground.sidecar.as_ref().map(|sidecar| sidecar.pids.clone()).unwrap_or_default();
+    let served = ground.sidecar.as_ref();
+    let served = served.map(|sidecar| (sidecar.client.clone(), sidecar.pids.clone()));
     let arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let environment = environment(options, &ground, &arms, pattern_bytes);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
@@ -127,7 +128,10 @@ fn on(
         bench.sweep(Sweep::Verify)?;
     }
     let lanes = bench.lanes(null_lane.as_mut())?;
-    let sidecar = sidecar::cost(&pids)?;
+    let sidecar = match &served {
+        Some((client, pids)) => Some(sidecar::cost(client, pids)?),
+        None => None,
+    };
     bench.bar.finish_and_clear();
     let cases = match workload {
         Workload::Cases(cases) => cases,
@@ -165,7 +169,6 @@ fn environment(
         pattern_bytes,
         io: io.to_owned(),
         modes: arms.modes(),
-        client_cores: client_cores(options, ground),
         rounds: options.rounds,
         seconds: options.seconds,
         warm_up_seconds: options.warm_up,
@@ -173,14 +176,6 @@ fn environment(
         read_percent: options.read_percent,
         arrivals,
         ..Environment::probe(&ground.members)
-    }
-}
-
-fn client_cores(options: &BenchOptions, ground: &Ground) -> Vec<usize> {
-    if options.client_cores.is_empty() {
-        ground.client_cores.clone()
-    } else {
-        options.client_cores.clone()
     }
 }
 
@@ -193,7 +188,6 @@ impl<'a> Bench<'a> {
             warm_up: options.warm_up(),
             timed: options.timed(),
             read_back: READ_BACK,
-            cores: client_cores(options, ground),
         };
         let collected = Collected {
             measured: Vec::new(),
@@ -308,7 +302,7 @@ impl<'a> Bench<'a> {
             for which in self.order(round) {
                 let arm = &self.arms.driven[which];
                 self.bar.set_message(format!("replay: {}, round {}", arm.name, round + 1));
-                let sample = replay(arm.target.as_ref(), played, &mut self.map, &arm.meter)
+                let sample = replay(arm.way(), played, &mut self.map)
                     .with_context(|| format!("{}: replay", arm.name))?;
                 self.collected.take(0, &arm.name, &format!("replay:{round}"), sample.into());
                 self.bar.inc(1);
@@ -321,8 +315,8 @@ impl<'a> Bench<'a> {
         if !self.arms.lanes {
             return Ok(None);
         }
-        let usable = crate::cpu::usable_cores();
-        let poller = null.as_ref().map(|lane| lane.poller_core);
+        let usable = crate::cpu::usable_cores()?;
+        let poller = null.as_ref().and_then(|lane| lane.poller_core);
         let other = poller.or(usable.get(1).copied());
         let client = usable.iter().copied().find(|core| Some(*core) != other);
         let (Some(client), Some(other)) = (client, other) else {

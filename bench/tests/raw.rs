@@ -8,11 +8,11 @@ use std::path::Path;
 use clap::Parser;
 use kvrail_bench::drive::{Sweep, sweep};
 use kvrail_bench::port::Target;
-use kvrail_bench::raw::{RawTarget, RingMode};
+use kvrail_bench::raw::RawTarget;
 use kvrail_bench::report::Report;
 use kvrail_bench::versions::VersionMap;
-use kvrail_bench::{BenchOptions, FileHarness, Ground, Harness, Verdict, command, run};
-use kvrail_device::DirectIo;
+use kvrail_bench::{BenchOptions, FileHarness, Format, Ground, Harness, Verdict, command, run};
+use kvrail_device::{DirectIo, ModeName};
 use kvrail_ring::Geometry;
 use uuid::Uuid;
 
@@ -92,8 +92,8 @@ fn json_page_and_log_are_written_and_read_back() {
     let (page, log) = (dir.path().join("report.html"), dir.path().join("latency.hlog"));
     let files = format!("--html {} --hdr-log {}", page.display(), log.display());
     let mut out = Vec::new();
-    let options = here(&format!("--block 4KiB --depth 1 --format json {files}"));
-    let verdict = command(&options, &mut harness(), &mut out).unwrap();
+    let options = here(&format!("--block 4KiB --depth 1 {files}"));
+    let verdict = command(&options, &mut harness(), Format::Json, &mut out).unwrap();
     assert_eq!(verdict, Verdict::Clean);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["schema"], 1);
@@ -130,7 +130,7 @@ fn a_block_that_another_wrote_is_found_and_named() {
     let bytes = 4_u64 << 20;
     let mut harness = FileHarness::default();
     let ground = harness.open(&here(""), bytes).unwrap();
-    let target = target(&ground, RingMode::Interrupt);
+    let target = target(&ground, ModeName::Interrupt);
     let mut map = VersionMap::new(bytes, 4096);
     let quiet = |_: u64| ();
     sweep(&target, ground.uuid, &mut map, Sweep::Fill, &quiet).unwrap();
@@ -147,7 +147,7 @@ fn a_block_that_another_wrote_is_found_and_named() {
     harness.close().unwrap();
 }
 
-fn target(ground: &Ground, mode: RingMode) -> RawTarget {
+fn target(ground: &Ground, mode: ModeName) -> RawTarget {
     RawTarget::open(&ground.members, ground.geometry, ground.io, mode).unwrap()
 }
 
@@ -168,7 +168,7 @@ fn operations_that_cross_stripes_are_split_and_joined() {
         memory_alignment: 512,
     };
     let target =
-        RawTarget::open(&members, geometry, DirectIo::Required, RingMode::Interrupt).unwrap();
+        RawTarget::open(&members, geometry, DirectIo::Required, ModeName::Interrupt).unwrap();
     let mut map = VersionMap::new(geometry.capacity(), 4096);
     let (volume, quiet) = (Uuid::new_v4(), |_: u64| ());
     sweep(&target, volume, &mut map, Sweep::Fill, &quiet).unwrap();
@@ -187,7 +187,7 @@ fn errors_are_counted_and_end_the_run_with_a_verdict() {
     let ground = harness.open(&here(""), 1 << 20).unwrap();
     let geometry = Geometry { member_bytes: 2 << 20, ..ground.geometry };
     let target =
-        RawTarget::open(&ground.members, geometry, ground.io, RingMode::Interrupt).unwrap();
+        RawTarget::open(&ground.members, geometry, ground.io, ModeName::Interrupt).unwrap();
     assert_eq!(target.mode(), "interrupt");
     let mut map = VersionMap::new(2 << 20, 4096);
     let tally = sweep(&target, ground.uuid, &mut map, Sweep::Verify, &|_| ()).unwrap();

@@ -9,7 +9,7 @@ mod sweep;
 mod tally;
 
 pub use self::replay::{Replay, replay};
-pub use self::run::{Clients, Load, Sample, measure};
+pub use self::run::{Clients, Load, Sample, Way, measure};
 pub use self::sweep::{Sweep, sweep};
 pub use self::tally::{Tally, latency_histogram};
 

@@ -6,13 +6,12 @@ use anyhow::{Result, ensure};
 use kvrail_device::{Clock, MonotonicClock};
 use uuid::Uuid;
 
-use crate::cpu::CpuMeter;
 use crate::drive::Window;
 use crate::drive::client::{Check, Client};
-use crate::drive::run::Sample;
+use crate::drive::run::{Sample, Way};
 use crate::drive::tally::Tally;
 use crate::pattern::Pattern;
-use crate::port::{Direction, Operation, Port, Shape, Target, Wait};
+use crate::port::{Direction, Operation, Port, Shape, Wait};
 use crate::size::show_bytes;
 use crate::trace::Trace;
 use crate::versions::VersionMap;
@@ -39,12 +38,7 @@ pub struct Replay<'a> {
 ///
 /// # Errors
 /// When the trace does not fit into the volume, or the arm breaks down.
-pub fn replay(
-    target: &dyn Target,
-    replay: Replay<'_>,
-    map: &mut VersionMap,
-    meter: &CpuMeter,
-) -> Result<Sample> {
+pub fn replay(way: Way<'_>, replay: Replay<'_>, map: &mut VersionMap) -> Result<Sample> {
     let (end, span) = (replay.trace.end_bytes(), map.span_bytes());
     ensure!(
         end <= span,
@@ -55,14 +49,14 @@ pub fn replay(
     let shape = Shape { slots: replay.depth, buffer_bytes: replay.trace.largest_bytes() };
     let (mut share, mut tally) = (map.whole(), Tally::default());
     let (mut window, mut cpu_seconds) = (Window::NONE, 0.0);
-    target.with_port(shape, &mut |port: &mut dyn Port| {
+    way.target.with_port(shape, &mut |port: &mut dyn Port| {
         let mut client = Client::new(port, &mut share, Pattern::new(replay.volume), shape.slots);
-        let before = meter.seconds()?;
+        let before = way.meter.seconds()?;
         let start_ns = MonotonicClock.now_ns() + LEAD_NS;
         window = Window { start_ns, end_ns: u64::MAX };
         Player::new(&replay, start_ns).play(&mut client)?;
         window.end_ns = MonotonicClock.now_ns();
-        cpu_seconds = meter.seconds()? - before;
+        cpu_seconds = way.meter.seconds()? - before;
         tally = std::mem::take(&mut client.tally);
         Ok(())
     })?;

@@ -50,8 +50,17 @@ pub struct Clients {
     pub timed: Duration,
     /// Reading back afterwards, every byte compared.
     pub read_back: Duration,
+}
+
+/// An arm as the drivers see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// Where it goes.
+    pub target: &'a dyn Target,
+    /// The processes whose CPU time it costs.
+    pub meter: &'a CpuMeter,
     /// Cores of the client threads, in turn; empty leaves them to the kernel.
-    pub cores: Vec<usize>,
+    pub cores: &'a [u32],
 }
 
 /// What one run brought.
@@ -93,12 +102,11 @@ impl Sample {
 /// # Errors
 /// When a port cannot be opened or the arm breaks down. Failed operations are counted instead.
 pub fn measure(
-    target: &dyn Target,
+    way: Way<'_>,
     case: &Case,
     load: Load,
     clients: &Clients,
     map: &mut VersionMap,
-    meter: &CpuMeter,
 ) -> Result<Sample> {
     let shares = map.shares(case);
     thread::scope(|scope| {
@@ -108,8 +116,7 @@ pub fn measure(
             let (gate, opened) = mpsc::channel();
             let lot = Lot { index, events: events_to.clone(), gate: opened };
             gates.push(gate);
-            threads
-                .push(scope.spawn(move || client_thread(target, case, load, clients, share, lot)));
+            threads.push(scope.spawn(move || client_thread(way, case, load, clients, share, lot)));
         }
         if !all_ready(&events, threads.len()) {
             drop(gates);
@@ -120,7 +127,7 @@ pub fn measure(
             // A thread that is gone tells why when it is joined.
             let _gone = gate.send(window);
         }
-        let cpu = cpu_within(window, meter);
+        let cpu = cpu_within(window, way.meter);
         let mut tally = Tally::default();
         for thread in threads {
             tally.merge(joined(thread)?);
@@ -201,19 +208,19 @@ fn sleep_until(ns: u64) {
 }
 
 fn client_thread(
-    target: &dyn Target,
+    way: Way<'_>,
     case: &Case,
     load: Load,
     clients: &Clients,
     mut share: Share<'_>,
     lot: Lot,
 ) -> Result<Tally> {
-    if let Some(core) = clients.cores.get(lot.index % clients.cores.len().max(1)) {
+    if let Some(core) = way.cores.get(lot.index % way.cores.len().max(1)) {
         pin(*core)?;
     }
     let shape = Shape { slots: case.depth, buffer_bytes: case.block_bytes };
     let mut tally = Tally::default();
-    target
+    way.target
         .with_port(shape, &mut |port: &mut dyn Port| {
             let pattern = Pattern::new(clients.volume);
             let mut client = Client::new(port, &mut share, pattern, shape.slots);

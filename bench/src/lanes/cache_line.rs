@@ -42,7 +42,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-pub(super) fn round_trips(cores: [usize; 2], time: Duration) -> Result<Histogram<u64>> {
+pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
     let (there, back) = (Line::default(), Line::default());
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -66,7 +66,7 @@ pub(super) fn round_trips(cores: [usize; 2], time: Duration) -> Result<Histogram
     })
 }
 
-fn echo(core: usize, there: &Line, back: &Line, stop: &AtomicBool) -> Result<()> {
+fn echo(core: u32, there: &Line, back: &Line, stop: &AtomicBool) -> Result<()> {
     let _stop = StopOnDrop(stop);
     pin(core)?;
     let mut sequence = 1;

@@ -16,7 +16,7 @@ use rustix::io::{read, write};
 use super::{on_core, time_trips};
 use crate::cpu::pin;
 
-pub(super) fn socket_trips(cores: [usize; 2], time: Duration) -> Result<Histogram<u64>> {
+pub(super) fn socket_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
     let (mut here, there) = UnixStream::pair().context("a pair of Unix sockets")?;
     thread::scope(|scope| {
         let echo = scope.spawn(move || socket_echo(cores[1], there));
@@ -36,7 +36,7 @@ pub(super) fn socket_trips(cores: [usize; 2], time: Duration) -> Result<Histogra
     })
 }
 
-fn socket_echo(core: usize, mut socket: UnixStream) -> Result<()> {
+fn socket_echo(core: u32, mut socket: UnixStream) -> Result<()> {
     pin(core)?;
     let mut request = [0; REQUEST_BYTES];
     while socket.read_exact(&mut request).is_ok() {
@@ -47,7 +47,7 @@ fn socket_echo(core: usize, mut socket: UnixStream) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn eventfd_trips(cores: [usize; 2], time: Duration) -> Result<Histogram<u64>> {
+pub(super) fn eventfd_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
     let make = || eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd");
     let (there, back) = (make()?, make()?);
     let stop = AtomicBool::new(false);
@@ -66,7 +66,7 @@ pub(super) fn eventfd_trips(cores: [usize; 2], time: Duration) -> Result<Histogr
     })
 }
 
-fn eventfd_echo(core: usize, there: &OwnedFd, back: &OwnedFd, stop: &AtomicBool) -> Result<()> {
+fn eventfd_echo(core: u32, there: &OwnedFd, back: &OwnedFd, stop: &AtomicBool) -> Result<()> {
     // Failing to bind must not leave the other side waiting: serve from any core, say so after.
     let pinned = pin(core);
     loop {

@@ -31,27 +31,36 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Requests that find the sidecar asleep.
 const WAKE_UPS: u32 = 40;
 
-/// A kvrail lane that ends at a null device, seen from a client thread. The arm's seat: whoever
-/// can attach to a sidecar fills it.
+/// A kvrail lane that ends at a null device, seen from a client thread.
 pub trait LaneProbe: Send + fmt::Debug {
-    /// One no-operation there and back, busy polling.
+    /// One request there and back, busy polling.
     ///
     /// # Errors
     /// When the lane breaks down.
-    fn round_trip(&mut self) -> Result<()>;
+    fn round_trip(&mut self, what: Trip) -> Result<()>;
 
-    /// No-operations for so long, `BATCH` to a publication and at most `BURST_DEPTH` under way;
-    /// returns how many were completed.
+    /// Requests for so long, `BATCH` to a publication and at most `BURST_DEPTH` under way; returns
+    /// how many were completed.
     ///
     /// # Errors
     /// When the lane breaks down.
-    fn burst(&mut self, time: Duration) -> Result<u64>;
+    fn burst(&mut self, what: Trip, time: Duration) -> Result<u64>;
+}
+
+/// What travels through kvrail's lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trip {
+    /// To the poller and back.
+    Nop,
+    /// To the null device and back: checked, queued, submitted and completed like any read.
+    Read,
 }
 
 /// Round trips of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
-    /// `cache_line`, `spsc_pair`, `eventfd`, `unix_socket`, `kvrail`, `kvrail_wake_up`.
+    /// `cache_line`, `spsc_pair`, `eventfd`, `unix_socket`; `kvrail_null`, a read from the null
+    /// device; `kvrail_nop`; `kvrail_wake_up`, a no-operation that finds the sidecar asleep.
     pub name: String,
     /// Round trips made.
     pub operations: u64,
@@ -62,13 +71,13 @@ pub struct RoundTrip {
 /// Batched requests through one pair of rings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// `spsc_pair` or `kvrail`.
+    /// `spsc_pair`, `kvrail_null` or `kvrail_nop`.
     pub name: String,
     /// Requests completed in a second.
     pub per_second: f64,
 }
 
-/// kvrail's lane against the ceilings.
+/// kvrail's lane, with the null device, against the ceilings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneRatios {
     /// p50 of a round trip / of a cache line there and back.
@@ -85,7 +94,7 @@ pub struct LaneRatios {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneReport {
     /// Cores of the client and of the other side.
-    pub cores: [usize; 2],
+    pub cores: [u32; 2],
     /// Round trips between two readings of the clock.
     pub trips_per_sample: u32,
     /// Requests published at once.
@@ -106,7 +115,7 @@ pub struct LaneReport {
 /// # Errors
 /// When a core is not to be had, or a lane breaks down.
 pub fn measure(
-    cores: [usize; 2],
+    cores: [u32; 2],
     mut probe: Option<&mut (dyn LaneProbe + '_)>,
     time: Duration,
     rounds: u32,
@@ -126,30 +135,30 @@ pub fn measure(
 }
 
 fn probe_round(
-    cores: [usize; 2],
+    cores: [u32; 2],
     probe: &mut dyn LaneProbe,
     time: Duration,
     trips: &mut Trips,
 ) -> Result<()> {
-    let (lane, wake, rate) = on_core(cores[0], || {
-        let lane = time_trips(time, || probe.round_trip())?;
-        let begun = Instant::now();
-        let completed = probe.burst(time)?;
-        let rate = completed as f64 / begun.elapsed().as_secs_f64();
+    let kinds = [("kvrail_null", Trip::Read), ("kvrail_nop", Trip::Nop)];
+    on_core(cores[0], || {
+        for (name, what) in kinds {
+            trips.add(name, time_trips(time, || probe.round_trip(what))?);
+            let begun = Instant::now();
+            let completed = probe.burst(what, time)?;
+            trips.burst(name, completed as f64 / begun.elapsed().as_secs_f64());
+        }
         let mut wake = latency_histogram();
         for _ in 0..WAKE_UPS {
             std::thread::sleep(PAUSE);
             let begun = Instant::now();
-            probe.round_trip()?;
+            probe.round_trip(Trip::Nop)?;
             wake.saturating_record(nanoseconds(begun.elapsed()));
         }
-        Ok((lane, wake, rate))
+        trips.add("kvrail_wake_up", wake);
+        Ok(())
     })
-    .context("kvrail's lane")?;
-    trips.add("kvrail", lane);
-    trips.add("kvrail_wake_up", wake);
-    trips.burst("kvrail", rate);
-    Ok(())
+    .context("kvrail's lane")
 }
 
 /// What the rounds brought so far, in the order of the kinds.
@@ -174,7 +183,7 @@ impl Trips {
         }
     }
 
-    fn report(self, cores: [usize; 2]) -> LaneReport {
+    fn report(self, cores: [u32; 2]) -> LaneReport {
         let round_trips: Vec<RoundTrip> = self
             .trips
             .iter()
@@ -209,17 +218,17 @@ fn ratios(trips: &[RoundTrip], throughput: &[Throughput]) -> Option<LaneRatios> 
     let p50 =
         |name: &str| trips.iter().find(|trip| trip.name == name).map(|trip| trip.latency_ns.p50);
     let rate = |name: &str| throughput.iter().find(|t| t.name == name).map(|t| t.per_second);
-    let lane = p50("kvrail")?;
+    let lane = p50("kvrail_null")?;
     Some(LaneRatios {
         round_trip_per_cache_line: lane / p50("cache_line")?,
         round_trip_per_unix_socket: lane / p50("unix_socket")?,
         round_trip_per_eventfd: lane / p50("eventfd")?,
-        throughput_per_spsc_pair: rate("kvrail")? / rate("spsc_pair")?,
+        throughput_per_spsc_pair: rate("kvrail_null")? / rate("spsc_pair")?,
     })
 }
 
 /// Runs `work` in a thread of its own on this core, so that the caller keeps its affinity.
-fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn on_core<T: Send>(core: u32, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             pin(core)?;
@@ -256,18 +265,18 @@ fn nanoseconds(time: Duration) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{LaneProbe, measure};
+    use super::{LaneProbe, Trip, measure};
     use crate::cpu::usable_cores;
 
     #[derive(Debug)]
     struct Nothing;
 
     impl LaneProbe for Nothing {
-        fn round_trip(&mut self) -> anyhow::Result<()> {
+        fn round_trip(&mut self, _: Trip) -> anyhow::Result<()> {
             Ok(())
         }
 
-        fn burst(&mut self, time: Duration) -> anyhow::Result<u64> {
+        fn burst(&mut self, _: Trip, time: Duration) -> anyhow::Result<u64> {
             std::thread::sleep(time);
             Ok(1000)
         }
@@ -275,7 +284,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_measured_and_compared() {
-        let cores = usable_cores();
+        let cores = usable_cores().unwrap();
         let [a, b, ..] = cores[..] else {
             println!("skipped: lanes need two cores, this machine has {}", cores.len());
             return;
@@ -283,7 +292,15 @@ mod tests {
         let mut probe = Nothing;
         let report = measure([a, b], Some(&mut probe), Duration::from_millis(30), 1).unwrap();
         let names: Vec<&str> = report.round_trips.iter().map(|trip| trip.name.as_str()).collect();
-        let all = ["cache_line", "spsc_pair", "eventfd", "unix_socket", "kvrail", "kvrail_wake_up"];
+        let all = [
+            "cache_line",
+            "spsc_pair",
+            "eventfd",
+            "unix_socket",
+            "kvrail_null",
+            "kvrail_nop",
+            "kvrail_wake_up",
+        ];
         assert_eq!(names, all);
         assert!(report.round_trips.iter().all(|trip| trip.operations > 0));
         assert!(report.throughput.iter().all(|burst| burst.per_second > 0.0));

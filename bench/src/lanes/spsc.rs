@@ -29,7 +29,7 @@ struct Ends {
     completions: Consumer<Completion>,
 }
 
-pub(super) fn round_trips(cores: [usize; 2], time: Duration) -> Result<Histogram<u64>> {
+pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
     with_echo(cores, |ends, stop| {
         let mut number = 0;
         time_trips(time, || {
@@ -45,7 +45,7 @@ pub(super) fn round_trips(cores: [usize; 2], time: Duration) -> Result<Histogram
 }
 
 /// Requests completed per second, `BATCH` to a publication.
-pub(super) fn burst(cores: [usize; 2], time: Duration) -> Result<f64> {
+pub(super) fn burst(cores: [u32; 2], time: Duration) -> Result<f64> {
     with_echo(cores, |ends, stop| {
         let batch = [Request([7; 8]); BATCH as usize];
         let mut taken = [Completion::default(); BURST_DEPTH as usize];
@@ -69,7 +69,7 @@ pub(super) fn burst(cores: [usize; 2], time: Duration) -> Result<f64> {
 }
 
 fn with_echo<T: Send>(
-    cores: [usize; 2],
+    cores: [u32; 2],
     work: impl FnOnce(&mut Ends, &AtomicBool) -> Result<T> + Send,
 ) -> Result<T> {
     let (requests, taken) = RingBuffer::new(BURST_DEPTH as usize);
@@ -85,7 +85,7 @@ fn with_echo<T: Send>(
 }
 
 fn echo(
-    core: usize,
+    core: u32,
     mut requests: Consumer<Request>,
     mut completions: Producer<Completion>,
     stop: &AtomicBool,

@@ -7,5 +7,4 @@ mod mode;
 mod ring;
 mod target;
 
-pub use self::mode::RingMode;
 pub use self::target::{RawTarget, memory_in_use};

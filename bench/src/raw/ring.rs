@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use io_uring::{CompletionQueue, SubmissionQueue, Submitter, opcode, types};
+use kvrail_device::ModeName;
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::Geometry;
 use kvrail_ring::limits::REGISTERED_BYTES_MAX;
 use rustix::io::Errno;
 
-use super::mode::{Completion, RingMode, Submission};
 use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Wait};
 
 /// Looks at a completion queue that a kernel thread fills, between two looks at whether that
@@ -99,7 +99,7 @@ pub(super) struct RingPort<'a> {
     cq: CompletionQueue<'a>,
     memory: Arc<Memory>,
     geometry: Geometry,
-    mode: RingMode,
+    mode: ModeName,
     slots: Vec<Slot>,
     pieces: Vec<Piece>,
     pieces_max: u32,
@@ -122,7 +122,7 @@ impl<'a> RingPort<'a> {
         ends: Ends<'a>,
         memory: Arc<Memory>,
         geometry: Geometry,
-        mode: RingMode,
+        mode: ModeName,
     ) -> Self {
         let (submitter, sq, cq) = ends;
         let (slots, pieces) = (Vec::new(), Vec::new());
@@ -178,18 +178,16 @@ impl<'a> RingPort<'a> {
     /// Hands over what is queued; waits for a completion if told so and none is there.
     fn hand_over(&mut self, wait: Wait) -> Result<()> {
         self.sq.sync();
-        match self.mode.submission() {
-            Submission::Entered => self.enter(wait),
-            Submission::Threaded => {
-                self.submitter.submit().context("waking the ring's kernel thread")?;
-                if wait == Wait::ForOne { self.spin() } else { Ok(()) }
-            }
+        if !self.mode.has_kernel_thread() {
+            return self.enter(wait);
         }
+        self.submitter.submit().context("waking the ring's kernel thread")?;
+        if wait == Wait::ForOne { self.spin() } else { Ok(()) }
     }
 
     fn enter(&mut self, wait: Wait) -> Result<()> {
         let want = usize::from(wait == Wait::ForOne);
-        let polls = self.mode.completion() == Completion::Polls;
+        let polls = self.mode.polls_device();
         if want == 0 && !polls && self.sq.is_empty() && !self.sq.taskrun() {
             return Ok(());
         }

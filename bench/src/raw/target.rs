@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use kvrail_device::DirectIo;
+use kvrail_device::{DirectIo, ModeName};
 use kvrail_memory::Region;
 use kvrail_ring::Geometry;
 use rustix::fs::{Mode, OFlags};
 
-use super::mode::RingMode;
+use super::mode;
 use super::ring::{Memory, RingPort};
 use crate::port::{Shape, Target, Work};
 
@@ -22,7 +22,7 @@ const PIECES_MAX: u32 = 64;
 pub struct RawTarget {
     files: Vec<OwnedFd>,
     geometry: Geometry,
-    mode: RingMode,
+    mode: ModeName,
 }
 
 impl RawTarget {
@@ -34,7 +34,7 @@ impl RawTarget {
         members: &[PathBuf],
         geometry: Geometry,
         io: DirectIo,
-        mode: RingMode,
+        mode: ModeName,
     ) -> Result<Self> {
         ensure!(
             members.len() == usize::from(geometry.members),
@@ -70,7 +70,7 @@ impl Target for RawTarget {
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
         let pieces_max = self.pieces_max(shape.buffer_bytes);
         let memory = Arc::new(Memory::new(shape)?);
-        let mut ring = self.mode.build(shape.slots * pieces_max)?;
+        let mut ring = mode::ring(self.mode, shape.slots * pieces_max)?;
         let (mut submitter, sq, cq) = ring.split();
         let fds: Vec<i32> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
         submitter.register_files(&fds).context("the raw arm cannot register its files")?;

@@ -9,9 +9,10 @@ use crate::report::schema::{Report, Run};
 use crate::report::table;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;\
-    padding:0 1em;color:#222}pre{overflow-x:auto;font-size:12px;line-height:1.35;background:#f6f6f6;\
-    padding:1em}figure{display:inline-block;margin:.3em}h2{margin-top:1.6em}.key{margin-right:1.2em}\
-    .key i{display:inline-block;width:.8em;height:.8em;margin-right:.4em}svg{max-width:100%}";
+    padding:0 1em;color:#222}pre{overflow-x:auto;font-size:12px;line-height:1.35;padding:1em;\
+    background:#f6f6f6}figure{display:inline-block;margin:.3em}h2{margin-top:1.6em}\
+    .key{margin-right:1.2em}.key i{display:inline-block;width:.8em;height:.8em;\
+    margin-right:.4em}svg{max-width:100%}";
 
 /// The page.
 ///

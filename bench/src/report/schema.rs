@@ -182,6 +182,8 @@ pub struct ArmMode {
     pub mode: String,
     /// Why this one.
     pub reason: String,
+    /// Cores of its client threads; empty when the kernel chose.
+    pub client_cores: Vec<u32>,
 }
 
 /// What was compared with what had been written.
@@ -206,6 +208,8 @@ pub struct SidecarCost {
     pub idle_cpu_percent: f64,
     /// Resident memory that is not shared (arenas are), in bytes.
     pub resident_bytes: u64,
+    /// Heap allocations on its pollers after their start, where they are counted.
+    pub poller_allocations: u64,
 }
 
 /// Everything a benchmark says.

@@ -189,7 +189,11 @@ fn verdict(report: &Report) -> String {
     if let Some(cost) = &report.sidecar {
         let resident = show_bytes(cost.resident_bytes >> 10 << 10);
         let idle = cost.idle_cpu_percent;
-        lines.push(format!("idle sidecar: {idle:.2} % of a core, {resident} resident"));
+        let allocations = cost.poller_allocations;
+        lines.push(format!(
+            "idle sidecar: {idle:.2} % of a core, {resident} resident; {allocations} heap \
+             allocations on pollers"
+        ));
     }
     lines.extend(report.notes.iter().map(|note| format!("left out: {note}")));
     lines.join("\n")

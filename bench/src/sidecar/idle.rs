@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use kvrail_client::Client;
 
 use crate::cpu::CpuMeter;
 use crate::report::SidecarCost;
@@ -14,23 +15,27 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// How long the idle sidecar is watched.
 const WATCH: Duration = Duration::from_millis(800);
 
-/// Watches idle processes; nothing where there are none.
+/// What an idle sidecar costs, and what its pollers did wrong since they started.
 ///
 /// # Errors
-/// When one of them has ended.
-pub fn cost(pids: &[i32]) -> Result<Option<SidecarCost>> {
-    if pids.is_empty() {
-        return Ok(None);
-    }
+/// When one of its processes has ended, or it does not answer.
+pub fn cost(client: &Client, pids: &[i32]) -> Result<SidecarCost> {
+    let (idle_cpu_percent, resident_bytes) = watch(pids)?;
+    let status = client.status()?;
+    let poller_allocations = status.pollers.iter().map(|poller| poller.allocations).sum();
+    Ok(SidecarCost { idle_cpu_percent, resident_bytes, poller_allocations })
+}
+
+/// Percent of a core, and bytes.
+fn watch(pids: &[i32]) -> Result<(f64, u64)> {
     let (own, all) = (CpuMeter::new(&[])?, CpuMeter::new(pids)?);
     let used = || Ok::<f64, anyhow::Error>(all.seconds()? - own.seconds()?);
     thread::sleep(SETTLE);
     let (begun, before) = (Instant::now(), used()?);
     thread::sleep(WATCH);
     let cpu = used()? - before;
-    let idle_cpu_percent = (cpu / begun.elapsed().as_secs_f64() * 100.0).max(0.0);
-    let resident_bytes = pids.iter().map(|pid| resident_bytes(*pid)).sum();
-    Ok(Some(SidecarCost { idle_cpu_percent, resident_bytes }))
+    let percent = (cpu / begun.elapsed().as_secs_f64() * 100.0).max(0.0);
+    Ok((percent, pids.iter().map(|pid| resident_bytes(*pid)).sum()))
 }
 
 /// Resident memory of a process without what it shares (arenas, lanes), from its status.
@@ -47,16 +52,14 @@ fn resident_bytes(pid: i32) -> u64 {
 mod tests {
     use std::process::{Command, Stdio};
 
-    use super::cost;
+    use super::watch;
 
     #[test]
     fn a_process_is_watched() {
         let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
-        let found = cost(&[i32::try_from(child.id()).unwrap()]).unwrap().unwrap();
+        let (percent, resident) = watch(&[i32::try_from(child.id()).unwrap()]).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(found.idle_cpu_percent >= 0.0);
-        assert!(found.resident_bytes > 0);
-        assert!(cost(&[]).unwrap().is_none());
+        assert!(percent >= 0.0 && resident > 0);
     }
 }

@@ -1,0 +1,119 @@
+//! From a socket to ground: attach, ask for the state, look whether the members can be reached.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use kvrail_client::{Client, StatusReport, Volume};
+use kvrail_device::{DirectIo, ModeName};
+
+use crate::cpu::usable_cores;
+use crate::harness::{Ground, Harness, NullLane, Sidecar};
+use crate::options::BenchOptions;
+use crate::sidecar::lane::NullProbe;
+use crate::sidecar::target::SidecarTarget;
+
+/// A sidecar that serves a volume for the benchmark to overwrite.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// Its socket.
+    pub socket: PathBuf,
+    /// The volume.
+    pub volume: String,
+    /// A volume on a null device, for the lanes; without it lanes have ceilings only.
+    pub null_volume: Option<String>,
+}
+
+/// Attaches, and gathers what the arms need from what the sidecar says of itself.
+///
+/// # Errors
+/// What stands in the way of attaching, or an unknown volume.
+pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
+    let client = Client::attach(&serving.socket)?;
+    let volume = client.volume(&serving.volume)?;
+    let status = client.status()?;
+    let (members, storage) = members_of(&status, &volume)?;
+    let pollers: Vec<u32> = status.pollers.iter().filter_map(|poller| poller.cpu).collect();
+    let free = usable_cores()?.into_iter().filter(|core| !pollers.contains(core)).collect();
+    let null_lane = match &serving.null_volume {
+        Some(name) => Some(null_lane(&client, name, &status)?),
+        None => None,
+    };
+    let (geometry, uuid) = (*volume.geometry(), volume.uuid());
+    let target =
+        SidecarTarget::new(client.clone(), volume, storage.words.clone(), options.client_wait);
+    let pid = i32::try_from(status.sidecar.pid).context("the sidecar's process id")?;
+    let sidecar = Sidecar { target: Box::new(target), client, pids: vec![pid], null_lane };
+    Ok(Ground {
+        members,
+        geometry,
+        uuid,
+        io: storage.io,
+        mode: storage.mode,
+        reason: storage.reason,
+        sidecar: Some(sidecar),
+        client_cores: free,
+        poller_cores: pollers,
+    })
+}
+
+/// How the devices of a volume are driven.
+struct Driving {
+    io: DirectIo,
+    mode: ModeName,
+    words: String,
+    reason: String,
+}
+
+/// The members as paths, where this process can reach all of them, and how they are driven.
+fn members_of(status: &StatusReport, volume: &Volume) -> Result<(Vec<PathBuf>, Driving)> {
+    let report = status.volumes.iter().find(|report| report.uuid == volume.uuid());
+    let report = report.context("the sidecar's status lacks the volume")?;
+    let devices: Vec<_> =
+        status.devices.iter().filter(|device| report.members.contains(&device.name)).collect();
+    let first = devices.first().context("the sidecar's status lacks the volume's devices")?;
+    let mut words: Vec<&str> = devices.iter().map(|device| device.mode.as_str()).collect();
+    words.dedup();
+    let driving = Driving {
+        io: if first.io == "direct" { DirectIo::Required } else { DirectIo::Off },
+        // A simulated device has no ring: its raw arm does not exist either.
+        mode: first.mode.parse().unwrap_or(ModeName::Interrupt),
+        words: words.join(", "),
+        reason: first.reason.clone(),
+    };
+    let stored = devices.iter().all(|device| matches!(device.kind.as_str(), "file" | "block"));
+    let reachable = stored && report.members.iter().all(|member| Path::new(member).exists());
+    let paths = report.members.iter().map(PathBuf::from);
+    Ok((if reachable { paths.collect() } else { Vec::new() }, driving))
+}
+
+fn null_lane(client: &Client, name: &str, status: &StatusReport) -> Result<NullLane> {
+    let volume = client.volume(name)?;
+    let poller = volume.poller_at(0).context("the null volume has no poller")?;
+    let report = status.pollers.iter().find(|report| report.index == poller.0);
+    let poller_core = report.and_then(|report| report.cpu);
+    Ok(NullLane { probe: Box::new(NullProbe::new(client, volume)?), poller_core })
+}
+
+/// A sidecar that runs already: `--attach`. Started by somebody else, and left running.
+#[derive(Debug, Default)]
+pub struct AttachHarness;
+
+impl Harness for AttachHarness {
+    fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
+        let socket = options.attach.clone().context("--attach names no socket")?;
+        let volume = options.volume.clone().context("--attach wants --volume NAME")?;
+        let null_volume = options.null_volume.clone();
+        let ground = attach(&Serving { socket, volume, null_volume }, options)?;
+        let capacity = ground.geometry.capacity();
+        ensure!(
+            capacity >= volume_bytes,
+            "the volume has {capacity} bytes, the benchmark wants {volume_bytes}; give a smaller \
+             --volume-size"
+        );
+        Ok(ground)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

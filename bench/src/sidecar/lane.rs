@@ -1,0 +1,108 @@
+//! A lane that ends at a null device: no-operations, and reads that the device answers at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use kvrail_client::{Arena, Client, Done, Lease, Pages, Queue, Request, Status, Volume};
+
+use crate::lanes::{BATCH, BURST_DEPTH, LaneProbe, Trip};
+
+/// Bytes of a read from the null device: the least that every volume takes.
+const READ_BYTES: usize = 4096;
+/// Looks that find nothing before the lane is taken for hung: tens of seconds.
+const LOOKS_MAX: u64 = 1 << 32;
+
+/// A queue whose requests go to a volume on a null device.
+#[derive(Debug)]
+pub struct NullProbe {
+    queue: Queue,
+    volume: Volume,
+    /// Holds the leases' memory.
+    _arena: Arena,
+    free: Vec<Lease>,
+    done: Vec<Done>,
+}
+
+impl NullProbe {
+    /// Opens a queue and leases memory for `BURST_DEPTH` reads.
+    ///
+    /// # Errors
+    /// What the sidecar refuses.
+    pub fn new(client: &Client, volume: Volume) -> Result<Self> {
+        let depth = BURST_DEPTH as usize;
+        let arena = client.create_arena(depth * READ_BYTES, Pages::Auto)?;
+        let free = (0..depth).map(|_| arena.lease(READ_BYTES)).collect::<Result<_, _>>()?;
+        let queue = client.open_queue(depth)?;
+        Ok(Self { queue, volume, _arena: arena, free, done: Vec::with_capacity(depth) })
+    }
+
+    fn stage(&mut self, what: Trip) -> Result<()> {
+        let request = match what {
+            Trip::Nop => Request::nop(&self.volume),
+            Trip::Read => {
+                let lease = self.free.pop().context("a lease for each request under way")?;
+                Request::read(&self.volume, 0, lease)
+            }
+        };
+        let staged = self.queue.stage(request);
+        staged.map(|_ticket| ()).map_err(|refused| anyhow!("the lane refused: {}", refused.reason))
+    }
+
+    /// Takes what has ended; says how many.
+    fn reap(&mut self) -> Result<usize> {
+        let ended = self.queue.poll(&mut self.done);
+        for done in self.done.drain(..) {
+            ensure!(
+                done.status == Status::Ok,
+                "a request to the null device ended {}",
+                done.status
+            );
+            self.free.extend(done.lease);
+        }
+        Ok(ended)
+    }
+
+    fn reap_some(&mut self) -> Result<usize> {
+        for _ in 0..LOOKS_MAX {
+            let ended = self.reap()?;
+            if ended > 0 {
+                return Ok(ended);
+            }
+        }
+        Err(anyhow!("the lane to the null device hangs"))
+    }
+}
+
+impl LaneProbe for NullProbe {
+    fn round_trip(&mut self, what: Trip) -> Result<()> {
+        self.stage(what)?;
+        self.queue.publish();
+        self.reap_some()?;
+        Ok(())
+    }
+
+    fn burst(&mut self, what: Trip, time: Duration) -> Result<u64> {
+        let (depth, batch) = (BURST_DEPTH as usize, BATCH as usize);
+        let (mut under_way, mut completed) = (0, 0);
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            // The clock is looked at once for many batches.
+            for _ in 0..64 {
+                while under_way + batch <= depth {
+                    for _ in 0..batch {
+                        self.stage(what)?;
+                    }
+                    self.queue.publish();
+                    under_way += batch;
+                }
+                let ended = self.reap_some()?;
+                under_way -= ended;
+                completed += ended as u64;
+            }
+        }
+        while under_way > 0 {
+            under_way -= self.reap_some()?;
+        }
+        Ok(completed)
+    }
+}
