@@ -29,6 +29,7 @@ pub(crate) struct Cli {
 
 /// Options of every command.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Globals {
     /// Configuration file [default: /etc/kvrail/kvrail.toml where it exists]
     #[arg(long, global = true, value_name = "FILE", env = "KVRAIL_CONFIG", hide_env_values = true)]

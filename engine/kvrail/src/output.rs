@@ -42,9 +42,10 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
-/// Prints a table without blanks at the line ends.
+/// Prints a table without the blanks around its lines.
 pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    let bare = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
+    let lines = table.lines().map(bare);
     print_text(&lines.collect::<Vec<_>>().join("\n"))
 }
 

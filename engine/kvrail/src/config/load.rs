@@ -20,7 +20,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Every key with its value, as it would be written, and its origin; in the order of the text.
+    /// Every key with its value, as it would be written, and its origin, by the alphabet.
     pub(crate) fn entries(&self) -> Vec<(String, Value, Origin)> {
         let mut found = Vec::new();
         if let Ok(value) = Value::try_from(&self.config) {

@@ -72,7 +72,10 @@ struct Odd {
 #[derive(Debug, Serialize)]
 struct Listing {
     volumes: Vec<Found>,
+    /// Configured or named, and no member of a volume.
     odd: Vec<Odd>,
+    /// Block devices of this host that could not be looked at.
+    unreadable: Vec<Odd>,
 }
 
 /// Reads every label there is; claims nothing.
@@ -91,7 +94,7 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
 fn survey(named: &BTreeSet<PathBuf>) -> Listing {
     let mut seen_nodes = BTreeSet::new();
     let mut labels: BTreeMap<String, Vec<Inspection>> = BTreeMap::new();
-    let mut odd = Vec::new();
+    let (mut odd, mut unreadable) = (Vec::new(), Vec::new());
     let all = named.iter().cloned().map(|path| (path, true));
     for (path, is_named) in all.chain(block_devices().into_iter().map(|path| (path, false))) {
         let node = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
@@ -106,12 +109,13 @@ fn survey(named: &BTreeSet<PathBuf>) -> Listing {
                 }
                 None => {}
             },
-            Err(error) if is_named => odd.push(Odd { path, what: error.reason.to_string() }),
-            // A drive without a medium, or not for this user: nothing to list.
-            Err(_) => {}
+            Err(error) => {
+                let list = if is_named { &mut odd } else { &mut unreadable };
+                list.push(Odd { path, what: error.reason.to_string() });
+            }
         }
     }
-    Listing { volumes: labels.into_values().map(found).collect(), odd }
+    Listing { volumes: labels.into_values().map(found).collect(), odd, unreadable }
 }
 
 fn whole_or_surviving(seen: &Inspection) -> Option<&kvrail_volume::Label> {
@@ -170,6 +174,10 @@ fn state(members: &[FoundMember], count: u16) -> State {
 fn show(listing: &Listing, context: &Context) -> Result<(), Failure> {
     for odd in &listing.odd {
         context.note(&format!("{}: {}", odd.path.display(), odd.what));
+    }
+    if !listing.unreadable.is_empty() {
+        let count = listing.unreadable.len();
+        context.note(&format!("{count} block device(s) could not be read; root sees all"));
     }
     if listing.volumes.is_empty() {
         return print_text("no volumes found");

@@ -1,0 +1,332 @@
+//! The command line as an operator meets it: words, JSON, exit statuses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use assert_cmd::Command;
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+use serde_json::Value;
+
+/// The binary without anything that this environment may configure.
+fn kvrail() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("KVRAIL_") {
+            command.env_remove(name);
+        }
+    }
+    // Whatever /etc holds on this machine is not read.
+    command.env("KVRAIL_CONFIG", "/dev/null");
+    command
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+/// Makes a volume of 4 MiB on two files.
+fn volume(directory: &Path, name: &str) -> [PathBuf; 2] {
+    let members = ["a", "b"].map(|file| directory.join(format!("{name}-{file}")));
+    let mut command = kvrail();
+    command.args(["volume", "create", name]).args(&members);
+    command.args(["--size", "4MiB", "--direct", "optional"]).assert().success();
+    members
+}
+
+#[test]
+fn help_shows_examples_and_exit_statuses() {
+    let shown = kvrail().arg("--help").assert().success();
+    shown.stdout(contains("Examples:").and(contains("3  refused")).and(contains("--set")));
+    for command in ["serve", "bench", "status", "completions", "volume create", "config show"] {
+        let arguments = command.split(' ');
+        let shown = kvrail().args(arguments).arg("--help").assert().success();
+        shown.stdout(contains("Examples:"));
+    }
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    let wrong: [&[&str]; 6] = [
+        &[],
+        &["nothing"],
+        &["volume"],
+        &["volume", "create"],
+        &["volume", "create", "bad name", "/x"],
+        &["volume", "create", "kv0", "/x", "--size", "4MB"],
+    ];
+    for arguments in wrong {
+        kvrail().args(arguments).assert().code(2);
+    }
+    kvrail()
+        .args(["volume", "create", "kv0", "/x", "--size", "4MB"])
+        .assert()
+        .stderr(contains("4MB").and(contains("256KiB")));
+}
+
+#[test]
+fn wrong_usage_is_json_when_asked() {
+    for format in [&["--format", "json"][..], &["--format=json"][..]] {
+        let failed = kvrail().args(["volume", "create"]).args(format).assert().code(2);
+        let error = &json(&failed.get_output().stderr)["error"];
+        assert_eq!((&error["kind"], &error["status"]), (&"usage".into(), &2.into()));
+        assert!(error["message"].as_str().unwrap().contains("<NAME>"));
+    }
+}
+
+#[test]
+fn the_default_configuration_is_valid() {
+    let directory = directory();
+    let file = directory.path().join("kvrail.toml");
+    let shown = kvrail().args(["config", "default"]).assert().success();
+    fs::write(&file, &shown.get_output().stdout).unwrap();
+    let mut check = kvrail();
+    check.args(["config", "check", "--config"]).arg(&file);
+    check.assert().success().stdout(contains("configuration ok"));
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/default.toml");
+    assert_eq!(fs::read(&file).unwrap(), fs::read(shipped).unwrap());
+}
+
+#[test]
+fn a_bad_configuration_shows_line_and_caret() {
+    let directory = directory();
+    let file = directory.path().join("bad.toml");
+    fs::write(&file, "[sidecar]\nsokcet = \"/x\"\n").unwrap();
+    let mut check = kvrail();
+    check.args(["config", "check", "--config"]).arg(&file);
+    let refused = check.assert().code(2);
+    refused.stderr(
+        contains("kvrail: error: ")
+            .and(contains("bad.toml"))
+            .and(contains("line 2, column 1"))
+            .and(contains("^^^^^^"))
+            .and(contains("unknown field `sokcet`"))
+            .and(contains("remedy: ")),
+    );
+}
+
+#[test]
+fn configuration_errors_are_json_when_asked() {
+    let failed = kvrail()
+        .args(["config", "check", "--set", "device.depth=0", "--format", "json"])
+        .assert()
+        .code(2);
+    let output = failed.get_output();
+    assert!(output.stdout.is_empty());
+    let error = &json(&output.stderr)["error"];
+    assert!(error["message"].as_str().unwrap().contains("device.depth = 0"));
+    assert!(error["remedy"].as_str().unwrap().contains("device.depth"));
+}
+
+#[test]
+fn layers_and_their_origins_are_shown() {
+    let mut show = kvrail();
+    show.args(["config", "show", "--origin", "--set", "limits.sessions=9"]);
+    show.env("KVRAIL_DEVICE__MODE", "interrupt");
+    show.assert().success().stdout(
+        contains("environment KVRAIL_DEVICE__MODE")
+            .and(contains("--set limits.sessions=9"))
+            .and(contains("default")),
+    );
+    show.args(["--format", "json"]);
+    let shown = show.assert().success();
+    let entries = json(&shown.get_output().stdout);
+    let entry = entries.as_array().unwrap().iter().find(|entry| entry["key"] == "device.mode");
+    assert_eq!(entry.unwrap()["origin"]["layer"], "environment");
+    let shown = kvrail()
+        .args(["config", "show", "--format", "json", "--set", "device.sq_idle=5ms"])
+        .assert()
+        .success();
+    assert_eq!(json(&shown.get_output().stdout)["device"]["sq_idle"], "5ms");
+}
+
+#[test]
+fn unknown_variables_are_refused_by_name() {
+    let mut check = kvrail();
+    check.args(["config", "check"]).env("KVRAIL_SPEED", "1");
+    check.assert().code(2).stderr(contains("KVRAIL_SPEED"));
+}
+
+#[test]
+fn what_is_shown_can_be_a_configuration_file() {
+    let directory = directory();
+    let file = directory.path().join("k.toml");
+    let set = "volume=[{name=\"a\", members=[\"/x\"], device={depth=4}}]";
+    let shown = kvrail().args(["config", "show", "--set", set]).assert().success();
+    fs::write(&file, &shown.get_output().stdout).unwrap();
+    let mut again = kvrail();
+    let shown_again = again.args(["config", "show", "--config"]).arg(&file).assert().success();
+    assert_eq!(shown.get_output().stdout, shown_again.get_output().stdout);
+}
+
+#[test]
+fn completions_exist_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        kvrail().args(["completions", shell]).assert().success().stdout(contains("kvrail"));
+    }
+}
+
+#[test]
+fn a_volume_is_made_listed_inspected_and_wiped() {
+    let directory = directory();
+    let members = volume(directory.path(), "kv0");
+    let listed =
+        kvrail().args(["volume", "list", "--format", "json"]).args(&members).assert().success();
+    let listing = json(&listed.get_output().stdout);
+    let volumes = listing["volumes"].as_array().unwrap();
+    let ours = volumes.iter().find(|volume| volume["members"][0]["path"] == path(&members[0]));
+    let ours = ours.unwrap();
+    assert_eq!((&ours["name"], &ours["state"]), (&"kv0".into(), &"ready".into()));
+    assert_eq!(ours["capacity_bytes"], 4 << 20);
+    kvrail()
+        .args(["volume", "list"])
+        .args(&members)
+        .assert()
+        .success()
+        .stdout(contains("kv0").and(contains("ready")).and(contains("2/2")));
+
+    kvrail()
+        .args(["volume", "inspect"])
+        .args(&members)
+        .assert()
+        .success()
+        .stdout(contains("member 1 of 2 of volume kv0").and(contains("nobody")));
+    let seen =
+        kvrail().args(["volume", "inspect", "--format", "json"]).args(&members).assert().success();
+    assert_eq!(json(&seen.get_output().stdout)[1]["content"]["member_index"], 1);
+
+    let wrong = kvrail().args(["volume", "wipe", "other"]).args(&members).assert().code(3);
+    wrong.stderr(contains("\"kv0\"").and(contains("remedy: ")));
+    let wiped = kvrail().args(["volume", "wipe", "kv0"]).args(&members).assert().success();
+    wiped.stdout(contains("wiped volume kv0"));
+    kvrail()
+        .args(["volume", "inspect"])
+        .args(&members)
+        .assert()
+        .success()
+        .stdout(contains("blank"));
+}
+
+fn path(path: &Path) -> Value {
+    path.to_str().unwrap().into()
+}
+
+#[test]
+fn half_a_volume_is_listed_as_incomplete() {
+    let directory = directory();
+    let members = volume(directory.path(), "kv1");
+    let listed = kvrail().args(["volume", "list"]).arg(&members[1]).assert().success();
+    listed.stdout(contains("kv1").and(contains("incomplete")).and(contains("1/2")));
+}
+
+#[test]
+fn creating_prints_json_when_asked() {
+    let directory = directory();
+    let member = directory.path().join("m");
+    let made = kvrail()
+        .args(["volume", "create", "kv2", "--size", "1MiB", "--direct", "optional"])
+        .args(["--format", "json"])
+        .arg(&member)
+        .assert()
+        .success();
+    let made = json(&made.get_output().stdout);
+    assert_eq!((&made["name"], &made["capacity_bytes"]), (&"kv2".into(), &(1 << 20).into()));
+}
+
+#[test]
+fn existing_data_is_refused_with_status_3() {
+    let directory = directory();
+    let member = directory.path().join("photo");
+    fs::write(&member, "not a volume").unwrap();
+    let create = ["volume", "create", "kv0", "--size", "1MiB", "--direct", "optional"];
+    let refused = kvrail().args(create).arg(&member).assert().code(3);
+    refused.stderr(contains("unknown data").and(contains("--force")));
+    assert_eq!(fs::read(&member).unwrap(), b"not a volume");
+    kvrail().args(create).arg("--force").arg(&member).assert().success();
+    // A volume of ours is not overwritten, not even so.
+    let refused = kvrail().args(create).arg("--force").arg(&member).assert().code(3);
+    refused.stderr(contains("volume wipe"));
+}
+
+#[test]
+fn a_full_disk_is_said_before_anything_is_written() {
+    let directory = directory();
+    let member = directory.path().join("huge");
+    let refused = kvrail()
+        .args(["volume", "create", "kv0", "--size", "4096TiB", "--direct", "optional"])
+        .arg(&member)
+        .assert()
+        .code(1);
+    refused.stderr(contains("are free").and(contains("remedy: free space")));
+    assert!(!member.exists());
+}
+
+#[test]
+fn members_come_from_the_configuration() {
+    let directory = directory();
+    let member = directory.path().join("m");
+    let set = format!("volume=[{{name=\"kv3\", members=[\"{}\"]}}]", member.display());
+    let with = |arguments: &[&str]| {
+        let mut command = kvrail();
+        command.args(arguments).args(["--set", &set]);
+        command.assert()
+    };
+    let create = ["volume", "create", "kv3", "--size", "1MiB", "--direct", "optional"];
+    with(&create).success();
+    with(&["volume", "inspect", "kv3"]).success().stdout(contains("member 0 of 1 of volume kv3"));
+    with(&["volume", "list"]).success().stdout(contains("kv3"));
+    with(&["volume", "wipe", "kv3"]).success();
+    with(&["volume", "list"]).success().stderr(contains("blank"));
+    with(&["volume", "wipe", "kv4"]).code(2).stderr(contains("none are configured"));
+    with(&["volume", "inspect", "kv4"]).code(2).stderr(contains("neither a file here nor"));
+}
+
+#[test]
+fn an_interrupted_creation_removes_its_file() {
+    let directory = directory();
+    let member = directory.path().join("m");
+    let mut child = Process::new(env!("CARGO_BIN_EXE_kvrail"))
+        .args(["volume", "create", "kv0", "--size", "8GiB", "--direct", "optional"])
+        .args(["--config", "/dev/null"])
+        .arg(&member)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The file has its size once the writing begins; 8 GiB outlast the way to the signal.
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !fs::metadata(&member).is_ok_and(|metadata| metadata.len() > 0) {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(1), "ended before it was interrupted");
+            println!("skipped: no 8 GiB free here");
+            return;
+        }
+        assert!(Instant::now() < patience, "no file was made");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let pid = i32::try_from(child.id()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
+    assert!(!member.exists());
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut child = Process::new(env!("CARGO_BIN_EXE_kvrail"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
