@@ -11,6 +11,7 @@ use std::path::Path;
 
 use kvrail_ring::limits::POLLERS_MAX;
 use rustix::cmsg_space;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -151,7 +152,12 @@ impl Channel {
         let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut parts = [IoSliceMut::new(&mut buffer.0)];
-        let received = recvmsg(&self.fd, &mut parts, &mut control, flags)?;
+        let received = match recvmsg(&self.fd, &mut parts, &mut control, flags) {
+            // The other side closed on words of ours that it had not read. What it said before
+            // is still there behind this error, which is reported once.
+            Err(Errno::CONNRESET) => recvmsg(&self.fd, &mut parts, &mut control, flags)?,
+            received => received?,
+        };
         let fds: Vec<OwnedFd> = control
             .drain()
             .filter_map(|part| match part {
@@ -167,7 +173,7 @@ impl Channel {
             return Err(ChannelError::Oversize);
         }
         if received.bytes == 0 {
-            return Err(ChannelError::Closed);
+            return Err(ChannelError::Closed); // or an empty packet, which nobody sends
         }
         Ok(Packet { message: decode(&buffer.0[..received.bytes])?, fds })
     }

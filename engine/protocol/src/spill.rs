@@ -33,7 +33,8 @@ impl Channel {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("kvrail-message", flags).map_err(ChannelError::Socket)?);
         file.write_all_at(&text, 0).map_err(|error| ChannelError::Malformed(error.to_string()))?;
-        fcntl_add_seals(&file, SealFlags::all()).map_err(ChannelError::Socket)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals).map_err(ChannelError::Socket)?;
         self.send(&SidecarMessage::Spilled { bytes }, &[file.as_fd()])
     }
 }

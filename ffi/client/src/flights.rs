@@ -115,7 +115,8 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    /// A table for `depth` pieces; a request of several pieces has at least two.
+    /// A table for `depth` pieces. Every head under way has at least one piece under way, so as
+    /// many heads are enough.
     pub(crate) fn new(depth: u32) -> Self {
         let flight =
             |_| Flight { generation: 0, lane: 0, moves: false, length: 0, owner: Owner::Nobody };
@@ -131,8 +132,8 @@ impl Flights {
         Self {
             flights: (0..depth).map(flight).collect(),
             free: (0..depth).rev().collect(),
-            heads: (0..depth / 2).map(head).collect(),
-            free_heads: (0..depth / 2).rev().collect(),
+            heads: (0..depth).map(head).collect(),
+            free_heads: (0..depth).rev().collect(),
             fenced: Vec::new(),
         }
     }
@@ -156,7 +157,7 @@ impl Flights {
     /// Adds a request of `pieces` pieces, at least two, to be added by `add_piece`.
     pub(crate) fn add_head(&mut self, pieces: u32, origin: Origin) -> u32 {
         debug_assert!(pieces > 1, "a request of one piece needs no head");
-        let head = self.free_heads.pop().expect("half as many heads as pieces, and room for these");
+        let head = self.free_heads.pop().expect("as many heads as pieces, and room for these");
         self.heads[head as usize] = Head {
             origin: Some(origin),
             left: pieces,

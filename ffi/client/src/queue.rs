@@ -19,7 +19,8 @@ use crate::request::Request;
 use crate::spin::Expectation;
 
 /// How long the drop of a queue waits for what is under way.
-const DROP_PATIENCE: Duration = Duration::from_secs(5);
+const DROP_PATIENCE: Duration =
+    if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
 
 const CHECKSUM_FLAGS: u8 = FLAG_CHECKSUM | FLAG_VERIFY;
 

@@ -1,1 +1,8 @@
-//! Tests of the client against a fake sidecar.
+//! The client against a fake sidecar in this process.
+
+mod calls;
+mod ends;
+mod joins;
+mod refusals;
+mod rig;
+mod waits;

@@ -1,0 +1,99 @@
+//! Control calls: answers find their askers, silence ends at the timeout.
+
+use std::time::Duration;
+
+use kvrail_protocol::{
+    Answer, Ask, Channel, ChannelError, ClientMessage, PacketBuffer, SidecarMessage,
+};
+use kvrail_ring::Status;
+
+use super::rig::{LONG, geometry, welcome};
+use crate::client::Client;
+use crate::error::ClientError;
+
+fn connected(timeout: Duration) -> (Client, Channel) {
+    let (ours, theirs) = Channel::pair().unwrap();
+    (Client::assemble(ours, &welcome(geometry(1, 4096), 1, 0), timeout).unwrap(), theirs)
+}
+
+fn hear(socket: &Channel) -> ClientMessage {
+    loop {
+        match socket.receive(&mut PacketBuffer::default(), 1) {
+            Ok(packet) => return packet.message,
+            Err(ChannelError::WouldBlock) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn say(socket: &Channel, seq: u64, answer: Answer) {
+    socket.send(&SidecarMessage::Reply { seq, answer }, &[]).unwrap();
+}
+
+#[test]
+fn answers_find_their_askers_in_any_order() {
+    let (client, socket) = connected(LONG);
+    std::thread::scope(|scope| {
+        let askers: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| client.open_queue(2).unwrap_err())).collect();
+        let mut asks: Vec<_> = (0..8).map(|_| hear(&socket)).collect();
+        asks.reverse();
+        for ask in asks {
+            let message = format!("number {}", ask.seq);
+            say(&socket, ask.seq, Answer::Error { status: Status::Quota, message });
+        }
+        let mut told: Vec<String> =
+            askers.into_iter().map(|asker| asker.join().unwrap().to_string()).collect();
+        told.sort_unstable();
+        told.dedup();
+        assert_eq!(told.len(), 8, "each its own: {told:?}");
+    });
+}
+
+#[test]
+fn silence_ends_at_the_timeout_and_a_late_answer_confuses_nobody() {
+    let (client, socket) = connected(Duration::from_millis(20));
+    let error = client.status().unwrap_err();
+    assert!(matches!(error, ClientError::Timeout { .. }), "{error}");
+    let late = hear(&socket).seq;
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| client.open_queue(2).unwrap_err());
+        let next = hear(&socket);
+        assert!(matches!(next.ask, Ask::OpenQueue { depth: 2 }));
+        let error =
+            |message: &str| Answer::Error { status: Status::Quota, message: message.into() };
+        say(&socket, late, error("late"));
+        say(&socket, next.seq, error("in time"));
+        assert!(asker.join().unwrap().to_string().contains("in time"));
+    });
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_an_error() {
+    let (client, socket) = connected(LONG);
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| client.status().unwrap_err());
+        let seq = hear(&socket).seq;
+        say(&socket, seq, Answer::Detached { region: 1 });
+        assert!(matches!(asker.join().unwrap(), ClientError::Protocol { .. }));
+    });
+    socket.send(&"nonsense", &[]).unwrap();
+    assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
+}
+
+#[test]
+fn the_last_handle_says_bye() {
+    let (client, socket) = connected(LONG);
+    let clone = client.clone();
+    drop(client);
+    let quiet = socket.receive::<ClientMessage>(&mut PacketBuffer::default(), 1);
+    assert!(matches!(quiet, Err(ChannelError::WouldBlock)));
+    drop(clone);
+    assert!(matches!(hear(&socket).ask, Ask::Bye));
+}
+
+#[test]
+fn nobody_home_is_told_with_the_remedy() {
+    let error = Client::attach("/nonexistent/kvrail.sock").unwrap_err();
+    assert!(error.to_string().contains("kvrail serve"), "{error}");
+}

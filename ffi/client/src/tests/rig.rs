@@ -1,0 +1,176 @@
+//! A client, and the other half of its lanes in the hands of the test.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvrail_memory::{HeapBlock, LeasePool, Pinned};
+use kvrail_protocol::{
+    Channel, GeometryInfo, LimitsInfo, PollerInfo, SpinHints, Version, VolumeInfo, Welcome,
+};
+use kvrail_ring::{
+    Bell, Completion, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
+};
+
+use crate::arena::{Arena, ArenaFacts, Lease};
+use crate::client::Client;
+use crate::plan::Plan;
+use crate::queue::{Parts, Queue};
+use crate::volume::Volume;
+
+pub(super) const LONG: Duration = Duration::from_secs(10);
+pub(super) const ARENA_BYTES: usize = 4 << 20;
+
+pub(super) struct Rig {
+    pub(super) client: Client,
+    pub(super) queue: Queue,
+    pub(super) arena: Arena,
+    pub(super) volume: Volume,
+    pub(super) sidecar: FakeSidecar,
+}
+
+/// The sidecar's half.
+pub(super) struct FakeSidecar {
+    pub(super) lanes: Vec<ServerLane>,
+    /// None once it was closed.
+    pub(super) bell: Option<Bell>,
+    pub(super) socket: Option<Channel>,
+    pub(super) doorbells: Vec<OwnedFd>,
+    pub(super) segment: Arc<HeapBlock>,
+    pub(super) arena: Arc<HeapBlock>,
+}
+
+pub(super) fn geometry(members: u16, stripe_bytes: u64) -> Geometry {
+    Geometry {
+        members,
+        stripe_bytes,
+        member_bytes: stripe_bytes * 16,
+        data_offset: 1 << 20,
+        logical_block: 512,
+        memory_alignment: 4,
+    }
+}
+
+pub(super) fn welcome(geometry: Geometry, pollers: u16, spin_ns: u64) -> Welcome {
+    Welcome {
+        protocol: Version::CURRENT,
+        sidecar: "fake".into(),
+        epoch: 1,
+        session: 1,
+        pollers: vec![PollerInfo { cpu: None }; usize::from(pollers)],
+        spin: SpinHints { spin_ns, cores: 2, spinning_pollers: 0 },
+        volumes: vec![VolumeInfo {
+            id: 0,
+            name: "kv".into(),
+            uuid: uuid::Uuid::nil(),
+            geometry: GeometryInfo::from(geometry),
+            pollers: (0..geometry.members).map(|member| member % pollers).collect(),
+            members: vec![],
+        }],
+        limits: LimitsInfo { arenas: 1, arena_bytes: 1, queues: 1, queue_depth: 1 },
+    }
+}
+
+impl Rig {
+    pub(super) fn new(members: u16, stripe_bytes: u64, pollers: u16, depth: u32) -> Self {
+        Self::spinning(geometry(members, stripe_bytes), pollers, depth, 0)
+    }
+
+    pub(super) fn spinning(geometry: Geometry, pollers: u16, depth: u32, spin_ns: u64) -> Self {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let client = Client::assemble(ours, &welcome(geometry, pollers, spin_ns), LONG).unwrap();
+        let volume = client.volume("kv").unwrap();
+        let memory = Arc::new(HeapBlock::new(ARENA_BYTES));
+        let pool = LeasePool::new(Arc::clone(&memory) as Arc<dyn Pinned>, 4096);
+        let facts = ArenaFacts { region: RegionId(9), page_bytes: 4096, note: None };
+        let arena = Arena::new(client.clone(), pool, facts);
+        let lanes = u32::from(pollers);
+        let bytes = Segment::bytes_needed(lanes, depth).unwrap();
+        let block = Arc::new(HeapBlock::new(bytes));
+        let shared = || Arc::clone(&block) as Arc<dyn Pinned>;
+        let server = Segment::format(shared(), lanes, depth).unwrap().into_server();
+        let (bell, hear) = Bell::pipe().unwrap();
+        let doorbells: Vec<Bell> = (0..pollers).map(|_| Bell::eventfd().unwrap()).collect();
+        let duplicate = |bell: &Bell| bell.as_fd().try_clone_to_owned().unwrap();
+        let parts = Parts {
+            number: 3,
+            segment: Segment::open(shared()).unwrap(),
+            hear,
+            doorbells: doorbells.iter().map(duplicate).collect(),
+            plans: client.volumes().iter().map(Plan::new).collect(),
+        };
+        let queue = Queue::assemble(client.clone(), parts).unwrap();
+        let sidecar = FakeSidecar {
+            lanes: server,
+            bell: Some(bell),
+            socket: Some(theirs),
+            doorbells: doorbells.iter().map(duplicate).collect(),
+            segment: block,
+            arena: memory,
+        };
+        Self { client, queue, arena, volume, sidecar }
+    }
+
+    pub(super) fn lease(&self, bytes: usize) -> Lease {
+        self.arena.lease(bytes).unwrap()
+    }
+}
+
+impl FakeSidecar {
+    /// Takes every request there is, with its lane.
+    pub(super) fn take(&mut self) -> Vec<(usize, Slot)> {
+        let mut taken = Vec::new();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            for _ in 0..lane.ready().unwrap() {
+                taken.push((index, lane.take().unwrap()));
+            }
+            lane.release();
+        }
+        taken
+    }
+
+    /// Posts a completion; rings if the client sleeps.
+    pub(super) fn complete(&mut self, lane: usize, completion: Completion) {
+        self.lanes[lane].complete(completion);
+        self.publish(lane);
+    }
+
+    /// Posts a notice.
+    pub(super) fn notify(&mut self, lane: usize, notice: Completion) {
+        self.lanes[lane].notify(notice).unwrap();
+        self.publish(lane);
+    }
+
+    fn publish(&mut self, lane: usize) {
+        if self.lanes[lane].publish() == Ring::Now {
+            self.bell.as_ref().unwrap().ring();
+        }
+    }
+
+    /// Completes with this status, moving no bytes anywhere.
+    pub(super) fn answer(&mut self, (lane, slot): (usize, Slot), status: Status) {
+        let bytes = if status == Status::Ok { slot.length } else { 0 };
+        let completion = Completion {
+            user_data: slot.user_data,
+            status: status.number(),
+            bytes,
+            device_ns: slot.length / 512,
+            ..Completion::default()
+        };
+        self.complete(lane, completion);
+    }
+
+    /// Answers everything OK.
+    pub(super) fn answer_all(&mut self) -> usize {
+        let taken = self.take();
+        let count = taken.len();
+        taken.into_iter().for_each(|request| self.answer(request, Status::Ok));
+        count
+    }
+
+    /// What `kill -9` does: socket and bell are closed, the lanes stay as they are.
+    pub(super) fn die(&mut self) {
+        self.socket = None;
+        self.bell = None;
+    }
+}
