@@ -8,6 +8,7 @@ mod cli;
 mod command;
 mod config;
 mod context;
+mod embedded;
 mod failure;
 mod output;
 mod serve;

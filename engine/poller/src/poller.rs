@@ -1,6 +1,5 @@
 //! The poller: what one thread owns, and the order of its tick.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{Clock, Device, Events, Slots};
@@ -58,17 +57,22 @@ pub(crate) enum Service {
 /// Where an idle poller blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepsIn {
-    /// In its only device, which watches the epoll set: one system call hands over, sleeps and
-    /// collects.
-    Device,
-    /// In the epoll set, which watches the devices.
+    /// In this device, which watches the epoll set of everything else: one system call hands over,
+    /// sleeps and collects.
+    Device(usize),
+    /// In the epoll set.
     Epoll,
 }
 
 impl SleepsIn {
-    /// What a device's answer to `watch` means.
-    fn after(watch: Result<(), OwnedFd>) -> Self {
-        if watch.is_ok() { Self::Device } else { Self::Epoll }
+    /// The first device that offers it.
+    fn choose<D: Device>(devices: &mut [D], bed: &Bed) -> Result<Self, Errno> {
+        for (index, device) in devices.iter_mut().enumerate() {
+            if device.watch(bed.duplicate()?).is_ok() {
+                return Ok(Self::Device(index));
+            }
+        }
+        Ok(Self::Epoll)
     }
 }
 
@@ -118,10 +122,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let bed = Bed::new()?;
         bed.watch_bell(mailbox.poller_bell())?;
         let mut devices = devices;
-        let sleeps_in = match &mut devices[..] {
-            [only] => SleepsIn::after(only.watch(bed.duplicate()?)),
-            _ => SleepsIn::Epoll,
-        };
+        let sleeps_in = SleepsIn::choose(&mut devices, &bed)?;
         let units = devices.into_iter().zip(setup.budgets).map(|(d, b)| Unit::new(d, b)).collect();
         let now_ns = clock.now_ns();
         Ok(Self {

@@ -155,7 +155,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
     /// Returns at once while a device must be polled.
     pub fn sleep(&mut self, longest_ns: u64) {
-        if self.sleeps_in == SleepsIn::Epoll && !self.can_rest() {
+        if !self.can_rest() {
             return;
         }
         self.lanes.announce_sleep();
@@ -164,16 +164,20 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.stats.sleeps.add(1);
             let timeout_ns = self.timers.sleep_ns(self.now_ns, longest_ns);
             match self.sleeps_in {
-                SleepsIn::Device => self.units[0].device.block(timeout_ns),
+                SleepsIn::Device(index) => self.units[index].device.block(timeout_ns),
                 SleepsIn::Epoll => self.bed.sleep(timeout_ns),
             }
         }
         self.lanes.retract_sleep();
     }
 
-    /// Whether every device wakes us; puts descriptors seen for the first time into the set.
+    /// Whether every device wakes us; puts descriptors seen for the first time into the set. The
+    /// device we sleep in needs none.
     fn can_rest(&mut self) -> bool {
-        self.units.iter_mut().all(|unit| {
+        self.units.iter_mut().enumerate().all(|(index, unit)| {
+            if self.sleeps_in == SleepsIn::Device(index) {
+                return true;
+            }
             let fd = match unit.rest() {
                 Rest::Sound => return true,
                 Rest::None => return false,

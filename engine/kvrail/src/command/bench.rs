@@ -1,23 +1,54 @@
 //! `kvrail bench`.
 
+use std::io::stdout;
+
 use clap::Args;
+use kvrail_bench::sidecar::AttachHarness;
+use kvrail_bench::{BenchOptions, Harness, Verdict};
 
 use crate::context::Context;
+use crate::embedded::Embedded;
 use crate::failure::{Exit, Failure};
+use crate::output::Format;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail bench";
+  kvrail bench                                        the default cases, about a minute
+  kvrail bench --dir /mnt/nvme --html report.html
+  kvrail bench --op read --block 4KiB,64KiB --depth 1,32 --arms kvrail,raw,raw:sqpoll
+  kvrail bench --block 256KiB --depth 8 --open 80% --seconds 10
+  kvrail bench --replay trace.txt --format json
+  kvrail bench --attach /run/kvrail/kvrail.sock --volume kv0 --overwrite";
 
 /// Arguments of `kvrail bench`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct BenchArgs {}
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    options: BenchOptions,
+}
 
 /// Measures this machine.
 ///
 /// # Errors
-/// Always: it is not built into this binary yet.
-pub(crate) fn run(_: BenchArgs, _: &Context) -> Result<(), Failure> {
-    Err(Failure::new(Exit::Failed, "bench is not built into this binary yet"))
+/// `Failure` when something stands in the way; status 5 when data came back wrong.
+pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
+    let options = args.options;
+    let mut embedded = Embedded::new(context.verbosity);
+    let mut attached = AttachHarness;
+    let harness: &mut dyn Harness =
+        if options.attach.is_some() { &mut attached } else { &mut embedded };
+    let format = match context.format {
+        Format::Human => kvrail_bench::Format::Table,
+        Format::Json => kvrail_bench::Format::Json,
+    };
+    let outcome = kvrail_bench::command(&options, harness, format, &mut stdout().lock());
+    match outcome {
+        Ok(Verdict::Clean) => Ok(()),
+        Ok(Verdict::Failed) => Err(Failure::new(
+            Exit::WrongData,
+            "operations failed or data came back wrong; the report says which",
+        )),
+        Err(error) => Err(Failure::new(Exit::Failed, format!("{error:#}"))),
+    }
 }

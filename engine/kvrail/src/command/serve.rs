@@ -21,13 +21,20 @@ signal stops at once.";
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ServeArgs {}
+pub(crate) struct ServeArgs {
+    /// Stop (as by SIGTERM) when the process that started this one ends
+    #[arg(long)]
+    end_with_parent: bool,
+}
 
 /// Runs the sidecar until a signal ends it.
 ///
 /// # Errors
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
-pub(crate) fn run(_: ServeArgs, context: &Context) -> Result<(), Failure> {
+pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
+    if args.end_with_parent {
+        end_with_parent()?;
+    }
     let loaded = context.config()?;
     log_to_stderr(&loaded.config)?;
     let sidecar = Sidecar::start(&loaded.config)?;
@@ -46,6 +53,13 @@ pub(crate) fn run(_: ServeArgs, context: &Context) -> Result<(), Failure> {
     );
     Err(Failure::new(Exit::Failed, what)
         .with_remedy("a device does not answer: see the log; raise sidecar.drain_timeout"))
+}
+
+/// Has the kernel send SIGTERM when the parent ends.
+fn end_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).map_err(
+        |errno| Failure::new(Exit::Failed, format!("watching the parent process: {errno}")),
+    )
 }
 
 fn log_to_stderr(config: &Config) -> Result<(), Failure> {

@@ -242,6 +242,10 @@ impl Findings<'_> {
             self.add(key, "[...]", rule, "name the volume's devices or files");
         }
         for path in &volume.members {
+            if let Some(size) = volume.null_size(path) {
+                self.null_member(key, path, &size, count);
+                continue;
+            }
             if !path.is_absolute() {
                 let remedy = "write absolute paths; the sidecar runs in another directory";
                 self.add(key, path.display(), "it must be an absolute path", remedy);
@@ -251,6 +255,23 @@ impl Findings<'_> {
                 let rule = format!("volume {other} has this member already");
                 self.add(key, path.display(), rule, "name each device or file once");
             }
+        }
+    }
+}
+
+impl Findings<'_> {
+    /// A null member is the only one of its volume and has at least one stripe.
+    fn null_member(&mut self, key: &str, path: &Path, size: &Result<Size, String>, count: usize) {
+        let remedy = "write one member such as \"null:1TiB\"";
+        match size {
+            Err(why) => self.add(key, path.display(), why.clone(), remedy),
+            Ok(size) if size.bytes() < 1 << 20 || size.bytes() > 1 << 50 => {
+                self.add(key, path.display(), "it must have 1 MiB to 1024 TiB", remedy);
+            }
+            Ok(_) if count > 1 => {
+                self.add(key, path.display(), "a null member must be the only one", remedy);
+            }
+            Ok(_) => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The configuration as typed values. Each key's unit, range, default and reason stand in
 //! `config/default.toml`; a test holds the two against each other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kvrail_device::DirectIo;
 use kvrail_volume::VolumeName;
@@ -135,6 +135,14 @@ pub(crate) struct Volume {
     pub(crate) members: Vec<PathBuf>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
+}
+
+impl Volume {
+    /// The size of a null member (`null:1TiB`): a device for benchmarks that moves no bytes.
+    /// `None` for a path.
+    pub(crate) fn null_size(&self, member: &Path) -> Option<Result<Size, String>> {
+        Some(member.to_str()?.strip_prefix("null:")?.parse())
+    }
 }
 
 /// What differs from `[device]` for the members of one volume.

@@ -1,7 +1,5 @@
 //! The configured volumes: claimed and verified, or null for benchmarks.
 
-use std::path::PathBuf;
-
 use kvrail_poller::Route;
 use kvrail_protocol::VolumeInfo;
 use kvrail_ring::{DeviceIndex, Geometry};
@@ -11,9 +9,6 @@ use uuid::Uuid;
 use super::plan::Plan;
 use crate::config::{Config, Size};
 use crate::failure::{Exit, Failure};
-
-/// How a null member is written: `null:` and a size.
-const NULL_PREFIX: &str = "null:";
 
 /// A member as configured.
 #[derive(Debug)]
@@ -47,21 +42,15 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
 }
 
 fn open(config: &Config, volume: &crate::config::Volume) -> Result<Served, Failure> {
-    if let Some(bytes) = null_bytes(&volume.members) {
-        return Ok(null(volume.name.to_string(), bytes));
+    let null_size = volume.members.first().and_then(|member| volume.null_size(member));
+    if let Some(Ok(size)) = null_size {
+        return Ok(null(volume.name.to_string(), size.bytes()));
     }
     let direct = config.device_of(volume).direct;
     let Volume { name, uuid, geometry, members } =
         kvrail_volume::open(&volume.members, Some(&volume.name), direct)?;
     let members = members.into_iter().map(Source::Claimed).collect();
     Ok(Served { name: name.to_string(), uuid, geometry, members })
-}
-
-/// The size of a volume of one null member.
-pub(crate) fn null_bytes(members: &[PathBuf]) -> Option<u64> {
-    let [only] = members else { return None };
-    let size: Size = only.to_str()?.strip_prefix(NULL_PREFIX)?.parse().ok()?;
-    Some(size.bytes())
 }
 
 /// A null volume, in stripes of 1 MiB.
@@ -110,7 +99,7 @@ impl Source {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Claimed(member) => member.path().display().to_string(),
-            Self::Null { bytes } => format!("{NULL_PREFIX}{}", Size::new(*bytes)),
+            Self::Null { bytes } => format!("null:{}", Size::new(*bytes)),
         }
     }
 }

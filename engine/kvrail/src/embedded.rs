@@ -1,0 +1,220 @@
+//! A sidecar with a volume of its own, for the length of a benchmark.
+//!
+//! Everything lies in one temporary directory: the volume's file, the configuration, the socket
+//! and the sidecar's log. It is removed at the end, also when a signal ends the benchmark.
+
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvrail_bench::sidecar::{Serving, attach};
+use kvrail_bench::{BenchOptions, Ground, Harness};
+use kvrail_client::Client;
+use kvrail_device::DirectIo;
+use kvrail_volume::{Fill, NewVolume, Overwrite, Progress, create};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tempfile::TempDir;
+
+use crate::context::Verbosity;
+
+/// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
+const DEFAULT_DIR: &str = "/var/tmp";
+
+/// How long the sidecar may take to be ready; its own promise is well below a second.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long it may take to end: its drain timeout and a little.
+const END_WITHIN: Duration = Duration::from_secs(35);
+
+/// What a signal must take away.
+#[derive(Debug, Default)]
+struct Debris {
+    dir: Option<PathBuf>,
+    child: Option<Pid>,
+}
+
+/// The harness of `kvrail bench`.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    verbosity: Verbosity,
+    debris: Arc<Mutex<Debris>>,
+    dir: Option<TempDir>,
+    child: Option<Child>,
+}
+
+impl Embedded {
+    pub(crate) fn new(verbosity: Verbosity) -> Self {
+        Self { verbosity, debris: Arc::default(), dir: None, child: None }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Debris)) {
+        change(&mut self.debris.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn make_volume(&self, path: &Path, bytes: u64) -> Result<()> {
+        let new = NewVolume {
+            name: "bench".parse().expect("a valid name"),
+            members: vec![path.to_owned()],
+            capacity_bytes: Some(bytes),
+            stripe_bytes: 4 << 20,
+            fill: Fill::Files,
+            overwrite: Overwrite::Nothing,
+            direct: DirectIo::Required,
+        };
+        let bar = self.bar();
+        let made = create(&new, &mut |progress: Progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+            ControlFlow::Continue(())
+        });
+        bar.finish_and_clear();
+        drop(made.map_err(|error| {
+            let remedy = error.reason.remedy();
+            anyhow::anyhow!("{}: {}; {remedy}", error.subject, error.reason)
+        })?);
+        Ok(())
+    }
+
+    fn bar(&self) -> ProgressBar {
+        let target = match self.verbosity {
+            Verbosity::Normal => ProgressDrawTarget::stderr(),
+            Verbosity::Quiet => ProgressDrawTarget::hidden(),
+        };
+        let template = "writing the volume {bar:40} {binary_bytes}/{binary_total_bytes}";
+        let style = ProgressStyle::with_template(template);
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        ProgressBar::with_draw_target(None, target).with_style(style)
+    }
+
+    fn start(&mut self, dir: &Path, mode: &str) -> Result<PathBuf> {
+        let (socket, config, log) =
+            (dir.join("kvrail.sock"), dir.join("kvrail.toml"), dir.join("kvrail.log"));
+        let text = format!(
+            "[sidecar]\nsocket = {socket:?}\n[device]\nmode = {mode:?}\n\
+             [[volume]]\nname = \"bench\"\nmembers = [{:?}]\n\
+             [[volume]]\nname = \"null\"\nmembers = [\"null:1TiB\"]\n",
+            dir.join("volume.img")
+        );
+        fs::write(&config, text).with_context(|| format!("{}", config.display()))?;
+        let output = File::create(&log).with_context(|| format!("{}", log.display()))?;
+        let program = std::env::current_exe().context("the path of this program")?;
+        let mut command = Command::new(program);
+        let own = std::env::vars_os()
+            .map(|(name, _)| name)
+            .filter(|name| name.to_string_lossy().starts_with("KVRAIL_"));
+        own.for_each(|name| drop(command.env_remove(name)));
+        command.args(["serve", "--end-with-parent", "--config"]).arg(&config);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
+        let child = command.spawn().context("starting the sidecar")?;
+        let pid = Pid::from_child(&child);
+        self.note(|debris| debris.child = Some(pid));
+        self.child = Some(child);
+        self.wait_until_ready(&socket, &log)?;
+        Ok(socket)
+    }
+
+    fn wait_until_ready(&mut self, socket: &Path, log: &Path) -> Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        let child = self.child.as_mut().context("no sidecar was started")?;
+        loop {
+            if let Some(status) = child.try_wait().context("waiting for the sidecar")? {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                bail!("the sidecar did not start ({status}):\n{}", said.trim_end());
+            }
+            if Client::attach(socket).is_ok() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the sidecar was not ready within {READY_WITHIN:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        self.note(|debris| debris.child = None);
+        let asked = kill_process(Pid::from_child(&child), Signal::TERM);
+        asked.context("asking the sidecar to stop")?;
+        let deadline = Instant::now() + END_WITHIN;
+        loop {
+            if let Some(status) = child.try_wait().context("waiting for the sidecar")? {
+                ensure!(status.success(), "the sidecar ended with {status}: {}", self.log_tail());
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let _killed = child.kill();
+                bail!("the sidecar did not stop within {END_WITHIN:?}: {}", self.log_tail());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.dir.as_ref().map(|dir| dir.path().join("kvrail.log"));
+        let text = log.and_then(|log| fs::read_to_string(log).ok()).unwrap_or_default();
+        let from = text.len().saturating_sub(2000);
+        text.get(from..).unwrap_or(&text).to_owned()
+    }
+}
+
+impl Harness for Embedded {
+    fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
+        clean_up_on_signals(Arc::clone(&self.debris))?;
+        let parent = options.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
+        let dir = TempDir::with_prefix_in("kvrail-bench-", &parent).with_context(|| {
+            format!("{}: no directory can be made; name another with --dir", parent.display())
+        })?;
+        let path = dir.path().to_owned();
+        self.note(|debris| debris.dir = Some(path.clone()));
+        self.dir = Some(dir);
+        self.make_volume(&path.join("volume.img"), volume_bytes)?;
+        let socket = self.start(&path, &options.mode)?;
+        let null_volume = Some("null".to_owned());
+        attach(&Serving { socket, volume: "bench".into(), null_volume }, options)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.stop()?;
+        self.note(|debris| debris.dir = None);
+        match self.dir.take() {
+            Some(dir) => dir.close().context("removing the benchmark's files"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Whatever went wrong was said already; nothing may stay behind.
+            let _killed = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}
+
+/// A signal ends the benchmark at once, and leaves nothing behind.
+fn clean_up_on_signals(debris: Arc<Mutex<Debris>>) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
+    let life = move || {
+        if signals.forever().next().is_some() {
+            let debris = debris.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(child) = debris.child {
+                let _killed = kill_process(child, Signal::KILL);
+            }
+            if let Some(dir) = &debris.dir {
+                let _removed = fs::remove_dir_all(dir);
+            }
+            std::process::exit(130);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(life).context("starting a thread")?;
+    Ok(())
+}
