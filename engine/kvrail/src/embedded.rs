@@ -16,8 +16,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness};
 use kvrail_client::Client;
-use kvrail_device::DirectIo;
-use kvrail_volume::{Fill, NewVolume, Overwrite, Progress, create};
+use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, create};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -107,10 +106,11 @@ impl Embedded {
         let output = File::create(&log).with_context(|| format!("{}", log.display()))?;
         let program = std::env::current_exe().context("the path of this program")?;
         let mut command = Command::new(program);
-        let own = std::env::vars_os()
-            .map(|(name, _)| name)
-            .filter(|name| name.to_string_lossy().starts_with("KVRAIL_"));
-        own.for_each(|name| drop(command.env_remove(name)));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("KVRAIL_") {
+                command.env_remove(name);
+            }
+        }
         command.args(["serve", "--end-with-parent", "--config"]).arg(&config);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().context("starting the sidecar")?;

@@ -32,7 +32,6 @@ pub(crate) enum Exit {
     /// The sidecar cannot be reached.
     Unreachable,
     /// Verification found wrong bytes.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the commands that verify"))]
     WrongData,
     /// A signal ended it.
     Interrupted,

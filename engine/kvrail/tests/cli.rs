@@ -288,7 +288,7 @@ fn members_come_from_the_configuration() {
 }
 
 #[test]
-fn an_interrupted_creation_removes_its_file() {
+fn a_creation_in_progress_is_exclusive_and_interrupted_leaves_nothing() {
     let directory = directory();
     let member = directory.path().join("m");
     let mut child = Process::new(env!("CARGO_BIN_EXE_kvrail"))
@@ -309,6 +309,13 @@ fn an_interrupted_creation_removes_its_file() {
         assert!(Instant::now() < patience, "no file was made");
         std::thread::sleep(Duration::from_millis(1));
     }
+    // Meanwhile it is nobody else's, and who has it is said.
+    let second = kvrail()
+        .args(["volume", "create", "kv1", "--size", "1MiB", "--direct", "optional"])
+        .arg(&member)
+        .assert()
+        .code(3);
+    second.stderr(contains(format!("process {} (kvrail) has it", child.id())));
     let pid = i32::try_from(child.id()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();

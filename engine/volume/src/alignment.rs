@@ -20,30 +20,30 @@ const FILE_BLOCK_FALLBACK: u32 = 4096;
 pub struct Alignment {
     /// Unit of offsets and lengths.
     pub logical_block: u32,
-    /// Unit of buffer addresses; 1 through the page cache.
+    /// Unit of buffer addresses, `logical_block` at least.
     pub memory: u32,
 }
 
 impl Alignment {
     /// Asks the kernel: statx(STATX_DIOALIGN, Linux 6.1), else BLKSSZGET, else the disk under the
-    /// file system, else 4096.
+    /// file system, else 4096. Buffers are never aligned to less than a block: a transfer that is
+    /// cut at a block border must stay aligned.
     pub(crate) fn probe(kernel: &Kernel, fd: impl AsFd, kind: MemberKind, io: IoPath) -> Self {
         if io == IoPath::Buffered {
-            return Self { logical_block: LOGICAL_BLOCK_MIN, memory: 1 };
+            return Self { logical_block: LOGICAL_BLOCK_MIN, memory: LOGICAL_BLOCK_MIN };
         }
-        let told = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
-        let told = told.filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
-        // Zero means that O_DIRECT is not supported; the open said it is, so the answer is void.
-        let told = told.filter(|stat| stat.stx_dio_offset_align != 0);
-        let found = told.map(|stat| Self {
-            logical_block: stat.stx_dio_offset_align,
-            memory: stat.stx_dio_mem_align,
-        });
-        let found = found.unwrap_or_else(|| {
+        let told = told(&fd).filter(|told| told.logical_block != 0);
+        let found = told.unwrap_or_else(|| {
             let block = Self::fallback(kernel, &fd, kind);
             Self { logical_block: block, memory: block }
         });
-        Self { logical_block: found.logical_block.max(LOGICAL_BLOCK_MIN), ..found }
+        let logical_block = found.logical_block.max(LOGICAL_BLOCK_MIN);
+        Self { logical_block, memory: found.memory.max(logical_block) }
+    }
+
+    /// False only where the kernel says that O_DIRECT on this file goes through the page cache.
+    pub(crate) fn is_direct_possible(fd: impl AsFd) -> bool {
+        told(fd).is_none_or(|told| told.logical_block != 0)
     }
 
     fn fallback(kernel: &Kernel, fd: impl AsFd, kind: MemberKind) -> u32 {
@@ -66,6 +66,16 @@ impl Alignment {
     }
 }
 
+/// What statx says, as it says it; None where it does not know.
+fn told(fd: impl AsFd) -> Option<Alignment> {
+    let stat = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let knows = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    knows.then_some(Alignment {
+        logical_block: stat.stx_dio_offset_align,
+        memory: stat.stx_dio_mem_align,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::Alignment;
@@ -78,9 +88,9 @@ mod tests {
         let kernel = Kernel::default();
         let direct = Alignment::probe(&kernel, &file, MemberKind::File, IoPath::Direct);
         assert!(direct.logical_block.is_power_of_two() && direct.logical_block >= 512);
-        assert!(direct.memory.is_power_of_two() && direct.memory <= 4096);
+        assert!(direct.memory.is_power_of_two() && direct.memory >= direct.logical_block);
         let buffered = Alignment::probe(&kernel, &file, MemberKind::File, IoPath::Buffered);
-        assert_eq!(buffered, Alignment { logical_block: 512, memory: 1 });
+        assert_eq!(buffered, Alignment { logical_block: 512, memory: 512 });
         assert_eq!(direct.join(buffered), direct);
     }
 }

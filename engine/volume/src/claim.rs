@@ -8,9 +8,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use kvrail_device::DirectIo;
 use rustix::fs::{
-    FileType, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, open, seek, stat,
+    FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat, open,
+    seek, stat,
 };
 use rustix::io::Errno;
 use serde::Serialize;
@@ -30,6 +30,19 @@ pub enum MemberKind {
     Block,
     /// A regular file.
     File,
+}
+
+/// How O_DIRECT is to be treated. The same three words as the device room's, which this room does
+/// not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// Members without it are refused.
+    #[default]
+    Required,
+    /// Used where the file system has it; `Claim::io` says what was opened.
+    Optional,
+    /// Through the page cache.
+    Off,
 }
 
 /// How a claimed member moves its bytes.
@@ -194,15 +207,14 @@ fn open_exclusively(
 ) -> Result<(OwnedFd, IoPath), Reason> {
     let base = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
     let base = if kind == MemberKind::Block { base | OFlags::EXCL } else { base };
-    let opened = match direct {
-        DirectIo::Off => (open(path, base, Mode::empty()), IoPath::Buffered),
-        DirectIo::Required => (open(path, base | OFlags::DIRECT, Mode::empty()), IoPath::Direct),
-        DirectIo::Optional => match open(path, base | OFlags::DIRECT, Mode::empty()) {
-            Err(Errno::INVAL) => (open(path, base, Mode::empty()), IoPath::Buffered),
+    let buffered = || (open(path, base, Mode::empty()), IoPath::Buffered);
+    let (result, io) = match direct {
+        DirectIo::Off => buffered(),
+        _ => match open(path, base | OFlags::DIRECT, Mode::empty()) {
+            Err(Errno::INVAL) if direct == DirectIo::Optional => buffered(),
             other => (other, IoPath::Direct),
         },
     };
-    let (result, io) = opened;
     let fd = result.map_err(|errno| match errno {
         Errno::BUSY | Errno::TXTBSY => Reason::Busy { holders: Vec::new() },
         Errno::ROFS => Reason::ReadOnly,
@@ -215,7 +227,22 @@ fn open_exclusively(
             errno => Reason::Io { step: "locking it", errno },
         })?;
     }
+    let io = really_direct(&fd, io, direct)?;
     Ok((fd, io))
+}
+
+/// Some files open with O_DIRECT and are read through the page cache all the same (encrypted ones,
+/// ext4 with a data journal): statx says so with an alignment of 0.
+fn really_direct(fd: &OwnedFd, io: IoPath, direct: DirectIo) -> Result<IoPath, Reason> {
+    if io == IoPath::Buffered || Alignment::is_direct_possible(fd) {
+        return Ok(io);
+    }
+    if direct == DirectIo::Required {
+        return Err(Reason::NoDirect { errno: Errno::OPNOTSUPP });
+    }
+    let step = "turning O_DIRECT off";
+    let plain = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags & !OFlags::DIRECT));
+    plain.map(|()| IoPath::Buffered).map_err(|errno| Reason::Io { step, errno })
 }
 
 fn name_holders(kernel: &Kernel, reason: Reason, identity: Identity, path: &Path) -> Reason {

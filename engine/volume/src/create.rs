@@ -5,14 +5,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvrail_device::DirectIo;
 use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, fsync, ftruncate};
 use rustix::io::{Errno, retry_on_intr};
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
 use crate::bytes::{AlignedBytes, write_at};
-use crate::claim::{Claim, MemberKind};
+use crate::claim::{Claim, DirectIo, MemberKind};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::fill::{Job, Progress, Stopped, fill};

@@ -1,7 +1,6 @@
 //! What can go wrong with a volume, each with its remedy.
 
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -11,7 +10,7 @@ use crate::label::{LABEL_VERSION, MEMBERS_MAX};
 use crate::name::NAME_BYTES_MAX;
 use crate::signature::Signature;
 
-/// Which kind of failure it is; the command line makes an exit code of it.
+/// Which kind of failure it is; the command line makes an exit status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// What was asked for makes no sense.
@@ -39,73 +38,107 @@ impl VolumeError {
         Self { subject: subject.into(), reason }
     }
 
-    pub(crate) fn at(path: &std::path::Path, reason: Reason) -> Self {
+    pub(crate) fn at(path: &Path, reason: Reason) -> Self {
         Self::new(path.display().to_string(), reason)
     }
 }
 
 /// Why a volume or a member was refused.
-#[derive(Debug)]
-#[expect(missing_docs, reason = "the fields are the words of the message beside them")]
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the fields are the words of the message above them")]
 pub enum Reason {
     /// The path cannot be opened or examined.
+    #[error("cannot be opened ({errno})")]
     Open { errno: Errno },
     /// Neither a block device nor a regular file.
+    #[error("it is {what}")]
     NotStorage { what: &'static str },
     /// Somebody has it; nobody known when the list is empty.
+    #[error("it is in use{}", colon_list(holders))]
     Busy { holders: Vec<Holder> },
     /// A whole disk with partitions.
+    #[error("it has partitions{}", colon_list(partitions))]
     Partitioned { partitions: Vec<String> },
     /// Cannot be written.
+    #[error("it is read-only")]
     ReadOnly,
     /// O_DIRECT was required and the file system has none.
+    #[error("it cannot be opened with O_DIRECT ({errno})")]
     NoDirect { errno: Errno },
     /// The same device or file twice.
+    #[error("it is the same device or file as {}", other.display())]
     Duplicate { other: PathBuf },
     /// Reading, writing or making something failed.
+    #[error("{step} failed ({errno})")]
     Io { step: &'static str, errno: Errno },
     /// Something else lives there.
+    #[error("it holds {signature}")]
     Foreign { signature: Signature },
     /// Unknown bytes where a label would be.
+    #[error("it holds unknown data (first at byte {offset})")]
     Unknown { offset: u64 },
     /// A volume of ours lives there.
+    #[error("it belongs to the kvrail volume {volume}")]
     Labelled { volume: String },
     /// Nothing is there.
+    #[error("it has no kvrail label")]
     Blank,
     /// A label of ours that cannot be trusted.
+    #[error("its kvrail label is damaged: {damage}")]
     Damaged { damage: Damage },
     /// A label of a format this program does not read.
+    #[error("its kvrail label has format {found}")]
     OtherVersion { found: u32 },
     /// Member of another volume than the first member.
+    #[error("it belongs to volume {found}, the first member to {first}")]
     Mixed { first: String, found: String },
     /// A label that agrees in the volume and differs in something else.
+    #[error("its label and the first member's disagree in the {what}")]
     Disagree { what: &'static str },
     /// Two members carry the same index.
+    #[error("it says it is member {index}, and so does {}", other.display())]
     SameIndex { index: u16, other: PathBuf },
     /// Members are missing.
+    #[error("of its {count} members these are missing{}", colon_list(missing))]
     Incomplete { missing: Vec<u16>, count: u16 },
     /// Fewer bytes than when the volume was made.
+    #[error("it has {have_bytes} bytes, its label needs {need_bytes}: it shrank")]
     Shrunk { have_bytes: u64, need_bytes: u64 },
     /// The device's logical block does not divide the volume's.
+    #[error("it takes blocks of {device_bytes} bytes, the volume has {volume_bytes}-byte ones")]
     Block { volume_bytes: u32, device_bytes: u32 },
     /// The label names another volume than the caller expects.
+    #[error("its label says volume {found:?}, {expected:?} is expected")]
     OtherName { expected: String, found: String },
     /// Not a volume name.
+    #[error("this is not a volume name")]
     BadName,
     /// No member, or too many.
+    #[error("a volume of {count} members")]
     MemberCount { count: usize },
     /// Stripe zero, misaligned or too large.
+    #[error("a stripe of {stripe_bytes} bytes on {logical_block}-byte blocks")]
     BadStripe { stripe_bytes: u64, logical_block: u32 },
     /// A new file needs a size.
+    #[error("it is a new file without a size")]
     NoSize,
-    /// A volume of zero bytes, or larger than 64 bits can say.
+    /// A volume of zero bytes, or larger than file offsets can say.
+    #[error("a volume of {bytes} bytes")]
     BadSize { bytes: u64 },
     /// A device or file too small for its share.
+    #[error("it has {have_bytes} bytes, {need_bytes} are needed")]
     TooSmall { have_bytes: u64, need_bytes: u64 },
     /// The file system has less room than the new files need.
+    #[error("{need_bytes} bytes are needed there, {free_bytes} are free")]
     NoSpace { free_bytes: u64, need_bytes: u64 },
     /// The caller's progress function said stop.
+    #[error("interrupted")]
     Interrupted,
+}
+
+fn colon_list<T: ToString>(items: &[T]) -> String {
+    let words: Vec<String> = items.iter().map(ToString::to_string).collect();
+    if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
 }
 
 impl Reason {
@@ -124,33 +157,45 @@ impl Reason {
                 Class::Failed
             }
             Self::Interrupted => Class::Interrupted,
-            _ => Class::Refused,
+            Self::Busy { .. }
+            | Self::Partitioned { .. }
+            | Self::ReadOnly
+            | Self::Foreign { .. }
+            | Self::Unknown { .. }
+            | Self::Labelled { .. }
+            | Self::Blank
+            | Self::Damaged { .. }
+            | Self::OtherVersion { .. }
+            | Self::Mixed { .. }
+            | Self::Disagree { .. }
+            | Self::SameIndex { .. }
+            | Self::Incomplete { .. }
+            | Self::Shrunk { .. }
+            | Self::Block { .. }
+            | Self::OtherName { .. }
+            | Self::TooSmall { .. } => Class::Refused,
         }
     }
 
     /// What to do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
-        match self {
-            Self::Busy { holders } => busy_remedy(holders),
-            Self::Open { errno } => open_remedy(*errno).into(),
-            Self::Io { errno, .. } => io_remedy(*errno).into(),
-            Self::Incomplete { count, .. } => {
-                format!("name all {count} members; `kvrail volume list` shows what is on this host")
-            }
-            Self::MemberCount { .. } => format!("name 1 to {MEMBERS_MAX} members"),
-            Self::OtherVersion { .. } => {
-                format!("use a kvrail that reads it; this one reads format {LABEL_VERSION}")
-            }
+        let words = match self {
+            Self::Busy { holders } => return busy_remedy(holders),
+            Self::MemberCount { .. } => return format!("name 1 to {MEMBERS_MAX} members"),
             Self::BadName => {
-                format!("use 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -, a letter or digit first")
+                return format!(
+                    "use 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -, a letter or digit first"
+                );
             }
-            other => other.fixed_remedy().into(),
-        }
-    }
-
-    fn fixed_remedy(&self) -> &'static str {
-        match self {
+            Self::OtherVersion { .. } => {
+                return format!(
+                    "use a kvrail that reads it (this one reads format {LABEL_VERSION}), or zero \
+                     its first MiB if nobody needs it"
+                );
+            }
+            Self::Open { errno } => open_remedy(*errno),
+            Self::Io { errno, .. } => io_remedy(*errno),
             Self::NotStorage { .. } => "name a block device or a file",
             Self::Partitioned { .. } => {
                 "name one of its partitions, or remove the partition table (wipefs --all)"
@@ -160,6 +205,24 @@ impl Reason {
                 "use a file system with O_DIRECT (ext4, xfs) or set direct = \"optional\""
             }
             Self::Duplicate { .. } => "name each device or file once",
+            Self::BadStripe { .. } => {
+                "use a multiple of the logical block, 1 GiB at most; one KV block is a good stripe"
+            }
+            Self::NoSize => "say how large the volume is to be with --size",
+            Self::BadSize { .. } => "give a size of at least one stripe for each member",
+            Self::TooSmall { .. } => "name a larger one, or make the volume smaller",
+            Self::NoSpace { .. } => {
+                "free space there, make the volume smaller, or use another disk"
+            }
+            Self::Interrupted => "run it again; what it had made is removed",
+            other => other.content_remedy(),
+        };
+        words.into()
+    }
+
+    /// For what labels and other content are the reason of.
+    fn content_remedy(&self) -> &'static str {
+        match self {
             Self::Foreign { .. } | Self::Unknown { .. } => {
                 "name another one, or overwrite it with --force if nobody needs it"
             }
@@ -171,22 +234,15 @@ impl Reason {
             Self::Mixed { .. } | Self::SameIndex { .. } | Self::Disagree { .. } => {
                 "name the members of one volume only; `kvrail volume inspect` shows each label"
             }
+            Self::Incomplete { .. } => {
+                "name all of them; `kvrail volume list` shows what is on this host"
+            }
             Self::Shrunk { .. } => "grow it back, or wipe and create the volume again",
             Self::Block { .. } => {
                 "format the device with a block size that divides the volume's, or create the \
                  volume again"
             }
-            Self::OtherName { .. } => "correct the name or the members in the configuration",
-            Self::BadStripe { .. } => {
-                "use a multiple of the logical block, 1 GiB at most; one KV block is a good stripe"
-            }
-            Self::NoSize => "say how large the volume is to be with --size",
-            Self::BadSize { .. } => "give a size of at least one stripe for each member",
-            Self::TooSmall { .. } => "name a larger one, or make the volume smaller",
-            Self::NoSpace { .. } => {
-                "free space there, make the volume smaller, or use another disk"
-            }
-            Self::Interrupted => "run it again; what it had made is removed",
+            Self::OtherName { .. } => "correct the name or the members",
             _ => "see `kvrail volume --help`",
         }
     }
@@ -204,12 +260,12 @@ fn busy_remedy(holders: &[Holder]) -> String {
 
 fn open_remedy(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOENT => "check the path",
+        Errno::NOENT | Errno::NAMETOOLONG | Errno::LOOP | Errno::NOTDIR => "check the path",
         Errno::ACCESS | Errno::PERM => {
             "run as a user who may read and write it (group disk, or chown)"
         }
         Errno::NXIO | Errno::NODEV => "the device is gone; check that it is attached",
-        Errno::NAMETOOLONG | Errno::LOOP | Errno::NOTDIR => "check the path",
+        Errno::MFILE | Errno::NFILE => "raise the limit of open files (LimitNOFILE, ulimit -n)",
         _ => "check the path and dmesg",
     }
 }
@@ -220,94 +276,5 @@ fn io_remedy(errno: Errno) -> &'static str {
         Errno::FBIG => "the file system has no files that large; use more members",
         Errno::OPNOTSUPP => "use a file system that can preallocate (ext4, xfs)",
         _ => "check the device (dmesg, smartctl)",
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy { holders } if holders.is_empty() => f.write_str("it is in use"),
-            Self::Busy { holders } => write!(f, "it is in use: {}", list(holders)),
-            Self::Partitioned { partitions } => {
-                write!(f, "it has partitions ({})", partitions.join(", "))
-            }
-            Self::Incomplete { missing, count } => {
-                write!(f, "of its {count} members these are missing: {}", list(missing))
-            }
-            other => other.fmt_refusal(f),
-        }
-    }
-}
-
-fn list<T: ToString>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-impl Reason {
-    fn fmt_refusal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { errno } => write!(f, "cannot be opened ({errno})"),
-            Self::NotStorage { what } => write!(f, "it is {what}"),
-            Self::ReadOnly => f.write_str("it is read-only"),
-            Self::NoDirect { errno } => write!(f, "it cannot be opened with O_DIRECT ({errno})"),
-            Self::Duplicate { other } => {
-                write!(f, "it is the same device or file as {}", other.display())
-            }
-            Self::Io { step, errno } => write!(f, "{step} failed ({errno})"),
-            Self::Foreign { signature } => write!(f, "it holds {signature}"),
-            Self::Unknown { offset } => {
-                write!(f, "it holds unknown data (first at byte {offset})")
-            }
-            Self::Labelled { volume } => write!(f, "it belongs to the kvrail volume {volume}"),
-            Self::Blank => f.write_str("it has no kvrail label"),
-            Self::Damaged { damage } => write!(f, "its kvrail label is damaged: {damage}"),
-            Self::OtherVersion { found } => write!(f, "its kvrail label has format {found}"),
-            other => other.fmt_set(f),
-        }
-    }
-
-    fn fmt_set(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mixed { first, found } => {
-                write!(f, "it belongs to volume {found}, the first member to {first}")
-            }
-            Self::Disagree { what } => {
-                write!(f, "its label and the first member's disagree in the {what}")
-            }
-            Self::SameIndex { index, other } => {
-                write!(f, "it says it is member {index}, and so does {}", other.display())
-            }
-            Self::Shrunk { have_bytes, need_bytes } => {
-                write!(f, "it has {have_bytes} bytes, its label needs {need_bytes}: it shrank")
-            }
-            Self::Block { volume_bytes, device_bytes } => write!(
-                f,
-                "it takes blocks of {device_bytes} bytes, the volume has {volume_bytes}-byte ones"
-            ),
-            Self::OtherName { expected, found } => {
-                write!(f, "its label says volume {found:?}, {expected:?} is expected")
-            }
-            other => other.fmt_request(f),
-        }
-    }
-
-    fn fmt_request(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadName => f.write_str("this is not a volume name"),
-            Self::MemberCount { count } => write!(f, "a volume of {count} members"),
-            Self::BadStripe { stripe_bytes, logical_block } => {
-                write!(f, "a stripe of {stripe_bytes} bytes on {logical_block}-byte blocks")
-            }
-            Self::NoSize => f.write_str("it is a new file without a size"),
-            Self::BadSize { bytes } => write!(f, "a volume of {bytes} bytes"),
-            Self::TooSmall { have_bytes, need_bytes } => {
-                write!(f, "it has {have_bytes} bytes, {need_bytes} are needed")
-            }
-            Self::NoSpace { free_bytes, need_bytes } => {
-                write!(f, "{need_bytes} bytes are needed there, {free_bytes} are free")
-            }
-            Self::Interrupted => f.write_str("interrupted"),
-            other => unreachable!("{other:?} has its words in the functions above"),
-        }
     }
 }

@@ -25,7 +25,7 @@ mod staged;
 mod wipe;
 
 pub use alignment::Alignment;
-pub use claim::{Claim, IoPath, MemberKind};
+pub use claim::{Claim, DirectIo, IoPath, MemberKind};
 pub use content::{Content, Damage};
 pub use create::{Fill, NewVolume, Overwrite, create};
 pub use error::{Class, Reason, VolumeError};

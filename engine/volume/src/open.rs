@@ -3,12 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use kvrail_device::DirectIo;
 use kvrail_ring::Geometry;
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
-use crate::claim::Claim;
+use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::kernel::identity_of;

@@ -67,14 +67,14 @@ const IMSM: &str = "a member of an Intel RAID array";
 #[rustfmt::skip]
 const HEAD: &[Mark] = &[
     once("LUKS encryption", 0, b"LUKS\xba\xbe"),
-    every("LUKS encryption", (0x4000, 0x4000, 8), b"SKUL\xba\xbe"),
+    every("LUKS encryption", (0x4000, 0x4000, 64), b"SKUL\xba\xbe"),
     every("an LVM physical volume", (24, 512, 4), b"LVM2 001"),
     once("a Ceph BlueStore device", 0, b"bluestore block device"),
     once("an SPDK blobstore", 0, b"SPDKBLOB"),
     once("a VDO device", 0, b"dmvdo001"),
     once("a dm-integrity device", 0, b"integrt\0"),
     once("a dm-verity device", 0, b"verity\0\0"),
-    every("a Stratis pool member", (516, 4608, 2), b"!Stra0tis\x86\xff\x02^\x41rh"),
+    every("a Stratis pool member", (516, 4096, 2), b"!Stra0tis\x86\xff\x02^\x41rh"),
     once("a bcache device", 4096 + 24,
         b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     once("a bcachefs file system", 4096 + 24,

@@ -5,12 +5,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use kvrail_device::DirectIo;
 use rustix::fs::{fsync, ftruncate};
 use rustix::io::Errno;
 
 use crate::bytes::{AlignedBytes, write_at};
-use crate::claim::{Claim, MemberKind};
+use crate::claim::{Claim, DirectIo, MemberKind};
 use crate::error::{Reason, VolumeError};
 use crate::label::LABEL_LENGTH;
 

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use kvrail_device::DirectIo;
 use rustix::fs::fsync;
 
 use crate::bytes::{AlignedBytes, write_at};
-use crate::claim::Claim;
+use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::label::{LABEL_LENGTH, Label};

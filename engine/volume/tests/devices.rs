@@ -6,9 +6,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use common::{Loop, MIB, assert_says, directory, make, new_volume, refusal, run};
-use kvrail_device::DirectIo;
 use kvrail_volume::{
-    Claim, Class, Content, Fill, MemberKind, NewVolume, Overwrite, Volume, VolumeError,
+    Claim, Class, Content, DirectIo, Fill, MemberKind, NewVolume, Overwrite, Volume, VolumeError,
     block_devices, inspect, open, wipe,
 };
 
@@ -37,7 +36,7 @@ fn a_device_gets_its_label_only_and_opens_again() {
     assert_eq!(made.geometry.capacity(), DEVICE_BYTES - MIB);
     drop(made);
     let opened = reopen(&device).unwrap();
-    assert!(opened.geometry.memory_alignment >= 1);
+    assert!(opened.geometry.memory_alignment >= opened.geometry.logical_block);
     drop(opened);
     let mut kept = [0; 4];
     file.read_exact_at(&mut kept, 5 * MIB).unwrap();

@@ -8,10 +8,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use common::{MIB, assert_says, directory, go_on, make, new_volume, refusal, two_files};
-use kvrail_device::DirectIo;
 use kvrail_volume::{
-    Class, Content, Fill, IoPath, LABEL_BYTES, MemberKind, NewVolume, Overwrite, Reason, create,
-    inspect, open, wipe,
+    Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, MemberKind, NewVolume, Overwrite, Reason,
+    create, inspect, open, wipe,
 };
 
 fn open_any(members: &[PathBuf]) -> Result<kvrail_volume::Volume, kvrail_volume::VolumeError> {
@@ -186,7 +185,7 @@ fn the_expected_name_is_held_against_the_label() {
     let directory = directory();
     let members = two_files(directory.path());
     let outcome = open(&members, Some(&"other".parse().unwrap()), DirectIo::Optional);
-    assert_says(&refusal(outcome), &["\"kv0\"", "\"other\"", "configuration"]);
+    assert_says(&refusal(outcome), &["\"kv0\"", "\"other\"", "correct the name"]);
 }
 
 #[test]
@@ -404,7 +403,7 @@ fn buffered_volumes_are_possible_and_say_so() {
     let new = NewVolume { direct: DirectIo::Off, ..new_volume(&members) };
     let made = make(&new).unwrap();
     assert_eq!(made.members[0].claim.io(), IoPath::Buffered);
-    assert_eq!((made.geometry.logical_block, made.geometry.memory_alignment), (512, 1));
+    assert_eq!((made.geometry.logical_block, made.geometry.memory_alignment), (512, 512));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use kvrail_device::ModeName;
 use serde::de::value::{I64Deserializer, SeqAccessDeserializer, StrDeserializer, U64Deserializer};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
@@ -38,6 +39,10 @@ impl Described for u16 {
     const WORDS: &'static str = "a whole number from 0 to 65535";
 }
 
+impl Described for ModeName {
+    const WORDS: &'static str = "the name of a ring mode";
+}
+
 impl Described for Vec<u16> {
     const WORDS: &'static str = "a list of CPU numbers such as [2, 3]";
 }
@@ -65,7 +70,10 @@ struct AutoVisitor<T>(PhantomData<T>);
 
 impl<T: Described> AutoVisitor<T> {
     fn explain<E: Error>(error: E) -> E {
-        E::custom(format!("{error}; write \"auto\" or {}", T::WORDS))
+        let words = error.to_string();
+        let tells_all = words.contains("auto");
+        let advice = format!("; write \"auto\" or {}", T::WORDS);
+        E::custom(words + if tells_all { "" } else { &advice })
     }
 }
 

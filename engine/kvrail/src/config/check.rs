@@ -5,12 +5,12 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
-use kvrail_device::{BUFFERS_MAX, DirectIo};
+use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
+use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX, REGISTERED_BYTES_MAX};
 use kvrail_volume::MEMBERS_MAX;
 use tracing_subscriber::EnvFilter;
 
-use super::choices::RingMode;
 use super::error::Problem;
 use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
@@ -138,8 +138,8 @@ impl Findings<'_> {
     }
 
     fn limits(&mut self, limits: &Limits) {
-        self.range("limits.sessions", &limits.sessions, &(1..=4096));
-        let most = u32::from(BUFFERS_MAX);
+        self.range("limits.sessions", &limits.sessions, &(1..=bound(SESSIONS_MAX)));
+        let most = bound(REGIONS_MAX);
         self.range("limits.arenas_per_session", &limits.arenas_per_session, &(1..=most));
         let bytes = Size::new(4 << 10)..=Size::new(ARENA_BYTES_MAX);
         let (one, all) = (limits.arena_bytes_per_session, limits.arena_bytes_total);
@@ -151,14 +151,19 @@ impl Findings<'_> {
             let remedy = "set it lower, or limits.arena_bytes_total higher";
             self.add(key, one, rule, remedy);
         }
-        self.range("limits.queues_per_session", &limits.queues_per_session, &(1..=4096));
-        let depth = limits.queue_depth_max;
+        self.range(
+            "limits.queues_per_session",
+            &limits.queues_per_session,
+            &(1..=bound(LANES_MAX)),
+        );
+        let depth = limits.queue_depth;
         if !(LANE_DEPTH_MIN..=LANE_DEPTH_MAX).contains(&depth) || !depth.is_power_of_two() {
             let rule =
                 format!("it must be a power of two from {LANE_DEPTH_MIN} to {LANE_DEPTH_MAX}");
-            self.add("limits.queue_depth_max", depth, rule, "use 1024");
+            self.add("limits.queue_depth", depth, rule, "use 1024");
         }
-        self.range("limits.in_flight_per_session", &limits.in_flight_per_session, &(1..=1 << 20));
+        let patience = Period::from_ms(10)..=Period::from_s(60);
+        self.range("limits.handshake_timeout", &limits.handshake_timeout, &patience);
     }
 
     fn device(&mut self, prefix: &str, device: &Device, pollers: &Pollers) {
@@ -172,12 +177,15 @@ impl Findings<'_> {
             let rule = "the kernel counts it in whole milliseconds";
             self.add(&key("sq_idle"), device.sq_idle, rule, "round it to milliseconds");
         }
-        if device.mode.polls_device() && device.direct != DirectIo::Required {
+        if let Some(&mode) = device.mode.fixed()
+            && mode.polls_device()
+            && device.direct != DirectIo::Required
+        {
             let rule =
                 "polled completions exist with O_DIRECT only, and direct does not require it";
             let remedy =
                 "set direct = \"required\", or mode to \"interrupt\", \"sqpoll\" or \"auto\"";
-            self.add(&key("mode"), quoted(device.mode), rule, remedy);
+            self.add(&key("mode"), quoted(mode), rule, remedy);
         }
         self.sq_cpu(&key("sq_cpu"), device, pollers);
     }
@@ -185,8 +193,10 @@ impl Findings<'_> {
     fn sq_cpu(&mut self, key: &str, device: &Device, pollers: &Pollers) {
         let Some(&cpu) = device.sq_cpu.fixed() else { return };
         self.range(key, &cpu, &(0..=CPU_MAX));
-        if device.mode.is_without_kernel_thread() {
-            let rule = format!("mode {} has no kernel thread to place", quoted(device.mode));
+        if let Some(&mode) = device.mode.fixed()
+            && !mode.has_kernel_thread()
+        {
+            let rule = format!("mode {} has no kernel thread to place", quoted(mode));
             self.add(key, cpu, rule, "set it to \"auto\", or mode to \"sqpoll\"");
         }
         if pollers.cpus.fixed().is_some_and(|cpus| cpus.contains(&cpu)) {
@@ -276,7 +286,12 @@ impl Findings<'_> {
     }
 }
 
-fn quoted(mode: RingMode) -> String {
+/// A table size of the pollers as the bound of a key.
+fn bound(entries: usize) -> u32 {
+    u32::try_from(entries).unwrap_or(u32::MAX)
+}
+
+fn quoted(mode: ModeName) -> String {
     format!("\"{}\"", mode.name())
 }
 

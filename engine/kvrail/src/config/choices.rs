@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kvrail_device::{ModeChoice, ModeName};
 use kvrail_memory::PageSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -16,60 +15,6 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// How a device's ring is driven.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum RingMode {
-    /// Probed and tried on the device at start; what was chosen is printed with the reason.
-    #[default]
-    #[serde(rename = "auto")]
-    Auto,
-    /// The device interrupts.
-    #[serde(rename = "interrupt")]
-    Interrupt,
-    /// A kernel thread takes submissions.
-    #[serde(rename = "sqpoll")]
-    SqPoll,
-    /// Completions are polled from the device.
-    #[serde(rename = "iopoll")]
-    IoPoll,
-    /// Both.
-    #[serde(rename = "sqpoll+iopoll")]
-    SqPollIoPoll,
-}
-
-impl RingMode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Interrupt => "interrupt",
-            Self::SqPoll => "sqpoll",
-            Self::IoPoll => "iopoll",
-            Self::SqPollIoPoll => "sqpoll+iopoll",
-        }
-    }
-
-    /// The same, as the device room has it.
-    pub(crate) const fn choice(self) -> ModeChoice {
-        match self {
-            Self::Auto => ModeChoice::Auto,
-            Self::Interrupt => ModeChoice::Fixed(ModeName::Interrupt),
-            Self::SqPoll => ModeChoice::Fixed(ModeName::Sqpoll),
-            Self::IoPoll => ModeChoice::Fixed(ModeName::Iopoll),
-            Self::SqPollIoPoll => ModeChoice::Fixed(ModeName::SqpollIopoll),
-        }
-    }
-
-    /// Whether completions are polled, which only O_DIRECT files allow.
-    pub(crate) const fn polls_device(self) -> bool {
-        matches!(self, Self::IoPoll | Self::SqPollIoPoll)
-    }
-
-    /// Whether a kernel thread is certain not to exist.
-    pub(crate) const fn is_without_kernel_thread(self) -> bool {
-        matches!(self, Self::Interrupt | Self::IoPoll)
-    }
 }
 
 /// Pages of arenas.
@@ -149,7 +94,7 @@ impl Serialize for FileMode {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileMode, Pages, RingMode};
+    use super::{FileMode, Pages};
 
     #[test]
     fn every_file_mode_is_read_back() {
@@ -164,16 +109,6 @@ mod tests {
 
     #[test]
     fn names_are_what_the_configuration_says() {
-        let modes = [
-            RingMode::Auto,
-            RingMode::Interrupt,
-            RingMode::SqPoll,
-            RingMode::IoPoll,
-            RingMode::SqPollIoPoll,
-        ];
-        for mode in modes {
-            assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
-        }
         for pages in [Pages::Base, Pages::Huge2MiB, Pages::Huge1GiB] {
             assert_eq!(serde_json::to_value(pages).unwrap(), pages.size().unwrap().name());
         }

@@ -114,7 +114,9 @@ mod tests {
     use std::ffi::OsString;
 
     use super::{Layers, Loaded, load};
-    use crate::config::{Auto, ConfigError, Origin, Period, RingMode, Size};
+    use kvrail_device::ModeName;
+
+    use crate::config::{Auto, ConfigError, Origin, Period, Size};
 
     const FILE: &str = "[limits]\nsessions = 3\nqueues_per_session = 5\n\
                         [[volume]]\nname = \"KV-a\"\nmembers = [\"/a\"]\n\
@@ -136,24 +138,21 @@ mod tests {
     fn the_stronger_layer_wins_and_is_named() {
         let variables = [
             ("KVRAIL_LIMITS__SESSIONS", "7"),
-            ("KVRAIL_LIMITS__QUEUE_DEPTH_MAX", "64"),
+            ("KVRAIL_LIMITS__QUEUE_DEPTH", "64"),
             ("KVRAIL_CONFIG", "/else/where"),
             ("OTHER", "x"),
         ];
         let loaded = layered(&variables, &["limits.sessions=9"]).unwrap();
         let limits = &loaded.config.limits;
-        assert_eq!(
-            (limits.sessions, limits.queues_per_session, limits.queue_depth_max),
-            (9, 5, 64)
-        );
+        assert_eq!((limits.sessions, limits.queues_per_session, limits.queue_depth), (9, 5, 64));
         let origin = |key: &str| {
             let entries = loaded.entries();
             entries.into_iter().find(|(name, ..)| name == key).unwrap().2.to_string()
         };
         assert_eq!(origin("limits.sessions"), "--set limits.sessions=9");
         assert!(origin("limits.queues_per_session").ends_with("k.toml:3"));
-        let variable = origin("limits.queue_depth_max");
-        assert_eq!(variable, "environment KVRAIL_LIMITS__QUEUE_DEPTH_MAX");
+        let variable = origin("limits.queue_depth");
+        assert_eq!(variable, "environment KVRAIL_LIMITS__QUEUE_DEPTH");
         assert_eq!(origin("limits.arenas_per_session"), "default");
         assert!(origin("volume.1.name").ends_with("k.toml:8"));
     }
@@ -169,7 +168,7 @@ mod tests {
             "sidecar.socket_mode=0600",
         ];
         let config = layered(&[], &sets).unwrap().config;
-        assert_eq!(config.device.mode, RingMode::SqPoll);
+        assert_eq!(config.device.mode, Auto::Fixed(ModeName::Sqpoll));
         assert_eq!(config.device.in_flight_bytes, Size::new(1 << 20));
         assert_eq!(config.pollers.cpus, Auto::Fixed(vec![2, 3]));
         assert_eq!(config.pollers.count, Auto::Fixed(2));
@@ -185,7 +184,7 @@ mod tests {
         let [a, b] = &loaded.config.volume[..] else { panic!("two volumes") };
         assert_eq!(loaded.config.device_of(a).depth, 9);
         assert_eq!(loaded.config.device_of(b).depth, 256);
-        assert_eq!(loaded.config.device_of(b).mode, RingMode::Interrupt);
+        assert_eq!(loaded.config.device_of(b).mode, Auto::Fixed(ModeName::Interrupt));
         assert_eq!(b.name.as_str(), "123");
         let set = "volume=[{name = \"c\", members = [\"/c\"]}]";
         let loaded = layered(&[], &[set]).unwrap();

@@ -23,8 +23,6 @@ mod default_file;
 
 #[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
 pub(crate) use auto::Auto;
-#[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
-pub(crate) use choices::RingMode;
 #[expect(unused_imports, reason = "for serve, which maps the values")]
 pub(crate) use choices::{LogFormat, Pages};
 pub(crate) use error::ConfigError;

@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use kvrail_device::DirectIo;
+use kvrail_device::{DirectIo, ModeName};
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::choices::{FileMode, LogFormat, Pages, RingMode};
+use super::choices::{FileMode, LogFormat, Pages};
 use super::period::Period;
 use super::size::Size;
 
@@ -84,8 +84,8 @@ pub(crate) struct Limits {
     pub(crate) arena_bytes_per_session: Size,
     pub(crate) arena_bytes_total: Size,
     pub(crate) queues_per_session: u32,
-    pub(crate) queue_depth_max: u32,
-    pub(crate) in_flight_per_session: u32,
+    pub(crate) queue_depth: u32,
+    pub(crate) handshake_timeout: Period,
 }
 
 impl Default for Limits {
@@ -96,8 +96,8 @@ impl Default for Limits {
             arena_bytes_per_session: Size::new(64 << 30),
             arena_bytes_total: Size::new(256 << 30),
             queues_per_session: 64,
-            queue_depth_max: 1024,
-            in_flight_per_session: 8192,
+            queue_depth: 1024,
+            handshake_timeout: Period::from_s(5),
         }
     }
 }
@@ -106,7 +106,7 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Device {
-    pub(crate) mode: RingMode,
+    pub(crate) mode: Auto<ModeName>,
     pub(crate) direct: DirectIo,
     pub(crate) depth: u32,
     pub(crate) in_flight_bytes: Size,
@@ -117,7 +117,7 @@ pub(crate) struct Device {
 impl Default for Device {
     fn default() -> Self {
         Self {
-            mode: RingMode::Auto,
+            mode: Auto::Auto,
             direct: DirectIo::Required,
             depth: 256,
             in_flight_bytes: Size::new(64 << 20),
@@ -150,7 +150,7 @@ impl Volume {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct DeviceOverrides {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mode: Option<RingMode>,
+    pub(crate) mode: Option<Auto<ModeName>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) direct: Option<DirectIo>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,6 +161,17 @@ pub(crate) struct DeviceOverrides {
     pub(crate) sq_idle: Option<Period>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sq_cpu: Option<Auto<u16>>,
+}
+
+impl Device {
+    /// The same choice in the volume room's words.
+    pub(crate) fn claim_direct(&self) -> kvrail_volume::DirectIo {
+        match self.direct {
+            DirectIo::Required => kvrail_volume::DirectIo::Required,
+            DirectIo::Optional => kvrail_volume::DirectIo::Optional,
+            DirectIo::Off => kvrail_volume::DirectIo::Off,
+        }
+    }
 }
 
 impl DeviceOverrides {

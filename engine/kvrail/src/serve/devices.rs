@@ -4,7 +4,8 @@
 use std::os::fd::OwnedFd;
 
 use kvrail_device::{
-    DeviceError, DirectIo, KernelThread, Mechanism, NullDevice, NullOptions, UringOptions,
+    DeviceError, DirectIo, KernelThread, Mechanism, ModeChoice, NullDevice, NullOptions,
+    UringOptions,
 };
 
 use super::plan::{Plan, PlannedDevice};
@@ -50,7 +51,11 @@ impl Source {
             }
             Self::Uring { fd, path, settings, spare_cpu } => {
                 let options = options(path, fd, &settings, spare_cpu);
-                Mechanism::open(settings.mode.choice(), options)
+                let choice = match settings.mode.fixed() {
+                    None => ModeChoice::Auto,
+                    Some(&mode) => ModeChoice::Fixed(mode),
+                };
+                Mechanism::open(choice, options)
             }
         }
     }

@@ -125,8 +125,8 @@ fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
             arena_bytes_per_session: limits.arena_bytes_per_session.bytes(),
             arena_bytes_total: limits.arena_bytes_total.bytes(),
             queues_per_session: limits.queues_per_session as usize,
-            queue_depth: limits.queue_depth_max,
-            ..Limits::default()
+            queue_depth: limits.queue_depth,
+            handshake_timeout: limits.handshake_timeout.duration(),
         },
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
         drain_timeout: config.sidecar.drain_timeout.duration(),

@@ -46,7 +46,7 @@ fn open(config: &Config, volume: &crate::config::Volume) -> Result<Served, Failu
     if let Some(Ok(size)) = null_size {
         return Ok(null(volume.name.to_string(), size.bytes()));
     }
-    let direct = config.device_of(volume).direct;
+    let direct = config.device_of(volume).claim_direct();
     let Volume { name, uuid, geometry, members } =
         kvrail_volume::open(&volume.members, Some(&volume.name), direct)?;
     let members = members.into_iter().map(Source::Claimed).collect();

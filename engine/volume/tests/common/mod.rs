@@ -5,8 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvrail_device::DirectIo;
-use kvrail_volume::{Fill, NewVolume, Overwrite, Progress, Volume, VolumeError, create};
+use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeError, create};
 
 pub(crate) const MIB: u64 = 1 << 20;
 

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvrail_device::DirectIo;
-use kvrail_volume::{Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
+use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
