@@ -13,13 +13,14 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// Counts this process and those named.
+    /// Counts this process and those named, each once.
     ///
     /// # Errors
     /// Names the process that does not exist.
     pub fn new(others: &[i32]) -> Result<Self> {
         let mut clocks = vec![ClockId::CLOCK_PROCESS_CPUTIME_ID];
-        for pid in others {
+        let own = std::process::id();
+        for pid in others.iter().filter(|pid| u32::try_from(**pid) != Ok(own)) {
             let clock = clock_getcpuclockid(Pid::from_raw(*pid))
                 .with_context(|| format!("no CPU clock for process {pid}: is it still running?"))?;
             clocks.push(clock);

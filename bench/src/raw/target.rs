@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use kvrail_device::{DirectIo, ModeName};
+use kvrail_device::{DirectIo, ModeName, open_path};
 use kvrail_memory::Region;
 use kvrail_ring::Geometry;
-use rustix::fs::{Mode, OFlags};
 
 use super::mode;
 use super::ring::{Memory, RingPort};
@@ -42,11 +41,8 @@ impl RawTarget {
             geometry.members,
             members.len()
         );
-        let direct = if io == DirectIo::Off { OFlags::empty() } else { OFlags::DIRECT };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | direct;
         let open = |path: &PathBuf| {
-            rustix::fs::open(path, flags, Mode::empty())
-                .with_context(|| format!("{}: cannot be opened for the raw arm", path.display()))
+            open_path(&path.to_string_lossy(), io).context("opening a member for the raw arm")
         };
         let files = members.iter().map(open).collect::<Result<_>>()?;
         Ok(Self { files, geometry, mode })
