@@ -17,6 +17,12 @@ pub struct Version {
 impl Version {
     /// The version this crate speaks.
     pub const CURRENT: Self = Self { major: 1, minor: 0 };
+
+    /// What two sides of one major speak with each other.
+    #[must_use]
+    pub fn lower_minor(self, other: Self) -> Self {
+        Self { minor: self.minor.min(other.minor), ..self }
+    }
 }
 
 impl std::fmt::Display for Version {

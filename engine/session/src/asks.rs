@@ -216,10 +216,7 @@ impl Server {
         let pollers = self.pollers.handles().iter();
         let narrow = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Welcome {
-            protocol: Version {
-                minor: theirs.minor.min(Version::CURRENT.minor),
-                ..Version::CURRENT
-            },
+            protocol: Version::CURRENT.lower_minor(theirs),
             sidecar: self.config.identity.version.clone(),
             epoch: self.config.identity.epoch.0,
             session: id,

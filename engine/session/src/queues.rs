@@ -108,7 +108,8 @@ impl Server {
             return Err((
                 Status::Quota,
                 format!(
-                    "the sidecar's clients have {LANES_MAX} queues, the most it can serve; close some"
+                    "the sidecar's clients have {LANES_MAX} queues, the most it can serve; close \
+                     some"
                 ),
             ));
         }

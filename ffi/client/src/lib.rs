@@ -32,30 +32,6 @@
 //! # }
 //! ```
 //!
-//! Many requests at once, without a system call while the sidecar is awake:
-//!
-//! ```no_run
-//! # use kvrail_client::{Arena, ClientError, Queue, Request, Volume};
-//! # fn restore(
-//! #     queue: &mut Queue, arena: &Arena, volume: &Volume, blocks: &[u64],
-//! # ) -> Result<(), Box<dyn std::error::Error>> {
-//! let mut done = Vec::with_capacity(queue.capacity());
-//! for batch in blocks.chunks(queue.capacity()) {
-//!     for offset in batch {
-//!         queue.stage(Request::read(volume, *offset, arena.lease(256 << 10)?))?;
-//!     }
-//!     queue.publish(); // one store for each lane
-//!     while queue.outstanding() > 0 {
-//!         queue.poll(&mut done);
-//!         for block in done.drain(..) {
-//!             // block.status, block.lease
-//!         }
-//!     }
-//! }
-//! # Ok(())
-//! # }
-//! ```
-//!
 //! A process that forks must not use its client in the child: both would write the same lanes.
 //! Control calls notice it and fail with [`ClientError::Forked`]; queues do not look.
 #![forbid(unsafe_code)]
@@ -73,6 +49,7 @@ mod reap;
 mod refused;
 mod request;
 mod spin;
+mod submit;
 #[cfg(test)]
 mod tests;
 mod volume;

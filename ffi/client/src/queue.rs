@@ -1,28 +1,23 @@
-//! A queue: one thread's lanes to all pollers. Submission is here, completion in `reap`, waiting
-//! in `wait`.
+//! A queue: one thread's lanes to all pollers. Its life is here; submission is in `submit`,
+//! completion in `reap`, waiting in `wait`.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Answer, Ask, Hardware};
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
-use kvrail_ring::{Bell, ClientLane, ClientSleep, Opcode, Ring, Segment, Status};
+use kvrail_ring::{Bell, ClientLane, ClientSleep, Segment, Status};
 
 use crate::client::Client;
-use crate::done::{Done, Ticket};
+use crate::done::Done;
 use crate::error::ClientError;
-use crate::flights::{Flights, Origin};
-use crate::plan::{LanePiece, Plan};
-use crate::refused::{Reason, Refused};
-use crate::request::Request;
+use crate::flights::Flights;
+use crate::plan::Plan;
 use crate::spin::Expectation;
 
 /// How long the drop of a queue waits for what is under way.
 const DROP_PATIENCE: Duration =
     if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
-
-const CHECKSUM_FLAGS: u8 = FLAG_CHECKSUM | FLAG_VERIFY;
 
 /// What a queue is made of.
 #[derive(Debug)]
@@ -58,6 +53,30 @@ pub(crate) enum Life {
 /// thread. No method but `wait`, `wait_for`, `arm` and `close` makes a system call while the
 /// sidecar is awake, and none but those that fill a `Vec` allocates.
 ///
+/// Many requests at once, without a system call while the sidecar is awake:
+///
+/// ```no_run
+/// # use kvrail_client::{Arena, ClientError, Queue, Request, Volume};
+/// # fn restore(
+/// #     queue: &mut Queue, arena: &Arena, volume: &Volume, blocks: &[u64],
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut done = Vec::with_capacity(queue.capacity());
+/// for batch in blocks.chunks(queue.capacity()) {
+///     for offset in batch {
+///         queue.stage(Request::read(volume, *offset, arena.lease(256 << 10)?))?;
+///     }
+///     queue.publish(); // one store for each lane
+///     while queue.outstanding() > 0 {
+///         queue.poll(&mut done);
+///         for block in done.drain(..) {
+///             // block.status, block.lease
+///         }
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Dropping a queue waits up to five seconds for what is under way; the memory of requests that
 /// take longer stays out of reach until the client itself is gone.
 #[derive(Debug)]
@@ -66,14 +85,14 @@ pub struct Queue {
     number: u32,
     pub(crate) lanes: Vec<LaneEnd>,
     /// Lanes with staged requests, one bit each.
-    staged: u64,
+    pub(crate) staged: u64,
     pub(crate) sleep: ClientSleep,
     pub(crate) hear: OwnedFd,
     pub(crate) flights: Flights,
-    plans: Vec<Plan>,
+    pub(crate) plans: Vec<Plan>,
     /// Ended, and not yet handed to the program.
     pub(crate) ready: VecDeque<Done>,
-    last_ticket: u64,
+    pub(crate) last_ticket: u64,
     pub(crate) life: Life,
     /// What the sidecar did wrong, until the program was told.
     pub(crate) fault: Option<String>,
@@ -145,205 +164,6 @@ impl Queue {
         &self.client
     }
 
-    /// Submits a request: checks it, cuts it at stripe borders, publishes it. A system call is
-    /// made only to wake a sleeping poller.
-    ///
-    /// # Errors
-    /// `Refused` gives the request back with the reason; nothing happened.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
-        let ticket = self.stage(request)?;
-        self.publish();
-        Ok(ticket)
-    }
-
-    /// Submits requests until one is refused; pushes the tickets of those submitted. All of them
-    /// are published together, with one store for each lane.
-    ///
-    /// # Errors
-    /// The first refused request; those behind it are still in the iterator.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    pub fn submit_all(
-        &mut self,
-        requests: impl IntoIterator<Item = Request>,
-        tickets: &mut Vec<Ticket>,
-    ) -> Result<(), Refused> {
-        let mut outcome = Ok(());
-        for request in requests {
-            match self.stage(request) {
-                Ok(ticket) => tickets.push(ticket),
-                Err(refused) => {
-                    outcome = Err(refused);
-                    break;
-                }
-            }
-        }
-        self.publish();
-        outcome
-    }
-
-    /// Checks a request and writes it into its lanes; the sidecar sees it after `publish`.
-    ///
-    /// # Errors
-    /// As `submit`.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    #[inline]
-    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
-        let admitted = self.admit(&request).and_then(|piece| match piece {
-            Some(piece) => self.reserve(piece.lane, 1).map(|()| Some(piece)),
-            None => self.reserve_all(&request).map(|()| None),
-        });
-        match admitted {
-            Ok(Some(piece)) => Ok(self.launch(request, piece)),
-            Ok(None) => Ok(self.launch_pieces(request)),
-            Err(reason) => Err(Refused { request, reason }),
-        }
-    }
-
-    /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
-    #[inline]
-    pub fn publish(&mut self) {
-        while self.staged != 0 {
-            let end = &mut self.lanes[self.staged.trailing_zeros() as usize];
-            self.staged &= self.staged - 1;
-            if end.lane.publish() == Ring::Now {
-                end.doorbell.ring();
-            }
-        }
-    }
-
-    /// Checks a request; returns its piece if it is one.
-    #[inline]
-    fn admit(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
-        match self.life {
-            Life::Open => {}
-            Life::Gone => return Err(Reason::SidecarGone),
-            Life::Broken => return Err(Reason::Broken),
-        }
-        if request.client != self.client.tag() {
-            return Err(Reason::Foreign { what: "volume" });
-        }
-        if request.flags != 0 {
-            check_flags(request)?;
-        }
-        if request.opcode == Opcode::Nop {
-            return self.admit_nop(request);
-        }
-        let Some(plan) = self.plans.get(usize::from(request.volume)) else {
-            return Err(Reason::Foreign { what: "volume" });
-        };
-        match request.opcode {
-            Opcode::Read | Opcode::Write => {
-                plan.check_range(request)?;
-                plan.check_memory(request)?;
-            }
-            Opcode::Discard => plan.check_range(request)?,
-            Opcode::Flush | Opcode::Nop => {}
-        }
-        let piece = plan.single(request);
-        if piece.is_none() && request.flags & CHECKSUM_FLAGS != 0 {
-            return Err(Reason::ChecksumOverPieces);
-        }
-        Ok(piece)
-    }
-
-    fn admit_nop(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
-        let (poller, count) = (usize::from(request.lane), self.lanes.len());
-        if poller >= count {
-            return Err(Reason::NoPoller { poller, count });
-        }
-        Ok(Some(LanePiece { lane: request.lane, volume_offset: 0, length: 0 }))
-    }
-
-    /// Makes sure that `pieces` pieces fit into a lane.
-    #[inline]
-    fn reserve(&mut self, lane: u16, pieces: u32) -> Result<(), Reason> {
-        if self.flights.room() < pieces as usize {
-            return Err(self.full());
-        }
-        match self.lanes[usize::from(lane)].lane.free(pieces) {
-            Ok(free) if free >= pieces => Ok(()),
-            // The poller gives request slots back a moment after it took them.
-            Ok(_) => Err(self.full()),
-            Err(fault) => {
-                self.break_off(&format!("request lane {lane}: {fault}"));
-                Err(Reason::Broken)
-            }
-        }
-    }
-
-    /// Makes sure that all pieces of a request fit.
-    fn reserve_all(&mut self, request: &Request) -> Result<(), Reason> {
-        let capacity = self.capacity();
-        let plan = &self.plans[usize::from(request.volume)];
-        let mut wanted = [0_u32; kvrail_ring::limits::POLLERS_MAX as usize];
-        let mut total = 0;
-        for piece in plan.pieces(request) {
-            total += 1;
-            if total > capacity {
-                return Err(Reason::TooManyPieces { capacity });
-            }
-            wanted[usize::from(piece.lane)] += 1;
-        }
-        if total > self.flights.room() {
-            return Err(self.full());
-        }
-        for (lane, wanted) in (0_u16..).zip(wanted).filter(|(_, wanted)| *wanted > 0) {
-            self.reserve(lane, wanted)?;
-        }
-        Ok(())
-    }
-
-    fn full(&self) -> Reason {
-        Reason::Full { outstanding: self.outstanding(), capacity: self.capacity() }
-    }
-
-    /// Writes a request of one piece into its lane.
-    #[inline]
-    fn launch(&mut self, mut request: Request, piece: LanePiece) -> Ticket {
-        let slot = slot_of(&request, piece);
-        let origin = self.origin(&mut request);
-        let ticket = origin.ticket;
-        let user_data = self.flights.add(piece.lane, piece.length, origin);
-        self.put(piece.lane, kvrail_ring::Request { user_data, ..slot });
-        ticket
-    }
-
-    /// Writes all pieces of a request into their lanes.
-    fn launch_pieces(&mut self, mut request: Request) -> Ticket {
-        let plan = &self.plans[usize::from(request.volume)];
-        let pieces: Vec<(LanePiece, kvrail_ring::Request)> =
-            plan.pieces(&request).map(|piece| (piece, slot_of(&request, piece))).collect();
-        let origin = self.origin(&mut request);
-        let ticket = origin.ticket;
-        let count = u32::try_from(pieces.len()).expect("at most the depth of the queue");
-        let head = self.flights.add_head(count, origin);
-        for (piece, slot) in pieces {
-            let user_data = self.flights.add_piece(piece.lane, piece.length, head);
-            self.put(piece.lane, kvrail_ring::Request { user_data, ..slot });
-        }
-        ticket
-    }
-
-    #[inline]
-    fn origin(&mut self, request: &mut Request) -> Origin {
-        self.last_ticket += 1;
-        Origin {
-            ticket: Ticket(self.last_ticket),
-            tag: request.tag,
-            opcode: request.opcode,
-            lease: request.lease.take(),
-        }
-    }
-
-    #[inline]
-    fn put(&mut self, lane: u16, slot: kvrail_ring::Request) {
-        let end = &mut self.lanes[usize::from(lane)];
-        end.lane.stage(slot);
-        end.outstanding += 1;
-        self.staged |= 1 << lane;
-    }
-
     /// What the sidecar did wrong, if it did. `wait` reports it once; this always.
     #[must_use]
     pub fn is_broken(&self) -> bool {
@@ -392,43 +212,5 @@ impl Drop for Queue {
             let ask = Ask::CloseQueue { queue: self.number };
             self.client.shared().control.call_and_forget(ask);
         }
-    }
-}
-
-/// Flags that mean nothing for an operation are refused here, with the reason.
-fn check_flags(request: &Request) -> Result<(), Reason> {
-    let opcode = request.opcode;
-    let moves = matches!(opcode, Opcode::Read | Opcode::Write);
-    if request.flags & CHECKSUM_FLAGS != 0 && !moves {
-        return Err(Reason::Unfit { option: "a checksum", opcode });
-    }
-    if request.flags & FLAG_DURABLE != 0 && opcode != Opcode::Write {
-        return Err(Reason::Unfit { option: "durable", opcode });
-    }
-    Ok(())
-}
-
-/// A piece as it stands in a lane, its name aside.
-#[inline]
-fn slot_of(request: &Request, piece: LanePiece) -> kvrail_ring::Request {
-    let (region, region_offset) = match &request.lease {
-        Some(lease) => {
-            let inside = piece.volume_offset - request.offset;
-            (lease.region.0, lease.offset() as u64 + inside)
-        }
-        None => (0, 0),
-    };
-    kvrail_ring::Request {
-        opcode: request.opcode as u8,
-        flags: request.flags,
-        class: request.class as u8,
-        region,
-        volume: request.volume,
-        length: piece.length,
-        volume_offset: piece.volume_offset,
-        region_offset,
-        checksum: request.checksum,
-        deadline_ns: request.deadline_ns,
-        ..kvrail_ring::Request::default()
     }
 }

@@ -12,7 +12,8 @@ use crate::request::Request;
 pub enum Reason {
     /// As many pieces are under way as the queue holds. Poll, then try again.
     #[error(
-        "the queue is full: {outstanding} of {capacity} pieces are under way; poll it, or open a deeper one"
+        "the queue is full: {outstanding} of {capacity} pieces are under way; poll it, or open \
+         a deeper one"
     )]
     Full {
         /// Pieces under way.

@@ -44,7 +44,8 @@ proptest! {
             let at = slot.volume_offset - offset;
             prop_assert_eq!(slot.region_offset, lease_offset as u64 + at);
             let mut bytes = vec![0; slot.length as usize];
-            load(rig.sidecar.arena.as_ref(), usize::try_from(slot.region_offset).unwrap(), &mut bytes);
+            let place = usize::try_from(slot.region_offset).unwrap();
+            load(rig.sidecar.arena.as_ref(), place, &mut bytes);
             for (block, bytes) in (at / 512..).zip(bytes.chunks(512)) {
                 let expected = u8::try_from((from + block) % 251).unwrap();
                 prop_assert!(bytes.iter().all(|byte| *byte == expected));

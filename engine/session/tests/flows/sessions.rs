@@ -1,12 +1,9 @@
 //! Sessions end to end: the real server and the real client, with pollers that keep volumes in
 //! memory.
 
-mod common;
-
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{STRIPE, Sidecar, eventually};
+use crate::sidecar::{STRIPE, Sidecar, eventually};
 use kvrail_client::{Client, ClientError, Pages, Reason, Request, Status};
 use kvrail_session::StoppedHow;
 
@@ -45,7 +42,7 @@ fn attach_write_read_verify_detach() {
     let (region, leases) = (arena.region(), arena.leases());
     assert_eq!(leases, 0);
     arena.detach().unwrap();
-    assert_eq!(sidecar.switches.detached.load(Ordering::SeqCst), 2);
+    assert_eq!(sidecar.switches.detached.get(), 2);
     queue.close(LONG).unwrap();
     let report = client.status().unwrap();
     assert_eq!((report.regions.arenas, report.sessions[0].queues), (0, 0), "{region}");
@@ -71,7 +68,7 @@ fn detach_waits_until_nothing_can_touch_the_memory() {
     let sidecar = Sidecar::start();
     let client = Client::attach(sidecar.socket()).unwrap();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
-    sidecar.switches.hold_detach.store(true, Ordering::SeqCst);
+    sidecar.switches.hold_detach.on();
     std::thread::scope(|scope| {
         let detaching = scope.spawn(|| arena.detach());
         // The control socket is shared: other threads are served meanwhile.
@@ -80,7 +77,7 @@ fn detach_waits_until_nothing_can_touch_the_memory() {
             assert_eq!(report.regions.arenas, 1);
             assert!(!detaching.is_finished(), "acknowledged too early");
         }
-        sidecar.switches.hold_detach.store(false, Ordering::SeqCst);
+        sidecar.switches.hold_detach.off();
         detaching.join().unwrap().unwrap();
     });
     assert_eq!(client.status().unwrap().regions.arenas, 0);
@@ -90,13 +87,13 @@ fn detach_waits_until_nothing_can_touch_the_memory() {
 fn a_device_that_refuses_an_arena_undoes_it_everywhere() {
     let sidecar = Sidecar::start();
     let client = Client::attach(sidecar.socket()).unwrap();
-    sidecar.switches.refuse_attach.store(true, Ordering::SeqCst);
+    sidecar.switches.refuse_attach.on();
     let error = client.create_arena(1 << 20, Pages::Base).unwrap_err();
     assert!(error.to_string().contains("raise memlock"), "{error}");
     assert_eq!(client.status().unwrap().regions.arenas, 0);
     let switches = &sidecar.switches;
-    assert_eq!(switches.attached.load(Ordering::SeqCst), switches.detached.load(Ordering::SeqCst));
-    switches.refuse_attach.store(false, Ordering::SeqCst);
+    assert_eq!(switches.attached.get(), switches.detached.get());
+    switches.refuse_attach.off();
     client.create_arena(1 << 20, Pages::Base).unwrap();
 }
 
@@ -137,7 +134,7 @@ fn a_client_that_leaves_is_reclaimed_and_one_with_a_hung_device_is_quarantined()
     let client = Client::attach(sidecar.socket()).unwrap();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
     let queue = client.open_queue(8).unwrap();
-    sidecar.switches.hold_detach.store(true, Ordering::SeqCst);
+    sidecar.switches.hold_detach.on();
     drop((arena, queue, client));
     eventually("quarantined", || {
         let report = watcher.status().unwrap();
@@ -145,7 +142,7 @@ fn a_client_that_leaves_is_reclaimed_and_one_with_a_hung_device_is_quarantined()
     });
     let report = watcher.status().unwrap();
     assert!(report.sessions.iter().any(|one| one.state.starts_with("reclaiming: the client")));
-    sidecar.switches.hold_detach.store(false, Ordering::SeqCst);
+    sidecar.switches.hold_detach.off();
     eventually("reclaimed", || {
         let report = watcher.status().unwrap();
         report.regions.arenas == 0 && report.sessions.len() == 1
@@ -159,12 +156,12 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
     let volume = client.volume("kv").unwrap();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
     let mut queue = client.open_queue(8).unwrap();
-    sidecar.switches.hold_requests.store(true, Ordering::SeqCst);
+    sidecar.switches.hold_requests.on();
     for _ in 0..4 {
         let lease = arena.lease(4096).unwrap();
         queue.submit(Request::write(&volume, 0, lease)).unwrap();
     }
-    eventually("accepted", || sidecar.switches.taken.load(Ordering::SeqCst) == 4);
+    eventually("accepted", || sidecar.switches.taken.get() == 4);
     sidecar.stop.request();
     eventually("draining", || {
         client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
@@ -172,7 +169,7 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
     let error = client.open_queue(8).unwrap_err();
     let draining = matches!(error, ClientError::Denied { status: Status::Draining, .. });
     assert!(draining, "{error}");
-    sidecar.switches.hold_requests.store(false, Ordering::SeqCst);
+    sidecar.switches.hold_requests.off();
     let stopped = sidecar.join().unwrap();
     assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::Drained, 0));
     let mut done = Vec::new();
@@ -202,10 +199,10 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
         let volume = client.volume("kv").unwrap();
         let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
         let mut queue = client.open_queue(8).unwrap();
-        sidecar.switches.hold_requests.store(true, Ordering::SeqCst);
+        sidecar.switches.hold_requests.on();
         queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
         queue.submit(Request::read(&volume, 0, arena.lease(512).unwrap())).unwrap();
-        eventually("accepted", || sidecar.switches.taken.load(Ordering::SeqCst) == 2);
+        eventually("accepted", || sidecar.switches.taken.get() == 2);
         sidecar.stop.request();
         if second {
             eventually("draining", || {
@@ -227,7 +224,7 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
 fn a_poller_that_dies_ends_the_sidecar_and_is_reported() {
     let mut sidecar = Sidecar::start();
     let client = Client::attach(sidecar.socket()).unwrap();
-    sidecar.switches.die.store(true, Ordering::SeqCst);
+    sidecar.switches.die.on();
     let error = sidecar.join().unwrap_err();
     assert!(error.to_string().contains("ended without being told"), "{error}");
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));

@@ -1,13 +1,11 @@
 //! Clients that break the rules: each gets one clear error, nobody else notices.
 
-mod common;
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Sidecar, eventually};
+use crate::sidecar::{Sidecar, eventually};
 use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
 use kvrail_memory::{Region, store};
 use kvrail_protocol::{
@@ -381,7 +379,7 @@ fn a_dead_client_is_reclaimed_although_its_child_holds_the_socket() {
     }
     let sidecar = Sidecar::start();
     let watcher = Client::attach(sidecar.socket()).unwrap();
-    let name = "a_dead_client_is_reclaimed_although_its_child_holds_the_socket";
+    let name = "hostile::a_dead_client_is_reclaimed_although_its_child_holds_the_socket";
     let mut output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(HELPER, sidecar.socket())

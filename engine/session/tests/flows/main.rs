@@ -1,0 +1,7 @@
+//! Flows between the real server and the real client, or a client without manners.
+
+mod hostile;
+mod leaks;
+mod poller;
+mod sessions;
+mod sidecar;

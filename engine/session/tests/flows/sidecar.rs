@@ -1,0 +1,165 @@
+//! A sidecar in this process: the real server, and pollers that keep volumes in memory.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvrail_device::Description;
+use kvrail_poller::{Mailbox, PollerHandle, PollerStats};
+use kvrail_protocol::{SpinHints, VolumeInfo};
+use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
+use kvrail_session::{
+    Access, Identity, Limits, PagePolicy, Server, ServerConfig, ServerError, StopSender, Stopped,
+    stop_channel,
+};
+use tempfile::TempDir;
+
+use crate::poller::{Bytes, FakePoller, Switches};
+
+pub(crate) const STRIPE: u64 = 64 << 10;
+pub(crate) const MEMBER: u64 = 64 * STRIPE;
+
+fn description() -> Description {
+    Description {
+        name: "fake".into(),
+        kind: "sim".into(),
+        mode: "sim".into(),
+        reason: "test".into(),
+        features: vec![],
+        io: "direct".into(),
+        capacity_bytes: MEMBER,
+        logical_block: 512,
+        memory_alignment: 4,
+        transfer_bytes_max: 1 << 20,
+        depth: 64,
+    }
+}
+
+pub(crate) fn geometry() -> Geometry {
+    Geometry {
+        members: 3,
+        stripe_bytes: STRIPE,
+        member_bytes: MEMBER,
+        data_offset: 1 << 20,
+        logical_block: 512,
+        memory_alignment: 4,
+    }
+}
+
+/// A running sidecar.
+pub(crate) struct Sidecar {
+    pub(crate) directory: TempDir,
+    pub(crate) switches: Arc<Switches>,
+    pub(crate) stop: StopSender,
+    thread: Option<JoinHandle<Result<Stopped, ServerError>>>,
+}
+
+pub(crate) fn config(directory: &Path) -> ServerConfig {
+    ServerConfig {
+        socket: directory.join("run/kvrail.sock"),
+        socket_mode: 0o600,
+        access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+        limits: Limits {
+            arenas_per_session: 4,
+            arena_bytes_per_session: 64 << 20,
+            arena_bytes_total: 100 << 20,
+            queues_per_session: 4,
+            queue_depth: 256,
+            handshake_timeout: Duration::from_millis(300),
+            ..Limits::default()
+        },
+        pages: PagePolicy::Best,
+        drain_timeout: Duration::from_secs(2),
+        identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
+        spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
+        notes: vec![],
+    }
+}
+
+fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle> {
+    let geometry = geometry();
+    let bytes = usize::try_from(geometry.capacity()).unwrap();
+    let volume: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
+    let start = |index: usize| {
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(to_control)).unwrap());
+        let poller = FakePoller {
+            index,
+            mailbox: Arc::clone(&mailbox),
+            switches: Arc::clone(switches),
+            geometry,
+            volume: Arc::clone(&volume),
+            lanes: Vec::new(),
+            regions: HashMap::new(),
+            held: Vec::new(),
+            owed: Vec::new(),
+            draining: false,
+        };
+        let number = u16::try_from(index).unwrap();
+        PollerHandle {
+            index: PollerIndex(number),
+            cpu: None,
+            devices: vec![(DeviceIndex(number), description())],
+            mailbox,
+            stats: Arc::new(PollerStats::new(1)),
+            thread: std::thread::spawn(move || poller.run()),
+        }
+    };
+    (0..2).map(start).collect()
+}
+
+impl Sidecar {
+    pub(crate) fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    pub(crate) fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path());
+        change(&mut config);
+        let switches = Arc::new(Switches::default());
+        let to_control = Arc::new(Bell::eventfd().unwrap());
+        let handles = pollers(&switches, &to_control);
+        let volumes = vec![VolumeInfo {
+            id: VolumeId(0).0,
+            name: "kv".into(),
+            uuid: uuid::Uuid::from_u128(42),
+            geometry: geometry().into(),
+            pollers: vec![0, 1, 0],
+            members: vec!["/a".into(), "/b".into(), "/c".into()],
+        }];
+        let mut server = Server::new(config, handles, to_control, volumes).unwrap();
+        let (stop, stopped) = stop_channel().unwrap();
+        let thread = std::thread::spawn(move || server.run(&stopped));
+        Self { directory, switches, stop, thread: Some(thread) }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("run/kvrail.sock")
+    }
+
+    /// Waits for the end of `run`.
+    pub(crate) fn join(&mut self) -> Result<Stopped, ServerError> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.stop.request();
+            self.stop.request();
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// Waits until something is so; fails after ten seconds.
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

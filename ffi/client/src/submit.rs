@@ -1,0 +1,269 @@
+//! Submission: checked, cut, named, written into lanes, published.
+
+use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
+use kvrail_ring::{Opcode, Ring};
+
+use crate::done::Ticket;
+use crate::flights::Origin;
+use crate::plan::LanePiece;
+use crate::queue::{LaneEnd, Life, Queue};
+use crate::refused::{Reason, Refused};
+use crate::request::Request;
+
+const CHECKSUM_FLAGS: u8 = FLAG_CHECKSUM | FLAG_VERIFY;
+
+impl LaneEnd {
+    #[inline]
+    fn put(&mut self, slot: kvrail_ring::Request) {
+        self.lane.stage(slot);
+        self.outstanding += 1;
+    }
+}
+
+impl Queue {
+    /// Submits a request: checks it, cuts it at stripe borders, publishes it. A system call is
+    /// made only to wake a sleeping poller.
+    ///
+    /// # Errors
+    /// `Refused` gives the request back with the reason; nothing happened.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
+        let ticket = self.stage(request)?;
+        self.publish();
+        Ok(ticket)
+    }
+
+    /// Submits requests until one is refused; pushes the tickets of those submitted. All of them
+    /// are published together, with one store for each lane.
+    ///
+    /// # Errors
+    /// The first refused request; those behind it are still in the iterator.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    pub fn submit_all(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), Refused> {
+        let mut outcome = Ok(());
+        for request in requests {
+            match self.stage(request) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(refused) => {
+                    outcome = Err(refused);
+                    break;
+                }
+            }
+        }
+        self.publish();
+        outcome
+    }
+
+    /// Checks a request and writes it into its lanes; the sidecar sees it after `publish`.
+    ///
+    /// # Errors
+    /// As `submit`.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    #[inline]
+    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
+        let admitted = self.admit(&request).and_then(|piece| match piece {
+            Some(piece) => self.reserve(piece.lane, 1).map(|()| Some(piece)),
+            None => self.reserve_all(&request).map(|()| None),
+        });
+        match admitted {
+            Ok(Some(piece)) => Ok(self.launch(request, piece)),
+            Ok(None) => Ok(self.launch_pieces(request)),
+            Err(reason) => Err(Refused { request, reason }),
+        }
+    }
+
+    /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
+    #[inline]
+    pub fn publish(&mut self) {
+        while self.staged != 0 {
+            let end = &mut self.lanes[self.staged.trailing_zeros() as usize];
+            self.staged &= self.staged - 1;
+            if end.lane.publish() == Ring::Now {
+                end.doorbell.ring();
+            }
+        }
+    }
+
+    /// Checks a request; returns its piece if it is one.
+    #[inline]
+    fn admit(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
+        match self.life {
+            Life::Open => {}
+            Life::Gone => return Err(Reason::SidecarGone),
+            Life::Broken => return Err(Reason::Broken),
+        }
+        if request.client != self.client.tag() {
+            return Err(Reason::Foreign { what: "volume" });
+        }
+        if request.flags != 0 {
+            check_flags(request)?;
+        }
+        if request.opcode == Opcode::Nop {
+            return self.admit_nop(request);
+        }
+        let Some(plan) = self.plans.get(usize::from(request.volume)) else {
+            return Err(Reason::Foreign { what: "volume" });
+        };
+        match request.opcode {
+            Opcode::Read | Opcode::Write => {
+                plan.check_range(request)?;
+                plan.check_memory(request)?;
+            }
+            Opcode::Discard => plan.check_range(request)?,
+            Opcode::Flush | Opcode::Nop => {}
+        }
+        let piece = plan.single(request);
+        if piece.is_none() && request.flags & CHECKSUM_FLAGS != 0 {
+            return Err(Reason::ChecksumOverPieces);
+        }
+        Ok(piece)
+    }
+
+    fn admit_nop(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
+        let (poller, count) = (usize::from(request.lane), self.lanes.len());
+        if poller >= count {
+            return Err(Reason::NoPoller { poller, count });
+        }
+        Ok(Some(LanePiece { lane: request.lane, volume_offset: 0, length: 0 }))
+    }
+
+    /// Makes sure that `pieces` pieces fit into a lane.
+    #[inline]
+    fn reserve(&mut self, lane: u16, pieces: u32) -> Result<(), Reason> {
+        if self.flights.room() < pieces as usize {
+            return Err(self.full());
+        }
+        match self.lanes[usize::from(lane)].lane.free(pieces) {
+            Ok(free) if free >= pieces => Ok(()),
+            // The poller gives request slots back a moment after it took them.
+            Ok(_) => Err(self.full()),
+            Err(fault) => {
+                self.break_off(&format!("request lane {lane}: {fault}"));
+                Err(Reason::Broken)
+            }
+        }
+    }
+
+    /// Makes sure that all pieces of a request fit.
+    fn reserve_all(&mut self, request: &Request) -> Result<(), Reason> {
+        let capacity = self.capacity();
+        let plan = &self.plans[usize::from(request.volume)];
+        let mut wanted = [0_u32; kvrail_ring::limits::POLLERS_MAX as usize];
+        let mut total = 0;
+        for piece in plan.pieces(request) {
+            total += 1;
+            if total > capacity {
+                return Err(Reason::TooManyPieces { capacity });
+            }
+            wanted[usize::from(piece.lane)] += 1;
+        }
+        if total > self.flights.room() {
+            return Err(self.full());
+        }
+        for (lane, wanted) in (0_u16..).zip(wanted).filter(|(_, wanted)| *wanted > 0) {
+            self.reserve(lane, wanted)?;
+        }
+        Ok(())
+    }
+
+    fn full(&self) -> Reason {
+        Reason::Full { outstanding: self.outstanding(), capacity: self.capacity() }
+    }
+
+    /// Writes a request of one piece into its lane.
+    #[inline]
+    fn launch(&mut self, mut request: Request, piece: LanePiece) -> Ticket {
+        let template = Template::of(&request);
+        let origin = self.origin(&mut request);
+        let ticket = origin.ticket;
+        let user_data = self.flights.add(piece.lane, piece.length, origin);
+        self.staged |= 1 << piece.lane;
+        self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
+        ticket
+    }
+
+    /// Writes all pieces of a request into their lanes.
+    fn launch_pieces(&mut self, mut request: Request) -> Ticket {
+        let template = Template::of(&request);
+        let origin = self.origin(&mut request);
+        let ticket = origin.ticket;
+        let plan = &self.plans[usize::from(request.volume)];
+        let count = u32::try_from(plan.pieces(&request).count()).expect("at most the depth");
+        let head = self.flights.add_head(count, origin);
+        for piece in plan.pieces(&request) {
+            let user_data = self.flights.add_piece(piece.lane, piece.length, head);
+            self.staged |= 1 << piece.lane;
+            self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
+        }
+        ticket
+    }
+
+    #[inline]
+    fn origin(&mut self, request: &mut Request) -> Origin {
+        self.last_ticket += 1;
+        Origin {
+            ticket: Ticket(self.last_ticket),
+            tag: request.tag,
+            opcode: request.opcode,
+            lease: request.lease.take(),
+        }
+    }
+}
+
+/// Flags that mean nothing for an operation are refused here, with the reason.
+fn check_flags(request: &Request) -> Result<(), Reason> {
+    let opcode = request.opcode;
+    let moves = matches!(opcode, Opcode::Read | Opcode::Write);
+    if request.flags & CHECKSUM_FLAGS != 0 && !moves {
+        return Err(Reason::Unfit { option: "a checksum", opcode });
+    }
+    if request.flags & FLAG_DURABLE != 0 && opcode != Opcode::Write {
+        return Err(Reason::Unfit { option: "durable", opcode });
+    }
+    Ok(())
+}
+
+/// What all pieces of a request have in common, as it stands in a lane.
+#[derive(Clone, Copy, Debug)]
+struct Template {
+    slot: kvrail_ring::Request,
+    /// First byte of the request in the volume, if its bytes have a place in memory.
+    memory_at: Option<u64>,
+}
+
+impl Template {
+    #[inline]
+    fn of(request: &Request) -> Self {
+        let lease = request.lease.as_ref();
+        let (region, region_offset) =
+            lease.map_or((0, 0), |lease| (lease.region.0, lease.offset() as u64));
+        let slot = kvrail_ring::Request {
+            opcode: request.opcode as u8,
+            flags: request.flags,
+            class: request.class as u8,
+            region,
+            volume: request.volume,
+            region_offset,
+            checksum: request.checksum,
+            deadline_ns: request.deadline_ns,
+            ..kvrail_ring::Request::default()
+        };
+        Self { slot, memory_at: lease.map(|_| request.offset) }
+    }
+
+    #[inline]
+    fn slot(&self, piece: LanePiece, user_data: u64) -> kvrail_ring::Request {
+        let inside = self.memory_at.map_or(0, |from| piece.volume_offset - from);
+        kvrail_ring::Request {
+            user_data,
+            length: piece.length,
+            volume_offset: piece.volume_offset,
+            region_offset: self.slot.region_offset + inside,
+            ..self.slot
+        }
+    }
+}
