@@ -81,7 +81,7 @@ fn short_then_nothing_reports_the_contiguous_beginning() {
     rig.device.plan().add(Rule::always(Fault::Nothing));
     let read = rig.operation(Opcode::Read, 0, LENGTH, 0);
     let finished = rig.run(&[read])[0];
-    assert_eq!((finished.status, finished.bytes), (Status::IoError, LENGTH as u32 / 2));
+    assert_eq!((finished.status, finished.bytes), (Status::IoError, 32 << 10));
 }
 
 #[test]

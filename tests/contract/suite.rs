@@ -108,17 +108,17 @@ pub(crate) fn mixed_load_is_accounted_for<D: Device>(subject: Subject<D>) {
     let mut lengths = [0; PLACES];
     for round in 0..24 {
         let mut operations = Vec::new();
-        for place in 0..PLACES {
+        for (place, length) in lengths.iter_mut().enumerate() {
             let (offset, at) = ((place * PLACE) as u64, place * PLACE);
             if (place + round) % 3 == 0 {
                 let blocks = 1 + (place * 31 + round * 17) % (PLACE / block);
-                lengths[place] = blocks * block;
-                rig.fill(at, offset, lengths[place], (place + 1) as u64);
-                operations.push(rig.operation(Opcode::Write, offset, lengths[place], at));
+                *length = blocks * block;
+                rig.fill(at, offset, *length, (place + 1) as u64);
+                operations.push(rig.operation(Opcode::Write, offset, *length, at));
             } else if (place + round) % 7 == 0 {
                 operations.push(rig.operation(Opcode::Flush, 0, 0, 0));
-            } else if lengths[place] > 0 {
-                operations.push(rig.operation(Opcode::Read, offset, lengths[place], at));
+            } else if *length > 0 {
+                operations.push(rig.operation(Opcode::Read, offset, *length, at));
             }
         }
         let ended = rig.run(&operations);

@@ -79,6 +79,18 @@ impl Mechanism {
         }
     }
 
+    /// System calls made so far to drive the device.
+    #[must_use]
+    pub fn system_calls(&self) -> u64 {
+        match self {
+            Self::Null(_) => 0,
+            Self::Interrupt(device) => device.system_calls(),
+            Self::Sqpoll(device) => device.system_calls(),
+            Self::Iopoll(device) => device.system_calls(),
+            Self::SqpollIopoll(device) => device.system_calls(),
+        }
+    }
+
     /// Opens it in this mode.
     pub(crate) fn open_in(mode: ModeName, options: UringOptions) -> Result<Self, DeviceError> {
         Ok(match mode {

@@ -25,7 +25,8 @@ use crate::uring::{mode::Drive, remedy, verdict};
 const DEPTH_MAX: u32 = 4096;
 
 /// Pieces in flight are at least this many, so that a few large operations fill the device too.
-const PIECES_MIN: u32 = 128;
+/// With one entry to spare for the bell the submission queue has 128 then.
+const PIECES_MIN: u32 = 127;
 
 /// What to open and how to drive it.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ impl<M: Mode> Uring<M> {
             return Err(DeviceError::Unfit { path, what, remedy });
         }
         let limits = limits(&target, depth, transfer_bytes_max, M::COMPLETING);
-        let entries = limits.pieces;
+        let entries = (limits.pieces + 1).next_power_of_two();
         let plan = Plan { path: &path, file: target.fd(), entries, thread };
         let made = main_ring::<M>(&plan)?;
         let side = if polled { Some(side_ring(&plan)?) } else { None };
@@ -142,7 +143,7 @@ impl<M: Mode> Uring<M> {
             features.push("second ring for flush and discard".into());
         }
         let description = describe::<M>(&target, &limits, reason, features);
-        let pieces = entries as usize;
+        let pieces = limits.pieces as usize;
         Ok(Self {
             ring: made.ring,
             side,
@@ -158,6 +159,12 @@ impl<M: Mode> Uring<M> {
             description,
             mode: PhantomData,
         })
+    }
+
+    /// System calls made so far to drive the device.
+    #[must_use]
+    pub fn system_calls(&self) -> u64 {
+        self.ring.enters() + self.side.as_ref().map_or(0, Ring::enters)
     }
 
     /// Makes sure that the device can be polled: sysfs says so (a read alone proves nothing, it may
@@ -454,7 +461,7 @@ fn limits(
     let most = transfer_bytes_max.map_or(device, |wanted| wanted.min(device));
     let transfer_bytes_max = (most - most % block).max(block);
     let granule = if target.io == Io::Direct { block } else { 1 };
-    let pieces = depth.max(PIECES_MIN).next_power_of_two();
+    let pieces = depth.max(PIECES_MIN);
     Limits { transfer_bytes_max, granule, depth, pieces }
 }
 

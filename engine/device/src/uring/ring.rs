@@ -1,24 +1,26 @@
 //! One io_uring instance, with the memory the kernel may touch through it.
 //!
-//! Everything unsafe about io_uring is in this file, behind safe calls. They are safe because
-//! requests name registered buffers only, which the kernel checks against its own table, and
-//! because a registered region is held here from its registration to the kernel's proof (the tag)
-//! that nothing uses it any more, or leaked when that proof does not come.
-#![expect(unsafe_code, reason = "io_uring: queue entries, enter, registration of memory")]
+//! Everything unsafe about io_uring is in this file and in `registered`, behind safe calls. They
+//! are safe because requests name registered buffers only, which the kernel checks against its own
+//! table, and because a registered region is held here from its registration to the kernel's proof
+//! (the tag) that nothing uses it any more, or leaked when that proof does not come.
+#![expect(unsafe_code, reason = "io_uring: queue entries, enter, registration of the ring")]
 // UNSAFETY: the kernel reads and writes registered memory by itself; each block says who holds it.
 
+mod drain;
+mod registered;
+mod sleep;
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
-use std::mem::{ManuallyDrop, forget};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::mem::forget;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::without_provenance_mut;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
 use std::{fmt, ptr};
 
-use io_uring::{IoUring, cqueue, opcode, types};
-use kvrail_memory::Pinned;
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use io_uring::{CompletionQueue, IoUring, SubmissionQueue, cqueue, opcode, types};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, IoringRegisterOp, io_uring_enter, io_uring_enter_arg, io_uring_getevents_arg,
@@ -26,8 +28,10 @@ use rustix::io_uring::{
 };
 use rustix::time::Timespec;
 
-use crate::contract::{BUFFERS_MAX, BufferIndex, Operation};
+use crate::contract::{BufferIndex, Operation};
 use crate::uring::request::entry;
+use crate::uring::ring::registered::Registered;
+use crate::uring::ring::sleep::Sleep;
 
 /// Completions whose `user_data` has this bit are not answers to pieces (`SlotId` never sets it):
 /// below it is the first table entry of a region whose buffer was freed, or `BELL`.
@@ -35,10 +39,6 @@ const TAG: u64 = 1 << 63;
 
 /// `user_data` of the poll request on the second descriptor of `block`.
 const BELL: u64 = TAG | 1 << 62;
-
-/// How long a dropped ring waits for what is in flight before it leaks it. The kernel gives up a
-/// dead NVMe command after 30 s; a poller that stops has drained long before it drops.
-const DRAIN: Duration = Duration::from_secs(5);
 
 /// A completion, told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,22 +72,12 @@ pub enum Completing {
     Polling,
 }
 
-/// A region the kernel may know, by its first table entry.
-#[derive(Default)]
-struct Held {
-    region: Option<Arc<dyn Pinned>>,
-    /// Entries registered whose tag has not come yet.
-    tags: u16,
-    /// Its registration failed half-way: nobody waits to hear that it is gone.
-    undone: bool,
-}
-
 /// A ring. Driven by one thread from its first submission on.
 pub struct Ring {
-    io: ManuallyDrop<IoUring>,
+    io: IoUring,
     submission: Submission,
     completing: Completing,
-    held: Box<[Held]>,
+    registered: Registered,
     /// Pushed and not yet handed to the kernel (always 0 with a kernel thread).
     queued: u32,
     /// Pushed and not yet answered.
@@ -99,14 +89,9 @@ pub struct Ring {
     home: usize,
     /// Why the ring's descriptor is not registered, if it is not and nobody has been told.
     unregistered: Option<Errno>,
-    /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
-    /// wake its issuer for deferred work (6.3 and later), so rings with one need this.
-    event: Option<OwnedFd>,
-    armed: Cell<bool>,
-    bell: Option<OwnedFd>,
-    bell_armed: bool,
-    /// Requests for the bell that may still be among `queued`; they are not in `open`.
-    bell_queued: u32,
+    sleep: Sleep,
+    /// System calls made to drive the ring.
+    enters: u64,
 }
 
 thread_local! {
@@ -125,61 +110,19 @@ impl Ring {
     pub(crate) fn new(io: IoUring, submission: Submission, completing: Completing) -> Self {
         let enter_fd = io.as_raw_fd();
         Self {
-            io: ManuallyDrop::new(io),
+            io,
             submission,
             completing,
-            held: (0..BUFFERS_MAX).map(|_| Held::default()).collect(),
+            registered: Registered::default(),
             queued: 0,
             open: 0,
             enter_fd,
             enter_flags: IoringEnterFlags::empty(),
             home: 0,
             unregistered: None,
-            event: None,
-            armed: Cell::new(true), // as the kernel has it
-            bell: None,
-            bell_armed: false,
-            bell_queued: 0,
+            sleep: Sleep::default(),
+            enters: 0,
         }
-    }
-
-    /// Gives the ring an event descriptor to wake its issuer with, unarmed.
-    pub(crate) fn register_event(&mut self, event: OwnedFd) -> Result<(), Errno> {
-        self.io.submitter().register_eventfd(event.as_raw_fd()).map_err(errno_of)?;
-        self.event = Some(event);
-        self.disarm();
-        Ok(())
-    }
-
-    /// The descriptor that becomes readable for the next completion; `None` when there may be one
-    /// already.
-    pub(crate) fn arm(&self) -> Option<BorrowedFd<'_>> {
-        let Some(event) = &self.event else { return Some(self.fd()) };
-        if !self.armed.replace(true) {
-            self.with_completions(|queue| queue.enable_eventfd());
-            // The flag was stored, completions are looked for below. Pairs with the full barrier
-            // between the kernel's queueing of work and its look at the flag.
-            fence(Ordering::SeqCst);
-        }
-        let ready = self.has_work() || !self.is_empty();
-        (!ready).then_some(event.as_fd())
-    }
-
-    /// Has the kernel no longer signal the event descriptor.
-    #[inline]
-    pub(crate) fn disarm(&self) {
-        if self.armed.get() {
-            self.silence();
-        }
-    }
-
-    #[cold]
-    fn silence(&self) {
-        let Some(event) = &self.event else { return };
-        self.with_completions(|queue| queue.disable_eventfd());
-        self.armed.set(false);
-        // Not readable is fine: it was not signalled.
-        let _signals = rustix::io::read(event, &mut [0; 8]);
     }
 
     /// The ring's own descriptor.
@@ -190,7 +133,7 @@ impl Ring {
 
     /// Looks at the completion queue without taking from it.
     #[inline]
-    fn with_completions<T>(&self, look: impl FnOnce(&io_uring::CompletionQueue<'_>) -> T) -> T {
+    fn with_completions<T>(&self, look: impl FnOnce(&CompletionQueue<'_>) -> T) -> T {
         // SAFETY: no other view of the queue exists: views live only within calls of this file,
         // the type is not Sync, and `look` cannot reach the ring.
         let queue = unsafe { self.io.completion_shared() };
@@ -201,7 +144,7 @@ impl Ring {
 
     /// Looks at the submission queue's flags.
     #[inline]
-    fn with_submissions<T>(&self, look: impl FnOnce(&io_uring::SubmissionQueue<'_>) -> T) -> T {
+    fn with_submissions<T>(&self, look: impl FnOnce(&SubmissionQueue<'_>) -> T) -> T {
         // SAFETY: as in `with_completions`.
         let queue = unsafe { self.io.submission_shared() };
         let seen = look(&queue);
@@ -215,66 +158,9 @@ impl Ring {
         self.unregistered.take()
     }
 
-    /// Registers a region as the entries from `at` on, each with a tag; one entry a call, since a
-    /// larger update that fails half-way is reported as done.
-    ///
-    /// # Errors
-    /// The kernel's; EBUSY while an earlier registration there that failed is not yet forgotten.
-    pub(crate) fn register(
-        &mut self,
-        at: BufferIndex,
-        region: &Arc<dyn Pinned>,
-    ) -> Result<(), Errno> {
-        if self.held[usize::from(at.0)].region.is_some() {
-            return Err(Errno::BUSY);
-        }
-        let bytes = region.bytes();
-        let most = usize::try_from(REGISTERED_BYTES_MAX).expect("1 GiB fits");
-        self.held[usize::from(at.0)].region = Some(Arc::clone(region));
-        for (start, index) in (0..bytes).step_by(most).zip(at.0..) {
-            let iov_base = region.base().as_ptr().wrapping_add(start).cast();
-            let entry = libc::iovec { iov_base, iov_len: most.min(bytes - start) };
-            if let Err(errno) = self.update(index, entry, TAG | u64::from(at.0)) {
-                self.undo(at);
-                return Err(errno);
-            }
-            self.held[usize::from(at.0)].tags += 1;
-        }
-        Ok(())
-    }
-
-    /// Forgets what `register` had done before it failed.
-    #[cold]
-    fn undo(&mut self, at: BufferIndex) {
-        let held = &mut self.held[usize::from(at.0)];
-        if held.tags == 0 {
-            held.region = None;
-            return;
-        }
-        held.undone = true;
-        if let Err(errno) = self.unregister(at) {
-            // Held, and so refused by `register`, until the ring is dropped.
-            tracing::error!(%errno, entry = at.0, "a half-registered region cannot be removed");
-        }
-    }
-
-    /// Makes the entries of the region at `at` empty. `Completion::Freed` follows when the kernel
-    /// has dropped its last use of them. May be repeated after an error.
-    pub(crate) fn unregister(&mut self, at: BufferIndex) -> Result<(), Errno> {
-        let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        let tags = self.held[usize::from(at.0)].tags;
-        (at.0..at.0 + tags).try_for_each(|index| self.update(index, empty, 0))
-    }
-
-    /// Puts one entry, or nothing, into the kernel's buffer table.
-    fn update(&self, index: u16, entry: libc::iovec, tag: u64) -> Result<(), Errno> {
-        let (entries, tags) = ([entry], [tag]);
-        let submitter = self.io.submitter();
-        // SAFETY: the entry is empty or lies within a region that `held` keeps alive until the
-        // entry's tag has come (`tagged`), or for ever (`drop`).
-        let done =
-            unsafe { submitter.register_buffers_update(u32::from(index), &entries, Some(&tags)) };
-        done.map_err(errno_of)
+    /// System calls made so far to drive the ring.
+    pub(crate) fn enters(&self) -> u64 {
+        self.enters
     }
 
     /// Queues requests for the kernel; each comes with the address its buffer range has and the
@@ -327,7 +213,7 @@ impl Ring {
     fn count_taken(&mut self, taken: u32) {
         self.queued -= taken;
         if self.queued == 0 {
-            self.bell_queued = 0;
+            self.sleep.bell_taken();
         }
     }
 
@@ -384,57 +270,22 @@ impl Ring {
     #[cold]
     fn tagged(&mut self, name: u64, entry: &cqueue::Entry) -> Option<BufferIndex> {
         if name == BELL {
-            self.bell_armed &= cqueue::more(entry.flags());
+            self.sleep.heard(entry.flags());
             return None;
         }
-        let at = BufferIndex(u16::try_from(name & !TAG).expect("tags are table entries"));
-        let held = &mut self.held[usize::from(at.0)];
-        held.tags = held.tags.checked_sub(1).expect("invariant 2: a tag comes once");
-        if held.tags > 0 {
-            return None;
-        }
-        let held = std::mem::take(held);
-        (!held.undone).then_some(at)
+        let at = u16::try_from(name & !TAG).expect("tags are table entries");
+        self.registered.tag_came(BufferIndex(at))
     }
 
-    /// Has `block` also return when this descriptor becomes readable (edge-triggered).
-    pub(crate) fn watch(&mut self, bell: OwnedFd) {
-        self.bell = Some(bell);
-        self.bell_armed = false;
-    }
-
-    /// Hands over what is queued and sleeps until a completion, the bell, or the end of the time.
-    pub(crate) fn block(&mut self, timeout_ns: u64) {
-        self.arm_bell();
-        if !self.is_empty() {
-            return if self.queued > 0 {
-                self.hand_over(IoringEnterFlags::empty())
-            };
-        }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout_ns / 1_000_000_000).expect("below 2^34 seconds"),
-            tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).expect("below a second"),
-        };
-        match self.enter_timed(self.queued, &timeout) {
-            Ok(taken) => self.count_taken(taken),
-            Err(errno) => expect_busy(errno),
-        }
-    }
-
-    fn arm_bell(&mut self) {
-        let Some(bell) = self.bell.as_ref().filter(|_| !self.bell_armed) else { return };
+    /// Queues a poll request that completes each time the descriptor becomes readable. Says
+    /// whether there was room.
+    fn push_poll(&mut self, fd: types::Fd, name: u64) -> bool {
         let readable = u32::try_from(libc::POLLIN).expect("a positive constant");
-        let fd = types::Fd(bell.as_raw_fd());
-        let entry = opcode::PollAdd::new(fd, readable).multi(true).build().user_data(BELL);
+        let entry = opcode::PollAdd::new(fd, readable).multi(true).build().user_data(name);
         let mut queue = self.io.submission();
-        // SAFETY: a poll request names no memory; its descriptor is owned by `self`.
-        let pushed = unsafe { queue.push(&entry) };
-        drop(queue);
-        self.bell_armed = pushed.is_ok(); // a full queue: armed by the next call
-        if self.bell_armed && self.submission == Submission::Caller {
-            self.queued += 1;
-            self.bell_queued = 1;
-        }
+        // SAFETY: a poll request names no memory, and the kernel holds its own reference to the
+        // file behind the descriptor.
+        unsafe { queue.push(&entry) }.is_ok()
     }
 
     #[inline]
@@ -442,6 +293,7 @@ impl Ring {
         if self.home != here() {
             self.start();
         }
+        self.enters += 1;
         // SAFETY: as `fd`; or an index, which the flag says and the kernel looks up in this
         // thread's own table (`home` is this thread).
         let fd = unsafe { BorrowedFd::borrow_raw(self.enter_fd) };
@@ -453,6 +305,7 @@ impl Ring {
         if self.home != here() {
             self.start();
         }
+        self.enters += 1;
         let argument = io_uring_getevents_arg {
             ts: io_uring_ptr::new(ptr::from_ref(timeout).cast_mut().cast()),
             ..Default::default()
@@ -499,58 +352,6 @@ impl Ring {
         // index it chose.
         unsafe { io_uring_register(self.fd(), what, argument, 1) }?;
         Ok(update.offset)
-    }
-
-    /// Requests the kernel may still be working on.
-    fn taken(&self) -> u32 {
-        self.open - (self.queued - self.bell_queued).min(self.open)
-    }
-
-    /// Waits until the kernel works on nothing, at most `DRAIN`.
-    fn drain(&mut self) {
-        let deadline = Instant::now() + DRAIN;
-        // What was never handed over stays with us: it is enough not to hand it over now.
-        let tick = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-        while self.taken() > 0 && Instant::now() < deadline {
-            let entered = match self.completing {
-                Completing::Interrupts => self.enter_timed(0, &tick),
-                Completing::Polling => self.enter(0, 0, IoringEnterFlags::GETEVENTS),
-            };
-            if entered.is_err_and(|errno| !is_busy(errno)) {
-                return;
-            }
-            while self.pop().is_some() {}
-        }
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        let at_home = self.home == here() || self.submission == Submission::KernelThread;
-        if self.taken() > 0 && at_home {
-            self.drain();
-        }
-        let left = self.taken();
-        if left > 0 {
-            // Invariant 2: the hardware may still write. Closing the ring would not stop it.
-            let held = std::mem::take(&mut self.held);
-            let regions = held.iter().filter(|held| held.region.is_some()).count();
-            tracing::error!(
-                left,
-                regions,
-                "a ring was dropped while requests are in flight; its \
-                memory and the ring are kept until the process ends"
-            );
-            forget(held);
-            return;
-        }
-        if self.home == here() && self.enter_flags.contains(IoringEnterFlags::REGISTERED_RING) {
-            let index = u32::try_from(self.enter_fd).expect("an index");
-            // A failure keeps the ring until the thread ends; nothing uses it.
-            let _kept = self.ring_table(IoringRegisterOp::UnregisterRingFds, index);
-        }
-        // SAFETY: dropped once, here; nothing is in flight, so the kernel touches no memory.
-        unsafe { ManuallyDrop::drop(&mut self.io) }
     }
 }
 

@@ -1,0 +1,130 @@
+//! Sleeping until a ring has something: on an event descriptor beside others, or in the ring
+//! itself with one bell beside it.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use io_uring::{cqueue, types};
+use rustix::io::Errno;
+use rustix::io_uring::IoringEnterFlags;
+use rustix::time::Timespec;
+
+use crate::uring::ring::{BELL, Ring, Submission, errno_of, expect_busy};
+
+/// What wakes a sleeper.
+pub(super) struct Sleep {
+    /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
+    /// wake its issuer for deferred work (seen on 6.18: a poll sleeps to its timeout), so rings
+    /// with an issuer need this.
+    event: Option<OwnedFd>,
+    armed: Cell<bool>,
+    bell: Option<OwnedFd>,
+    bell_armed: bool,
+    /// Requests for the bell that may still be queued; they are not answered like others.
+    bell_queued: u32,
+}
+
+impl Default for Sleep {
+    fn default() -> Self {
+        let armed = Cell::new(true); // as the kernel has it
+        Self { event: None, armed, bell: None, bell_armed: false, bell_queued: 0 }
+    }
+}
+
+impl Sleep {
+    /// A completion of the poll request on the bell.
+    pub(super) fn heard(&mut self, flags: u32) {
+        self.bell_armed &= cqueue::more(flags);
+    }
+
+    /// Everything queued was taken by the kernel.
+    #[inline]
+    pub(super) fn bell_taken(&mut self) {
+        self.bell_queued = 0;
+    }
+
+    /// Requests for the bell that may still be queued.
+    pub(super) fn bell_queued(&self) -> u32 {
+        self.bell_queued
+    }
+}
+
+impl Ring {
+    /// Gives the ring an event descriptor to wake its issuer with, unarmed.
+    pub(crate) fn register_event(&mut self, event: OwnedFd) -> Result<(), Errno> {
+        self.io.submitter().register_eventfd(event.as_raw_fd()).map_err(errno_of)?;
+        self.sleep.event = Some(event);
+        self.disarm();
+        Ok(())
+    }
+
+    /// The descriptor that becomes readable for the next completion; `None` when there may be one
+    /// already.
+    pub(crate) fn arm(&self) -> Option<BorrowedFd<'_>> {
+        let Some(event) = &self.sleep.event else { return Some(self.fd()) };
+        if !self.sleep.armed.replace(true) {
+            self.with_completions(|queue| queue.enable_eventfd());
+            // The flag was stored, completions are looked for below. Pairs with the full barrier
+            // between the kernel's queueing of work and its look at the flag.
+            fence(Ordering::SeqCst);
+        }
+        let ready = self.has_work() || !self.is_empty();
+        (!ready).then_some(event.as_fd())
+    }
+
+    /// Has the kernel no longer signal the event descriptor.
+    #[inline]
+    pub(crate) fn disarm(&self) {
+        if self.sleep.armed.get() {
+            self.silence();
+        }
+    }
+
+    #[cold]
+    fn silence(&self) {
+        let Some(event) = &self.sleep.event else { return };
+        self.with_completions(|queue| queue.disable_eventfd());
+        self.sleep.armed.set(false);
+        // Not readable is fine: it was not signalled.
+        let _signals = rustix::io::read(event, &mut [0; 8]);
+    }
+
+    /// Has `block` also return when this descriptor becomes readable (edge-triggered).
+    pub(crate) fn watch(&mut self, bell: OwnedFd) {
+        self.sleep.bell = Some(bell);
+        self.sleep.bell_armed = false;
+    }
+
+    /// Hands over what is queued and sleeps until a completion, the bell, or the end of the time.
+    pub(crate) fn block(&mut self, timeout_ns: u64) {
+        self.arm_bell();
+        if !self.is_empty() {
+            return if self.queued > 0 {
+                self.hand_over(IoringEnterFlags::empty())
+            };
+        }
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout_ns / 1_000_000_000).expect("below 2^34 seconds"),
+            tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).expect("below a second"),
+        };
+        match self.enter_timed(self.queued, &timeout) {
+            Ok(taken) => self.count_taken(taken),
+            Err(errno) => expect_busy(errno),
+        }
+    }
+
+    /// Queues the poll request on the bell, if it is not with the kernel.
+    fn arm_bell(&mut self) {
+        if self.sleep.bell_armed {
+            return;
+        }
+        let Some(bell) = &self.sleep.bell else { return };
+        let fd = types::Fd(bell.as_raw_fd());
+        self.sleep.bell_armed = self.push_poll(fd, BELL); // no room: the next call does it
+        if self.sleep.bell_armed && self.submission == Submission::Caller {
+            self.queued += 1;
+            self.sleep.bell_queued = 1;
+        }
+    }
+}

@@ -1,0 +1,191 @@
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvrail_memory::{HeapBlock, Pinned};
+use kvrail_ring::Opcode;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::{Completion, Ring};
+use crate::contract::{BufferIndex, Durability, Operation};
+use crate::uring::mode::{Drive, Interrupt, KernelThread, Sqpoll};
+use crate::uring::setup::{Plan, main_ring};
+
+const AT: BufferIndex = BufferIndex(3);
+
+/// A ring over the reading end of an empty pipe: a read from it hangs until somebody writes.
+struct Pipe {
+    ring: Ring,
+    region: Arc<dyn Pinned>,
+    write_end: OwnedFd,
+}
+
+fn pipe<M: Drive>() -> Pipe {
+    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let thread = KernelThread::default();
+    let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 8, thread };
+    let mut ring = main_ring::<M>(&plan).unwrap().ring;
+    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
+    ring.register(AT, &region).unwrap();
+    Pipe { ring, region, write_end }
+}
+
+fn read() -> Operation {
+    let (opcode, durability) = (Opcode::Read, Durability::Visible);
+    Operation { tag: 0, opcode, durability, offset: 0, length: 4096, buffer: AT, buffer_offset: 0 }
+}
+
+fn push_read<M: Drive>(pipe: &mut Pipe) {
+    let address = pipe.region.base().as_ptr() as usize;
+    pipe.ring.push([(&read(), address, 7)].into_iter());
+    M::submit(&mut pipe.ring);
+}
+
+fn pop<M: Drive>(ring: &mut Ring) -> Completion {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        M::collect(ring, 1);
+        if let Some(completion) = ring.pop() {
+            return completion;
+        }
+        assert!(Instant::now() < deadline, "no completion");
+    }
+}
+
+/// The tag is the proof: it does not come while a request uses the buffer, and comes right after.
+fn tag_comes_after_the_last_use<M: Drive>() {
+    let mut pipe = pipe::<M>();
+    push_read::<M>(&mut pipe);
+    // The kernel looks the buffer up when it takes the request off the queue.
+    while !pipe.ring.with_submissions(|queue| queue.is_empty()) {
+        std::thread::yield_now();
+    }
+    pipe.ring.unregister(AT).unwrap();
+    let patience = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < patience {
+        M::collect(&mut pipe.ring, 1);
+        assert_eq!(pipe.ring.pop(), None, "freed while a read uses it");
+    }
+    assert_eq!(Arc::strong_count(&pipe.region), 2);
+    rustix::io::write(&pipe.write_end, b"late").unwrap();
+    assert_eq!(pop::<M>(&mut pipe.ring), Completion::Answer { name: 7, result: 4 });
+    assert_eq!(pop::<M>(&mut pipe.ring), Completion::Freed(AT));
+    assert_eq!(Arc::strong_count(&pipe.region), 1);
+    let mut seen = [0; 4];
+    kvrail_memory::load(&*pipe.region, 0, &mut seen);
+    assert_eq!(&seen, b"late");
+}
+
+#[test]
+fn a_tag_comes_after_the_last_use_interrupt() {
+    tag_comes_after_the_last_use::<Interrupt>();
+}
+
+#[test]
+fn a_tag_comes_after_the_last_use_sqpoll() {
+    tag_comes_after_the_last_use::<Sqpoll>();
+}
+
+fn hung_request_is_leaked<M: Drive>() {
+    let mut pipe = pipe::<M>();
+    push_read::<M>(&mut pipe);
+    let Pipe { ring, region, write_end } = pipe;
+    drop(ring);
+    assert_eq!(Arc::strong_count(&region), 2, "the kernel may still write there");
+    drop(write_end);
+}
+
+#[test]
+fn a_request_that_hangs_keeps_its_memory_for_ever_interrupt() {
+    hung_request_is_leaked::<Interrupt>();
+}
+
+#[test]
+fn a_request_that_hangs_keeps_its_memory_for_ever_sqpoll() {
+    hung_request_is_leaked::<Sqpoll>();
+}
+
+#[test]
+fn a_request_that_ends_in_time_is_waited_for() {
+    let mut pipe = pipe::<Interrupt>();
+    push_read::<Interrupt>(&mut pipe);
+    let Pipe { ring, region, write_end } = pipe;
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        rustix::io::write(&write_end, b"in time").unwrap();
+    });
+    drop(ring);
+    writer.join().unwrap();
+    assert_eq!(Arc::strong_count(&region), 1);
+}
+
+#[test]
+fn what_was_never_handed_over_does_not_count_as_in_flight() {
+    let mut pipe = pipe::<Interrupt>();
+    let address = pipe.region.base().as_ptr() as usize;
+    pipe.ring.push([(&read(), address, 7)].into_iter());
+    let Pipe { ring, region, write_end: _write_end } = pipe;
+    drop(ring);
+    assert_eq!(Arc::strong_count(&region), 1);
+}
+
+/// A ring dropped by a thread that may not drive it keeps what is in flight; a ring with a kernel
+/// thread can be drained by anybody.
+#[test]
+fn dropping_on_another_thread_is_safe() {
+    let mut pipe_of_issuer = pipe::<Interrupt>();
+    push_read::<Interrupt>(&mut pipe_of_issuer);
+    let Pipe { ring, region, write_end: _write_end } = pipe_of_issuer;
+    std::thread::spawn(move || drop(ring)).join().unwrap();
+    assert_eq!(Arc::strong_count(&region), 2);
+
+    let mut pipe_of_thread = pipe::<Sqpoll>();
+    push_read::<Sqpoll>(&mut pipe_of_thread);
+    let Pipe { ring, region, write_end } = pipe_of_thread;
+    let dropper = std::thread::spawn(move || drop(ring));
+    rustix::io::write(&write_end, b"in time").unwrap();
+    dropper.join().unwrap();
+    assert_eq!(Arc::strong_count(&region), 1);
+}
+
+#[test]
+fn a_ring_belongs_to_the_thread_that_first_submits() {
+    let mut pipe = pipe::<Interrupt>();
+    let moved = std::thread::spawn(move || {
+        push_read::<Interrupt>(&mut pipe);
+        rustix::io::write(&pipe.write_end, b"here").unwrap();
+        assert_eq!(pop::<Interrupt>(&mut pipe.ring), Completion::Answer { name: 7, result: 4 });
+        pipe
+    });
+    let mut pipe = moved.join().unwrap();
+    // Thread-local addresses of an ended thread may be reused, but not by a thread that lived.
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pipe.ring.collect()));
+    let text = *caught.unwrap_err().downcast::<String>().unwrap();
+    assert!(text.contains("driven by the thread that first submits"), "{text}");
+}
+
+#[test]
+fn a_second_registration_at_the_same_place_is_refused() {
+    let mut pipe = pipe::<Interrupt>();
+    // A second registration at the same place is refused before the kernel hears of it.
+    let other: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
+    assert_eq!(pipe.ring.register(AT, &other), Err(Errno::BUSY));
+    assert_eq!(Arc::strong_count(&other), 1);
+}
+
+#[test]
+fn system_calls_are_counted() {
+    let mut pipe = pipe::<Interrupt>();
+    assert_eq!(pipe.ring.enters(), 0);
+    push_read::<Interrupt>(&mut pipe);
+    assert_eq!(pipe.ring.enters(), 1);
+    for _ in 0..1000 {
+        Interrupt::collect(&mut pipe.ring, 1);
+        assert_eq!(pipe.ring.pop(), None);
+    }
+    assert_eq!(pipe.ring.enters(), 1, "spinning makes no system call");
+    rustix::io::write(&pipe.write_end, b"x").unwrap();
+    pop::<Interrupt>(&mut pipe.ring);
+    assert_eq!(pipe.ring.enters(), 2);
+}
