@@ -21,18 +21,14 @@ mod bad_cases;
 #[cfg(test)]
 mod default_file;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
 pub(crate) use auto::Auto;
-#[expect(unused_imports, reason = "for serve, which maps the values")]
 pub(crate) use choices::{LogFormat, Pages};
 pub(crate) use error::ConfigError;
 pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::Config;
-#[expect(unused_imports, reason = "for serve, which maps the values")]
 pub(crate) use model::{Device, Limits, Volume};
 pub(crate) use origin::Origin;
-#[cfg_attr(not(test), expect(unused_imports, reason = "for serve, which maps the values"))]
 pub(crate) use period::Period;
 pub(crate) use size::Size;
 
