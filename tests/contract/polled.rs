@@ -6,20 +6,10 @@ use kvrail_device::{
 };
 
 use crate::rig::{Bytes, Subject};
-use crate::uring::file;
-
-/// Names a block device whose bytes may be overwritten, to be used instead of a file. Tests that
-/// share it must run one at a time.
-const DEVICE: &str = "KVRAIL_CONTRACT_DEVICE";
+use crate::uring::{file, named_device, place};
 
 fn on_device<M: Mode>() -> Result<Subject<Uring<M>>, DeviceError> {
-    let (name, keep): (String, Box<dyn std::any::Any>) = match std::env::var(DEVICE) {
-        Ok(name) => (name, Box::new(())),
-        Err(_) => {
-            let path = file();
-            (path.to_str().expect("UTF-8 paths").to_owned(), Box::new(path))
-        }
-    };
+    let (name, keep) = place();
     let fd = open_path(&name, DirectIo::Off)?;
     let device = Uring::open(UringOptions::new(&name, fd))?;
     Ok(Subject { device, bytes: Bytes::Kept, keep })
@@ -30,7 +20,7 @@ fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
     match on_device::<M>() {
         Ok(subject) => Some(subject),
         Err(error) => {
-            assert!(std::env::var(DEVICE).is_err(), "the named device must do: {error}");
+            assert!(named_device().is_none(), "the named device must do: {error}");
             let text = error.to_string();
             println!("skipped: {text}");
             let polled = text.contains("nvme.poll_queues") && text.contains("use mode interrupt");
@@ -48,7 +38,7 @@ mod interrupt {
 
     /// Only where a device is named; files are covered elsewhere.
     fn open() -> Option<Subject<Uring<Interrupt>>> {
-        std::env::var(super::DEVICE).ok()?;
+        super::named_device()?;
         super::or_refused()
     }
 

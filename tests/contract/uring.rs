@@ -16,6 +16,7 @@ pub(crate) const FILE_BYTES: u64 = 64 << 20;
 /// A file on a real disk (the target directory is, `/tmp` may not be), fully allocated.
 pub(crate) fn file() -> TempPath {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(directory).expect("the target directory is writable");
     let file = NamedTempFile::new_in(directory).expect("the target directory is writable");
     let fd = file.as_file();
     let flags = rustix::fs::FallocateFlags::empty();
@@ -23,6 +24,23 @@ pub(crate) fn file() -> TempPath {
         fd.set_len(FILE_BYTES).expect("a file can be extended");
     }
     file.into_temp_path()
+}
+
+/// The block device named by `KVRAIL_CONTRACT_DEVICE`, whose bytes may be overwritten. Tests that
+/// share it must run one at a time.
+pub(crate) fn named_device() -> Option<String> {
+    std::env::var("KVRAIL_CONTRACT_DEVICE").ok()
+}
+
+/// The named block device, else a fresh file, with what must be kept while it is used.
+pub(crate) fn place() -> (String, Box<dyn std::any::Any>) {
+    match named_device() {
+        Some(name) => (name, Box::new(())),
+        None => {
+            let path = file();
+            (path.to_str().expect("UTF-8 paths").to_owned(), Box::new(path))
+        }
+    }
 }
 
 /// A device on a fresh file; `None`, said why, where the file system has no O_DIRECT.
