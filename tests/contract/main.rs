@@ -11,5 +11,6 @@ mod auto;
 mod null;
 mod polled;
 mod rig;
+mod rings;
 mod sim;
 mod uring;

@@ -6,21 +6,21 @@ use kvrail_device::{
 };
 
 use crate::rig::{Bytes, Subject};
-use crate::uring::file;
+use crate::uring::{file, named_device, place};
 
-fn on_file<M: Mode>() -> Result<Subject<Uring<M>>, DeviceError> {
-    let path = file();
-    let name = path.to_str().expect("UTF-8 paths").to_owned();
-    let fd = open_path(&name, DirectIo::Off).expect("our own file");
+fn on_device<M: Mode>() -> Result<Subject<Uring<M>>, DeviceError> {
+    let (name, keep) = place();
+    let fd = open_path(&name, DirectIo::Off)?;
     let device = Uring::open(UringOptions::new(&name, fd))?;
-    Ok(Subject { device, bytes: Bytes::Kept, keep: Box::new(path) })
+    Ok(Subject { device, bytes: Bytes::Kept, keep })
 }
 
 /// The subject, or `None` after the refusal was checked.
 fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
-    match on_file::<M>() {
+    match on_device::<M>() {
         Ok(subject) => Some(subject),
         Err(error) => {
+            assert!(named_device().is_none(), "the named device must do: {error}");
             let text = error.to_string();
             println!("skipped: {text}");
             let polled = text.contains("nvme.poll_queues") && text.contains("use mode interrupt");
@@ -29,6 +29,20 @@ fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
             None
         }
     }
+}
+
+mod interrupt {
+    use kvrail_device::Interrupt;
+
+    use super::{Subject, Uring};
+
+    /// Only where a device is named; files are covered elsewhere.
+    fn open() -> Option<Subject<Uring<Interrupt>>> {
+        super::named_device()?;
+        super::or_refused()
+    }
+
+    conformance!(open);
 }
 
 mod iopoll {

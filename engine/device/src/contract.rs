@@ -1,6 +1,8 @@
 //! The device contract: what a poller may ask of a device, and what it is promised.
 //!
-//! A device is driven by one thread. `prepare` queues, `submit` hands over, `reap` brings back.
+//! A device is driven by one thread: it may be opened, and regions attached, on another one, and
+//! belongs to the thread that first submits from then on, to its drop. `prepare` queues, `submit`
+//! hands over, `reap` brings back.
 //! Promises, checked by the conformance suite for every implementation:
 //! - each prepared operation is finished exactly once, and only after the hardware's last event
 //!   for it (invariants 1 and 2);

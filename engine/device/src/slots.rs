@@ -218,7 +218,10 @@ mod tests {
     proptest! {
         /// Against a map: every claim, lookup and release agrees, whatever the order.
         #[test]
-        fn agrees_with_a_map(capacity in 0_u32..6, steps in prop::collection::vec(0_u8..=255, 200)) {
+        fn agrees_with_a_map(
+            capacity in 0_u32..6,
+            steps in prop::collection::vec(0_u8..=255, 200),
+        ) {
             let mut slots = Slots::new(capacity);
             let mut model: HashMap<u64, u8> = HashMap::new();
             let mut dead: Vec<SlotId> = Vec::new();

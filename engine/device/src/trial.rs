@@ -146,7 +146,7 @@ mod tests {
     fn a_device_that_fails_or_hangs_has_no_rate() {
         let load = Load { length: 4096, depth: 8 };
         for fault in [Fault::Error(Status::IoError), Fault::Hang] {
-            let mut device = sim(FaultPlan::none().with(Rule::once(fault).after(20)));
+            let mut device = sim(FaultPlan::none().with(Rule::once(fault).after(5)));
             assert_eq!(reads_per_second(&mut device, load, Duration::from_millis(5)), None);
         }
     }

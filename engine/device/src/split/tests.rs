@@ -1,3 +1,5 @@
+//! Cutting, continuing and joining, by example and by chance.
+
 use std::collections::VecDeque;
 
 use kvrail_ring::limits::REGISTERED_BYTES_MAX;

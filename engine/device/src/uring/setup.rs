@@ -41,6 +41,9 @@ pub(super) fn main_ring<M: Drive>(plan: &Plan<'_>) -> Result<Made, DeviceError> 
     table.map_err(|error| failed::<M>(plan, "registering the buffer table", errno_of(error)))?;
     features.push(REGISTERED_RING.into());
     features.push("registered file".into());
+    if M::NAME == ModeName::Interrupt {
+        features.push("registered eventfd".into());
+    }
     features.push(format!("registered buffers with tags ({BUFFERS_MAX} entries)"));
     Ok(Made { ring: wake::<M>(io, plan)?, features })
 }

@@ -1,3 +1,5 @@
+//! Rings over a pipe, where a read hangs until the test writes.
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
