@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvrail_client::{Client, Pages, Queue, Request, Status, Volume};
+use kvrail_client::{Arena, Client, Lease, Pages, Queue, Request, Status, Volume};
 use kvrail_device::{Fault, FaultPlan, Rule};
 use kvrail_ring::Opcode;
 use kvrail_session::StoppedHow;
@@ -112,6 +112,33 @@ fn flush_discard_nop_and_checksums_pass_through() {
 }
 
 #[test]
+fn the_status_counts_what_each_session_asked() {
+    let (sidecar, _) = Sidecar::start_real(|_| {}, |_| FaultPlan::none());
+    let watcher = Client::attach(sidecar.socket()).unwrap();
+    for round in 0..3_u64 {
+        let client = Client::attach(sidecar.socket()).unwrap();
+        let volume = client.volume("kv").unwrap();
+        let arena = client.create_arena(1 << 20, Pages::Auto).unwrap();
+        let mut queue = client.open_queue(8).unwrap();
+        for block in 0..=round {
+            let lease = arena.lease(4096).unwrap();
+            queue.submit(Request::write(&volume, block * STRIPE, lease)).unwrap();
+            assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
+        }
+        let id = client.session().0;
+        let counted = || {
+            let report = watcher.status().unwrap();
+            let session = report.sessions.into_iter().find(|session| session.id == id).unwrap();
+            let counts = (session.accepted, session.completed, session.failed, session.bytes);
+            counts == (round + 1, round + 1, 0, (round + 1) * 4096)
+        };
+        eventually("every session counts from 0", counted);
+        drop((queue, arena, client));
+        eventually("its place is free", || watcher.status().unwrap().sessions.len() == 1);
+    }
+}
+
+#[test]
 fn device_errors_come_back_as_their_status_with_the_lease() {
     let failing = |member: usize| match member {
         1 => FaultPlan::none().with(Rule::once(Fault::Error(Status::NoSpace)).on(Opcode::Write)),
@@ -144,7 +171,7 @@ fn hung() -> (Sidecar, Vec<kvrail_device::SimControl>) {
     )
 }
 
-fn hang(queue: &mut Queue, volume: &Volume, lease: kvrail_client::Lease) {
+fn hang(queue: &mut Queue, volume: &Volume, lease: Lease) {
     let deadline = Duration::from_millis(2);
     queue.submit(Request::read(volume, 0, lease).deadline(deadline)).unwrap();
     let late = queue.wait(LONG).unwrap().unwrap();
@@ -221,8 +248,9 @@ fn a_stop_under_load_loses_nothing() {
     let ended = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3_u64)
             .map(|part| {
-                let (client, volume, arena) = (&client, &volume, &arena);
-                scope.spawn(move || flood(client, volume, arena, part))
+                let mut queue = client.open_queue(64).unwrap();
+                let (volume, arena) = (&volume, &arena);
+                scope.spawn(move || flood(&mut queue, volume, arena, part))
             })
             .collect();
         std::thread::sleep(Duration::from_millis(50));
@@ -235,13 +263,11 @@ fn a_stop_under_load_loses_nothing() {
 }
 
 /// Keeps a queue full until the sidecar stops; returns how many requests ended.
-fn flood(client: &Client, volume: &Volume, arena: &kvrail_client::Arena, part: u64) -> usize {
-    let mut queue = client.open_queue(64).unwrap();
+fn flood(queue: &mut Queue, volume: &Volume, arena: &Arena, part: u64) -> usize {
     let (mut submitted, mut ended, mut done) = (0, 0, Vec::new());
     let mut serving = true;
     while serving || queue.outstanding() > 0 {
-        while serving {
-            let Ok(lease) = arena.lease(4096) else { break };
+        while let (true, Ok(lease)) = (serving, arena.lease(4096)) {
             let offset = (part * 64 + submitted as u64 % 64) * 4096 % MEMBER;
             match queue.submit(Request::write(volume, offset, lease)) {
                 Ok(_) => submitted += 1,
@@ -258,7 +284,7 @@ fn flood(client: &Client, volume: &Volume, arena: &kvrail_client::Arena, part: u
             }
             assert!(done.lease.is_some());
         }
-        serving &= client.ended().is_none();
+        serving &= queue.client().ended().is_none();
     }
     queue.poll(&mut done);
     assert_eq!(ended + done.len(), submitted);
