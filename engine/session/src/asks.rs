@@ -51,8 +51,8 @@ impl Server {
         let channel = Channel::from_fd(fd);
         if !self.config.access.admits(&peer) {
             let message = format!(
-                "user {} (group {}) may not attach; add the user to access.uids or a group to \
-                 access.gids in the sidecar's configuration",
+                "user {} (group {}) may not attach; add the user to sidecar.allow_uids or a group \
+                 to sidecar.allow_gids in the configuration",
                 peer.uid, peer.gid
             );
             return self.refuse(&channel, &peer, RefusalCode::NotAllowed, message);
