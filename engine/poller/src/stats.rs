@@ -142,7 +142,7 @@ pub struct PollerStats {
     pub allocations: Counter,
     /// Its devices, in their local order.
     pub devices: Vec<DeviceStats>,
-    /// Sessions by slot; zeroed when a slot is given out anew.
+    /// Sessions by slot. They only grow: who gives a slot out anew remembers where it began.
     pub sessions: Vec<SessionStats>,
 }
 

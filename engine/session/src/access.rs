@@ -12,9 +12,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Users and groups that may attach. Empty lists let nobody in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// `access.uids`: users.
+    /// `sidecar.allow_uids`: users.
     pub uids: Vec<u32>,
-    /// `access.gids`: groups, primary or supplementary.
+    /// `sidecar.allow_gids`: groups, primary or supplementary.
     pub gids: Vec<u32>,
 }
 

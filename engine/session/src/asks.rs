@@ -51,8 +51,8 @@ impl Server {
         let channel = Channel::from_fd(fd);
         if !self.config.access.admits(&peer) {
             let message = format!(
-                "user {} (group {}) may not attach; add the user to access.uids or a group to \
-                 access.gids in the sidecar's configuration",
+                "user {} (group {}) may not attach; add the user to sidecar.allow_uids or a group \
+                 to sidecar.allow_gids in the configuration",
                 peer.uid, peer.gid
             );
             return self.refuse(&channel, &peer, RefusalCode::NotAllowed, message);
@@ -264,7 +264,7 @@ impl Server {
             let message = "the sidecar is stopping; attach again when it is back".into();
             return Err((Status::Draining, message));
         }
-        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        let session = self.sessions.get(&id).expect("an asking session lives");
         if let Some(slot) = session.slot {
             return Ok(slot);
         }
@@ -279,7 +279,9 @@ impl Server {
         };
         let slot = SessionSlot(u8::try_from(place).expect("slots are few"));
         self.slots[place] = Some(id);
-        session.slot = Some(slot);
+        let before = self.counted(slot);
+        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        (session.slot, session.counted_before) = (Some(slot), before);
         Ok(slot)
     }
 }

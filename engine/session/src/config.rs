@@ -36,10 +36,10 @@ impl Default for Limits {
         Self {
             sessions: SESSIONS_MAX,
             arenas_per_session: 16,
-            arena_bytes_per_session: 256 << 30,
-            arena_bytes_total: 512 << 30,
+            arena_bytes_per_session: 64 << 30,
+            arena_bytes_total: 256 << 30,
             queues_per_session: 64,
-            queue_depth: LANE_DEPTH_MAX,
+            queue_depth: 1024,
             handshake_timeout: Duration::from_secs(5),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvrail_device::{Clock, Description, MonotonicClock};
-use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionStats};
+use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot};
 use kvrail_protocol::{
     DeviceReport, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
     SidecarReport, StatusReport, VolumeInfo, VolumeReport,
@@ -46,6 +46,26 @@ impl BusyShares {
                 (busy.wrapping_sub(sample.busy) as f64 / passed as f64).min(1.0)
             };
             *sample = Sample { ticks, busy, share };
+        }
+    }
+}
+
+/// What the requests of a session slot came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    accepted: u64,
+    completed: u64,
+    failed: u64,
+    bytes: u64,
+}
+
+impl Counts {
+    fn since(self, before: Self) -> Self {
+        Self {
+            accepted: self.accepted.saturating_sub(before.accepted),
+            completed: self.completed.saturating_sub(before.completed),
+            failed: self.failed.saturating_sub(before.failed),
+            bytes: self.bytes.saturating_sub(before.bytes),
         }
     }
 }
@@ -103,16 +123,8 @@ impl Server {
     }
 
     fn report_session(&self, session: &Session) -> SessionReport {
-        let stats: Vec<&SessionStats> = match session.slot {
-            Some(slot) if session.next_queue > 0 => {
-                let handles = self.pollers.handles().iter();
-                handles
-                    .filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)))
-                    .collect()
-            }
-            _ => Vec::new(),
-        };
-        let sum = |of: fn(&SessionStats) -> &Counter| stats.iter().map(|one| of(one).get()).sum();
+        let counted = session.slot.map(|slot| self.counted(slot)).unwrap_or_default();
+        let counts = counted.since(session.counted_before);
         let state = match &session.phase {
             Phase::Greeting { .. } => "greeting".into(),
             Phase::Attached => "attached".into(),
@@ -128,13 +140,25 @@ impl Server {
             arenas: narrow(session.arenas.len()),
             arena_bytes: session.arena_bytes(),
             queues: narrow(session.queues.len()),
-            accepted: sum(|stats| &stats.accepted),
-            completed: sum(|stats| &stats.completed),
-            failed: sum(|stats| &stats.failed),
-            bytes: sum(|stats| &stats.bytes),
+            accepted: counts.accepted,
+            completed: counts.completed,
+            failed: counts.failed,
+            bytes: counts.bytes,
             state,
             since_s: session.since.elapsed().as_secs(),
         }
+    }
+
+    /// What all pollers counted in a slot since they started.
+    pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
+        let handles = self.pollers.handles().iter();
+        let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));
+        slots.fold(Counts::default(), |sum, stats| Counts {
+            accepted: sum.accepted + stats.accepted.get(),
+            completed: sum.completed + stats.completed.get(),
+            failed: sum.failed + stats.failed.get(),
+            bytes: sum.bytes + stats.bytes.get(),
+        })
     }
 
     fn report_regions(&self) -> RegionsReport {

@@ -11,6 +11,7 @@ use crate::access::Peer;
 use crate::arenas::Arena;
 use crate::pollers::PollerSet;
 use crate::queues::Queue;
+use crate::report::Counts;
 
 /// Characters of a client's names that are kept.
 const NAME_CHARS: usize = 64;
@@ -48,6 +49,8 @@ pub(crate) struct Session {
     pub(crate) since: Instant,
     /// Its place in the pollers' tables, from the first arena or queue on.
     pub(crate) slot: Option<SessionSlot>,
+    /// What earlier sessions in that place had counted.
+    pub(crate) counted_before: Counts,
     pub(crate) arenas: BTreeMap<RegionId, Arena>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) next_queue: u32,
@@ -64,6 +67,7 @@ impl Session {
             phase: Phase::Greeting { deadline },
             since: Instant::now(),
             slot: None,
+            counted_before: Counts::default(),
             arenas: BTreeMap::new(),
             queues: BTreeMap::new(),
             next_queue: 0,

@@ -70,8 +70,8 @@ fn no_sidecar(socket: &Path, errno: Errno) -> ClientError {
         Errno::NOENT => "start one (kvrail serve), or name its socket",
         Errno::CONNREFUSED => "the one that made this socket is gone; start one (kvrail serve)",
         Errno::ACCESS | Errno::PERM => {
-            "this user may not open the socket; join its group, or change socket.mode in the \
-             sidecar's configuration"
+            "this user may not open the socket; join its group, or change sidecar.socket_mode in \
+             the configuration"
         }
         Errno::PROTOTYPE => "something else listens there; name the sidecar's socket",
         _ => "check the path",

@@ -139,16 +139,19 @@ impl Flights {
     }
 
     /// Pieces the table holds.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.flights.len()
     }
 
     /// Pieces that can be added.
+    #[inline]
     pub(crate) fn room(&self) -> usize {
         self.free.len()
     }
 
     /// Adds a request of one piece; returns its `user_data`. The caller has asked `room`.
+    #[inline]
     pub(crate) fn add(&mut self, lane: u16, length: u32, origin: Origin) -> u64 {
         let moves = matches!(origin.opcode, Opcode::Read | Opcode::Write);
         self.enter(lane, length, moves, Owner::Single(origin))
@@ -177,6 +180,7 @@ impl Flights {
         self.enter(lane, length, moves, Owner::Head(head))
     }
 
+    #[inline]
     fn enter(&mut self, lane: u16, length: u32, moves: bool, owner: Owner) -> u64 {
         let index = self.free.pop().expect("the caller has asked for room");
         let flight = &mut self.flights[index as usize];
@@ -187,6 +191,7 @@ impl Flights {
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
     /// short of bytes ends its request as INTERNAL. Returns whether a piece ended.
+    #[inline]
     pub(crate) fn settle(
         &mut self,
         lane: u16,
@@ -222,6 +227,7 @@ impl Flights {
     }
 
     /// Ends a piece; hands out its request if it was the last.
+    #[inline]
     fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
         let flight = &mut self.flights[index as usize];
         flight.generation = flight.generation.wrapping_add(1);
@@ -236,6 +242,7 @@ impl Flights {
         }
     }
 
+    #[inline(never)]
     fn join(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
         let head = &mut self.heads[index as usize];
         head.left -= 1;
@@ -255,6 +262,7 @@ impl Flights {
         self.hand_out(origin, joined, bytes, hardware, sink);
     }
 
+    #[inline]
     fn hand_out(
         &mut self,
         origin: Origin,
@@ -272,6 +280,7 @@ impl Flights {
     }
 
     /// Passes a notice on, once for each request.
+    #[cold]
     fn notice(&mut self, index: u32, sink: &mut impl Sink) {
         let origin = match &self.flights[index as usize].owner {
             Owner::Single(origin) => origin,

@@ -113,7 +113,7 @@ fn a_stranger_is_refused_with_the_key_to_change() {
         let error = Client::attach(sidecar.socket()).unwrap_err();
         let ClientError::NotAdmitted { code, message } = error else { panic!("{error}") };
         assert_eq!(code, RefusalCode::NotAllowed);
-        assert!(message.contains("access.uids"), "{message}");
+        assert!(message.contains("sidecar.allow_uids"), "{message}");
     }
 }
 

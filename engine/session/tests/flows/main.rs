@@ -3,5 +3,6 @@
 mod hostile;
 mod leaks;
 mod poller;
+mod real;
 mod sessions;
 mod sidecar;

@@ -1,13 +1,14 @@
 //! A sidecar in this process: the real server, and pollers that keep volumes in memory.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvrail_device::Description;
-use kvrail_poller::{Mailbox, PollerHandle, PollerStats};
+use kvrail_device::{Description, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions};
+use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
@@ -109,6 +110,40 @@ fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle
     (0..2).map(start).collect()
 }
 
+/// Two pollers; the first drives members 0 and 2, the second member 1.
+fn real_pollers(
+    to_control: &Arc<Bell>,
+    plan: impl Fn(usize) -> FaultPlan,
+) -> (Vec<PollerHandle>, Vec<SimControl>) {
+    let members = (0..3).map(DeviceIndex).collect();
+    let route = Route { geometry: geometry(), members };
+    let mut controls = Vec::new();
+    let mut start = |(index, members): (u16, &[u16])| {
+        let budget = Budget { operations: 32, bytes: 8 << 20 };
+        let setup = Setup {
+            routes: vec![route.clone()],
+            devices: members.iter().copied().map(DeviceIndex).collect(),
+            budgets: vec![budget; members.len()],
+            spin_ns: 20_000,
+        };
+        let device = |member: &u16| {
+            let options = SimOptions {
+                capacity_bytes: MEMBER + (1 << 20),
+                plan: plan(usize::from(*member)),
+                ..SimOptions::default()
+            };
+            SimDevice::new(options, MonotonicClock)
+        };
+        let devices: Vec<_> = members.iter().map(device).collect();
+        controls.extend(devices.iter().map(SimDevice::control));
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(to_control)).unwrap());
+        let seat = Seat { index: PollerIndex(index), cpu: None };
+        kvrail_poller::start::<_, Infallible>(seat, setup, mailbox, || Ok(devices)).unwrap()
+    };
+    let handles = [(0, &[0, 2][..]), (1, &[1][..])].map(&mut start).into();
+    (handles, controls)
+}
+
 impl Sidecar {
     pub(crate) fn start() -> Self {
         Self::start_with(|_| {})
@@ -121,6 +156,29 @@ impl Sidecar {
         let switches = Arc::new(Switches::default());
         let to_control = Arc::new(Bell::eventfd().unwrap());
         let handles = pollers(&switches, &to_control);
+        Self::serve(directory, config, (handles, to_control), switches)
+    }
+
+    /// A sidecar with real pollers over simulated devices.
+    pub(crate) fn start_real(
+        change: impl FnOnce(&mut ServerConfig),
+        plan: impl Fn(usize) -> FaultPlan,
+    ) -> (Self, Vec<SimControl>) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path());
+        change(&mut config);
+        let to_control = Arc::new(Bell::eventfd().unwrap());
+        let (handles, controls) = real_pollers(&to_control, plan);
+        let switches = Arc::default();
+        (Self::serve(directory, config, (handles, to_control), switches), controls)
+    }
+
+    fn serve(
+        directory: TempDir,
+        config: ServerConfig,
+        (handles, to_control): (Vec<PollerHandle>, Arc<Bell>),
+        switches: Arc<Switches>,
+    ) -> Self {
         let volumes = vec![VolumeInfo {
             id: VolumeId(0).0,
             name: "kv".into(),

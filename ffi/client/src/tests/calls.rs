@@ -8,8 +8,12 @@ use kvrail_protocol::{
 use kvrail_ring::Status;
 
 use super::rig::{LONG, geometry, welcome};
+use crate::arena::{Arena, Lease};
 use crate::client::Client;
+use crate::done::Done;
 use crate::error::ClientError;
+use crate::queue::Queue;
+use crate::volume::Volume;
 
 fn connected(timeout: Duration) -> (Client, Channel) {
     let (ours, theirs) = Channel::pair().unwrap();
@@ -90,6 +94,18 @@ fn the_last_handle_says_bye() {
     assert!(matches!(quiet, Err(ChannelError::WouldBlock)));
     drop(clone);
     assert!(matches!(hear(&socket).ask, Ask::Bye));
+}
+
+#[test]
+fn handles_go_where_their_documentation_says() {
+    fn everywhere<T: Send + Sync>() {}
+    fn to_a_thread<T: Send>() {}
+    everywhere::<Client>();
+    everywhere::<Arena>();
+    everywhere::<Volume>();
+    to_a_thread::<Queue>();
+    to_a_thread::<Lease>();
+    to_a_thread::<Done>();
 }
 
 #[test]
