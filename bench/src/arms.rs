@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use kvrail_device::ModeName;
 
-use crate::cpu::CpuMeter;
+use crate::cpu::{CpuMeter, MachineMeter, Meters};
 use crate::drive::{Clients, Load, Sample, Way, measure};
 use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
 use crate::harness::{Ground, Sidecar};
@@ -33,8 +33,8 @@ pub struct Driven {
     pub target: Box<dyn Target>,
     /// Why it uses its mode.
     pub reason: String,
-    /// This process, and those whose CPU time it costs beside it.
-    pub meter: CpuMeter,
+    /// What it costs: this process, those beside it, the machine.
+    pub meters: Meters,
     /// Cores of its client threads, in turn; empty leaves them to the kernel.
     pub cores: Vec<u32>,
 }
@@ -115,8 +115,8 @@ impl Arms {
         };
         let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
         let cores = chosen(options, ground.client_cores.clone());
-        let meter = CpuMeter::new(&pids)?;
-        self.driven.push(Driven { name, target, reason, meter, cores });
+        let meters = meters(&pids)?;
+        self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
     }
 
@@ -137,8 +137,8 @@ impl Arms {
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
         let target: Box<dyn Target> = Box::new(target);
         let both = ground.poller_cores.iter().chain(&ground.client_cores).copied().collect();
-        let (cores, meter) = (chosen(options, both), CpuMeter::new(&[])?);
-        self.driven.push(Driven { name, target, reason, meter, cores });
+        let (cores, meters) = (chosen(options, both), meters(&[])?);
+        self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
     }
 
@@ -210,7 +210,7 @@ impl Driven {
     /// As the drivers see it.
     #[must_use]
     pub fn way(&self) -> Way<'_> {
-        Way { target: self.target.as_ref(), meter: &self.meter, cores: &self.cores }
+        Way { target: self.target.as_ref(), meters: &self.meters, cores: &self.cores }
     }
 
     /// Runs a case once.
@@ -235,6 +235,10 @@ impl Driven {
         let short = Clients { read_back: Duration::ZERO, ..clients.clone() };
         Ok(self.run(case, Load::Closed, &short, map)?.figures.iops)
     }
+}
+
+fn meters(pids: &[i32]) -> Result<Meters> {
+    Ok(Meters { processes: CpuMeter::new(pids)?, machine: MachineMeter::find() })
 }
 
 /// The cores that were asked for, or these.

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cpu::usable_cores;
+use crate::cpu::{MachineMeter, usable_cores};
 use crate::report::ArmMode;
 
 /// What the benchmark ran on and with.
@@ -47,6 +47,8 @@ pub struct Environment {
     pub io: String,
     /// The mode every arm really used.
     pub modes: Vec<ArmMode>,
+    /// How CPU time is counted.
+    pub cpu_account: String,
     /// Rounds, the arms in turn and the order reversed in every other.
     pub rounds: u32,
     /// Timed seconds of a round.
@@ -101,6 +103,9 @@ impl Environment {
             hugepages: number("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
             hugepages_free: number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
             buffers: crate::raw::memory_in_use(),
+            cpu_account: MachineMeter::find()
+                .map_or("processes' clocks; interrupts are missing", |meter| meter.words())
+                .to_owned(),
             storage: members.iter().map(|path| Storage::probe(path)).collect(),
             ..Self::default()
         }

@@ -236,7 +236,9 @@ fn parse(text: &str, case: &Case) -> Result<Figures> {
         iops: direction.iops,
         bytes_per_second: direction.bw_bytes,
         latency_ns,
-        cpu_seconds_per_gib: (gib > 0.0).then(|| cpu_seconds / gib),
+        // fio's own account: interrupts are not in it.
+        whole_cpu_per_gib: None,
+        process_cpu_per_gib: (gib > 0.0).then(|| cpu_seconds / gib),
         errors: job.total_err,
         verify_failures: 0,
     })
@@ -263,7 +265,7 @@ mod tests {
         let figures = parse(OUTPUT, &case).unwrap();
         assert_eq!((figures.operations, figures.seconds), (9470, 1.001));
         assert_eq!((figures.latency_ns.p50, figures.latency_ns.p999), (913_408.0, 1_990_656.0));
-        assert!((figures.cpu_seconds_per_gib.unwrap() - 0.046).abs() < 1e-9);
+        assert!((figures.process_cpu_per_gib.unwrap() - 0.046).abs() < 1e-9);
     }
 
     #[test]

@@ -18,8 +18,10 @@ pub struct Figures {
     pub bytes_per_second: f64,
     /// Latency percentiles.
     pub latency_ns: Latency,
-    /// CPU seconds of all processes for each GiB moved.
-    pub cpu_seconds_per_gib: Option<f64>,
+    /// CPU seconds of the whole machine for each GiB moved, less everybody else's processes.
+    pub whole_cpu_per_gib: Option<f64>,
+    /// CPU seconds of the arm's processes for each GiB moved; interrupts are not among them.
+    pub process_cpu_per_gib: Option<f64>,
     /// Operations that failed.
     pub errors: u64,
     /// Sectors that were not what they should be.
@@ -36,7 +38,8 @@ impl Figures {
             iops: sample.iops(),
             bytes_per_second: sample.bytes_per_second(),
             latency_ns: Latency::of(&sample.tally.latency_ns),
-            cpu_seconds_per_gib: sample.cpu_seconds_per_gib(),
+            whole_cpu_per_gib: sample.cpu.whole.zip(sample.gib()).map(|(cpu, gib)| cpu / gib),
+            process_cpu_per_gib: sample.gib().map(|gib| sample.cpu.processes / gib),
             errors: sample.tally.errors,
             verify_failures: sample.tally.verify_failures,
         }
@@ -49,7 +52,9 @@ impl Figures {
         let of = |figure: fn(&Self) -> f64| {
             median(&rounds.iter().map(figure).collect::<Vec<_>>()).unwrap_or(0.0)
         };
-        let cpu: Vec<f64> = rounds.iter().filter_map(|round| round.cpu_seconds_per_gib).collect();
+        let cpu = |figure: fn(&Self) -> Option<f64>| {
+            median(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
+        };
         let ends = rounds.iter().map(|round| &round.latency_ns);
         Self {
             operations: rounds.iter().map(|round| round.operations).sum(),
@@ -64,7 +69,8 @@ impl Figures {
                 p999: of(|round| round.latency_ns.p999),
                 max: ends.map(|ns| ns.max).reduce(f64::max).unwrap_or(0.0),
             },
-            cpu_seconds_per_gib: median(&cpu),
+            whole_cpu_per_gib: cpu(|round| round.whole_cpu_per_gib),
+            process_cpu_per_gib: cpu(|round| round.process_cpu_per_gib),
             errors: rounds.iter().map(|round| round.errors).sum(),
             verify_failures: rounds.iter().map(|round| round.verify_failures).sum(),
         }
@@ -121,8 +127,10 @@ pub struct Relation {
     pub p999: Option<Spread>,
     /// Ratio of the bytes per second.
     pub throughput: Option<Spread>,
-    /// Ratio of the CPU seconds for each GiB.
+    /// Ratio of the CPU seconds for each GiB, the whole machine's.
     pub cpu: Option<Spread>,
+    /// Ratio of the CPU seconds for each GiB, the arm's processes' alone.
+    pub process_cpu: Option<Spread>,
     /// Nanoseconds that the median of latency lies above the other's.
     pub p50_above_ns: Option<Spread>,
 }
@@ -144,7 +152,10 @@ impl Relation {
             p99: latency(|ns| ns.p99),
             p999: latency(|ns| ns.p999),
             throughput: over(&|this, other| Some(this.bytes_per_second / other.bytes_per_second)),
-            cpu: over(&|this, other| Some(this.cpu_seconds_per_gib? / other.cpu_seconds_per_gib?)),
+            cpu: over(&|this, other| Some(this.whole_cpu_per_gib? / other.whole_cpu_per_gib?)),
+            process_cpu: over(&|this, other| {
+                Some(this.process_cpu_per_gib? / other.process_cpu_per_gib?)
+            }),
             p50_above_ns: over(&|this, other| Some(this.latency_ns.p50 - other.latency_ns.p50)),
         }
     }
@@ -163,7 +174,8 @@ mod tests {
             iops: rate,
             bytes_per_second: rate * 4096.0,
             latency_ns,
-            cpu_seconds_per_gib: cpu,
+            whole_cpu_per_gib: cpu,
+            process_cpu_per_gib: cpu,
             errors: 1,
             verify_failures: 0,
         }
@@ -187,7 +199,7 @@ mod tests {
             (one.latency_ns.min, one.latency_ns.p50, one.latency_ns.max),
             (10.0, 20.0, 30.0)
         );
-        assert_eq!((one.iops, one.cpu_seconds_per_gib), (90.0, Some(2.0)));
+        assert_eq!((one.iops, one.whole_cpu_per_gib), (90.0, Some(2.0)));
     }
 
     #[test]
@@ -205,7 +217,7 @@ mod tests {
     fn what_cannot_be_divided_is_left_out() {
         let (idle, busy) = ([round(0.0, 0.0, None)], [round(5.0, 5.0, Some(1.0))]);
         let relation = Relation::between(&busy, &idle);
-        assert_eq!((relation.p50, relation.cpu), (None, None));
+        assert_eq!((relation.p50, relation.process_cpu), (None, None));
         assert_eq!(Relation::between(&[], &[]).p50, None);
     }
 }

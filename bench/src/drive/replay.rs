@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use kvrail_device::{Clock, MonotonicClock};
 use uuid::Uuid;
 
+use crate::cpu::{Account, CpuSeconds};
 use crate::drive::Window;
 use crate::drive::client::{Check, Client};
 use crate::drive::run::{Sample, Way};
@@ -48,21 +49,22 @@ pub fn replay(way: Way<'_>, replay: Replay<'_>, map: &mut VersionMap) -> Result<
     );
     let shape = Shape { slots: replay.depth, buffer_bytes: replay.trace.largest_bytes() };
     let (mut share, mut tally) = (map.whole(), Tally::default());
-    let (mut window, mut cpu_seconds) = (Window::NONE, 0.0);
+    let (mut window, mut cpu) = (Window::NONE, CpuSeconds::default());
     way.target.with_port(shape, &mut |port: &mut dyn Port| {
         let mut client = Client::new(port, &mut share, Pattern::new(replay.volume), shape.slots);
-        let before = way.meter.seconds()?;
+        let mut account = Account::open(way.meters);
+        account.begin()?;
         let start_ns = MonotonicClock.now_ns() + LEAD_NS;
         window = Window { start_ns, end_ns: u64::MAX };
         Player::new(&replay, start_ns).play(&mut client)?;
         window.end_ns = MonotonicClock.now_ns();
-        cpu_seconds = way.meter.seconds()? - before;
+        cpu = account.close()?;
         tally = std::mem::take(&mut client.tally);
         Ok(())
     })?;
     let seconds = (window.end_ns - window.start_ns) as f64 / 1e9;
-    let cpu_seconds = (cpu_seconds - tally.pattern_ns as f64 / 1e9).max(0.0);
-    Ok(Sample { tally, seconds, cpu_seconds, begun_ns: window.start_ns })
+    let cpu = cpu.adjusted(1.0, tally.pattern_ns);
+    Ok(Sample { tally, seconds, cpu, begun_ns: window.start_ns })
 }
 
 struct Player<'a> {

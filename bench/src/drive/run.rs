@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use kvrail_device::{Clock, MonotonicClock};
 use uuid::Uuid;
 
-use crate::cpu::{CpuMeter, pin};
+use crate::cpu::{Account, CpuSeconds, Meters, pin};
 use crate::drive::client::Client;
 use crate::drive::tally::Tally;
 use crate::drive::{Window, closed, open};
@@ -57,8 +57,8 @@ pub struct Clients {
 pub struct Way<'a> {
     /// Where it goes.
     pub target: &'a dyn Target,
-    /// The processes whose CPU time it costs.
-    pub meter: &'a CpuMeter,
+    /// What it costs.
+    pub meters: &'a Meters,
     /// Cores of the client threads, in turn; empty leaves them to the kernel.
     pub cores: &'a [u32],
 }
@@ -70,8 +70,8 @@ pub struct Sample {
     pub tally: Tally,
     /// Seconds of the window.
     pub seconds: f64,
-    /// CPU seconds of all processes within the window, filling of buffers taken off.
-    pub cpu_seconds: f64,
+    /// CPU time within the window, the filling of buffers taken off.
+    pub cpu: CpuSeconds,
     /// Start of the window on the monotonic clock.
     pub begun_ns: u64,
 }
@@ -89,11 +89,11 @@ impl Sample {
         self.tally.bytes as f64 / self.seconds
     }
 
-    /// CPU seconds for each GiB moved; nothing when nothing was.
+    /// GiB moved; nothing when nothing was.
     #[must_use]
-    pub fn cpu_seconds_per_gib(&self) -> Option<f64> {
+    pub fn gib(&self) -> Option<f64> {
         let gib = self.tally.bytes as f64 / (1_u64 << 30) as f64;
-        (gib > 0.0).then(|| self.cpu_seconds / gib)
+        (gib > 0.0).then_some(gib)
     }
 }
 
@@ -127,7 +127,7 @@ pub fn measure(
             // A thread that is gone tells why when it is joined.
             let _gone = gate.send(window);
         }
-        let cpu = cpu_within(window, way.meter);
+        let cpu = cpu_within(window, way.meters);
         let mut tally = Tally::default();
         for thread in threads {
             tally.merge(joined(thread)?);
@@ -136,15 +136,15 @@ pub fn measure(
     })
 }
 
-fn sample(tally: Tally, window: Window, load: Load, cpu_seconds: f64) -> Sample {
+fn sample(tally: Tally, window: Window, load: Load, cpu: CpuSeconds) -> Sample {
     // An open loop that falls behind ends its operations late: they count over the longer time.
     let end_ns = match load {
         Load::Closed => window.end_ns,
         Load::Open { .. } => window.end_ns.max(tally.last_ns),
     };
     let seconds = (end_ns - window.start_ns) as f64 / 1e9;
-    let cpu_seconds = (cpu_seconds - tally.pattern_ns as f64 / 1e9).max(0.0);
-    Sample { tally, seconds, cpu_seconds, begun_ns: window.start_ns }
+    let cpu = cpu.adjusted(1.0, tally.pattern_ns);
+    Sample { tally, seconds, cpu, begun_ns: window.start_ns }
 }
 
 impl Clients {
@@ -193,13 +193,16 @@ fn joined(thread: ScopedJoinHandle<'_, Result<Tally>>) -> Result<Tally> {
 }
 
 /// CPU seconds within the window, scaled to it: the two looks may come a little late.
-fn cpu_within(window: Window, meter: &CpuMeter) -> Result<f64> {
+fn cpu_within(window: Window, meters: &Meters) -> Result<CpuSeconds> {
+    let mut account = Account::open(meters);
     sleep_until(window.start_ns);
-    let (from_ns, before) = (MonotonicClock.now_ns(), meter.seconds()?);
+    let from_ns = MonotonicClock.now_ns();
+    account.begin()?;
     sleep_until(window.end_ns);
-    let (to_ns, after) = (MonotonicClock.now_ns(), meter.seconds()?);
+    let to_ns = MonotonicClock.now_ns();
+    let cpu = account.close()?;
     let scale = (window.end_ns - window.start_ns) as f64 / (to_ns - from_ns).max(1) as f64;
-    Ok((after - before) * scale)
+    Ok(cpu.adjusted(scale, 0))
 }
 
 fn sleep_until(ns: u64) {

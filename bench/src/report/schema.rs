@@ -80,7 +80,8 @@ pub struct Run {
     pub bytes_per_second: f64,
     /// Medians over rounds; `min` and `max` over all.
     pub latency_ns: Latency,
-    /// CPU seconds of all processes and their kernel threads for each GiB, median over rounds.
+    /// CPU seconds of all processes, kernel threads and interrupts for each GiB, median over
+    /// rounds; of its own processes alone for fio, and where the machine shows no more.
     pub cpu_seconds_per_gib: Option<f64>,
     /// Operations that failed.
     pub errors: u64,
@@ -105,7 +106,7 @@ impl Run {
             iops: figures.iops,
             bytes_per_second: figures.bytes_per_second,
             latency_ns: figures.latency_ns,
-            cpu_seconds_per_gib: figures.cpu_seconds_per_gib,
+            cpu_seconds_per_gib: figures.whole_cpu_per_gib.or(figures.process_cpu_per_gib),
             errors: figures.errors,
             verify_failures: figures.verify_failures,
         }

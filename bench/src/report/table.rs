@@ -60,6 +60,7 @@ fn machine(found: &Environment) -> String {
     for mode in &found.modes {
         line(format!("{}: {} ({})", mode.arm, mode.mode, mode.reason));
     }
+    line(format!("CPU time: {}", found.cpu_account));
     line(format!(
         "{} rounds of {} s after {} s, {} of {} in use, seed {}",
         found.rounds,
@@ -123,13 +124,21 @@ fn comparisons(all: &[Comparison]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let heads = ["case", "ratio", "p50", "p99", "p99.9", "throughput", "CPU", "p50 above"];
+    let heads =
+        ["case", "ratio", "p50", "p99", "p99.9", "throughput", "CPU", "process CPU", "p50 above"];
     let mut table = empty(&heads, 2);
     for one in all {
         let relation = &one.relation;
         let case = shape(&one.op, one.block_bytes, one.depth, one.clients, &one.pace);
         let mut row = vec![case, format!("{} / {}", one.arm, one.against)];
-        let ratios = [relation.p50, relation.p99, relation.p999, relation.throughput, relation.cpu];
+        let ratios = [
+            relation.p50,
+            relation.p99,
+            relation.p999,
+            relation.throughput,
+            relation.cpu,
+            relation.process_cpu,
+        ];
         row.extend(ratios.map(|spread| spread.map_or_else(dash, with_spread)));
         row.push(relation.p50_above_ns.map_or_else(dash, |spread| signed_ns(spread.median)));
         table.add_row(row);

@@ -1,7 +1,6 @@
-//! CPU time of processes, and which core a thread runs on.
+//! CPU time of processes.
 
 use anyhow::{Context, Result};
-use kvrail_memory::{Topology, pin_current_thread};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
@@ -10,6 +9,7 @@ use nix::unistd::Pid;
 #[derive(Debug)]
 pub struct CpuMeter {
     clocks: Vec<ClockId>,
+    pids: Vec<i32>,
 }
 
 impl CpuMeter {
@@ -25,7 +25,13 @@ impl CpuMeter {
                 .with_context(|| format!("no CPU clock for process {pid}: is it still running?"))?;
             clocks.push(clock);
         }
-        Ok(Self { clocks })
+        Ok(Self { clocks, pids: others.to_vec() })
+    }
+
+    /// The processes beside this one.
+    #[must_use]
+    pub fn pids(&self) -> &[i32] {
+        &self.pids
     }
 
     /// CPU seconds of all of them since they began.
@@ -43,31 +49,15 @@ impl CpuMeter {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a double holds 2^53 ns: 104 days to the ns")]
-fn seconds_of(seconds: i64, nanoseconds: i64) -> f64 {
+pub(super) fn seconds_of(seconds: i64, nanoseconds: i64) -> f64 {
     seconds as f64 + nanoseconds as f64 / 1e9
-}
-
-/// Binds the calling thread to one core, and checks that it is.
-///
-/// # Errors
-/// When the core does not exist or this process may not use it.
-pub fn pin(core: u32) -> Result<()> {
-    Ok(pin_current_thread(core, &Topology::host()?)?)
-}
-
-/// The cores this process may use, lowest first.
-///
-/// # Errors
-/// When the machine does not describe itself.
-pub fn usable_cores() -> Result<Vec<u32>> {
-    Ok(Topology::host()?.allowed().iter().collect())
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 
-    use super::{CpuMeter, pin, usable_cores};
+    use super::CpuMeter;
 
     #[test]
     fn own_work_is_counted() {
@@ -89,18 +79,5 @@ mod tests {
         child.wait().unwrap();
         let said = CpuMeter::new(&[pid]).unwrap_err().to_string();
         assert!(said.contains(&pid.to_string()), "{said}");
-    }
-
-    #[test]
-    fn pinning_is_checked() {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let cores = usable_cores().unwrap();
-                pin(cores[0]).unwrap();
-                let now = kvrail_memory::current_affinity().unwrap();
-                assert_eq!(now.iter().collect::<Vec<_>>(), [cores[0]]);
-                assert!(pin(100_000).unwrap_err().to_string().contains("100000"));
-            });
-        });
     }
 }

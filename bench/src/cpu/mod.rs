@@ -1,0 +1,17 @@
+//! CPU time and cores.
+//!
+//! Two accounts, because neither is enough alone. `process` reads the clocks of the processes that
+//! an arm consists of: exact, blind for interrupts, which the kernel charges to whoever runs on
+//! that core, or to nobody when it idles. `machine` takes what the cores did not idle, less the
+//! time of everybody else's processes: it sees interrupts and kernel threads, and a busy
+//! neighbour that ends meanwhile disturbs it.
+
+mod account;
+mod cores;
+mod machine;
+mod process;
+
+pub use self::account::{Account, CpuSeconds, Meters};
+pub use self::cores::{pin, usable_cores};
+pub use self::machine::MachineMeter;
+pub use self::process::CpuMeter;
