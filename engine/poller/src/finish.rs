@@ -12,11 +12,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
     pub(crate) fn reap(&mut self) -> u64 {
         let mut seen = 0;
         for index in 0..self.units.len() {
-            let mut events = std::mem::take(&mut self.events);
-            self.units[index].device.reap(&mut events);
-            seen += events.len() as u64;
-            for event in events.drain(..) {
-                match event {
+            self.units[index].device.reap(&mut self.events);
+            seen += self.events.len() as u64;
+            for at in 0..self.events.len() {
+                match self.events[at] {
                     Event::Finished(finished) => self.finished(index, finished),
                     Event::Detached(buffer) => {
                         self.units[index].forgetting -= 1;
@@ -24,7 +23,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     }
                 }
             }
-            self.events = events;
+            self.events.clear();
         }
         seen
     }

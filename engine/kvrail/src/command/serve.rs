@@ -15,8 +15,8 @@ Examples:
   kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]' \\
                --set sidecar.socket=/tmp/kvrail.sock
 
-SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING. A second
-signal stops at once.";
+SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING.
+A second signal stops at once.";
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]

@@ -21,15 +21,12 @@ mod bad_cases;
 #[cfg(test)]
 mod default_file;
 
-pub(crate) use auto::Auto;
-pub(crate) use choices::{LogFormat, Pages};
+pub(crate) use choices::LogFormat;
 pub(crate) use error::ConfigError;
 pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
-pub(crate) use model::Config;
-pub(crate) use model::{Device, Limits, Volume};
+pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
-pub(crate) use period::Period;
 pub(crate) use size::Size;
 
 /// Every key with its explanation, as shipped.

@@ -33,8 +33,9 @@ pub(super) fn text(
         for (index, device) in &poller.devices {
             let _ = writeln!(
                 text,
-                "    device {index} {}: {} {}, {} I/O, depth {}, {} B blocks\n      mode: {}\n      \
-                 ring: {}",
+                "    device {index} {}: {} {}, {} I/O, depth {}, {} B blocks\n\
+                 \x20     mode: {}\n\
+                 \x20     ring: {}",
                 device.name,
                 device.kind,
                 device.mode,

@@ -6,7 +6,7 @@ use kvrail_session::{StopReceiver, stop_channel};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::exhausted;
+use super::sidecar::exhausted;
 use crate::failure::{Exit, Failure};
 
 /// The end that hears of signals.

@@ -7,7 +7,7 @@ use kvrail_volume::{LABEL_BYTES, Member, Volume};
 use uuid::Uuid;
 
 use super::plan::Plan;
-use crate::config::{Config, Size};
+use crate::config::{Config, Size, Volume as Configured};
 use crate::failure::{Exit, Failure};
 
 /// A member as configured.
@@ -41,7 +41,7 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
     config.volume.iter().map(|volume| open(config, volume)).collect()
 }
 
-fn open(config: &Config, volume: &crate::config::Volume) -> Result<Served, Failure> {
+fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     let null_size = volume.members.first().and_then(|member| volume.null_size(member));
     if let Some(Ok(size)) = null_size {
         return Ok(null(volume.name.to_string(), size.bytes()));

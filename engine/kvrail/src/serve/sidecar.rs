@@ -1,0 +1,136 @@
+//! The running sidecar: from a configuration to a server with its pollers.
+
+use std::sync::Arc;
+
+use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
+use kvrail_ring::{Bell, Epoch};
+use kvrail_session::{Access, Identity, Limits, PagePolicy, Server, ServerConfig, Stopped};
+
+use super::plan::Plan;
+use super::volumes::Served;
+use super::{devices, report, signals, volumes};
+use crate::config::Config;
+use crate::failure::{Exit, Failure};
+
+/// A sidecar that is ready for clients.
+#[derive(Debug)]
+pub(crate) struct Sidecar {
+    server: Server,
+    stop: signals::Stop,
+    /// Claims end when the pollers have ended: fields drop in this order.
+    _volumes: Vec<Served>,
+    /// What to tell the operator.
+    pub(crate) report: String,
+}
+
+impl Sidecar {
+    /// Claims the volumes, starts the pollers, opens the door.
+    ///
+    /// # Errors
+    /// `Failure` with the cause and the remedy; nothing is left running or claimed.
+    pub(crate) fn start(config: &Config) -> Result<Self, Failure> {
+        let stop = signals::listen()?;
+        let mut served = volumes::open_all(config)?;
+        let plan = Plan::make(config, &served)?;
+        let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
+        let pollers = start_pollers(&plan, &mut served, &bell)?;
+        let infos = volumes::infos(&served, &plan);
+        let report = report::text(config, &plan, &pollers, &infos);
+        let server_config = server_config(config, &plan);
+        let server = Server::new(server_config, pollers, bell, infos)
+            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+        Ok(Self { server, stop, _volumes: served, report })
+    }
+
+    /// Serves until a signal ends it.
+    ///
+    /// # Errors
+    /// `Failure` when a poller died or requests were still under way at the end.
+    pub(crate) fn run(mut self) -> Result<Stopped, Failure> {
+        let outcome = self.server.run(&self.stop.receiver);
+        outcome.map_err(|error| Failure::new(Exit::Failed, error.to_string()))
+    }
+}
+
+/// Descriptors ran out.
+pub(super) fn exhausted(what: &str, errno: rustix::io::Errno) -> Failure {
+    Failure::new(Exit::Failed, format!("{what} could not be made: {errno}"))
+        .with_remedy("raise the limit of open files (LimitNOFILE=, ulimit -n)")
+}
+
+fn start_pollers(
+    plan: &Plan,
+    served: &mut [Served],
+    bell: &Arc<Bell>,
+) -> Result<Vec<PollerHandle>, Failure> {
+    let routes: Vec<Route> = volumes::routes(served, plan);
+    let mut sources = devices::sources(plan, served)?;
+    let mut started = Vec::with_capacity(plan.pollers.len());
+    for poller in &plan.pollers {
+        let mailbox = Mailbox::new(Arc::clone(bell)).map_err(|e| exhausted("a mailbox", e))?;
+        let setup = Setup {
+            routes: routes.clone(),
+            devices: poller.devices.clone(),
+            budgets: poller.devices.iter().map(|&device| plan.budget(device)).collect(),
+            spin_ns: plan.spin_ns,
+        };
+        let own: Vec<_> = poller
+            .devices
+            .iter()
+            .map(|device| sources[usize::from(device.0)].take().expect("one poller a device"))
+            .collect();
+        let open = move || own.into_iter().map(devices::Source::open).collect();
+        let outcome = kvrail_poller::start(poller.seat, setup, Arc::new(mailbox), open);
+        match outcome {
+            Ok(handle) => started.push(handle),
+            Err(error) => {
+                end(started);
+                return Err(Failure::new(Exit::Refused, error.to_string()));
+            }
+        }
+    }
+    Ok(started)
+}
+
+/// Ends pollers that never served.
+fn end(pollers: Vec<PollerHandle>) {
+    for poller in &pollers {
+        // An empty mailbox takes it.
+        let _sent = poller.mailbox.send(kvrail_poller::Command::Stop);
+    }
+    for poller in pollers {
+        let _ended = poller.thread.join();
+    }
+}
+
+fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
+    let own = rustix::process::getuid().as_raw();
+    let mut uids = config.sidecar.allow_uids.clone();
+    uids.extend([0, own]);
+    let limits = &config.limits;
+    ServerConfig {
+        socket: config.sidecar.socket.clone(),
+        socket_mode: config.sidecar.socket_mode.bits(),
+        access: Access { uids, gids: config.sidecar.allow_gids.clone() },
+        limits: Limits {
+            sessions: limits.sessions as usize,
+            arenas_per_session: limits.arenas_per_session as usize,
+            arena_bytes_per_session: limits.arena_bytes_per_session.bytes(),
+            arena_bytes_total: limits.arena_bytes_total.bytes(),
+            queues_per_session: limits.queues_per_session as usize,
+            queue_depth: limits.queue_depth,
+            handshake_timeout: limits.handshake_timeout.duration(),
+        },
+        pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
+        drain_timeout: config.sidecar.drain_timeout.duration(),
+        identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
+        spin: plan.hints(),
+        notes: plan.notes.clone(),
+    }
+}
+
+/// Larger than every earlier one on this host, as long as its clock does not go back.
+fn epoch() -> Epoch {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Epoch(since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+}
