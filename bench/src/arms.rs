@@ -12,7 +12,7 @@ use crate::drive::{Clients, Load, Sample, Way, measure};
 use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{Case, Op, Pace};
+use crate::plan::{Case, Op};
 use crate::port::Target;
 use crate::raw::RawTarget;
 use crate::report::ArmMode;
@@ -167,8 +167,13 @@ impl Arms {
         let fio = Fio::new(found, member.clone(), ground.mode, direct, areas);
         let rounds = if options.arms.is_empty() { 1 } else { options.rounds };
         if rounds < options.rounds {
-            self.notes.push("fio: one round, no open loops; name it in --arms for all".to_owned());
+            self.notes.push("fio: all rounds but one; name it in --arms for all".to_owned());
         }
+        self.notes.push(
+            "fio: open loops, and writes where the volume has no room behind the \
+                         pattern"
+                .to_owned(),
+        );
         self.fio = Some((fio, rounds));
         Ok(None)
     }
@@ -202,7 +207,7 @@ impl Arms {
     #[must_use]
     pub fn fio_for(&self, case: &Case, round: u32) -> Option<&Fio> {
         let (fio, rounds) = self.fio.as_ref()?;
-        (round < *rounds && case.pace == Pace::Closed).then_some(fio)
+        (round < *rounds && fio.takes(case)).then_some(fio)
     }
 }
 

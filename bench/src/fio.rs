@@ -87,6 +87,13 @@ impl Fio {
         format!("{} ({}, io_uring, registered files and buffers)", self.mode, self.version)
     }
 
+    /// Whether it can run a case: closed loops, and writes only where there is room for them.
+    #[must_use]
+    pub fn takes(&self, case: &Case) -> bool {
+        let room = if case.op == Op::Read { self.read } else { self.write };
+        case.pace == Pace::Closed && room.bytes >= case.span_bytes_min()
+    }
+
     /// Runs a closed-loop case once.
     ///
     /// # Errors

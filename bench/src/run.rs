@@ -14,7 +14,7 @@ use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
 use crate::plan::{Case, Op, Pace, Rate, version_unit_bytes};
-use crate::report::{Comparison, LogEntry, Ratio, Report, Run, SCHEMA, Verification};
+use crate::report::{Comparison, LogEntry, Ratio, Report, Run, SCHEMA, Verification, aims};
 use crate::sidecar;
 use crate::statistics::{Figures, Relation, median};
 use crate::trace::Trace;
@@ -78,8 +78,10 @@ pub struct Results {
 pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results> {
     let workload = options.workload()?;
     let (pattern_bytes, unit_bytes, scratch) = spans(options, &workload);
-    let ground = harness.open(options, pattern_bytes + scratch)?;
-    let results = on(options, workload, ground, pattern_bytes, unit_bytes);
+    let ground = harness.open(options, pattern_bytes + scratch);
+    let results =
+        ground.and_then(|ground| on(options, workload, ground, (pattern_bytes, unit_bytes)));
+    // Also when something went wrong: what was started must not stay. That error goes first.
     let closed = harness.close();
     let results = results?;
     closed.context("stopping the sidecar")?;
@@ -103,8 +105,7 @@ fn on(
     options: &BenchOptions,
     workload: Workload,
     mut ground: Ground,
-    pattern_bytes: u64,
-    unit_bytes: u32,
+    (pattern_bytes, unit_bytes): (u64, u32),
 ) -> Result<Results> {
     let begun = SystemTime::now();
     ensure!(
@@ -146,6 +147,7 @@ fn on(
     }
     report.lanes = lanes;
     report.sidecar = sidecar;
+    report.aims = aims(&report);
     Ok(Results { report, log: bench.collected.log, begun })
 }
 
@@ -363,6 +365,7 @@ impl<'a> Bench<'a> {
             comparisons,
             lanes: None,
             sidecar: None,
+            aims: Vec::new(),
             verification,
             notes: self.arms.notes.clone(),
         }

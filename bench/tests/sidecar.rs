@@ -193,6 +193,8 @@ fn lanes_reach_the_null_device() {
     for name in ["kvrail_null", "kvrail_nop", "kvrail_wake_up"] {
         assert!(names.contains(&name), "{names:?}");
     }
+    let named = |what: &str| report.aims.iter().any(|aim| aim.what.contains(what));
+    assert!(named("lane throughput") && named("idle sidecar"), "{:?}", report.aims);
     assert!(lanes.ratios.is_some_and(|ratios| ratios.throughput_per_spsc_pair > 0.0));
 }
 

@@ -1,11 +1,13 @@
 //! What a benchmark says: the JSON, the table, the page, the log.
 
+mod aims;
 mod charts;
 mod html;
 mod log;
 mod schema;
 mod table;
 
+pub use self::aims::{Aim, Bound, aims};
 pub use self::html::html;
 pub use self::log::{LogEntry, write_log};
 pub use self::schema::{

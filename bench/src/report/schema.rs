@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
 use crate::plan::Case;
+use crate::report::aims::Aim;
 use crate::statistics::{Figures, Relation};
 
 /// Version of the JSON.
@@ -230,6 +231,8 @@ pub struct Report {
     pub lanes: Option<LaneReport>,
     /// The idle sidecar, where there is one.
     pub sidecar: Option<SidecarCost>,
+    /// The aims that this report says something about.
+    pub aims: Vec<Aim>,
     /// Verification.
     pub verification: Verification,
     /// What was left out, and why.

@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
+use crate::report::aims::{Aim, Bound};
 use crate::report::schema::{Comparison, Report, Run};
 use crate::size::{show_bytes, show_ns, show_rate};
 use crate::statistics::Spread;
@@ -24,6 +25,7 @@ pub fn table(report: &Report) -> String {
     add(runs(&report.runs));
     add(comparisons(&report.comparisons));
     add(report.lanes.as_ref().map(lanes).unwrap_or_default());
+    add(aims(&report.aims));
     add(verdict(report));
     text
 }
@@ -183,6 +185,23 @@ fn lanes(report: &LaneReport) -> String {
         .expect("strings take everything");
     }
     text
+}
+
+fn aims(all: &[Aim]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut table = empty(&["aim", "", "wanted", "measured"], 2);
+    for aim in all {
+        let sign = match aim.bound {
+            Bound::AtMost => "<=",
+            Bound::AtLeast => ">=",
+        };
+        let met = if aim.met { "met" } else { "MISSED" };
+        let (wanted, value) = (format!("{sign} {}", aim.aim), format!("{:.3}", aim.value));
+        table.add_row([aim.what.clone(), met.to_owned(), wanted, value]);
+    }
+    table.to_string()
 }
 
 fn verdict(report: &Report) -> String {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use kvrail_client::{Client, StatusReport, Volume};
 use kvrail_device::{DirectIo, ModeName};
 
@@ -99,18 +99,11 @@ fn null_lane(client: &Client, name: &str, status: &StatusReport) -> Result<NullL
 pub struct AttachHarness;
 
 impl Harness for AttachHarness {
-    fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
+    fn open(&mut self, options: &BenchOptions, _: u64) -> Result<Ground> {
         let socket = options.attach.clone().context("--attach names no socket")?;
         let volume = options.volume.clone().context("--attach wants --volume NAME")?;
         let null_volume = options.null_volume.clone();
-        let ground = attach(&Serving { socket, volume, null_volume }, options)?;
-        let capacity = ground.geometry.capacity();
-        ensure!(
-            capacity >= volume_bytes,
-            "the volume has {capacity} bytes, the benchmark wants {volume_bytes}; give a smaller \
-             --volume-size"
-        );
-        Ok(ground)
+        attach(&Serving { socket, volume, null_volume }, options)
     }
 
     fn close(&mut self) -> Result<()> {

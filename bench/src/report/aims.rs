@@ -1,0 +1,146 @@
+//! The speed that kvrail aims for, against what was measured.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Case, Op, Pace, Rate};
+use crate::report::schema::{Comparison, Report};
+use crate::statistics::Spread;
+
+const KIB: u32 = 1 << 10;
+const MIB: u32 = 1 << 20;
+/// From so many cores on, the added latency is held against an absolute aim: below, client, poller
+/// and kernel share what is there.
+const MANY_CORES: usize = 8;
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The value should not exceed the aim.
+    AtMost,
+    /// The value should reach the aim.
+    AtLeast,
+}
+
+/// One aim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Aim {
+    /// What is compared.
+    pub what: String,
+    /// Which way is better.
+    pub bound: Bound,
+    /// The aim.
+    pub aim: f64,
+    /// What was measured.
+    pub value: f64,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+impl Aim {
+    fn new(what: &str, bound: Bound, aim: f64, value: Option<f64>) -> Option<Self> {
+        let value = value?;
+        let met = match bound {
+            Bound::AtMost => value <= aim,
+            Bound::AtLeast => value >= aim,
+        };
+        Some(Self { what: what.to_owned(), bound, aim, value, met })
+    }
+}
+
+/// The aims that this report says something about.
+#[must_use]
+pub fn aims(report: &Report) -> Vec<Aim> {
+    let storage = storage(report).into_iter();
+    storage.chain(lanes(report)).chain(sidecar(report)).flatten().collect()
+}
+
+fn storage(report: &Report) -> Vec<Option<Aim>> {
+    use Bound::{AtLeast, AtMost};
+    let small = find(report, &Case::closed(Op::Read, 4 * KIB, 1));
+    let deep = find(report, &Case::closed(Op::Read, 4 * KIB, 32));
+    let block = find(report, &Case::closed(Op::Read, 256 * KIB, 8));
+    let large = find(report, &Case::closed(Op::Read, MIB, 8));
+    let pace = Pace::Open(Rate::PercentOfMax(80.0));
+    let open = find(report, &Case { pace, ..Case::closed(Op::Read, 4 * KIB, 32) });
+    let throughput = |one: Option<&Comparison>| middle(one?.relation.throughput);
+    let latency = if report.environment.cores_usable >= MANY_CORES {
+        let above = small.and_then(|one| middle(one.relation.p50_above_ns));
+        Aim::new("read 4KiB d1: p50 above raw, ns", AtMost, 1000.0, above)
+    } else {
+        let ratio = small.and_then(|one| middle(one.relation.p50));
+        Aim::new("read 4KiB d1: p50 / raw", AtMost, 1.15, ratio)
+    };
+    let cpu = large.and_then(|one| middle(one.relation.cpu));
+    let tail = open.and_then(|one| middle(one.relation.p999));
+    vec![
+        latency,
+        Aim::new("read 4KiB d32: throughput / raw", AtLeast, 0.90, throughput(deep)),
+        Aim::new("read 256KiB d8: throughput / raw", AtLeast, 0.98, throughput(block)),
+        Aim::new("read 1MiB d8: throughput / raw", AtLeast, 0.98, throughput(large)),
+        Aim::new("read 1MiB d8: CPU per GiB / raw", AtMost, 1.2, cpu),
+        Aim::new("read 4KiB d32 open: p99.9 / raw", AtMost, 1.5, tail),
+    ]
+}
+
+fn lanes(report: &Report) -> Vec<Option<Aim>> {
+    use Bound::{AtLeast, AtMost};
+    let Some(lanes) = &report.lanes else { return Vec::new() };
+    let ratios = lanes.ratios.as_ref();
+    let of = |ratio: fn(&crate::lanes::LaneRatios) -> f64| ratios.map(ratio);
+    let wake = lanes.round_trips.iter().find(|trip| trip.name == "kvrail_wake_up");
+    let wake_ns = wake.map(|trip| trip.latency_ns.p50);
+    vec![
+        Aim::new("lane round trip / cache line", AtMost, 1.5, of(|r| r.round_trip_per_cache_line)),
+        Aim::new(
+            "lane round trip / Unix socket",
+            AtMost,
+            0.06,
+            of(|r| r.round_trip_per_unix_socket),
+        ),
+        Aim::new("lane throughput / bare rings", AtLeast, 0.7, of(|r| r.throughput_per_spsc_pair)),
+        Aim::new("wake-up of a sleeping sidecar: p50, ns", AtMost, 50_000.0, wake_ns),
+    ]
+}
+
+fn sidecar(report: &Report) -> Vec<Option<Aim>> {
+    use Bound::AtMost;
+    let Some(cost) = report.sidecar else { return Vec::new() };
+    let (idle, resident) = (cost.idle_cpu_percent, cost.resident_bytes as f64);
+    let allocations = cost.poller_allocations as f64;
+    vec![
+        Aim::new("idle sidecar: percent of a core", AtMost, 1.0, Some(idle)),
+        Aim::new("resident memory, MiB", AtMost, 64.0, Some(resident / f64::from(MIB))),
+        Aim::new("heap allocations on pollers", AtMost, 0.0, Some(allocations)),
+    ]
+}
+
+/// kvrail against raw in a case of this shape, whatever the rate of an open loop.
+fn find<'a>(report: &'a Report, case: &Case) -> Option<&'a Comparison> {
+    report.comparisons.iter().find(|one| {
+        one.arm == crate::arms::KVRAIL
+            && one.op == case.op.name()
+            && one.block_bytes == case.block_bytes
+            && one.depth == case.depth
+            && one.clients == case.clients
+            && one.pace == case.pace.name()
+    })
+}
+
+fn middle(spread: Option<Spread>) -> Option<f64> {
+    spread.map(|spread| spread.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Aim, Bound};
+
+    #[test]
+    fn an_aim_is_met_at_its_bound_and_unknown_without_a_value() {
+        let met = |bound, value| Aim::new("it", bound, 1.5, Some(value)).unwrap().met;
+        assert!(met(Bound::AtMost, 1.5) && !met(Bound::AtMost, 1.51));
+        assert!(met(Bound::AtLeast, 1.5) && !met(Bound::AtLeast, 1.49));
+        assert!(!met(Bound::AtMost, f64::NAN) && !met(Bound::AtLeast, f64::NAN));
+        assert_eq!(Aim::new("it", Bound::AtMost, 1.5, None), None);
+    }
+}
