@@ -114,7 +114,7 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// Gives the value back when every slot is claimed.
-    #[inline]
+    #[inline(always)]
     pub fn claim(&mut self, value: T) -> Result<SlotId, T> {
         let index = self.first_free;
         let Some(slot) = self.slots.get_mut(index as usize) else { return Err(value) };

@@ -29,6 +29,7 @@ impl Ledger {
     }
 
     /// Whether one more of this class fits.
+    #[inline]
     pub(crate) fn fits(&self, class: Class, length: u32) -> bool {
         if self.operations == 0 {
             return true;
@@ -43,11 +44,13 @@ impl Ledger {
         self.operations < operations && self.bytes + u64::from(length) <= bytes
     }
 
+    #[inline]
     pub(crate) fn charge(&mut self, length: u32) {
         self.operations += 1;
         self.bytes += u64::from(length);
     }
 
+    #[inline]
     pub(crate) fn refund(&mut self, length: u32) {
         assert!(self.operations > 0, "invariant 1: a device finished more than it was given");
         self.operations -= 1;

@@ -10,25 +10,33 @@ use crate::poller::Poller;
 impl<D: Device, C: Clock> Poller<D, C> {
     /// Brings back what devices finished; returns how many events there were.
     pub(crate) fn reap(&mut self) -> u64 {
-        let mut seen = 0;
-        for index in 0..self.units.len() {
-            self.units[index].device.reap(&mut self.events);
-            seen += self.events.len() as u64;
-            for at in 0..self.events.len() {
-                match self.events[at] {
-                    Event::Finished(finished) => self.finished(index, finished),
-                    Event::Detached(buffer) => {
-                        self.units[index].forgetting -= 1;
-                        self.device_forgot(buffer);
-                    }
+        (0..self.units.len()).map(|index| self.reap_unit(index)).sum()
+    }
+
+    /// Brings back what one device finished.
+    #[inline]
+    pub(crate) fn reap_unit(&mut self, index: usize) -> u64 {
+        self.units[index].device.reap(&mut self.events);
+        if self.events.is_empty() {
+            return 0;
+        }
+        self.read_clock();
+        for at in 0..self.events.len() {
+            match self.events[at] {
+                Event::Finished(finished) => self.finished(index, finished),
+                Event::Detached(buffer) => {
+                    self.units[index].forgetting -= 1;
+                    self.device_forgot(buffer);
                 }
             }
-            self.events.clear();
         }
+        let seen = self.events.len() as u64;
+        self.events.clear();
         seen
     }
 
     /// An operation ended at its device.
+    #[inline]
     fn finished(&mut self, index: usize, finished: Finished) {
         let id = SlotId::from_u64(finished.tag);
         let accepted =
@@ -67,6 +75,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// The checksum of what was read, if it was asked for.
+    #[inline]
     fn check_read(&mut self, id: SlotId) -> Status {
         let accepted = self.requests.get_mut(id).expect("present, looked up by the caller");
         if accepted.opcode != Opcode::Read || accepted.checksum == Checksum::Off {
@@ -79,6 +88,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// Posts the one completion of a request and forgets it.
+    #[inline]
     pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
         let bytes = if status == Status::Ok { accepted.length } else { bytes };
@@ -122,6 +132,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
 }
 
 impl Accepted {
+    #[inline(always)]
     fn completion(&self, status: Status, bytes: u32, now_ns: u64) -> Completion {
         let clip = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
         Completion {

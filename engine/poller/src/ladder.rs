@@ -34,6 +34,7 @@ impl Ladder {
     }
 
     /// Something happened after waiting for `expecting`.
+    #[inline]
     pub(crate) fn event(&mut self, expecting: Expecting, now_ns: u64) {
         let gap = now_ns.saturating_sub(self.last_event_ns).min(4 * self.spin_ns);
         self.last_event_ns = now_ns;
@@ -42,6 +43,7 @@ impl Ladder {
     }
 
     /// Nothing happened.
+    #[inline]
     pub(crate) fn advise(&mut self, expecting: Expecting, now_ns: u64) -> Advice {
         let idle_ns = now_ns.saturating_sub(self.last_event_ns);
         let soon = *self.gap(expecting) <= self.spin_ns;

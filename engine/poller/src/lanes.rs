@@ -58,6 +58,7 @@ impl Lanes {
         self.seats[usize::from(place)].take().expect("a lane is removed once")
     }
 
+    #[inline]
     pub(crate) fn get(&mut self, place: u16) -> &mut Lane {
         self.seats[usize::from(place)].as_mut().expect("a request under way keeps its lane")
     }
@@ -68,6 +69,7 @@ impl Lanes {
     }
 
     /// The lane at this position of the present round; nothing once lanes left during the round.
+    #[inline]
     pub(crate) fn in_round(&self, position: usize) -> Option<u16> {
         let at = self.start + position;
         let wrapped = at.checked_sub(self.order.len()).unwrap_or(at);
@@ -103,6 +105,7 @@ impl Lanes {
     }
 
     /// Stages a completion; it is published at the end of the tick.
+    #[inline(always)]
     pub(crate) fn complete(&mut self, place: u16, completion: Completion) {
         self.get(place).seat.lane.complete(completion);
         self.staged[usize::from(place) / 64] |= 1 << (place % 64);
@@ -162,6 +165,7 @@ impl Lanes {
 
 impl Lane {
     /// Requests that may be taken now.
+    #[inline]
     pub(crate) fn ready(&mut self) -> Result<u32, LaneFault> {
         match self.life {
             Life::Serving => self.seat.lane.ready(),
@@ -169,6 +173,7 @@ impl Lane {
         }
     }
 
+    #[inline]
     pub(crate) fn take(&mut self) -> Option<Request> {
         self.seat.lane.take()
     }

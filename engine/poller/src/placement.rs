@@ -51,12 +51,14 @@ impl Placement {
     }
 
     /// The shape of a volume.
+    #[inline]
     pub(crate) fn geometry(&self, volume: VolumeId) -> Option<&Geometry> {
         Some(&self.volumes.get(usize::from(volume.0))?.geometry)
     }
 
     /// Where a range lies. INVALID for an unknown volume, a bad range, or one that belongs to
     /// another poller's lane.
+    #[inline]
     pub(crate) fn place(
         &self,
         volume: VolumeId,

@@ -98,9 +98,23 @@ pub struct Poller<D, C> {
     pub(crate) stopping: bool,
     pub(crate) spin_ns: u64,
     pub(crate) sleeps_in: SleepsIn,
-    /// Time of this tick.
+    /// Time of this tick, once it was asked for.
     pub(crate) now_ns: u64,
+    clock_read: ClockRead,
+    /// Ticks since the clock was last read.
+    unread_ticks: u32,
 }
+
+/// Whether this tick has read the clock. A tick that finds nothing does without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClockRead {
+    Yes,
+    No,
+}
+
+/// Idle ticks that may pass before the clock is read all the same, for deadlines and the ladder:
+/// about a microsecond's worth.
+const UNREAD_TICKS_MAX: u32 = 16;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// A poller over these devices. Everything it ever needs is allocated here.
@@ -145,25 +159,43 @@ impl<D: Device, C: Clock> Poller<D, C> {
             spin_ns: setup.spin_ns,
             sleeps_in,
             now_ns,
+            clock_read: ClockRead::Yes,
+            unread_ticks: 0,
         })
     }
 
-    /// One turn: reap, complete, take, submit. Never blocks.
+    /// One turn: obey, reap, complete, take, submit, publish. Never blocks.
     pub fn tick(&mut self) -> Turn {
-        self.now_ns = self.clock.now_ns();
+        self.clock_read = ClockRead::No;
+        self.unread_ticks += 1;
+        if self.unread_ticks > UNREAD_TICKS_MAX {
+            self.read_clock();
+        }
         let commands = self.obey();
         let finished = self.reap();
         let taken = self.take();
-        self.feed();
-        self.report_late();
-        let bells = self.lanes.publish();
+        let finished = finished + self.feed();
         let work = commands + finished + taken;
+        if self.clock_read == ClockRead::Yes {
+            self.report_late();
+        }
+        let bells = self.lanes.publish();
         self.count_tick(work, bells);
         if self.stopping && self.is_quiet() {
             return Turn::Stopped;
         }
         self.report_drained();
         if work > 0 { Turn::Busy } else { Turn::Idle }
+    }
+
+    /// Makes `now_ns` the time of this tick.
+    #[inline]
+    pub(crate) fn read_clock(&mut self) {
+        if self.clock_read == ClockRead::No {
+            self.now_ns = self.clock.now_ns();
+            self.clock_read = ClockRead::Yes;
+            self.unread_ticks = 0;
+        }
     }
 
     /// Whether nothing is under way.
@@ -177,30 +209,30 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.units.iter().map(|unit| unit.ledger.in_flight()).sum()
     }
 
-    /// Lets every device with something new hand it to the hardware.
-    fn submit(&mut self) {
-        for unit in &mut self.units {
-            if unit.prepared {
-                unit.device.submit();
-                unit.prepared = false;
-            }
-        }
-    }
-
-    /// Moves waiting requests to their devices, as far as budgets go, and submits.
-    fn feed(&mut self) {
+    /// Moves waiting requests to their devices, as far as budgets go, and submits. What a device
+    /// finishes at once (page cache, null) is completed in the same tick; returns how many.
+    fn feed(&mut self) -> u64 {
+        let mut finished = 0;
         for index in 0..self.units.len() {
             if self.units[index].waiting.count() > 0 {
                 self.feed_unit(index);
             }
+            let unit = &mut self.units[index];
+            if unit.prepared {
+                unit.device.submit();
+                unit.prepared = false;
+                finished += self.reap_unit(index);
+            }
         }
-        self.submit();
+        finished
     }
 
     fn count_tick(&mut self, work: u64, bells: u64) {
         let stats = &self.stats;
         stats.ticks.add(1);
-        stats.beat_ns.set(self.now_ns);
+        if self.clock_read == ClockRead::Yes {
+            stats.beat_ns.set(self.now_ns);
+        }
         if work == 0 {
             return;
         }

@@ -67,6 +67,7 @@ impl Regions {
     }
 
     /// The live region a request names, if it is the session's own and holds the range.
+    #[inline]
     pub(crate) fn check(
         &self,
         session: SessionSlot,
@@ -83,11 +84,13 @@ impl Regions {
     }
 
     /// Counts an accepted request in.
+    #[inline]
     pub(crate) fn enter(&mut self, id: RegionId) {
         self.known(id).under_way += 1;
     }
 
     /// Counts a completed request out; true when the region may now let go.
+    #[inline]
     pub(crate) fn leave(&mut self, id: RegionId) -> bool {
         let region = self.known(id);
         region.under_way -= 1;
@@ -133,6 +136,7 @@ impl Regions {
     }
 
     /// The region of this name, live or leaving.
+    #[inline]
     pub(crate) fn get(&self, id: RegionId) -> Option<&Region> {
         self.table.get(place(id))?.as_ref().filter(|region| region.id == id)
     }
@@ -149,6 +153,7 @@ impl Regions {
         self.table.iter().flatten().any(|region| region.session == session)
     }
 
+    #[inline]
     fn known(&mut self, id: RegionId) -> &mut Region {
         let entry = self.table[place(id)].as_mut().filter(|region| region.id == id);
         entry.expect("a request under way keeps its region")

@@ -31,11 +31,13 @@ impl Sessions {
     }
 
     /// Requests this session may take now, of `wanted`.
+    #[inline]
     pub(crate) fn allowance(&self, session: SessionSlot, wanted: u32) -> u32 {
         let own = SHARE.saturating_sub(self.under_way[usize::from(session.0)]);
         wanted.min(own + (COMMON - self.common))
     }
 
+    #[inline]
     pub(crate) fn enter(&mut self, session: SessionSlot) {
         let under_way = &mut self.under_way[usize::from(session.0)];
         *under_way += 1;
@@ -44,6 +46,7 @@ impl Sessions {
         }
     }
 
+    #[inline]
     pub(crate) fn leave(&mut self, session: SessionSlot) {
         let under_way = &mut self.under_way[usize::from(session.0)];
         assert!(*under_way > 0, "invariant 1: a session completes more than it asked");

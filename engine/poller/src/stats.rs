@@ -14,12 +14,14 @@ pub struct Counter(AtomicU64);
 
 impl Counter {
     /// Adds; only the owning poller calls this.
+    #[inline]
     pub fn add(&self, amount: u64) {
         // One writer, so load + store loses nothing; Relaxed: readers want a recent value only.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
     /// Replaces the value; only the owning poller calls this.
+    #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed); // a gauge orders nothing
     }
@@ -45,10 +47,12 @@ impl Default for Latencies {
 
 impl Latencies {
     /// Counts one latency.
+    #[inline]
     pub fn record(&self, ns: u64) {
         self.buckets[Self::bucket(ns)].add(1);
     }
 
+    #[inline]
     fn bucket(ns: u64) -> usize {
         if ns < 256 {
             return 0;

@@ -22,6 +22,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         taken
     }
 
+    #[inline]
     fn take_from(&mut self, place: u16) -> u32 {
         let lane = self.lanes.get(place);
         let session = lane.session;
@@ -38,6 +39,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         };
         let count = self.sessions.allowance(session, ready.min(LANE_QUANTUM));
         lane.held_back = count == 0;
+        self.read_clock();
         let origin = Origin { session, lane: place, now_ns: self.now_ns };
         for _ in 0..count {
             let Some(request) = self.lanes.get(place).take() else { break };
@@ -50,6 +52,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// Answers for one request from now on.
+    #[inline]
     fn accept(&mut self, request: &Request, origin: Origin) {
         let counters = &self.stats.sessions[usize::from(origin.session.0)];
         counters.accepted.add(1);
@@ -77,6 +80,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// Enters a checked request and moves it to its device at once where nobody waits.
+    #[inline(always)]
     fn admit(&mut self, accepted: Accepted) {
         self.sessions.enter(accepted.session);
         if let Some(region) = accepted.region {
@@ -119,6 +123,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Gives a request to its device, or ends it when its checksum is wrong already; false when
     /// the device takes no more now.
+    #[inline]
     fn start(&mut self, index: usize, id: kvrail_device::SlotId) -> bool {
         let accepted = self.requests.get_mut(id).expect("a claimed request");
         if accepted.opcode == Opcode::Write && accepted.checksum != Checksum::Off {

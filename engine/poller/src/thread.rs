@@ -126,7 +126,10 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
         let expecting = poller.expecting();
         match poller.tick() {
             Turn::Stopped => return,
-            Turn::Busy => ladder.event(expecting, poller.now_ns),
+            Turn::Busy => {
+                poller.read_clock();
+                ladder.event(expecting, poller.now_ns);
+            }
             Turn::Idle => {
                 let advice = ladder.advise(expecting, poller.now_ns);
                 if advice == Advice::Sleep {
@@ -158,6 +161,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if !self.can_rest() {
             return;
         }
+        self.read_clock();
         self.lanes.announce_sleep();
         kvrail_ring::wake::settle();
         if !self.lanes.any_ready() && self.mailbox.is_empty() {

@@ -66,6 +66,7 @@ impl<D: Device> Unit<D> {
     }
 
     /// Whether a request may go to the device at once, past nobody.
+    #[inline]
     pub(crate) fn is_open(&self, class: Class, length: u32) -> bool {
         self.waiting.count() == 0 && self.ledger.fits(class, length)
     }

@@ -53,6 +53,7 @@ impl ServerLane {
     ///
     /// # Errors
     /// `LaneFault` when the client's indices are impossible; the session must end.
+    #[inline]
     pub fn ready(&mut self) -> Result<u32, LaneFault> {
         let published = self.requests.ready()?;
         if published == 0 {
@@ -64,6 +65,7 @@ impl ServerLane {
 
     /// Takes one request as a private copy and reserves its completion slot. The caller has asked
     /// `ready` and takes no more than it said.
+    #[inline(always)]
     pub fn take(&mut self) -> Option<Request> {
         let request = self.requests.take()?;
         self.reserved += 1;
@@ -71,12 +73,14 @@ impl ServerLane {
     }
 
     /// Gives the slots of all taken requests back to the client.
+    #[inline]
     pub fn release(&mut self) {
         self.requests.release();
     }
 
     /// Requests taken and not yet completed.
     #[must_use]
+    #[inline]
     pub fn outstanding(&self) -> u32 {
         self.reserved
     }
@@ -85,6 +89,7 @@ impl ServerLane {
     ///
     /// # Panics
     /// If no request is outstanding: a completion would be posted twice (invariant 1).
+    #[inline(always)]
     pub fn complete(&mut self, completion: Completion) {
         assert!(self.reserved > 0, "invariant 1: more completions than requests");
         self.reserved -= 1;
@@ -95,6 +100,7 @@ impl ServerLane {
     ///
     /// # Errors
     /// `LaneFault` when the client's indices are impossible.
+    #[inline]
     pub fn notify(&mut self, notice: Completion) -> Result<(), LaneFault> {
         debug_assert!(notice.flags & FLAG_NOTICE != 0, "a completion is no notice");
         if self.completions.free(self.reserved + 1)? > self.reserved {
@@ -104,6 +110,7 @@ impl ServerLane {
     }
 
     /// Publishes what is staged; says whether the client sleeps.
+    #[inline]
     pub fn publish(&mut self) -> Ring {
         if self.completions.publish() == 0 {
             return Ring::No;
@@ -112,11 +119,13 @@ impl ServerLane {
     }
 
     /// Tells the client that this poller is about to sleep. Then: `wake::settle`, `refresh`.
+    #[inline]
     pub fn announce_sleep(&mut self) {
         self.sleeper.announce(self.poller_word.get());
     }
 
     /// Tells the client that this poller is awake.
+    #[inline]
     pub fn retract_sleep(&mut self) {
         self.sleeper.retract(self.poller_word.get());
     }
@@ -125,6 +134,7 @@ impl ServerLane {
     ///
     /// # Errors
     /// As `ready`.
+    #[inline]
     pub fn refresh(&mut self) -> Result<u32, LaneFault> {
         self.requests.refresh()?;
         self.ready()
@@ -153,16 +163,19 @@ impl ClientLane {
     ///
     /// # Errors
     /// `LaneFault` when the sidecar's indices are impossible.
+    #[inline]
     pub fn free(&mut self, wanted: u32) -> Result<u32, LaneFault> {
         self.requests.free(wanted)
     }
 
     /// Writes a request that the sidecar sees after `publish`. The caller has asked `free`.
+    #[inline]
     pub fn stage(&mut self, request: Request) {
         self.requests.stage(request);
     }
 
     /// Publishes what is staged with one store; says whether the poller sleeps.
+    #[inline]
     pub fn publish(&mut self) -> Ring {
         if self.requests.publish() == 0 {
             return Ring::No;
@@ -174,6 +187,7 @@ impl ClientLane {
     ///
     /// # Errors
     /// `LaneFault` when the sidecar's indices are impossible.
+    #[inline]
     pub fn ready(&mut self) -> Result<u32, LaneFault> {
         self.completions.ready()
     }
@@ -182,16 +196,19 @@ impl ClientLane {
     ///
     /// # Errors
     /// As `ready`.
+    #[inline]
     pub fn refresh(&mut self) -> Result<u32, LaneFault> {
         self.completions.refresh()
     }
 
     /// Takes one completion or notice.
+    #[inline]
     pub fn take(&mut self) -> Option<Completion> {
         self.completions.take()
     }
 
     /// Gives the slots of all taken completions back to the sidecar.
+    #[inline]
     pub fn release(&mut self) {
         self.completions.release();
     }
@@ -211,11 +228,13 @@ impl ClientSleep {
 
     /// Tells all pollers that this thread is about to sleep. Then: `wake::settle`, `refresh` on
     /// each lane.
+    #[inline]
     pub fn announce(&mut self) {
         self.sleeper.announce(self.word.get());
     }
 
     /// Tells all pollers that this thread is awake.
+    #[inline]
     pub fn retract(&mut self) {
         self.sleeper.retract(self.word.get());
     }

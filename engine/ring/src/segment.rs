@@ -22,7 +22,7 @@ use crate::limits::{
     POLLERS_MAX,
 };
 use crate::shm::{CompletionRing, RequestRing, ShmRing, ShmWord, ShmWords};
-use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES};
+use crate::slot::{COMPLETION_BYTES, Packed, REQUEST_BYTES};
 use crate::spsc::{Consumer, Producer};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"KVRAILQ\0");
@@ -48,6 +48,16 @@ struct SegmentHeader {
     first_lane_at: u32,
     lane_stride: u64,
     total_bytes: u64,
+}
+
+impl Packed<HEADER_WORDS> for SegmentHeader {
+    fn pack(&self) -> [u64; HEADER_WORDS] {
+        zerocopy::transmute!(*self)
+    }
+
+    fn unpack(words: [u64; HEADER_WORDS]) -> Self {
+        zerocopy::transmute!(words)
+    }
 }
 
 const HEADER_WORDS: usize = size_of::<SegmentHeader>() / 8;
@@ -128,7 +138,7 @@ impl Segment {
             lane_stride: lane_stride(depth) as u64,
             total_bytes: needed as u64,
         };
-        ShmWords::<SegmentHeader, HEADER_WORDS>::at(&memory, 0, 1).write(0, header);
+        ShmWords::<SegmentHeader, HEADER_WORDS>::at(&memory, 0, 1).write(0, &header);
         Ok(Self { memory, lanes, depth })
     }
 

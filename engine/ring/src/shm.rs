@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use kvrail_memory::Pinned;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::slot::{COMPLETION_BYTES, Completion, REQUEST_BYTES, Request};
+use crate::slot::{COMPLETION_BYTES, Completion, Packed, REQUEST_BYTES, Request};
 use crate::spsc::Store;
 
 pub(crate) type RequestRing = ShmRing<Request, { REQUEST_BYTES / 8 }>;
@@ -32,6 +31,7 @@ impl ShmWord {
         Self { word, _memory: Arc::clone(memory) }
     }
 
+    #[inline]
     pub(crate) fn get(&self) -> &AtomicU32 {
         // SAFETY: aligned and inside the block that `_memory` keeps alive; every process reaches
         // this word through atomics only.
@@ -64,6 +64,7 @@ impl<T, const WORDS: usize> ShmWords<T, WORDS> {
         Self { words, count, _memory: Arc::clone(memory), _slot: PhantomData }
     }
 
+    #[inline]
     fn words(&self, index: u32) -> &[AtomicU64; WORDS] {
         assert!(index < self.count);
         // SAFETY: `index` is inside the array, asserted above, and the array inside the block.
@@ -73,19 +74,28 @@ impl<T, const WORDS: usize> ShmWords<T, WORDS> {
     }
 }
 
-impl<T: FromBytes + IntoBytes + Immutable, const WORDS: usize> ShmWords<T, WORDS> {
+impl<T: Packed<WORDS>, const WORDS: usize> ShmWords<T, WORDS> {
+    #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> T {
         let shared = self.words(index);
-        let private: [u64; WORDS] =
-            std::array::from_fn(|word| shared[word].load(Ordering::Relaxed));
-        T::read_from_bytes(private.as_bytes()).expect("a slot is exactly its words")
+        T::unpack(std::array::from_fn(|word| shared[word].load(Ordering::Relaxed)))
     }
 
-    pub(crate) fn write(&self, index: u32, slot: T) {
-        let shared = self.words(index);
-        let mut private = [0; WORDS];
-        private.as_mut_bytes().copy_from_slice(slot.as_bytes());
-        for (word, value) in shared.iter().zip(private) {
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32) {
+        let line: *const AtomicU64 = self.words(index).as_ptr();
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint without architectural effect, on an address inside the block anyway.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _no_hint_here = line;
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(&self, index: u32, slot: &T) {
+        for (word, value) in self.words(index).iter().zip(slot.pack()) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -110,27 +120,37 @@ impl<T, const WORDS: usize> ShmRing<T, WORDS> {
 
 impl<T, const WORDS: usize> Store for ShmRing<T, WORDS>
 where
-    T: Copy + FromBytes + IntoBytes + Immutable,
+    T: Packed<WORDS>,
 {
     type Slot = T;
 
+    #[inline]
     fn depth(&self) -> u32 {
         self.slots.count
     }
 
+    #[inline]
     fn tail(&self) -> &AtomicU32 {
         self.tail.get()
     }
 
+    #[inline]
     fn head(&self) -> &AtomicU32 {
         self.head.get()
     }
 
+    #[inline]
     fn write(&self, index: u32, slot: T) {
-        self.slots.write(index, slot);
+        self.slots.write(index, &slot);
     }
 
+    #[inline]
     fn read(&self, index: u32) -> T {
         self.slots.read(index)
+    }
+
+    #[inline]
+    fn prefetch(&self, index: u32) {
+        self.slots.prefetch(index);
     }
 }

@@ -13,6 +13,10 @@
 
 use crate::sync::{AtomicU32, Ordering};
 
+/// Slots fetched ahead of the one being taken: a line from another core takes as long as a few
+/// requests, and the work on one is too long for the processor to look past it by itself.
+const AHEAD: u32 = 4;
+
 /// The peer moved its counter to where it cannot be: more slots filled or freed than there are.
 /// Such a lane cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +44,8 @@ pub trait Store {
     fn write(&self, index: u32, slot: Self::Slot);
     /// Loads a slot, each word once. `index` is masked.
     fn read(&self, index: u32) -> Self::Slot;
+    /// A hint that this slot is read soon. `index` is masked.
+    fn prefetch(&self, _index: u32) {}
 }
 
 /// The writing half. One exists per ring.
@@ -64,6 +70,7 @@ impl<S: Store> Producer<S> {
     ///
     /// # Errors
     /// `LaneFault` if the consumer claims to have read what was never published.
+    #[inline]
     pub fn free(&mut self, wanted: u32) -> Result<u32, LaneFault> {
         let depth = self.mask + 1;
         let free = depth - self.tail.wrapping_sub(self.head_seen);
@@ -80,6 +87,7 @@ impl<S: Store> Producer<S> {
 
     /// Slots published that the consumer was not yet seen to have read.
     #[must_use]
+    #[inline]
     pub fn unread(&self) -> u32 {
         self.published.wrapping_sub(self.head_seen)
     }
@@ -88,6 +96,7 @@ impl<S: Store> Producer<S> {
     ///
     /// # Panics
     /// If the ring is full: a slot would be lost.
+    #[inline(always)]
     pub fn stage(&mut self, slot: S::Slot) {
         assert!(self.tail.wrapping_sub(self.head_seen) <= self.mask, "staged into a full ring");
         self.store.write(self.tail & self.mask, slot);
@@ -95,6 +104,7 @@ impl<S: Store> Producer<S> {
     }
 
     /// Makes everything staged visible with one store; returns how many slots that were.
+    #[inline]
     pub fn publish(&mut self) -> u32 {
         let staged = self.tail.wrapping_sub(self.published);
         if staged > 0 {
@@ -125,6 +135,7 @@ impl<S: Store> Consumer<S> {
     ///
     /// # Errors
     /// `LaneFault` if the producer claims more slots than the ring has, or takes some back.
+    #[inline]
     pub fn ready(&mut self) -> Result<u32, LaneFault> {
         let known = self.tail_seen.wrapping_sub(self.head);
         if known > 0 {
@@ -137,6 +148,7 @@ impl<S: Store> Consumer<S> {
     ///
     /// # Errors
     /// As `ready`.
+    #[inline]
     pub fn refresh(&mut self) -> Result<u32, LaneFault> {
         let tail = self.store.tail().load(Ordering::Acquire); // T, pairs with P
         let depth = self.mask + 1;
@@ -145,20 +157,29 @@ impl<S: Store> Consumer<S> {
             return Err(LaneFault { peer: tail, ours: self.head, depth });
         }
         self.tail_seen = tail;
-        Ok(tail.wrapping_sub(self.head))
+        let ready = tail.wrapping_sub(self.head);
+        for ahead in 0..ready.min(AHEAD) {
+            self.store.prefetch(self.head.wrapping_add(ahead) & self.mask);
+        }
+        Ok(ready)
     }
 
     /// Takes the next slot as a private copy, or nothing when none is known to be ready.
+    #[inline(always)]
     pub fn take(&mut self) -> Option<S::Slot> {
         if self.head == self.tail_seen {
             return None;
         }
         let slot = self.store.read(self.head & self.mask);
+        if self.tail_seen.wrapping_sub(self.head) > AHEAD {
+            self.store.prefetch(self.head.wrapping_add(AHEAD) & self.mask);
+        }
         self.head = self.head.wrapping_add(1);
         Some(slot)
     }
 
     /// Gives everything taken back to the producer with one store.
+    #[inline]
     pub fn release(&mut self) {
         if self.head != self.released {
             self.store.head().store(self.head, Ordering::Release); // R, pairs with F

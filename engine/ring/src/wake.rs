@@ -18,6 +18,7 @@ pub struct Sleeper {
 
 impl Sleeper {
     /// Says that we are about to sleep. After this: `settle`, look at the rings again, block.
+    #[inline]
     pub fn announce(&mut self, shared: &AtomicU32) {
         debug_assert!(self.word.is_multiple_of(2), "announced twice");
         self.word = self.word.wrapping_add(1);
@@ -25,6 +26,7 @@ impl Sleeper {
     }
 
     /// Says that we are awake.
+    #[inline]
     pub fn retract(&mut self, shared: &AtomicU32) {
         debug_assert!(!self.word.is_multiple_of(2), "retracted while awake");
         self.word = self.word.wrapping_add(1);
@@ -45,6 +47,7 @@ pub struct Waker {
 
 impl Waker {
     /// After publishing: must the doorbell be rung now?
+    #[inline]
     pub fn must_ring(&mut self, shared: &AtomicU32) -> bool {
         fence(Ordering::SeqCst); // W, pairs with S
         let word = shared.load(Ordering::Relaxed); // ordered by W
