@@ -7,8 +7,9 @@ use kvrail_protocol::SpinHints;
 /// Threads of this process that spin in `wait` now, over all clients.
 static SPINNERS: AtomicU32 = AtomicU32::new(0);
 
-/// After so many waits that slept, one spins again: sleeping hides how short waits have become.
-const PROBE_EVERY: u32 = 32;
+/// What sleeping adds to a wait, in nanoseconds: a wait that was slept through looks longer than
+/// it would have been, and must not keep its thread asleep for ever.
+const WAKE_UP_NS: u64 = 30_000;
 
 /// What the sidecar and the machine allow.
 #[derive(Clone, Copy, Debug)]
@@ -51,20 +52,12 @@ impl Drop for Spinning {
 pub(crate) struct Expectation {
     /// Moving average of waits, in nanoseconds; the newest counts a quarter.
     wait_ns: u64,
-    slept: u32,
 }
 
 impl Expectation {
     /// Whether a wait is likely to be short enough to spin through.
-    pub(crate) fn is_short(&mut self, limit_ns: u64) -> bool {
-        if limit_ns == 0 {
-            return false;
-        }
-        if self.wait_ns <= limit_ns {
-            return true;
-        }
-        self.slept += 1;
-        self.slept.is_multiple_of(PROBE_EVERY)
+    pub(crate) fn is_short(&self, limit_ns: u64) -> bool {
+        limit_ns > 0 && self.wait_ns <= limit_ns + WAKE_UP_NS
     }
 
     /// A wait took this long.
@@ -79,21 +72,20 @@ impl Expectation {
 mod tests {
     use kvrail_protocol::SpinHints;
 
-    use super::{Expectation, PROBE_EVERY, SpinLimits};
+    use super::{Expectation, SpinLimits, WAKE_UP_NS};
 
     #[test]
-    fn spins_for_short_waits_sleeps_through_long_ones_and_probes() {
+    fn spins_for_short_waits_and_sleeps_through_long_ones() {
         let mut expectation = Expectation::default();
         assert!(expectation.is_short(20_000));
         for _ in 0..8 {
             expectation.learn(300_000, 20_000);
         }
-        let spun = (0..4 * PROBE_EVERY).filter(|_| expectation.is_short(20_000)).count();
-        assert_eq!(spun, 4);
+        assert!(!expectation.is_short(20_000));
         for _ in 0..12 {
-            expectation.learn(2_000, 20_000);
+            expectation.learn(2_000 + WAKE_UP_NS, 20_000); // short, but slept through
         }
-        assert!(expectation.is_short(20_000));
+        assert!(expectation.is_short(20_000), "sleeping does not keep it asleep");
         assert!(!expectation.is_short(0), "no spinning without leave");
     }
 

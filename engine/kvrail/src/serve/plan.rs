@@ -18,6 +18,10 @@ const SPIN_OWN_CORE_NS: u64 = 100_000;
 /// asks again at once, less than two wake-ups cost.
 const SPIN_FEW_CORES_NS: u64 = 20_000;
 
+/// Longest spin of a client for a completion: a wake-up costs 5 to 20 us, and a small read comes
+/// back within this. Larger blocks are slept through, as each client learns by itself.
+const SPIN_CLIENT_NS: u64 = 100_000;
+
 /// From so many cores on a poller may have one to itself.
 const CORES_ENOUGH: usize = 4;
 
@@ -97,7 +101,7 @@ impl Plan {
     pub(crate) fn hints(&self) -> SpinHints {
         let spinning = if self.spin_ns == 0 { 0 } else { self.pollers.len() };
         SpinHints {
-            spin_ns: self.spin_ns,
+            spin_ns: if self.spin_ns == 0 { 0 } else { SPIN_CLIENT_NS },
             cores: u32::try_from(self.cores).unwrap_or(u32::MAX),
             spinning_pollers: u32::try_from(spinning).unwrap_or(u32::MAX),
         }
