@@ -145,9 +145,9 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let block = show_bytes(self.block_bytes.into());
-        write!(f, "{} {block} depth {}", self.op.name(), self.depth)?;
+        write!(f, "{} {block} d{}", self.op.name(), self.depth)?;
         if self.clients > 1 {
-            write!(f, " x {} clients", self.clients)?;
+            write!(f, " x{}", self.clients)?;
         }
         match self.pace {
             Pace::Closed => Ok(()),
