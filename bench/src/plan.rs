@@ -145,9 +145,9 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let block = show_bytes(self.block_bytes.into());
-        write!(f, "{} {block} depth {}", self.op.name(), self.depth)?;
+        write!(f, "{} {block} d{}", self.op.name(), self.depth)?;
         if self.clients > 1 {
-            write!(f, " x {} clients", self.clients)?;
+            write!(f, " x{}", self.clients)?;
         }
         match self.pace {
             Pace::Closed => Ok(()),
@@ -171,7 +171,8 @@ pub fn default_cases() -> Vec<Case> {
         Case::closed(Op::Read, 4 * MIB, 2),
         Case::closed(Op::Write, MIB, 8),
         Case::closed(Op::Mixed, 256 * KIB, 8),
-        Case { pace: open, ..Case::closed(Op::Read, 4 * KIB, 32) },
+        // As deep as can be: what waits for a free slot would be the limit's doing, not the arm's.
+        Case { pace: open, ..Case::closed(Op::Read, 4 * KIB, DEPTH_MAX) },
     ]
 }
 

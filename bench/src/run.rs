@@ -141,14 +141,23 @@ fn on(
     let replayed = options.replay.is_some();
     let mut report = bench.report(environment, &cases);
     if replayed {
-        report.runs.iter_mut().for_each(|run| run.op = "replay".to_owned());
-        report.ratios.iter_mut().for_each(|ratio| ratio.op = "replay".to_owned());
-        report.comparisons.iter_mut().for_each(|one| one.op = "replay".to_owned());
+        rename(&mut report, "replay");
     }
     report.lanes = lanes;
     report.sidecar = sidecar;
     report.aims = aims(&report);
     Ok(Results { report, log: bench.collected.log, begun })
+}
+
+/// Gives every run of the report another name than that of its case.
+fn rename(report: &mut Report, name: &str) {
+    for run in &mut report.runs {
+        (run.case, run.op) = (name.to_owned(), name.to_owned());
+    }
+    for one in &mut report.comparisons {
+        (one.case, one.op) = (name.to_owned(), name.to_owned());
+    }
+    report.ratios.iter_mut().for_each(|ratio| ratio.op = name.to_owned());
 }
 
 /// A replay in the words of a case.
@@ -343,6 +352,7 @@ impl<'a> Bench<'a> {
             let case = &cases[one.case];
             let Some(raw) = self.collected.rounds(one.case, RAW) else { continue };
             comparisons.push(Comparison {
+                case: case.to_string(),
                 arm: one.arm.clone(),
                 against: RAW.to_owned(),
                 op: case.op.name().to_owned(),

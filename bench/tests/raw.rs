@@ -122,7 +122,7 @@ fn json_page_and_log_are_written_and_read_back() {
     let _typed: Report = serde_json::from_slice(&out).unwrap();
     let page = fs::read_to_string(page).unwrap();
     assert!(page.matches("<svg").count() == 3 && !page.contains("<script"), "three plots");
-    assert!(fs::read_to_string(log).unwrap().contains("Tag=raw:read_4KiB_depth_1:0"));
+    assert!(fs::read_to_string(log).unwrap().contains("Tag=raw:read_4KiB_d1:0"));
 }
 
 #[test]

@@ -65,7 +65,10 @@ impl MachineMeter {
     /// The best source that this process may read; nothing where the kernel shows neither.
     #[must_use]
     pub fn find() -> Option<Self> {
-        let timers = fs::read_to_string("/proc/timer_list").ok();
+        // Cores that run tickless under load would look idle.
+        let full = fs::read_to_string("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
+        let idles = full.trim().is_empty() || full.contains("null");
+        let timers = fs::read_to_string("/proc/timer_list").ok().filter(|_| idles);
         if let Some(cores) = timers.and_then(|text| timers_idle_ns(&text, 0)).map(|idle| idle.1) {
             return Some(Self { source: Source::Timers, cores });
         }
@@ -100,21 +103,22 @@ impl MachineMeter {
     }
 }
 
-/// Idle nanoseconds of all cores, and how many there are. A core that idles now has done so since
-/// its entry, which its sum does not hold yet.
+/// Idle nanoseconds of all cores, and how many there are. The sums are brought up to date when a
+/// core leaves idling and at every interrupt, so at least at every tick. A core whose tick is
+/// stopped has been idling since its entry, which its sum does not hold yet.
 fn timers_idle_ns(text: &str, now_ns: u64) -> Option<(u64, u32)> {
     let (mut idle_ns, mut cores) = (0, 0);
-    let (mut entered, mut left) = (0, 0);
+    let (mut entered, mut tickless) = (0, false);
     for line in text.lines() {
         let Some((key, value)) = line.trim_start().split_once(':') else { continue };
         let number = || value.split_whitespace().next()?.parse::<u64>().ok();
         match key.trim_end() {
             "cpu" => cores += 1,
             ".idle_entrytime" => entered = number()?,
-            ".idle_exittime" => left = number()?,
+            ".tick_stopped" => tickless = number()? == 1,
             ".idle_sleeptime" => {
                 idle_ns += number()?;
-                if entered > left {
+                if tickless {
                     idle_ns += now_ns.saturating_sub(entered);
                 }
             }
@@ -146,10 +150,10 @@ mod tests {
 
     #[test]
     fn idle_time_is_read_from_the_timer_list() {
-        let text = "Timer List Version: v0.9\ncpu: 0\n  .idle_entrytime : 500 nsecs\n  \
-                    .idle_exittime  : 600 nsecs\n  .idle_sleeptime : 1000 nsecs\n  \
-                    .iowait_sleeptime: 30 nsecs\ncpu: 1\n  .idle_entrytime : 900 nsecs\n  \
-                    .idle_exittime  : 600 nsecs\n  .idle_sleeptime : 2000 nsecs\n  \
+        let text = "Timer List Version: v0.9\ncpu: 0\n  .tick_stopped : 0\n  \
+                    .idle_entrytime : 500 nsecs\n  .idle_sleeptime : 1000 nsecs\n  \
+                    .iowait_sleeptime: 30 nsecs\ncpu: 1\n  .tick_stopped : 1\n  \
+                    .idle_entrytime : 900 nsecs\n  .idle_sleeptime : 2000 nsecs\n  \
                     .iowait_sleeptime: 0 nsecs\n";
         assert_eq!(timers_idle_ns(text, 950), Some((1000 + 30 + 2000 + 50, 2)));
         assert_eq!(timers_idle_ns("nothing", 950), None);

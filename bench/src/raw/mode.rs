@@ -4,12 +4,15 @@ use anyhow::{Result, anyhow};
 use io_uring::{Builder, IoUring};
 use kvrail_device::{KernelThread, ModeName};
 
-/// A ring of this mode with the sidecar's flags.
-pub(super) fn ring(mode: ModeName, entries: u32) -> Result<IoUring> {
+/// A ring of this mode with the sidecar's flags; its kernel thread, if it has one, on this core.
+pub(super) fn ring(mode: ModeName, entries: u32, kernel_core: Option<u32>) -> Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_submit_all();
     if mode.has_kernel_thread() {
         builder.setup_sqpoll(KernelThread::default().idle_ms);
+        if let Some(core) = kernel_core {
+            builder.setup_sqpoll_cpu(core);
+        }
     } else {
         builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun();
     }

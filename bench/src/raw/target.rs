@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use kvrail_device::{DirectIo, ModeName, open_path};
-use kvrail_memory::Region;
+use kvrail_memory::{Region, current_affinity};
 use kvrail_ring::Geometry;
 
 use super::mode;
 use super::ring::{Memory, RingPort};
+use crate::cpu::usable_cores;
 use crate::port::{Shape, Target, Work};
 
 /// Most pieces one operation may fall into at stripe borders.
@@ -48,6 +49,16 @@ impl RawTarget {
         Ok(Self { files, geometry, mode })
     }
 
+    /// Where the ring's kernel thread must run: it would inherit the core of a client thread that is
+    /// bound to one, and both spin.
+    fn kernel_core(&self) -> Result<Option<u32>> {
+        let mine = current_affinity().context("reading the affinity")?;
+        if !self.mode.has_kernel_thread() || mine.len() > 1 {
+            return Ok(None);
+        }
+        Ok(usable_cores()?.into_iter().rfind(|core| !mine.contains(*core)))
+    }
+
     /// Pieces that one operation of this size can fall into.
     fn pieces_max(&self, bytes: u32) -> u32 {
         if self.geometry.members == 1 {
@@ -66,7 +77,7 @@ impl Target for RawTarget {
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
         let pieces_max = self.pieces_max(shape.buffer_bytes);
         let memory = Arc::new(Memory::new(shape)?);
-        let mut ring = mode::ring(self.mode, shape.slots * pieces_max)?;
+        let mut ring = mode::ring(self.mode, shape.slots * pieces_max, self.kernel_core()?)?;
         let (mut submitter, sq, cq) = ring.split();
         let fds: Vec<i32> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
         submitter.register_files(&fds).context("the raw arm cannot register its files")?;

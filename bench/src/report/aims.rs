@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Case, Op, Pace, Rate};
+use crate::plan::{Case, DEPTH_MAX, Op, Pace, Rate};
 use crate::report::schema::{Comparison, Report};
 use crate::statistics::Spread;
 
@@ -62,7 +62,7 @@ fn storage(report: &Report) -> Vec<Option<Aim>> {
     let block = find(report, &Case::closed(Op::Read, 256 * KIB, 8));
     let large = find(report, &Case::closed(Op::Read, MIB, 8));
     let pace = Pace::Open(Rate::PercentOfMax(80.0));
-    let open = find(report, &Case { pace, ..Case::closed(Op::Read, 4 * KIB, 32) });
+    let open = find(report, &Case { pace, ..Case::closed(Op::Read, 4 * KIB, DEPTH_MAX) });
     let throughput = |one: Option<&Comparison>| middle(one?.relation.throughput);
     let latency = if report.environment.cores_usable >= MANY_CORES {
         let above = small.and_then(|one| middle(one.relation.p50_above_ns));
@@ -79,7 +79,7 @@ fn storage(report: &Report) -> Vec<Option<Aim>> {
         Aim::new("read 256KiB d8: throughput / raw", AtLeast, 0.98, throughput(block)),
         Aim::new("read 1MiB d8: throughput / raw", AtLeast, 0.98, throughput(large)),
         Aim::new("read 1MiB d8: CPU per GiB / raw", AtMost, 1.2, cpu),
-        Aim::new("read 4KiB d32 open: p99.9 / raw", AtMost, 1.5, tail),
+        Aim::new("read 4KiB open 80%: p99.9 / raw", AtMost, 1.5, tail),
     ]
 }
 

@@ -8,7 +8,6 @@ use plotters::prelude::{
 };
 
 use crate::report::schema::Run;
-use crate::report::table::case_of;
 use crate::size::{show_ns, show_rate};
 
 /// Colours that stay apart for most kinds of colour vision (Okabe and Ito).
@@ -147,7 +146,7 @@ pub(super) fn colour_of(place: usize) -> String {
 pub(super) fn by_case(runs: &[Run]) -> Vec<(String, Vec<&Run>)> {
     let mut cases: Vec<(String, Vec<&Run>)> = Vec::new();
     for run in runs {
-        let name = case_of(run);
+        let name = run.case.clone();
         match cases.last_mut() {
             Some((last, group)) if *last == name => group.push(run),
             _ => cases.push((name, vec![run])),

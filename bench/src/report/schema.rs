@@ -58,6 +58,9 @@ impl Latency {
 /// One arm in one case, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
+    /// The case in words; not in the JSON.
+    #[serde(skip)]
+    pub case: String,
     /// `kvrail`, `raw`, `raw:MODE` or `fio`.
     pub arm: String,
     /// `read`, `write`, `mixed` or `replay`.
@@ -96,6 +99,7 @@ impl Run {
     pub fn new(arm: &str, case: &Case, rounds: &[Figures]) -> Self {
         let figures = Figures::over_rounds(rounds);
         Self {
+            case: case.to_string(),
             arm: arm.to_owned(),
             op: case.op.name().to_owned(),
             block_bytes: case.block_bytes,
@@ -153,6 +157,9 @@ impl Ratio {
 /// An arm against `raw` in one case, with the spread over rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
+    /// The case in words; not in the JSON.
+    #[serde(skip)]
+    pub case: String,
     /// The arm that is compared.
     pub arm: String,
     /// What it is compared with.

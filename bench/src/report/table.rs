@@ -97,7 +97,7 @@ fn runs(runs: &[Run]) -> String {
     let mut table = empty(&heads, 2);
     let mut last = String::new();
     for run in runs {
-        let case = case_of(run);
+        let case = run.case.clone();
         let mut row = vec![if case == last { String::new() } else { case.clone() }];
         row.extend([run.arm.clone(), show_rate(run.iops)]);
         row.push(format!("{:.3}", run.bytes_per_second / 1e9));
@@ -110,18 +110,6 @@ fn runs(runs: &[Run]) -> String {
     table.to_string()
 }
 
-/// The shape of a run in words.
-pub(super) fn case_of(run: &Run) -> String {
-    shape(&run.op, run.block_bytes, run.depth, run.clients, &run.pace)
-}
-
-fn shape(op: &str, block_bytes: u32, depth: u32, clients: u32, pace: &str) -> String {
-    let block = show_bytes(block_bytes.into());
-    let clients = if clients > 1 { format!(" x{clients}") } else { String::new() };
-    let open = if pace == "open" { " open" } else { "" };
-    format!("{op} {block} d{depth}{clients}{open}")
-}
-
 fn comparisons(all: &[Comparison]) -> String {
     if all.is_empty() {
         return String::new();
@@ -131,7 +119,7 @@ fn comparisons(all: &[Comparison]) -> String {
     let mut table = empty(&heads, 2);
     for one in all {
         let relation = &one.relation;
-        let case = shape(&one.op, one.block_bytes, one.depth, one.clients, &one.pace);
+        let case = one.case.clone();
         let mut row = vec![case, format!("{} / {}", one.arm, one.against)];
         let ratios = [
             relation.p50,

@@ -162,7 +162,8 @@ impl Port for LanePort {
         staged.map(|_ticket| ()).map_err(|refused| {
             let reason = refused.reason;
             self.leases[slot as usize] = refused.into_lease();
-            anyhow!("the client library refused {bytes} bytes at {offset}: {reason}")
+            let why = self.queue.client().ended().unwrap_or("the session goes on");
+            anyhow!("the client library refused {bytes} bytes at {offset}: {reason} ({why})")
         })
     }
 
