@@ -115,7 +115,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         for unit in &mut self.units[..devices] {
             unit.device.detach(buffer).expect("what was attached can be detached");
             unit.forgetting += 1;
-            unit.prepared = true;
+            unit.prepared += 1;
         }
     }
 

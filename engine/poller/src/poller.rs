@@ -218,9 +218,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 self.feed_unit(index);
             }
             let unit = &mut self.units[index];
-            if unit.prepared {
-                unit.device.submit();
-                unit.prepared = false;
+            if unit.prepared > 0 {
+                unit.submit();
                 finished += self.reap_unit(index);
             }
         }

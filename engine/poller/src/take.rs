@@ -141,7 +141,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             return false;
         }
         unit.ledger.charge(accepted.length);
-        unit.prepared = true;
+        unit.note_prepared();
         true
     }
 }

