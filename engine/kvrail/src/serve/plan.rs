@@ -10,20 +10,16 @@ use super::volumes::Served;
 use crate::config::{Config, Device};
 use crate::failure::{Exit, Failure};
 
-/// Longest spin of a poller that has a core to itself: covers the gaps of a busy NVMe drive and
-/// the thinking time of a client that asks again.
-const SPIN_OWN_CORE_NS: u64 = 100_000;
-
-/// Longest spin where pollers, clients and interrupts share few cores: the time of a client that
-/// asks again at once, less than two wake-ups cost.
-const SPIN_FEW_CORES_NS: u64 = 20_000;
+/// Longest spin of a poller: the time of a client that asks again at once, less than two wake-ups
+/// cost. On 16 cores 100 us and 1 ms gave no more throughput, for ten times the CPU.
+const SPIN_NS: u64 = 20_000;
 
 /// Longest spin of a client for a completion: a wake-up costs 5 to 20 us, and a small read comes
 /// back within this. Larger blocks are slept through, as each client learns by itself.
 const SPIN_CLIENT_NS: u64 = 100_000;
 
-/// From so many cores on a poller may have one to itself.
-const CORES_ENOUGH: usize = 4;
+/// From so many cores on one is left for the kernel threads of sqpoll rings.
+const CORES_FOR_KERNEL_THREADS: usize = 4;
 
 /// A device and whose it is.
 #[derive(Clone, Debug)]
@@ -76,12 +72,12 @@ impl Plan {
         let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
         let spin_ns = match config.pollers.spin.fixed() {
             Some(spin) => spin.ns(),
-            None if cores >= CORES_ENOUGH => SPIN_OWN_CORE_NS,
-            None => SPIN_FEW_CORES_NS,
+            None if cores > 1 => SPIN_NS,
+            None => 0,
         };
         let taken: Vec<u32> = cpus.iter().flatten().copied().collect();
         let free = topology.cpus_by_preference(None).into_iter().find(|cpu| !taken.contains(cpu));
-        let spare_cpu = free.filter(|_| cores >= CORES_ENOUGH);
+        let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         Ok(Self { pollers: pollers.collect(), devices, spin_ns, cores, spare_cpu, notes })
     }
 
