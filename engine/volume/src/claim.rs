@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat, open,
@@ -21,6 +22,18 @@ use crate::content::{Content, judge};
 use crate::error::{Reason, VolumeError};
 use crate::kernel::{Identity, Kernel};
 use crate::signature::{HEAD_BYTES, TAIL_BYTES};
+
+/// How long the kernel may take to let go of what a dead process had: its requests at the device
+/// end first, which takes milliseconds on a healthy one.
+const LAST_BREATH: Duration =
+    if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
+
+/// How long it is tried again where nobody is seen to have the member: a device that a dead process
+/// had shows no holder, and neither does one that is held in another namespace for good.
+const UNSEEN: Duration = Duration::from_secs(1);
+
+/// Time between two looks.
+const LAST_LOOK: Duration = Duration::from_millis(5);
 
 /// What a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -92,8 +105,8 @@ impl Claim {
         {
             return Err(refuse(Reason::ReadOnly));
         }
-        let (fd, io) = open_exclusively(path, kind, direct)
-            .map_err(|reason| refuse(name_holders(kernel, reason, identity, path)))?;
+        let attempt = || open_exclusively(path, kind, direct);
+        let (fd, io) = outlive_the_dead(kernel, identity, path, attempt).map_err(refuse)?;
         // The path may have led elsewhere a moment ago.
         if identify(&fd).map_err(refuse)? != identity {
             return Err(refuse(Reason::Open { errno: Errno::STALE }));
@@ -245,10 +258,27 @@ fn really_direct(fd: &OwnedFd, io: IoPath, direct: DirectIo) -> Result<IoPath, R
     plain.map(|()| IoPath::Buffered).map_err(|errno| Reason::Io { step, errno })
 }
 
-fn name_holders(kernel: &Kernel, reason: Reason, identity: Identity, path: &Path) -> Reason {
-    match reason {
-        Reason::Busy { .. } => Reason::Busy { holders: kernel.holders(identity, path) },
-        other => other,
+/// Tries again while nobody has the member but processes that have ended, and then names who has
+/// it: the kernel takes the io_uring rings of a dead process apart after its end, and its locks and
+/// exclusive opens live until then. A sidecar that is started again at once would be refused.
+fn outlive_the_dead<T>(
+    kernel: &Kernel,
+    identity: Identity,
+    path: &Path,
+    mut attempt: impl FnMut() -> Result<T, Reason>,
+) -> Result<T, Reason> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(Reason::Busy { .. }) => {}
+            other => return other,
+        }
+        let holders = kernel.holders(identity, path);
+        let patience = if holders.is_empty() { LAST_BREATH.min(UNSEEN) } else { LAST_BREATH };
+        if !kernel.have_ended(&holders) || start.elapsed() >= patience {
+            return Err(Reason::Busy { holders });
+        }
+        std::thread::sleep(LAST_LOOK);
     }
 }
 

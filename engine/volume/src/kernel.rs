@@ -66,6 +66,23 @@ impl Kernel {
         found
     }
 
+    /// Whether nobody but processes that have ended, waited for by their parents or not, is seen
+    /// to have it. Where nobody is seen at all it may be so too.
+    pub(crate) fn have_ended(&self, holders: &[Holder]) -> bool {
+        let ended = |holder: &Holder| match holder {
+            Holder::Process { pid, .. } => self.has_ended(*pid),
+            _ => false,
+        };
+        holders.iter().all(ended)
+    }
+
+    /// `1234 (name) Z ...` is a zombie; the name may hold anything, a bracket too.
+    fn has_ended(&self, pid: u32) -> bool {
+        let Some(stat) = text(&self.proc.join(pid.to_string()).join("stat")) else { return true };
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        matches!(state, Some('Z' | 'X' | 'x'))
+    }
+
     /// Uses of a file that no lock shows: swap, and loop devices made of it.
     pub(crate) fn silent_holders(&self, identity: Identity, path: &Path) -> Vec<Holder> {
         let mut found = self.swaps(identity);
@@ -333,6 +350,21 @@ mod tests {
         );
         let kernel = Kernel::fake(root.path().join("sys"), root.path().join("proc"));
         (root, kernel)
+    }
+
+    #[test]
+    fn processes_that_are_gone_or_zombies_have_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let kernel = Kernel { sys: root.path().join("sys"), proc: root.path().to_owned() };
+        for (pid, stat) in [(7, "7 (a) S 1"), (8, "8 (k) Z) Z 1"), (9, "9 (Z ) Z) R 1")] {
+            fs::create_dir(root.path().join(pid.to_string())).unwrap();
+            fs::write(root.path().join(format!("{pid}/stat")), stat).unwrap();
+        }
+        let process = |pid| Holder::Process { pid, command: "kvrail".into() };
+        assert!(kernel.have_ended(&[]) && kernel.have_ended(&[process(6), process(8)]));
+        assert!(!kernel.have_ended(&[process(8), process(7)]));
+        assert!(!kernel.have_ended(&[process(9)]));
+        assert!(!kernel.have_ended(&[Holder::Loop { device: "loop0".into() }]));
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub struct Done {
     /// How it ended. [`Status::Late`] is no end: the completion is still to come.
     pub status: Status,
     /// Bytes moved: all of them when the status is OK. Otherwise the sum over the pieces of the
-    /// request, which need not be its beginning.
+    /// request, which need not be its beginning: a write that ended DRAINING or INVALID with bytes
+    /// above 0 happened in part.
     pub bytes: u64,
     /// CRC-64/NVME of the bytes, if it was asked for.
     pub checksum: u64,

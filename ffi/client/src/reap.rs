@@ -153,7 +153,8 @@ impl Queue {
         self.ready = ready;
     }
 
-    /// The session has ended: first what did complete, then the rest as RESTARTED.
+    /// The session has ended: first what did complete, then the rest as RESTARTED. After a drain
+    /// the rest was never accepted, since everything accepted is complete: that is DRAINING.
     #[cold]
     pub(crate) fn bury(&mut self, sink: &mut impl Sink) {
         if self.life == Life::Gone {
@@ -162,7 +163,11 @@ impl Queue {
         self.reap(sink);
         let ended = self.client.shared().control.ended();
         let hardware = ended.map_or(Hardware::MayBeActive, |ended| ended.hardware);
-        self.abandon(Life::Gone, Status::Restarted, hardware, sink);
+        let status = match hardware {
+            Hardware::Settled => Status::Draining,
+            Hardware::MayBeActive => Status::Restarted,
+        };
+        self.abandon(Life::Gone, status, hardware, sink);
     }
 
     /// Ends everything under way.

@@ -1,5 +1,7 @@
 //! `kvrail serve`.
 
+use std::io::IsTerminal;
+
 use clap::Args;
 use kvrail_session::StoppedHow;
 use tracing_subscriber::EnvFilter;
@@ -68,6 +70,8 @@ fn log_to_stderr(config: &Config) -> Result<(), Failure> {
             .with_remedy("write error, warn, info, debug, trace or target=level,...")
     })?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are for people; a file or a journal keeps plain words.
+    let lines = lines.with_ansi(std::io::stderr().is_terminal());
     match config.sidecar.log_format {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().init(),

@@ -100,7 +100,7 @@ fn an_orderly_end_gives_all_memory_back() {
     rig.sidecar.socket.as_ref().unwrap().send(&closing, &[]).unwrap();
     rig.sidecar.die();
     let done = rig.queue.wait(LONG).unwrap().unwrap();
-    assert_eq!((done.status, done.lease.is_some()), (Status::Restarted, true));
+    assert_eq!((done.status, done.lease.is_some()), (Status::Draining, true), "never accepted");
     assert_eq!(rig.client.ended(), Some("bye"));
     assert_eq!(rig.client.fenced_bytes(), 0);
 }

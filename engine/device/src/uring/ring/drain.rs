@@ -68,6 +68,10 @@ impl Drop for Ring {
         }
         let left = self.taken();
         if left == 0 {
+            // The kernel takes a closed ring apart later, and a lock on the file lives as long as
+            // the registration. Without it the file is free when its descriptor is closed; a
+            // failure (another thread's ring) only costs that.
+            let _kept = self.io.submitter().unregister_files();
             return;
         }
         // Invariant 2: the hardware may still write. Closing the ring would not stop it. With the

@@ -1,0 +1,255 @@
+//! Attacks on lanes and bells.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
+
+use kvrail_client::{Client, Request as Good, Status};
+use kvrail_memory::{load, store};
+use kvrail_protocol::ChannelError;
+use kvrail_ring::{ClientLane, Request, Segment};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use zerocopy::FromBytes;
+
+use super::Target;
+use crate::rude::{RawQueue, Rude, pause};
+
+/// Where the first lane begins, and where in a lane the client's and the sidecar's words stand:
+/// the layout that `kvrail_ring::Segment` documents.
+const LANE_AT: usize = 4096;
+const REQUEST_TAIL: usize = LANE_AT;
+const REQUEST_HEAD: usize = LANE_AT + 128;
+const COMPLETION_TAIL: usize = LANE_AT + 256;
+const COMPLETION_HEAD: usize = LANE_AT + 384;
+const POLLER_SLEEP: usize = LANE_AT + 512;
+const SLOTS: usize = LANE_AT + 640;
+
+fn ring(queue: &RawQueue) {
+    for doorbell in &queue.doorbells {
+        let _rung = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
+    }
+}
+
+fn read(queue: &RawQueue, at: usize) -> u32 {
+    let mut word = [0; 4];
+    load(queue.memory.as_ref(), at, &mut word);
+    u32::from_ne_bytes(word)
+}
+
+/// 64 bytes of garbage, bent so that nobody's blocks are written: what could be a write or a
+/// discard names a region or a place that does not exist.
+fn garbage(dice: &mut fastrand::Rng) -> Request {
+    let mut bytes = [0; 64];
+    dice.fill(&mut bytes);
+    let mut request = Request::read_from_bytes(&bytes).expect("any bytes are a request");
+    if dice.bool() {
+        // Nearly right, wrong in one place or two.
+        request = Request { user_data: request.user_data, ..Request::default() };
+        request.opcode = dice.u8(..6);
+        request.length = 512 * dice.u32(..4);
+        request.volume_offset = 512 * dice.u64(..8);
+        match dice.u8(..6) {
+            0 => request.volume = dice.u16(..),
+            1 => request.flags = dice.u8(..),
+            2 => request.reserved_a = dice.u8(..),
+            3 => request.region_offset = dice.u64(..),
+            4 => request.length = dice.u32(..),
+            _ => request.class = dice.u8(..),
+        }
+    }
+    if matches!(request.opcode, 2 | 4) {
+        request.region = u32::MAX;
+        request.volume_offset = u64::MAX - dice.u64(..1 << 20);
+    }
+    request
+}
+
+/// Fills lanes with garbage. Each slot is answered once, with its own name, and nearly all of
+/// them INVALID (a flush or a no-op may come out right).
+pub(crate) fn slots(target: &Target) -> u64 {
+    let mut dice = fastrand::Rng::with_seed(11);
+    let mut rude = Rude::attach(&target.socket);
+    let queue = rude.queue(64);
+    let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+    let (mut lanes, _sleep) = segment.into_client();
+    let mut rounds = 0;
+    while target.time_is_left() {
+        let mut open = HashSet::new();
+        let mut invalid = 0;
+        let count = dice.u32(1..64);
+        for number in 0..count {
+            let request = Request { user_data: u64::from(number), ..garbage(&mut dice) };
+            let lane = &mut lanes[0];
+            assert!(lane.free(1).expect("an honest sidecar") > 0, "a slot is free");
+            lane.stage(request);
+            open.insert(request.user_data);
+        }
+        let _asleep = lanes[0].publish();
+        ring(&queue);
+        while !open.is_empty() {
+            invalid += collect(&mut lanes[0], &mut open);
+        }
+        assert!(invalid > 0 || count < 8, "none of {count} slots was INVALID");
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Takes what is there; returns how many were INVALID.
+fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
+    let mut invalid = 0;
+    if lane.refresh().expect("an honest sidecar") == 0 {
+        pause();
+    }
+    while let Some(completion) = lane.take() {
+        // A LATE notice is no end.
+        if completion.status() != Status::Late {
+            assert!(open.remove(&completion.user_data), "ended twice: {completion:?}");
+        }
+        invalid += u32::from(completion.status() == Status::Invalid);
+    }
+    lane.release();
+    invalid
+}
+
+/// Impossible indices: that session ends with the reason, every time.
+pub(crate) fn indices(target: &Target) -> u64 {
+    let mut dice = fastrand::Rng::with_seed(12);
+    let mut rounds = 0;
+    while target.time_is_left() {
+        let mut rude = Rude::attach(&target.socket);
+        let depth = 1 << dice.u32(1..8);
+        let queue = rude.queue(depth);
+        let memory = queue.memory.as_ref();
+        let word = |at, value: u32| store(memory, at, &value.to_ne_bytes());
+        // What only the sidecar writes may be anything: it does not read it back.
+        word(REQUEST_HEAD, dice.u32(..));
+        word(COMPLETION_TAIL, dice.u32(..));
+        word(POLLER_SLEEP, dice.u32(..));
+        if dice.bool() {
+            word(REQUEST_TAIL, dice.u32(depth + 1..));
+        } else {
+            // The sidecar looks at it when the completion ring looks full, in the third batch.
+            word(COMPLETION_HEAD, dice.u32(depth * 2 + 1..));
+            word(REQUEST_HEAD, 0);
+            for batch in 1..=3 {
+                word(REQUEST_TAIL, depth * batch);
+                ring(&queue);
+                while batch < 3 && read(&queue, REQUEST_HEAD) != depth * batch {
+                    pause();
+                }
+            }
+        }
+        let late = dice.u32(..);
+        ring(&queue);
+        let reason = rude.expelled();
+        assert!(reason.contains("queue 0"), "{reason}");
+        word(REQUEST_TAIL, late); // nobody looks any more
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Asks and never reads an answer: the lane fills, and that is all.
+pub(crate) fn deaf(target: &Target) -> u64 {
+    let mut rude = Rude::attach(&target.socket);
+    let queue = rude.queue(256);
+    let memory = queue.memory.as_ref();
+    let mut tail: u32 = 0;
+    while target.time_is_left() {
+        if tail.wrapping_sub(read(&queue, REQUEST_HEAD)) < 256 {
+            let slot = SLOTS + 64 * (tail as usize % 256);
+            store(memory, slot, &[0; 64]); // a no-op
+            tail = tail.wrapping_add(1);
+            store(memory, REQUEST_TAIL, &tail.to_ne_bytes());
+            ring(&queue);
+        } else {
+            pause();
+        }
+    }
+    // 512 completion slots, and 256 requests that find none.
+    assert_eq!(tail, 768, "as many as fit were taken, not more");
+    u64::from(tail)
+}
+
+/// Makes every descriptor blocking and full.
+pub(crate) fn bells(target: &Target) -> u64 {
+    let mut rude = Rude::attach(&target.socket);
+    let queue = rude.queue(64);
+    for fd in queue.doorbells.iter().chain([&queue.hear]) {
+        let flags = fcntl_getfl(fd).expect("flags");
+        fcntl_setfl(fd, flags - OFlags::NONBLOCK).expect("our descriptor");
+    }
+    // The counter of a doorbell to its end, so that one more write would block.
+    for doorbell in &queue.doorbells {
+        let flags = fcntl_getfl(doorbell).expect("flags");
+        fcntl_setfl(doorbell, flags | OFlags::NONBLOCK).expect("our descriptor");
+        let _full = rustix::io::write(doorbell, &(u64::MAX - 1).to_ne_bytes());
+        fcntl_setfl(doorbell, flags).expect("our descriptor");
+    }
+    fill_pipe(&queue);
+    let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+    let (mut lanes, mut sleep) = segment.into_client();
+    let mut rounds = 0;
+    while target.time_is_left() {
+        sleep.announce(); // the poller rings for every batch
+        let mut open = HashSet::from([7]);
+        lanes[0].free(1).expect("an honest sidecar");
+        lanes[0].stage(Request { user_data: 7, ..Request::default() });
+        // The doorbell cannot ring any more: that costs only this client, which waits until the
+        // poller looks by itself; so it empties it for a moment.
+        if lanes[0].publish() == kvrail_ring::Ring::Now {
+            reset(&queue);
+        }
+        while !open.is_empty() {
+            collect(&mut lanes[0], &mut open);
+        }
+        sleep.retract();
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Takes the counters off and puts them up again, which is a ring.
+fn reset(queue: &RawQueue) {
+    for doorbell in &queue.doorbells {
+        let _taken = rustix::io::read(doorbell, &mut [0; 8]);
+        let _full = rustix::io::write(doorbell, &(u64::MAX - 1).to_ne_bytes());
+    }
+}
+
+/// Opens the pipe's other end through procfs and fills it.
+fn fill_pipe(queue: &RawQueue) {
+    let path = format!("/proc/self/fd/{}", queue.hear.as_raw_fd());
+    let Ok(mut end) = File::options().write(true).open(path) else { return };
+    let flags = fcntl_getfl(end.as_fd()).expect("flags");
+    fcntl_setfl(&end, flags | OFlags::NONBLOCK).expect("our descriptor");
+    while end.write(&[0; 4096]).is_ok() {}
+    fcntl_setfl(&end, flags - OFlags::NONBLOCK).expect("our descriptor");
+}
+
+/// Rings without a reason, as fast as it can.
+pub(crate) fn flood(target: &Target) -> u64 {
+    let mut rude = Rude::attach(&target.socket);
+    let queue = rude.queue(64);
+    let client = Client::attach(&target.socket).expect("let in");
+    let volume = client.volume(&target.volume).expect("there is one");
+    let mut own = client.open_queue(8).expect("a queue");
+    let mut rounds = 0;
+    while target.time_is_left() {
+        for _ in 0..1000 {
+            ring(&queue);
+        }
+        own.submit(Good::nop(&volume)).expect("room");
+        let done = own.wait(std::time::Duration::from_secs(30)).expect("a session");
+        assert_eq!(done.expect("an end").status, Status::Ok);
+        let silent = rude.channel.receive::<kvrail_protocol::SidecarMessage>(
+            &mut kvrail_protocol::PacketBuffer::default(),
+            0,
+        );
+        assert!(matches!(silent, Err(ChannelError::WouldBlock)), "ringing is no offence");
+        rounds += 1;
+    }
+    rounds
+}

@@ -1,0 +1,41 @@
+//! A process of the flows: a client with good or bad manners, or another program under a
+//! restriction. What it does is said by its arguments, nothing by its environment.
+//!
+//! ```text
+//! kvrail-actor traffic PLAN.JSON-AS-TEXT
+//! kvrail-actor hostile KIND SOCKET VOLUME SECONDS
+//! kvrail-actor under RESTRICTION... -- PROGRAM ARGUMENTS
+//! ```
+#![forbid(unsafe_code)]
+
+mod hostile;
+mod rude;
+mod under;
+
+use std::io::Write;
+
+use kvrail_tests::{Plan, drive};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (verb, rest) = arguments.split_first().expect("a verb");
+    match verb.as_str() {
+        "traffic" => traffic(&rest[0]),
+        "hostile" => hostile::run(rest),
+        "under" => under::run(rest),
+        other => panic!("no verb {other}"),
+    }
+}
+
+/// Runs a plan; prints `running` once all threads are at work, and the tally at the end.
+fn traffic(plan: &str) {
+    let plan: Plan = serde_json::from_str(plan).expect("a plan");
+    let tally = drive(&plan, || say("running")).expect("a session");
+    say(&serde_json::to_string(&tally).expect("plain figures"));
+}
+
+/// One line to whoever started this process.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("a reader");
+}

@@ -1,0 +1,134 @@
+//! A client that speaks the protocol itself, so that it can break it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvrail_memory::{Pinned, Region};
+use kvrail_protocol::{
+    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
+    SidecarMessage, Version,
+};
+use kvrail_ring::limits::LANE_VERSION;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A session without manners.
+pub(crate) struct Rude {
+    pub(crate) channel: Channel,
+    seq: u64,
+}
+
+/// A queue as it comes: memory and descriptors.
+pub(crate) struct RawQueue {
+    pub(crate) memory: Arc<dyn Pinned>,
+    pub(crate) segment: OwnedFd,
+    pub(crate) hear: OwnedFd,
+    pub(crate) doorbells: Vec<OwnedFd>,
+}
+
+impl Rude {
+    /// Connects; the sidecar's queue of connections may be full for a moment.
+    pub(crate) fn connect(path: &Path) -> Self {
+        let start = Instant::now();
+        loop {
+            match Channel::connect(path) {
+                Ok(channel) => return Self { channel, seq: 0 },
+                Err(ChannelError::WouldBlock) if start.elapsed() < PATIENCE => pause(),
+                Err(error) => panic!("connecting: {error}"),
+            }
+        }
+    }
+
+    /// Connects and says hello.
+    pub(crate) fn attach(path: &Path) -> Self {
+        let mut rude = Self::connect(path);
+        let (answer, _) = rude.ask(hello(), &[]);
+        assert!(matches!(answer, Answer::Welcome(_)), "{answer:?}");
+        rude
+    }
+
+    pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        self.seq += 1;
+        self.channel.send(&ClientMessage { seq: self.seq, ask }, fds)
+    }
+
+    /// Asks and waits for the answer.
+    pub(crate) fn ask(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> (Answer, Vec<OwnedFd>) {
+        self.send(ask, fds).expect("the sidecar reads");
+        match self.hear() {
+            Ok((SidecarMessage::Reply { answer, .. }, fds)) => (answer, fds),
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+
+    pub(crate) fn hear(&self) -> Result<(SidecarMessage, Vec<OwnedFd>), ChannelError> {
+        let start = Instant::now();
+        loop {
+            match self.channel.receive(&mut PacketBuffer::default(), FDS_MAX) {
+                Err(ChannelError::WouldBlock) => {
+                    assert!(start.elapsed() < PATIENCE, "the sidecar is silent");
+                    pause();
+                }
+                Ok(packet) => return Ok((packet.message, packet.fds)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The sidecar says goodbye with a reason, and closes.
+    pub(crate) fn expelled(&self) -> String {
+        let mut reason = String::new();
+        loop {
+            match self.hear() {
+                Ok((SidecarMessage::Closing { reason: said, .. }, _)) => reason = said,
+                Ok(_) => {}
+                Err(ChannelError::Closed) => return reason,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(crate) fn queue(&mut self, depth: u32) -> RawQueue {
+        let (answer, fds) = self.ask(Ask::OpenQueue { depth }, &[]);
+        let Answer::Queue { segment_bytes, .. } = answer else { panic!("{answer:?}") };
+        let mut fds = fds.into_iter();
+        let segment = fds.next().expect("a segment");
+        let hear = fds.next().expect("a bell");
+        let copy = segment.try_clone().expect("a descriptor");
+        let memory = Arc::new(Region::import(copy, segment_bytes).expect("a sealed segment"));
+        RawQueue { memory, segment, hear, doorbells: fds.collect() }
+    }
+}
+
+/// What a client of this release says first.
+pub(crate) fn hello() -> Ask {
+    Ask::Hello(Hello {
+        protocol: Version::CURRENT,
+        lane_version: LANE_VERSION,
+        name: "hostile".into(),
+        library: "hostile 1".into(),
+    })
+}
+
+/// A blocking socket, to send packets that are no messages.
+pub(crate) fn bare(path: &Path) -> OwnedFd {
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("a short path");
+    connect(&socket, &address).expect("the sidecar listens");
+    socket
+}
+
+/// Leaves the core to somebody else for a moment.
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_micros(200));
+}
+
+impl AsFd for Rude {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,61 @@
+//! Another program under a restriction: few CPUs, little lockable memory, another user, no
+//! io_uring. Sets it on this process and becomes that program.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+
+/// `io_uring_setup`, the same number on every architecture.
+const IO_URING_SETUP: i64 = 425;
+
+/// Takes `one-cpu`, `memlock=BYTES`, `files=COUNT`, `user=ID`, `no-io-uring=ERRNO`, then `--`
+/// and the program.
+pub(crate) fn run(words: &[String]) {
+    let at = words.iter().position(|word| word == "--").expect("-- before the program");
+    let (restrictions, program) = (&words[..at], &words[at + 1..]);
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]);
+    for restriction in restrictions {
+        let (name, value) = restriction.split_once('=').unwrap_or((restriction, ""));
+        let number = || value.parse::<u64>().expect("a number");
+        match name {
+            "one-cpu" => one_cpu(),
+            "memlock" => limit(Resource::Memlock, number()),
+            "files" => limit(Resource::Nofile, number()),
+            "user" => {
+                let id = u32::try_from(number()).expect("an id");
+                command.uid(id).gid(id);
+            }
+            "no-io-uring" => forbid_io_uring(u32::try_from(number()).expect("an errno")),
+            other => panic!("no restriction {other}"),
+        }
+    }
+    panic!("{}: {}", program[0], command.exec());
+}
+
+fn one_cpu() {
+    let all = sched_getaffinity(None).expect("our own mask");
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).expect("we run somewhere");
+    let mut one = CpuSet::new();
+    one.set(first);
+    sched_setaffinity(None, &one).expect("a subset of our own mask");
+}
+
+fn limit(resource: Resource, most: u64) {
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    setrlimit(resource, limit).expect("a lower limit");
+}
+
+/// As containers do it.
+fn forbid_io_uring(errno: u32) {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).expect("a known architecture");
+    let rules = BTreeMap::from([(IO_URING_SETUP, Vec::new())]);
+    let refuse = SeccompAction::Errno(errno);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch);
+    let program: BpfProgram = filter.and_then(BpfProgram::try_from).expect("a filter of one rule");
+    apply_filter(&program).expect("a process may restrict itself");
+}

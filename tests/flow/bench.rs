@@ -1,0 +1,219 @@
+//! `kvrail bench` as a user runs it, on a small volume and for a moment.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use kvrail_client::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::rig::{Place, Sidecar, can_pin, eventually, kvrail, run};
+
+/// Memory that the clients and the raw arm pin.
+const PINNED: u64 = 64 << 20;
+
+fn bench() -> Command {
+    bench_for("0.1")
+}
+
+fn bench_for(seconds: &str) -> Command {
+    let mut command = kvrail();
+    command.args(["bench", "--volume-size", "32MiB", "--seconds", seconds, "--warm-up", "0"]);
+    command.args(["--rounds", "1", "--arms", "kvrail,raw"]);
+    command
+}
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn has(value: &Value, wanted: &[&str]) {
+    let keys = keys(value);
+    for key in wanted {
+        assert!(keys.contains(key), "no {key} in {keys:?}");
+    }
+}
+
+/// Processes whose command line names this folder.
+fn processes_of(folder: &Path) -> Vec<String> {
+    let folder = folder.to_str().unwrap();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| {
+        let words = fs::read(entry.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&words).replace('\0', " ");
+        line.contains(folder).then_some(line)
+    });
+    lines.collect()
+}
+
+fn nothing_left(folder: &Path) {
+    let left: Vec<_> = fs::read_dir(folder).unwrap().flatten().collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    assert_eq!(processes_of(folder), Vec::<String>::new());
+}
+
+fn report(stdout: &str) -> Value {
+    serde_json::from_str(stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+}
+
+fn clean(report: &Value) {
+    for run in report["runs"].as_array().unwrap() {
+        assert_eq!((&run["errors"], &run["verify_failures"]), (&0.into(), &0.into()), "{run}");
+        assert!(run["operations"].as_u64().unwrap() > 0, "{run}");
+    }
+}
+
+#[test]
+fn the_report_has_the_promised_keys_and_no_failures() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    let html = place.path("report.html");
+    let mut command = bench();
+    command.args(["--op", "read,write,mixed", "--block", "4KiB,1MiB", "--depth", "4"]);
+    command.args(["--format", "json", "--dir"]).arg(&folder).arg("--html").arg(&html);
+    let outcome = run(&mut command);
+    outcome.expect(0, &[]);
+    let report = report(&outcome.stdout);
+    assert_eq!(report["schema"], 1);
+    has(&report, &["schema", "environment", "runs", "ratios"]);
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2 * 3 * 2, "two arms in six cases");
+    for run in runs {
+        let wanted = [
+            "arm",
+            "op",
+            "block_bytes",
+            "depth",
+            "clients",
+            "loop",
+            "operations",
+            "seconds",
+            "iops",
+            "bytes_per_second",
+            "latency_ns",
+            "cpu_seconds_per_gib",
+            "errors",
+            "verify_failures",
+        ];
+        assert_eq!(keys(run), wanted.into_iter().collect());
+        let latency = &run["latency_ns"];
+        let wanted = ["min", "p50", "p90", "p99", "p999", "max"];
+        assert_eq!(keys(latency), wanted.into_iter().collect());
+        assert!(latency["min"].as_f64() <= latency["max"].as_f64());
+    }
+    for ratio in report["ratios"].as_array().unwrap() {
+        let wanted = ["op", "block_bytes", "depth", "p50", "p99", "throughput", "cpu"];
+        assert_eq!(keys(ratio), wanted.into_iter().collect());
+    }
+    clean(&report);
+    nothing_left(&folder);
+    self_contained(&html);
+}
+
+/// A page that needs nothing from anywhere.
+fn self_contained(html: &Path) {
+    let page = fs::read_to_string(html).unwrap();
+    assert!(page.contains("<svg") && page.trim_end().ends_with("</html>"));
+    for foreign in ["<link", "src=\"", "@import", "url("] {
+        assert!(!page.contains(foreign), "the page asks for more with {foreign}");
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut command = bench_for("60");
+        command.args(["--op", "read", "--block", "4KiB", "--depth", "4"]);
+        command.arg("--dir").arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // Its own command line names the folder, and so does that of the sidecar it started.
+        eventually("the sidecar runs", || processes_of(&folder).len() > 1);
+        eventually("it is measured", || {
+            let made = fs::read_dir(&folder).unwrap().flatten().next();
+            let socket = made.map(|made| made.path().join("kvrail.sock")).unwrap_or_default();
+            let status = Client::attach(socket).and_then(|client| client.status());
+            status.is_ok_and(|status| status.devices[0].reads.operations > 1000)
+        });
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(130));
+        eventually("its sidecar ends too", || processes_of(&folder).is_empty());
+        nothing_left(&folder);
+    }
+}
+
+#[test]
+fn an_attached_benchmark_leaves_the_sidecar_running() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::with_volume(2, 48 << 20);
+    let sidecar = Sidecar::start(&place);
+    let before = sidecar.belongings();
+    let mut command = bench();
+    command.args(["--op", "mixed", "--block", "64KiB", "--depth", "4", "--format", "json"]);
+    command.arg("--attach").arg(place.socket()).args(["--volume", "kv"]);
+    run(&mut command).expect(1, &["--overwrite"]);
+    let outcome = run(command.arg("--overwrite"));
+    outcome.expect(0, &[]);
+    let report = report(&outcome.stdout);
+    clean(&report);
+    assert!(report["runs"].as_array().unwrap().iter().any(|run| run["arm"] == "kvrail"));
+    sidecar.wait_for_belongings(&before);
+    sidecar.stop();
+}
+
+#[test]
+fn a_trace_is_replayed() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    let trace = place.path("trace");
+    let lines = (0..200_u64).map(|line| {
+        let op = if line % 3 == 0 { "write" } else { "read" };
+        format!("{} {op} {} 16KiB\n", line as f64 * 0.0005, line % 50 * 65_536)
+    });
+    fs::write(&trace, lines.collect::<String>()).unwrap();
+    let mut command = bench();
+    command.arg("--replay").arg(&trace).args(["--format", "json", "--dir"]).arg(&folder);
+    let outcome = run(&mut command);
+    outcome.expect(0, &[]);
+    let report = report(&outcome.stdout);
+    clean(&report);
+    let replayed = |run: &&Value| run["op"] == "replay" && run["operations"] == 200;
+    assert_eq!(report["runs"].as_array().unwrap().iter().filter(replayed).count(), 2);
+    nothing_left(&folder);
+}
+
+#[test]
+fn the_table_is_for_people() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    let mut command = bench();
+    command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--quiet", "--dir"]);
+    let outcome = run(command.arg(&folder));
+    outcome.expect(0, &[]);
+    for word in ["kvrail", "raw", "p50", "p99.9", "IOPS"] {
+        assert!(outcome.stdout.contains(word), "no {word} in {}", outcome.stdout);
+    }
+    nothing_left(&folder);
+}

@@ -1,0 +1,112 @@
+//! SIGTERM, SIGINT, and both twice.
+
+use std::time::Duration;
+
+use kvrail_tests::{Tally, span_bytes, verify};
+use rustix::process::Signal;
+
+use crate::rig::{Actor, Place, Sidecar, can_pin};
+
+const THREADS: u32 = 4;
+
+#[test]
+fn a_drain_under_load_answers_everything_ten_times() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let place = Place::with_volume(1, span_bytes(2 * THREADS));
+    let mut dice = fastrand::Rng::with_seed(4);
+    for round in 0..10 {
+        let mut sidecar = Sidecar::start(&place);
+        let mut actors = [0, THREADS].map(|first| Actor::traffic(&sidecar, first, THREADS, 120.0));
+        for actor in &mut actors {
+            assert!(actor.wait_until_running(), "traffic before the drain");
+        }
+        std::thread::sleep(Duration::from_millis(dice.u64(..50)));
+        sidecar.signal(if round % 2 == 0 { Signal::TERM } else { Signal::INT });
+        let status = sidecar.wait();
+        assert!(status.success(), "round {round}: {status}: {}", sidecar.said());
+        let mut all = Tally::default();
+        for actor in actors {
+            let tally = actor.tally();
+            tally.assert_right();
+            // Accepted ones were finished, later ones sent back; nothing is in doubt.
+            assert_eq!(tally.count("RESTARTED"), 0, "round {round}: {:?}", tally.statuses);
+            all.add(tally);
+        }
+        assert!(!place.socket().exists(), "its socket goes with it");
+        let sidecar = Sidecar::start(&place);
+        verify(&sidecar.attach(), "kv", &all.acknowledged).unwrap().assert_right();
+        sidecar.stop();
+    }
+}
+
+#[test]
+fn an_idle_sidecar_stops_on_either_signal() {
+    let place = Place::with_volume(1, 4 << 20);
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut sidecar = Sidecar::start(&place);
+        let visitor = sidecar.attach();
+        sidecar.signal(signal);
+        let status = sidecar.wait();
+        assert!(status.success(), "{status}: {}", sidecar.said());
+        assert!(sidecar.said().contains("drained and stopped"), "{}", sidecar.said());
+        drop(visitor);
+    }
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let place = Place::with_volume(1, span_bytes(THREADS));
+    for _ in 0..3 {
+        let mut sidecar = Sidecar::start(&place);
+        let mut actor = Actor::traffic(&sidecar, 0, THREADS, 120.0);
+        assert!(actor.wait_until_running());
+        sidecar.signal(Signal::TERM);
+        sidecar.signal(Signal::INT);
+        sidecar.signal(Signal::TERM);
+        let status = sidecar.wait();
+        // Which of them came first decides how it ends; it does end, and says how.
+        let said = sidecar.said();
+        let drained = status.success() && said.contains("drained and stopped");
+        let forced = status.code() == Some(1) && said.contains("stopped with work left");
+        assert!(drained || forced, "{status}: {said}");
+        let tally = actor.tally();
+        tally.assert_right();
+    }
+}
+
+#[test]
+fn a_hangup_changes_nothing_and_is_explained() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start(&place);
+    sidecar.signal(Signal::HUP);
+    crate::rig::eventually("it says why", || sidecar.said().contains("SIGHUP"));
+    assert_eq!(sidecar.status().sessions.len(), 1);
+    sidecar.stop();
+}
+
+/// The kernel takes rings apart after a process has ended; nobody has to wait for that.
+#[test]
+fn a_sidecar_starts_again_the_moment_the_old_one_is_gone() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let place = Place::with_volume(2, span_bytes(THREADS));
+    for round in 0..6 {
+        let sidecar = Sidecar::start(&place);
+        let mut actor = Actor::traffic(&sidecar, 0, THREADS, 120.0);
+        assert!(actor.wait_until_running());
+        if round % 2 == 0 {
+            sidecar.kill();
+        } else {
+            sidecar.stop();
+        }
+        // No pause here.
+        Sidecar::start(&place).stop();
+        actor.tally().assert_right();
+    }
+}

@@ -1,0 +1,46 @@
+//! A sidecar without work sleeps.
+
+use std::time::Duration;
+
+use kvrail_client::{Pages, Request, Status};
+
+use crate::rig::{LONG, Place, Sidecar};
+
+/// Looks at an idle poller; and what it may do between two of them: wake for its heartbeat, for
+/// the question itself, and for what was left to do.
+const LOOKS: u64 = 20;
+
+#[test]
+fn an_idle_sidecar_sleeps_and_wakes() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start(&place);
+    let client = sidecar.attach();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(64 << 10, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    let mut round = || {
+        queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
+        assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
+    };
+    round();
+    let look = || client.status().unwrap().pollers[0].clone();
+    let before = look();
+    for _ in 0..LOOKS {
+        std::thread::sleep(Duration::from_millis(50));
+        look();
+    }
+    let after = look();
+    // A poller that spun would tick a million times in this second.
+    assert!(after.ticks - before.ticks < 50 * LOOKS, "{before:?} {after:?}");
+    assert_eq!(after.lanes, 1);
+    // It sleeps while a client is attached, and hears the next request.
+    let asleep = look().sleeps;
+    for _ in 0..10 {
+        round();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(look().sleeps > asleep, "it went back to sleep");
+    assert_eq!(look().allocations, 0);
+    drop(queue);
+    sidecar.stop();
+}

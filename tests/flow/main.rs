@@ -1,0 +1,14 @@
+//! Flows between real processes: the built `kvrail`, clients that behave, clients that do not.
+
+mod bench;
+mod drain;
+mod hostile;
+mod idle;
+mod pages;
+mod refusals;
+mod restart;
+mod restricted;
+mod rig;
+mod soak;
+mod status;
+mod stripes;

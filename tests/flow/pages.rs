@@ -1,0 +1,86 @@
+//! Arenas with and without hugepages.
+
+use std::fs;
+
+use kvrail_client::{Pages, Request, Status};
+
+use crate::rig::{LONG, Place, Sidecar, is_root};
+
+/// The pool of 2 MiB pages, which all processes of the machine share.
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+
+/// More than this test takes: others that run meanwhile may take some.
+const PAGES: u64 = 16;
+
+fn number(path: &str) -> u64 {
+    fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Pages reserved for one test, given back at its end.
+struct Reserved {
+    before: u64,
+}
+
+impl Reserved {
+    fn more(pages: u64) -> Option<Self> {
+        let before = number(POOL);
+        fs::write(POOL, (before + pages).to_string()).ok()?;
+        let reserved = Self { before };
+        (number(FREE) >= pages).then_some(reserved)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let _given_back = fs::write(POOL, self.before.to_string());
+    }
+}
+
+/// One test, because the pool is one for all tests.
+#[test]
+fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
+    let place = Place::with_volume(1, 8 << 20);
+    if number(FREE) == 0 {
+        let sidecar = Sidecar::start(&place);
+        let client = sidecar.attach();
+        let arenas = [0; 3].map(|_| client.create_arena(1 << 20, Pages::Auto).unwrap());
+        for arena in &arenas {
+            let note = arena.note().expect("why there are none");
+            assert!(note.contains("vm.nr_hugepages"), "{note}");
+            assert_eq!(arena.page_bytes(), 4096);
+        }
+        let notes = sidecar.status().notes;
+        let about = |note: &&String| note.contains("vm.nr_hugepages");
+        assert_eq!(notes.iter().filter(about).count(), 1, "{notes:?}");
+        let refused = client.create_arena(1 << 20, Pages::Huge2MiB).unwrap_err();
+        assert!(refused.to_string().contains("vm.nr_hugepages"), "{refused}");
+        drop((arenas, client));
+        let said = sidecar.stop();
+        assert_eq!(said.matches("arenas get base pages").count(), 1, "{said}");
+    } else {
+        println!("skipped: hugepages are reserved here, so none can be missed");
+    }
+    let reserved = if is_root() { Reserved::more(PAGES) } else { None };
+    if reserved.is_none() && number(FREE) < PAGES {
+        println!("skipped: no hugepages to be had here");
+        return;
+    }
+    let sidecar = Sidecar::start(&place);
+    let client = sidecar.attach();
+    let arena = client.create_arena(4 << 20, Pages::Huge2MiB).unwrap();
+    assert_eq!((arena.page_bytes(), arena.note()), (2 << 20, None));
+    let volume = client.volume("kv").unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    let mut lease = arena.lease(2 << 20).unwrap();
+    lease.fill(0x77);
+    queue.submit(Request::write(&volume, 512, lease)).unwrap();
+    let done = queue.wait(LONG).unwrap().unwrap();
+    assert_eq!(done.status, Status::Ok);
+    queue.submit(Request::read(&volume, 512, done.lease.unwrap())).unwrap();
+    let done = queue.wait(LONG).unwrap().unwrap();
+    assert!(done.lease.unwrap().iter().all(|byte| *byte == 0x77));
+    arena.detach().unwrap();
+    drop((queue, client));
+    sidecar.stop();
+}

@@ -1,0 +1,79 @@
+//! The sidecar dies: every request is reported once, and what was acknowledged is there.
+
+use kvrail_client::{Client, ClientError, Pages, Request, Status};
+use kvrail_tests::{Tally, span_bytes, verify};
+
+use crate::rig::{Actor, LONG, Place, Sidecar, can_pin};
+
+const THREADS: u32 = 8;
+
+#[test]
+fn a_killed_sidecar_reports_each_request_once_and_loses_nothing_acknowledged() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let place = Place::with_volume(2, span_bytes(2 * THREADS));
+    for round in 0..3 {
+        let sidecar = Sidecar::start(&place);
+        let epoch = sidecar.status().sidecar.epoch;
+        let mut actors = [0, THREADS].map(|first| Actor::traffic(&sidecar, first, THREADS, 120.0));
+        for actor in &mut actors {
+            assert!(actor.wait_until_running(), "traffic before the kill");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        sidecar.kill();
+        let mut all = Tally::default();
+        for actor in actors {
+            let tally = actor.tally();
+            tally.assert_right();
+            assert!(tally.count("RESTARTED") > 0, "round {round}: {:?}", tally.statuses);
+            all.add(tally);
+        }
+        assert!(all.count("OK") > 0 && !all.acknowledged.is_empty());
+        let sidecar = Sidecar::start(&place);
+        let client = sidecar.attach();
+        assert!(client.epoch().0 > epoch, "a new life has a new number");
+        let verified = verify(&client, "kv", &all.acknowledged).unwrap();
+        verified.assert_right();
+        // And traffic goes on where it ended.
+        drop(client);
+        Actor::traffic(&sidecar, 0, 2 * THREADS, 0.5).tally().assert_right();
+        sidecar.stop();
+    }
+}
+
+#[test]
+fn a_client_learns_of_the_death_once_and_can_attach_again() {
+    let place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let client = sidecar.attach();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(64 << 10, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
+    assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
+    sidecar.kill();
+    // Nothing was under way: nothing is reported, and new requests are refused.
+    let start = std::time::Instant::now();
+    loop {
+        let request = Request::read(&volume, 0, arena.lease(4096).unwrap());
+        match queue.submit(request) {
+            Err(refused) => {
+                assert!(refused.to_string().contains("attach again"), "{refused}");
+                break;
+            }
+            // Taken before the death was seen: it comes back, once.
+            Ok(_) => {
+                let done = queue.wait(LONG).unwrap().unwrap();
+                assert_eq!(done.status, Status::Restarted);
+                assert!(queue.wait(LONG).unwrap().is_none(), "reported once");
+            }
+        }
+        assert!(start.elapsed() < LONG, "the death was never seen");
+    }
+    assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
+    assert!(matches!(Client::attach(place.socket()), Err(ClientError::NoSidecar { .. })));
+    let sidecar = Sidecar::start(&place);
+    assert_eq!(sidecar.attach().volume("kv").unwrap().uuid(), volume.uuid());
+    sidecar.stop();
+}

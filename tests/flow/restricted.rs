@@ -1,0 +1,159 @@
+//! A sidecar that may not have everything: memory to pin, io_uring, CPUs, root.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
+
+use kvrail_client::{ClientError, Pages};
+use kvrail_tests::span_bytes;
+use rustix::io::Errno;
+
+use crate::rig::{
+    Actor, Place, Sidecar, actor_program, can_pin, is_root, kvrail_program, run, under,
+};
+
+/// A user without any right: `nobody`.
+const NOBODY: u32 = 65_534;
+
+/// Gives the place to somebody else, with copies of the programs where he can reach them.
+fn hand_over(place: &Place) -> Option<()> {
+    if !is_root() {
+        println!("skipped: only root becomes somebody else");
+        return None;
+    }
+    for path in place.members.iter().map(|path| path.as_path()).chain([place.data()]) {
+        chown(path, Some(NOBODY), Some(NOBODY)).ok()?;
+    }
+    let run = place.socket();
+    chown(run.parent()?, Some(NOBODY), Some(NOBODY)).ok()?;
+    fs::copy(kvrail_program(), place.path("kvrail")).ok()?;
+    fs::copy(actor_program(), place.path("actor")).ok()?;
+    Some(())
+}
+
+/// The sidecar as `nobody`, with more restrictions.
+fn as_nobody(place: &Place, restrictions: &[&str]) -> Command {
+    let mut all = vec!["user=65534"];
+    all.extend(restrictions);
+    let template = under(place, &all);
+    let mut command = Command::new(place.path("actor"));
+    for (key, value) in template.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    let own = kvrail_program();
+    let copy = place.path("kvrail");
+    command.args(template.get_args().map(|it| if it == own { copy.as_os_str() } else { it }));
+    command
+}
+
+#[test]
+fn a_sidecar_that_is_not_root_serves() {
+    let mut place = Place::with_volume(1, 8 << 20);
+    place.configure("limits.arena_bytes_per_session = \"1MiB\"");
+    if hand_over(&place).is_none() {
+        return;
+    }
+    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &[]));
+    let uid = fs::metadata(format!("/proc/{}", sidecar.pid())).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&uid), NOBODY);
+    let client = sidecar.attach();
+    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+    arena.detach().unwrap();
+    drop(client);
+    sidecar.stop();
+}
+
+#[test]
+fn memory_that_may_not_be_pinned_names_the_limit_and_the_remedy() {
+    let place = Place::with_volume(1, 8 << 20);
+    // Root may pin what it likes, so the limit is one of somebody else.
+    if hand_over(&place).is_none() {
+        return;
+    }
+    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &["memlock=1048576"]));
+    let client = sidecar.attach();
+    let refused = client.create_arena(4 << 20, Pages::Base).unwrap_err();
+    let ClientError::Denied { message, .. } = &refused else { panic!("{refused}") };
+    for word in ["RLIMIT_MEMLOCK", "1048576", "LimitMEMLOCK", "CAP_IPC_LOCK"] {
+        assert!(message.contains(word), "no {word} in {message}");
+    }
+    // What fits is given, and the refused arena took nothing.
+    client.create_arena(64 << 10, Pages::Base).unwrap().detach().unwrap();
+    assert_eq!(client.status().unwrap().regions.bytes, 0);
+    drop(client);
+    sidecar.stop();
+}
+
+#[test]
+fn a_forbidden_io_uring_names_the_cause_and_the_remedy() {
+    let place = Place::with_volume(1, 4 << 20);
+    for errno in [Errno::PERM, Errno::NOSYS] {
+        let forbid = format!("no-io-uring={}", errno.raw_os_error());
+        let refused = run(&mut under(&place, &[&forbid]));
+        refused.expect(3, &["member-0", "seccomp", "allow io_uring_setup"]);
+    }
+    // Nothing is left behind: it starts where it may.
+    Sidecar::start(&place).stop();
+}
+
+#[test]
+fn one_cpu_is_enough_to_serve_and_nobody_spins() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let place = Place::with_volume(2, span_bytes(4));
+    let sidecar = Sidecar::start_as(&place, under(&place, &["one-cpu"]));
+    let said = sidecar.said();
+    assert!(said.contains("unpinned"), "a pinned poller would crowd others out: {said}");
+    assert!(said.contains("2 devices share 1 pollers: 1 cores are usable"), "{said}");
+    let tally = Actor::traffic(&sidecar, 0, 4, 1.0).tally();
+    tally.assert_right();
+    let before = sidecar.status();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let after = sidecar.status();
+    assert_eq!(after.pollers.len(), 1);
+    assert!(after.pollers[0].ticks - before.pollers[0].ticks < 1000, "it spins: {after:?}");
+    sidecar.stop();
+}
+
+#[test]
+fn too_few_descriptors_are_named_with_the_remedy() {
+    let place = Place::with_volume(1, 4 << 20);
+    let refused = run(&mut under(&place, &["files=8"]));
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    assert!(refused.code.is_some(), "no panic, no signal: {refused:?}");
+    assert!(refused.stderr.contains("ulimit -n"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_user_who_may_not_attach_is_told_the_key() {
+    if !is_root() {
+        println!("skipped: only root becomes somebody else");
+        return;
+    }
+    let mut place = Place::with_volume(1, 4 << 20);
+    place.configure("sidecar.socket_mode = \"0666\"");
+    let sidecar = Sidecar::start(&place);
+    let copy = place.path("kvrail");
+    fs::copy(kvrail_program(), &copy).unwrap();
+    fs::copy(actor_program(), place.path("actor")).unwrap();
+    let (actor, socket) = (place.path("actor"), place.socket());
+    let ask = |user: &str| {
+        let mut command = Command::new(&actor);
+        command.args(["under", user, "--"]).arg(&copy).args(["status", "--config", "/dev/null"]);
+        run(command.arg("--socket").arg(&socket))
+    };
+    ask("user=65534").expect(4, &["user 65534", "sidecar.allow_uids", "sidecar.allow_gids"]);
+    ask("user=0").expect(0, &[]);
+    sidecar.stop();
+    // The socket's mode is the gate before: without it there is not even a refusal.
+    place.configure("sidecar.allow_uids = [65534]");
+    let sidecar = Sidecar::start(&place);
+    ask("user=65534").expect(0, &[]);
+    fs::set_permissions(place.socket(), fs::Permissions::from_mode(0o600)).unwrap();
+    ask("user=65534").expect(4, &["may not open the socket", "sidecar.socket_mode"]);
+    sidecar.stop();
+}

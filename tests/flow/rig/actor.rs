@@ -1,0 +1,97 @@
+//! Client processes, and programs under a restriction.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use kvrail_tests::{Plan, Tally};
+
+use super::binary::{actor_program, without_configuration};
+use super::{Place, Sidecar};
+use crate::rig::place::VOLUME;
+
+/// A process of the helper program; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Actor {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn spawn(arguments: &[&str]) -> Self {
+        let mut command = Command::new(actor_program());
+        without_configuration(&mut command);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the helper starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, output }
+    }
+
+    /// Verified traffic of some threads.
+    pub(crate) fn traffic(sidecar: &Sidecar, first_thread: u32, threads: u32, secs: f64) -> Self {
+        let plan = Plan {
+            socket: sidecar.socket().to_owned(),
+            volume: VOLUME.into(),
+            first_thread,
+            threads,
+            seconds: secs,
+            seed: u64::from(first_thread) << 32 | u64::from(std::process::id()),
+        };
+        let plan = serde_json::to_string(&plan).expect("a plan is text");
+        Self::spawn(&["traffic", &plan])
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until all its threads are at work; false when it ended before.
+    pub(crate) fn wait_until_running(&mut self) -> bool {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("its output");
+        line.trim() == "running"
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("our child");
+        self.child.wait().expect("our child");
+    }
+
+    /// The rest of its words, once it has ended well.
+    pub(crate) fn finish(mut self) -> String {
+        let mut words = String::new();
+        self.output.read_to_string(&mut words).expect("its output");
+        let status = self.child.wait().expect("our child");
+        assert!(status.success(), "the helper ended with {status}: {words}");
+        words
+    }
+
+    /// Its tally, once its traffic is over.
+    pub(crate) fn tally(self) -> Tally {
+        let words = self.finish();
+        let last = words.lines().last().expect("a tally");
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {words}"))
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// An attack of so many seconds.
+pub(crate) fn hostile(sidecar: &Sidecar, kind: &str, seconds: f64) -> Actor {
+    let socket = sidecar.socket().to_str().expect("a plain path");
+    Actor::spawn(&["hostile", kind, socket, VOLUME, &seconds.to_string()])
+}
+
+/// `kvrail serve` of this place under restrictions.
+pub(crate) fn under(place: &Place, restrictions: &[&str]) -> Command {
+    let serve = place.serve();
+    let mut command = Command::new(actor_program());
+    without_configuration(&mut command);
+    command.arg("under").args(restrictions).arg("--");
+    command.arg(serve.get_program()).args(serve.get_args());
+    command
+}

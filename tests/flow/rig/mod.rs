@@ -1,0 +1,46 @@
+//! What every flow needs: the binary, a place with a volume, a sidecar, client processes.
+
+mod actor;
+mod binary;
+mod place;
+mod sidecar;
+
+pub(crate) use actor::{Actor, hostile, under};
+pub(crate) use binary::{actor_program, kvrail, kvrail_program, run};
+pub(crate) use place::Place;
+pub(crate) use sidecar::Sidecar;
+
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything that happens on a healthy machine at all.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until it is so.
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < LONG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether this process may do what only root may.
+pub(crate) fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// Whether sidecars started here can pin this much memory; says so when they cannot.
+pub(crate) fn can_pin(bytes: u64) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let can = is_root() || limit.is_none_or(|limit| limit >= bytes);
+    if !can {
+        println!("skipped: {bytes} bytes of pinned memory are needed, RLIMIT_MEMLOCK is {limit:?}");
+    }
+    can
+}
+
+/// Seconds a soak lasts: `KVRAIL_SOAK_SECONDS`, or a few.
+pub(crate) fn soak_seconds() -> f64 {
+    let wanted = std::env::var("KVRAIL_SOAK_SECONDS").ok();
+    wanted.map_or(6.0, |text| text.parse().expect("KVRAIL_SOAK_SECONDS is a number"))
+}

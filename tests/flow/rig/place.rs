@@ -1,0 +1,99 @@
+//! A folder with a volume and a configuration, gone at the end.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::{kvrail, run};
+
+/// The name of the volume in every flow.
+pub(crate) const VOLUME: &str = "kv";
+
+/// Where one sidecar lives.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Sockets have short paths, so it lies apart from the data.
+    run: TempDir,
+    data: TempDir,
+    pub(crate) members: Vec<PathBuf>,
+    extra: String,
+}
+
+impl Place {
+    /// A place without a volume.
+    pub(crate) fn empty(members: usize) -> Self {
+        let run = tempfile::tempdir().expect("a temporary folder");
+        let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        for folder in [run.path(), data.path()] {
+            // Other users take part in some flows.
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(folder, mode).expect("our own folder");
+        }
+        let members = (0..members).map(|index| data.path().join(format!("member-{index}")));
+        let members = members.collect();
+        Self { run, data, members, extra: String::new() }
+    }
+
+    /// A place with a volume of at least so many bytes, in stripes of 256 KiB.
+    pub(crate) fn with_volume(members: usize, bytes: u64) -> Self {
+        let place = Self::empty(members);
+        place.create(bytes, "256KiB").expect(0, &[]);
+        place
+    }
+
+    /// Makes the volume.
+    pub(crate) fn create(&self, bytes: u64, stripe: &str) -> super::binary::Outcome {
+        let size = format!("{}MiB", bytes.div_ceil(1 << 20));
+        let mut command = kvrail();
+        command.args(["volume", "create", VOLUME, "--size", &size, "--stripe", stripe]);
+        run(command.args(["--direct", "optional", "--quiet"]).args(&self.members))
+    }
+
+    /// Adds lines to the configuration, before the volume's.
+    pub(crate) fn configure(&mut self, lines: &str) {
+        self.extra += lines;
+        self.extra.push('\n');
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.run.path().join("s")
+    }
+
+    /// A path for something else that belongs to this flow.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.run.path().join(name)
+    }
+
+    /// As `path`, on the disk.
+    pub(crate) fn data_path(&self, name: &str) -> PathBuf {
+        self.data.path().join(name)
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// Writes the configuration file.
+    pub(crate) fn configuration(&self) -> PathBuf {
+        let path = self.path("kvrail.toml");
+        let text = format!(
+            "sidecar.socket = {:?}\ndevice.direct = \"optional\"\n{}\n\
+             [[volume]]\nname = {VOLUME:?}\nmembers = {:?}\n",
+            self.socket(),
+            self.extra,
+            self.members
+        );
+        fs::write(&path, text).expect("our own folder");
+        path
+    }
+
+    /// `kvrail serve` with it.
+    pub(crate) fn serve(&self) -> Command {
+        let mut command = kvrail();
+        command.args(["serve", "--end-with-parent", "--config"]).arg(self.configuration());
+        command
+    }
+}

@@ -1,0 +1,160 @@
+//! A sidecar process.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use kvrail_client::{AttachOptions, Client, StatusReport};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use super::{LONG, Place, eventually};
+
+/// A running sidecar; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Sidecar {
+    child: Child,
+    pidfd: OwnedFd,
+    log: PathBuf,
+    socket: PathBuf,
+}
+
+/// What a sidecar has of others, when nobody is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Belongings {
+    fds: usize,
+    mappings: usize,
+}
+
+impl Sidecar {
+    /// Starts one and waits until it serves.
+    pub(crate) fn start(place: &Place) -> Self {
+        Self::start_as(place, place.serve())
+    }
+
+    /// Starts this command and waits until it serves.
+    pub(crate) fn start_as(place: &Place, command: Command) -> Self {
+        let mut it = Self::launch(place, command);
+        eventually("the sidecar serves", || {
+            if let Some(status) = it.child.try_wait().expect("our child") {
+                panic!("the sidecar ended with {status}: {}", it.said());
+            }
+            Client::attach(&it.socket).is_ok()
+        });
+        it
+    }
+
+    /// Starts this command, which may not come to serve.
+    pub(crate) fn launch(place: &Place, mut command: Command) -> Self {
+        let log = place.path("log");
+        let output = File::options().append(true).create(true).open(&log).expect("our folder");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
+        let child = command.spawn().expect("the program starts");
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("our child");
+        Self { child, pidfd, log, socket: place.socket() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Everything it wrote to standard error.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our child lives");
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("our child")
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("our child") {
+                return status;
+            }
+            assert!(start.elapsed() < LONG, "the sidecar does not end: {}", self.said());
+            let mut ended = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _woken = rustix::event::poll(&mut ended, Some(&patience));
+        }
+    }
+
+    /// Asks it to drain, and checks that it ends well.
+    pub(crate) fn stop(mut self) -> String {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        let said = self.said();
+        assert!(status.success(), "{status} (signal {:?}): {said}", status.signal());
+        said
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::KILL);
+        assert_eq!(self.wait().signal(), Some(9));
+    }
+
+    /// Panics unless it lives.
+    pub(crate) fn assert_alive(&mut self) {
+        let ended = self.child.try_wait().expect("our child");
+        assert!(ended.is_none(), "the sidecar ended with {ended:?}: {}", self.said());
+    }
+
+    pub(crate) fn attach(&self) -> Client {
+        let name = "the test".to_owned();
+        let options = AttachOptions { name, ..AttachOptions::default() };
+        Client::attach_with(&self.socket, &options).expect("the sidecar lets us in")
+    }
+
+    pub(crate) fn status(&self) -> StatusReport {
+        self.attach().status().expect("the sidecar answers")
+    }
+
+    /// What it has when nobody but the asker is attached.
+    pub(crate) fn belongings(&self) -> Belongings {
+        let watcher = self.attach();
+        eventually("all sessions are reclaimed", || {
+            let report = watcher.status().expect("the sidecar answers");
+            let alone = report.sessions.len() == 1;
+            alone && report.regions.arenas == 0 && report.regions.bytes == 0
+        });
+        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
+        let fds = fs::read_dir(proc.join("fd")).expect("our child's").count();
+        let maps = fs::read_to_string(proc.join("maps")).expect("our child's");
+        let mappings = maps.lines().filter(|line| line.contains("kvrail-")).count();
+        Belongings { fds, mappings }
+    }
+
+    /// Waits until it has what it had: memory is unmapped a little after its session is gone.
+    pub(crate) fn wait_for_belongings(&self, before: &Belongings) {
+        let start = Instant::now();
+        loop {
+            let now = self.belongings();
+            if now == *before {
+                return;
+            }
+            assert!(start.elapsed() < LONG, "had {before:?}, keeps {now:?}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}

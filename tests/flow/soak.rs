@@ -1,0 +1,91 @@
+//! Everything once, everything right: two processes, 64 threads, mixed sizes, both operations.
+
+use std::time::{Duration, Instant};
+
+use kvrail_tests::span_bytes;
+
+use crate::rig::{Actor, Place, Sidecar, can_pin, eventually, soak_seconds};
+
+/// Threads of each of the two processes.
+const THREADS: u32 = 32;
+
+/// Arenas of both processes together.
+const PINNED: u64 = 256 << 20;
+
+fn place() -> Place {
+    Place::with_volume(1, span_bytes(2 * THREADS))
+}
+
+#[test]
+fn everything_once_everything_right() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = place();
+    let sidecar = Sidecar::start(&place);
+    let before = sidecar.belongings();
+    let seconds = soak_seconds();
+    let actors = [0, THREADS].map(|first| Actor::traffic(&sidecar, first, THREADS, seconds));
+    let mut all = kvrail_tests::Tally::default();
+    for actor in actors {
+        let tally = actor.tally();
+        tally.assert_right();
+        assert_eq!(tally.count("OK"), tally.ended, "{:?}", tally.statuses);
+        all.add(tally);
+    }
+    assert!(all.verified > u64::from(2 * THREADS), "only {} reads compared", all.verified);
+    let status = sidecar.status();
+    let device = &status.devices[0];
+    assert_eq!(device.errors, 0);
+    println!("{} requests, {} bytes, {} verified", all.ended, all.bytes, all.verified);
+    let client = sidecar.attach();
+    kvrail_tests::verify(&client, "kv", &all.acknowledged).unwrap().assert_right();
+    drop(client);
+    sidecar.wait_for_belongings(&before);
+    assert!(status.pollers.iter().all(|poller| poller.allocations == 0), "{:?}", status.pollers);
+    sidecar.stop();
+}
+
+#[test]
+fn clients_killed_at_random_harm_nobody_and_leave_nothing() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = place();
+    let mut sidecar = Sidecar::start(&place);
+    let before = sidecar.belongings();
+    let seconds = soak_seconds();
+    let steady = Actor::traffic(&sidecar, 0, THREADS, seconds);
+    let watcher = sidecar.attach();
+    let (start, mut killed) = (Instant::now(), 0);
+    let mut dice = fastrand::Rng::with_seed(40);
+    while start.elapsed().as_secs_f64() < seconds {
+        // Two victims with blocks of their own; the first dies at any moment from its start on.
+        let mut victims = [0, 16].map(|more| Actor::traffic(&sidecar, THREADS + more, 16, 60.0));
+        if dice.bool() {
+            assert!(victims[0].wait_until_running(), "a victim ended by itself");
+        }
+        std::thread::sleep(Duration::from_millis(dice.u64(..300)));
+        let pids = victims.each_ref().map(Actor::pid);
+        for victim in victims {
+            victim.kill();
+            killed += 1;
+        }
+        // What they had asked is finished before others write their blocks.
+        eventually("the dead are reclaimed", || {
+            let report = watcher.status().expect("the sidecar answers");
+            !report.sessions.iter().any(|session| pids.contains(&session.pid))
+        });
+    }
+    let tally = steady.tally();
+    tally.assert_right();
+    assert_eq!(tally.count("OK"), tally.ended, "{:?}", tally.statuses);
+    println!("{killed} clients killed, {} requests of the other", tally.ended);
+    // Every sector the dead left is whole and at its place: the next process checks them.
+    let heir = Actor::traffic(&sidecar, THREADS, THREADS, 0.5);
+    heir.tally().assert_right();
+    drop(watcher);
+    sidecar.assert_alive();
+    sidecar.wait_for_belongings(&before);
+    sidecar.stop();
+}

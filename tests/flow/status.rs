@@ -1,0 +1,50 @@
+//! `kvrail status`, beside a client that is attached.
+
+use kvrail_client::{Pages, Request};
+use serde_json::Value;
+
+use crate::rig::{LONG, Place, Sidecar, kvrail, run};
+
+#[test]
+fn status_shows_who_is_there_in_words_and_in_json() {
+    let place = Place::with_volume(2, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let client = sidecar.attach();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
+    assert!(queue.wait(LONG).unwrap().is_some());
+
+    let socket = place.socket();
+    let words = run(kvrail().args(["status", "--socket"]).arg(&socket));
+    words.expect(0, &[]);
+    let pid = sidecar.pid().to_string();
+    let own = std::process::id().to_string();
+    for word in ["Serving", &pid, &own, "the test", "VOLUME", "kv", "POLLER", "DEVICE", "MODE"] {
+        assert!(words.stdout.contains(word), "no {word:?} in {}", words.stdout);
+    }
+
+    let mut command = kvrail();
+    command.args(["status", "--format", "json", "--config"]).arg(place.configuration());
+    let json = run(&mut command);
+    json.expect(0, &[]);
+    let report: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(report["sidecar"]["pid"], sidecar.pid());
+    assert_eq!(report["sidecar"]["state"], "serving");
+    assert_eq!(report["devices"].as_array().unwrap().len(), 2);
+    let sessions = report["sessions"].as_array().unwrap();
+    let ours = sessions.iter().find(|session| session["name"] == "the test").unwrap();
+    assert_eq!((&ours["pid"], &ours["queues"]), (&std::process::id().into(), &1.into()));
+    assert_eq!((&ours["accepted"], &ours["completed"]), (&1.into(), &1.into()));
+    assert_eq!(ours["arena_bytes"], 1 << 20);
+    drop((queue, arena));
+    sidecar.stop();
+}
+
+#[test]
+fn status_without_a_sidecar_is_status_4() {
+    let place = Place::empty(0);
+    let nobody = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    nobody.expect(4, &["no sidecar at", "kvrail serve"]);
+}
