@@ -1,6 +1,7 @@
 //! Requests: checked, run, completed exactly once; fair between sessions and classes.
 
 use kvrail_poller::Command;
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_NOTICE, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, Request, Status};
 
@@ -55,6 +56,7 @@ fn every_kind_of_garbage_is_invalid_and_touches_nothing() {
         Request { opcode: Opcode::Flush as u8, ..good },
         Request { opcode: Opcode::Flush as u8, length: 0, flags: 1, ..good },
         Request { opcode: Opcode::Discard as u8, flags: 4, ..good },
+        Request { opcode: Opcode::Discard as u8, length: REQUEST_LENGTH_MAX + 512, ..good },
     ];
     client.post(&garbage);
     rig.settle();
