@@ -17,10 +17,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             for at in 0..self.events.len() {
                 match self.events[at] {
                     Event::Finished(finished) => self.finished(index, finished),
-                    Event::Detached(buffer) => {
-                        self.units[index].forgetting -= 1;
-                        self.device_forgot(buffer);
-                    }
+                    Event::Detached(buffer) => self.device_forgot(index, buffer),
                 }
             }
             self.events.clear();
@@ -114,7 +111,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    fn device_forgot(&mut self, buffer: BufferIndex) {
+    fn device_forgot(&mut self, index: usize, buffer: BufferIndex) {
+        let forgetting = &mut self.units[index].forgetting;
+        *forgetting = forgetting
+            .checked_sub(1)
+            .expect("invariant 2: a device forgot a region that was not letting go");
         if let Some((region, farewell)) = self.regions.device_forgot(buffer) {
             self.region_gone(region, farewell);
         }

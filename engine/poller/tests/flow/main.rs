@@ -2,5 +2,6 @@
 
 mod closing;
 mod held;
+mod planted;
 mod requests;
 mod rig;
