@@ -78,6 +78,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Posts the one completion of a request and forgets it.
     pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
+        self.timers.clear(id);
         let bytes = if status == Status::Ok { accepted.length } else { bytes };
         self.lanes.complete(accepted.lane, accepted.completion(status, bytes, self.now_ns));
         let counters = &self.stats.sessions[usize::from(accepted.session.0)];
@@ -99,7 +100,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Posts LATE for requests whose deadline has passed.
     pub(crate) fn report_late(&mut self) {
         while let Some(id) = self.timers.next_due(self.now_ns) {
-            let Ok(accepted) = self.requests.get_mut(id) else { continue };
+            let accepted = self.requests.get_mut(id).expect("a deadline goes with its request");
             let notice = Completion {
                 flags: FLAG_NOTICE,
                 ..accepted.completion(Status::Late, 0, self.now_ns)

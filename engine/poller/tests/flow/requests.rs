@@ -169,6 +169,27 @@ fn a_deadline_gives_one_notice_and_no_early_completion() {
 }
 
 #[test]
+fn deadlines_of_completed_requests_leave_room_for_those_under_way() {
+    let mut rig = Rig::new(64);
+    let (mut eager, mut other) = (rig.client(0, 64), rig.client(1, 8));
+    let hour = Request { deadline_ns: 3_600_000_000_000, ..eager.read(1, 512) };
+    for _ in 0..1000 {
+        eager.post(&[hour; 64]);
+        rig.settle();
+        while !rig.shelf.borrow().held.is_empty() {
+            rig.shelf.borrow_mut().finish(0, Status::Ok);
+        }
+        rig.settle();
+        assert_eq!(eager.collect().len(), 64);
+    }
+    other.post(&[Request { deadline_ns: 1_000_000, ..other.read(2, 512) }]);
+    rig.settle();
+    rig.clock.advance(3_000_000);
+    rig.settle();
+    assert_eq!(other.collect().first().map(|done| done.status()), Some(Status::Late));
+}
+
+#[test]
 fn a_draining_poller_finishes_what_it_took_and_refuses_the_rest() {
     let mut rig = Rig::new(8);
     let mut client = rig.client(0, 8);
