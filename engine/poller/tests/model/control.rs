@@ -68,7 +68,7 @@ impl World {
         let region = RegionId(u32::try_from(free).expect("few") | *generation << 16);
         let end = RegionEnd::make(region, buffers, 2 * self.options.stripe);
         let (buffer, memory) = (end.buffer, Arc::clone(&end.memory));
-        self.watch.borrow_mut().owners.insert(buffer.0, session.slot.0);
+        self.watch.borrow_mut().owners.insert(buffer.0, (session.slot.0, region));
         session.regions.push(end);
         let command = Command::Attach { session: session.slot, region, buffer, memory };
         self.tell("attach", session.slot.0, region.0, command);

@@ -136,7 +136,7 @@ impl World {
             self.check_unasked(pending);
             return Ending::NeverStarted;
         }
-        let Some((device, operation)) = pending.operation else {
+        let Some(asked) = pending.asked else {
             assert_eq!(status, Status::Ok, "a nop: {completion:?}");
             return Ending::Done;
         };
@@ -150,9 +150,9 @@ impl World {
             self.check_unasked(pending);
             return Ending::NeverStarted;
         }
-        let read = operation.opcode == Opcode::Read;
+        let read = asked.operation.opcode == Opcode::Read;
         let from_device = if read && status == Status::Corrupt { Status::Ok } else { status };
-        let ended = self.watch.borrow_mut().take_end(device, operation, from_device);
+        let ended = self.watch.borrow_mut().take_end(asked, from_device);
         assert!(ended, "completed with {status}, but no device has ended it so: {pending:?}");
         self.check_cause(session, pending, from_device);
         if from_device != Status::Ok {
@@ -164,11 +164,9 @@ impl World {
 
     /// No device may have been asked for it.
     fn check_unasked(&self, pending: &Pending) {
-        let Some((device, operation)) = pending.operation else { return };
-        if pending.buffer.is_some() {
-            let asked = self.watch.borrow().was_asked(device, operation);
-            assert!(!asked, "refused, and done all the same: {pending:?}");
-        }
+        let Some(asked) = pending.asked.filter(|asked| asked.region.is_some()) else { return };
+        let was = self.watch.borrow().was_asked(asked);
+        assert!(!was, "refused, and done all the same: {pending:?}");
     }
 
     /// A status other than OK has a fault that explains it; isolation: nobody else's.
@@ -177,7 +175,7 @@ impl World {
         let explained = match status {
             Status::Ok => true,
             Status::DeviceGone => self.options.gone.is_some_and(|(device, _)| {
-                pending.operation.is_some_and(|(at, _)| u16::from(at) == device)
+                pending.asked.is_some_and(|asked| u16::from(asked.device) == device)
             }),
             Status::IoError if flush => self.options.flush_errors > 0,
             Status::IoError | Status::NoSpace => self.health(session) != Health::Clean,

@@ -1,7 +1,7 @@
 //! The whole loop under deterministic simulation: one thread, made-up time, seeded faults and
 //! clients, and a model that knows what every completion must be.
 //!
-//! `KVRAIL_SIM_SEEDS` is how many seeds run (600 by default), `KVRAIL_SIM_SEED` repeats one of
+//! `KVRAIL_SIM_SEEDS` is how many seeds run (250 by default), `KVRAIL_SIM_SEED` repeats one of
 //! them. `KVRAIL_SIM_SLOTS` is how many arbitrary request slots the fuzz test posts. Set them for
 //! this test alone: the binary takes every variable of that prefix for a configuration key.
 
@@ -11,6 +11,7 @@ mod judge;
 mod options;
 mod posting;
 mod session;
+mod slots;
 mod trace;
 mod watch;
 mod world;
@@ -25,7 +26,7 @@ use watch::Plant;
 use world::{Tally, World};
 
 /// Seeds without a word from outside.
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 250;
 
 /// A number from the environment.
 pub(crate) fn number(name: &str) -> Option<u64> {

@@ -8,6 +8,7 @@ use crate::contents::{DISCARD, fill};
 use crate::options::Temper;
 use crate::session::{Expect, Late, Life, Pending, Session};
 use crate::trace::What;
+use crate::watch::Asked;
 use crate::world::World;
 
 /// CRC-64/NVME, as a client computes it.
@@ -49,7 +50,7 @@ impl World {
             request,
             queue: session.lanes[lane].queue,
             expect: Expect::Sound,
-            operation: None,
+            asked: None,
             buffer: None,
             version: 0,
             began: self.moment,
@@ -112,13 +113,13 @@ impl World {
         pending.request.volume = u16::try_from(volume).expect("few");
         pending.request.volume_offset = offset;
         let (device, _) = self.find(volume, offset);
-        pending.operation = Some((device, plain(Opcode::Flush, 0, 0)));
+        pending.asked = Some(plain(device, Opcode::Flush, 0, 0));
     }
 
     fn make_discard(&mut self, session: &Session, pending: &mut Pending) {
         let (device, at) = self.aim(session, pending);
         pending.request.opcode = Opcode::Discard as u8;
-        pending.operation = Some((device, plain(Opcode::Discard, at, pending.request.length)));
+        pending.asked = Some(plain(device, Opcode::Discard, at, pending.request.length));
         pending.version = pending.began | DISCARD;
         self.zone(session, pending).begin(pending.range(), pending.version);
     }
@@ -139,12 +140,11 @@ impl World {
         pending.request.region = region.id.0;
         pending.request.region_offset = buffer as u64 * u64::from(region.buffer_bytes);
         let (device, offset) = place;
-        let operation = Operation {
-            buffer: region.buffer,
-            buffer_offset: pending.request.region_offset,
-            ..plain(Opcode::Read, offset, pending.request.length)
-        };
-        pending.operation = Some((device, operation));
+        let mut asked = plain(device, Opcode::Read, offset, pending.request.length);
+        asked.operation.buffer = region.buffer;
+        asked.operation.buffer_offset = pending.request.region_offset;
+        asked.region = Some(region.id);
+        pending.asked = Some(asked);
         true
     }
 
@@ -193,7 +193,7 @@ impl World {
             }
             _ => {}
         }
-        let (_, operation) = pending.operation.as_mut().expect("furnished");
+        let Asked { operation, .. } = pending.asked.as_mut().expect("furnished");
         operation.opcode = Opcode::Write;
         if self.rng.u32(..4) == 0 {
             pending.request.flags |= FLAG_DURABLE;
@@ -256,8 +256,9 @@ impl World {
     }
 }
 
-fn plain(opcode: Opcode, offset: u64, length: u32) -> Operation {
+fn plain(device: u8, opcode: Opcode, offset: u64, length: u32) -> Asked {
     let (buffer, buffer_offset) = (BufferIndex(0), 0);
     let durability = Durability::Visible;
-    Operation { tag: 0, opcode, durability, offset, length, buffer, buffer_offset }
+    let operation = Operation { tag: 0, opcode, durability, offset, length, buffer, buffer_offset };
+    Asked { device, operation, region: None }
 }

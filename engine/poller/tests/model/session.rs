@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvrail_device::{BufferIndex, Operation};
+use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{LaneSeat, SessionSlot};
 use kvrail_ring::{Bell, ClientLane, RegionId, Request, Segment};
+
+use crate::watch::Asked;
 
 /// What stands in a buffer that no request owns.
 const SENTINEL: u8 = 0xa5;
@@ -131,11 +133,10 @@ impl RegionEnd {
     fn check_untouched(&self, buffer: usize, from: usize, length: usize) {
         let mut bytes = vec![0; length];
         load(&*self.memory, self.at(buffer) + from, &mut bytes);
-        let touched = bytes.iter().position(|byte| *byte != SENTINEL);
         let id = self.id;
-        assert_eq!(
-            touched, None,
-            "invariant 2: byte of buffer {buffer} of region {id} written by nobody's request"
+        assert!(
+            bytes == vec![SENTINEL; length],
+            "invariant 2: buffer {buffer} of region {id} was written by nobody's request"
         );
     }
 
@@ -181,7 +182,7 @@ pub(crate) struct Pending {
     pub(crate) queue: u32,
     pub(crate) expect: Expect,
     /// What a device must be asked for it.
-    pub(crate) operation: Option<(u8, Operation)>,
+    pub(crate) asked: Option<Asked>,
     /// Region and buffer it owns.
     pub(crate) buffer: Option<(RegionId, usize)>,
     /// What it writes.

@@ -11,7 +11,7 @@ use kvrail_device::{
 };
 use kvrail_memory::{Pinned, load, store};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::{Opcode, Status};
+use kvrail_ring::{Opcode, RegionId, Status};
 
 use crate::options::{Options, Temper};
 use crate::trace::{Trace, What};
@@ -35,17 +35,26 @@ pub(crate) enum Plant {
     HidesAnError,
 }
 
+/// An operation without its tag, and whose bytes it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) device: u8,
+    pub(crate) operation: Operation,
+    /// Buffers have successors with the same number; regions have none.
+    pub(crate) region: Option<RegionId>,
+}
+
 /// What all devices of a run were asked, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Watch {
     options: Rc<Options>,
     trace: Rc<Trace>,
-    under_way: BTreeMap<(u8, u64), Operation>,
-    /// Ended, not yet completed towards a client. Tags are 0 here.
-    ended: Vec<(u8, Operation, Status)>,
+    under_way: BTreeMap<(u8, u64), Asked>,
+    /// Ended, not yet completed towards a client.
+    ended: Vec<(Asked, Status)>,
     /// What stands in each device's table, and for which slot.
     attached: BTreeMap<(u8, u16), Weak<dyn Pinned>>,
-    pub(crate) owners: BTreeMap<u16, u8>,
+    pub(crate) owners: BTreeMap<u16, (u8, RegionId)>,
     pub(crate) operations: u64,
 }
 
@@ -73,23 +82,23 @@ impl Watch {
     }
 
     /// Takes the end of an operation with this status; false when no device has reported it.
-    pub(crate) fn take_end(&mut self, device: u8, operation: Operation, status: Status) -> bool {
-        let wanted = (device, Operation { tag: 0, ..operation }, status);
-        let found = self.ended.iter().position(|ended| *ended == wanted);
+    pub(crate) fn take_end(&mut self, asked: Asked, status: Status) -> bool {
+        let found = self.ended.iter().position(|ended| *ended == (asked, status));
         found.map(|at| self.ended.swap_remove(at)).is_some()
     }
 
     /// Whether a device was asked for this and it is not yet completed.
-    pub(crate) fn was_asked(&self, device: u8, operation: Operation) -> bool {
-        let same = |other: &Operation| Operation { tag: 0, ..*other } == operation;
-        self.ended.iter().any(|(at, other, _)| *at == device && same(other))
-            || self.under_way.iter().any(|((at, _), other)| *at == device && same(other))
+    pub(crate) fn was_asked(&self, asked: Asked) -> bool {
+        self.ended.iter().any(|(other, _)| *other == asked)
+            || self.under_way.values().any(|other| *other == asked)
     }
 
     /// Invariant 4: nothing outside of the volume, nor of the region, nor of the slot's zone.
     fn prepared(&mut self, device: u8, operation: Operation) {
         self.trace.note(What::Prepared { device, operation });
         self.operations += 1;
+        let mut asked =
+            Asked { device, operation: Operation { tag: 0, ..operation }, region: None };
         let Operation { opcode, offset, length, buffer, buffer_offset, .. } = operation;
         assert!(length <= REQUEST_LENGTH_MAX, "{operation:?} is longer than a request may be");
         if opcode != Opcode::Flush {
@@ -102,31 +111,34 @@ impl Watch {
                 let region = region.expect("an operation in an attached region");
                 let end = buffer_offset + u64::from(length);
                 assert!(end <= region.bytes() as u64, "{operation:?} leaves its region");
-                assert_eq!(self.owners[&buffer.0], slot, "{operation:?}: somebody else's region");
+                let (owner, id) = self.owners[&buffer.0];
+                assert_eq!(owner, slot, "{operation:?}: somebody else's region");
+                asked.region = Some(id);
             }
         }
-        let before = self.under_way.insert((device, operation.tag), operation);
+        let before = self.under_way.insert((device, operation.tag), asked);
         assert_eq!(before, None, "a tag is in use twice");
     }
 
     fn seen(&mut self, device: u8, event: Event) {
         match event {
             Event::Finished(finished) => {
-                let operation = self.under_way.remove(&(device, finished.tag));
-                let operation = operation.expect("the simulated device ends what it was given");
+                let asked = self.under_way.remove(&(device, finished.tag));
+                let asked = asked.expect("the simulated device ends what it was given");
+                let operation = asked.operation;
                 let opcode = operation.opcode;
                 self.trace.note(What::Ended { device, opcode, finished });
                 let slot = self.options.slot_at(operation.offset).map(usize::from);
                 let temper = slot.map(|slot| self.options.slots[slot].temper);
                 if temper != Some(Temper::Hostile) {
-                    let operation = Operation { tag: 0, ..operation };
-                    self.ended.push((device, operation, finished.status));
+                    self.ended.push((asked, finished.status));
                 }
             }
             Event::Detached(buffer) => {
                 self.trace.note(What::Forgot { device, buffer: buffer.0 });
-                let mut others = self.under_way.iter();
-                let user = others.find(|((at, _), other)| *at == device && uses(other, buffer));
+                let mut others = self.under_way.values();
+                let user =
+                    others.find(|other| other.device == device && uses(&other.operation, buffer));
                 assert_eq!(user, None, "invariant 2: forgotten while in use");
                 self.attached.remove(&(device, buffer.0));
             }
@@ -249,7 +261,7 @@ impl Device for Watched {
             let mut told = true;
             if let Event::Finished(finished) = &mut event {
                 let key = (self.device, finished.tag);
-                let operation = self.watch.borrow().under_way[&key];
+                let operation = self.watch.borrow().under_way[&key].operation;
                 told = self.spoil(finished, &operation);
             }
             if !told {
