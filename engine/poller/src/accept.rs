@@ -4,6 +4,7 @@
 //! (invariant 4).
 
 use kvrail_device::{BufferIndex, Durability, Operation};
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, RegionId, Request, Status};
 
@@ -71,7 +72,8 @@ impl Accepted {
             || request.reserved_b != 0
             || request.reserved_c != 0
             || request.layout_block != 0;
-        if reserved || request.flags & !FLAGS_KNOWN != 0 {
+        let too_long = request.length > REQUEST_LENGTH_MAX;
+        if reserved || too_long || request.flags & !FLAGS_KNOWN != 0 {
             return Err(Status::Invalid);
         }
         let late_at_ns = match request.deadline_ns {

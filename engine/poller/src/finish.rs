@@ -24,10 +24,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         for at in 0..self.events.len() {
             match self.events[at] {
                 Event::Finished(finished) => self.finished(index, finished),
-                Event::Detached(buffer) => {
-                    self.units[index].forgetting -= 1;
-                    self.device_forgot(buffer);
-                }
+                Event::Detached(buffer) => self.device_forgot(index, buffer),
             }
         }
         let seen = self.events.len() as u64;
@@ -91,6 +88,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     #[inline]
     pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
+        self.timers.clear(id);
         let bytes = if status == Status::Ok { accepted.length } else { bytes };
         self.lanes.complete(accepted.lane, accepted.completion(status, bytes, self.now_ns));
         let counters = &self.stats.sessions[usize::from(accepted.session.0)];
@@ -112,7 +110,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Posts LATE for requests whose deadline has passed.
     pub(crate) fn report_late(&mut self) {
         while let Some(id) = self.timers.next_due(self.now_ns) {
-            let Ok(accepted) = self.requests.get_mut(id) else { continue };
+            let accepted = self.requests.get_mut(id).expect("a deadline goes with its request");
             let notice = Completion {
                 flags: FLAG_NOTICE,
                 ..accepted.completion(Status::Late, 0, self.now_ns)
@@ -124,7 +122,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    fn device_forgot(&mut self, buffer: BufferIndex) {
+    fn device_forgot(&mut self, index: usize, buffer: BufferIndex) {
+        let forgetting = &mut self.units[index].forgetting;
+        *forgetting = forgetting
+            .checked_sub(1)
+            .expect("invariant 2: a device forgot a region that was not letting go");
         if let Some((region, farewell)) = self.regions.device_forgot(buffer) {
             self.region_gone(region, farewell);
         }

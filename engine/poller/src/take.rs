@@ -105,19 +105,20 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let mut least = kvrail_ring::Class::Background;
         loop {
             let unit = &mut self.units[index];
-            let Some((id, class, length)) = unit.waiting.peek(&self.nodes, least) else { return };
-            if !unit.ledger.fits(class, length) {
-                // What is kept free for demand requests may still serve one of those.
-                if class == kvrail_ring::Class::Demand {
+            let Some(next) = unit.waiting.peek(&self.nodes, least) else { return };
+            if !unit.ledger.fits(next.budget, next.length) {
+                // What is kept free for demand requests may still serve one of those; but a turn
+                // that is owed waits for room, or small requests would pass a large one forever.
+                if next.budget == kvrail_ring::Class::Demand {
                     return;
                 }
                 least = kvrail_ring::Class::Demand;
                 continue;
             }
-            if !self.start(index, id) {
+            if !self.start(index, next.id) {
                 return;
             }
-            self.units[index].waiting.take(&self.nodes, class);
+            self.units[index].waiting.take(&self.nodes, next.class);
         }
     }
 

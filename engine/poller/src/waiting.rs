@@ -15,6 +15,10 @@ use crate::mailbox::{SESSIONS_MAX, SessionSlot};
 /// in one round, small enough that a 4 KiB reader waits for one block of a neighbour at most.
 const QUANTUM_BYTES: u32 = 1 << 20;
 
+/// What a request counts as at least: a device spends no less on 512 bytes, or on a flush, than on
+/// a block of 4 KiB. Without it a session that floods flushes would never lose its turn.
+const COST_BYTES_MIN: u32 = 4096;
+
 /// A less urgent class gets one byte for so many of the more urgent ones.
 const STARVATION_SHARE: u32 = 16;
 
@@ -42,7 +46,26 @@ struct Line {
     credit: u32,
 }
 
-const EMPTY_LINE: Line = Line { first: NONE, last: NONE, credit: 0 };
+/// A session that comes anew has the credit of its first round.
+const EMPTY_LINE: Line = Line { first: NONE, last: NONE, credit: QUANTUM_BYTES };
+
+impl Node {
+    /// What its session is charged.
+    fn cost(self) -> u32 {
+        self.length.max(COST_BYTES_MIN)
+    }
+}
+
+/// The request whose turn it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub(crate) id: SlotId,
+    pub(crate) class: Class,
+    pub(crate) length: u32,
+    /// Whose budget it may use: demand's when it is owed its turn. Else what is kept free for
+    /// demand requests would starve it beside demand that never ends.
+    pub(crate) budget: Class,
+}
 
 /// All waiting requests of one poller; each belongs to one device's rounds.
 #[derive(Debug)]
@@ -108,22 +131,20 @@ impl Waiting {
     }
 
     /// The next request of any class up to `least`, without taking it.
-    pub(crate) fn peek(&mut self, nodes: &Nodes, least: Class) -> Option<(SlotId, Class, u32)> {
-        let class = self.next_class(nodes, least)?;
-        let round = &mut self.rounds[class as usize];
-        let session = round.settle_turn(nodes);
-        let node = nodes.0[round.lines[session].first as usize];
-        Some((node.id, class, node.length))
+    pub(crate) fn peek(&mut self, nodes: &Nodes, least: Class) -> Option<Next> {
+        let (class, budget) = self.next_class(nodes, least)?;
+        let Node { id, length, .. } = self.rounds[class as usize].head(nodes);
+        Some(Next { id, class, length, budget })
     }
 
     /// Takes what `peek` showed, with no change in between.
     pub(crate) fn take(&mut self, nodes: &Nodes, class: Class) {
         let round = &mut self.rounds[class as usize];
-        let length = round.pop(nodes, round.turn as usize);
-        round.owed_bytes = round.owed_bytes.saturating_sub(u64::from(length));
+        let cost = round.pop(nodes, round.turn as usize);
+        round.owed_bytes = round.owed_bytes.saturating_sub(u64::from(cost));
         for lower in &mut self.rounds[class as usize + 1..] {
             if lower.waiting != 0 {
-                lower.owed_bytes += u64::from((length / STARVATION_SHARE).max(1));
+                lower.owed_bytes += u64::from(cost / STARVATION_SHARE);
             }
         }
         self.count -= 1;
@@ -140,8 +161,9 @@ impl Waiting {
         Some(id)
     }
 
-    /// The class whose turn it is: one that is owed its next request, else the most urgent.
-    fn next_class(&mut self, nodes: &Nodes, least: Class) -> Option<Class> {
+    /// The class whose turn it is, and whose budget it uses: one that is owed its next request,
+    /// else the most urgent.
+    fn next_class(&mut self, nodes: &Nodes, least: Class) -> Option<(Class, Class)> {
         let allowed = &Class::ALL[..=least as usize];
         let mut urgent = None;
         for &class in allowed {
@@ -151,13 +173,9 @@ impl Waiting {
                 continue;
             }
             if urgent.is_none() {
-                urgent = Some(class);
-            } else {
-                let session = round.settle_turn(nodes);
-                let head = nodes.0[round.lines[session].first as usize];
-                if round.owed_bytes >= u64::from(head.length.max(1)) {
-                    return Some(class);
-                }
+                urgent = Some((class, class));
+            } else if round.owed_bytes >= u64::from(round.head(nodes).cost()) {
+                return Some((class, Class::Demand));
             }
         }
         urgent
@@ -165,6 +183,12 @@ impl Waiting {
 }
 
 impl Round {
+    /// The next request of the session whose turn it is.
+    fn head(&mut self, nodes: &Nodes) -> Node {
+        let session = self.settle_turn(nodes);
+        nodes.0[self.lines[session].first as usize]
+    }
+
     /// Moves the turn to a session that waits and has credit for its first request.
     fn settle_turn(&mut self, nodes: &Nodes) -> usize {
         debug_assert!(self.waiting != 0);
@@ -174,8 +198,8 @@ impl Round {
             self.turn = (self.turn + ahead) % u64::BITS;
             let session = self.turn as usize;
             let line = &mut self.lines[session];
-            let length = nodes.0[line.first as usize].length;
-            if line.credit >= length {
+            let cost = nodes.0[line.first as usize].cost();
+            if line.credit >= cost {
                 return session;
             }
             line.credit += QUANTUM_BYTES;
@@ -185,17 +209,17 @@ impl Round {
         }
     }
 
-    /// Takes the first request of a session's line and charges it; returns its length.
+    /// Takes the first request of a session's line and charges it; returns its cost.
     fn pop(&mut self, nodes: &Nodes, session: usize) -> u32 {
         let line = &mut self.lines[session];
         let node = nodes.0[line.first as usize];
-        line.credit -= node.length;
+        line.credit -= node.cost();
         line.first = node.next;
         if line.first == NONE {
             *line = EMPTY_LINE;
             self.waiting &= !(1 << session);
         }
-        node.length
+        node.cost()
     }
 }
 
@@ -210,9 +234,9 @@ mod tests {
     fn drain(waiting: &mut Waiting, nodes: &Nodes, count: usize) -> Vec<(u32, Class)> {
         (0..count)
             .map_while(|_| {
-                let (id, class, _) = waiting.peek(nodes, Class::Background)?;
-                waiting.take(nodes, class);
-                Some((id.index(), class))
+                let next = waiting.peek(nodes, Class::Background)?;
+                waiting.take(nodes, next.class);
+                Some((next.id.index(), next.class))
             })
             .collect()
     }

@@ -1,6 +1,8 @@
 //! The poller's whole loop in one thread, with a device that does as the test says.
 
 mod closing;
+mod fairness;
 mod held;
+mod planted;
 mod requests;
 mod rig;

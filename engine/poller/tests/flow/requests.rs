@@ -1,6 +1,7 @@
 //! Requests: checked, run, completed exactly once; fair between sessions and classes.
 
 use kvrail_poller::Command;
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_NOTICE, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, Request, Status};
 
@@ -44,17 +45,18 @@ fn every_kind_of_garbage_is_invalid_and_touches_nothing() {
         Request { region: good.region | 1 << 16, ..good },
         Request { length: 0, ..good },
         Request { length: 100, ..good },
-        Request { length: u32::MAX & !511, ..good },
+        Request { length: !511, ..good },
         Request { volume_offset: 1, ..good },
         Request { volume_offset: 1 << 30, ..good },
-        Request { volume_offset: u64::MAX & !511, ..good },
+        Request { volume_offset: !511, ..good },
         Request { region_offset: 2, ..good },
         Request { region_offset: ARENA_BYTES as u64, ..good },
-        Request { region_offset: u64::MAX & !511, ..good },
+        Request { region_offset: !511, ..good },
         Request { flags: 1, ..good },
         Request { opcode: Opcode::Flush as u8, ..good },
         Request { opcode: Opcode::Flush as u8, length: 0, flags: 1, ..good },
         Request { opcode: Opcode::Discard as u8, flags: 4, ..good },
+        Request { opcode: Opcode::Discard as u8, length: REQUEST_LENGTH_MAX + 512, ..good },
     ];
     client.post(&garbage);
     rig.settle();
@@ -164,6 +166,27 @@ fn a_deadline_gives_one_notice_and_no_early_completion() {
     rig.settle();
     let done = client.collect();
     assert_eq!((done.len(), done[0].status(), done[0].flags), (1, Status::Ok, 0));
+}
+
+#[test]
+fn deadlines_of_completed_requests_leave_room_for_those_under_way() {
+    let mut rig = Rig::new(64);
+    let (mut eager, mut other) = (rig.client(0, 64), rig.client(1, 8));
+    let hour = Request { deadline_ns: 3_600_000_000_000, ..eager.read(1, 512) };
+    for _ in 0..1000 {
+        eager.post(&[hour; 64]);
+        rig.settle();
+        while !rig.shelf.borrow().held.is_empty() {
+            rig.shelf.borrow_mut().finish(0, Status::Ok);
+        }
+        rig.settle();
+        assert_eq!(eager.collect().len(), 64);
+    }
+    other.post(&[Request { deadline_ns: 1_000_000, ..other.read(2, 512) }]);
+    rig.settle();
+    rig.clock.advance(3_000_000);
+    rig.settle();
+    assert_eq!(other.collect().first().map(|done| done.status()), Some(Status::Late));
 }
 
 #[test]

@@ -52,13 +52,18 @@ pub(crate) struct Client {
 
 impl Rig {
     pub(crate) fn new(depth: u32) -> Self {
+        Self::with_budget(depth, 1 << 30)
+    }
+
+    /// A device of this depth that may hold so many bytes.
+    pub(crate) fn with_budget(depth: u32, bytes: u64) -> Self {
         let shelf = Rc::new(RefCell::new(Shelf::default()));
         let clock = FakeClock::default();
         let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd().unwrap())).unwrap());
         let setup = Setup {
             routes: vec![Route { geometry: geometry(), members: vec![DeviceIndex(0)] }],
             devices: vec![DeviceIndex(0)],
-            budgets: vec![Budget { operations: depth, bytes: 1 << 30 }],
+            budgets: vec![Budget { operations: depth, bytes }],
             spin_ns: 0,
         };
         let devices = vec![Held::new(depth, &shelf)];
@@ -114,6 +119,11 @@ impl Rig {
 }
 
 impl Client {
+    /// Where its region stands in the devices' tables.
+    pub(crate) fn buffer(&self) -> BufferIndex {
+        BufferIndex(u16::from(self.session.0))
+    }
+
     /// A read of `length` bytes named by `user_data`.
     pub(crate) fn read(&self, user_data: u64, length: u32) -> Request {
         Request {

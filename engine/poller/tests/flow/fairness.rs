@@ -1,0 +1,115 @@
+//! Fair shares, counted in operations and bytes: no session and no class keeps another one out.
+
+use kvrail_ring::{Class, Opcode, Request, Status};
+
+use crate::rig::{Client, Rig};
+
+/// One end of the device and the tick after it.
+fn finish_one(rig: &mut Rig) {
+    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+}
+
+/// Lets the device end operations one by one, `rounds` of them, while every client posts anew
+/// what was completed; returns the bytes each client got.
+fn share(rig: &mut Rig, clients: &mut [(Client, Request)], rounds: u32) -> Vec<u64> {
+    for (client, request) in &mut *clients {
+        let free = client.lane.free(u32::MAX).unwrap();
+        client.post(&vec![*request; free as usize]);
+    }
+    rig.settle();
+    let mut bytes = vec![0; clients.len()];
+    for _ in 0..rounds {
+        finish_one(rig);
+        for ((client, request), bytes) in clients.iter_mut().zip(&mut bytes) {
+            let done = client.collect();
+            *bytes += done.iter().map(|done| u64::from(done.bytes)).sum::<u64>();
+            let free = client.lane.free(u32::MAX).unwrap();
+            client.post(&vec![*request; (free as usize).min(done.len())]);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn sessions_share_bytes_whatever_their_block_sizes_are() {
+    let cases = [(4096, 1 << 20), (4096, 64 << 10), (512 << 10, 1 << 20), (64 << 10, 64 << 10)];
+    for (small, large) in cases {
+        let mut rig = Rig::new(8);
+        let (one, two) = (rig.client(0, 256), rig.client(1, 256));
+        let reads = (one.read(1, small), two.read(2, large));
+        let each = 32 << 20;
+        let bytes =
+            share(&mut rig, &mut [(one, reads.0), (two, reads.1)], each / small + each / large);
+        let apart = bytes[0].abs_diff(bytes[1]);
+        // What a round credits to both, and what stands at the device.
+        let most = (2 << 20) + 8 * u64::from(large);
+        assert!(apart <= most, "{small} and {large}: {bytes:?} are further apart than {most}");
+    }
+}
+
+/// Operations that end before the victim's one read does, behind this flood of a hog's.
+fn operations_before_the_victim(flood: impl Fn(&Client) -> Request) -> u32 {
+    let mut rig = Rig::new(8);
+    let (mut hog, mut victim) = (rig.client(0, 4096), rig.client(1, 8));
+    hog.post(&vec![flood(&hog); 4096]);
+    rig.settle();
+    victim.post(&[victim.read(77, 4096)]);
+    rig.settle();
+    for ended in 1..10_000 {
+        finish_one(&mut rig);
+        let done = hog.collect().len();
+        hog.post(&vec![flood(&hog); done]);
+        if !victim.collect().is_empty() {
+            return ended;
+        }
+    }
+    panic!("the victim was never served");
+}
+
+#[test]
+fn a_hog_delays_another_session_by_one_round_and_what_is_at_the_device() {
+    let discard = Opcode::Discard as u8;
+    let flush = Request { opcode: Opcode::Flush as u8, ..Request::default() };
+    // Each kind with the operations that make a round's credit of 1 MiB; none counts as less
+    // than 4 KiB.
+    type Flood = Box<dyn Fn(&Client) -> Request>;
+    let floods: [(&str, Flood, u32); 5] = [
+        ("4 KiB", Box::new(|hog: &Client| hog.read(1, 4096)), 256),
+        ("512 bytes", Box::new(|hog: &Client| hog.read(1, 512)), 256),
+        ("1 MiB", Box::new(|hog: &Client| hog.read(1, 1 << 20)), 1),
+        ("discards", Box::new(move |hog| Request { opcode: discard, ..hog.read(1, 4096) }), 256),
+        ("flushes", Box::new(move |_| flush), 256),
+    ];
+    for (name, flood, round) in floods {
+        let ended = operations_before_the_victim(flood);
+        assert!(ended <= round + 8 + 1, "{name}: {ended} operations before the victim's");
+    }
+}
+
+#[test]
+fn background_has_its_share_beside_demand_that_never_ends() {
+    for depth in [1, 4, 32] {
+        let mut rig = Rig::new(depth);
+        let (eager, patient) = (rig.client(0, 64), rig.client(1, 64));
+        let demand = eager.read(1, 64 << 10);
+        let class = Class::Background as u8;
+        let background =
+            Request { class, opcode: Opcode::Write as u8, ..patient.read(2, 64 << 10) };
+        let bytes = share(&mut rig, &mut [(eager, demand), (patient, background)], 3400);
+        let operations = bytes[1] >> 16;
+        // One in seventeen of 3,400 is 200.
+        assert!((180..=232).contains(&operations), "depth {depth}: {operations} of 3,400");
+    }
+}
+
+#[test]
+fn a_large_background_write_is_not_passed_forever_by_small_reads() {
+    let mut rig = Rig::with_budget(8, 1 << 20);
+    let (eager, patient) = (rig.client(0, 64), rig.client(1, 2));
+    let demand = eager.read(1, 64 << 10);
+    let class = Class::Background as u8;
+    let background = Request { class, opcode: Opcode::Write as u8, ..patient.read(2, 4 << 20) };
+    let bytes = share(&mut rig, &mut [(eager, demand), (patient, background)], 3400);
+    assert!(bytes[1] >= 2 * (4 << 20), "{bytes:?}");
+}
