@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Run the sidecar: serve the configured volumes to local clients
     Serve(command::serve::ServeArgs),
     /// Measure: embedded volume, sidecar and clients, verified, against bare io_uring
-    Bench(command::bench::BenchArgs),
+    Bench(Box<command::bench::BenchArgs>),
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),

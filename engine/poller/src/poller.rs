@@ -198,6 +198,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
+    /// Has the next tick read the clock: much time may have passed.
+    pub(crate) fn look_at_clock(&mut self) {
+        self.unread_ticks = UNREAD_TICKS_MAX;
+    }
+
     /// Whether nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.requests.claimed() == 0

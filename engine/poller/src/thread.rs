@@ -173,6 +173,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
         }
         self.lanes.retract_sleep();
+        self.look_at_clock();
     }
 
     /// Whether every device wakes us; puts descriptors seen for the first time into the set. The

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Serve(args) => serve::run(args, context),
-        Command::Bench(args) => bench::run(args, context),
+        Command::Bench(args) => bench::run(*args, context),
         Command::Volume(command) => volume::run(command, context),
         Command::Status(args) => status::run(args, context),
         Command::Config(command) => config::run(command, context),

@@ -60,7 +60,7 @@ fn null(name: String, bytes: u64) -> Served {
         members: 1,
         stripe_bytes,
         member_bytes: (bytes / stripe_bytes).max(1) * stripe_bytes,
-        data_offset: LABEL_BYTES as u64,
+        data_offset: LABEL_BYTES,
         logical_block: 512,
         memory_alignment: 4,
     };
