@@ -7,6 +7,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// A source of monotonic nanoseconds.
 pub trait Clock: std::fmt::Debug {
+    /// Turns of a loop that find nothing and may pass before the clock is read again: 0 where
+    /// reading costs nothing.
+    const UNREAD_TURNS_MAX: u32;
+
     /// Nanoseconds since some fixed moment; never goes back.
     fn now_ns(&self) -> u64;
 }
@@ -16,6 +20,9 @@ pub trait Clock: std::fmt::Debug {
 pub struct MonotonicClock;
 
 impl Clock for MonotonicClock {
+    /// About half a microsecond of spinning.
+    const UNREAD_TURNS_MAX: u32 = 16;
+
     fn now_ns(&self) -> u64 {
         let now = clock_gettime(ClockId::Monotonic);
         let seconds = u64::try_from(now.tv_sec).expect("monotonic time starts at boot");
@@ -36,6 +43,8 @@ impl FakeClock {
 }
 
 impl Clock for FakeClock {
+    const UNREAD_TURNS_MAX: u32 = 0;
+
     fn now_ns(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -112,10 +112,6 @@ enum ClockRead {
     No,
 }
 
-/// Idle ticks that may pass before the clock is read all the same, for deadlines and the ladder:
-/// about a microsecond's worth.
-const UNREAD_TICKS_MAX: u32 = 16;
-
 impl<D: Device, C: Clock> Poller<D, C> {
     /// A poller over these devices. Everything it ever needs is allocated here.
     ///
@@ -168,7 +164,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     pub fn tick(&mut self) -> Turn {
         self.clock_read = ClockRead::No;
         self.unread_ticks += 1;
-        if self.unread_ticks > UNREAD_TICKS_MAX {
+        if self.unread_ticks > C::UNREAD_TURNS_MAX {
             self.read_clock();
         }
         let commands = self.obey();
@@ -200,7 +196,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Has the next tick read the clock: much time may have passed.
     pub(crate) fn look_at_clock(&mut self) {
-        self.unread_ticks = UNREAD_TICKS_MAX;
+        self.unread_ticks = C::UNREAD_TURNS_MAX;
     }
 
     /// Whether nothing is under way.
