@@ -150,6 +150,9 @@ impl<S: Store> Consumer<S> {
     /// As `ready`.
     #[inline]
     pub fn refresh(&mut self) -> Result<u32, LaneFault> {
+        // The next slot's line is fetched beside the index, not after it: where both were just
+        // written, the two transfers overlap.
+        self.store.prefetch(self.head & self.mask);
         let tail = self.store.tail().load(Ordering::Acquire); // T, pairs with P
         let depth = self.mask + 1;
         let filled = tail.wrapping_sub(self.released);

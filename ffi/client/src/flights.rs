@@ -145,13 +145,13 @@ impl Flights {
     }
 
     /// Pieces that can be added.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.free.len()
     }
 
     /// Adds a request of one piece; returns its `user_data`. The caller has asked `room`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, lane: u16, length: u32, origin: Origin) -> u64 {
         let moves = matches!(origin.opcode, Opcode::Read | Opcode::Write);
         self.enter(lane, length, moves, Owner::Single(origin))
@@ -180,7 +180,7 @@ impl Flights {
         self.enter(lane, length, moves, Owner::Head(head))
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, lane: u16, length: u32, moves: bool, owner: Owner) -> u64 {
         let index = self.free.pop().expect("the caller has asked for room");
         let flight = &mut self.flights[index as usize];
@@ -191,7 +191,7 @@ impl Flights {
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
     /// short of bytes ends its request as INTERNAL. Returns whether a piece ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(
         &mut self,
         lane: u16,
@@ -227,7 +227,7 @@ impl Flights {
     }
 
     /// Ends a piece; hands out its request if it was the last.
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
         let flight = &mut self.flights[index as usize];
         flight.generation = flight.generation.wrapping_add(1);

@@ -27,7 +27,7 @@ enum Trouble {
 
 impl LaneEnd {
     /// Takes what has ended in this lane.
-    #[inline]
+    #[inline(always)]
     fn reap(
         &mut self,
         index: u16,

@@ -13,7 +13,7 @@ use crate::request::Request;
 const CHECKSUM_FLAGS: u8 = FLAG_CHECKSUM | FLAG_VERIFY;
 
 impl LaneEnd {
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, slot: kvrail_ring::Request) {
         self.lane.stage(slot);
         self.outstanding += 1;
@@ -27,6 +27,7 @@ impl Queue {
     /// # Errors
     /// `Refused` gives the request back with the reason; nothing happened.
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    #[inline]
     pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
         let ticket = self.stage(request)?;
         self.publish();
@@ -89,7 +90,7 @@ impl Queue {
     }
 
     /// Checks a request; returns its piece if it is one.
-    #[inline]
+    #[inline(always)]
     fn admit(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
         match self.life {
             Life::Open => {}
@@ -132,7 +133,7 @@ impl Queue {
     }
 
     /// Makes sure that `pieces` pieces fit into a lane.
-    #[inline]
+    #[inline(always)]
     fn reserve(&mut self, lane: u16, pieces: u32) -> Result<(), Reason> {
         if self.flights.room() < pieces as usize {
             return Err(self.full());
@@ -175,7 +176,7 @@ impl Queue {
     }
 
     /// Writes a request of one piece into its lane.
-    #[inline]
+    #[inline(always)]
     fn launch(&mut self, mut request: Request, piece: LanePiece) -> Ticket {
         let template = Template::of(&request);
         let origin = self.origin(&mut request);
@@ -202,7 +203,7 @@ impl Queue {
         ticket
     }
 
-    #[inline]
+    #[inline(always)]
     fn origin(&mut self, request: &mut Request) -> Origin {
         self.last_ticket += 1;
         Origin {
@@ -236,7 +237,7 @@ struct Template {
 }
 
 impl Template {
-    #[inline]
+    #[inline(always)]
     fn of(request: &Request) -> Self {
         let lease = request.lease.as_ref();
         let (region, region_offset) =
@@ -255,7 +256,7 @@ impl Template {
         Self { slot, memory_at: lease.map(|_| request.offset) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, piece: LanePiece, user_data: u64) -> kvrail_ring::Request {
         let inside = self.memory_at.map_or(0, |from| piece.volume_offset - from);
         kvrail_ring::Request {
