@@ -240,9 +240,10 @@ impl World {
         }
         let left = pending(self);
         let under_way = self.watch.borrow().under_way();
+        let drained = self.heard_drained;
         panic!(
-            "liveness: after {most} quiet ticks {left} requests wait, {under_way} operations are              under way, drained: {}",
-            self.heard_drained
+            "liveness: after {most} quiet ticks {left} requests wait, {under_way} operations are \
+             under way, drained: {drained}"
         );
     }
 
