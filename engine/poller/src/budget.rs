@@ -55,6 +55,7 @@ impl Ledger {
         assert!(self.operations > 0, "invariant 1: a device finished more than it was given");
         self.operations -= 1;
         self.bytes -= u64::from(length);
+        assert!(self.operations > 0 || self.bytes == 0, "bytes of a budget leaked");
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

@@ -116,8 +116,22 @@ impl Watch {
                 asked.region = Some(id);
             }
         }
+        self.check_budget(asked);
         let before = self.under_way.insert((device, operation.tag), asked);
         assert_eq!(before, None, "a tag is in use twice");
+    }
+
+    /// A device holds no more than its budget, save for one operation alone.
+    fn check_budget(&self, asked: Asked) {
+        let held = self.under_way.values().filter(|other| other.device == asked.device);
+        let (mut operations, mut bytes) = (1, u64::from(asked.operation.length));
+        for other in held {
+            operations += 1;
+            bytes += u64::from(other.operation.length);
+        }
+        let Options { budget_operations, budget_bytes, .. } = *self.options;
+        let fits = operations <= budget_operations && bytes <= budget_bytes;
+        assert!(fits || operations == 1, "{operations} operations of {bytes} bytes at a device");
     }
 
     fn seen(&mut self, device: u8, event: Event) {

@@ -69,7 +69,8 @@ impl World {
     pub(crate) fn run(options: Options, plant: Plant) -> (Tally, Vec<Event>) {
         let options = Rc::new(options);
         let trace = Rc::new(Trace::default());
-        let _guard = Guard { options: Rc::clone(&options), trace: Rc::clone(&trace) };
+        let guard = || Guard { options: Rc::clone(&options), trace: Rc::clone(&trace) };
+        let _guard = (plant == Plant::None).then(guard); // a planted bug's end is no news
         let mut world = Self::new(options, trace, plant);
         world.misbehave();
         world.recover();
@@ -239,9 +240,10 @@ impl World {
         }
         let left = pending(self);
         let under_way = self.watch.borrow().under_way();
+        let drained = self.heard_drained;
         panic!(
-            "liveness: after {most} quiet ticks {left} requests wait, {under_way} operations are              under way, drained: {}",
-            self.heard_drained
+            "liveness: after {most} quiet ticks {left} requests wait, {under_way} operations are \
+             under way, drained: {drained}"
         );
     }
 
@@ -260,6 +262,9 @@ impl World {
         assert!(remaining.is_none(), "a session never closed: {remaining:?}");
         assert_eq!(self.watch.borrow().under_way(), 0, "operations nobody waits for");
         assert!(!self.watch.borrow().knows_any_region(), "a device still knows a region");
+        let sleeps = self.stats.sleeps.get();
+        self.poller.sleep(1);
+        assert_eq!(self.stats.sleeps.get(), sleeps + 1, "nothing to do, and it cannot sleep");
         self.mailbox.send(Command::Stop).expect("room for a command");
         assert_eq!(self.turn(1000), Turn::Stopped);
         assert_eq!(self.poller.in_flight(), 0);
