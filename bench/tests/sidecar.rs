@@ -71,6 +71,7 @@ fn setup(device: u16, routes: &[Route]) -> Setup {
         devices: vec![DeviceIndex(device)],
         budgets: vec![Budget { operations: 128, bytes: 64 << 20 }],
         spin_ns: 20_000,
+        beat_ns: 200_000_000,
     }
 }
 

@@ -49,8 +49,8 @@ impl RawTarget {
         Ok(Self { files, geometry, mode })
     }
 
-    /// Where the ring's kernel thread must run: it would inherit the core of a client thread that is
-    /// bound to one, and both spin.
+    /// Where the ring's kernel thread must run: it would inherit the core of a client thread that
+    /// is bound to one, and both spin.
     fn kernel_core(&self) -> Result<Option<u32>> {
         let mine = current_affinity().context("reading the affinity")?;
         if !self.mode.has_kernel_thread() || mine.len() > 1 {

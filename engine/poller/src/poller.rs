@@ -31,6 +31,8 @@ pub struct Setup {
     pub budgets: Vec<Budget>,
     /// Longest spin before sleeping, in nanoseconds; 0 never spins.
     pub spin_ns: u64,
+    /// Longest sleep, in nanoseconds: how often an idle poller shows that it is alive.
+    pub beat_ns: u64,
 }
 
 /// What a tick found.
@@ -97,6 +99,7 @@ pub struct Poller<D, C> {
     pub(crate) service: Service,
     pub(crate) stopping: bool,
     pub(crate) spin_ns: u64,
+    pub(crate) beat_ns: u64,
     pub(crate) sleeps_in: SleepsIn,
     /// Time of this tick, once it was asked for.
     pub(crate) now_ns: u64,
@@ -153,6 +156,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             service: Service::Open,
             stopping: false,
             spin_ns: setup.spin_ns,
+            beat_ns: setup.beat_ns,
             sleeps_in,
             now_ns,
             clock_read: ClockRead::Yes,

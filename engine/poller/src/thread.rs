@@ -16,9 +16,6 @@ use crate::poller::{Poller, Setup, SleepsIn, Turn};
 use crate::stats::PollerStats;
 use crate::unit::Rest;
 
-/// Longest sleep: the heartbeat of an idle poller.
-const BEAT_NS: u64 = 200_000_000;
-
 /// Spinning turns between two yields, for machines where somebody else wants the core.
 const TURNS_PER_YIELD: u32 = 1 << 12;
 
@@ -133,7 +130,7 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
             Turn::Idle => {
                 let advice = ladder.advise(expecting, poller.now_ns);
                 if advice == Advice::Sleep {
-                    poller.sleep(BEAT_NS);
+                    poller.sleep(poller.beat_ns);
                 } else {
                     turns = turns.wrapping_add(1);
                     if turns.is_multiple_of(TURNS_PER_YIELD) {

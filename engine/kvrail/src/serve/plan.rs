@@ -45,6 +45,7 @@ pub(crate) struct Plan {
     pub(crate) devices: Vec<PlannedDevice>,
     pub(crate) pollers: Vec<PlannedPoller>,
     pub(crate) spin_ns: u64,
+    pub(crate) beat_ns: u64,
     pub(crate) cores: usize,
     /// A CPU for kernel threads of sqpoll rings, where one is left.
     pub(crate) spare_cpu: Option<u32>,
@@ -78,7 +79,9 @@ impl Plan {
         let taken: Vec<u32> = cpus.iter().flatten().copied().collect();
         let free = topology.cpus_by_preference(None).into_iter().find(|cpu| !taken.contains(cpu));
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
-        Ok(Self { pollers: pollers.collect(), devices, spin_ns, cores, spare_cpu, notes })
+        let beat_ns = config.pollers.heartbeat.ns();
+        let pollers = pollers.collect();
+        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, spare_cpu, notes })
     }
 
     /// What a device may hold at once.

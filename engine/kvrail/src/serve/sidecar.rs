@@ -73,6 +73,7 @@ fn start_pollers(
             devices: poller.devices.clone(),
             budgets: poller.devices.iter().map(|&device| plan.budget(device)).collect(),
             spin_ns: plan.spin_ns,
+            beat_ns: plan.beat_ns,
         };
         let own: Vec<_> = poller
             .devices

@@ -65,6 +65,7 @@ impl Rig {
             devices: vec![DeviceIndex(0)],
             budgets: vec![Budget { operations: depth, bytes }],
             spin_ns: 0,
+            beat_ns: 200_000_000,
         };
         let devices = vec![Held::new(depth, &shelf)];
         let stats = Arc::new(PollerStats::new(1));

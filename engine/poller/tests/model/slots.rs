@@ -142,6 +142,7 @@ impl Rig {
             devices: [7, 4, 9].map(DeviceIndex).to_vec(),
             budgets: vec![Budget { operations: 4, bytes: 1 << 20 }; 3],
             spin_ns: 0,
+            beat_ns: 200_000_000,
         };
         let devices = (0..3).map(|device| Recorder::new(device, &asked)).collect();
         let (mail, stats) = (Arc::clone(&mailbox), Arc::new(PollerStats::new(3)));

@@ -106,6 +106,7 @@ impl World {
             devices: (0..options.devices).map(DeviceIndex).collect(),
             budgets: vec![Budget { operations, bytes }; sims.len()],
             spin_ns: 0,
+            beat_ns: 200_000_000,
         };
         let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
         let poller = Poller::new(setup, watched.collect(), clock.clone(), mail, counters).unwrap();

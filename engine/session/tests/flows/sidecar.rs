@@ -125,6 +125,7 @@ fn real_pollers(
             devices: members.iter().copied().map(DeviceIndex).collect(),
             budgets: vec![budget; members.len()],
             spin_ns: 20_000,
+            beat_ns: 200_000_000,
         };
         let device = |member: &u16| {
             let options = SimOptions {
