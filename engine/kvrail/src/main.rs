@@ -16,11 +16,17 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::Parser;
+use kvrail_memory::CountingAllocator;
 
 use crate::cli::Cli;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Format;
+
+/// Pollers must not touch the heap after start; `kvrail status` and `kvrail bench` show whether
+/// they do.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

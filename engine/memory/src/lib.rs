@@ -7,6 +7,7 @@
 mod affinity;
 mod claim;
 mod copy;
+mod count;
 mod error;
 mod lease;
 mod numa;
@@ -18,6 +19,7 @@ pub use affinity::{
     AffinityError, THREAD_NAME_BYTES_MAX, current_affinity, name_current_thread, pin_current_thread,
 };
 pub use copy::{load, store};
+pub use count::{CountingAllocator, heap_calls_of_this_thread};
 pub use error::MemoryError;
 pub use lease::{Lease, LeasePool};
 pub use numa::{Placement, place};

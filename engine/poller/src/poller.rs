@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_device::{Clock, Device, Events, Slots};
+use kvrail_memory::heap_calls_of_this_thread;
 use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
@@ -104,6 +105,8 @@ pub struct Poller<D, C> {
     /// Time of this tick, once it was asked for.
     pub(crate) now_ns: u64,
     clock_read: ClockRead,
+    /// Heap calls of this thread before the first tick; any more break invariant 6.
+    heap_calls_at_start: u64,
     /// Ticks since the clock was last read.
     unread_ticks: u32,
 }
@@ -160,8 +163,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
             sleeps_in,
             now_ns,
             clock_read: ClockRead::Yes,
+            heap_calls_at_start: heap_calls_of_this_thread(),
             unread_ticks: 0,
         })
+    }
+
+    /// Counts heap calls from here: the loop begins.
+    pub(crate) fn begin(&mut self) {
+        self.heap_calls_at_start = heap_calls_of_this_thread();
     }
 
     /// One turn: obey, reap, complete, take, submit, publish. Never blocks.
@@ -236,6 +245,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         stats.ticks.add(1);
         if self.clock_read == ClockRead::Yes {
             stats.beat_ns.set(self.now_ns);
+            stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
         }
         if work == 0 {
             return;

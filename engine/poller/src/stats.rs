@@ -142,7 +142,8 @@ pub struct PollerStats {
     pub bells: Counter,
     /// Monotonic nanoseconds of the last tick: the heartbeat.
     pub beat_ns: Counter,
-    /// Heap allocations seen on this thread after start, where the binary counts them.
+    /// Heap calls (allocations and frees) on this thread after start, where the program counts
+    /// them (`kvrail_memory::CountingAllocator`).
     pub allocations: Counter,
     /// Its devices, in their local order.
     pub devices: Vec<DeviceStats>,

@@ -119,6 +119,7 @@ fn wake_up<D: Device, E>(
 fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
     let mut ladder = Ladder::new(poller.spin_ns, poller.clock.now_ns());
     let mut turns = 0_u32;
+    poller.begin();
     loop {
         let expecting = poller.expecting();
         match poller.tick() {
