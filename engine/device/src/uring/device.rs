@@ -67,7 +67,7 @@ impl UringOptions {
         let fd = self.fd.try_clone().map_err(|error| DeviceError::Open {
             path: self.path.clone(),
             errno: super::ring::errno_of(error),
-            remedy: "descriptors have run out: raise LimitNOFILE".into(),
+            remedy: "descriptors have run out: raise LimitNOFILE (ulimit -n)".into(),
         })?;
         let (path, reason) = (self.path.clone(), self.reason.clone());
         Ok(Self { path, fd, reason, ..*self })

@@ -26,7 +26,9 @@ pub(super) fn setup(errno: Errno, mode: ModeName, thread: KernelThread) -> Strin
              often do): allow io_uring_setup, io_uring_enter and io_uring_register"
             .into(),
         Errno::NOMEM => memlock(0, memlock_bytes()),
-        Errno::MFILE | Errno::NFILE => "descriptors have run out: raise LimitNOFILE".into(),
+        Errno::MFILE | Errno::NFILE => {
+            "descriptors have run out: raise LimitNOFILE (ulimit -n)".into()
+        }
         Errno::INVAL if mode.has_kernel_thread() && thread.cpu.is_some() => format!(
             "CPU {} for the kernel thread is not in this process's cpuset: choose another",
             thread.cpu.unwrap_or_default()

@@ -44,7 +44,6 @@ pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
     // A supervisor that is not there is told nothing.
     let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let stopped = sidecar.run()?;
-    let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     if stopped.how == StoppedHow::Drained && stopped.pollers_left == 0 {
         context.note("drained and stopped");
         return Ok(());

@@ -16,6 +16,7 @@ pub(super) fn text(
     plan: &Plan,
     pollers: &[PollerHandle],
     volumes: &[VolumeInfo],
+    memory: &str,
 ) -> String {
     let mut text = format!(
         "kvrail {} ready on {}\n",
@@ -47,6 +48,8 @@ pub(super) fn text(
             );
         }
     }
+    // As for all lines here: writing to a String cannot fail.
+    let _ = writeln!(text, "  memory: {memory}");
     for note in &plan.notes {
         let _ = writeln!(text, "  note: {note}");
     }

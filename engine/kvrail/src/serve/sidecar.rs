@@ -30,12 +30,14 @@ impl Sidecar {
     /// `Failure` with the cause and the remedy; nothing is left running or claimed.
     pub(crate) fn start(config: &Config) -> Result<Self, Failure> {
         let stop = signals::listen()?;
+        let probe = kvrail_device::probe_memory()
+            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let mut served = volumes::open_all(config)?;
         let plan = Plan::make(config, &served)?;
         let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let pollers = start_pollers(&plan, &mut served, &bell)?;
         let infos = volumes::infos(&served, &plan);
-        let report = report::text(config, &plan, &pollers, &infos);
+        let report = report::text(config, &plan, &pollers, &infos, &probe.text);
         let server_config = server_config(config, &plan);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;

@@ -27,6 +27,8 @@ pub(super) fn listen() -> Result<Stop, Failure> {
             if signal == SIGHUP {
                 tracing::warn!("SIGHUP: the configuration is read at start only; restart kvrail");
             } else {
+                // A supervisor that is not there is told nothing.
+                let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
                 sender.request();
             }
         }
