@@ -15,6 +15,7 @@ mod origin;
 mod period;
 mod size;
 mod text;
+mod unit;
 
 #[cfg(test)]
 mod bad_cases;
