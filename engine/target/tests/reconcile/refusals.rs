@@ -1,0 +1,1 @@
+//! Wishes that must be refused, and what the refusal must say.
