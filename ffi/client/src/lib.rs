@@ -66,3 +66,8 @@ pub use refused::{Reason, Refused};
 pub use request::Request;
 pub use volume::Volume;
 pub use wait::Armed;
+
+/// The README's program, compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -31,13 +31,19 @@ pub enum TopologyError {
     },
 }
 
-/// A root directory with `proc` and `sys` in it: `/`, or a made-up one in tests. The one way by
-/// which rooms read the kernel's files.
+/// A root directory with `proc`, `sys` and `dev` in it: `/`, or a made-up one in tests.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
+impl Default for Root {
+    /// This host.
+    fn default() -> Self {
+        Self::new(Path::new("/"))
+    }
+}
+
 impl Root {
-    /// The machine below `root`.
+    /// What lies below a directory.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self(root.to_path_buf())
@@ -53,7 +59,7 @@ impl Root {
     /// The text of a file that may be missing.
     ///
     /// # Errors
-    /// `TopologyError` when it is there and cannot be read.
+    /// `Unreadable` for any reason but that it is not there.
     pub fn text(&self, path: impl AsRef<Path>) -> Result<Option<String>, TopologyError> {
         let path = self.path(path);
         match fs::read_to_string(&path) {
@@ -69,7 +75,7 @@ impl Root {
     /// The text of a file that must be there.
     ///
     /// # Errors
-    /// `TopologyError` when it cannot be read.
+    /// `Unreadable` with the kernel's reason.
     pub fn must(&self, path: impl AsRef<Path>) -> Result<String, TopologyError> {
         let path = path.as_ref();
         self.text(path)?.ok_or_else(|| TopologyError::Unreadable {
@@ -81,7 +87,7 @@ impl Root {
     /// The one value in a file that may be missing.
     ///
     /// # Errors
-    /// `TopologyError` when the file cannot be read, or does not hold such a value.
+    /// `Unreadable` as for `text`, `Malformed` for a text that is no such value.
     pub fn value<T>(&self, path: impl AsRef<Path>) -> Result<Option<T>, TopologyError>
     where
         T: FromStr<Err: ToString>,
