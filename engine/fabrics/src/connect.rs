@@ -62,7 +62,8 @@ fn refuse_second(root: &Root, options: &Options) -> Result<(), FabricsError> {
     let Some(controller) = same else { return Ok(()) };
     let (nqn, name, state) = (&options.nqn, &controller.name, &controller.state);
     let words = format!("{nqn} is already connected as {name} ({state})");
-    let remedy = format!("use it, `kvrail host disconnect --device {name}`, or --duplicate-connect");
+    let remedy =
+        format!("use it, `kvrail host disconnect --device {name}`, or --duplicate-connect");
     Err(FabricsError::refused(words, remedy))
 }
 
@@ -93,8 +94,7 @@ fn wait_for_namespaces(root: &Root, controller: &str) -> Vec<Namespace> {
 }
 
 fn namespaces_of(all: &[Subsystem], controller: &str) -> Vec<Namespace> {
-    let through = |namespace: &&Namespace| {
-        namespace.paths.iter().any(|path| path.controller == controller)
-    };
+    let through =
+        |namespace: &&Namespace| namespace.paths.iter().any(|path| path.controller == controller);
     all.iter().flat_map(|subsystem| &subsystem.namespaces).filter(through).cloned().collect()
 }

@@ -17,8 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes and drops a TCP connection.
 pub(crate) fn reach(address: &Address) -> Result<(), FabricsError> {
-    let (Transport::Tcp, Some(ip), Some(port)) =
-        (address.transport, address.ip(), address.trsvcid)
+    let (Transport::Tcp, Some(ip), Some(port)) = (address.transport, address.ip(), address.trsvcid)
     else {
         return Ok(());
     };
