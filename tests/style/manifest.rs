@@ -17,6 +17,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("poller", &["device", "memory", "ring", "volume"]),
     ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
+    ("c", &["client"]),
     ("bench", &["client", "device", "memory", "poller", "protocol", "ring", "volume"]),
     ("kvrail", &["*"]),
     ("tests", &["*"]),

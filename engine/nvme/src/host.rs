@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::address::PciAddress;
 
-const CONTROLLERS: &str = "sys/class/nvme";
+/// Where the kernel shows controllers, those of fabrics too.
+pub(crate) const CONTROLLERS: &str = "sys/class/nvme";
 
 /// Everything NVMe on a host at one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -87,6 +88,13 @@ impl Host {
         controllers.sort_by_key(|controller| numbers(&controller.name));
         namespaces.sort_by_key(|namespace| numbers(&namespace.name));
         Ok(Self { controllers, namespaces })
+    }
+}
+
+impl Controller {
+    /// Its name and its state.
+    pub(crate) fn stated(&self) -> String {
+        format!("{} is {}", self.name, self.state)
     }
 }
 
