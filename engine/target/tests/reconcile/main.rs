@@ -2,6 +2,7 @@
 
 mod change;
 mod crash;
+mod exchange;
 mod fake;
 mod fault;
 mod others;
