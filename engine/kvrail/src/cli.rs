@@ -55,6 +55,9 @@ pub(crate) enum Command {
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),
+    /// Export drives to other hosts (NVMe over Fabrics): plan, apply, look, undo
+    #[command(subcommand)]
+    Target(command::target::TargetCommand),
     /// Show what a running sidecar is doing
     Status(command::status::StatusArgs),
     /// Check, show and explain the configuration

@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod target;
 pub(crate) mod volume;
 
 use crate::cli::Command;
@@ -20,6 +21,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args, context),
         Command::Bench(args) => bench::run(*args, context),
         Command::Volume(command) => volume::run(command, context),
+        Command::Target(command) => target::run(command, context),
         Command::Status(args) => status::run(args, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, context),
