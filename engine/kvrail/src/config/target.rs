@@ -1,5 +1,5 @@
-//! `[target]`: what this host exports, and how that is kept up. The objects themselves are the target
-//! room's words.
+//! `[target]`: what this host exports, and how that is kept up. The objects themselves are words of
+//! the target room.
 
 use std::path::PathBuf;
 
