@@ -27,7 +27,8 @@ apt() {
 mirror() {
     # shellcheck disable=SC2016 # apt's own variables
     apt-get indextargets --no-release-info --format '$(COMPONENT) $(REPO_URI)' \
-        'Created-By: Packages' | awk '$1 == "main" && $2 ~ /debian/ && $2 !~ /security/ { print $2; exit }'
+        'Created-By: Packages' |
+        awk '$1 == "main" && $2 ~ /debian/ && $2 !~ /security/ { print $2; exit }'
 }
 
 # Reads the package lists, once in a build.
