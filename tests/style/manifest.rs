@@ -7,15 +7,17 @@ use crate::source::{Kind, Source, tree};
 
 /// Rooms in the order of the way data takes, each with the rooms it may know. A package that is
 /// not here is a finding; `*` stands for every room.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("memory", &[]),
     ("ring", &["memory"]),
     ("device", &["memory", "ring"]),
     ("volume", &["memory", "ring"]),
+    ("nvme", &["memory"]),
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "volume"]),
     ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
+    ("c", &["client"]),
     ("bench", &["client", "device", "memory", "poller", "protocol", "ring", "volume"]),
     ("kvrail", &["*"]),
     ("tests", &["*"]),

@@ -20,6 +20,7 @@ mod target;
 mod trial;
 mod uring;
 
+pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Durability, EVENTS_MAX, Event, Events,

@@ -123,6 +123,12 @@ impl Failure {
         }
     }
 
+    /// What happened and what to do about it, for a log.
+    pub(crate) fn log_text(&self) -> String {
+        let remedy = self.remedy.as_ref().map(|remedy| format!("; remedy: {remedy}"));
+        format!("{}{}", self.message, remedy.unwrap_or_default())
+    }
+
     fn json(&self) -> String {
         let error = JsonError {
             kind: self.exit,

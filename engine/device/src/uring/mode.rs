@@ -25,8 +25,8 @@ pub enum ModeName {
 }
 
 impl ModeName {
-    /// Every mode.
-    pub const ALL: [Self; 4] = [Self::Interrupt, Self::Sqpoll, Self::Iopoll, Self::SqpollIopoll];
+    /// Every mode, from cheap to dear in CPU.
+    pub const ALL: [Self; 4] = [Self::Interrupt, Self::Iopoll, Self::Sqpoll, Self::SqpollIopoll];
 
     /// How people write it.
     #[must_use]

@@ -13,8 +13,10 @@ mod load;
 mod model;
 mod origin;
 mod period;
+mod renewal;
 mod size;
 mod text;
+mod unit;
 
 #[cfg(test)]
 mod bad_cases;
