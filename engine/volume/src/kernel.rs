@@ -110,6 +110,15 @@ impl Kernel {
         text(&self.block_directory(device).join("ro")).is_some_and(|text| text == "1")
     }
 
+    /// Metadata bytes beside each block of a disk, as the kernel (6.9 and later) shows them; that
+    /// of the whole disk for a partition. 0 where it shows none.
+    pub(crate) fn metadata_bytes(&self, device: u64) -> u32 {
+        let directory = self.block_directory(device);
+        let of = |path: PathBuf| text(&path)?.parse().ok();
+        let own = of(directory.join("metadata_bytes"));
+        own.or_else(|| of(directory.join("../metadata_bytes"))).unwrap_or(0)
+    }
+
     /// A number out of the queue directory; that of the whole disk for a partition.
     pub(crate) fn queue_number(&self, device: u64, name: &str) -> Option<u32> {
         let directory = self.block_directory(device);
@@ -330,6 +339,7 @@ mod tests {
         put(&format!("{disk}/ro"), "1\n");
         put(&format!("{disk}/size"), "100\n");
         put(&format!("{disk}/queue/logical_block_size"), "4096\n");
+        put(&format!("{disk}/metadata_bytes"), "8\n");
         for (part, number) in [("nvme0n1p1", 1), ("nvme0n1p2", 2)] {
             put(&format!("{disk}/{part}/partition"), &format!("{number}\n"));
             put(&format!("{disk}/{part}/dev"), &format!("259:{number}\n"));
@@ -396,6 +406,8 @@ mod tests {
         assert!(!kernel.is_read_only(makedev(259, 1)));
         assert_eq!(kernel.queue_number(disk, "logical_block_size"), Some(4096));
         assert_eq!(kernel.queue_number(makedev(259, 1), "logical_block_size"), Some(4096));
+        assert_eq!([kernel.metadata_bytes(disk), kernel.metadata_bytes(makedev(259, 1))], [8; 2]);
+        assert_eq!(kernel.metadata_bytes(makedev(1, 1)), 0);
         // Without a size there is nothing behind the node.
         assert_eq!(kernel.block_nodes(), [Path::new("/dev/nvme0n1")]);
     }
