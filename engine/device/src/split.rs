@@ -13,6 +13,10 @@ use crate::slots::{SlotId, Slots};
 /// milliseconds of a busy queue are thousands of tries; an endless loop is none of them.
 const RETRIES_MAX: u32 = 1 << 20;
 
+/// How often a piece is done again that failed in a way that may pass. As many tries as the
+/// kernel's NVMe driver gives block requests (nvme_core.max_retries).
+const TRANSIENT_MAX: u32 = 5;
+
 /// What one device takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -28,11 +32,13 @@ pub(crate) struct Limits {
 
 /// How the device answered one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// It moved that many bytes, perhaps fewer than asked for.
     Moved(u32),
     /// It did nothing and may be asked again.
     Again,
+    /// It failed and may succeed if asked again.
+    Transient(Status),
     /// It failed.
     Failed(Status),
 }
@@ -181,6 +187,18 @@ impl Flights {
         }
     }
 
+    /// The status with which the answer would end the piece, if it would fail it.
+    #[cold]
+    pub(crate) fn failing(&self, id: SlotId, outcome: Outcome) -> Option<Status> {
+        let retries = self.pieces.get(id).map_or(0, |piece| piece.retries);
+        match outcome {
+            Outcome::Failed(status) => Some(status),
+            Outcome::Transient(status) => (retries >= TRANSIENT_MAX).then_some(status),
+            Outcome::Again => (retries >= RETRIES_MAX).then_some(Status::IoError),
+            Outcome::Moved(bytes) => (bytes < self.limits.granule).then_some(Status::IoError),
+        }
+    }
+
     /// Takes the device's answer for a piece.
     ///
     /// # Panics
@@ -259,6 +277,11 @@ fn progress(piece: &mut Piece, outcome: Outcome, granule: u32) -> Progress {
         }
         Outcome::Moved(bytes) => continue_short(piece, bytes, granule),
         Outcome::Failed(status) => Progress::Failed(status),
+        Outcome::Transient(_) if piece.retries < TRANSIENT_MAX => {
+            piece.retries += 1;
+            Progress::More
+        }
+        Outcome::Transient(status) => Progress::Failed(status),
         Outcome::Again if piece.retries < RETRIES_MAX => {
             piece.retries += 1;
             Progress::More

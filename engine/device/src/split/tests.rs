@@ -36,6 +36,18 @@ fn ended(settled: Settled) -> Finished {
 }
 
 #[test]
+fn what_may_pass_is_tried_a_few_times_and_then_fails_with_its_own_status() {
+    let mut flights = Flights::new(LIMITS);
+    let id = issue(&mut flights, read(1, 0, 4096, 0))[0];
+    let outcome = Outcome::Transient(Status::DeviceDegraded);
+    for _ in 0..super::TRANSIENT_MAX {
+        assert_eq!(flights.settle(id, outcome), Settled::Reissue);
+        assert_eq!((flights.piece(id).offset, flights.piece(id).length), (0, 4096));
+    }
+    assert_eq!(ended(flights.settle(id, outcome)).status, Status::DeviceDegraded);
+}
+
+#[test]
 fn pieces_end_at_the_transfer_limit_and_at_entry_borders() {
     let mut flights = Flights::new(LIMITS);
     let ids = issue(&mut flights, read(1, 0, 10_240, REGISTERED_BYTES_MAX - 512));
