@@ -18,7 +18,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
     ("c", &["client"]),
-    ("bench", &["client", "device", "memory", "poller", "protocol", "ring", "volume"]),
+    ("bench", &["client", "device", "memory", "nvme", "poller", "protocol", "ring", "volume"]),
     ("kvrail", &["*"]),
     ("tests", &["*"]),
 ];

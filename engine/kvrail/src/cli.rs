@@ -55,6 +55,8 @@ pub(crate) enum Command {
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),
+    /// Show the NVMe namespaces of this host, and which ring mode suits them
+    Devices(command::devices::DevicesArgs),
     /// Show what a running sidecar is doing
     Status(command::status::StatusArgs),
     /// Check, show and explain the configuration
