@@ -7,12 +7,15 @@ use crate::source::{Kind, Source, tree};
 
 /// Rooms in the order of the way data takes, each with the rooms it may know. A package that is
 /// not here is a finding; `*` stands for every room.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 15] = [
     ("memory", &[]),
     ("ring", &["memory"]),
     ("device", &["memory", "ring"]),
     ("volume", &["memory", "ring"]),
     ("nvme", &["memory"]),
+    ("fabrics", &["memory", "nvme"]),
+    ("topology", &["memory", "nvme"]),
+    ("check", &["memory", "nvme", "topology"]),
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "volume"]),
     ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),

@@ -9,7 +9,6 @@ use crate::address::Transport;
 use crate::device::Fabrics;
 use crate::error::FabricsError;
 use crate::options::{Flag, Options};
-use crate::reach::reach;
 use crate::tree::{Controller, Namespace, Subsystem, subsystems};
 
 /// How long a new connection's namespaces may take to show up: the kernel scans behind it.
@@ -48,7 +47,6 @@ pub(crate) fn dial(root: &Root, options: &Options) -> Result<u32, FabricsError> 
     if !options.has(Flag::DuplicateConnect) {
         refuse_second(root, options)?;
     }
-    reach(&options.address)?;
     fabrics.connect(options)
 }
 
@@ -62,7 +60,8 @@ fn refuse_second(root: &Root, options: &Options) -> Result<(), FabricsError> {
     let Some(controller) = same else { return Ok(()) };
     let (nqn, name, state) = (&options.nqn, &controller.name, &controller.state);
     let words = format!("{nqn} is already connected as {name} ({state})");
-    let remedy = format!("use it, `kvrail host disconnect --device {name}`, or --duplicate-connect");
+    let remedy =
+        format!("use it, `kvrail host disconnect --device {name}`, or --duplicate-connect");
     Err(FabricsError::refused(words, remedy))
 }
 
@@ -93,8 +92,7 @@ fn wait_for_namespaces(root: &Root, controller: &str) -> Vec<Namespace> {
 }
 
 fn namespaces_of(all: &[Subsystem], controller: &str) -> Vec<Namespace> {
-    let through = |namespace: &&Namespace| {
-        namespace.paths.iter().any(|path| path.controller == controller)
-    };
+    let through =
+        |namespace: &&Namespace| namespace.paths.iter().any(|path| path.controller == controller);
     all.iter().flat_map(|subsystem| &subsystem.namespaces).filter(through).cloned().collect()
 }

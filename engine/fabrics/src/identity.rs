@@ -148,7 +148,10 @@ fn keep(root: &Root, path: &str, text: &str) -> Result<(), FabricsError> {
     })();
     written.map_err(|why| {
         let error = FabricsError::file(&path, "keeping this host's name in", &why);
-        FabricsError { remedy: format!("{}, or give --hostnqn and --hostid", error.remedy), ..error }
+        FabricsError {
+            remedy: format!("{}, or give --hostnqn and --hostid", error.remedy),
+            ..error
+        }
     })
 }
 

@@ -170,7 +170,10 @@ mod tests {
         assert_eq!(entries[0].transport, "rdma");
         assert_eq!(entries[0].family.as_deref(), Some("ipv4"));
         assert_eq!((entries[0].subtype, entries[0].port), (Subtype::Nvme, 263));
-        assert_eq!((entries[0].traddr.as_str(), entries[0].trsvcid.as_str()), ("192.0.2.1", "4420"));
+        assert_eq!(
+            (entries[0].traddr.as_str(), entries[0].trsvcid.as_str()),
+            ("192.0.2.1", "4420")
+        );
         assert_eq!((entries[1].transport.as_str(), &entries[1].family), ("loop", &None));
         assert_eq!(entries[2].nqn, "x\\u{1b}[2J", "no escape sequence reaches a terminal");
         assert_eq!(entries[3].transport, "99");

@@ -249,7 +249,9 @@ mod tests {
              dhchap_secret=DHHC-1:00:2g/EmxpayOZwta8IGV4z4nFtrksO0ZiLMHv4l5co4bCcSMdp:"
         );
         assert!(!format!("{it:?}").contains("Emxpay"), "secrets do not show");
-        assert!(options(Transport::Loop).string().starts_with("nqn=nqn.2026-11.org.example:kv0,tr"));
+        assert!(
+            options(Transport::Loop).string().starts_with("nqn=nqn.2026-11.org.example:kv0,tr")
+        );
     }
 
     #[test]

@@ -148,7 +148,8 @@ pub fn set_io_policy(root: &Root, nqn: &str, policy: IoPolicy) -> Result<(), Fab
     }
     for subsystem in found {
         if subsystem.io_policy.is_none() {
-            let words = format!("{}: this kernel runs NVMe without native multipath", subsystem.name);
+            let words =
+                format!("{}: this kernel runs NVMe without native multipath", subsystem.name);
             return Err(FabricsError::refused(words, "boot with nvme_core.multipath=Y"));
         }
         let path = root.path(format!("{SUBSYSTEMS}/{}/iopolicy", subsystem.name));
@@ -172,8 +173,11 @@ pub fn subsystems(root: &Root) -> Vec<Subsystem> {
 fn subsystem(root: &Root, name: &str) -> Option<Subsystem> {
     let dir = format!("{SUBSYSTEMS}/{name}");
     let inside = root.names(&dir);
-    let controllers: Vec<Controller> =
-        inside.iter().filter(|it| is_controller(it)).filter_map(|it| controller(root, it)).collect();
+    let controllers: Vec<Controller> = inside
+        .iter()
+        .filter(|it| is_controller(it))
+        .filter_map(|it| controller(root, it))
+        .collect();
     let mut heads: BTreeMap<String, Namespace> = BTreeMap::new();
     for head in inside.iter().filter(|it| namespace_numbers(it).is_some()) {
         heads.extend(namespace(root, &format!("{dir}/{head}"), head));

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use kvrail_fabrics::FabricsError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
 
@@ -150,6 +151,17 @@ impl From<VolumeError> for Failure {
         };
         let message = format!("{}: {}", error.subject, error.reason);
         Self::new(exit, message).with_remedy(error.reason.remedy())
+    }
+}
+
+impl From<FabricsError> for Failure {
+    fn from(error: FabricsError) -> Self {
+        let exit = match error.class {
+            kvrail_fabrics::Class::Usage => Exit::Usage,
+            kvrail_fabrics::Class::Refused => Exit::Refused,
+            kvrail_fabrics::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.message).with_remedy(error.remedy)
     }
 }
 

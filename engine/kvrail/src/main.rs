@@ -12,6 +12,7 @@ mod embedded;
 mod failure;
 mod output;
 mod serve;
+mod stop;
 
 use std::process::ExitCode;
 
