@@ -12,6 +12,8 @@ use crate::tokens::{each, is_group, is_word, line};
 const FENCED: &[&str] = &[
     "bench/src/raw/",
     "engine/device/src/uring/",
+    "engine/fabrics/src/deadline.rs",
+    "engine/fabrics/src/passthru.rs",
     "engine/memory/",
     "engine/nvme/src/admin.rs",
     "engine/ring/",
