@@ -9,8 +9,14 @@ use crate::source::{Source, rust, tree};
 use crate::tokens::{each, is_group, is_word, line};
 
 /// Folders that call the kernel or share memory with it; nothing else may be unsafe.
-const FENCED: [&str; 4] =
-    ["engine/ring/", "engine/memory/", "engine/device/src/uring/", "bench/src/raw/"];
+const FENCED: [&str; 6] = [
+    "engine/ring/",
+    "engine/memory/",
+    "engine/device/src/uring/",
+    "engine/gpu/src/cuda/",
+    "ffi/cufile/",
+    "bench/src/raw/",
+];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.
 const HEADER_LINES: usize = 30;

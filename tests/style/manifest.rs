@@ -7,16 +7,21 @@ use crate::source::{Kind, Source, tree};
 
 /// Rooms in the order of the way data takes, each with the rooms it may know. A package that is
 /// not here is a finding; `*` stands for every room.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("memory", &[]),
     ("ring", &["memory"]),
     ("device", &["memory", "ring"]),
+    ("cufile", &[]),
+    ("gpu", &["cufile", "device", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "volume"]),
-    ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),
+    ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
-    ("bench", &["client", "device", "memory", "poller", "protocol", "ring", "volume"]),
+    (
+        "bench",
+        &["client", "cufile", "device", "gpu", "memory", "poller", "protocol", "ring", "volume"],
+    ),
     ("kvrail", &["*"]),
     ("tests", &["*"]),
 ];

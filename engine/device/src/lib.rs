@@ -23,7 +23,7 @@ mod uring;
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Durability, EVENTS_MAX, Event, Events,
-    Finished, Operation, Wait,
+    Finished, Operation, REMOTES_MAX, RemoteMemory, Wait,
 };
 pub use error::DeviceError;
 pub use mechanism::{Mechanism, ModeChoice};
