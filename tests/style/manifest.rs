@@ -11,6 +11,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("ring", &["memory"]),
     ("device", &["memory", "ring"]),
+    ("cufile", &[]),
+    ("gpu", &["cufile", "device", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
     ("nvme", &["memory"]),
     ("fabrics", &["memory", "nvme"]),
@@ -18,10 +20,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("check", &["memory", "nvme", "topology"]),
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "volume"]),
-    ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),
+    ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
     ("c", &["client"]),
-    ("bench", &["client", "device", "memory", "nvme", "poller", "protocol", "ring", "volume"]),
+    (
+        "bench",
+        &[
+            "client", "cufile", "device", "gpu", "memory", "nvme", "poller", "protocol", "ring",
+            "volume",
+        ],
+    ),
     ("kvrail", &["*"]),
     ("tests", &["*"]),
 ];
