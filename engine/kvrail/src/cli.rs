@@ -58,6 +58,13 @@ pub(crate) enum Command {
     /// Export drives to other hosts (NVMe over Fabrics): plan, apply, look, undo
     #[command(subcommand)]
     Target(command::target::TargetCommand),
+    /// Show the NVMe namespaces of this host, and which ring mode suits them
+    Devices(command::devices::DevicesArgs),
+    /// Connect this host to NVMe-oF targets
+    #[command(subcommand)]
+    Host(Box<command::host::HostCommand>),
+    /// Draw drives, NICs, GPUs and CPUs, and what lies between them
+    Topology(command::topology::TopologyArgs),
     /// Show what a running sidecar is doing
     Status(command::status::StatusArgs),
     /// Check, show and explain the configuration

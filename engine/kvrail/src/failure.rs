@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use kvrail_fabrics::FabricsError;
+use kvrail_nvme::IdentityError;
 use kvrail_target::TargetError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
@@ -162,6 +164,27 @@ impl From<TargetError> for Failure {
             kvrail_target::Class::Failed => Exit::Failed,
         };
         Self::new(exit, format!("target: {error}")).with_remedy(error.remedy())
+    }
+}
+
+impl From<IdentityError> for Failure {
+    fn from(error: IdentityError) -> Self {
+        let exit = match error.class() {
+            kvrail_nvme::Class::Usage => Exit::Usage,
+            kvrail_nvme::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+impl From<FabricsError> for Failure {
+    fn from(error: FabricsError) -> Self {
+        let exit = match error.class {
+            kvrail_fabrics::Class::Usage => Exit::Usage,
+            kvrail_fabrics::Class::Refused => Exit::Refused,
+            kvrail_fabrics::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.message).with_remedy(error.remedy)
     }
 }
 
