@@ -4,5 +4,12 @@
 //! it was skipped. Tests share the machine's devices, so they run one at a time.
 #![forbid(unsafe_code)]
 
+mod fabric;
 mod machine;
 mod modes;
+mod multipath;
+mod target;
+
+#[expect(dead_code, unused_imports, reason = "shared with the flows; each uses its own part")]
+#[path = "../flow/rig/mod.rs"]
+mod rig;
