@@ -37,6 +37,8 @@ fn a_path_that_goes_under_load_costs_no_error() {
         println!("skipped: not where multipath is on");
         return;
     }
+    let multipath = fs::read_to_string("/sys/module/nvme_core/parameters/multipath");
+    assert_eq!(multipath.expect("the driver is loaded").trim(), "Y", "one device for two paths");
     up();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let state = folder.path().join("state").display().to_string();

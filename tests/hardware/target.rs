@@ -175,7 +175,7 @@ fn refusals_leave_the_tree_alone() {
     let port = "[[target.port]]\nid = 2";
     let one_port = &good[..good.find(port).expect("it has three")];
     let offload = one_port.replacen(&format!("nqn = {SUBSYSTEM:?}"), &required, 1);
-    refuse(&offload, 3, &["no attr_offload", "vendor"]);
+    refuse(&offload, 3, &["no parameter num_p2p_queues", "vendor"]);
     let listener = std::net::TcpListener::bind((ADDRESSES[0], 4421)).expect("our own address");
     refuse(&good, 3, &["something else listens", "4421"]);
     drop(listener);

@@ -27,7 +27,7 @@ echo "== machine: kernel $(uname -r), $(nproc) processors"
 step hardware $programs/hardware
 KVRAIL_CONTRACT_DEVICE=$(namespace kvr-main 1) step contract $programs/contract polled::
 # Two paths to one namespace are one device only where the kernel is told so before it starts.
-modprobe -r nvme_loop nvme_tcp nvme_rdma nvme_fabrics nvme nvme_core 2>/dev/null
+modprobe -r nvmet_rdma nvmet_tcp nvme_loop nvmet nvme_rdma nvme_tcp nvme_fabrics nvme nvme_core
 modprobe nvme_core multipath=Y && modprobe nvme
 sleep 3
 KVRAIL_MULTIPATH=1 step multipath $programs/hardware multipath::
