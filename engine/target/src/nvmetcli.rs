@@ -116,7 +116,10 @@ fn port(item: &Item, desired: &Desired) -> Value {
     let state = |item: &Item, name: &str| {
         attributes(item).iter().find(|it| it.name == name).map(|it| it.value.clone())
     };
-    let ana = |group: Value, state: Option<String>| json!({ "ana": { "state": state.unwrap_or_else(|| "optimized".into()) }, "grpid": group });
+    let ana = |group: Value, state: Option<String>| {
+        let state = state.unwrap_or_else(|| "optimized".into());
+        json!({ "ana": { "state": state }, "grpid": group })
+    };
     let mut groups = vec![ana(json!(1), state(item, "ana_groups/1/ana_state"))];
     groups.extend(
         below(desired, item, Place::AnaGroup).map(|it| ana(number(it), state(it, "ana_state"))),
