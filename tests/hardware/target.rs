@@ -206,6 +206,33 @@ fn refusals_leave_the_tree_alone() {
     blank(&device);
 }
 
+/// Neither kernel offloads: what is preferred is served by the kernel, through the drive's own
+/// memory where both have that, and the data is right.
+#[test]
+fn preferred_offload_falls_back_and_says_so() {
+    let Some(ground) = Ground::new() else { return };
+    let before = tree();
+    let whole = section(&ground.state(), HOST, "serial:kvr-main/2", "");
+    let first_port = &whole[..whole.find("[[target.port]]\nid = 2").expect("it has three")];
+    let asked = format!("nqn = {SUBSYSTEM:?}\noffload = \"preferred\"");
+    let text = first_port.replacen(&format!("nqn = {SUBSYSTEM:?}"), &asked, 1);
+    let configuration = ground.configuration(&text);
+    let applied = target(&configuration, &["apply", "--format", "json"]);
+    assert_eq!(applied.code, Some(0), "{applied:#?}");
+    let report: serde_json::Value = serde_json::from_str(&applied.stdout).expect("it is JSON");
+    let outcome = &report["subsystems"][0];
+    assert_eq!(outcome["serving"]["by"], "kernel", "{report:#}");
+    let path = format!("{TREE}/subsystems/{SUBSYSTEM}/namespaces/1/p2pmem");
+    let through_peer = fs::read_to_string(&path).is_ok_and(|text| text.trim() != "0");
+    assert_eq!(outcome["p2p_memory"] == serde_json::json!([1]), through_peer, "{report:#}");
+    println!("through peer-to-peer memory: {through_peer}");
+    connect(&place("rdma", ADDRESSES[0], 4420), SUBSYSTEM, &[]).expect(0, &[]);
+    same_data(ground.folder.path(), &namespace(SUBSYSTEM, 1), &machine::namespace("kvr-main", 2));
+    disconnect(SUBSYSTEM);
+    target(&configuration, &["undo"]).expect(0, &[]);
+    assert_eq!(tree(), before);
+}
+
 /// Killed right before its n-th record is in place: the tree may hold a half, the next start none.
 #[test]
 fn a_kill_at_any_step_leaves_all_or_nothing() {
