@@ -1,6 +1,7 @@
 //! One file per command: its arguments and its body.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod host;
@@ -24,6 +25,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Volume(command) => volume::run(command, context),
         Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(args, context),
+        Command::Check(args) => check::run(&args, context),
         Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, context),
