@@ -1,6 +1,7 @@
 //! Flows between real processes: the built `kvrail`, clients that behave, clients that do not.
 
 mod bench;
+mod c_abi;
 mod drain;
 mod hostile;
 mod idle;

@@ -8,14 +8,18 @@ use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
 use crate::tokens::{each, is_group, is_word, line};
 
-/// Folders that call the kernel or share memory with it; nothing else may be unsafe.
-const FENCED: [&str; 6] = [
-    "engine/ring/",
-    "engine/memory/",
+/// Places that call the kernel, share memory with it, or border on C; nothing else may be unsafe.
+const FENCED: &[&str] = &[
+    "bench/src/raw/",
     "engine/device/src/uring/",
     "engine/fabrics/src/deadline.rs",
     "engine/fabrics/src/passthru.rs",
-    "bench/src/raw/",
+    "engine/gpu/src/cuda/",
+    "engine/memory/",
+    "engine/nvme/src/admin.rs",
+    "engine/ring/",
+    "ffi/c/src/",
+    "ffi/cufile/",
 ];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use kvrail_fabrics::FabricsError;
+use kvrail_nvme::IdentityError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
 
@@ -159,6 +160,16 @@ impl From<VolumeError> for Failure {
         };
         let message = format!("{}: {}", error.subject, error.reason);
         Self::new(exit, message).with_remedy(error.reason.remedy())
+    }
+}
+
+impl From<IdentityError> for Failure {
+    fn from(error: IdentityError) -> Self {
+        let exit = match error.class() {
+            kvrail_nvme::Class::Usage => Exit::Usage,
+            kvrail_nvme::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
     }
 }
 

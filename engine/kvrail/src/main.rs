@@ -10,6 +10,7 @@ mod config;
 mod context;
 mod embedded;
 mod failure;
+mod members;
 mod output;
 mod serve;
 mod stop;

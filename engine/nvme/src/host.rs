@@ -10,8 +10,10 @@ use kvrail_memory::{Root, TopologyError};
 use serde::Serialize;
 
 use crate::address::PciAddress;
+use crate::selector::Selector;
 
-const CONTROLLERS: &str = "sys/class/nvme";
+/// Where the kernel shows controllers, those of fabrics too.
+pub(crate) const CONTROLLERS: &str = "sys/class/nvme";
 
 /// Everything NVMe on a host at one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -90,18 +92,33 @@ impl Host {
     }
 }
 
+impl Controller {
+    /// Its name and its state.
+    pub(crate) fn stated(&self) -> String {
+        format!("{} is {}", self.name, self.state)
+    }
+}
+
 impl Namespace {
-    /// Everything it can be selected by, for a person to choose from.
+    /// Everything it can be selected by: where it is, which drive it is on, itself.
+    #[must_use]
+    pub fn selectors(&self) -> Vec<Selector> {
+        let nsid = Some(self.nsid);
+        let addresses = self.controllers.iter().filter_map(|controller| controller.pci);
+        let mut all: Vec<Selector> =
+            addresses.map(|address| Selector::Pci { address, nsid }).collect();
+        let serial = self.controllers.first().map(|controller| controller.serial.clone());
+        let serial = serial.filter(|serial| !serial.is_empty());
+        all.extend(serial.map(|serial| Selector::Serial { serial, nsid }));
+        all.extend(self.wwids.iter().cloned().map(Selector::Wwid));
+        all
+    }
+
+    /// Its name and everything it can be selected by, for a person to choose from.
     #[must_use]
     pub fn described(&self) -> String {
-        let through = self.controllers.iter().map(|controller| match controller.pci {
-            Some(address) => format!("pci:{address}/{}", self.nsid),
-            None => format!("{} {}", controller.transport, controller.address),
-        });
-        let through = through.collect::<Vec<_>>().join(" ");
-        let serial = self.controllers.first().map_or("", |controller| &controller.serial);
-        let wwid = self.wwids.first().map(|wwid| format!(" wwid:{wwid}")).unwrap_or_default();
-        format!("{} ({through} serial:{serial}/{}{wwid})", self.name, self.nsid)
+        let all: Vec<String> = self.selectors().iter().map(ToString::to_string).collect();
+        format!("{} ({})", self.name, all.join(" "))
     }
 }
 

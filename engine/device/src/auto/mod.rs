@@ -13,7 +13,8 @@ use crate::uring::UringOptions;
 
 /// Opens the device in the mode found best.
 pub(crate) fn open(options: UringOptions) -> Result<Mechanism, DeviceError> {
-    let calibration = calibration::run(&options, cores());
+    // Where one mode works there is nothing to compare.
+    let calibration = calibration::run(&options, cores(), 2);
     let reason = format!("auto: {}", calibration.reason);
     Mechanism::open_in(calibration.chosen, UringOptions { reason, ..options })
 }

@@ -1,10 +1,10 @@
 //! `kvrail volume create`.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvrail_nvme::Selector;
 use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
 use serde::Serialize;
 
@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail volume create kv0 /data/kv0.img --size 64GiB
   kvrail volume create kv0 /dev/nvme1n1 /dev/nvme2n1 --stripe 1098KiB
+  kvrail volume create kv0 pci:0000:3b:00.0 serial:S6CKNE0T/1 wwid:eui.0025385b71b0a1b2
   kvrail volume create kv0 --force          members as configured, foreign data overwritten";
 
 /// Arguments of `kvrail volume create`.
@@ -26,9 +27,10 @@ Examples:
 pub(crate) struct CreateArgs {
     /// Name of the volume: 1 to 63 of A-Z a-z 0-9 . _ -
     name: VolumeName,
-    /// Block devices and files [default: the members configured for NAME]
+    /// Files and block devices: paths, pci:ADDRESS[/NSID], serial:SERIAL[/NSID], wwid:ID
+    /// [default: the members configured for NAME]
     #[arg(value_name = "MEMBER")]
-    members: Vec<PathBuf>,
+    members: Vec<Selector>,
     /// Usable size of the whole volume [default: all that its members have]
     #[arg(long)]
     size: Option<Size>,
