@@ -12,10 +12,14 @@ use crate::tokens::{each, is_group, is_word, line};
 const FENCED: &[&str] = &[
     "bench/src/raw/",
     "engine/device/src/uring/",
+    "engine/fabrics/src/deadline.rs",
+    "engine/fabrics/src/passthru.rs",
+    "engine/gpu/src/cuda/",
     "engine/memory/",
     "engine/nvme/src/admin.rs",
     "engine/ring/",
     "ffi/c/src/",
+    "ffi/cufile/",
 ];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.

@@ -17,9 +17,6 @@ use crate::target::{Kind, Target, unfit};
 /// What cannot be passed through goes through the block layer.
 const INSTEAD: &str = "use mode iopoll or interrupt";
 
-/// A page of memory, as the drive counts segments.
-const PAGE: u32 = 4096;
-
 /// A namespace to send commands to.
 #[derive(Debug)]
 pub(crate) struct Namespace {
@@ -29,7 +26,7 @@ pub(crate) struct Namespace {
     pub(crate) id: u32,
     /// Bytes of a logical block.
     pub(crate) block_bytes: u32,
-    /// Largest command (MDTS, and one segment for each page), in bytes.
+    /// Largest command (MDTS), in bytes.
     pub(crate) request_bytes_max: u32,
     pub(crate) cache: Cache,
 }
@@ -56,14 +53,11 @@ impl Namespace {
         };
         let Facts { id, generic } = facts(Path::new("/sys"), queue).map_err(refuse)?;
         let file = open_generic(&generic).map_err(refuse)?;
-        let limits = queue.logical_block.zip(queue.hardware_bytes_max).zip(queue.segments_max);
-        let Some(((block_bytes, hardware), segments)) = limits else {
+        let limits = queue.logical_block.zip(queue.hardware_bytes_max);
+        let Some((block_bytes, request_bytes_max)) = limits else {
             let what = format!("sysfs does not tell the limits of {}", queue.disk);
             return Err(unfit(&target.path, &what, INSTEAD));
         };
-        // A range that does not begin with a page takes one more segment.
-        let paged = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
-        let request_bytes_max = hardware.min(paged);
         Ok(Self { file, id, block_bytes, request_bytes_max, cache: queue.cache })
     }
 }

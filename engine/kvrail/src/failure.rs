@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use kvrail_fabrics::FabricsError;
 use kvrail_nvme::IdentityError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
@@ -161,6 +162,17 @@ impl From<IdentityError> for Failure {
             kvrail_nvme::Class::Failed => Exit::Failed,
         };
         Self::new(exit, error.to_string())
+    }
+}
+
+impl From<FabricsError> for Failure {
+    fn from(error: FabricsError) -> Self {
+        let exit = match error.class {
+            kvrail_fabrics::Class::Usage => Exit::Usage,
+            kvrail_fabrics::Class::Refused => Exit::Refused,
+            kvrail_fabrics::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.message).with_remedy(error.remedy)
     }
 }
 

@@ -5,8 +5,10 @@ pub(crate) mod completions;
 pub(crate) mod config;
 mod describe;
 pub(crate) mod devices;
+pub(crate) mod host;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod topology;
 pub(crate) mod volume;
 
 use crate::cli::Command;
@@ -23,7 +25,9 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(*args, context),
         Command::Volume(command) => volume::run(command, context),
         Command::Devices(args) => devices::run(&args, context),
+        Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(args, context),
+        Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, context),
     }
