@@ -8,9 +8,17 @@ use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
 use crate::tokens::{each, is_group, is_word, line};
 
-/// Folders that call the kernel, share memory with it, or border on C; nothing else may be unsafe.
-const FENCED: [&str; 5] =
-    ["engine/ring/", "engine/memory/", "engine/device/src/uring/", "ffi/c/src/", "bench/src/raw/"];
+/// Where the kernel is called, memory shared with it, or C or Python begin; nothing else may be
+/// unsafe.
+const FENCED: [&str; 7] = [
+    "engine/ring/",
+    "engine/memory/",
+    "engine/device/src/uring/",
+    "ffi/c/src/",
+    "ffi/python/src/arena.rs",
+    "ffi/python/src/memory.rs",
+    "bench/src/raw/",
+];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.
 const HEADER_LINES: usize = 30;

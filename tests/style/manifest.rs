@@ -7,7 +7,7 @@ use crate::source::{Kind, Source, tree};
 
 /// Rooms in the order of the way data takes, each with the rooms it may know. A package that is
 /// not here is a finding; `*` stands for every room.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("memory", &[]),
     ("ring", &["memory"]),
     ("device", &["memory", "ring"]),
@@ -17,6 +17,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ("session", &["device", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
     ("c", &["client"]),
+    ("python", &["client", "memory"]),
     ("bench", &["client", "device", "memory", "poller", "protocol", "ring", "volume"]),
     ("kvrail", &["*"]),
     ("tests", &["*"]),
