@@ -8,6 +8,7 @@ mod hostile;
 mod idle;
 mod pages;
 mod refusals;
+mod reload;
 mod restart;
 mod restricted;
 mod rig;

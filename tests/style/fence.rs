@@ -10,14 +10,19 @@ use crate::tokens::{each, is_group, is_word, line};
 
 /// Where the kernel is called, memory shared with it, or C or Python begin; nothing else may be
 /// unsafe.
-const FENCED: [&str; 7] = [
-    "engine/ring/",
-    "engine/memory/",
+const FENCED: &[&str] = &[
+    "bench/src/raw/",
     "engine/device/src/uring/",
+    "engine/fabrics/src/deadline.rs",
+    "engine/fabrics/src/passthru.rs",
+    "engine/gpu/src/cuda/",
+    "engine/memory/",
+    "engine/nvme/src/admin.rs",
+    "engine/ring/",
     "ffi/c/src/",
+    "ffi/cufile/",
     "ffi/python/src/arena.rs",
     "ffi/python/src/memory.rs",
-    "bench/src/raw/",
 ];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.

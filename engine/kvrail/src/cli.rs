@@ -55,6 +55,13 @@ pub(crate) enum Command {
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),
+    /// Show the NVMe namespaces of this host, and which ring mode suits them
+    Devices(command::devices::DevicesArgs),
+    /// Connect this host to NVMe-oF targets
+    #[command(subcommand)]
+    Host(Box<command::host::HostCommand>),
+    /// Draw drives, NICs, GPUs and CPUs, and what lies between them
+    Topology(command::topology::TopologyArgs),
     /// Show what a running sidecar is doing
     Status(command::status::StatusArgs),
     /// Check, show and explain the configuration

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use kvrail_fabrics::FabricsError;
+use kvrail_nvme::IdentityError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
 
@@ -123,6 +125,12 @@ impl Failure {
         }
     }
 
+    /// What happened and what to do about it, for a log.
+    pub(crate) fn log_text(&self) -> String {
+        let remedy = self.remedy.as_ref().map(|remedy| format!("; remedy: {remedy}"));
+        format!("{}{}", self.message, remedy.unwrap_or_default())
+    }
+
     fn json(&self) -> String {
         let error = JsonError {
             kind: self.exit,
@@ -144,6 +152,27 @@ impl From<VolumeError> for Failure {
         };
         let message = format!("{}: {}", error.subject, error.reason);
         Self::new(exit, message).with_remedy(error.reason.remedy())
+    }
+}
+
+impl From<IdentityError> for Failure {
+    fn from(error: IdentityError) -> Self {
+        let exit = match error.class() {
+            kvrail_nvme::Class::Usage => Exit::Usage,
+            kvrail_nvme::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+impl From<FabricsError> for Failure {
+    fn from(error: FabricsError) -> Self {
+        let exit = match error.class {
+            kvrail_fabrics::Class::Usage => Exit::Usage,
+            kvrail_fabrics::Class::Refused => Exit::Refused,
+            kvrail_fabrics::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.message).with_remedy(error.remedy)
     }
 }
 

@@ -5,8 +5,8 @@
 //! `python/kvrail/_kvrail.pyi`; exceptions are made in `python/kvrail/errors.py`.
 //!
 //! Whatever waits gives the interpreter lock away, and comes back in slices to look for signals.
-//! Objects share a [`session::Session`]; closing it closes them all. GPU memory will be one more
-//! class beside [`arena::Arena`]: requests take their memory from `arena::named` alone.
+//! Objects share a `session::Session`; closing it closes them all. GPU memory will be one more
+//! class beside `arena::Arena`: requests take their memory from `memory::named` alone.
 
 mod arena;
 mod batch;

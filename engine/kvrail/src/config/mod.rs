@@ -13,6 +13,7 @@ mod load;
 mod model;
 mod origin;
 mod period;
+mod renewal;
 mod size;
 mod text;
 mod unit;

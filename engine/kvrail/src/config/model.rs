@@ -1,9 +1,10 @@
 //! The configuration as typed values. Each key's unit, range, default and reason stand in
 //! `config/default.toml`; a test holds the two against each other.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvrail_device::{DirectIo, ModeName};
+use kvrail_nvme::Selector;
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +133,7 @@ impl Default for Device {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Volume {
     pub(crate) name: VolumeName,
-    pub(crate) members: Vec<PathBuf>,
+    pub(crate) members: Vec<Selector>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
 }
@@ -140,8 +141,8 @@ pub(crate) struct Volume {
 impl Volume {
     /// The size of a null member (`null:1TiB`): a device for benchmarks that moves no bytes.
     /// `None` for a path.
-    pub(crate) fn null_size(&self, member: &Path) -> Option<Result<Size, String>> {
-        Some(member.to_str()?.strip_prefix("null:")?.parse())
+    pub(crate) fn null_size(&self, member: &Selector) -> Option<Result<Size, String>> {
+        Some(member.path()?.to_str()?.strip_prefix("null:")?.parse())
     }
 }
 

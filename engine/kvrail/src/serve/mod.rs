@@ -5,9 +5,12 @@
 
 mod devices;
 mod plan;
+mod policy;
+mod reload;
 mod report;
 mod sidecar;
 mod signals;
 mod volumes;
 
+pub(crate) use reload::{Reload, SetLog};
 pub(crate) use sidecar::Sidecar;

@@ -9,7 +9,7 @@ use crate::config::Size;
 use crate::output::human_bytes;
 
 /// One line about what a member holds.
-pub(super) fn content(content: &Content) -> String {
+pub(crate) fn content(content: &Content) -> String {
     match content {
         Content::Blank => "blank".into(),
         Content::Ours(label) => format!(
@@ -26,7 +26,7 @@ pub(super) fn content(content: &Content) -> String {
 }
 
 /// What a label says, as pairs of words.
-pub(super) fn label(label: &Label) -> Vec<(&'static str, String)> {
+pub(crate) fn label(label: &Label) -> Vec<(&'static str, String)> {
     let capacity = label.geometry(1).capacity();
     vec![
         ("volume uuid", label.volume_uuid.to_string()),
@@ -41,7 +41,7 @@ pub(super) fn label(label: &Label) -> Vec<(&'static str, String)> {
 }
 
 /// Who uses a member, or `nobody`.
-pub(super) fn holders(seen: &Inspection) -> String {
+pub(crate) fn holders(seen: &Inspection) -> String {
     if seen.holders.is_empty() {
         return "nobody".into();
     }
