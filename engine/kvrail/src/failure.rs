@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use kvrail_fabrics::FabricsError;
 use kvrail_nvme::IdentityError;
+use kvrail_target::TargetError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
 
@@ -160,6 +161,17 @@ impl From<VolumeError> for Failure {
         };
         let message = format!("{}: {}", error.subject, error.reason);
         Self::new(exit, message).with_remedy(error.reason.remedy())
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        let exit = match error.class() {
+            kvrail_target::Class::Usage => Exit::Usage,
+            kvrail_target::Class::Refused => Exit::Refused,
+            kvrail_target::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, format!("target: {error}")).with_remedy(error.remedy())
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod devices;
 pub(crate) mod host;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod target;
 pub(crate) mod topology;
 pub(crate) mod volume;
 
@@ -25,6 +26,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args, context),
         Command::Bench(args) => bench::run(*args, context),
         Command::Volume(command) => volume::run(command, context),
+        Command::Target(command) => target::run(command, context),
         Command::Devices(args) => devices::run(&args, context),
         Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(args, context),
