@@ -4,12 +4,14 @@
 //! it was skipped. Tests share the machine's devices, so they run one at a time.
 #![forbid(unsafe_code)]
 
+mod devices;
 mod fabric;
+mod identity;
+mod in_use;
 mod machine;
 mod modes;
 mod multipath;
-mod target;
-
-#[expect(dead_code, unused_imports, reason = "shared with the flows; each uses its own part")]
 #[path = "../flow/rig/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the flows use all of it, this suite a part")]
 mod rig;
+mod target;

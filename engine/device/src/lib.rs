@@ -32,6 +32,7 @@ pub use contract::{
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};
 pub use mechanism::{Mechanism, ModeChoice};
+pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
 pub use probe::{Probe, probe_memory};
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};

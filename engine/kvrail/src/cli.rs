@@ -63,6 +63,8 @@ pub(crate) enum Command {
     /// Connect this host to NVMe-oF targets
     #[command(subcommand)]
     Host(Box<command::host::HostCommand>),
+    /// Look for what makes kvrail slow or impossible on this host, with remedies
+    Check(command::check::CheckArgs),
     /// Draw drives, NICs, GPUs and CPUs, and what lies between them
     Topology(command::topology::TopologyArgs),
     /// Show what a running sidecar is doing

@@ -20,6 +20,8 @@ Exit status:
     3  refused: in use, foreign, damaged or incomplete
     4  the sidecar cannot be reached
     5  data came back wrong
+    6  kvrail check: warnings, no failure
+    7  kvrail check: failures
   130  interrupted";
 
 /// Why a command ended without success.
@@ -36,6 +38,10 @@ pub(crate) enum Exit {
     Unreachable,
     /// Verification found wrong bytes.
     WrongData,
+    /// The environment costs something.
+    Warnings,
+    /// The environment does not do.
+    Unfit,
     /// A signal ended it.
     Interrupted,
 }
@@ -49,6 +55,8 @@ impl Exit {
             Self::Refused => 3,
             Self::Unreachable => 4,
             Self::WrongData => 5,
+            Self::Warnings => 6,
+            Self::Unfit => 7,
             // What shells report for SIGINT.
             Self::Interrupted => 130,
         }
@@ -231,6 +239,8 @@ mod tests {
             Exit::Refused,
             Exit::Unreachable,
             Exit::WrongData,
+            Exit::Warnings,
+            Exit::Unfit,
             Exit::Interrupted,
         ];
         for exit in all {

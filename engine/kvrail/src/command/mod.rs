@@ -1,6 +1,7 @@
 //! One file per command: its arguments and its body. Words that several use lie in `describe`.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod describe;
@@ -29,6 +30,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Devices(args) => devices::run(&args, context),
         Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(args, context),
+        Command::Check(args) => check::run(&args, context),
         Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, context),

@@ -181,11 +181,11 @@ impl Findings<'_> {
             self.add(&key("sq_idle"), device.sq_idle, rule, "round it to milliseconds");
         }
         if let Some(&mode) = device.mode.fixed()
-            && mode.polls_device()
+            && mode.needs_direct()
             && device.direct != DirectIo::Required
         {
-            let rule =
-                "polled completions exist with O_DIRECT only, and direct does not require it";
+            let rule = "polling and passthrough exist with O_DIRECT only, and direct does not \
+                        require it";
             let remedy =
                 "set direct = \"required\", or mode to \"interrupt\", \"sqpoll\" or \"auto\"";
             self.add(&key("mode"), quoted(mode), rule, remedy);
