@@ -17,6 +17,7 @@ use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
 use super::period::Period;
 use super::size::Size;
+use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -34,6 +35,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     found.pollers(&config.pollers);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
+    found.target(&config.target);
     found.volumes(config);
     found.problems
 }
@@ -274,6 +276,20 @@ impl Findings<'_> {
 }
 
 impl Findings<'_> {
+    fn target(&mut self, target: &Target) {
+        for (key, path) in [("configfs", &target.configfs), ("state", &target.state)] {
+            if !path.is_absolute() {
+                let rule = "it must be an absolute path";
+                self.add(&format!("target.{key}"), path.display(), rule, "write a full path");
+            }
+        }
+        let often = Period::from_ms(100)..=Period::from_s(3600);
+        self.range("target.watch", &target.watch, &often);
+        for problem in kvrail_target::check(&target.wish()) {
+            self.add(&problem.key, problem.value, problem.rule, &problem.remedy);
+        }
+    }
+
     /// A null member is the only one of its volume and has at least one stripe.
     fn null_member(
         &mut self,

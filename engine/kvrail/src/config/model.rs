@@ -12,6 +12,7 @@ use super::auto::Auto;
 use super::choices::{FileMode, LogFormat, Pages};
 use super::period::Period;
 use super::size::Size;
+use super::target::Target;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,7 @@ pub(crate) struct Config {
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
     pub(crate) device: Device,
+    pub(crate) target: Target,
     pub(crate) volume: Vec<Volume>,
 }
 

@@ -10,6 +10,7 @@ mod reload;
 mod report;
 mod sidecar;
 mod signals;
+mod target;
 mod volumes;
 
 pub(crate) use reload::{Reload, SetLog};
