@@ -68,6 +68,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if status != Status::Ok {
             self.stats.devices[index].errors.add(1);
         }
+        if status == Status::DeviceGone {
+            self.lost(index);
+        }
         self.finish(id, status, finished.bytes);
     }
 

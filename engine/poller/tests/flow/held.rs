@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{
-    BufferIndex, Description, Device, DeviceError, Event, Events, Finished, Operation, Wait,
+    BufferIndex, Description, Device, DeviceError, Event, Events, Finished, Operation, Replacement,
+    Wait,
 };
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
@@ -77,6 +78,11 @@ impl Device for Held {
         assert!(shelf.held.iter().all(|operation| operation.buffer != at), "detached under load");
         shelf.attached.retain(|other| *other != at);
         shelf.due.push(Event::Detached(at));
+        Ok(())
+    }
+
+    fn replace(&mut self, _: &mut Replacement) -> Result<(), DeviceError> {
+        assert_eq!(self.in_flight(), 0, "replaced under load");
         Ok(())
     }
 
