@@ -6,6 +6,7 @@ use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_ring::{Bell, Epoch};
 use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
+use super::comeback::Comeback;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
@@ -20,7 +21,7 @@ pub(crate) struct Sidecar {
     server: Server,
     orders: OrderReceiver,
     /// Claims end when the pollers have ended: fields drop in this order.
-    _volumes: Vec<Served>,
+    _comeback: Comeback,
     /// What to tell the operator.
     pub(crate) report: String,
 }
@@ -40,10 +41,11 @@ impl Sidecar {
         let pollers = start_pollers(&plan, &mut served, &bell)?;
         let infos = volumes::infos(&served, &plan);
         let report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        let comeback = Comeback::watch(&plan, &pollers, served)?;
         let server_config = server_config(config, &plan);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, orders, _volumes: served, report })
+        Ok(Self { server, orders, _comeback: comeback, report })
     }
 
     /// Serves until a signal ends it.
