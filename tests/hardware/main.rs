@@ -4,5 +4,17 @@
 //! it was skipped. Tests share the machine's devices, so they run one at a time.
 #![forbid(unsafe_code)]
 
+mod bed;
+mod errors;
+mod load;
 mod machine;
 mod modes;
+mod monitor;
+mod removal;
+mod slow;
+mod timeline;
+mod unplug;
+
+#[expect(dead_code, unused_imports, reason = "shared with the flows; each uses its own part")]
+#[path = "../flow/rig/mod.rs"]
+mod rig;

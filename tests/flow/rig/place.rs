@@ -34,7 +34,13 @@ impl Place {
         }
         let members = (0..members).map(|index| data.path().join(format!("member-{index}")));
         let members = members.collect();
-        Self { run, data, members, extra: String::new() }
+        let extra = "device.direct = \"optional\"\n".into();
+        Self { run, data, members, extra }
+    }
+
+    /// A place whose volume lies on a device.
+    pub(crate) fn on_device(member: PathBuf) -> Self {
+        Self { members: vec![member], extra: String::new(), ..Self::empty(0) }
     }
 
     /// A place with a volume of at least so many bytes, in stripes of 256 KiB.
@@ -80,7 +86,7 @@ impl Place {
     pub(crate) fn configuration(&self) -> PathBuf {
         let path = self.path("kvrail.toml");
         let text = format!(
-            "sidecar.socket = {:?}\ndevice.direct = \"optional\"\n{}\n\
+            "sidecar.socket = {:?}\n{}\n\
              [[volume]]\nname = {VOLUME:?}\nmembers = {:?}\n",
             self.socket(),
             self.extra,
