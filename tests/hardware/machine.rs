@@ -56,12 +56,24 @@ pub(crate) fn write_label(node: &Path, bytes: &[u8]) {
     file.sync_all().expect("it can be flushed");
 }
 
-/// Runs a program of the machine.
-///
-/// # Panics
-/// When it fails, with what it said.
-pub(crate) fn command(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output().expect("the machine has it");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+/// Kernel name of a namespace that must be there.
+pub(crate) fn name(serial: &str, nsid: u32) -> String {
+    let path = namespace(serial, nsid);
+    path.file_name().expect("a node has a name").to_string_lossy().into_owned()
+}
+
+/// PCIe address of the controller behind a namespace.
+pub(crate) fn address(serial: &str, nsid: u32) -> String {
+    let device = Path::new("/sys/block").join(name(serial, nsid)).join("device/device");
+    let device = fs::canonicalize(device).expect("a PCIe controller");
+    device.file_name().expect("an address").to_string_lossy().into_owned()
+}
+
+/// Runs a program of the machine, which must end well; what it said.
+pub(crate) fn tool(line: &str) -> String {
+    let output = Command::new("bash").args(["-ec", line]).output().expect("the machine has bash");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {}: {said}{wrong}", output.status);
+    said
 }

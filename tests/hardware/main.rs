@@ -5,7 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod bed;
+mod devices;
 mod errors;
+mod identity;
+mod in_use;
 mod load;
 mod machine;
 mod modes;
@@ -15,6 +18,6 @@ mod slow;
 mod timeline;
 mod unplug;
 
-#[expect(dead_code, unused_imports, reason = "shared with the flows; each uses its own part")]
 #[path = "../flow/rig/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the flows use all of it, this suite a part")]
 mod rig;

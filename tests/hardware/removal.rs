@@ -7,7 +7,7 @@ use kvrail_protocol::DeviceState;
 
 use crate::bed::Bed;
 use crate::load::Load;
-use crate::machine::{self, command};
+use crate::machine;
 use crate::rig::{VOLUME, eventually, run};
 
 /// The controller of a namespace: its node and its number in the subsystem.
@@ -32,8 +32,9 @@ fn a_namespace_that_is_detached_is_gone_and_served_again_when_it_is_attached() {
     let load = Load::start(sidecar.socket(), VOLUME);
     eventually("there is load", || load.counts.ok() > 16);
     let (node, number) = controller("kvr-pull");
-    let which = ["--namespace-id=1".to_owned(), format!("--controllers={number}")];
-    let change = |verb: &str| command("nvme", &[verb, &node, &which[0], &which[1]]);
+    let change = |verb: &str| {
+        machine::tool(&format!("nvme {verb} {node} --namespace-id=1 --controllers={number}"))
+    };
     change("detach-ns");
     eventually("requests end with DEVICE_GONE", || load.counts.gone() > 8);
     change("attach-ns");

@@ -10,6 +10,7 @@
 //! - a buffer is `Detached` only when nothing can touch it any more (invariant 2);
 //! - nothing allocates or blocks after opening (invariant 6).
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -31,10 +32,21 @@ pub const EVENTS_MAX: usize = 128;
 /// (`kvrail_ring::limits::REGISTERED_BYTES_MAX`), so a larger region takes several in a row.
 pub const BUFFERS_MAX: u16 = 1024;
 
+/// Regions of remote memory a device may know. Their entries follow those of the host's, at
+/// `BUFFERS_MAX`.
+pub const REMOTES_MAX: u16 = 512;
+
 /// First table entry of an attached region. The control thread gives these out, the same for
 /// every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferIndex(pub u16);
+
+/// Memory that is not the host's, such as a GPU's: its bytes are addressed by block and offset,
+/// and an operation names them by one number, their place in the line of all blocks.
+pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
+    /// The place of a range in that line, if one block holds all of it.
+    fn line(&self, block: u32, offset: u64, length: u32) -> Option<u64>;
+}
 
 /// Whether a write must be on stable media when it finishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,6 +170,19 @@ pub trait Device: fmt::Debug {
     /// # Errors
     /// `DeviceError` when nothing is attached there or the kernel refuses.
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError>;
+
+    /// Makes remote memory usable by operations as the entry `at`, from `BUFFERS_MAX` on. Left by
+    /// `detach` like any region.
+    ///
+    /// # Errors
+    /// `DeviceError` when the device reaches no such memory or the entry is taken.
+    fn attach_remote(
+        &mut self,
+        _at: BufferIndex,
+        _memory: Arc<dyn RemoteMemory>,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::NoRemote { device: self.description().name.clone() })
+    }
 
     /// Queues an operation.
     ///

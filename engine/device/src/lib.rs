@@ -28,11 +28,12 @@ pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Durability, EVENTS_MAX, Event, Events,
-    Finished, Operation, Wait,
+    Finished, Operation, REMOTES_MAX, RemoteMemory, Wait,
 };
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};
 pub use mechanism::{Mechanism, ModeChoice};
+pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
 pub use probe::{Probe, probe_memory};
 pub use replacement::Replacement;

@@ -137,13 +137,12 @@ impl Target {
         (most - most % self.logical_block).max(self.logical_block)
     }
 
-    /// The same, so small that the block layer never splits it (a split request is not polled),
-    /// even if each page of the buffer is a segment of its own.
-    pub(crate) fn polled_bytes_max(&self) -> u32 {
+    /// Bytes of as many pages as a request can have segments. The block layer splits what has
+    /// more, and then nothing polls it; commands passed through are refused.
+    pub(crate) fn paged_bytes_max(&self) -> u32 {
         let segments = self.queue.as_ref().and_then(|queue| queue.segments_max);
         let most = segments.map_or(u32::MAX, |segments| segments.saturating_mul(4096));
-        let most = self.transfer_bytes_max().min(most);
-        (most - most % self.logical_block).max(self.logical_block)
+        (most - most % self.logical_block).max(self.logical_block).max(4096)
     }
 
     /// How a range is given back to the device.

@@ -1,7 +1,7 @@
 //! Where a target is reached: transport, address, service.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use serde::Serialize;
 
@@ -116,11 +116,6 @@ impl Address {
         self.host_iface = iface;
         Ok(self)
     }
-
-    /// The target's address as a number; none for loop.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
-        ip(self.traddr.as_deref()?)
-    }
 }
 
 /// What a connection is for: ports differ.
@@ -132,16 +127,20 @@ pub enum Purpose {
     Discovery,
 }
 
-/// An IP address, with an IPv6 zone behind `%` where there is one.
-pub(crate) fn ip(text: &str) -> Option<IpAddr> {
-    let (address, zone) = text.split_once('%').unwrap_or((text, "none"));
-    let zone_ok = !zone.is_empty() && !zone.contains([',', '/', ' ']);
-    let address: IpAddr = address.parse().ok()?;
-    (zone_ok && (address.is_ipv6() || zone == "none")).then_some(address)
+/// An IP address, with a zone behind `%` where it is an IPv6 one.
+fn is_ip(text: &str) -> bool {
+    match text.split_once('%') {
+        None => text.parse::<IpAddr>().is_ok(),
+        Some((address, zone)) => {
+            address.parse::<Ipv6Addr>().is_ok()
+                && !zone.is_empty()
+                && !zone.contains([',', '/', ' '])
+        }
+    }
 }
 
 fn check_ip(key: &str, text: &str) -> Result<(), FabricsError> {
-    if ip(text).is_some() {
+    if is_ip(text) {
         return Ok(());
     }
     let words = format!("{key} `{}`: not an IP address", text.escape_debug());

@@ -9,7 +9,6 @@ use crate::address::Transport;
 use crate::device::Fabrics;
 use crate::error::FabricsError;
 use crate::options::{Flag, Options};
-use crate::reach::reach;
 use crate::tree::{Controller, Namespace, Subsystem, subsystems};
 
 /// How long a new connection's namespaces may take to show up: the kernel scans behind it.
@@ -48,7 +47,6 @@ pub(crate) fn dial(root: &Root, options: &Options) -> Result<u32, FabricsError> 
     if !options.has(Flag::DuplicateConnect) {
         refuse_second(root, options)?;
     }
-    reach(&options.address)?;
     fabrics.connect(options)
 }
 

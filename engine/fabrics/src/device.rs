@@ -2,16 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
 
 use kvrail_memory::Root;
 use rustix::io::Errno;
 
+use crate::deadline::within;
 use crate::error::FabricsError;
 use crate::kernel_log::KernelLog;
 use crate::options::{Options, option_name};
 
 const DEVICE: &str = "/dev/nvme-fabrics";
+
+/// How long a target may take to answer. Unasked, the kernel waits two minutes over TCP and more
+/// than one over RDMA (seen: 78 s).
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The opened device.
 pub(crate) struct Fabrics<'a> {
@@ -59,9 +65,9 @@ impl<'a> Fabrics<'a> {
         let mut log = KernelLog::open(self.root);
         // The whole string in one write: that is what the kernel takes as one connection.
         let text = options.string();
-        if let Err(why) = self.file.write(text.as_bytes()) {
+        if let Err(why) = within(PATIENCE, || rustix::io::write(&self.file, text.as_bytes())) {
             let said = log.as_mut().map(KernelLog::nvme_lines).unwrap_or_default();
-            return Err(failure(options, &why, &said));
+            return Err(failure(options, why, &said));
         }
         let mut answer = String::new();
         let read = self.file.read_to_string(&mut answer);
@@ -97,42 +103,44 @@ fn unknown_to_kernel(key: &str) -> FabricsError {
     FabricsError::refused(format!("{option}: this kernel's fabrics do not know `{key}`"), remedy)
 }
 
-fn failure(options: &Options, why: &std::io::Error, said: &[String]) -> FabricsError {
-    let remedy = match Errno::from_io_error(why) {
-        Some(Errno::ALREADY) => "disconnect first, or give --duplicate-connect",
-        Some(Errno::CONNREFUSED) => "nobody listens there: check the port, start the target",
-        Some(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
+fn failure(options: &Options, why: Errno, said: &[String]) -> FabricsError {
+    let remedy = match why {
+        Errno::ALREADY => "disconnect first, or give --duplicate-connect",
+        Errno::CONNREFUSED => "nobody listens there: check the port, start the target",
+        Errno::INTR | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH => {
             "the address does not answer: check it, the route and the target's firewall"
         }
-        Some(Errno::CONNRESET | Errno::PIPE) => {
+        Errno::CONNRESET | Errno::PIPE => {
             "the target hung up: check --transport and --trsvcid against its port"
         }
-        Some(Errno::NODEV | Errno::ADDRNOTAVAIL) => {
+        Errno::NODEV | Errno::ADDRNOTAVAIL => {
             "no local device leads there: check the address and `rdma link`"
         }
-        Some(Errno::KEYREJECTED | Errno::NOKEY | Errno::ACCESS) => {
+        Errno::KEYREJECTED | Errno::NOKEY | Errno::ACCESS => {
             "authentication failed: check both secrets and that the target has this host's"
         }
-        Some(Errno::IO) => {
+        Errno::IO => {
             "the target refused: check that it exports --nqn, allows this host's NQN, and has the \
              same secrets"
         }
-        Some(Errno::INVAL) => {
+        Errno::INVAL => {
             "the kernel refused the options: is the transport's module (nvme-rdma, nvme-tcp, \
              nvme-loop) there, and does --hostnqn always go with the same --hostid?"
         }
-        Some(Errno::PERM) => "run as root",
+        Errno::PERM => "run as root",
         _ => "see the kernel's log (dmesg)",
     };
     let (nqn, address) = (&options.nqn, &options.address);
     let said = if said.is_empty() { String::new() } else { format!(" ({})", said.join("; ")) };
+    let why = match why {
+        Errno::INTR => format!("no answer within {} s", PATIENCE.as_secs()),
+        errno => std::io::Error::from(errno).to_string(),
+    };
     FabricsError::failed(format!("connecting to {nqn} over {address}: {why}{said}"), remedy)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Error;
-
     use kvrail_memory::Root;
     use rustix::io::Errno;
 
@@ -164,6 +172,7 @@ mod tests {
             (Errno::CONNREFUSED, "nobody listens"),
             (Errno::TIMEDOUT, "does not answer"),
             (Errno::HOSTUNREACH, "route"),
+            (Errno::INTR, "does not answer"),
             (Errno::CONNRESET, "--transport"),
             (Errno::NODEV, "rdma link"),
             (Errno::KEYREJECTED, "authentication"),
@@ -172,7 +181,7 @@ mod tests {
             (Errno::PERM, "root"),
             (Errno::NOMEM, "dmesg"),
         ] {
-            let error = failure(&options(), &Error::from(errno), &["nvme1: said so".into()]);
+            let error = failure(&options(), errno, &["nvme1: said so".into()]);
             assert!(error.remedy.contains(remedy), "{error:?}");
             assert!(error.message.contains("tcp ::1 port 4420") && error.message.contains("said"));
         }

@@ -7,6 +7,7 @@
 
 mod address;
 mod connect;
+mod deadline;
 mod device;
 mod disconnect;
 mod discover;
@@ -17,11 +18,10 @@ mod log_page;
 mod nqn;
 mod options;
 mod passthru;
-mod reach;
 mod secret;
 mod tree;
 
-pub use address::{Address, Transport};
+pub use address::{Address, Purpose, Transport};
 pub use connect::{Connected, connect};
 pub use disconnect::{Which, disconnect};
 pub use discover::discover;

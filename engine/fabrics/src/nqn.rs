@@ -63,7 +63,7 @@ impl FromStr for Nqn {
         if !is_date(date) {
             return Err(wrong("has no date YYYY-MM behind `nqn.`"));
         }
-        if !name.strip_prefix('.').is_some_and(|name| !name.is_empty()) {
+        if name.strip_prefix('.').is_none_or(str::is_empty) {
             return Err(wrong("has no domain behind its date"));
         }
         let uuid = name.strip_prefix(".org.nvmexpress:uuid:");

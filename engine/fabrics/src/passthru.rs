@@ -2,10 +2,11 @@
 #![expect(unsafe_code, reason = "the kernel writes to memory that the command names")]
 // UNSAFETY: one ioctl, whose command points into a buffer that is borrowed for the call.
 
+use std::ffi::c_void;
 use std::fs::File;
 
 use rustix::io::Errno;
-use rustix::ioctl::{Updater, ioctl, opcode};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 /// `struct nvme_passthru_cmd` of `linux/nvme_ioctl.h`.
 #[repr(C)]
@@ -32,7 +33,7 @@ struct Command {
 }
 
 /// `NVME_IOCTL_ADMIN_CMD`
-const ADMIN: rustix::ioctl::Opcode = opcode::read_write::<Command>(b'N', 0x41);
+const ADMIN: Opcode = opcode::read_write::<Command>(b'N', 0x41);
 
 const GET_LOG_PAGE: u8 = 0x02;
 const DISCOVERY: u32 = 0x70;
@@ -61,10 +62,33 @@ pub(crate) fn discovery_log(
         timeout_ms: TIMEOUT_MS,
         ..Command::default()
     };
-    // SAFETY: the opcode is that of the struct, which outlives the call.
-    let call = unsafe { Updater::<ADMIN, Command>::new(&mut command) };
     // SAFETY: the kernel writes `data_len` bytes at `addr` at most, which is the caller's buffer,
     // borrowed exclusively until this returns; the call returns when the command has ended.
-    let status = unsafe { ioctl(controller, call) };
-    status.map_err(std::io::Error::from)
+    let status = unsafe { ioctl(controller, Admin(&mut command)) }?;
+    if status == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!("the controller answers with status {status:#x}")))
+}
+
+/// The ioctl; what it returns is the controller's status.
+struct Admin<'a>(&'a mut Command);
+
+// SAFETY: the opcode is that of `Command`, which is borrowed for as long as the call lasts.
+unsafe impl Ioctl for Admin<'_> {
+    type Output = i32;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        ADMIN
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(status: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
+        Ok(status)
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+use kvrail_fabrics::FabricsError;
 use kvrail_nvme::IdentityError;
+use kvrail_target::TargetError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
 
@@ -18,6 +20,8 @@ Exit status:
     3  refused: in use, foreign, damaged or incomplete
     4  the sidecar cannot be reached
     5  data came back wrong
+    6  kvrail check: warnings, no failure
+    7  kvrail check: failures
   130  interrupted";
 
 /// Why a command ended without success.
@@ -34,6 +38,10 @@ pub(crate) enum Exit {
     Unreachable,
     /// Verification found wrong bytes.
     WrongData,
+    /// The environment costs something.
+    Warnings,
+    /// The environment does not do.
+    Unfit,
     /// A signal ended it.
     Interrupted,
 }
@@ -47,6 +55,8 @@ impl Exit {
             Self::Refused => 3,
             Self::Unreachable => 4,
             Self::WrongData => 5,
+            Self::Warnings => 6,
+            Self::Unfit => 7,
             // What shells report for SIGINT.
             Self::Interrupted => 130,
         }
@@ -154,6 +164,17 @@ impl From<VolumeError> for Failure {
     }
 }
 
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        let exit = match error.class() {
+            kvrail_target::Class::Usage => Exit::Usage,
+            kvrail_target::Class::Refused => Exit::Refused,
+            kvrail_target::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, format!("target: {error}")).with_remedy(error.remedy())
+    }
+}
+
 impl From<IdentityError> for Failure {
     fn from(error: IdentityError) -> Self {
         let exit = match error.class() {
@@ -161,6 +182,17 @@ impl From<IdentityError> for Failure {
             kvrail_nvme::Class::Failed => Exit::Failed,
         };
         Self::new(exit, error.to_string())
+    }
+}
+
+impl From<FabricsError> for Failure {
+    fn from(error: FabricsError) -> Self {
+        let exit = match error.class {
+            kvrail_fabrics::Class::Usage => Exit::Usage,
+            kvrail_fabrics::Class::Refused => Exit::Refused,
+            kvrail_fabrics::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, error.message).with_remedy(error.remedy)
     }
 }
 
@@ -207,6 +239,8 @@ mod tests {
             Exit::Refused,
             Exit::Unreachable,
             Exit::WrongData,
+            Exit::Warnings,
+            Exit::Unfit,
             Exit::Interrupted,
         ];
         for exit in all {

@@ -13,6 +13,7 @@ mod failure;
 mod members;
 mod output;
 mod serve;
+mod stop;
 
 use std::process::ExitCode;
 

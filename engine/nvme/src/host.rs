@@ -115,7 +115,8 @@ impl Namespace {
     }
 
     /// Its name and everything it can be selected by, for a person to choose from.
-    pub(crate) fn described(&self) -> String {
+    #[must_use]
+    pub fn described(&self) -> String {
         let all: Vec<String> = self.selectors().iter().map(ToString::to_string).collect();
         format!("{} ({})", self.name, all.join(" "))
     }

@@ -1,9 +1,11 @@
 //! Rules that need no host: names, numbers, duplicates, contradictions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+
+use kvrail_nvme::Selector;
 
 use crate::error::Problem;
 use crate::nqn::check_nqn;
@@ -158,11 +160,11 @@ impl Findings {
         }
     }
 
-    fn namespaces<'a>(
+    fn namespaces(
         &mut self,
         at: &str,
-        subsystem: &'a Subsystem,
-        devices: &mut BTreeMap<&'a str, String>,
+        subsystem: &Subsystem,
+        devices: &mut BTreeMap<String, String>,
     ) {
         let key = format!("{at}.namespace");
         let count = subsystem.namespace.len();
@@ -183,10 +185,16 @@ impl Findings {
                 let rule = "another namespace of the subsystem has this number";
                 self.add(&format!("{at}.nsid"), namespace.nsid, rule, "number each one apart");
             }
-            if let Some(other) = devices.insert(&namespace.device, at.clone()) {
+            let key = format!("{at}.device");
+            let device = namespace.device.to_string();
+            if is_kernel_name(&namespace.device) {
+                let rule = "kernel names change from boot to boot, and this is one";
+                let remedy = "write pci:, serial: or wwid: (`kvrail devices` lists them)";
+                self.add(&key, quoted(&device), rule, remedy);
+            }
+            if let Some(other) = devices.insert(device.clone(), at) {
                 let rule = format!("target.{other} exports this device already");
-                let key = format!("{at}.device");
-                self.add(&key, quoted(&namespace.device), rule, "export each device once");
+                self.add(&key, quoted(&device), rule, "export each device once");
             }
         }
     }
@@ -219,6 +227,7 @@ impl Findings {
                 self.add(&format!("{at}.address"), words, rule, remedy);
             }
             self.offered(&at, port, wish);
+            self.reachable(&at, port, wish);
             self.limits(&at, port);
         }
     }
@@ -289,6 +298,22 @@ impl Findings {
         self.range(&format!("{at}.offload_queues"), port.offload_queues, &(1..=1024));
     }
 
+    /// A group without a state is inaccessible through a port, all but the first.
+    fn reachable(&mut self, at: &str, port: &Port, wish: &Wish) {
+        let offered = wish.subsystem.iter().filter(|it| port.subsystems.contains(&it.nqn));
+        let groups: BTreeSet<u16> =
+            offered.flat_map(|it| &it.namespace).map(|it| it.ana_group).collect();
+        let said = |group: &u16| *group == 1 || port.ana.iter().any(|ana| ana.group == *group);
+        for group in groups.iter().filter(|group| !said(group)) {
+            let rule = format!(
+                "a namespace it offers is in ANA group {group}, which has no state here: it could \
+                 not be reached"
+            );
+            let remedy = "add the group with its state to the port's ana";
+            self.add(&format!("{at}.ana"), format!("[{}]", port.ana.len()), rule, remedy);
+        }
+    }
+
     fn limits(&mut self, at: &str, port: &Port) {
         let inline = format!("{at}.inline_data_bytes");
         self.range(&inline, port.inline_data_bytes, &(0..=INLINE_MAX));
@@ -306,6 +331,11 @@ impl Findings {
             }
         }
     }
+}
+
+/// A path is stable only where udev makes one for what the drive is or where it sits.
+fn is_kernel_name(device: &Selector) -> bool {
+    device.path().is_some_and(|path| !path.starts_with("/dev/disk"))
 }
 
 /// Where a port listens.

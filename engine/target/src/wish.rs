@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use kvrail_nvme::Selector;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -136,8 +137,8 @@ pub enum Offload {
 pub struct Namespace {
     /// Its number for hosts.
     pub nsid: u32,
-    /// The device behind it, never a kernel name.
-    pub device: String,
+    /// The device behind it, by what it is: `pci:`, `serial:`, `wwid:`, or a stable link.
+    pub device: Selector,
     /// Its UUID for hosts; made from subsystem, number and device where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,

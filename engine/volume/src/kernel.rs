@@ -127,12 +127,17 @@ impl Kernel {
         own.or_else(disk)?.parse().ok()
     }
 
-    /// Every block device with a size, partitions counted in: its node under `/dev`.
+    /// Every block device with a size, partitions counted in: its node under `/dev`. The single
+    /// paths of a multipath namespace are hidden and have none.
     pub(crate) fn block_nodes(&self) -> Vec<PathBuf> {
         let class = self.sys.join("class/block");
+        let is = |name: &str, file: &str, what: &str| {
+            text(&class.join(name).join(file)).is_some_and(|text| text == what)
+        };
         let mut names: Vec<String> = entries(&class)
             .into_iter()
-            .filter(|name| text(&class.join(name).join("size")).is_some_and(|size| size != "0"))
+            .filter(|name| class.join(name).join("size").exists())
+            .filter(|name| !is(name, "size", "0") && !is(name, "hidden", "1"))
             .collect();
         names.sort();
         // sysfs writes `!` where the node's name has a slash (cciss!c0d0).
@@ -347,6 +352,8 @@ mod tests {
             link(&format!("sys/dev/block/259:{number}"), &format!("{disk}/{part}"));
             link(&format!("sys/class/block/{part}"), &format!("{disk}/{part}"));
         }
+        put("sys/class/block/nvme0c1n1/size", "100\n");
+        put("sys/class/block/nvme0c1n1/hidden", "1\n");
         link("sys/dev/block/259:0", disk);
         link("sys/class/block/nvme0n1", disk);
         put(&format!("{disk}/nvme0n1p2/holders/dm-0"), "");

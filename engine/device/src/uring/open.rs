@@ -174,15 +174,15 @@ fn limits<M: Mode>(
     depth: u32,
     transfer_bytes_max: Option<u32>,
 ) -> Limits {
-    let mut most = wire.request_bytes_max(target).min(transfer_bytes_max.unwrap_or(u32::MAX));
-    if M::NAME.polls_device() {
-        most = most.min(target.polled_bytes_max());
-    }
+    let most = wire.request_bytes_max(target).min(transfer_bytes_max.unwrap_or(u32::MAX));
     let block = target.logical_block;
     let transfer_bytes_max = (most - most % block).max(block);
+    // Only interrupts come for the parts of a request that the block layer had to split.
+    let unsplit = M::NAME.needs_direct();
+    let paged_bytes_max = if unsplit { target.paged_bytes_max() } else { u32::MAX };
     let granule = if target.io == Io::Direct { block } else { 1 };
     let pieces = depth.max(PIECES_MIN);
-    Limits { transfer_bytes_max, granule, depth, pieces }
+    Limits { transfer_bytes_max, paged_bytes_max, granule, depth, pieces }
 }
 
 /// What is in force, beside what the ring says.
@@ -228,7 +228,7 @@ fn describe<M: Mode>(
         capacity_bytes: target.capacity_bytes,
         logical_block: target.logical_block,
         memory_alignment: target.memory_alignment,
-        transfer_bytes_max: limits.transfer_bytes_max,
+        transfer_bytes_max: limits.transfer_bytes_max.min(limits.paged_bytes_max),
         depth: limits.depth,
     }
 }

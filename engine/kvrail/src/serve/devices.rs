@@ -74,5 +74,6 @@ pub(super) fn options(
         cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
         idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
     };
-    UringOptions { direct, depth: settings.depth, thread, ..UringOptions::new(path, fd) }
+    let Device { depth, write_stream, .. } = *settings;
+    UringOptions { direct, depth, thread, write_stream, ..UringOptions::new(path, fd) }
 }

@@ -11,6 +11,7 @@ mod reload;
 mod report;
 mod sidecar;
 mod signals;
+mod target;
 mod volumes;
 
 pub(crate) use reload::{Reload, SetLog};

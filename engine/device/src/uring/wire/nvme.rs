@@ -59,7 +59,7 @@ impl Wire for Nvme {
         target: &Target,
         stream: Option<Stream>,
     ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
-        let Namespace { file, id, block_bytes, request_bytes_max, cache } =
+        let Namespace { file, id, block_bytes, request_bytes_max, cache, .. } =
             Namespace::behind(target)?;
         let durable = match cache {
             Cache::Volatile { .. } => FUA,

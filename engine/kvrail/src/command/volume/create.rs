@@ -1,20 +1,18 @@
 //! `kvrail volume create`.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_nvme::Selector;
 use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::config::Size;
 use crate::context::{Context, Verbosity};
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_text};
+use crate::stop::StopFlag;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,31 +91,15 @@ pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
     };
-    let stop = stop_flag()?;
+    let stop = StopFlag::register()?;
     let bar = bar(context);
     let made = create(&new, &mut |progress: Progress| {
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);
-        // Relaxed: pairs with the store in the signal handler; one write later is soon enough.
-        if stop.load(Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.finish_and_clear();
     report(&made?, context)
-}
-
-/// Set by the signals that end a command.
-fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
-            Failure::new(Exit::Failed, format!("catching signal {signal}: {error}"))
-        })?;
-    }
-    Ok(stop)
 }
 
 /// Draws on standard error, where that is a terminal.
