@@ -20,7 +20,9 @@ pub(crate) const OTHER: &str = "other";
 impl Bed {
     /// Makes the volume `kv` on a namespace, to be driven in a mode.
     pub(crate) fn new(mode: &str, serial: &str, nsid: u32) -> Self {
-        let mut place = Place::on_device(fresh(VOLUME, serial, nsid));
+        let mut place = Place::empty(0);
+        place.members = vec![fresh(VOLUME, serial, nsid)];
+        place.extra.clear(); // O_DIRECT is required, as it is by default
         place.configure(&format!("device.mode = {mode:?}"));
         Self { place }
     }

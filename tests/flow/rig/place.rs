@@ -19,7 +19,8 @@ pub(crate) struct Place {
     run: TempDir,
     data: TempDir,
     pub(crate) members: Vec<PathBuf>,
-    extra: String,
+    /// Lines of the configuration before the volume's.
+    pub(crate) extra: String,
 }
 
 impl Place {
@@ -36,11 +37,6 @@ impl Place {
         let members = members.collect();
         let extra = "device.direct = \"optional\"\n".into();
         Self { run, data, members, extra }
-    }
-
-    /// A place whose volume lies on a device.
-    pub(crate) fn on_device(member: PathBuf) -> Self {
-        Self { members: vec![member], extra: String::new(), ..Self::empty(0) }
     }
 
     /// A place with a volume of at least so many bytes, in stripes of 256 KiB.
