@@ -132,7 +132,8 @@ fn a_secret_lets_in_and_none_or_another_does_not() {
     let cases = [("", wrong.as_str()), (secret.as_str(), wrong.as_str())];
     for (option, content) in cases {
         fs::write(file.path(), content).expect("our own file");
-        let refused = run(kvrail().arg("host").args(format!("{words} {option}").split_whitespace()));
+        let refused =
+            run(kvrail().arg("host").args(format!("{words} {option}").split_whitespace()));
         refused.expect(1, &["remedy", "secret"]);
         assert!(!refused.stderr.contains(&right) && !refused.stderr.contains(&wrong));
         assert_eq!(traces(), before, "a refused connection is gone");

@@ -24,7 +24,8 @@ fn traces() -> BTreeSet<String> {
 
 /// Runs `kvrail host` with these words, split at blanks, and expects success; its JSON.
 fn host(words: &str) -> Value {
-    let outcome = run(kvrail().arg("host").args(words.split_whitespace()).args(["--format", "json"]));
+    let outcome =
+        run(kvrail().arg("host").args(words.split_whitespace()).args(["--format", "json"]));
     outcome.expect(0, &[]);
     serde_json::from_str(&outcome.stdout).expect("JSON")
 }

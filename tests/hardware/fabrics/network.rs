@@ -35,9 +35,8 @@ impl Network {
         // Binding and connecting fail until the device knows the address.
         eventually("the RDMA device knows its addresses", || {
             let gids = fs::read_dir("/sys/class/infiniband/rxe0/ports/1/gids").expect("rxe0");
-            gids.flatten().any(|gid| {
-                fs::read_to_string(gid.path()).is_ok_and(|text| text.trim() == GID)
-            })
+            gids.flatten()
+                .any(|gid| fs::read_to_string(gid.path()).is_ok_and(|text| text.trim() == GID))
         });
         Self
     }
