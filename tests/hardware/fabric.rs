@@ -1,18 +1,18 @@
-//! The machine's fabric: soft RDMA on an interface of its own, nvme-cli as the host, the kernel's
-//! target tree as text.
+//! The target's other side: nvme-cli as the host, the kernel's target tree as text.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::fabrics::network::{ADDRESS, OTHER};
 use crate::rig::{Outcome, eventually, kvrail, run};
 
 /// The kernel's tree.
 pub(crate) const TREE: &str = "/sys/kernel/config/nvmet";
 
-/// Addresses of the interface, all known to its RDMA device.
-pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+/// Addresses of this machine that RDMA reaches.
+pub(crate) const ADDRESSES: [&str; 2] = [ADDRESS, OTHER];
 
 /// The name this machine has as a host, of a fixed identity.
 pub(crate) const HOST: &str =
@@ -24,32 +24,6 @@ pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
     let outcome = run(Command::new(program).args(arguments));
     assert_eq!(outcome.code, Some(0), "{program} {arguments:?}: {outcome:#?}");
     outcome.stdout
-}
-
-/// Interface, RDMA device, the modules of both sides. Once for the machine.
-pub(crate) fn up() {
-    let modules = ["rdma_rxe", "ib_uverbs", "nvmet", "nvme-rdma", "nvme-tcp", "nvme-loop"];
-    must("modprobe", &[&["-a"], &modules[..]].concat());
-    if Path::new("/sys/class/net/fabric").exists() {
-        return;
-    }
-    must("ip", &["link", "add", "fabric", "type", "dummy"]);
-    for address in ADDRESSES {
-        must("ip", &["address", "add", &format!("{address}/24"), "dev", "fabric"]);
-    }
-    must("ip", &["link", "set", "fabric", "mtu", "4200", "up"]);
-    must("rdma", &["link", "add", "rxe0", "type", "rxe", "netdev", "fabric"]);
-    let gids = Path::new("/sys/class/infiniband/rxe0/ports/1/gids");
-    let known = |wanted: &str| {
-        let octets: Vec<u8> = wanted.split('.').map(|part| part.parse().expect("octets")).collect();
-        let gid =
-            format!("ffff:{:02x}{:02x}:{:02x}{:02x}", octets[0], octets[1], octets[2], octets[3]);
-        let entries = fs::read_dir(gids).into_iter().flatten().flatten();
-        entries.into_iter().any(|entry| {
-            fs::read_to_string(entry.path()).is_ok_and(|text| text.trim().ends_with(&gid))
-        })
-    };
-    eventually("the RDMA device knows its addresses", || ADDRESSES.iter().all(|it| known(it)));
 }
 
 /// The whole tree: every directory, link and attribute with its value.

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::fabric::{
     ADDRESSES, HOST, TREE, connect, disconnect, namespace, place, target, tree, up,
 };
+use crate::fabrics::network::Network;
 use crate::machine;
 use crate::rig::run;
 
@@ -39,7 +40,7 @@ fn a_path_that_goes_under_load_costs_no_error() {
     }
     let multipath = fs::read_to_string("/sys/module/nvme_core/parameters/multipath");
     assert_eq!(multipath.expect("the driver is loaded").trim(), "Y", "one device for two paths");
-    up();
+    let _network = Network::up();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let state = folder.path().join("state").display().to_string();
     let configuration = folder.path().join("kvrail.toml");

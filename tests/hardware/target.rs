@@ -9,8 +9,9 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::fabric::{
-    ADDRESSES, HOST, TREE, connect, disconnect, must, namespace, place, same_data, target, tree, up,
+    ADDRESSES, HOST, TREE, connect, disconnect, must, namespace, place, same_data, target, tree,
 };
+use crate::fabrics::network::Network;
 use crate::machine;
 use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
@@ -38,6 +39,7 @@ fn section(state: &Path, host: &str, device: &str, more: &str) -> String {
 
 struct Ground {
     folder: TempDir,
+    _network: Network,
 }
 
 impl Ground {
@@ -45,9 +47,10 @@ impl Ground {
         if !machine::is_ours() {
             return None;
         }
-        up();
+        let network = Network::up();
         blank(&machine::namespace("kvr-main", 2));
-        Some(Self { folder: tempfile::tempdir().expect("a temporary folder") })
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Some(Self { folder, _network: network })
     }
 
     fn configuration(&self, text: &str) -> PathBuf {

@@ -2,7 +2,7 @@
 //! connects to it over software RDMA, TCP and loop.
 
 mod connect;
-mod network;
+pub(crate) mod network;
 mod paths;
 mod refusals;
 mod target;

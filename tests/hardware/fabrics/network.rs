@@ -6,26 +6,26 @@ use std::process::Command;
 use crate::rig::eventually;
 
 /// Address of the machine on that interface.
-pub(super) const ADDRESS: &str = "192.0.2.1";
+pub(crate) const ADDRESS: &str = "192.0.2.1";
 
 /// A second one, for a second path.
-pub(super) const OTHER: &str = "192.0.2.2";
+pub(crate) const OTHER: &str = "192.0.2.2";
 
 /// Its GID of IPv4 form.
 const GID: &str = "0000:0000:0000:0000:0000:ffff:c000:0202";
 
 /// Runs a program and expects success.
-pub(super) fn must(line: &str) {
+pub(crate) fn must(line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let status = Command::new(words[0]).args(&words[1..]).status();
     assert!(status.expect("the program starts").success(), "{line}");
 }
 
 /// The interface with its RDMA device; gone with the value.
-pub(super) struct Network;
+pub(crate) struct Network;
 
 impl Network {
-    pub(super) fn up() -> Self {
+    pub(crate) fn up() -> Self {
         must("modprobe -a rdma_rxe ib_uverbs nvmet-rdma nvmet-tcp nvme-loop nvme-rdma nvme-tcp");
         must("ip link add dum0 type dummy");
         must(&format!("ip address add {ADDRESS}/24 dev dum0"));
