@@ -5,9 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::fabric::{
-    ADDRESSES, HOST, TREE, connect, disconnect, namespace, place, target, tree, up,
-};
+use crate::fabric::{ADDRESSES, HOST, TREE, connect, disconnect, namespace, place, target, tree};
 use crate::fabrics::network::Network;
 use crate::machine;
 use crate::rig::run;
