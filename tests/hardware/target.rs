@@ -203,10 +203,31 @@ fn refusals_leave_the_tree_alone() {
     outcome.expect(3, &["ports/2", "kvrail did not make it"]);
     assert_eq!(tree(), clash);
     fs::remove_dir(format!("{TREE}/ports/2")).expect("it is ours");
+    elsewhere(&device, &|| {
+        let outcome = target(&ground.configuration(&any), &["apply"]);
+        outcome.expect(3, &["nqn.2020-01.org.other:s/namespaces/1", "kvrail did not make"]);
+    });
+    assert_eq!(tree(), before);
     target(&ground.configuration(&any), &["apply"]).expect(0, &[]);
     target(&ground.configuration(&any), &["undo"]).expect(0, &[]);
     assert_eq!(tree(), before);
     blank(&device);
+}
+
+/// Somebody else exports the device, by another name of it, while this is done.
+fn elsewhere(device: &Path, done: &dyn Fn()) {
+    let alias = tempfile::tempdir().expect("a temporary folder");
+    let link = alias.path().join("disk");
+    std::os::unix::fs::symlink(device, &link).expect("our own folder");
+    let subsystem = PathBuf::from(format!("{TREE}/subsystems/nqn.2020-01.org.other:s"));
+    let namespace = subsystem.join("namespaces/1");
+    fs::create_dir(&subsystem).expect("the kernel makes it");
+    fs::create_dir(&namespace).expect("the kernel makes it");
+    let link = link.display().to_string();
+    fs::write(namespace.join("device_path"), link).expect("the kernel takes it");
+    done();
+    fs::remove_dir(&namespace).expect("it is ours");
+    fs::remove_dir(&subsystem).expect("it is ours");
 }
 
 /// Neither kernel offloads: what is preferred is served by the kernel, through the drive's own
