@@ -103,7 +103,7 @@ fn polled_queues_serve_a_polled_ring() {
 
 /// A place whose volume lies on a connected namespace.
 pub(super) fn volume_on(device: &str, lines: &str) -> Place {
-    machine::wipe(Path::new(device));
+    machine::wipe_label(Path::new(device));
     let mut place = Place::empty(0);
     place.members = vec![device.into()];
     place.configure(lines);
