@@ -15,8 +15,8 @@ use kvrail_poller::{Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, S
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Identity, Limits, PagePolicy, Server, ServerConfig, ServerError, StopSender, Stopped,
-    stop_channel,
+    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
+    Stopped, order_channel,
 };
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ pub(crate) struct Served {
 /// Its control thread.
 pub(crate) struct Control {
     _directory: TempDir,
-    stop: StopSender,
+    orders: OrderSender,
     server: JoinHandle<Result<Stopped, ServerError>>,
     /// The server watches its pollers' threads; this one lives until the poller has stopped.
     poller_ends: Sender<()>,
@@ -42,7 +42,7 @@ pub(crate) struct Control {
 impl Control {
     /// Stops the server; the poller is ticked until it has obeyed.
     pub(crate) fn stop(self, poller: &mut HandPoller) -> Result<()> {
-        self.stop.request();
+        self.orders.stop();
         while poller.tick() != Turn::Stopped {
             thread::sleep(Duration::from_micros(200));
         }
@@ -111,9 +111,9 @@ pub(crate) fn start(device: Option<(ModeName, &Path)>) -> Result<Served> {
         members: vec!["counted".into()],
     };
     let mut server = Server::new(config, vec![handle], to_control, vec![volume])?;
-    let (stop, stopped) = stop_channel()?;
-    let server = thread::spawn(move || server.run(&stopped));
-    let control = Control { _directory: directory, stop, server, poller_ends };
+    let (orders, received) = order_channel()?;
+    let server = thread::spawn(move || server.run(&received));
+    let control = Control { _directory: directory, orders, server, poller_ends };
     Ok(Served { socket, poller, control })
 }
 
@@ -121,10 +121,12 @@ fn config(directory: &Path) -> ServerConfig {
     ServerConfig {
         socket: directory.join("kvrail.sock"),
         socket_mode: 0o600,
-        access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
-        limits: Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() },
-        pages: PagePolicy::Best,
-        drain_timeout: Duration::from_secs(10),
+        policy: Policy {
+            access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+            limits: Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() },
+            pages: PagePolicy::Best,
+            drain_timeout: Duration::from_secs(10),
+        },
         identity: Identity { epoch: Epoch(1), version: "count".into() },
         spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
         notes: vec![],

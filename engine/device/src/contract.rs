@@ -10,6 +10,7 @@
 //! - a buffer is `Detached` only when nothing can touch it any more (invariant 2);
 //! - nothing allocates or blocks after opening (invariant 6).
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use kvrail_ring::{Opcode, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::DeviceError;
+use crate::failure::Failure;
 
 /// Events one `reap` brings back at most.
 pub const EVENTS_MAX: usize = 128;
@@ -28,10 +30,21 @@ pub const EVENTS_MAX: usize = 128;
 /// (`kvrail_ring::limits::REGISTERED_BYTES_MAX`), so a larger region takes several in a row.
 pub const BUFFERS_MAX: u16 = 1024;
 
+/// Regions of remote memory a device may know. Their entries follow those of the host's, at
+/// `BUFFERS_MAX`.
+pub const REMOTES_MAX: u16 = 512;
+
 /// First table entry of an attached region. The control thread gives these out, the same for
 /// every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferIndex(pub u16);
+
+/// Memory that is not the host's, such as a GPU's: its bytes are addressed by block and offset,
+/// and an operation names them by one number, their place in the line of all blocks.
+pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
+    /// The place of a range in that line, if one block holds all of it.
+    fn line(&self, block: u32, offset: u64, length: u32) -> Option<u64>;
+}
 
 /// Whether a write must be on stable media when it finishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +129,7 @@ pub struct Description {
     pub name: String,
     /// `null`, `sim`, `file` or `block`.
     pub kind: String,
-    /// `interrupt`, `sqpoll`, `iopoll`, `sqpoll+iopoll`; `null` or `sim` for those.
+    /// The name of the ring mode (`ModeName`); `null` or `sim` for those.
     pub mode: String,
     /// Why this mode: configured, or what `auto` found.
     pub reason: String,
@@ -156,6 +169,19 @@ pub trait Device: fmt::Debug {
     /// `DeviceError` when nothing is attached there or the kernel refuses.
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError>;
 
+    /// Makes remote memory usable by operations as the entry `at`, from `BUFFERS_MAX` on. Left by
+    /// `detach` like any region.
+    ///
+    /// # Errors
+    /// `DeviceError` when the device reaches no such memory or the entry is taken.
+    fn attach_remote(
+        &mut self,
+        _at: BufferIndex,
+        _memory: Arc<dyn RemoteMemory>,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::NoRemote { device: self.description().name.clone() })
+    }
+
     /// Queues an operation.
     ///
     /// # Errors
@@ -190,4 +216,9 @@ pub trait Device: fmt::Debug {
     /// rang, or the time is over. One system call where `submit`, a poll and a `reap` would be
     /// three. May return early.
     fn block(&mut self, _timeout_ns: u64) {}
+
+    /// The last failure since this was last asked, in more words than a status.
+    fn take_failure(&mut self) -> Option<Failure> {
+        None
+    }
 }

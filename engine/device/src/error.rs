@@ -50,6 +50,12 @@ pub enum DeviceError {
         /// What is wrong.
         what: &'static str,
     },
+    /// The device moves bytes of host memory only.
+    #[error("{device} reaches no GPU memory; configure a GPU in [gpu] and restart")]
+    NoRemote {
+        /// Which device.
+        device: String,
+    },
     /// The kernel refused to register or remove a buffer.
     #[error("registering {bytes} bytes with {device}: {errno}; {remedy}")]
     Register {

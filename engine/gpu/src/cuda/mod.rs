@@ -1,0 +1,21 @@
+//! CUDA: the driver found at run time, one context for each GPU, memory and kernels.
+//!
+//! Calls go through cudarc's driver layer as it is generated (`driver::sys`): its safe layer has
+//! no shareable memory, no host registration, and events of its own on every copy. Every symbol
+//! used is looked up before the first call, because that layer panics on a missing one.
+
+mod batches;
+mod context;
+mod copier;
+mod direct;
+mod exporter;
+mod gpu;
+mod import;
+mod launch;
+mod mapped;
+mod mover;
+
+pub use context::devices;
+pub use copier::Copier;
+pub use exporter::Export;
+pub use gpu::Cuda;
