@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use kvrail_device::{BufferIndex, DeviceError};
 use kvrail_memory::Pinned;
-use kvrail_ring::{Bell, LaneFault, RegionId, ServerLane};
+use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
 /// Sessions a sidecar serves at once: one bit each in a poller's rounds.
 pub const SESSIONS_MAX: usize = 64;
@@ -96,7 +96,7 @@ pub enum Notice {
 pub struct Mailbox {
     commands: ArrayQueue<Command>,
     notices: ArrayQueue<Notice>,
-    to_poller: Bell,
+    to_poller: Arc<Nudge>,
     to_control: Arc<Bell>,
 }
 
@@ -107,7 +107,7 @@ impl Mailbox {
     /// The kernel's, when descriptors run out.
     pub fn new(to_control: Arc<Bell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(MAIL_MAX), ArrayQueue::new(MAIL_MAX));
-        Ok(Self { commands, notices, to_poller: Bell::eventfd()?, to_control })
+        Ok(Self { commands, notices, to_poller: Arc::new(Nudge::new()?), to_control })
     }
 
     /// Sends a command.
@@ -130,6 +130,12 @@ impl Mailbox {
     #[must_use]
     pub fn poller_bell(&self) -> BorrowedFd<'_> {
         self.to_poller.as_fd()
+    }
+
+    /// What other threads of this process wake the poller with: those that work for its devices.
+    #[must_use]
+    pub fn nudge(&self) -> &Arc<Nudge> {
+        &self.to_poller
     }
 
     /// Whether no command waits: the second look before sleeping.
