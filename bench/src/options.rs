@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use kvrail_device::{ModeName, UnknownMode};
+use kvrail_nvme::Selector;
 
 use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
 use crate::sidecar::ClientWait;
@@ -90,6 +91,11 @@ pub struct BenchOptions {
     /// Directory of the embedded file volume
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Make the embedded volume on these devices instead, named as for `kvrail volume create`;
+    /// they must be blank (but see --overwrite) and carry no label afterwards
+    #[arg(long = "member", value_name = "MEMBER", value_delimiter = ',',
+          conflicts_with_all = ["dir", "attach"])]
+    pub members: Vec<Selector>,
     /// Use the sidecar that listens here instead of starting one
     #[arg(long, value_name = "SOCKET", requires = "volume")]
     pub attach: Option<PathBuf>,
@@ -99,8 +105,8 @@ pub struct BenchOptions {
     /// Another volume of it on a null device, for the lanes
     #[arg(long, value_name = "NAME", requires = "attach")]
     pub null_volume: Option<String>,
-    /// Allow the benchmark to overwrite that volume with its pattern
-    #[arg(long, requires = "attach")]
+    /// Allow the benchmark to overwrite that volume, or foreign data on the members
+    #[arg(long)]
     pub overwrite: bool,
     /// Ring mode of the sidecar that is started, or `auto`
     #[arg(long, default_value = "auto", value_name = "MODE")]
@@ -157,6 +163,10 @@ impl BenchOptions {
             "the benchmark overwrites the volume it runs on with its pattern; add --overwrite if \
              the content of {} may go",
             self.volume.as_deref().unwrap_or("the volume")
+        );
+        ensure!(
+            !self.overwrite || self.attach.is_some() || !self.members.is_empty(),
+            "--overwrite is for --attach or --member; the embedded file is new"
         );
         if let Some(path) = &self.replay {
             let trace = Trace::load(path)?;
@@ -240,6 +250,8 @@ mod tests {
             ("--open fast", "80%"),
             ("--attach /run/kvrail.sock", "--volume"),
             ("--replay t --op read", "--op"),
+            ("--member pci:zz", "0000:3b:00.0"),
+            ("--member /dev/nvme0n1 --dir /x", "--dir"),
         ];
         for (line, named) in cases {
             let said = parse(line).unwrap_err();
@@ -250,6 +262,7 @@ mod tests {
             ("--depth 200", "--depth 200"),
             ("--block 4MiB --depth 128 --clients 8", "--volume-size 4GiB"),
             ("--attach /s --volume v", "--overwrite"),
+            ("--overwrite", "--member"),
             ("--replay /nonexistent/trace", "/nonexistent/trace"),
         ];
         for (line, named) in cases {

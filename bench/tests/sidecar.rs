@@ -16,8 +16,8 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, Route, Seat, Setup, start};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Identity, Limits, PagePolicy, Server, ServerConfig, ServerError, StopSender, Stopped,
-    stop_channel,
+    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
+    Stopped, order_channel,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -42,7 +42,7 @@ struct InProcess {
 
 struct Running {
     _directory: TempDir,
-    stop: StopSender,
+    orders: OrderSender,
     thread: JoinHandle<Result<Stopped, ServerError>>,
 }
 
@@ -104,10 +104,12 @@ fn config(directory: &Path) -> ServerConfig {
     ServerConfig {
         socket: directory.join("kvrail.sock"),
         socket_mode: 0o600,
-        access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
-        limits: Limits::default(),
-        pages: PagePolicy::Best,
-        drain_timeout: Duration::from_secs(2),
+        policy: Policy {
+            access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+            limits: Limits::default(),
+            pages: PagePolicy::Best,
+            drain_timeout: Duration::from_secs(2),
+        },
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
@@ -136,16 +138,16 @@ impl Harness for InProcess {
         let config = config(directory.path());
         let socket = config.socket.clone();
         let mut server = Server::new(config, handles, bell, volumes)?;
-        let (stop, stopped) = stop_channel()?;
-        let thread = std::thread::spawn(move || server.run(&stopped));
-        self.running = Some(Running { _directory: directory, stop, thread });
+        let (orders, received) = order_channel()?;
+        let thread = std::thread::spawn(move || server.run(&received));
+        self.running = Some(Running { _directory: directory, orders, thread });
         let null_volume = Some("null".to_owned());
         attach(&Serving { socket, volume: "bench".to_owned(), null_volume }, options)
     }
 
     fn close(&mut self) -> Result<()> {
-        if let Some(Running { stop, thread, .. }) = self.running.take() {
-            stop.request();
+        if let Some(Running { orders, thread, .. }) = self.running.take() {
+            orders.stop();
             thread.join().expect("the server does not panic")?;
         }
         Ok(())

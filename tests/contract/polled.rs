@@ -1,9 +1,7 @@
-//! Polled rings: the whole contract where the disk has queues to poll, else a refusal that says
-//! what is missing. With polling they also have a second ring for flush and discard.
+//! Modes that need a real disk: the whole contract on the device named, else a refusal that says
+//! what is missing. They have a second ring for flush and discard.
 
-use kvrail_device::{
-    DeviceError, DirectIo, Iopoll, Mode, ModeName, SqpollIopoll, Uring, UringOptions, open_path,
-};
+use kvrail_device::{DeviceError, DirectIo, Mode, ModeName, Uring, UringOptions, open_path};
 
 use crate::rig::{Bytes, Subject};
 use crate::uring::{file, named_device, place};
@@ -15,59 +13,87 @@ fn on_device<M: Mode>() -> Result<Subject<Uring<M>>, DeviceError> {
     Ok(Subject { device, bytes: Bytes::Kept, keep })
 }
 
-/// The subject, or `None` after the refusal was checked.
-fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
-    match on_device::<M>() {
-        Ok(subject) => Some(subject),
-        Err(error) => {
-            assert!(named_device().is_none(), "the named device must do: {error}");
-            let text = error.to_string();
-            println!("skipped: {text}");
-            let polled = text.contains("nvme.poll_queues") && text.contains("use mode interrupt");
-            let direct = text.contains("O_DIRECT");
-            assert!(polled || direct, "a refusal names what is missing: {text}");
-            None
+/// What the named device lacks: queues to poll, or a character device.
+fn lacks(what: &str) -> bool {
+    let Some(name) = named_device() else { return true };
+    let path = std::fs::canonicalize(&name).expect("the named device is there");
+    let disk = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+    match what {
+        "nvme.poll_queues" => {
+            let switch = format!("/sys/class/block/{disk}/queue/io_poll");
+            std::fs::read_to_string(switch).is_ok_and(|text| text.trim() == "0")
         }
+        "only NVMe namespaces" | "no NVMe namespace" => !disk.starts_with("nvme"),
+        _ => false,
     }
 }
 
-mod interrupt {
-    use kvrail_device::Interrupt;
+/// The subject, or `None` after the refusal was checked: it names what is missing, and that is
+/// true.
+fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
+    let error = match on_device::<M>() {
+        Ok(subject) => return Some(subject),
+        Err(error) => error.to_string(),
+    };
+    println!("skipped: {error}");
+    let reasons = ["nvme.poll_queues", "only NVMe namespaces", "no NVMe namespace", "O_DIRECT"];
+    let reason = reasons.into_iter().find(|reason| error.contains(reason));
+    let old = error.contains("kernel 6.13") && error.contains("hybrid");
+    assert!(old || reason.is_some_and(lacks), "the named device must do: {error}");
+    assert!(error.contains("use mode "), "a refusal names the remedy: {error}");
+    None
+}
 
-    use super::{Subject, Uring};
+/// The whole contract in one mode.
+macro_rules! contract {
+    ($($name:ident $mode:ident,)*) => {
+        $(mod $name {
+            use super::{Subject, Uring};
 
-    /// Only where a device is named; files are covered elsewhere.
-    fn open() -> Option<Subject<Uring<Interrupt>>> {
+            fn open() -> Option<Subject<Uring<kvrail_device::$mode>>> {
+                super::or_refused()
+            }
+
+            conformance!(open);
+        })*
+    };
+}
+
+contract! {
+    iopoll Iopoll,
+    hybrid Hybrid,
+    passthrough Passthrough,
+    passthrough_iopoll PassthroughIopoll,
+    sqpoll_iopoll SqpollIopoll,
+}
+
+/// Only where a device is named; files are covered elsewhere.
+mod named {
+    use kvrail_device::{Interrupt, Sqpoll};
+
+    use super::{Mode, Subject, Uring};
+
+    fn open<M: Mode>() -> Option<Subject<Uring<M>>> {
         super::named_device()?;
         super::or_refused()
     }
 
-    conformance!(open);
-}
+    mod interrupt {
+        use super::{Interrupt, open};
 
-mod iopoll {
-    use super::{Iopoll, Subject, Uring};
-
-    fn open() -> Option<Subject<Uring<Iopoll>>> {
-        super::or_refused()
+        conformance!(open::<Interrupt>);
     }
 
-    conformance!(open);
-}
+    mod sqpoll {
+        use super::{Sqpoll, open};
 
-mod sqpoll_iopoll {
-    use super::{SqpollIopoll, Subject, Uring};
-
-    fn open() -> Option<Subject<Uring<SqpollIopoll>>> {
-        super::or_refused()
+        conformance!(open::<Sqpoll>);
     }
-
-    conformance!(open);
 }
 
 #[test]
 fn polled_modes_need_direct_io() {
-    for mode in [ModeName::Iopoll, ModeName::SqpollIopoll] {
+    for mode in ModeName::ALL.into_iter().filter(|mode| mode.needs_direct()) {
         let path = file();
         let name = path.to_str().expect("UTF-8 paths");
         let fd = open_path(name, DirectIo::Off).expect("our own file");

@@ -175,6 +175,30 @@ fn an_attached_benchmark_leaves_the_sidecar_running() {
     sidecar.stop();
 }
 
+/// A file stands in for the device: what it held is refused or overwritten as asked, and no label
+/// is left.
+#[test]
+fn members_of_ones_own_carry_no_label_afterwards() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let member = place.data_path("member");
+    let mut content = vec![0; 4096];
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    fs::write(&member, content).unwrap();
+    let mut command = bench();
+    command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--format", "json"]);
+    command.arg("--member").arg(&member);
+    run(&mut command).expect(1, &["boot sector", "--overwrite"]);
+    let outcome = run(command.arg("--overwrite"));
+    outcome.expect(0, &[]);
+    clean(&report(&outcome.stdout));
+    let seen = run(kvrail().args(["volume", "inspect", "--format", "json"]).arg(&member));
+    let seen: Value = serde_json::from_str(&seen.stdout).unwrap();
+    assert_eq!(seen[0]["content"]["state"], "blank", "{seen}");
+}
+
 #[test]
 fn a_trace_is_replayed() {
     if !can_pin(PINNED) {

@@ -1,11 +1,14 @@
 //! Flows between real processes: the built `kvrail`, clients that behave, clients that do not.
 
 mod bench;
+mod c_abi;
 mod drain;
+mod guide;
 mod hostile;
 mod idle;
 mod pages;
 mod refusals;
+mod reload;
 mod restart;
 mod restricted;
 mod rig;

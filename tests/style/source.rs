@@ -43,7 +43,7 @@ impl Source {
             Some("rs") => Kind::Rust,
             Some("sh") => Kind::Shell,
             Some("toml") if self.name() == "Cargo.toml" => Kind::Manifest,
-            Some("c" | "h" | "cu" | "cuh" | "py" | "pyi" | "toml" | "service" | "yml") => {
+            Some("c" | "h" | "cpp" | "cu" | "cuh" | "py" | "pyi" | "toml" | "service" | "yml") => {
                 Kind::Code
             }
             Some("md") => Kind::Prose,

@@ -21,6 +21,7 @@ use kvrail_ring::{Opcode, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::DeviceError;
+use crate::failure::Failure;
 
 /// Events one `reap` brings back at most.
 pub const EVENTS_MAX: usize = 128;
@@ -131,7 +132,7 @@ pub struct Description {
     pub name: String,
     /// `null`, `sim`, `file` or `block`.
     pub kind: String,
-    /// `interrupt`, `sqpoll`, `iopoll`, `sqpoll+iopoll`; `null` or `sim` for those.
+    /// The name of the ring mode (`ModeName`); `null` or `sim` for those.
     pub mode: String,
     /// Why this mode: configured, or what `auto` found.
     pub reason: String,
@@ -224,4 +225,9 @@ pub trait Device: fmt::Debug {
     /// rang, or the time is over. One system call where `submit`, a poll and a `reap` would be
     /// three. May return early.
     fn block(&mut self, _timeout_ns: u64) {}
+
+    /// The last failure since this was last asked, in more words than a status.
+    fn take_failure(&mut self) -> Option<Failure> {
+        None
+    }
 }

@@ -7,10 +7,13 @@ mod auto;
 mod clock;
 mod contract;
 mod error;
+mod failure;
 mod mechanism;
+mod namespace;
 mod null;
 mod probe;
 mod queue;
+mod removal;
 mod sim;
 mod slots;
 mod split;
@@ -20,19 +23,22 @@ mod target;
 mod trial;
 mod uring;
 
+pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Durability, EVENTS_MAX, Event, Events,
     Finished, Operation, REMOTES_MAX, RemoteMemory, Wait,
 };
 pub use error::DeviceError;
+pub use failure::{Cause, Failure};
 pub use mechanism::{Mechanism, ModeChoice};
+pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
 pub use probe::{Probe, probe_memory};
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
 pub use target::open_path;
 pub use uring::{
-    Interrupt, Iopoll, KernelThread, Mode, ModeName, Sqpoll, SqpollIopoll, UnknownMode, Uring,
-    UringOptions,
+    Hybrid, Interrupt, Iopoll, KernelThread, Mode, ModeName, NvmeStatus, Passthrough,
+    PassthroughIopoll, Sqpoll, SqpollIopoll, UnknownMode, Uring, UringOptions,
 };

@@ -13,11 +13,21 @@ use crate::slots::{SlotId, Slots};
 /// milliseconds of a busy queue are thousands of tries; an endless loop is none of them.
 const RETRIES_MAX: u32 = 1 << 20;
 
+/// The smallest page of memory.
+const PAGE: u64 = 4096;
+
+/// How often a piece is done again that failed in a way that may pass. As many tries as the
+/// kernel's NVMe driver gives block requests (nvme_core.max_retries).
+const TRANSIENT_MAX: u32 = 5;
+
 /// What one device takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Largest piece in bytes, a multiple of `granule`.
     pub(crate) transfer_bytes_max: u32,
+    /// Bytes of as many pages as a piece may touch, a multiple of `granule`: where each page of a
+    /// buffer is a memory segment of its own and the segments of a request are few.
+    pub(crate) paged_bytes_max: u32,
     /// Unit in which progress counts: the logical block, below which direct I/O cannot go on.
     pub(crate) granule: u32,
     /// Operations at once.
@@ -28,11 +38,13 @@ pub(crate) struct Limits {
 
 /// How the device answered one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// It moved that many bytes, perhaps fewer than asked for.
     Moved(u32),
     /// It did nothing and may be asked again.
     Again,
+    /// It failed and may succeed if asked again.
+    Transient(Status),
     /// It failed.
     Failed(Status),
 }
@@ -94,6 +106,7 @@ impl Flights {
     pub(crate) fn new(limits: Limits) -> Self {
         assert!(limits.depth <= limits.pieces && limits.granule > 0, "{limits:?}");
         assert!(limits.transfer_bytes_max.is_multiple_of(limits.granule), "{limits:?}");
+        assert!(u64::from(limits.paged_bytes_max) >= PAGE, "{limits:?}");
         let (pieces, joins) = (Slots::new(limits.pieces), Slots::new(limits.depth));
         Self { limits, pieces, joins, cutting: None, in_flight: 0 }
     }
@@ -144,7 +157,10 @@ impl Flights {
         }
         let to_border = REGISTERED_BYTES_MAX - rest.buffer_offset % REGISTERED_BYTES_MAX;
         let to_border = u32::try_from(to_border).expect("at most 1 GiB");
-        rest.length.min(self.limits.transfer_bytes_max).min(to_border)
+        // Regions begin with a page. A range that does not takes one page more.
+        let in_page = u32::try_from(rest.buffer_offset % PAGE).expect("below a page");
+        let paged = self.limits.paged_bytes_max - in_page;
+        rest.length.min(self.limits.transfer_bytes_max).min(paged).min(to_border)
     }
 
     /// The next piece to issue, if an operation is being cut and there is room for one.
@@ -178,6 +194,18 @@ impl Flights {
         match self.pieces.get(id) {
             Ok(piece) => &piece.rest,
             Err(stale) => panic!("invariant 1: issuing a piece that is not in flight: {stale}"),
+        }
+    }
+
+    /// The status with which the answer would end the piece, if it would fail it.
+    #[cold]
+    pub(crate) fn failing(&self, id: SlotId, outcome: Outcome) -> Option<Status> {
+        let retries = self.pieces.get(id).map_or(0, |piece| piece.retries);
+        match outcome {
+            Outcome::Failed(status) => Some(status),
+            Outcome::Transient(status) => (retries >= TRANSIENT_MAX).then_some(status),
+            Outcome::Again => (retries >= RETRIES_MAX).then_some(Status::IoError),
+            Outcome::Moved(bytes) => (bytes < self.limits.granule).then_some(Status::IoError),
         }
     }
 
@@ -259,6 +287,11 @@ fn progress(piece: &mut Piece, outcome: Outcome, granule: u32) -> Progress {
         }
         Outcome::Moved(bytes) => continue_short(piece, bytes, granule),
         Outcome::Failed(status) => Progress::Failed(status),
+        Outcome::Transient(_) if piece.retries < TRANSIENT_MAX => {
+            piece.retries += 1;
+            Progress::More
+        }
+        Outcome::Transient(status) => Progress::Failed(status),
         Outcome::Again if piece.retries < RETRIES_MAX => {
             piece.retries += 1;
             Progress::More

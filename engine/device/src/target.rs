@@ -1,6 +1,7 @@
 //! The file or block device behind a ring: what it is, how it must be addressed, whether it is
 //! still there.
 
+use std::num::NonZeroU8;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -11,7 +12,8 @@ use rustix::io::Errno;
 
 use crate::contract::DirectIo;
 use crate::error::DeviceError;
-use crate::queue::Queue;
+use crate::queue::{Cache, Fua, Queue};
+use crate::system::kernel_version;
 
 /// Unit of buffered I/O as we do it, and the smallest block there is.
 const SECTOR: u32 = 512;
@@ -39,9 +41,27 @@ pub(crate) enum Io {
     Buffered,
 }
 
+/// The first kernel with a discard that does not block its ring.
+const DISCARD_KERNEL: (u32, u32) = (6, 12);
+
+/// How a range is given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Discard {
+    /// The kernel's discard command; for NVMe it becomes Dataset Management, deallocate.
+    Deallocate,
+    /// A hole, which files have, and old kernels make of zeroes on block devices.
+    #[default]
+    PunchHole,
+}
+
+/// A write stream: the drive keeps what is written under one number apart from other data, so that
+/// deleting it together costs the drive no copying. Counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(pub(crate) NonZeroU8);
+
 /// An opened file or block device.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub struct Target {
     pub(crate) path: String,
     pub(crate) fd: OwnedFd,
     pub(crate) kind: Kind,
@@ -117,29 +137,47 @@ impl Target {
         (most - most % self.logical_block).max(self.logical_block)
     }
 
-    /// The same, so small that the block layer never splits it (a split request is not polled),
-    /// even if each page of the buffer is a segment of its own.
-    pub(crate) fn polled_bytes_max(&self) -> u32 {
+    /// Bytes of as many pages as a request can have segments. The block layer splits what has
+    /// more, and then nothing polls it; commands passed through are refused.
+    pub(crate) fn paged_bytes_max(&self) -> u32 {
         let segments = self.queue.as_ref().and_then(|queue| queue.segments_max);
         let most = segments.map_or(u32::MAX, |segments| segments.saturating_mul(4096));
-        let most = self.transfer_bytes_max().min(most);
-        (most - most % self.logical_block).max(self.logical_block)
+        (most - most % self.logical_block).max(self.logical_block).max(4096)
     }
 
-    /// Whether the device has been taken away. Asked when something failed: after a surprise
-    /// removal the kernel answers reads with 0 bytes and writes with ENOSPC, and the device has
-    /// no bytes any more.
-    #[cold]
-    pub(crate) fn is_gone(&self) -> bool {
-        self.kind == Kind::Block
-            && match seek(&self.fd, SeekFrom::End(0)) {
-                Ok(bytes) => bytes < self.capacity_bytes,
-                Err(_) => true,
-            }
+    /// How a range is given back to the device.
+    pub(crate) fn discard(&self) -> Discard {
+        let able = self.queue.as_ref().is_some_and(|queue| queue.discard_bytes_max > 0);
+        if self.kind == Kind::Block && able && kernel_version() >= Some(DISCARD_KERNEL) {
+            Discard::Deallocate
+        } else {
+            Discard::PunchHole
+        }
+    }
+
+    /// The stream with that number, 0 for none, if writes can be placed by it.
+    ///
+    /// # Errors
+    /// `Unfit` with the number of streams there are.
+    pub(crate) fn stream(&self, number: u8) -> Result<Option<Stream>, DeviceError> {
+        let there = self.queue.as_ref().map_or(0, |queue| queue.write_streams);
+        if number > there {
+            let what = format!("has {there} write streams and write_stream is {number}");
+            let remedy = "set write_stream = 0, or use a drive with data placement (FDP) enabled \
+                          and kernel 6.16 or later";
+            return Err(unfit(&self.path, &what, remedy));
+        }
+        Ok(NonZeroU8::new(number).map(Stream))
+    }
+
+    /// What a write needs to be durable here.
+    pub(crate) fn cache(&self) -> Cache {
+        let known = self.queue.as_ref().map(|queue| queue.cache);
+        known.unwrap_or(Cache::Volatile { fua: Fua::No })
     }
 }
 
-fn unfit(path: &str, what: &str, remedy: &str) -> DeviceError {
+pub(crate) fn unfit(path: &str, what: &str, remedy: &str) -> DeviceError {
     DeviceError::Unfit { path: path.into(), what: what.into(), remedy: remedy.into() }
 }
 
@@ -147,11 +185,23 @@ fn kind_of(path: &str, stat: &Statx) -> Result<Kind, DeviceError> {
     match FileType::from_raw_mode(RawMode::from(stat.stx_mode)) {
         FileType::RegularFile => Ok(Kind::File),
         FileType::BlockDevice => Ok(Kind::Block),
+        FileType::CharacterDevice if is_generic_nvme(stat) => {
+            let what = "is the character device of an NVMe namespace";
+            let remedy = "name its block device (/dev/nvme0n1 for /dev/ng0n1), which holds the \
+                          claim; mode passthrough finds the character device by itself";
+            Err(unfit(path, what, remedy))
+        }
         other => {
             let what = format!("is neither a file nor a block device ({other:?})");
             Err(unfit(path, &what, "name a file or a block device"))
         }
     }
+}
+
+fn is_generic_nvme(stat: &Statx) -> bool {
+    let (major, minor) = (stat.stx_rdev_major, stat.stx_rdev_minor);
+    let link = std::fs::canonicalize(format!("/sys/dev/char/{major}:{minor}"));
+    link.is_ok_and(|link| link.parent().is_some_and(|home| home.ends_with("nvme-generic")))
 }
 
 /// Sets or clears O_DIRECT, as far as the file system has it.
@@ -218,7 +268,6 @@ mod tests {
         assert_eq!((target.kind, target.io), (Kind::File, Io::Buffered));
         assert_eq!((target.logical_block, target.memory_alignment), (512, 512));
         assert_eq!(target.capacity_bytes, 1 << 20);
-        assert!(!target.is_gone());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A sidecar with a volume of its own, for the length of a benchmark.
 //!
 //! Everything lies in one temporary directory: the volume's file, the configuration, the socket
-//! and the sidecar's log. It is removed at the end, also when a signal ends the benchmark.
+//! and the sidecar's log. It is removed at the end, also when a signal ends the benchmark. A volume
+//! on devices is wiped then.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -16,13 +17,17 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness};
 use kvrail_client::Client;
-use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, create};
+use kvrail_nvme::Selector;
+use kvrail_volume::{
+    DirectIo, Fill, NewVolume, Overwrite, Progress, Reason, VolumeError, VolumeName, create,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
 use crate::context::Verbosity;
+use crate::members::paths;
 
 /// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
 const DEFAULT_DIR: &str = "/var/tmp";
@@ -38,6 +43,8 @@ const END_WITHIN: Duration = Duration::from_secs(35);
 struct Debris {
     dir: Option<PathBuf>,
     child: Option<Pid>,
+    /// Labelled by us.
+    devices: Vec<PathBuf>,
 }
 
 /// The harness of `kvrail bench`.
@@ -58,14 +65,14 @@ impl Embedded {
         change(&mut self.debris.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn make_volume(&self, path: &Path, bytes: u64) -> Result<()> {
+    fn make_volume(&self, members: &[PathBuf], bytes: u64, overwrite: Overwrite) -> Result<()> {
         let new = NewVolume {
-            name: "bench".parse().expect("a valid name"),
-            members: vec![path.to_owned()],
+            name: name(),
+            members: members.to_vec(),
             capacity_bytes: Some(bytes),
             stripe_bytes: 4 << 20,
             fill: Fill::Files,
-            overwrite: Overwrite::Nothing,
+            overwrite,
             direct: DirectIo::Required,
         };
         let bar = self.bar();
@@ -75,11 +82,15 @@ impl Embedded {
             ControlFlow::Continue(())
         });
         bar.finish_and_clear();
-        drop(made.map_err(|error| {
-            let remedy = error.reason.remedy();
-            anyhow::anyhow!("{}: {}; {remedy}", error.subject, error.reason)
-        })?);
-        Ok(())
+        match made {
+            Ok(_) => Ok(()),
+            Err(VolumeError { subject, reason }) => match reason {
+                Reason::Foreign { .. } | Reason::Unknown { .. } => {
+                    bail!("{subject}: {reason}; add --overwrite if nobody needs it")
+                }
+                reason => bail!("{subject}: {reason}; {}", reason.remedy()),
+            },
+        }
     }
 
     fn bar(&self) -> ProgressBar {
@@ -93,14 +104,13 @@ impl Embedded {
         ProgressBar::with_draw_target(None, target).with_style(style)
     }
 
-    fn start(&mut self, dir: &Path, mode: &str) -> Result<PathBuf> {
+    fn start(&mut self, dir: &Path, members: &[PathBuf], mode: &str) -> Result<PathBuf> {
         let (socket, config, log) =
             (dir.join("kvrail.sock"), dir.join("kvrail.toml"), dir.join("kvrail.log"));
         let text = format!(
             "[sidecar]\nsocket = {socket:?}\n[device]\nmode = {mode:?}\n\
-             [[volume]]\nname = \"bench\"\nmembers = [{:?}]\n\
+             [[volume]]\nname = \"bench\"\nmembers = {members:?}\n\
              [[volume]]\nname = \"null\"\nmembers = [\"null:1TiB\"]\n",
-            dir.join("volume.img")
         );
         fs::write(&config, text).with_context(|| format!("{}", config.display()))?;
         let output = File::create(&log).with_context(|| format!("{}", log.display()))?;
@@ -156,6 +166,16 @@ impl Embedded {
         }
     }
 
+    /// Takes our label off the devices.
+    fn wipe(&self) -> Result<()> {
+        let mut devices = Vec::new();
+        self.note(|debris| devices = std::mem::take(&mut debris.devices));
+        if !devices.is_empty() {
+            kvrail_volume::wipe(&name(), &devices).map_err(anyhow::Error::msg)?;
+        }
+        Ok(())
+    }
+
     fn log_tail(&self) -> String {
         let log = self.dir.as_ref().map(|dir| dir.path().join("kvrail.log"));
         let text = log.and_then(|log| fs::read_to_string(log).ok()).unwrap_or_default();
@@ -174,14 +194,24 @@ impl Harness for Embedded {
         let path = dir.path().to_owned();
         self.note(|debris| debris.dir = Some(path.clone()));
         self.dir = Some(dir);
-        self.make_volume(&path.join("volume.img"), volume_bytes)?;
-        let socket = self.start(&path, &options.mode)?;
+        let members = if options.members.is_empty() {
+            vec![path.join("volume.img")]
+        } else {
+            devices(&options.members)?
+        };
+        let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
+        self.make_volume(&members, volume_bytes, overwrite)?;
+        if !options.members.is_empty() {
+            self.note(|debris| debris.devices.clone_from(&members));
+        }
+        let socket = self.start(&path, &members, &options.mode)?;
         let null_volume = Some("null".to_owned());
         attach(&Serving { socket, volume: "bench".into(), null_volume }, options)
     }
 
     fn close(&mut self) -> Result<()> {
         self.stop()?;
+        self.wipe()?;
         self.note(|debris| debris.dir = None);
         match self.dir.take() {
             Some(dir) => dir.close().context("removing the benchmark's files"),
@@ -197,7 +227,20 @@ impl Drop for Embedded {
             let _killed = child.kill();
             let _reaped = child.wait();
         }
+        let _wiped = self.wipe();
     }
+}
+
+/// The name in the label.
+fn name() -> VolumeName {
+    "bench".parse().expect("a valid name")
+}
+
+/// Where the devices named are.
+fn devices(named: &[Selector]) -> Result<Vec<PathBuf>> {
+    let found = paths(named).map_err(|failure| anyhow::anyhow!(failure.log_text()))?;
+    // The sidecar's configuration takes absolute paths only.
+    found.iter().map(|path| std::path::absolute(path).context("the working directory")).collect()
 }
 
 /// A signal ends the benchmark at once, and leaves nothing behind.
@@ -211,6 +254,10 @@ fn clean_up_on_signals(debris: Arc<Mutex<Debris>>) -> Result<()> {
             }
             if let Some(dir) = &debris.dir {
                 let _removed = fs::remove_dir_all(dir);
+            }
+            if !debris.devices.is_empty() {
+                // The claim waits until the killed sidecar's is gone.
+                let _wiped = kvrail_volume::wipe(&name(), &debris.devices);
             }
             std::process::exit(130);
         }

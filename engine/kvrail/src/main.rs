@@ -10,8 +10,10 @@ mod config;
 mod context;
 mod embedded;
 mod failure;
+mod members;
 mod output;
 mod serve;
+mod stop;
 
 use std::process::ExitCode;
 

@@ -44,7 +44,9 @@ fn volume(directory: &Path, name: &str) -> [PathBuf; 2] {
 fn help_shows_examples_and_exit_statuses() {
     let shown = kvrail().arg("--help").assert().success();
     shown.stdout(contains("Examples:").and(contains("3  refused")).and(contains("--set")));
-    for command in ["serve", "bench", "status", "completions", "volume create", "config show"] {
+    for command in
+        ["serve", "bench", "devices", "status", "completions", "volume create", "config show"]
+    {
         let arguments = command.split(' ');
         let shown = kvrail().args(arguments).arg("--help").assert().success();
         shown.stdout(contains("Examples:"));
@@ -336,4 +338,38 @@ fn a_closed_pipe_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
+
+/// Whatever drives this host has, the list is one, and nobody is called so.
+#[test]
+fn devices_are_listed_and_unknown_ones_refused() {
+    let listed = kvrail().args(["devices", "--format", "json"]).assert().success();
+    let devices: Value = json(&listed.get_output().stdout);
+    assert!(devices.is_array(), "{devices}");
+    kvrail().arg("devices").assert().success();
+    for command in [&["devices"][..], &["volume", "inspect"], &["volume", "create", "kv"]] {
+        let refused = kvrail().args(command).arg("serial:NOBODY/7").assert().code(2);
+        let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+        let words = "serial:NOBODY/7: no NVMe namespace of this host is that; it has";
+        assert!(said.contains(words), "{said}");
+    }
+    let refused = kvrail().args(["volume", "create", "kv", "pci:zz"]).assert().code(2);
+    assert!(String::from_utf8_lossy(&refused.get_output().stderr).contains("0000:3b:00.0"));
+}
+
+#[test]
+fn a_file_is_calibrated_and_not_changed() {
+    let directory = directory();
+    let file = directory.path().join("data");
+    std::fs::write(&file, vec![7; 1 << 20]).unwrap();
+    let mut calibrate = kvrail();
+    calibrate.args(["devices", "--calibrate"]).arg(&file);
+    let shown = calibrate.assert().success();
+    let text = String::from_utf8_lossy(&shown.get_output().stdout).into_owned();
+    assert!(text.contains("auto takes ") && text.contains("interrupt"), "{text}");
+    let shown = calibrate.args(["--format", "json"]).assert().success();
+    let found: Value = json(&shown.get_output().stdout);
+    assert_eq!(found[0]["path"], path(&file));
+    assert!(found[0]["chosen"].is_string() && found[0]["reason"].is_string(), "{found}");
+    assert!(std::fs::read(&file).unwrap().iter().all(|byte| *byte == 7));
 }

@@ -94,7 +94,8 @@ impl LeasePool {
     ///
     /// # Safety
     /// As long as the lease lives no other lease may overlap it, neither assumed nor from
-    /// [`LeasePool::lease`], and no operation may be in flight over its bytes when it is made.
+    /// [`LeasePool::lease`], and no operation may be in flight over its bytes when it is made. Or
+    /// nobody dereferences it: such a lease only names its range, and forms no slice.
     pub unsafe fn assume(&self, offset: usize, bytes: usize) -> Result<Lease, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);

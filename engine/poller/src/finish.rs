@@ -5,6 +5,7 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
 use crate::accept::{Accepted, Checksum};
+use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
 
 impl<D: Device, C: Clock> Poller<D, C> {
@@ -66,9 +67,20 @@ impl<D: Device, C: Clock> Poller<D, C> {
             status = self.check_read(id);
         }
         if status != Status::Ok {
-            self.stats.devices[index].errors.add(1);
+            self.failed(index);
         }
         self.finish(id, status, finished.bytes);
+    }
+
+    /// Counts an operation that did not end OK, and has the control thread log why.
+    #[cold]
+    fn failed(&mut self, index: usize) {
+        let errors = &self.stats.devices[index].errors;
+        errors.add(1);
+        let errors = errors.get();
+        if let Some(failure) = self.units[index].failure_to_tell(self.now_ns) {
+            self.mailbox.tell(DeviceFailure { device: index, failure, errors });
+        }
     }
 
     /// The checksum of what was read, if it was asked for.

@@ -30,7 +30,8 @@ mod waiting;
 pub use budget::Budget;
 pub use handle::PollerHandle;
 pub use mailbox::{
-    Command, LANES_MAX, LaneSeat, Mailbox, Notice, REGIONS_MAX, SESSIONS_MAX, SessionSlot,
+    Command, DeviceFailure, LANES_MAX, LaneSeat, Mailbox, Notice, REGIONS_MAX, SESSIONS_MAX,
+    SessionSlot,
 };
 pub use placement::Route;
 pub use poller::{Poller, Setup, Turn};

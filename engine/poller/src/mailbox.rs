@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use kvrail_device::{BufferIndex, DeviceError};
+use kvrail_device::{BufferIndex, DeviceError, Failure};
 use kvrail_memory::Pinned;
 use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
@@ -20,6 +20,9 @@ pub const REGIONS_MAX: usize = 512;
 
 /// Lanes one poller serves, over all sessions.
 pub const LANES_MAX: usize = 1024;
+
+/// Failures kept for the control thread; there may be thousands, and a few tell enough.
+const FAILURES_MAX: usize = 64;
 
 /// Commands or notices under way at once.
 const MAIL_MAX: usize = 4096;
@@ -91,11 +94,23 @@ pub enum Notice {
     Drained,
 }
 
+/// An operation that a device failed, for the log.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceFailure {
+    /// The poller's device, in local order.
+    pub device: usize,
+    /// What failed and why.
+    pub failure: Failure,
+    /// Operations of that device that did not end OK, so far.
+    pub errors: u64,
+}
+
 /// Both directions between the control thread and one poller.
 #[derive(Debug)]
 pub struct Mailbox {
     commands: ArrayQueue<Command>,
     notices: ArrayQueue<Notice>,
+    failures: ArrayQueue<DeviceFailure>,
     to_poller: Arc<Nudge>,
     to_control: Arc<Bell>,
 }
@@ -107,7 +122,9 @@ impl Mailbox {
     /// The kernel's, when descriptors run out.
     pub fn new(to_control: Arc<Bell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(MAIL_MAX), ArrayQueue::new(MAIL_MAX));
-        Ok(Self { commands, notices, to_poller: Arc::new(Nudge::new()?), to_control })
+        let failures = ArrayQueue::new(FAILURES_MAX);
+        let to_poller = Arc::new(Nudge::new()?);
+        Ok(Self { commands, notices, failures, to_poller, to_control })
     }
 
     /// Sends a command.
@@ -124,6 +141,12 @@ impl Mailbox {
     #[must_use]
     pub fn receive(&self) -> Option<Notice> {
         self.notices.pop()
+    }
+
+    /// Takes the next failure.
+    #[must_use]
+    pub fn next_failure(&self) -> Option<DeviceFailure> {
+        self.failures.pop()
     }
 
     /// What the poller watches while it sleeps.
@@ -160,5 +183,13 @@ impl Mailbox {
         let full = self.notices.push(notice).is_err();
         assert!(!full, "the control thread left 4,096 notices unread");
         self.to_control.ring();
+    }
+
+    /// Tells the control thread of a failure; dropped while it has 64 unread. Only the poller
+    /// calls this.
+    pub(crate) fn tell(&self, failure: DeviceFailure) {
+        if self.failures.push(failure).is_ok() {
+            self.to_control.ring();
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
-use kvrail_device::{Device, Wait};
+use kvrail_device::{Device, Failure, Wait};
 use kvrail_ring::Class;
 
 use crate::budget::{Budget, Ledger};
@@ -13,6 +13,10 @@ use crate::waiting::Waiting;
 /// both the device and the client stand still in turns: on a virtio disk at 4 KiB and depth 32 a
 /// bare ring makes 107,000 operations a second in whole batches and 131,000 in fours.
 const HAND_OVER: u32 = 4;
+
+/// One failure of a device is told in this time: to tell costs a system call, and a device that
+/// fails does so thousands of times.
+const TELL_EVERY_NS: u64 = 100_000_000;
 
 /// A device, its waiting requests and its budget.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(crate) struct Unit<D> {
     pub(crate) prepared: u32,
     /// Regions the device was told to forget and has not forgotten yet.
     pub(crate) forgetting: u32,
+    /// When the last failure was told.
+    told_ns: Option<u64>,
     /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
     watched: ArrayVec<RawFd, 2>,
 }
@@ -49,6 +55,7 @@ impl<D: Device> Unit<D> {
             ledger,
             prepared: 0,
             forgetting: 0,
+            told_ns: None,
             watched: ArrayVec::new(),
         }
     }
@@ -67,6 +74,17 @@ impl<D: Device> Unit<D> {
     pub(crate) fn submit(&mut self) {
         self.device.submit();
         self.prepared = 0;
+    }
+
+    /// The device's last failure, if one has not been told for a while.
+    #[cold]
+    pub(crate) fn failure_to_tell(&mut self, now_ns: u64) -> Option<Failure> {
+        let due = self.told_ns.is_none_or(|told| now_ns.saturating_sub(told) >= TELL_EVERY_NS);
+        let failure = if due { self.device.take_failure() } else { None };
+        if failure.is_some() {
+            self.told_ns = Some(now_ns);
+        }
+        failure
     }
 
     /// Whether the device can be left alone. Arms what wakes us.

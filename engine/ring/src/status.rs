@@ -47,7 +47,7 @@ statuses! {
     7 GpuError "GPU_ERROR" "The GPU failed; its memory must be considered lost.";
     8 Invalid "INVALID" "The request is malformed, out of range or misaligned; nothing was done.";
     9 Quota "QUOTA" "A limit of the session is reached; nothing was done.";
-    10 Draining "DRAINING" "The sidecar is stopping; nothing was done.";
+    10 Draining "DRAINING" "The sidecar is stopping; pieces not yet accepted were not done.";
     11 Restarted "RESTARTED" "The sidecar went away; whether the request happened is unknown.";
     12 Internal "INTERNAL" "A bug in kvrail; whether the request happened is unknown.";
     13 Unsupported "UNSUPPORTED" "This device cannot do that; nothing was done.";

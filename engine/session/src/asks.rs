@@ -49,7 +49,7 @@ impl Server {
     fn greet(&mut self, fd: OwnedFd) {
         let Ok(peer) = Peer::of(fd.as_fd()) else { return };
         let channel = Channel::from_fd(fd);
-        if !self.config.access.admits(&peer) {
+        if !self.config.policy.access.admits(&peer) {
             let message = format!(
                 "user {} (group {}) may not attach; add the user to sidecar.allow_uids or a group \
                  to sidecar.allow_gids in the configuration",
@@ -165,7 +165,7 @@ impl Server {
         match ask {
             Ask::CreateArena { bytes, pages } => {
                 let pages = match pages {
-                    Pages::Auto => self.config.pages,
+                    Pages::Auto => self.config.policy.pages,
                     Pages::Base => PagePolicy::Exactly(PageSize::Base),
                     Pages::Huge2MiB => PagePolicy::Exactly(PageSize::Huge2MiB),
                     Pages::Huge1GiB => PagePolicy::Exactly(PageSize::Huge1GiB),

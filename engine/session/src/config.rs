@@ -75,13 +75,9 @@ pub struct Identity {
     pub version: String,
 }
 
-/// Everything the control thread is told at start.
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// Path of the session socket. Its directory is made (mode 0750) if it is missing.
-    pub socket: PathBuf,
-    /// Mode of the socket file, such as 0o660.
-    pub socket_mode: u32,
+/// What holds for clients that ask from now on; a running server can be given a new one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
     /// Who may attach.
     pub access: Access,
     /// What clients may have.
@@ -90,6 +86,17 @@ pub struct ServerConfig {
     pub pages: PagePolicy,
     /// How long a stop waits for accepted requests.
     pub drain_timeout: Duration,
+}
+
+/// Everything the control thread is told at start.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Path of the session socket. Its directory is made (mode 0750) if it is missing.
+    pub socket: PathBuf,
+    /// Mode of the socket file, such as 0o660.
+    pub socket_mode: u32,
+    /// What holds for clients.
+    pub policy: Policy,
     /// What this sidecar is.
     pub identity: Identity,
     /// What clients are told about waiting.

@@ -1,6 +1,6 @@
 //! What pollers and the memory thread answer.
 
-use kvrail_poller::Notice;
+use kvrail_poller::{DeviceFailure, Notice, PollerHandle};
 use kvrail_ring::{Status, hush};
 use rustix::fd::AsFd;
 
@@ -18,6 +18,7 @@ impl Server {
         while let Some((poller, notice)) = self.pollers.receive() {
             self.notice(poller, notice);
         }
+        self.pollers.handles().iter().for_each(log_failures);
     }
 
     fn notice(&mut self, poller: usize, notice: Notice) {
@@ -38,5 +39,13 @@ impl Server {
             }
             Notice::Drained => self.stage.drained(poller),
         }
+    }
+}
+
+/// Logs what a poller's devices failed.
+fn log_failures(poller: &PollerHandle) {
+    while let Some(DeviceFailure { device, failure, errors }) = poller.mailbox.next_failure() {
+        let name = poller.devices.get(device).map_or("unknown", |(_, device)| device.name.as_str());
+        tracing::error!(device = name, errors, "{failure}");
     }
 }

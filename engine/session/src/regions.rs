@@ -47,6 +47,11 @@ impl RegionTable {
         Self { free, buffers: RangeAllocator::new(0..BUFFERS_MAX), bytes: 0, bytes_max }
     }
 
+    /// Changes the limit; what is granted already stays.
+    pub(crate) fn limit(&mut self, bytes_max: u64) {
+        self.bytes_max = bytes_max;
+    }
+
     pub(crate) fn used(&self) -> usize {
         REGIONS_MAX - self.free.len()
     }

@@ -11,17 +11,17 @@ use kvrail_ring::limits::POLLERS_MAX;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-use crate::config::{Limits, ServerConfig};
+use crate::config::{Limits, Policy, ServerConfig};
 use crate::error::ServerError;
 use crate::events::{EventLoop, Source};
 use crate::maker::Maker;
+use crate::orders::OrderReceiver;
 use crate::pollers::Pollers;
 use crate::rate::RateLimit;
 use crate::regions::RegionTable;
 use crate::report::BusyShares;
 use crate::session::{Phase, Session};
 use crate::socket::Listener;
-use crate::stop::StopReceiver;
 use crate::stopping::{Stage, Stopped};
 
 /// How often the loop looks after itself when nothing happens.
@@ -75,7 +75,7 @@ impl Server {
         let events = EventLoop::new().map_err(failed)?;
         events.watch(listener.as_fd(), Source::Listener).map_err(failed)?;
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
-        let limits = config.limits.clone().clamped();
+        let limits = config.policy.limits.clone().clamped();
         let maker = Maker::start(Arc::clone(&to_control))?;
         Ok(Self {
             regions: RegionTable::new(limits.arena_bytes_total),
@@ -107,16 +107,16 @@ impl Server {
     /// # Errors
     /// `ServerError` when the kernel refuses to wait or a poller thread ended by itself; clients
     /// have been told by then.
-    pub fn run(&mut self, stop: &StopReceiver) -> Result<Stopped, ServerError> {
+    pub fn run(&mut self, orders: &OrderReceiver) -> Result<Stopped, ServerError> {
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
-        self.events.watch(stop.fd(), Source::Stop).map_err(failed)?;
-        let mut requests = 0;
+        self.events.watch(orders.fd(), Source::Orders).map_err(failed)?;
+        let mut stops = 0;
         loop {
             let timeout = self.timeout();
             for source in self.events.wait(timeout).map_err(failed)? {
                 match source {
                     Source::Listener => self.accept(),
-                    Source::Notices | Source::Stop => {}
+                    Source::Notices | Source::Orders => {}
                     Source::Socket(id) => self.serve(id),
                     Source::Process(id) => self.died(id),
                 }
@@ -125,15 +125,26 @@ impl Server {
             self.pollers.flush();
             self.look_after();
             self.check_pollers()?;
-            let asked = stop.requests();
-            if asked > requests {
-                requests = asked;
+            let asked = orders.stops();
+            if asked > stops {
+                stops = asked;
                 self.stop_asked();
+            }
+            if let Some(policy) = orders.policy() {
+                self.renew(policy);
             }
             if let Some(stopped) = self.advance_stop() {
                 return Ok(stopped);
             }
         }
+    }
+
+    /// Holds from now on. What clients have already stays theirs.
+    fn renew(&mut self, policy: Policy) {
+        self.limits = policy.limits.clone().clamped();
+        self.regions.limit(self.limits.arena_bytes_total);
+        self.config.policy = policy;
+        tracing::info!("a new policy holds for clients that ask from now on");
     }
 
     /// Until when there is nothing to do but wait for events.

@@ -94,7 +94,7 @@ impl Server {
             tracing::warn!("second request to stop: not waiting any longer");
             return self.end_pollers(StoppedHow::Forced, Instant::now());
         }
-        let timeout = self.config.drain_timeout;
+        let timeout = self.config.policy.drain_timeout;
         tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");
         let waiting = self.pollers.all();
         self.stage = Stage::Draining { deadline: Instant::now() + timeout, waiting };

@@ -100,10 +100,8 @@ impl Claim {
             Identity::Block { .. } => MemberKind::Block,
             Identity::File { .. } => MemberKind::File,
         };
-        if let Identity::Block { device } = identity
-            && kernel.is_read_only(device)
-        {
-            return Err(refuse(Reason::ReadOnly));
+        if let Identity::Block { device } = identity {
+            check_kind(kernel, device).map_err(refuse)?;
         }
         let attempt = || open_exclusively(path, kind, direct);
         let (fd, io) = outlive_the_dead(kernel, identity, path, attempt).map_err(refuse)?;
@@ -242,6 +240,17 @@ fn open_exclusively(
     }
     let io = really_direct(&fd, io, direct)?;
     Ok((fd, io))
+}
+
+/// What is wrong with a device whoever has it.
+fn check_kind(kernel: &Kernel, device: u64) -> Result<(), Reason> {
+    if kernel.is_read_only(device) {
+        return Err(Reason::ReadOnly);
+    }
+    match kernel.metadata_bytes(device) {
+        0 => Ok(()),
+        bytes => Err(Reason::Metadata { bytes }),
+    }
 }
 
 /// Some files open with O_DIRECT and are read through the page cache all the same (encrypted ones,

@@ -62,6 +62,9 @@ pub enum Reason {
     /// Cannot be written.
     #[error("it is read-only")]
     ReadOnly,
+    /// A format with metadata beside each block.
+    #[error("its format has {bytes} bytes of metadata beside each block")]
+    Metadata { bytes: u32 },
     /// O_DIRECT was required and the file system has none.
     #[error("it cannot be opened with O_DIRECT ({errno})")]
     NoDirect { errno: Errno },
@@ -160,6 +163,7 @@ impl Reason {
             Self::Busy { .. }
             | Self::Partitioned { .. }
             | Self::ReadOnly
+            | Self::Metadata { .. }
             | Self::Foreign { .. }
             | Self::Unknown { .. }
             | Self::Labelled { .. }
@@ -201,6 +205,10 @@ impl Reason {
                 "name one of its partitions, or remove the partition table (wipefs --all)"
             }
             Self::ReadOnly => "make it writable (blockdev --setrw, mount -o remount,rw, chmod)",
+            Self::Metadata { .. } => {
+                "format it without metadata, which erases it (nvme format --lbaf=N; \
+                 `kvrail devices --verbose` lists its formats)"
+            }
             Self::NoDirect { .. } => {
                 "use a file system with O_DIRECT (ext4, xfs) or set direct = \"optional\""
             }

@@ -52,6 +52,15 @@ pub fn inspect(path: &Path) -> Result<Inspection, VolumeError> {
     Ok(Inspection { path: path.to_owned(), kind, bytes, content, partitions, holders })
 }
 
+/// Who uses a device or file now. Opens and reads nothing, so it answers where the device does not.
+///
+/// # Errors
+/// `VolumeError` when the path is neither device nor file.
+pub fn holders(path: &Path) -> Result<Vec<Holder>, VolumeError> {
+    let identity = classify(path).map_err(|reason| VolumeError::at(path, reason))?;
+    Ok(Kernel::default().holders(identity, path))
+}
+
 /// The nodes of all block devices and partitions of this host that have a size.
 #[must_use]
 pub fn block_devices() -> Vec<PathBuf> {

@@ -110,6 +110,15 @@ impl Kernel {
         text(&self.block_directory(device).join("ro")).is_some_and(|text| text == "1")
     }
 
+    /// Metadata bytes beside each block of a disk, as the kernel (6.9 and later) shows them; that
+    /// of the whole disk for a partition. 0 where it shows none.
+    pub(crate) fn metadata_bytes(&self, device: u64) -> u32 {
+        let directory = self.block_directory(device);
+        let of = |path: PathBuf| text(&path)?.parse().ok();
+        let own = of(directory.join("metadata_bytes"));
+        own.or_else(|| of(directory.join("../metadata_bytes"))).unwrap_or(0)
+    }
+
     /// A number out of the queue directory; that of the whole disk for a partition.
     pub(crate) fn queue_number(&self, device: u64, name: &str) -> Option<u32> {
         let directory = self.block_directory(device);
@@ -118,12 +127,17 @@ impl Kernel {
         own.or_else(disk)?.parse().ok()
     }
 
-    /// Every block device with a size, partitions counted in: its node under `/dev`.
+    /// Every block device with a size, partitions counted in: its node under `/dev`. The single
+    /// paths of a multipath namespace are hidden and have none.
     pub(crate) fn block_nodes(&self) -> Vec<PathBuf> {
         let class = self.sys.join("class/block");
+        let is = |name: &str, file: &str, what: &str| {
+            text(&class.join(name).join(file)).is_some_and(|text| text == what)
+        };
         let mut names: Vec<String> = entries(&class)
             .into_iter()
-            .filter(|name| text(&class.join(name).join("size")).is_some_and(|size| size != "0"))
+            .filter(|name| class.join(name).join("size").exists())
+            .filter(|name| !is(name, "size", "0") && !is(name, "hidden", "1"))
             .collect();
         names.sort();
         // sysfs writes `!` where the node's name has a slash (cciss!c0d0).
@@ -330,6 +344,7 @@ mod tests {
         put(&format!("{disk}/ro"), "1\n");
         put(&format!("{disk}/size"), "100\n");
         put(&format!("{disk}/queue/logical_block_size"), "4096\n");
+        put(&format!("{disk}/metadata_bytes"), "8\n");
         for (part, number) in [("nvme0n1p1", 1), ("nvme0n1p2", 2)] {
             put(&format!("{disk}/{part}/partition"), &format!("{number}\n"));
             put(&format!("{disk}/{part}/dev"), &format!("259:{number}\n"));
@@ -337,6 +352,8 @@ mod tests {
             link(&format!("sys/dev/block/259:{number}"), &format!("{disk}/{part}"));
             link(&format!("sys/class/block/{part}"), &format!("{disk}/{part}"));
         }
+        put("sys/class/block/nvme0c1n1/size", "100\n");
+        put("sys/class/block/nvme0c1n1/hidden", "1\n");
         link("sys/dev/block/259:0", disk);
         link("sys/class/block/nvme0n1", disk);
         put(&format!("{disk}/nvme0n1p2/holders/dm-0"), "");
@@ -396,6 +413,8 @@ mod tests {
         assert!(!kernel.is_read_only(makedev(259, 1)));
         assert_eq!(kernel.queue_number(disk, "logical_block_size"), Some(4096));
         assert_eq!(kernel.queue_number(makedev(259, 1), "logical_block_size"), Some(4096));
+        assert_eq!([kernel.metadata_bytes(disk), kernel.metadata_bytes(makedev(259, 1))], [8; 2]);
+        assert_eq!(kernel.metadata_bytes(makedev(1, 1)), 0);
         // Without a size there is nothing behind the node.
         assert_eq!(kernel.block_nodes(), [Path::new("/dev/nvme0n1")]);
     }

@@ -31,7 +31,7 @@ pub use create::{Fill, NewVolume, Overwrite, create};
 pub use error::{Class, Reason, VolumeError};
 pub use fill::Progress;
 pub use holder::Holder;
-pub use inspect::{Inspection, block_devices, inspect};
+pub use inspect::{Inspection, block_devices, holders, inspect};
 pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX};
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};

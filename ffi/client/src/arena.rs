@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use kvrail_memory::LeasePool;
+use kvrail_memory::{LeasePool, MemoryError};
 use kvrail_protocol::{Answer, Ask};
 use kvrail_ring::RegionId;
 
@@ -43,8 +44,7 @@ impl Arena {
     /// # Errors
     /// `ClientError::Memory` when the arena has no room or 0 bytes are asked for.
     pub fn lease(&self, bytes: usize) -> Result<Lease, ClientError> {
-        let memory = self.pool.lease(bytes)?;
-        Ok(Lease { memory, region: self.region, client: self.client.tag() })
+        self.adopt(self.pool.lease(bytes)?)
     }
 
     /// Bytes of the arena.
@@ -83,13 +83,33 @@ impl Arena {
         self.region
     }
 
+    /// What gives out the leases: for code that lays its blocks out by hand, with
+    /// [`LeasePool::assume`] and [`Arena::adopt`].
+    #[must_use]
+    pub fn pool(&self) -> &LeasePool {
+        &self.pool
+    }
+
+    /// Makes a lease of this arena's pool fit for requests.
+    ///
+    /// # Errors
+    /// `ClientError::Memory` when it is a lease of other memory.
+    pub fn adopt(&self, memory: kvrail_memory::Lease) -> Result<Lease, ClientError> {
+        let (offset, bytes) = (memory.offset(), memory.bytes());
+        if !Arc::ptr_eq(memory.memory(), self.pool.memory()) {
+            return Err(MemoryError::Outside { offset, bytes, whole: self.bytes }.into());
+        }
+        Ok(Lease { memory, region: self.region, client: self.client.tag() })
+    }
+
     /// Takes the arena away from the sidecar. Blocks until neither the sidecar nor its devices can
     /// touch the memory any more; requests under way are finished first. Leases that are still
     /// held keep their bytes, but requests with them end INVALID from now on.
     ///
     /// # Errors
     /// `SidecarGone` when the sidecar ends before it answers: hardware may still write then.
-    pub fn detach(self) -> Result<(), ClientError> {
+    /// `Denied` when it was detached before.
+    pub fn detach(&self) -> Result<(), ClientError> {
         let region = self.region.0;
         let ask = Ask::DetachArena { region };
         match self.client.shared().control.call_patiently("detaching an arena", ask)?.message {

@@ -59,10 +59,15 @@ pub use arena::{Arena, Lease};
 pub use client::{AttachOptions, Client};
 pub use done::{Done, Ticket};
 pub use error::ClientError;
-pub use kvrail_protocol::{Pages, StatusReport};
-pub use kvrail_ring::{Class, Epoch, Geometry, PollerIndex, Status};
+pub use kvrail_protocol::{Pages, RefusalCode, StatusReport};
+pub use kvrail_ring::{Class, Epoch, Geometry, Opcode, PollerIndex, Status};
 pub use queue::Queue;
 pub use refused::{Reason, Refused};
 pub use request::Request;
 pub use volume::Volume;
 pub use wait::Armed;
+
+/// The README's program, compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

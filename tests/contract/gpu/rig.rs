@@ -61,12 +61,43 @@ pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The first byte that differs. Looks at the whole first: that is what a test does a thousand times.
+/// The first byte that differs; compares the whole first, which is fast.
 fn differs_at(seen: &[u8], expected: &[u8]) -> Option<usize> {
     if seen == expected {
         return None;
     }
     seen.iter().zip(expected).position(|(seen, expected)| seen != expected)
+}
+
+/// The GPU's poller with one port.
+fn poller(
+    gpu: &dyn Gpu,
+    choice: &Choice,
+    (staging, health): (&Arc<Staging>, &Arc<Health>),
+    batches: Option<BatchPool>,
+) -> (Arc<Port>, GpuPoller) {
+    let nudge = || Arc::new(Nudge::new().expect("descriptors are left"));
+    let (to_gpu, stop) = (nudge(), Arc::new(AtomicBool::new(false)));
+    let port = Port::new(PortOptions {
+        gpu: gpu.identity().uuid,
+        health: Arc::clone(health),
+        staging: Arc::clone(staging),
+        to_gpu: Arc::clone(&to_gpu),
+        to_device: nudge(),
+        route: choice.route,
+        reason: choice.reason.clone(),
+    });
+    let setup = GpuSetup {
+        ports: vec![Arc::clone(&port)],
+        staging: Arc::clone(staging),
+        batches,
+        health: Arc::clone(health),
+        nudge: to_gpu,
+        stop,
+    };
+    let mut poller = GpuPoller::new(gpu, setup).expect("the GPU takes the staging memory");
+    poller.begin();
+    (port, poller)
 }
 
 impl Rig {
@@ -87,27 +118,7 @@ impl Rig {
         });
         let staging = Arc::new(Staging::new(pool).expect("a few MiB are free"));
         let health = Arc::new(Health::default());
-        let nudge = || Arc::new(Nudge::new().expect("descriptors are left"));
-        let (to_gpu, stop) = (nudge(), Arc::new(AtomicBool::new(false)));
-        let port = Port::new(PortOptions {
-            gpu: gpu.identity().uuid,
-            health: Arc::clone(&health),
-            staging: Arc::clone(&staging),
-            to_gpu: Arc::clone(&to_gpu),
-            to_device: nudge(),
-            route: choice.route,
-            reason: choice.reason.clone(),
-        });
-        let setup = GpuSetup {
-            ports: vec![Arc::clone(&port)],
-            staging: Arc::clone(&staging),
-            batches,
-            health: Arc::clone(&health),
-            nudge: to_gpu,
-            stop,
-        };
-        let mut poller = GpuPoller::new(gpu, setup).expect("the GPU takes the staging memory");
-        poller.begin();
+        let (port, poller) = poller(gpu, &choice, (&staging, &health), batches);
         let options =
             UringOptions { direct: DirectIo::Optional, ..UringOptions::new(&name, open()) };
         let device = Uring::open(options).expect("io_uring works here");

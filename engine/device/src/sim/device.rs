@@ -119,7 +119,13 @@ impl<C: Clock> SimDevice<C> {
         let pieces = options.depth.max(PIECES_MIN).next_power_of_two();
         let block = options.logical_block;
         let transfer_bytes_max = options.transfer_bytes_max - options.transfer_bytes_max % block;
-        let limits = Limits { transfer_bytes_max, granule: block, depth: options.depth, pieces };
+        let limits = Limits {
+            transfer_bytes_max,
+            paged_bytes_max: u32::MAX,
+            granule: block,
+            depth: options.depth,
+            pieces,
+        };
         Self {
             clock,
             description: describe(&options, transfer_bytes_max),

@@ -10,7 +10,13 @@ use super::{Flights, Limits, Outcome, Settled, Taken};
 use crate::contract::{BufferIndex, Durability, Finished, Operation};
 use crate::slots::SlotId;
 
-const LIMITS: Limits = Limits { transfer_bytes_max: 4096, granule: 512, depth: 4, pieces: 8 };
+const LIMITS: Limits = Limits {
+    transfer_bytes_max: 4096,
+    paged_bytes_max: u32::MAX,
+    granule: 512,
+    depth: 4,
+    pieces: 8,
+};
 
 fn read(tag: u64, offset: u64, length: u32, buffer_offset: u64) -> Operation {
     let durability = Durability::Visible;
@@ -33,6 +39,42 @@ fn ended(settled: Settled) -> Finished {
         }
         other => panic!("not ended: {other:?}"),
     }
+}
+
+/// The kernel's driver counts a segment for each page a range touches and refuses (passthrough) or
+/// splits (then nothing polls it) what has more than the queue takes.
+#[test]
+fn no_piece_touches_more_pages_than_a_request_has_segments() {
+    let limits = Limits { transfer_bytes_max: 32 << 10, paged_bytes_max: 4 * 4096, ..LIMITS };
+    for buffer_offset in [0, 512, 4096, 4096 + 3584, 5 * 4096] {
+        let mut flights = Flights::new(limits);
+        let ids = issue(&mut flights, read(1, 0, 40 << 10, buffer_offset));
+        let mut total = 0;
+        for id in &ids {
+            let piece = flights.piece(*id);
+            let end = piece.buffer_offset + u64::from(piece.length);
+            let pages = end.div_ceil(4096) - piece.buffer_offset / 4096;
+            assert!(pages <= 4, "{piece:?} touches {pages} pages");
+            total += piece.length;
+        }
+        assert_eq!(total, 40 << 10);
+        assert_eq!(
+            flights.piece(ids[0]).length,
+            (4 * 4096) - u32::try_from(buffer_offset % 4096).unwrap()
+        );
+    }
+}
+
+#[test]
+fn what_may_pass_is_tried_a_few_times_and_then_fails_with_its_own_status() {
+    let mut flights = Flights::new(LIMITS);
+    let id = issue(&mut flights, read(1, 0, 4096, 0))[0];
+    let outcome = Outcome::Transient(Status::DeviceDegraded);
+    for _ in 0..super::TRANSIENT_MAX {
+        assert_eq!(flights.settle(id, outcome), Settled::Reissue);
+        assert_eq!((flights.piece(id).offset, flights.piece(id).length), (0, 4096));
+    }
+    assert_eq!(ended(flights.settle(id, outcome)).status, Status::DeviceDegraded);
 }
 
 #[test]

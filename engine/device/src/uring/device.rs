@@ -4,75 +4,28 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvrail_memory::{HeapBlock, Pinned};
-use kvrail_ring::{Opcode, Status};
+use kvrail_memory::Pinned;
+use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
-use crate::contract::{BufferIndex, Description, Device, DirectIo, Event, Events, Operation, Wait};
+use crate::contract::{BufferIndex, Description, Device, Event, Events, Operation, Wait};
 use crate::error::DeviceError;
-use crate::queue::Polling;
+use crate::failure::Failure;
+use crate::removal::Removal;
 use crate::slots::SlotId;
-use crate::split::{Flights, Limits, Outcome, Settled, Taken, buffer_of, moves_bytes};
+use crate::split::{Flights, Outcome, Settled, Taken, buffer_of, moves_bytes};
 use crate::table::{Leave, Table};
-use crate::target::{Io, Kind, Target};
-use crate::trial;
-use crate::uring::mode::{Interrupt, KernelThread, Mode, ModeName};
+use crate::target::Target;
+use crate::uring::drive::{Drive, Interrupt, Mode};
+use crate::uring::mode::ModeName;
 use crate::uring::ring::{Completing, Completion, Ring};
-use crate::uring::setup::{Plan, REGISTERED_RING, SIDE_ENTRIES, main_ring, side_ring};
-use crate::uring::{mode::Drive, remedy, verdict};
+use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
+use crate::uring::wire::{Block, Wire};
+use crate::uring::{remedy, verdict};
 
-/// Most operations a device takes at once.
-const DEPTH_MAX: u32 = 4096;
-
-/// Pieces in flight are at least this many, so that a few large operations fill the device too.
-/// With one entry to spare for the bell the submission queue has 128 then.
-const PIECES_MIN: u32 = 127;
-
-/// What to open and how to drive it.
-#[derive(Debug)]
-pub struct UringOptions {
-    /// Name for messages: the path as configured.
-    pub path: String,
-    /// The file or block device, open for reading and writing; claimed by whoever opened it.
-    pub fd: OwnedFd,
-    /// How O_DIRECT is to be treated.
-    pub direct: DirectIo,
-    /// Operations at once, 1 to 4096.
-    pub depth: u32,
-    /// Largest piece in bytes, if it must be smaller than the device's limit.
-    pub transfer_bytes_max: Option<u32>,
-    /// For modes with a kernel thread.
-    pub thread: KernelThread,
-    /// Why this mode; printed at start.
-    pub reason: String,
-}
-
-impl UringOptions {
-    /// O_DIRECT required, 128 operations at once, the device's own limits.
-    #[must_use]
-    pub fn new(path: impl Into<String>, fd: OwnedFd) -> Self {
-        Self {
-            path: path.into(),
-            fd,
-            direct: DirectIo::Required,
-            depth: 128,
-            transfer_bytes_max: None,
-            thread: KernelThread::default(),
-            reason: "configured".into(),
-        }
-    }
-
-    /// The same device once more, for a trial.
-    pub(crate) fn duplicate(&self) -> Result<Self, DeviceError> {
-        let fd = self.fd.try_clone().map_err(|error| DeviceError::Open {
-            path: self.path.clone(),
-            errno: super::ring::errno_of(error),
-            remedy: "descriptors have run out: raise LimitNOFILE (ulimit -n)".into(),
-        })?;
-        let (path, reason) = (self.path.clone(), self.reason.clone());
-        Ok(Self { path, fd, reason, ..*self })
-    }
-}
+/// Longest sleep in the main ring while something is in flight on the side ring, which does not
+/// wake it: well below what a flush takes.
+const ASIDE_NAP_NS: u64 = 50_000;
 
 /// A file or block device driven through one io_uring instance in mode `M`.
 ///
@@ -80,86 +33,32 @@ impl UringOptions {
 /// from then on.
 #[derive(Debug)]
 pub struct Uring<M: Mode> {
-    ring: Ring,
-    /// Polled rings take reads and writes only: flush and discard go here.
-    side: Option<Ring>,
+    pub(super) ring: Ring<M::Wire>,
+    /// Polled rings and those of passthrough take reads and writes only: flush and discard go
+    /// here.
+    pub(super) side: Option<Ring<Block>>,
     /// Pieces in flight on the side ring.
-    aside: u32,
-    flights: Flights,
-    table: Table,
+    pub(super) aside: u32,
+    pub(super) flights: Flights,
+    pub(super) table: Table,
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
-    staged: Vec<SlotId>,
-    staged_aside: Vec<SlotId>,
+    pub(super) staged: Vec<SlotId>,
+    pub(super) staged_aside: Vec<SlotId>,
     /// Regions the kernel could not be told to forget yet.
-    unforgotten: Vec<BufferIndex>,
+    pub(super) unforgotten: Vec<BufferIndex>,
     /// Regions the kernel was told to forget.
-    forgetting: u32,
-    target: Target,
-    gone: Gone,
-    description: Description,
-    mode: PhantomData<M>,
-}
-
-/// Whether the device is known to have been taken away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
-    No,
-    Yes,
+    pub(super) forgetting: u32,
+    pub(super) target: Target,
+    pub(super) removal: Removal,
+    /// The last failure nobody has asked for.
+    pub(super) failure: Option<Failure>,
+    pub(super) description: Description,
+    pub(super) mode: PhantomData<M>,
 }
 
 impl<M: Mode> Uring<M> {
-    /// Opens a device. For polled modes one block is read to see that polling works.
-    ///
-    /// # Errors
-    /// `DeviceError` with the likely cause and the remedy.
-    pub fn open(options: UringOptions) -> Result<Self, DeviceError> {
-        if M::COMPLETING == Completing::Polling {
-            Self::assemble(options.duplicate()?)?.check_polling()?;
-        }
-        Self::assemble(options)
-    }
-
-    fn assemble(options: UringOptions) -> Result<Self, DeviceError> {
-        let UringOptions { path, fd, direct, depth, transfer_bytes_max, thread, reason } = options;
-        if depth == 0 || depth > DEPTH_MAX {
-            let what = format!("depth {depth} is out of range");
-            let remedy = format!("choose 1 to {DEPTH_MAX}");
-            return Err(DeviceError::Unfit { path, what, remedy });
-        }
-        let target = Target::examine(&path, fd, direct)?;
-        let polled = M::COMPLETING == Completing::Polling;
-        if polled && target.io == Io::Buffered {
-            let what = format!("mode {} needs O_DIRECT", M::NAME);
-            let remedy = "set direct = \"required\", or use mode interrupt".into();
-            return Err(DeviceError::Unfit { path, what, remedy });
-        }
-        let limits = limits(&target, depth, transfer_bytes_max, M::COMPLETING);
-        let entries = (limits.pieces + 1).next_power_of_two();
-        let plan = Plan { path: &path, file: target.fd(), entries, thread };
-        let made = main_ring::<M>(&plan)?;
-        let side = if polled { Some(side_ring(&plan)?) } else { None };
-        let mut features = made.features;
-        if polled {
-            features.push("second ring for flush and discard".into());
-        }
-        let description = describe::<M>(&target, &limits, reason, features);
-        let pieces = limits.pieces as usize;
-        Ok(Self {
-            ring: made.ring,
-            side,
-            aside: 0,
-            flights: Flights::new(limits),
-            table: Table::new(),
-            staged: Vec::with_capacity(pieces),
-            staged_aside: Vec::with_capacity(SIDE_ENTRIES as usize),
-            unforgotten: Vec::with_capacity(usize::from(crate::contract::BUFFERS_MAX)),
-            forgetting: 0,
-            target,
-            gone: Gone::No,
-            description,
-            mode: PhantomData,
-        })
-    }
+    /// Whether the device can sleep in its ring's own call.
+    const BLOCKS: bool = matches!(M::NAME, ModeName::Interrupt | ModeName::Passthrough);
 
     /// System calls made so far to drive the device.
     #[must_use]
@@ -167,40 +66,10 @@ impl<M: Mode> Uring<M> {
         self.ring.enters() + self.side.as_ref().map_or(0, Ring::enters)
     }
 
-    /// Makes sure that the device can be polled: sysfs says so (a read alone proves nothing, it may
-    /// meet a hole in a file and never reach the device), and a first read succeeds.
-    fn check_polling(&mut self) -> Result<(), DeviceError> {
-        if self.target.queue.as_ref().is_some_and(|queue| queue.polling == Polling::No) {
-            return Err(self.refuse_polling());
-        }
-        let block = self.description.logical_block;
-        self.attach(trial::AT, Arc::new(HeapBlock::new(block as usize)))?;
-        match trial::read_once(self, 0, block) {
-            Some(Status::Ok) => Ok(()),
-            Some(Status::Unsupported) => Err(self.refuse_polling()), // EOPNOTSUPP
-            other => Err(DeviceError::Unfit {
-                path: self.target.path.clone(),
-                what: format!(
-                    "a first read ended with {}",
-                    other.map_or("no answer", Status::name)
-                ),
-                remedy: "check the device (dmesg), or use mode interrupt".into(),
-            }),
-        }
-    }
-
-    fn refuse_polling(&self) -> DeviceError {
-        DeviceError::Unfit {
-            path: self.target.path.clone(),
-            what: format!("mode {} does not work here", M::NAME),
-            remedy: remedy::no_poll_queues(self.target.queue.as_ref()),
-        }
-    }
-
     /// Whether the operation belongs on the side ring.
     #[inline]
     fn goes_aside(opcode: Opcode) -> bool {
-        M::COMPLETING == Completing::Polling && matches!(opcode, Opcode::Flush | Opcode::Discard)
+        M::NAME.has_side_ring() && matches!(opcode, Opcode::Flush | Opcode::Discard)
     }
 
     fn stage_parts(&mut self) {
@@ -241,16 +110,16 @@ impl<M: Mode> Uring<M> {
         Interrupt::submit(side);
     }
 
-    /// Takes one answer of the kernel.
+    /// Takes one answer of the kernel, from a ring that carries `W`.
     #[inline]
-    fn answer(&mut self, name: u64, result: i32, events: &mut Events) {
+    fn answer<W: Wire>(&mut self, name: u64, result: i32, events: &mut Events) {
         let id = SlotId::from_u64(name);
-        let mut outcome = verdict::outcome(result);
         let piece = self.flights.piece(id);
         let asked = if moves_bytes(piece.opcode) { piece.length } else { 0 };
         let aside = Self::goes_aside(piece.opcode);
+        let mut outcome = W::outcome(result, asked);
         if verdict::is_suspect(outcome, asked) {
-            outcome = self.judge(outcome);
+            outcome = self.suspect::<W>(id, outcome, result);
         }
         if aside {
             self.aside -= 1;
@@ -273,16 +142,17 @@ impl<M: Mode> Uring<M> {
         }
     }
 
-    /// A device that was taken away fails in strange ways: all of them mean that it is gone.
+    /// A failure, or fewer bytes than asked for: says what it means, and notes it for the log if
+    /// it is final.
     #[cold]
-    fn judge(&mut self, outcome: Outcome) -> Outcome {
-        if self.gone == Gone::No && self.target.is_gone() {
-            self.gone = Gone::Yes;
+    fn suspect<W: Wire>(&mut self, id: SlotId, outcome: Outcome, result: i32) -> Outcome {
+        let outcome = self.removal.judge(&self.target, outcome);
+        if let Some(status) = self.flights.failing(id, outcome) {
+            let &Operation { opcode, offset, length, .. } = self.flights.piece(id);
+            let cause = W::cause(result);
+            self.failure = Some(Failure { opcode, offset, length, status, cause });
         }
-        match self.gone {
-            Gone::No => outcome,
-            Gone::Yes => Outcome::Failed(Status::DeviceGone),
-        }
+        outcome
     }
 
     /// Tells the kernel to forget a region that no operation uses.
@@ -309,7 +179,9 @@ impl<M: Mode> Uring<M> {
             side.disarm();
             Interrupt::collect(side, self.aside);
             match side.pop() {
-                Some(Completion::Answer { name, result }) => self.answer(name, result, events),
+                Some(Completion::Answer { name, result }) => {
+                    self.answer::<Block>(name, result, events);
+                }
                 Some(Completion::Freed(_)) => unreachable!("the side ring has no buffers"),
                 None => return,
             }
@@ -389,7 +261,9 @@ impl<M: Mode> Device for Uring<M> {
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
         while !events.is_full() {
             match self.ring.pop() {
-                Some(Completion::Answer { name, result }) => self.answer(name, result, events),
+                Some(Completion::Answer { name, result }) => {
+                    self.answer::<M::Wire>(name, result, events);
+                }
                 Some(Completion::Freed(at)) => {
                     self.forgetting -= 1;
                     self.table.free(at);
@@ -419,75 +293,38 @@ impl<M: Mode> Device for Uring<M> {
         if self.has_staged() || !self.unforgotten.is_empty() {
             return Wait::Poll;
         }
+        let main = self.flights.pieces() > self.aside || self.forgetting > 0;
         let sleeper = match &self.side {
-            None => self.ring.arm(),
-            Some(side) if self.flights.pieces() == self.aside && self.forgetting == 0 => side.arm(),
-            Some(_) => None,
+            Some(side) if !main => side.arm(),
+            _ if M::COMPLETING == Completing::Polling => None,
+            Some(_) if self.aside > 0 => None,
+            _ => self.ring.arm(),
         };
         sleeper.map_or(Wait::Poll, Wait::Readable)
     }
 
     fn watch(&mut self, bell: OwnedFd) -> Result<(), OwnedFd> {
-        match M::NAME {
-            ModeName::Interrupt => {
-                self.ring.watch(bell);
-                Ok(())
-            }
-            _ => Err(bell),
+        if !Self::BLOCKS {
+            return Err(bell);
         }
+        self.ring.watch(bell);
+        Ok(())
     }
 
     fn block(&mut self, timeout_ns: u64) {
         if !self.staged.is_empty() {
             self.push_staged();
         }
-        if self.unforgotten.is_empty() && M::NAME == ModeName::Interrupt {
-            self.ring.block(timeout_ns);
+        if self.side.is_some() {
+            self.submit_aside();
+        }
+        if self.unforgotten.is_empty() && Self::BLOCKS {
+            let nap_ns = if self.aside > 0 { ASIDE_NAP_NS } else { u64::MAX };
+            self.ring.block(timeout_ns.min(nap_ns));
         }
     }
-}
 
-fn limits(
-    target: &Target,
-    depth: u32,
-    transfer_bytes_max: Option<u32>,
-    completing: Completing,
-) -> Limits {
-    let device = match completing {
-        Completing::Interrupts => target.transfer_bytes_max(),
-        Completing::Polling => target.polled_bytes_max(),
-    };
-    let block = target.logical_block;
-    let most = transfer_bytes_max.map_or(device, |wanted| wanted.min(device));
-    let transfer_bytes_max = (most - most % block).max(block);
-    let granule = if target.io == Io::Direct { block } else { 1 };
-    let pieces = depth.max(PIECES_MIN);
-    Limits { transfer_bytes_max, granule, depth, pieces }
-}
-
-fn describe<M: Mode>(
-    target: &Target,
-    limits: &Limits,
-    reason: String,
-    features: Vec<String>,
-) -> Description {
-    Description {
-        name: target.path.clone(),
-        kind: match target.kind {
-            Kind::File => "file".into(),
-            Kind::Block => "block".into(),
-        },
-        mode: M::NAME.to_string(),
-        reason,
-        features,
-        io: match target.io {
-            Io::Direct => "direct".into(),
-            Io::Buffered => "buffered".into(),
-        },
-        capacity_bytes: target.capacity_bytes,
-        logical_block: target.logical_block,
-        memory_alignment: target.memory_alignment,
-        transfer_bytes_max: limits.transfer_bytes_max,
-        depth: limits.depth,
+    fn take_failure(&mut self) -> Option<Failure> {
+        self.failure.take()
     }
 }

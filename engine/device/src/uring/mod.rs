@@ -1,17 +1,24 @@
-//! A file or block device behind io_uring. One contract, four ring modes as types.
+//! A file or block device behind io_uring. One contract, seven ring modes as types.
 //!
-//! `ring` holds everything unsafe; `request` and `verdict` translate to and from the kernel's
-//! words; `mode` says how each mode drives a ring; `device` is the device itself.
+//! `ring` holds everything unsafe; `wire` and `verdict` translate to and from the kernel's words
+//! and those of NVMe; `drive` says how each mode drives a ring; `open` makes a device, `device`
+//! is the device itself.
 
 mod device;
+mod drive;
 mod mode;
+mod open;
 mod remedy;
-mod request;
 mod ring;
 mod setup;
 mod verdict;
+mod wire;
 
-pub use device::{Uring, UringOptions};
-pub use mode::{
-    Interrupt, Iopoll, KernelThread, Mode, ModeName, Sqpoll, SqpollIopoll, UnknownMode,
+pub use device::Uring;
+pub use drive::{
+    Hybrid, Interrupt, Iopoll, KernelThread, Mode, Passthrough, PassthroughIopoll, Sqpoll,
+    SqpollIopoll,
 };
+pub use mode::{ModeName, UnknownMode};
+pub use open::UringOptions;
+pub use wire::NvmeStatus;

@@ -4,7 +4,8 @@ use rustix::io::Errno;
 
 use crate::queue::Queue;
 use crate::system::{KERNEL_MIN, io_uring_disabled, kernel_version, memlock_bytes};
-use crate::uring::mode::{KernelThread, ModeName};
+use crate::uring::drive::KernelThread;
+use crate::uring::mode::ModeName;
 
 /// Says why this kernel is too old, if it is.
 pub(super) fn old_kernel() -> Option<String> {
@@ -33,6 +34,9 @@ pub(super) fn setup(errno: Errno, mode: ModeName, thread: KernelThread) -> Strin
             "CPU {} for the kernel thread is not in this process's cpuset: choose another",
             thread.cpu.unwrap_or_default()
         ),
+        Errno::INVAL if mode == ModeName::Hybrid => {
+            "hybrid polling needs kernel 6.13 or later: use mode iopoll".into()
+        }
         Errno::INVAL => format!("this kernel does not know the flags of mode {mode}"),
         _ => "see io_uring_setup(2)".into(),
     }
@@ -95,7 +99,8 @@ mod tests {
     use rustix::io::Errno;
 
     use super::{forbidden, memlock, no_poll_queues, register, setup};
-    use crate::uring::mode::{KernelThread, ModeName};
+    use crate::uring::drive::KernelThread;
+    use crate::uring::mode::ModeName;
 
     #[test]
     fn each_cause_is_named_with_value_and_remedy() {

@@ -8,6 +8,7 @@
 // UNSAFETY: the kernel reads and writes registered memory by itself; each block says who holds it.
 
 mod drain;
+mod make;
 mod registered;
 mod sleep;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::ptr::without_provenance_mut;
 use std::sync::atomic::{Ordering, fence};
 use std::{fmt, ptr};
 
+use io_uring::squeue::EntryMarker as _;
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, cqueue, opcode, types};
 use rustix::io::Errno;
 use rustix::io_uring::{
@@ -29,9 +31,11 @@ use rustix::io_uring::{
 use rustix::time::Timespec;
 
 use crate::contract::{BufferIndex, Operation};
-use crate::uring::request::entry;
 use crate::uring::ring::registered::Registered;
 use crate::uring::ring::sleep::Sleep;
+use crate::uring::wire::Wire;
+
+pub(crate) use make::{Setup, make_plain, make_wide};
 
 /// Completions whose `user_data` has this bit are not answers to pieces (`SlotId` never sets it):
 /// below it is the first table entry of a region whose buffer was freed, or `BELL`.
@@ -73,8 +77,9 @@ pub enum Completing {
 }
 
 /// A ring. Driven by one thread from its first submission on.
-pub struct Ring {
-    io: IoUring,
+pub struct Ring<W: Wire> {
+    io: IoUring<W::Entry, W::Answer>,
+    wire: W,
     submission: Submission,
     completing: Completing,
     registered: Registered,
@@ -104,13 +109,19 @@ fn here() -> usize {
     HERE.with(|here| ptr::from_ref(here) as usize)
 }
 
-impl Ring {
+impl<W: Wire> Ring<W> {
     /// Wraps a ring whose file 0 and sparse buffer table (if any) are registered. One set up
     /// disabled is enabled by the first thread that submits.
-    pub(crate) fn new(io: IoUring, submission: Submission, completing: Completing) -> Self {
+    pub(crate) fn new(
+        io: IoUring<W::Entry, W::Answer>,
+        wire: W,
+        submission: Submission,
+        completing: Completing,
+    ) -> Self {
         let enter_fd = io.as_raw_fd();
         Self {
             io,
+            wire,
             submission,
             completing,
             registered: Registered::default(),
@@ -133,7 +144,7 @@ impl Ring {
 
     /// Looks at the completion queue without taking from it.
     #[inline]
-    fn with_completions<T>(&self, look: impl FnOnce(&CompletionQueue<'_>) -> T) -> T {
+    fn with_completions<T>(&self, look: impl FnOnce(&CompletionQueue<'_, W::Answer>) -> T) -> T {
         // SAFETY: no other view of the queue exists: views live only within calls of this file,
         // the type is not Sync, and `look` cannot reach the ring.
         let queue = unsafe { self.io.completion_shared() };
@@ -144,7 +155,7 @@ impl Ring {
 
     /// Looks at the submission queue's flags.
     #[inline]
-    fn with_submissions<T>(&self, look: impl FnOnce(&SubmissionQueue<'_>) -> T) -> T {
+    fn with_submissions<T>(&self, look: impl FnOnce(&SubmissionQueue<'_, W::Entry>) -> T) -> T {
         // SAFETY: as in `with_completions`.
         let queue = unsafe { self.io.submission_shared() };
         let seen = look(&queue);
@@ -173,7 +184,8 @@ impl Ring {
         let mut pushed = 0;
         let mut queue = self.io.submission();
         for (operation, address, name) in requests {
-            let entry = entry(operation, address).user_data(name);
+            let mut entry = self.wire.entry(operation, address);
+            entry.set_user_data(name);
             // SAFETY: the entry names registered memory by address and table entry; the kernel
             // refuses (EFAULT) what is not within that entry, and `held` keeps the region alive
             // until the kernel has freed the entry. All other entries name no memory.
@@ -256,6 +268,7 @@ impl Ring {
                 return None;
             };
             drop(queue); // publishes the head
+            let entry: cqueue::Entry = entry.into(); // the second half of a wide one is not used
             let name = entry.user_data();
             if name & TAG == 0 {
                 self.open -= 1;
@@ -282,6 +295,7 @@ impl Ring {
     fn push_poll(&mut self, fd: types::Fd, name: u64) -> bool {
         let readable = u32::try_from(libc::POLLIN).expect("a positive constant");
         let entry = opcode::PollAdd::new(fd, readable).multi(true).build().user_data(name);
+        let entry = entry.into();
         let mut queue = self.io.submission();
         // SAFETY: a poll request names no memory, and the kernel holds its own reference to the
         // file behind the descriptor.
@@ -355,9 +369,10 @@ impl Ring {
     }
 }
 
-impl fmt::Debug for Ring {
+impl<W: Wire> fmt::Debug for Ring<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring")
+            .field("wire", &self.wire)
             .field("submission", &self.submission)
             .field("completing", &self.completing)
             .field("queued", &self.queued)

@@ -2,21 +2,38 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use io_uring::{Builder, IoUring};
+use io_uring::IoUring;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustix::io_uring::IoringSetupFlags;
 
 use crate::contract::BUFFERS_MAX;
 use crate::error::DeviceError;
-use crate::uring::mode::{Drive, Interrupt, KernelThread, ModeName};
+use crate::uring::drive::{Drive, HYBRID_IOPOLL, Interrupt, KernelThread};
 use crate::uring::remedy;
-use crate::uring::ring::{Ring, errno_of};
+use crate::uring::ring::{Completing, Ring, Setup, Submission, errno_of};
+use crate::uring::wire::{Block, Wire};
 
-/// Entries of the second ring of a polled device: flushes and discards at once.
+/// Entries of the second ring of a device that has one: flushes and discards at once.
 pub(super) const SIDE_ENTRIES: u32 = 64;
 
 /// The feature that is known for certain only after the first submission.
 pub(super) const REGISTERED_RING: &str = "registered ring";
+
+/// Flags worth telling, in the order they are told.
+const TOLD: [(IoringSetupFlags, &str); 11] = [
+    (IoringSetupFlags::SUBMIT_ALL, "SUBMIT_ALL"),
+    (IoringSetupFlags::SQPOLL, "SQPOLL"),
+    (IoringSetupFlags::SINGLE_ISSUER, "SINGLE_ISSUER"),
+    (IoringSetupFlags::DEFER_TASKRUN, "DEFER_TASKRUN"),
+    (IoringSetupFlags::COOP_TASKRUN, "COOP_TASKRUN"),
+    (IoringSetupFlags::TASKRUN_FLAG, "TASKRUN_FLAG"),
+    (IoringSetupFlags::IOPOLL, "IOPOLL"),
+    (HYBRID_IOPOLL, "HYBRID_IOPOLL"),
+    (IoringSetupFlags::SQE128, "SQE128"),
+    (IoringSetupFlags::CQE32, "CQE32"),
+    (IoringSetupFlags::NO_SQARRAY, "NO_SQARRAY"),
+];
 
 /// A ring to be made.
 #[derive(Clone, Copy, Debug)]
@@ -28,38 +45,52 @@ pub(super) struct Plan<'a> {
 }
 
 /// A ring and what to say about it.
-pub(super) struct Made {
-    pub(super) ring: Ring,
+pub(super) struct Made<W: Wire> {
+    pub(super) ring: Ring<W>,
     pub(super) features: Vec<String>,
 }
 
-/// Makes the main ring of a device.
-pub(super) fn main_ring<M: Drive>(plan: &Plan<'_>) -> Result<Made, DeviceError> {
-    let (io, mut features) = build::<M>(plan)?;
+/// An instance of the kernel's that carries `W`.
+type Instance<W> = IoUring<<W as Wire>::Entry, <W as Wire>::Answer>;
+
+/// Makes the main ring of a device; requests go to the plan's file.
+pub(super) fn main_ring<M: Drive>(
+    plan: &Plan<'_>,
+    wire: M::Wire,
+) -> Result<Made<M::Wire>, DeviceError> {
+    let (io, flags) = build::<M>(plan)?;
     register_file::<M>(&io, plan)?;
     let table = io.submitter().register_buffers_sparse(u32::from(BUFFERS_MAX));
     table.map_err(|error| failed::<M>(plan, "registering the buffer table", errno_of(error)))?;
-    features.push(REGISTERED_RING.into());
-    features.push("registered file".into());
-    if M::NAME == ModeName::Interrupt {
+    let mut features = vec![told(flags), REGISTERED_RING.into(), "registered file".into()];
+    if sleeps::<M>() {
         features.push("registered eventfd".into());
     }
     features.push(format!("registered buffers with tags ({BUFFERS_MAX} entries)"));
-    Ok(Made { ring: wake::<M>(io, plan)?, features })
+    Ok(Made { ring: wake::<M>(io, wire, plan)?, features })
 }
 
-/// Makes the second, small interrupt ring of a polled device.
-pub(super) fn side_ring(plan: &Plan<'_>) -> Result<Ring, DeviceError> {
+/// Makes the second, small interrupt ring of a device whose main ring cannot do everything.
+pub(super) fn side_ring(plan: &Plan<'_>, wire: Block) -> Result<Ring<Block>, DeviceError> {
     let plan = Plan { entries: SIDE_ENTRIES, ..*plan };
     let (io, _) = build::<Interrupt>(&plan)?;
     register_file::<Interrupt>(&io, &plan)?;
-    wake::<Interrupt>(io, &plan)
+    wake::<Interrupt>(io, wire, &plan)
+}
+
+/// Whether the issuer can sleep until a completion comes.
+fn sleeps<M: Drive>() -> bool {
+    M::COMPLETING == Completing::Interrupts && M::SUBMISSION == Submission::Caller
 }
 
 /// Wraps a ring, with the event descriptor that wakes its issuer where one is needed.
-fn wake<M: Drive>(io: IoUring, plan: &Plan<'_>) -> Result<Ring, DeviceError> {
-    let mut ring = Ring::new(io, M::SUBMISSION, M::COMPLETING);
-    if M::NAME == ModeName::Interrupt {
+fn wake<M: Drive>(
+    io: Instance<M::Wire>,
+    wire: M::Wire,
+    plan: &Plan<'_>,
+) -> Result<Ring<M::Wire>, DeviceError> {
+    let mut ring = Ring::new(io, wire, M::SUBMISSION, M::COMPLETING);
+    if sleeps::<M>() {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let registered = event.and_then(|event| ring.register_event(event));
         registered.map_err(|errno| failed::<M>(plan, "registering an eventfd", errno))?;
@@ -67,53 +98,36 @@ fn wake<M: Drive>(io: IoUring, plan: &Plan<'_>) -> Result<Ring, DeviceError> {
     Ok(ring)
 }
 
-fn register_file<M: Drive>(io: &IoUring, plan: &Plan<'_>) -> Result<(), DeviceError> {
+fn register_file<M: Drive>(io: &Instance<M::Wire>, plan: &Plan<'_>) -> Result<(), DeviceError> {
     let registered = io.submitter().register_files(&[plan.file.as_raw_fd()]);
     registered.map_err(|error| failed::<M>(plan, "registering the file", errno_of(error)))
 }
 
-fn build<M: Drive>(plan: &Plan<'_>) -> Result<(IoUring, Vec<String>), DeviceError> {
+fn build<M: Drive>(plan: &Plan<'_>) -> Result<(Instance<M::Wire>, IoringSetupFlags), DeviceError> {
     if let Some(remedy) = remedy::old_kernel() {
         let (path, mode) = (plan.path.into(), M::NAME.to_string());
         let step = "checking the kernel";
         return Err(DeviceError::Ring { path, mode, step, errno: Errno::NOSYS, remedy });
     }
-    let mut builder = IoUring::builder();
     // Room for every answer and every tag, so that completions do not overflow.
     let completions = plan.entries + plan.entries.max(u32::from(BUFFERS_MAX));
-    builder.setup_cqsize(completions.next_power_of_two()).setup_submit_all();
-    M::configure(&mut builder, plan.thread);
-    let plain = builder.clone();
-    builder.setup_no_sqarray();
-    let (io, array) = match attempt::<M>(&builder, plan) {
-        // Kernels before 6.6 do not know NO_SQARRAY; everything else wrong is wrong again.
-        Err(DeviceError::Ring { errno: Errno::INVAL, .. }) => (attempt::<M>(&plain, plan)?, false),
-        made => (made?, true),
+    let plain = M::FLAGS | IoringSetupFlags::SUBMIT_ALL;
+    let attempt = |flags| {
+        let completions = completions.next_power_of_two();
+        let setup = Setup { flags, entries: plan.entries, completions, thread: plan.thread };
+        M::Wire::make(&setup).map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
     };
-    Ok((io, features_of::<M>(array)))
+    let made = match attempt(plain | IoringSetupFlags::NO_SQARRAY) {
+        // Kernels before 6.6 do not know NO_SQARRAY; everything else wrong is wrong again.
+        Err(DeviceError::Ring { errno: Errno::INVAL, .. }) => (attempt(plain)?, plain),
+        made => (made?, plain | IoringSetupFlags::NO_SQARRAY),
+    };
+    Ok(made)
 }
 
-fn attempt<M: Drive>(builder: &Builder, plan: &Plan<'_>) -> Result<IoUring, DeviceError> {
-    let built = builder.build(plan.entries);
-    built.map_err(|error| failed::<M>(plan, "io_uring_setup", errno_of(error)))
-}
-
-fn features_of<M: Drive>(no_array: bool) -> Vec<String> {
-    let mut flags = vec!["SUBMIT_ALL"];
-    if M::NAME.has_kernel_thread() {
-        flags.push("SQPOLL");
-    } else {
-        flags.extend(["SINGLE_ISSUER", "DEFER_TASKRUN", "COOP_TASKRUN"]);
-    }
-    if M::NAME.polls_device() {
-        flags.push("IOPOLL");
-    } else if !M::NAME.has_kernel_thread() {
-        flags.push("TASKRUN_FLAG");
-    }
-    if no_array {
-        flags.push("NO_SQARRAY");
-    }
-    vec![flags.join("|")]
+fn told(flags: IoringSetupFlags) -> String {
+    let names = TOLD.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
+    names.collect::<Vec<_>>().join("|")
 }
 
 fn failed<M: Drive>(plan: &Plan<'_>, step: &'static str, errno: Errno) -> DeviceError {

@@ -3,7 +3,13 @@
 use kvrail_ring::Status;
 use rustix::io::Errno;
 
+use crate::failure::Cause;
 use crate::split::Outcome;
+
+/// Why, for a `res` that is a failure.
+pub(super) fn cause(result: i32) -> Cause {
+    if result < 0 { Cause::Errno(Errno::from_raw_os_error(-result)) } else { Cause::Short }
+}
 
 /// The meaning of a completion's `res`.
 #[inline]
@@ -32,7 +38,7 @@ fn failure(errno: Errno) -> Outcome {
 pub(super) fn is_suspect(outcome: Outcome, asked: u32) -> bool {
     match outcome {
         Outcome::Moved(bytes) => bytes < asked,
-        Outcome::Failed(_) => true,
+        Outcome::Failed(_) | Outcome::Transient(_) => true,
         Outcome::Again => false,
     }
 }

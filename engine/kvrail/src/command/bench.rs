@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail bench                                        the default cases, about a minute
   kvrail bench --dir /mnt/nvme --html report.html
+  kvrail bench --member serial:S6CKNE0T,serial:S6CKNE1B        blank drives, wiped at the end
   kvrail bench --op read --block 4KiB,64KiB --depth 1,32 --arms kvrail,raw,raw:sqpoll
   kvrail bench --block 256KiB --depth 8 --open 80% --seconds 10
   kvrail bench --replay trace.txt --format json

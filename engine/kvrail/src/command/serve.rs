@@ -5,11 +5,12 @@ use std::io::IsTerminal;
 use clap::Args;
 use kvrail_session::StoppedHow;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Handle;
 
 use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
-use crate::serve::Sidecar;
+use crate::serve::{Reload, SetLog, Sidecar};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +19,8 @@ Examples:
                --set sidecar.socket=/tmp/kvrail.sock
 
 SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING.
-A second signal stops at once.";
+A second signal stops at once. SIGHUP reads the configuration again: what may be attached, limits,
+pages, the drain timeout and the log change at once, the log names keys that need a restart.";
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]
@@ -38,8 +40,9 @@ pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
         end_with_parent()?;
     }
     let loaded = context.config()?;
-    log_to_stderr(&loaded.config)?;
-    let sidecar = Sidecar::start(&loaded.config)?;
+    let set_log = log_to_stderr(&loaded.config)?;
+    let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
+    let sidecar = Sidecar::start(&loaded.config, reload)?;
     context.note(sidecar.report.trim_end());
     // A supervisor that is not there is told nothing.
     let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -63,17 +66,38 @@ fn end_with_parent() -> Result<(), Failure> {
     )
 }
 
-fn log_to_stderr(config: &Config) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&config.sidecar.log).map_err(|error| {
-        Failure::new(Exit::Usage, format!("sidecar.log = {:?}: {error}", config.sidecar.log))
-            .with_remedy("write error, warn, info, debug, trace or target=level,...")
-    })?;
+/// Logs as configured; the answer changes what is logged later.
+fn log_to_stderr(config: &Config) -> Result<SetLog, Failure> {
+    let filter = filter(&config.sidecar.log)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Colours are for people; a file or a journal keeps plain words.
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
-    match config.sidecar.log_format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().init(),
-    }
-    Ok(())
+    Ok(match config.sidecar.log_format {
+        LogFormat::Text => {
+            let lines = lines.with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            set_log(handle)
+        }
+        LogFormat::Json => {
+            let lines = lines.json().with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            set_log(handle)
+        }
+    })
+}
+
+fn set_log<S: 'static>(handle: Handle<EnvFilter, S>) -> SetLog {
+    Box::new(move |log| {
+        let failed = |error| Failure::new(Exit::Failed, format!("sidecar.log = {log:?}: {error}"));
+        handle.reload(filter(log)?).map_err(failed)
+    })
+}
+
+fn filter(log: &str) -> Result<EnvFilter, Failure> {
+    EnvFilter::try_new(log).map_err(|error| {
+        Failure::new(Exit::Usage, format!("sidecar.log = {log:?}: {error}"))
+            .with_remedy("write error, warn, info, debug, trace or target=level,...")
+    })
 }

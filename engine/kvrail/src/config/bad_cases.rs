@@ -108,6 +108,11 @@ const FILES: &[(&str, &[&str])] = &[
     ("[device]\nsq_cpu = 9000", &["device.sq_cpu = 9000", "0 to 8191"]),
     ("[[volume]]\nname = \"a\"\nmembers = []", &["volume.0.members", "toml:3", "1 to 64"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"x\"]", &["volume.0.members = x", "absolute"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"pci:3b\"]", &["line 3", "^", "0000:3b:00.0"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"serial:A/0\"]", &["line 3", "no namespace id"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"wwid:00\"]", &["line 3", "eui., nvme. or uuid."]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"pci:3b:00.0\", \"pci:0000:3B:00.0\"]",
+        &["volume.0.members = pci:0000:3b:00.0", "volume a has this member already"]),
     // Contradictions.
     ("[pollers]\ncount = 3\ncpus = [1, 2]", &["pollers.count = 3", "pollers.cpus has 2"]),
     ("[limits]\narena_bytes_total = \"1GiB\"",

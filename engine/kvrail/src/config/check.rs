@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
 use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
+use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX, REGISTERED_BYTES_MAX};
 use kvrail_volume::MEMBERS_MAX;
@@ -16,6 +17,7 @@ use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
 use super::period::Period;
 use super::size::Size;
+use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -33,6 +35,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     found.pollers(&config.pollers);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
+    found.target(&config.target);
     found.volumes(config);
     found.problems
 }
@@ -178,11 +181,11 @@ impl Findings<'_> {
             self.add(&key("sq_idle"), device.sq_idle, rule, "round it to milliseconds");
         }
         if let Some(&mode) = device.mode.fixed()
-            && mode.polls_device()
+            && mode.needs_direct()
             && device.direct != DirectIo::Required
         {
-            let rule =
-                "polled completions exist with O_DIRECT only, and direct does not require it";
+            let rule = "polling and passthrough exist with O_DIRECT only, and direct does not \
+                        require it";
             let remedy =
                 "set direct = \"required\", or mode to \"interrupt\", \"sqpoll\" or \"auto\"";
             self.add(&key("mode"), quoted(mode), rule, remedy);
@@ -207,7 +210,7 @@ impl Findings<'_> {
 
     fn volumes(&mut self, config: &Config) {
         let mut names = BTreeMap::new();
-        let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
+        let mut owners: BTreeMap<String, String> = BTreeMap::new();
         for (index, volume) in config.volume.iter().enumerate() {
             let prefix = format!("volume.{index}");
             if let Some(earlier) = names.insert(volume.name.clone(), index) {
@@ -245,41 +248,64 @@ impl Findings<'_> {
         self.problems.extend(kept);
     }
 
-    fn members(&mut self, key: &str, volume: &Volume, owners: &mut BTreeMap<PathBuf, String>) {
+    fn members(&mut self, key: &str, volume: &Volume, owners: &mut BTreeMap<String, String>) {
         let count = volume.members.len();
         if count == 0 || count > usize::from(MEMBERS_MAX) {
             let rule = format!("it must name 1 to {MEMBERS_MAX} members, it names {count}");
             self.add(key, "[...]", rule, "name the volume's devices or files");
         }
-        for path in &volume.members {
-            if let Some(size) = volume.null_size(path) {
-                self.null_member(key, path, &size, count);
+        for member in &volume.members {
+            if let Some(size) = volume.null_size(member) {
+                self.null_member(key, member, &size, count);
                 continue;
             }
-            if !path.is_absolute() {
+            if member.path().is_some_and(Path::is_relative) {
                 let remedy = "write absolute paths; the sidecar runs in another directory";
-                self.add(key, path.display(), "it must be an absolute path", remedy);
+                let rule = "it must be an absolute path, pci:, serial: or wwid:";
+                self.add(key, member, rule, remedy);
             }
             let owner = volume.name.to_string();
-            if let Some(other) = owners.insert(lexical(path), owner) {
+            let plain = member.path().map(|path| lexical(path).display().to_string());
+            let plain = plain.unwrap_or_else(|| member.to_string());
+            if let Some(other) = owners.insert(plain, owner) {
                 let rule = format!("volume {other} has this member already");
-                self.add(key, path.display(), rule, "name each device or file once");
+                self.add(key, member, rule, "name each device or file once");
             }
         }
     }
 }
 
 impl Findings<'_> {
+    fn target(&mut self, target: &Target) {
+        for (key, path) in [("configfs", &target.configfs), ("state", &target.state)] {
+            if !path.is_absolute() {
+                let rule = "it must be an absolute path";
+                self.add(&format!("target.{key}"), path.display(), rule, "write a full path");
+            }
+        }
+        let often = Period::from_ms(100)..=Period::from_s(3600);
+        self.range("target.watch", &target.watch, &often);
+        for problem in kvrail_target::check(&target.wish()) {
+            self.add(&problem.key, problem.value, problem.rule, &problem.remedy);
+        }
+    }
+
     /// A null member is the only one of its volume and has at least one stripe.
-    fn null_member(&mut self, key: &str, path: &Path, size: &Result<Size, String>, count: usize) {
+    fn null_member(
+        &mut self,
+        key: &str,
+        member: &Selector,
+        size: &Result<Size, String>,
+        count: usize,
+    ) {
         let remedy = "write one member such as \"null:1TiB\"";
         match size {
-            Err(why) => self.add(key, path.display(), why.clone(), remedy),
+            Err(why) => self.add(key, member, why.clone(), remedy),
             Ok(size) if size.bytes() < 1 << 20 || size.bytes() > 1 << 50 => {
-                self.add(key, path.display(), "it must have 1 MiB to 1024 TiB", remedy);
+                self.add(key, member, "it must have 1 MiB to 1024 TiB", remedy);
             }
             Ok(_) if count > 1 => {
-                self.add(key, path.display(), "a null member must be the only one", remedy);
+                self.add(key, member, "a null member must be the only one", remedy);
             }
             Ok(_) => {}
         }

@@ -1,9 +1,10 @@
 //! The configuration as typed values. Each key's unit, range, default and reason stand in
 //! `config/default.toml`; a test holds the two against each other.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvrail_device::{DirectIo, ModeName};
+use kvrail_nvme::Selector;
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,7 @@ use super::auto::Auto;
 use super::choices::{FileMode, LogFormat, Pages};
 use super::period::Period;
 use super::size::Size;
+use super::target::Target;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,7 @@ pub(crate) struct Config {
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
     pub(crate) device: Device,
+    pub(crate) target: Target,
     pub(crate) volume: Vec<Volume>,
 }
 
@@ -110,6 +113,7 @@ pub(crate) struct Device {
     pub(crate) direct: DirectIo,
     pub(crate) depth: u32,
     pub(crate) in_flight_bytes: Size,
+    pub(crate) write_stream: u8,
     pub(crate) sq_idle: Period,
     pub(crate) sq_cpu: Auto<u16>,
 }
@@ -121,6 +125,7 @@ impl Default for Device {
             direct: DirectIo::Required,
             depth: 256,
             in_flight_bytes: Size::new(64 << 20),
+            write_stream: 0,
             sq_idle: Period::from_ms(20),
             sq_cpu: Auto::Auto,
         }
@@ -132,7 +137,7 @@ impl Default for Device {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Volume {
     pub(crate) name: VolumeName,
-    pub(crate) members: Vec<PathBuf>,
+    pub(crate) members: Vec<Selector>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
 }
@@ -140,8 +145,8 @@ pub(crate) struct Volume {
 impl Volume {
     /// The size of a null member (`null:1TiB`): a device for benchmarks that moves no bytes.
     /// `None` for a path.
-    pub(crate) fn null_size(&self, member: &Path) -> Option<Result<Size, String>> {
-        Some(member.to_str()?.strip_prefix("null:")?.parse())
+    pub(crate) fn null_size(&self, member: &Selector) -> Option<Result<Size, String>> {
+        Some(member.path()?.to_str()?.strip_prefix("null:")?.parse())
     }
 }
 
@@ -157,6 +162,8 @@ pub(crate) struct DeviceOverrides {
     pub(crate) depth: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_flight_bytes: Option<Size>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) write_stream: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sq_idle: Option<Period>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,6 +193,7 @@ impl DeviceOverrides {
             direct: self.direct.unwrap_or(base.direct),
             depth: self.depth.unwrap_or(base.depth),
             in_flight_bytes: self.in_flight_bytes.unwrap_or(base.in_flight_bytes),
+            write_stream: self.write_stream.unwrap_or(base.write_stream),
             sq_idle: self.sq_idle.unwrap_or(base.sq_idle),
             sq_cpu: self.sq_cpu.unwrap_or(base.sq_cpu),
         }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Units, largest first, so that printing picks the largest that divides.
-const UNITS: [(&str, u64); 6] = [
+use super::unit::{Quantity, Unit};
+
+const UNITS: [Unit; 6] = [
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
     ("s", 1_000_000_000),
@@ -15,6 +16,14 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ns", 1),
 ];
+
+const PERIOD: Quantity = Quantity {
+    units: &UNITS,
+    zero: UNITS[2],
+    name: "a length of time",
+    example: "20us",
+    overflow: "longer than 584 years",
+};
 
 /// A length of time, written as a whole number and a unit: ns, us, ms, s, m, h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,25 +61,13 @@ impl FromStr for Period {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let advice = "write a whole number and one of ns, us, ms, s, m, h, as in \"20us\"";
-        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, unit) = text.split_at(digits);
-        let unit = unit.trim_start();
-        let known = UNITS.iter().find(|(name, _)| *name == unit);
-        let Some((_, factor)) = known.filter(|_| digits > 0) else {
-            return Err(format!("{text:?} is not a length of time; {advice}"));
-        };
-        let ns = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor));
-        ns.map(Self).ok_or_else(|| format!("{text:?} is longer than 584 years"))
+        PERIOD.parse(text).map(Self)
     }
 }
 
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fits = |factor: u64| self.0 >= factor && self.0.is_multiple_of(factor);
-        let (unit, factor) =
-            UNITS.into_iter().find(|&(_, factor)| fits(factor)).unwrap_or(("s", UNITS[2].1));
-        write!(f, "{}{unit}", self.0 / factor)
+        PERIOD.print(self.0, f)
     }
 }
 

@@ -5,9 +5,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Units, largest first, so that printing picks the largest that divides.
-const UNITS: [(&str, u64); 5] =
+use super::unit::{Quantity, Unit};
+
+const UNITS: [Unit; 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+const SIZE: Quantity = Quantity {
+    units: &UNITS,
+    zero: UNITS[4],
+    name: "a size",
+    example: "256KiB",
+    overflow: "more bytes than 64 bits can count",
+};
 
 /// A number of bytes, written as a whole number and a unit: B, KiB, MiB, GiB, TiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,25 +36,13 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let advice = "write a whole number and one of B, KiB, MiB, GiB, TiB, as in \"256KiB\"";
-        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, unit) = text.split_at(digits);
-        let unit = unit.trim_start();
-        let known = UNITS.iter().find(|(name, _)| *name == unit);
-        let Some((_, factor)) = known.filter(|_| digits > 0) else {
-            return Err(format!("{text:?} is not a size; {advice}"));
-        };
-        let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor));
-        bytes.map(Self).ok_or_else(|| format!("{text:?} is more bytes than 64 bits can count"))
+        SIZE.parse(text).map(Self)
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fits = |factor: u64| self.0 >= factor && self.0.is_multiple_of(factor);
-        let (unit, factor) =
-            UNITS.into_iter().find(|&(_, factor)| fits(factor)).unwrap_or(("B", 1));
-        write!(f, "{}{unit}", self.0 / factor)
+        SIZE.print(self.0, f)
     }
 }
 

@@ -68,5 +68,6 @@ fn options(path: String, fd: OwnedFd, settings: &Device, spare_cpu: Option<u32>)
         cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
         idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
     };
-    UringOptions { direct, depth: settings.depth, thread, ..UringOptions::new(path, fd) }
+    let Device { depth, write_stream, .. } = *settings;
+    UringOptions { direct, depth, thread, write_stream, ..UringOptions::new(path, fd) }
 }

@@ -5,9 +5,13 @@
 
 mod devices;
 mod plan;
+mod policy;
+mod reload;
 mod report;
 mod sidecar;
 mod signals;
+mod target;
 mod volumes;
 
+pub(crate) use reload::{Reload, SetLog};
 pub(crate) use sidecar::Sidecar;

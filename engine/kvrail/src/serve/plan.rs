@@ -63,7 +63,8 @@ impl Plan {
         let cores = topology.usable_cores().max(1);
         let count = poller_count(config, devices.len(), cores);
         let cpus = cpus(config, &topology, count)?;
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> =
+            served.iter().flat_map(|volume| volume.notes.iter().cloned()).collect();
         if count < devices.len() {
             notes.push(format!(
                 "{} devices share {count} pollers: {cores} cores are usable",

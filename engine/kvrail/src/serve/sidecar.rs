@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_ring::{Bell, Epoch};
-use kvrail_session::{Access, Identity, Limits, PagePolicy, Server, ServerConfig, Stopped};
+use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
 use super::plan::Plan;
+use super::policy::policy;
+use super::reload::Reload;
+use super::target::Export;
 use super::volumes::Served;
 use super::{devices, report, signals, volumes};
 use crate::config::Config;
@@ -16,7 +19,8 @@ use crate::failure::{Exit, Failure};
 #[derive(Debug)]
 pub(crate) struct Sidecar {
     server: Server,
-    stop: signals::Stop,
+    orders: OrderReceiver,
+    _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
     _volumes: Vec<Served>,
     /// What to tell the operator.
@@ -28,20 +32,22 @@ impl Sidecar {
     ///
     /// # Errors
     /// `Failure` with the cause and the remedy; nothing is left running or claimed.
-    pub(crate) fn start(config: &Config) -> Result<Self, Failure> {
-        let stop = signals::listen()?;
+    pub(crate) fn start(config: &Config, reload: Reload) -> Result<Self, Failure> {
+        let orders = signals::listen(reload)?;
         let probe = kvrail_device::probe_memory()
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let mut served = volumes::open_all(config)?;
         let plan = Plan::make(config, &served)?;
+        let target = Export::start(config)?;
         let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let pollers = start_pollers(&plan, &mut served, &bell)?;
         let infos = volumes::infos(&served, &plan);
-        let report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let server_config = server_config(config, &plan);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, stop, _volumes: served, report })
+        Ok(Self { server, orders, _target: target, _volumes: served, report })
     }
 
     /// Serves until a signal ends it.
@@ -49,7 +55,7 @@ impl Sidecar {
     /// # Errors
     /// `Failure` when a poller died or requests were still under way at the end.
     pub(crate) fn run(mut self) -> Result<Stopped, Failure> {
-        let outcome = self.server.run(&self.stop.receiver);
+        let outcome = self.server.run(&self.orders);
         outcome.map_err(|error| Failure::new(Exit::Failed, error.to_string()))
     }
 }
@@ -107,25 +113,10 @@ fn end(pollers: Vec<PollerHandle>) {
 }
 
 fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
-    let own = rustix::process::getuid().as_raw();
-    let mut uids = config.sidecar.allow_uids.clone();
-    uids.extend([0, own]);
-    let limits = &config.limits;
     ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
-        access: Access { uids, gids: config.sidecar.allow_gids.clone() },
-        limits: Limits {
-            sessions: limits.sessions as usize,
-            arenas_per_session: limits.arenas_per_session as usize,
-            arena_bytes_per_session: limits.arena_bytes_per_session.bytes(),
-            arena_bytes_total: limits.arena_bytes_total.bytes(),
-            queues_per_session: limits.queues_per_session as usize,
-            queue_depth: limits.queue_depth,
-            handshake_timeout: limits.handshake_timeout.duration(),
-        },
-        pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
-        drain_timeout: config.sidecar.drain_timeout.duration(),
+        policy: policy(config),
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),

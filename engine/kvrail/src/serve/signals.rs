@@ -1,23 +1,19 @@
-//! Signals: the first SIGTERM or SIGINT drains, the second stops at once.
+//! Signals: the first SIGTERM or SIGINT drains, the second stops at once; SIGHUP reads the
+//! configuration again.
 
 use std::thread;
 
-use kvrail_session::{StopReceiver, stop_channel};
+use kvrail_session::{OrderReceiver, order_channel};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::reload::Reload;
 use super::sidecar::exhausted;
 use crate::failure::{Exit, Failure};
 
-/// The end that hears of signals.
-#[derive(Debug)]
-pub(super) struct Stop {
-    pub(super) receiver: StopReceiver,
-}
-
-/// Listens on a thread of its own until the process ends.
-pub(super) fn listen() -> Result<Stop, Failure> {
-    let (sender, receiver) = stop_channel().map_err(|errno| exhausted("an eventfd", errno))?;
+/// Listens on a thread of its own until the process ends; the server gets the orders.
+pub(super) fn listen(mut reload: Reload) -> Result<OrderReceiver, Failure> {
+    let (sender, receiver) = order_channel().map_err(|errno| exhausted("an eventfd", errno))?;
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
     };
@@ -25,14 +21,14 @@ pub(super) fn listen() -> Result<Stop, Failure> {
     let life = move || {
         for signal in signals.forever() {
             if signal == SIGHUP {
-                tracing::warn!("SIGHUP: the configuration is read at start only; restart kvrail");
+                reload.run(&sender);
             } else {
                 // A supervisor that is not there is told nothing.
                 let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-                sender.request();
+                sender.stop();
             }
         }
     };
     thread::Builder::new().name("kvrail-signals".into()).spawn(life).map_err(failed)?;
-    Ok(Stop { receiver })
+    Ok(receiver)
 }

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::plan::Plan;
 use crate::config::{Config, Size, Volume as Configured};
 use crate::failure::{Exit, Failure};
+use crate::members::{Located, locate};
 
 /// A member as configured.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Served {
     pub(crate) uuid: Uuid,
     pub(crate) geometry: Geometry,
     pub(crate) members: Vec<Source>,
+    /// Which device each member that is not named by its node is today.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Opens all configured volumes.
@@ -46,11 +49,14 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     if let Some(Ok(size)) = null_size {
         return Ok(null(volume.name.to_string(), size.bytes()));
     }
+    let located = volume.members.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
+    let notes = located.iter().filter_map(Located::note).collect();
+    let paths: Vec<_> = located.into_iter().map(|member| member.path).collect();
     let direct = config.device_of(volume).claim_direct();
     let Volume { name, uuid, geometry, members } =
-        kvrail_volume::open(&volume.members, Some(&volume.name), direct)?;
+        kvrail_volume::open(&paths, Some(&volume.name), direct)?;
     let members = members.into_iter().map(Source::Claimed).collect();
-    Ok(Served { name: name.to_string(), uuid, geometry, members })
+    Ok(Served { name: name.to_string(), uuid, geometry, members, notes })
 }
 
 /// A null volume, in stripes of 1 MiB.
@@ -64,7 +70,8 @@ fn null(name: String, bytes: u64) -> Served {
         logical_block: 512,
         memory_alignment: 4,
     };
-    Served { name, uuid: Uuid::nil(), geometry, members: vec![Source::Null { bytes }] }
+    let members = vec![Source::Null { bytes }];
+    Served { name, uuid: Uuid::nil(), geometry, members, notes: Vec::new() }
 }
 
 /// What pollers know of the volumes.

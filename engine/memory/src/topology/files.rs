@@ -31,23 +31,36 @@ pub enum TopologyError {
     },
 }
 
-/// A root directory with `proc` and `sys` in it.
+/// A root directory with `proc`, `sys` and `dev` in it: `/`, or a made-up one in tests.
 #[derive(Clone, Debug)]
-pub(crate) struct Root(PathBuf);
+pub struct Root(PathBuf);
+
+impl Default for Root {
+    /// This host.
+    fn default() -> Self {
+        Self::new(Path::new("/"))
+    }
+}
 
 impl Root {
-    pub(crate) fn new(root: &Path) -> Self {
+    /// What lies below a directory.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
         Self(root.to_path_buf())
     }
 
     /// Where a path of the real machine lies below this root; a leading slash is fine.
-    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    #[must_use]
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// The text of a file that may be missing.
-    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Result<Option<String>, TopologyError> {
+    ///
+    /// # Errors
+    /// `Unreadable` for any reason but that it is not there.
+    pub fn text(&self, path: impl AsRef<Path>) -> Result<Option<String>, TopologyError> {
         let path = self.path(path);
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text)),
@@ -60,7 +73,10 @@ impl Root {
     }
 
     /// The text of a file that must be there.
-    pub(crate) fn must(&self, path: impl AsRef<Path>) -> Result<String, TopologyError> {
+    ///
+    /// # Errors
+    /// `Unreadable` with the kernel's reason.
+    pub fn must(&self, path: impl AsRef<Path>) -> Result<String, TopologyError> {
         let path = path.as_ref();
         self.text(path)?.ok_or_else(|| TopologyError::Unreadable {
             path: self.path(path),
@@ -69,7 +85,10 @@ impl Root {
     }
 
     /// The one value in a file that may be missing.
-    pub(crate) fn value<T>(&self, path: impl AsRef<Path>) -> Result<Option<T>, TopologyError>
+    ///
+    /// # Errors
+    /// `Unreadable` as for `text`, `Malformed` for a text that is no such value.
+    pub fn value<T>(&self, path: impl AsRef<Path>) -> Result<Option<T>, TopologyError>
     where
         T: FromStr<Err: ToString>,
     {
@@ -86,7 +105,8 @@ impl Root {
     }
 
     /// Names in a directory, sorted; none where there is no such directory.
-    pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
+    #[must_use]
+    pub fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(path)) else { return Vec::new() };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.collect();

@@ -12,9 +12,8 @@ mod pages;
 
 pub use cgroup::CpuQuota;
 pub use cpulist::CpuList;
-pub use files::TopologyError;
+pub use files::{Root, TopologyError};
 pub use machine::Topology;
 pub use pages::HugePages;
 
-pub(crate) use files::Root;
 pub(crate) use pages::{available_bytes, hugepages};

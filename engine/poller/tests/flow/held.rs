@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{
-    BufferIndex, Description, Device, DeviceError, Event, Events, Finished, Operation, Wait,
+    BufferIndex, Cause, Description, Device, DeviceError, Event, Events, Failure, Finished,
+    Operation, Wait,
 };
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
@@ -19,6 +20,8 @@ pub(crate) struct Shelf {
     pub(crate) due: Vec<Event>,
     /// Regions attached now.
     pub(crate) attached: Vec<BufferIndex>,
+    /// The reason of the last failure.
+    pub(crate) failure: Option<Failure>,
     /// Refuse the next attach.
     pub(crate) refuse_attach: Option<&'static str>,
 }
@@ -29,6 +32,16 @@ impl Shelf {
         let operation = self.held.remove(at);
         let bytes = if status == Status::Ok { operation.length } else { 0 };
         self.due.push(Event::Finished(Finished { tag: operation.tag, status, bytes }));
+    }
+}
+
+impl Shelf {
+    /// Fails it, with a reason.
+    pub(crate) fn fail(&mut self, at: usize, status: Status) {
+        let Operation { opcode, offset, length, .. } = self.held[at];
+        let cause = Cause::Short;
+        self.failure = Some(Failure { opcode, offset, length, status, cause });
+        self.finish(at, status);
     }
 }
 
@@ -105,5 +118,9 @@ impl Device for Held {
 
     fn wait(&self) -> Wait<'_> {
         Wait::Poll
+    }
+
+    fn take_failure(&mut self) -> Option<Failure> {
+        self.shelf.borrow_mut().failure.take()
     }
 }

@@ -205,3 +205,26 @@ fn a_draining_poller_finishes_what_it_took_and_refuses_the_rest() {
     assert_eq!(client.collect()[0].status(), Status::Ok);
     assert!(matches!(rig.notices()[..], [kvrail_poller::Notice::Drained]));
 }
+
+#[test]
+fn the_reason_of_a_failure_is_told_and_a_storm_of_them_is_not() {
+    let mut rig = Rig::new(8);
+    let mut client = rig.client(0, 8);
+    let mut told = Vec::new();
+    for (user_data, pause_ns) in [(1, 0), (2, 0), (3, 200_000_000)] {
+        rig.clock.advance(pause_ns);
+        client.post(&[Request { volume_offset: 4096, ..client.read(user_data, 4096) }]);
+        rig.settle();
+        rig.shelf.borrow_mut().fail(0, Status::IoError);
+        rig.settle();
+        assert_eq!(client.collect()[0].status(), Status::IoError);
+        told.extend(rig.mailbox.next_failure());
+    }
+    let text: Vec<String> = told.iter().map(|one| one.failure.to_string()).collect();
+    let expected = "Read of 4096 bytes at 1052672 ended with IO_ERROR: fewer bytes than asked for";
+    assert_eq!(text, [expected, expected]);
+    assert_eq!(
+        told.iter().map(|one| (one.device, one.errors)).collect::<Vec<_>>(),
+        [(0, 1), (0, 3)]
+    );
+}

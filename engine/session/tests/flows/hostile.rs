@@ -107,7 +107,7 @@ fn still_serves(sidecar: &Sidecar) {
 #[test]
 fn a_stranger_is_refused_with_the_key_to_change() {
     let sidecar = Sidecar::start_with(|config| {
-        config.access = Access { uids: vec![12_345], gids: vec![54_321] };
+        config.policy.access = Access { uids: vec![12_345], gids: vec![54_321] };
     });
     for _ in 0..5 {
         let error = Client::attach(sidecar.socket()).unwrap_err();
@@ -198,7 +198,7 @@ fn every_quota_names_its_key_and_its_value() {
 
 #[test]
 fn session_slots_and_visitors_are_limited() {
-    let sidecar = Sidecar::start_with(|config| config.limits.sessions = 2);
+    let sidecar = Sidecar::start_with(|config| config.policy.limits.sessions = 2);
     let first = Client::attach(sidecar.socket()).unwrap();
     let second = Client::attach(sidecar.socket()).unwrap();
     let _queues = [first.open_queue(2).unwrap(), second.open_queue(2).unwrap()];

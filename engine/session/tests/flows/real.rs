@@ -163,7 +163,7 @@ fn device_errors_come_back_as_their_status_with_the_lease() {
 /// Hangs the first read of member 0.
 fn hung() -> (Sidecar, Vec<kvrail_device::SimControl>) {
     Sidecar::start_real(
-        |config| config.drain_timeout = Duration::from_millis(100),
+        |config| config.policy.drain_timeout = Duration::from_millis(100),
         |member| match member {
             0 => FaultPlan::none().with(Rule::once(Fault::Hang).on(Opcode::Read)),
             _ => FaultPlan::none(),
@@ -228,7 +228,7 @@ fn a_stop_with_a_hung_device_tells_the_client_once_and_fences_its_memory() {
     let arena = client.create_arena(1 << 20, Pages::Auto).unwrap();
     let mut queue = client.open_queue(8).unwrap();
     hang(&mut queue, &volume, arena.lease(4096).unwrap());
-    sidecar.stop.request();
+    sidecar.orders.stop();
     let stopped = sidecar.join().unwrap();
     assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::TimedOut, 1));
     let done = queue.wait(LONG).unwrap().unwrap();
@@ -244,7 +244,7 @@ fn a_stop_under_load_loses_nothing() {
     let client = Client::attach(sidecar.socket()).unwrap();
     let volume = client.volume("kv").unwrap();
     let arena = client.create_arena(8 << 20, Pages::Auto).unwrap();
-    let stop = sidecar.stop.clone();
+    let orders = sidecar.orders.clone();
     let ended = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3_u64)
             .map(|part| {
@@ -254,7 +254,7 @@ fn a_stop_under_load_loses_nothing() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(50));
-        stop.request();
+        orders.stop();
         workers.into_iter().map(|worker| worker.join().unwrap()).sum::<usize>()
     });
     assert!(ended > 0);

@@ -162,7 +162,7 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
         queue.submit(Request::write(&volume, 0, lease)).unwrap();
     }
     eventually("accepted", || sidecar.switches.taken.get() == 4);
-    sidecar.stop.request();
+    sidecar.orders.stop();
     eventually("draining", || {
         client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
     });
@@ -193,7 +193,8 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
 fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
     for (second, how) in [(false, StoppedHow::TimedOut), (true, StoppedHow::Forced)] {
         let mut sidecar = Sidecar::start_with(|config| {
-            config.drain_timeout = if second { LONG * 10 } else { Duration::from_millis(50) };
+            config.policy.drain_timeout =
+                if second { LONG * 10 } else { Duration::from_millis(50) };
         });
         let client = Client::attach(sidecar.socket()).unwrap();
         let volume = client.volume("kv").unwrap();
@@ -203,12 +204,12 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
         queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
         queue.submit(Request::read(&volume, 0, arena.lease(512).unwrap())).unwrap();
         eventually("accepted", || sidecar.switches.taken.get() == 2);
-        sidecar.stop.request();
+        sidecar.orders.stop();
         if second {
             eventually("draining", || {
                 client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
             });
-            sidecar.stop.request();
+            sidecar.orders.stop();
         }
         assert_eq!(sidecar.join().unwrap().how, how);
         let mut done = Vec::new();

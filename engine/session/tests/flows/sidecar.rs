@@ -12,8 +12,8 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Set
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Identity, Limits, PagePolicy, Server, ServerConfig, ServerError, StopSender, Stopped,
-    stop_channel,
+    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
+    Stopped, order_channel,
 };
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ pub(crate) fn geometry() -> Geometry {
 pub(crate) struct Sidecar {
     pub(crate) directory: TempDir,
     pub(crate) switches: Arc<Switches>,
-    pub(crate) stop: StopSender,
+    pub(crate) orders: OrderSender,
     thread: Option<JoinHandle<Result<Stopped, ServerError>>>,
 }
 
@@ -61,18 +61,20 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
     ServerConfig {
         socket: directory.join("run/kvrail.sock"),
         socket_mode: 0o600,
-        access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
-        limits: Limits {
-            arenas_per_session: 4,
-            arena_bytes_per_session: 64 << 20,
-            arena_bytes_total: 100 << 20,
-            queues_per_session: 4,
-            queue_depth: 256,
-            handshake_timeout: Duration::from_millis(300),
-            ..Limits::default()
+        policy: Policy {
+            access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+            limits: Limits {
+                arenas_per_session: 4,
+                arena_bytes_per_session: 64 << 20,
+                arena_bytes_total: 100 << 20,
+                queues_per_session: 4,
+                queue_depth: 256,
+                handshake_timeout: Duration::from_millis(300),
+                ..Limits::default()
+            },
+            pages: PagePolicy::Best,
+            drain_timeout: Duration::from_secs(2),
         },
-        pages: PagePolicy::Best,
-        drain_timeout: Duration::from_secs(2),
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
@@ -189,9 +191,9 @@ impl Sidecar {
             members: vec!["/a".into(), "/b".into(), "/c".into()],
         }];
         let mut server = Server::new(config, handles, to_control, volumes).unwrap();
-        let (stop, stopped) = stop_channel().unwrap();
-        let thread = std::thread::spawn(move || server.run(&stopped));
-        Self { directory, switches, stop, thread: Some(thread) }
+        let (orders, received) = order_channel().unwrap();
+        let thread = std::thread::spawn(move || server.run(&received));
+        Self { directory, switches, orders, thread: Some(thread) }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -207,8 +209,8 @@ impl Sidecar {
 impl Drop for Sidecar {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.stop.request();
-            self.stop.request();
+            self.orders.stop();
+            self.orders.stop();
             let _ended = thread.join();
         }
     }

@@ -92,3 +92,14 @@ fn options_reach_the_slot() {
     assert_eq!((slot.length, slot.checksum, slot.deadline_ns), (512, 0xfeed, 5000));
     assert_eq!((slot.reserved_a, slot.reserved_b, slot.reserved_c), (0, 0, 0));
 }
+
+#[test]
+fn an_arena_adopts_leases_of_its_own_pool_alone() {
+    let (rig, other) = (Rig::new(1, 4096, 1, 4), Rig::new(1, 4096, 1, 4));
+    let lease = |rig: &Rig| rig.arena.pool().lease(512).unwrap();
+    let adopted = rig.arena.adopt(lease(&rig)).unwrap();
+    let mut queue = rig.queue;
+    queue.submit(Request::read(&rig.volume, 0, adopted)).unwrap();
+    let refused = rig.arena.adopt(lease(&other)).unwrap_err();
+    assert!(matches!(refused, crate::error::ClientError::Memory(_)), "{refused}");
+}

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::contract::{BUFFERS_MAX, BufferIndex};
 use crate::uring::ring::{Ring, TAG, errno_of};
+use crate::uring::wire::Wire;
 
 /// A region the kernel may know, by its first table entry.
 #[derive(Default)]
@@ -59,7 +60,7 @@ impl Registered {
     }
 }
 
-impl Ring {
+impl<W: Wire> Ring<W> {
     /// Registers a region as the entries from `at` on, each with a tag; one entry a call, since a
     /// larger update that fails half-way is reported as done.
     ///

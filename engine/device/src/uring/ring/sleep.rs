@@ -11,6 +11,7 @@ use rustix::io_uring::IoringEnterFlags;
 use rustix::time::Timespec;
 
 use crate::uring::ring::{BELL, Ring, Submission, errno_of, expect_busy};
+use crate::uring::wire::Wire;
 
 /// What wakes a sleeper.
 pub(super) struct Sleep {
@@ -50,7 +51,7 @@ impl Sleep {
     }
 }
 
-impl Ring {
+impl<W: Wire> Ring<W> {
     /// Gives the ring an event descriptor to wake its issuer with, unarmed.
     pub(crate) fn register_event(&mut self, event: OwnedFd) -> Result<(), Errno> {
         self.io.submitter().register_eventfd(event.as_raw_fd()).map_err(errno_of)?;

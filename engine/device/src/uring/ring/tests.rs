@@ -11,23 +11,24 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Completion, Ring};
 use crate::contract::{BufferIndex, Durability, Operation};
-use crate::uring::mode::{Drive, Interrupt, KernelThread, Sqpoll};
+use crate::uring::drive::{Drive, Interrupt, KernelThread, Sqpoll};
 use crate::uring::setup::{Plan, main_ring};
+use crate::uring::wire::Block;
 
 const AT: BufferIndex = BufferIndex(3);
 
 /// A ring over the reading end of an empty pipe: a read from it hangs until somebody writes.
 struct Pipe {
-    ring: Ring,
+    ring: Ring<Block>,
     region: Arc<dyn Pinned>,
     write_end: OwnedFd,
 }
 
-fn pipe<M: Drive>() -> Pipe {
+fn pipe<M: Drive<Wire = Block>>() -> Pipe {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let thread = KernelThread::default();
     let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 8, thread };
-    let mut ring = main_ring::<M>(&plan).unwrap().ring;
+    let mut ring = main_ring::<M>(&plan, Block::default()).unwrap().ring;
     let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     ring.register(AT, &region).unwrap();
     Pipe { ring, region, write_end }
@@ -38,13 +39,13 @@ fn read() -> Operation {
     Operation { tag: 0, opcode, durability, offset: 0, length: 4096, buffer: AT, buffer_offset: 0 }
 }
 
-fn push_read<M: Drive>(pipe: &mut Pipe) {
+fn push_read<M: Drive<Wire = Block>>(pipe: &mut Pipe) {
     let address = pipe.region.base().as_ptr() as usize;
     pipe.ring.push([(&read(), address, 7)].into_iter());
     M::submit(&mut pipe.ring);
 }
 
-fn pop<M: Drive>(ring: &mut Ring) -> Completion {
+fn pop<M: Drive<Wire = Block>>(ring: &mut Ring<Block>) -> Completion {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         M::collect(ring, 1);
@@ -56,7 +57,7 @@ fn pop<M: Drive>(ring: &mut Ring) -> Completion {
 }
 
 /// The tag is the proof: it does not come while a request uses the buffer, and comes right after.
-fn tag_comes_after_the_last_use<M: Drive>() {
+fn tag_comes_after_the_last_use<M: Drive<Wire = Block>>() {
     let mut pipe = pipe::<M>();
     push_read::<M>(&mut pipe);
     // The kernel looks the buffer up when it takes the request off the queue.
@@ -89,7 +90,7 @@ fn a_tag_comes_after_the_last_use_sqpoll() {
     tag_comes_after_the_last_use::<Sqpoll>();
 }
 
-fn hung_request_is_leaked<M: Drive>() {
+fn hung_request_is_leaked<M: Drive<Wire = Block>>() {
     let mut pipe = pipe::<M>();
     push_read::<M>(&mut pipe);
     let Pipe { ring, region, write_end } = pipe;

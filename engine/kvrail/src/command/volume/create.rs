@@ -1,25 +1,24 @@
 //! `kvrail volume create`.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvrail_nvme::Selector;
 use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::config::Size;
 use crate::context::{Context, Verbosity};
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_text};
+use crate::stop::StopFlag;
 
 const EXAMPLES: &str = "\
 Examples:
   kvrail volume create kv0 /data/kv0.img --size 64GiB
   kvrail volume create kv0 /dev/nvme1n1 /dev/nvme2n1 --stripe 1098KiB
+  kvrail volume create kv0 pci:0000:3b:00.0 serial:S6CKNE0T/1 wwid:eui.0025385b71b0a1b2
   kvrail volume create kv0 --force          members as configured, foreign data overwritten";
 
 /// Arguments of `kvrail volume create`.
@@ -28,9 +27,10 @@ Examples:
 pub(crate) struct CreateArgs {
     /// Name of the volume: 1 to 63 of A-Z a-z 0-9 . _ -
     name: VolumeName,
-    /// Block devices and files [default: the members configured for NAME]
+    /// Files and block devices: paths, pci:ADDRESS[/NSID], serial:SERIAL[/NSID], wwid:ID
+    /// [default: the members configured for NAME]
     #[arg(value_name = "MEMBER")]
-    members: Vec<PathBuf>,
+    members: Vec<Selector>,
     /// Usable size of the whole volume [default: all that its members have]
     #[arg(long)]
     size: Option<Size>,
@@ -91,31 +91,15 @@ pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
     };
-    let stop = stop_flag()?;
+    let stop = StopFlag::register()?;
     let bar = bar(context);
     let made = create(&new, &mut |progress: Progress| {
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);
-        // Relaxed: pairs with the store in the signal handler; one write later is soon enough.
-        if stop.load(Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.finish_and_clear();
     report(&made?, context)
-}
-
-/// Set by the signals that end a command.
-fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
-            Failure::new(Exit::Failed, format!("catching signal {signal}: {error}"))
-        })?;
-    }
-    Ok(stop)
 }
 
 /// Draws on standard error, where that is a terminal.

@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use kvrail_nvme::{BadSelector, Selector};
 use kvrail_volume::{Content, Inspection, VolumeName, inspect};
 
-use super::describe;
+use crate::command::describe;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::members::{locate, paths};
 use crate::output::{Format, human_bytes, print_json, print_table, table};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail volume inspect /dev/nvme1n1
+  kvrail volume inspect /dev/nvme1n1 serial:S6CKNE0T
   kvrail volume inspect /data/*.img --format json
   kvrail volume inspect kv0                 the members configured for kv0";
 
@@ -20,8 +22,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InspectArgs {
-    /// Devices or files, or names of configured volumes
-    #[arg(value_name = "PATH|NAME", required = true)]
+    /// Files or devices (as for `create`), or names of configured volumes
+    #[arg(value_name = "MEMBER|NAME", required = true)]
     what: Vec<String>,
 }
 
@@ -41,19 +43,22 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What has a slash or exists is a path; everything else is a volume of the configuration.
+/// What is no path, or has a slash, or exists is a member; everything else is a volume of the
+/// configuration.
 fn resolve(word: &str, context: &Context) -> Result<Vec<PathBuf>, Failure> {
-    let path = PathBuf::from(word);
-    if word.contains('/') || path.exists() {
-        return Ok(vec![path]);
+    let selector: Selector =
+        word.parse().map_err(|error: BadSelector| Failure::new(Exit::Usage, error.to_string()))?;
+    if selector.path().is_none_or(|path| word.contains('/') || path.exists()) {
+        return Ok(vec![locate(&selector)?.path]);
     }
     let name: Option<VolumeName> = word.parse().ok();
     let config = context.config()?.config;
     let volume = config.volume.into_iter().find(|volume| Some(&volume.name) == name.as_ref());
-    volume.map(|volume| volume.members).ok_or_else(|| {
+    let volume = volume.ok_or_else(|| {
         let words = format!("{word}: neither a file here nor a configured volume");
         Failure::new(Exit::Usage, words).with_remedy("check the path, or the configuration")
-    })
+    })?;
+    paths(&volume.members)
 }
 
 fn rows(seen: &Inspection) -> comfy_table::Table {

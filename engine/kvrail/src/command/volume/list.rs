@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
+use kvrail_nvme::Selector;
 use kvrail_volume::{Content, Inspection, block_devices, inspect};
 use serde::Serialize;
 
-use super::describe;
+use crate::command::describe;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::members::locate;
 use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
@@ -22,9 +24,9 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ListArgs {
-    /// More devices or files to look at
-    #[arg(value_name = "PATH")]
-    paths: Vec<PathBuf>,
+    /// More files or devices to look at, as for `create`
+    #[arg(value_name = "MEMBER")]
+    members: Vec<Selector>,
 }
 
 /// A volume as its labels tell.
@@ -81,9 +83,20 @@ struct Listing {
 /// Reads every label there is; claims nothing.
 pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
     let config = context.config()?.config;
-    let named = config.volume.into_iter().flat_map(|volume| volume.members);
-    let named: BTreeSet<PathBuf> = named.chain(args.paths.iter().cloned()).collect();
-    let listing = survey(&named);
+    let configured = config.volume.into_iter().flat_map(|volume| volume.members);
+    let (mut named, mut absent) = (BTreeSet::new(), Vec::new());
+    for member in configured.chain(args.members.iter().cloned()) {
+        match locate(&member) {
+            Ok(found) => {
+                named.insert(found.path);
+            }
+            Err(failure) => {
+                absent.push(Odd { path: member.to_string().into(), what: failure.log_text() })
+            }
+        }
+    }
+    let mut listing = survey(&named);
+    listing.odd.extend(absent);
     match context.format {
         Format::Json => print_json(&listing),
         Format::Human => show(&listing, context),

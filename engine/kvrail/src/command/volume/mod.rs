@@ -1,7 +1,6 @@
 //! `kvrail volume`: create, list, inspect, wipe.
 
 mod create;
-mod describe;
 mod inspect;
 mod list;
 mod wipe;
@@ -9,10 +8,12 @@ mod wipe;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use kvrail_nvme::Selector;
 use kvrail_volume::VolumeName;
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::members::paths;
 
 /// What to do with volumes.
 #[derive(Debug, Subcommand)]
@@ -37,20 +38,22 @@ pub(crate) fn run(command: VolumeCommand, context: &Context) -> Result<(), Failu
     }
 }
 
-/// Members named on the command line, or else those that the configuration has for the volume.
+/// Where the members named on the command line are, or else those that the configuration has for
+/// the volume.
 fn members(
     name: &VolumeName,
-    named: &[PathBuf],
+    named: &[Selector],
     context: &Context,
 ) -> Result<Vec<PathBuf>, Failure> {
     if !named.is_empty() {
-        return Ok(named.to_vec());
+        return paths(named);
     }
     let loaded = context.config()?;
     let volume = loaded.config.volume.into_iter().find(|volume| volume.name == *name);
-    volume.map(|volume| volume.members).ok_or_else(|| {
+    let volume = volume.ok_or_else(|| {
         let words = format!("volume {name}: no members are named and none are configured");
         Failure::new(Exit::Usage, words)
             .with_remedy(format!("name its devices or files behind {name}, or configure it"))
-    })
+    })?;
+    paths(&volume.members)
 }

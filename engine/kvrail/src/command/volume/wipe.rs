@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use kvrail_nvme::Selector;
 use kvrail_volume::{VolumeName, wipe};
 use serde::Serialize;
 
@@ -23,9 +24,9 @@ The name must be the one that the labels carry: it is the confirmation.";
 pub(crate) struct WipeArgs {
     /// Name of the volume, as its labels carry it
     name: VolumeName,
-    /// Its devices and files [default: the members configured for NAME]
+    /// Its files and devices, as for `create` [default: the members configured for NAME]
     #[arg(value_name = "MEMBER")]
-    members: Vec<PathBuf>,
+    members: Vec<Selector>,
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,66 @@
+//! What is counted: which way a request goes, and which part of that way.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use kvrail_device::ModeName;
+
+/// Which way a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    /// Client, lane, poller, null device, and back.
+    Null,
+    /// The same to a device in this ring mode.
+    Device(ModeName),
+    /// A bare ring in this mode, in the client itself.
+    Raw(ModeName),
+}
+
+/// Who spends the instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// The client's thread: build, submit, poll.
+    Client,
+    /// The poller's thread: its ticks.
+    Poller,
+}
+
+/// What a machine without polled queues can count.
+pub(crate) fn usual() -> Vec<Arm> {
+    let interrupt = ModeName::Interrupt;
+    vec![Arm::Null, Arm::Device(interrupt), Arm::Raw(interrupt)]
+}
+
+impl Arm {
+    /// The parts it has.
+    pub(crate) fn parts(self) -> &'static [Part] {
+        match self {
+            Self::Null | Self::Device(_) => &[Part::Client, Part::Poller],
+            Self::Raw(_) => &[Part::Client],
+        }
+    }
+}
+
+impl fmt::Display for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Device(mode) => mode.fmt(f),
+            Self::Raw(mode) => write!(f, "raw:{mode}"),
+        }
+    }
+}
+
+impl FromStr for Arm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mode = |name: &str| name.parse().map_err(|unknown| format!("{unknown}"));
+        match text.strip_prefix("raw:") {
+            Some(name) => mode(name).map(Self::Raw),
+            None if text == "null" => Ok(Self::Null),
+            None => mode(text).map(Self::Device),
+        }
+    }
+}

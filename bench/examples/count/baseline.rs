@@ -1,0 +1,98 @@
+//! The stored counts, and the comparison with them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::arms::Arm;
+use crate::counter::Count;
+
+/// How much more than stored is no finding: library copies differ from CPU to CPU.
+const TOLERANCE: f64 = 0.05;
+
+/// Most instructions that a request through the lane may cost beyond the bare ring's.
+const BEYOND_RAW_MAX: f64 = 400.0;
+
+/// Counts of one arm.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Stored {
+    client: f64,
+    poller: f64,
+}
+
+/// Every arm's counts, by its name.
+pub(crate) type Known = BTreeMap<String, Stored>;
+
+/// What is stored; nothing where there is no file yet.
+pub(crate) fn read(path: &Path) -> Result<Known> {
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| path.display().to_string()),
+        Err(_) => Ok(Known::new()),
+    }
+}
+
+/// Stores the counts; arms that were not counted stay as they are.
+pub(crate) fn write(path: &Path, mut known: Known, counts: &[Count]) -> Result<()> {
+    let tenths = |count: f64| (count * 10.0).round() / 10.0;
+    for count in counts {
+        let stored = Stored { client: tenths(count.client), poller: tenths(count.poller) };
+        known.insert(count.arm.to_string(), stored);
+    }
+    let text = serde_json::to_string_pretty(&known)? + "\n";
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+/// The bare ring's counts for the mode of an arm.
+fn raw_of(arm: Arm, counts: &[Count]) -> Option<f64> {
+    let Arm::Device(mode) = arm else { return None };
+    counts.iter().find(|count| count.arm == Arm::Raw(mode)).map(Count::total)
+}
+
+/// All counts beside what is stored.
+pub(crate) fn table(counts: &[Count], known: &Known) -> String {
+    let mut lines = vec![format!(
+        "{:<16}{:>9}{:>9}{:>9}{:>9}{:>13}",
+        "instructions", "client", "poller", "total", "stored", "beyond raw"
+    )];
+    for count in counts {
+        let stored = known.get(&count.arm.to_string());
+        let stored = stored.map_or("-".into(), |it| format!("{:.1}", it.client + it.poller));
+        let beyond = raw_of(count.arm, counts);
+        let beyond = beyond.map_or("-".into(), |raw| format!("{:.1}", count.total() - raw));
+        lines.push(format!(
+            "{:<16}{:>9.1}{:>9.1}{:>9.1}{stored:>9}{beyond:>13}",
+            count.arm.to_string(),
+            count.client,
+            count.poller,
+            count.total(),
+        ));
+    }
+    lines.join("\n")
+}
+
+/// What costs more than it may, one line for each.
+pub(crate) fn regressions(counts: &[Count], known: &Known) -> Vec<String> {
+    let mut found = Vec::new();
+    for count in counts {
+        let (arm, total) = (count.arm, count.total());
+        if let Some(stored) = known.get(&arm.to_string()) {
+            let stored = stored.client + stored.poller;
+            if total > stored * (1.0 + TOLERANCE) {
+                found.push(format!(
+                    "{arm}: {total:.1} instructions a request, {stored:.1} are stored; find the \
+                     cause, or store the new count with --record"
+                ));
+            }
+        }
+        if let Some(raw) = raw_of(arm, counts).filter(|raw| total - raw > BEYOND_RAW_MAX) {
+            found.push(format!(
+                "{arm}: {:.1} instructions a request beyond the bare ring's, at most \
+                 {BEYOND_RAW_MAX} are allowed",
+                total - raw
+            ));
+        }
+    }
+    found
+}

@@ -1,0 +1,68 @@
+//! Instructions a request costs in user space, counted under valgrind: they repeat where times do
+//! not. `scripts/dev count` compares them with the stored baseline and fails on a regression.
+//!
+//! One way through: `arms` says what is counted, `counter` runs this program once for each part
+//! under callgrind, `subject` is what runs there, `baseline` compares.
+#![forbid(unsafe_code)]
+
+mod arms;
+mod baseline;
+mod counter;
+mod sidecar;
+mod subject;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::arms::{Arm, Part};
+
+/// Counts user-space instructions per 4 KiB request, part by part.
+///
+/// Examples: `count`; `count --record`; `count --device /dev/nvme0n1 --arm iopoll`
+#[derive(Debug, Parser)]
+struct Cli {
+    /// What to count; again for more. Without it: null, interrupt and raw:interrupt.
+    #[arg(long = "arm", value_name = "null|MODE|raw:MODE")]
+    arms: Vec<Arm>,
+    /// File or device to read from; never written. Without it: a file of its own.
+    #[arg(long)]
+    device: Option<PathBuf>,
+    /// The stored counts to compare with.
+    #[arg(long, default_value = "bench/results/instructions.json")]
+    baseline: PathBuf,
+    /// Store what was counted as the new baseline.
+    #[arg(long)]
+    record: bool,
+    /// Run what is to be counted; used by this program on itself, under valgrind.
+    #[arg(long, hide = true)]
+    part: Option<Part>,
+}
+
+fn main() -> Result<ExitCode> {
+    let cli = Cli::parse();
+    let arms = if cli.arms.is_empty() { arms::usual() } else { cli.arms };
+    if cli.part.is_some() {
+        for arm in arms {
+            subject::run(arm, cli.device.as_deref())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scratch = tempfile::tempdir()?;
+    let device = counter::device(cli.device)?;
+    let counts = arms
+        .into_iter()
+        .map(|arm| counter::count(arm, &device, scratch.path()))
+        .collect::<Result<Vec<_>>>()?;
+    let known = baseline::read(&cli.baseline)?;
+    println!("{}", baseline::table(&counts, &known));
+    if cli.record {
+        baseline::write(&cli.baseline, known, &counts)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let worse = baseline::regressions(&counts, &known);
+    worse.iter().for_each(|line| eprintln!("{line}"));
+    Ok(if worse.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

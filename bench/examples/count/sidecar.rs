@@ -1,0 +1,134 @@
+//! A sidecar in this process whose poller is ticked by hand: the real server, poller and device.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use kvrail_device::{
+    Device, DirectIo, Mechanism, ModeChoice, ModeName, MonotonicClock, NullDevice, NullOptions,
+    UringOptions, open_path,
+};
+use kvrail_poller::{Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, Turn};
+use kvrail_protocol::{SpinHints, VolumeInfo};
+use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
+use kvrail_session::{
+    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
+    Stopped, order_channel,
+};
+use tempfile::TempDir;
+
+/// The poller, with every kind of device.
+pub(crate) type HandPoller = Poller<Mechanism, MonotonicClock>;
+
+/// A sidecar that waits for ticks.
+pub(crate) struct Served {
+    pub(crate) socket: PathBuf,
+    pub(crate) poller: HandPoller,
+    pub(crate) control: Control,
+}
+
+/// Its control thread.
+pub(crate) struct Control {
+    _directory: TempDir,
+    orders: OrderSender,
+    server: JoinHandle<Result<Stopped, ServerError>>,
+    /// The server watches its pollers' threads; this one lives until the poller has stopped.
+    poller_ends: Sender<()>,
+}
+
+impl Control {
+    /// Stops the server; the poller is ticked until it has obeyed.
+    pub(crate) fn stop(self, poller: &mut HandPoller) -> Result<()> {
+        self.orders.stop();
+        while poller.tick() != Turn::Stopped {
+            thread::sleep(Duration::from_micros(200));
+        }
+        drop(self.poller_ends);
+        self.server.join().map_err(|_| anyhow!("the server panicked"))??;
+        Ok(())
+    }
+}
+
+/// One member of so many bytes, without a label.
+pub(crate) fn geometry(member_bytes: u64) -> Geometry {
+    Geometry {
+        members: 1,
+        stripe_bytes: member_bytes,
+        member_bytes,
+        data_offset: 0,
+        logical_block: 512,
+        memory_alignment: 4,
+    }
+}
+
+fn open(device: Option<(ModeName, &Path)>) -> Result<Mechanism> {
+    let Some((mode, path)) = device else {
+        return Ok(Mechanism::Null(Box::new(NullDevice::new(NullOptions::default()))));
+    };
+    let path = path.display().to_string();
+    let fd = open_path(&path, DirectIo::Required)?;
+    Ok(Mechanism::open(ModeChoice::Fixed(mode), UringOptions::new(path, fd))?)
+}
+
+/// Opens the device on this thread and starts the server on another.
+pub(crate) fn start(device: Option<(ModeName, &Path)>) -> Result<Served> {
+    let device = open(device)?;
+    let description = device.description().clone();
+    let geometry = geometry(1 << 20);
+    let to_control = Arc::new(Bell::eventfd()?);
+    let mailbox = Arc::new(Mailbox::new(Arc::clone(&to_control))?);
+    let stats = Arc::new(PollerStats::new(1));
+    let setup = Setup {
+        routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
+        devices: vec![DeviceIndex(0)],
+        budgets: vec![Budget { operations: 128, bytes: 64 << 20 }],
+        spin_ns: 0,
+        beat_ns: 200_000_000,
+    };
+    let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
+    let poller = Poller::new(setup, vec![device], MonotonicClock, mail, counters)?;
+    let (poller_ends, ended) = channel::<()>();
+    let handle = PollerHandle {
+        index: PollerIndex(0),
+        cpu: None,
+        devices: vec![(DeviceIndex(0), description)],
+        mailbox,
+        stats,
+        thread: thread::spawn(move || while ended.recv().is_ok() {}),
+    };
+    let directory = tempfile::tempdir()?;
+    let config = config(directory.path());
+    let socket = config.socket.clone();
+    let volume = VolumeInfo {
+        id: 0,
+        name: "counted".into(),
+        uuid: uuid::Uuid::nil(),
+        geometry: geometry.into(),
+        pollers: vec![0],
+        members: vec!["counted".into()],
+    };
+    let mut server = Server::new(config, vec![handle], to_control, vec![volume])?;
+    let (orders, received) = order_channel()?;
+    let server = thread::spawn(move || server.run(&received));
+    let control = Control { _directory: directory, orders, server, poller_ends };
+    Ok(Served { socket, poller, control })
+}
+
+fn config(directory: &Path) -> ServerConfig {
+    ServerConfig {
+        socket: directory.join("kvrail.sock"),
+        socket_mode: 0o600,
+        policy: Policy {
+            access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+            limits: Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() },
+            pages: PagePolicy::Best,
+            drain_timeout: Duration::from_secs(10),
+        },
+        identity: Identity { epoch: Epoch(1), version: "count".into() },
+        spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
+        notes: vec![],
+    }
+}

@@ -1,0 +1,234 @@
+//! The trials: each mode on the device itself, a few milliseconds of reads at each load, in turns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvrail_memory::HeapBlock;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{admit, choose};
+use crate::contract::{Device, DirectIo};
+use crate::error::DeviceError;
+use crate::mechanism::Mechanism;
+use crate::target::open_path;
+use crate::trial::{AT, Load, reads_per_second};
+use crate::uring::{ModeName, UringOptions};
+
+/// Time for all measurements together.
+const BUDGET: Duration = Duration::from_millis(250);
+
+/// Each candidate is measured this often at each load, in turn with the others; the best counts.
+const ROUNDS: u32 = 2;
+
+/// What is timed: latency, rate, and large blocks.
+const LOADS: [Load; 3] = [
+    Load { length: 4 << 10, depth: 1 },
+    Load { length: 4 << 10, depth: 32 },
+    Load { length: 256 << 10, depth: 8 },
+];
+
+/// What the modes do on one device, and the one the numbers speak for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Path of the device.
+    pub path: String,
+    /// The mode `auto` takes on it.
+    pub chosen: ModeName,
+    /// One line: the mode, the numbers, and what was not tried.
+    pub reason: String,
+    /// Every mode, from cheap to dear in CPU.
+    pub trials: Vec<Trial>,
+}
+
+/// One mode on this device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The mode.
+    pub mode: ModeName,
+    /// How it went.
+    #[serde(flatten)]
+    pub result: TrialResult,
+}
+
+/// How the trial of a mode went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum TrialResult {
+    /// It works.
+    Measured {
+        /// One for each load, always the same loads in the same order.
+        rates: Vec<Rate>,
+        /// Ring flags, registrations and kernel features in force.
+        features: Vec<String>,
+    },
+    /// It is not for this machine: too few cores.
+    NotTried {
+        /// Why.
+        reason: String,
+    },
+    /// It does not work here.
+    Refused {
+        /// The error, with its remedy.
+        reason: String,
+    },
+}
+
+/// Reads at one load, closed loop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Bytes of each read.
+    pub length_bytes: u32,
+    /// Reads in flight.
+    pub depth: u32,
+    /// Reads that ended in a second; 0 when one failed or hung.
+    pub reads_per_second: f64,
+}
+
+impl Trial {
+    /// The rates, if the mode works.
+    pub(super) fn rates(&self) -> Option<&[Rate]> {
+        match &self.result {
+            TrialResult::Measured { rates, .. } => Some(rates),
+            TrialResult::NotTried { .. } | TrialResult::Refused { .. } => None,
+        }
+    }
+}
+
+/// Tries every mode on a file or block device that may be in use, for a quarter of a second in
+/// all. `cores` is the number of cores the sidecar may use. Reads only.
+///
+/// # Errors
+/// `DeviceError` when the path cannot be opened. What a mode says is in its trial.
+pub fn calibrate(path: &str, cores: usize) -> Result<Calibration, DeviceError> {
+    let fd = open_path(path, DirectIo::Off)?;
+    let options = UringOptions { direct: DirectIo::Optional, ..UringOptions::new(path, fd) };
+    Ok(run(&options, cores, 1))
+}
+
+/// The same on an open device. Nothing is timed where fewer than `timed_from` modes work.
+pub(super) fn run(options: &UringOptions, cores: usize, timed_from: usize) -> Calibration {
+    let mut devices = Vec::new();
+    let mut trials = Vec::new();
+    for mode in ModeName::ALL {
+        let result = match admit(mode, cores).map(|()| ready(mode, options)) {
+            Err(reason) => TrialResult::NotTried { reason },
+            Ok(Err(error)) => TrialResult::Refused { reason: error.to_string() },
+            Ok(Ok(device)) => {
+                let features = device.description().features.clone();
+                devices.push((trials.len(), device));
+                TrialResult::Measured { rates: LOADS.map(unmeasured).to_vec(), features }
+            }
+        };
+        trials.push(Trial { mode, result });
+    }
+    if !devices.is_empty() && devices.len() >= timed_from {
+        measure(&mut devices, &mut trials);
+    }
+    let chosen = choose(&trials);
+    let reason = describe(chosen, &trials);
+    Calibration { path: options.path.clone(), chosen, reason, trials }
+}
+
+fn unmeasured(load: Load) -> Rate {
+    Rate { length_bytes: load.length, depth: load.depth, reads_per_second: 0.0 }
+}
+
+/// The device in one mode, with a buffer to read to.
+fn ready(mode: ModeName, options: &UringOptions) -> Result<Mechanism, DeviceError> {
+    let mut device = Mechanism::open_in(mode, options.duplicate()?)?;
+    let largest = LOADS.iter().map(|load| load.length).max().unwrap_or_default();
+    device.attach(AT, Arc::new(HeapBlock::new(largest as usize)))?;
+    Ok(device)
+}
+
+/// Times every device at every load that fits, in turns.
+fn measure(devices: &mut [(usize, Mechanism)], trials: &mut [Trial]) {
+    let turns = u32::try_from(devices.len() * LOADS.len()).expect("some dozen") * ROUNDS;
+    let span = BUDGET / turns;
+    for _ in 0..ROUNDS {
+        for (at, device) in devices.iter_mut() {
+            let TrialResult::Measured { rates, .. } = &mut trials[*at].result else { continue };
+            for (rate, load) in rates.iter_mut().zip(LOADS) {
+                let fits = device.description().capacity_bytes >= u64::from(load.length);
+                let measured = if fits { reads_per_second(device, load, span) } else { None };
+                rate.reads_per_second = rate.reads_per_second.max(measured.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Says in one line what was found.
+fn describe(chosen: ModeName, trials: &[Trial]) -> String {
+    let working = trials.iter().filter_map(|trial| Some((trial.mode, trial.rates()?)));
+    let working: Vec<_> = working.collect();
+    let found = match working.as_slice() {
+        [] => "it is tried last".to_owned(),
+        [_] => "the only mode left".to_owned(),
+        _ => {
+            let rates: Vec<String> =
+                working.iter().map(|(mode, rates)| shown(*mode, rates)).collect();
+            let loads = "4 KiB depth 1 / 4 KiB depth 32 / 256 KiB depth 8";
+            format!("reads a second at {loads}: {}", rates.join(", "))
+        }
+    };
+    let others = trials.iter().filter_map(|trial| match &trial.result {
+        TrialResult::Measured { .. } => None,
+        TrialResult::NotTried { reason } => Some(format!("; {} not tried ({reason})", trial.mode)),
+        TrialResult::Refused { reason } => {
+            Some(format!("; {} does not work ({reason})", trial.mode))
+        }
+    });
+    format!("{chosen}: {found}{}", others.collect::<String>())
+}
+
+fn shown(mode: ModeName, rates: &[Rate]) -> String {
+    let numbers: Vec<String> =
+        rates.iter().map(|rate| format!("{:.0}", rate.reads_per_second)).collect();
+    format!("{mode} {}", numbers.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Calibration, calibrate, describe};
+    use crate::auto::rule::tests::trial;
+    use crate::auto::{Trial, TrialResult};
+    use crate::uring::ModeName;
+
+    #[test]
+    fn the_reason_shows_the_numbers_and_what_was_refused() {
+        let trials = [
+            trial(ModeName::Interrupt, [18_500.4, 45_000.0, 7.0]),
+            trial(ModeName::Iopoll, [1.0, 2.0, 3.0]),
+            Trial {
+                mode: ModeName::Sqpoll,
+                result: TrialResult::NotTried { reason: "too few cores".into() },
+            },
+        ];
+        let text = describe(ModeName::Interrupt, &trials);
+        assert!(text.starts_with("interrupt: ") && text.contains("256 KiB depth 8"), "{text}");
+        assert!(text.contains("interrupt 18500/45000/7, iopoll 1/2/3; sqpoll not tried"), "{text}");
+    }
+
+    #[test]
+    fn a_file_is_calibrated_and_not_changed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; 1 << 20]).unwrap();
+        let path = file.path().to_str().unwrap();
+        let found = calibrate(path, 1).unwrap();
+        assert_eq!(found.trials.len(), ModeName::ALL.len());
+        assert_eq!(found.chosen, ModeName::Interrupt);
+        // Numbers were asked for, so also those of the only mode that works.
+        let rates = found.trials[0].rates().unwrap();
+        assert!(rates.iter().all(|rate| rate.reads_per_second > 0.0), "{found:?}");
+        let refused = found.trials.iter().filter(|trial| trial.rates().is_none());
+        assert!(refused.clone().any(|trial| trial.mode == ModeName::Sqpoll), "{found:?}");
+        assert!(std::fs::read(file.path()).unwrap().iter().all(|byte| *byte == 7));
+        assert!(calibrate("/nonexistent", 1).is_err());
+        let back: Calibration = round_trip(&found);
+        assert_eq!(back, found);
+    }
+
+    fn round_trip(found: &Calibration) -> Calibration {
+        serde_json::from_str(&serde_json::to_string(found).unwrap()).unwrap()
+    }
+}

@@ -1,0 +1,110 @@
+//! The rule of `auto`: which of the modes that work is taken.
+//!
+//! A sidecar cannot know whether its users wait for single blocks or move many, so no load is
+//! given weight over another: a mode is worth its worst share of the best rate, over all loads
+//! (the least regret). A mode that collapses anywhere is out, however fast it is elsewhere. Going
+//! from cheap to dear, a dearer mode replaces the one held only if its worst share is better by
+//! the price of what it costs: `OWN_CORE` where it only polls on the poller's own core, which is
+//! less than the trial's noise; `ANOTHER_CORE` where a kernel thread keeps a second core busy.
+//! With a second core a host could run another poller instead.
+
+use crate::auto::calibration::Trial;
+use crate::uring::ModeName;
+
+/// Fewest cores for a mode with a kernel thread: the poller and the kernel thread spin, the client
+/// and everyone else need one each. Three spinning threads on two cores are a collapse (a 2-core
+/// VM: 394 IOPS with a kernel thread against 18,500 without).
+const CORES_MIN: usize = 4;
+
+/// A mode on the poller's own core must beat a simpler one by this factor: less is noise.
+const OWN_CORE: f64 = 1.05;
+
+/// A mode that keeps a second core busy must beat a simpler one by this factor. On 16 cores its
+/// 5 to 10 % in the trial turned into half as much latency again through the lanes.
+const ANOTHER_CORE: f64 = 1.25;
+
+/// Whether there are cores for a mode.
+pub(super) fn admit(mode: ModeName, cores: usize) -> Result<(), String> {
+    if mode.has_kernel_thread() && cores < CORES_MIN {
+        return Err(format!("its kernel thread needs {CORES_MIN} cores, there are {cores}"));
+    }
+    Ok(())
+}
+
+/// The mode to take; the plainest one where none works, so that its error is heard.
+pub(super) fn choose(trials: &[Trial]) -> ModeName {
+    let working = || trials.iter().filter_map(|trial| Some((trial.mode, trial.rates()?)));
+    let best_at =
+        |load: usize| working().map(|(_, rates)| rates[load].reads_per_second).fold(0.0, f64::max);
+    let mut held: Option<(ModeName, f64)> = None;
+    for (mode, rates) in working() {
+        let shares = rates.iter().enumerate().filter(|(load, _)| best_at(*load) > 0.0);
+        let shares = shares.map(|(load, rate)| rate.reads_per_second / best_at(load));
+        let worst = shares.fold(1.0, f64::min);
+        let price = if mode.has_kernel_thread() { ANOTHER_CORE } else { OWN_CORE };
+        if held.is_none_or(|(_, share)| worst > share * price) {
+            held = Some((mode, worst));
+        }
+    }
+    held.map_or(ModeName::Interrupt, |(mode, _)| mode)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{admit, choose};
+    use crate::auto::{Rate, Trial, TrialResult};
+    use crate::uring::ModeName;
+
+    pub(in crate::auto) fn trial(mode: ModeName, rates: [f64; 3]) -> Trial {
+        let loads = [(4096, 1), (4096, 32), (262_144, 8)].into_iter().zip(rates);
+        let rates = loads.map(|((length_bytes, depth), reads_per_second)| Rate {
+            length_bytes,
+            depth,
+            reads_per_second,
+        });
+        let (rates, features) = (rates.collect(), Vec::new());
+        Trial { mode, result: TrialResult::Measured { rates, features } }
+    }
+
+    #[test]
+    fn a_kernel_thread_needs_four_cores() {
+        for mode in ModeName::ALL {
+            assert_eq!(admit(mode, 2).is_err(), mode.has_kernel_thread());
+            assert_eq!(admit(mode, 3).is_err(), mode.has_kernel_thread());
+            assert!(admit(mode, 4).is_ok());
+        }
+        assert!(admit(ModeName::Sqpoll, 2).unwrap_err().contains("there are 2"));
+    }
+
+    #[test]
+    fn the_best_worst_case_wins_and_dearer_modes_must_be_worth_it() {
+        use ModeName::{Interrupt, Iopoll, Sqpoll};
+        let close = [trial(Interrupt, [100.0, 100.0, 100.0]), trial(Iopoll, [103.0, 104.0, 102.0])];
+        assert_eq!(choose(&close), Interrupt);
+        let collapse = [trial(Interrupt, [100.0; 3]), trial(Sqpoll, [2.0, 140.0, 100.0])];
+        assert_eq!(choose(&collapse), Interrupt);
+        let clear = [
+            trial(Interrupt, [100.0, 100.0, 100.0]),
+            trial(Iopoll, [150.0, 130.0, 100.0]),
+            trial(Sqpoll, [150.0, 132.0, 100.0]),
+        ];
+        assert_eq!(choose(&clear), Iopoll);
+        let failed = [trial(Interrupt, [0.0; 3]), trial(Iopoll, [0.0; 3])];
+        assert_eq!(choose(&failed), Interrupt);
+        assert_eq!(choose(&[]), Interrupt);
+    }
+
+    /// The numbers of a 16-core machine, where users of the lanes had worse latency with the
+    /// kernel thread: a second core is not spent for a tenth.
+    #[test]
+    fn a_second_core_is_not_spent_for_a_tenth() {
+        use ModeName::{Interrupt, Sqpoll};
+        let tenth = [
+            trial(Interrupt, [66_000.0, 259_000.0, 11_000.0]),
+            trial(Sqpoll, [73_000.0, 272_000.0, 11_100.0]),
+        ];
+        assert_eq!(choose(&tenth), Interrupt);
+        let half = [trial(Interrupt, [100.0; 3]), trial(Sqpoll, [150.0; 3])];
+        assert_eq!(choose(&half), Sqpoll);
+    }
+}

@@ -1,0 +1,234 @@
+//! Opens a device: what is asked for, what the target allows, a first read where a mode may not
+//! work although its ring could be made, and the description of what came of it.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use kvrail_memory::HeapBlock;
+use kvrail_ring::Status;
+
+use crate::contract::{BUFFERS_MAX, Description, Device, DirectIo};
+use crate::error::DeviceError;
+use crate::queue::Polling;
+use crate::removal::Removal;
+use crate::split::{Flights, Limits};
+use crate::table::Table;
+use crate::target::{Discard, Io, Kind, Target, unfit};
+use crate::trial;
+use crate::uring::device::Uring;
+use crate::uring::drive::{KernelThread, Mode};
+use crate::uring::remedy;
+use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
+use crate::uring::wire::{Block, Wire};
+
+/// Most operations a device takes at once.
+const DEPTH_MAX: u32 = 4096;
+
+/// Pieces in flight are at least this many, so that a few large operations fill the device too.
+/// With one entry to spare for the bell the submission queue has 128 then.
+const PIECES_MIN: u32 = 127;
+
+/// What to open and how to drive it.
+#[derive(Debug)]
+pub struct UringOptions {
+    /// Name for messages: the path as configured.
+    pub path: String,
+    /// The file or block device, open for reading and writing; claimed by whoever opened it.
+    pub fd: OwnedFd,
+    /// How O_DIRECT is to be treated.
+    pub direct: DirectIo,
+    /// Operations at once, 1 to 4096.
+    pub depth: u32,
+    /// Largest piece in bytes, if it must be smaller than the device's limit.
+    pub transfer_bytes_max: Option<u32>,
+    /// For modes with a kernel thread.
+    pub thread: KernelThread,
+    /// The stream that the drive is to place all writes by; 0 for none.
+    pub write_stream: u8,
+    /// Why this mode; printed at start.
+    pub reason: String,
+}
+
+impl UringOptions {
+    /// O_DIRECT required, 128 operations at once, the device's own limits.
+    #[must_use]
+    pub fn new(path: impl Into<String>, fd: OwnedFd) -> Self {
+        Self {
+            path: path.into(),
+            fd,
+            direct: DirectIo::Required,
+            depth: 128,
+            transfer_bytes_max: None,
+            thread: KernelThread::default(),
+            write_stream: 0,
+            reason: "configured".into(),
+        }
+    }
+
+    /// The same device once more, for a trial.
+    pub(crate) fn duplicate(&self) -> Result<Self, DeviceError> {
+        let fd = self.fd.try_clone().map_err(|error| DeviceError::Open {
+            path: self.path.clone(),
+            errno: super::ring::errno_of(error),
+            remedy: "descriptors have run out: raise LimitNOFILE (ulimit -n)".into(),
+        })?;
+        let (path, reason) = (self.path.clone(), self.reason.clone());
+        Ok(Self { path, fd, reason, ..*self })
+    }
+}
+
+impl<M: Mode> Uring<M> {
+    /// Opens a device. For polled modes and passthrough one block is read to see that they work.
+    ///
+    /// # Errors
+    /// `DeviceError` with the likely cause and the remedy.
+    pub fn open(options: UringOptions) -> Result<Self, DeviceError> {
+        if M::NAME.needs_direct() {
+            Self::assemble(options.duplicate()?)?.check()?;
+        }
+        Self::assemble(options)
+    }
+
+    fn assemble(options: UringOptions) -> Result<Self, DeviceError> {
+        let UringOptions { path, fd, direct, depth, transfer_bytes_max, .. } = options;
+        if depth == 0 || depth > DEPTH_MAX {
+            let what = format!("depth {depth} is out of range");
+            let remedy = format!("choose 1 to {DEPTH_MAX}");
+            return Err(DeviceError::Unfit { path, what, remedy });
+        }
+        let target = Target::examine(&path, fd, direct)?;
+        if M::NAME.needs_direct() && target.io == Io::Buffered {
+            let what = format!("mode {} needs O_DIRECT", M::NAME);
+            return Err(unfit(&path, &what, "set direct = \"required\", or use mode interrupt"));
+        }
+        let stream = target.stream(options.write_stream)?;
+        let (wire, file) = M::Wire::open(&target, stream)?;
+        let limits = limits::<M>(&target, &wire, depth, transfer_bytes_max);
+        let entries = (limits.pieces + 1).next_power_of_two();
+        let file = file.as_ref().map_or(target.fd(), AsFd::as_fd);
+        let plan = Plan { path: &path, file, entries, thread: options.thread };
+        let made = main_ring::<M>(&plan, wire)?;
+        let side = if M::NAME.has_side_ring() {
+            let plan = Plan { file: target.fd(), ..plan };
+            Some(side_ring(&plan, Block::open(&target, stream)?.0)?)
+        } else {
+            None
+        };
+        let features = features::<M>(&target, made.features, options.write_stream);
+        let description = describe::<M>(&target, &limits, options.reason, features);
+        let pieces = limits.pieces as usize;
+        Ok(Self {
+            ring: made.ring,
+            side,
+            aside: 0,
+            flights: Flights::new(limits),
+            table: Table::new(),
+            staged: Vec::with_capacity(pieces),
+            staged_aside: Vec::with_capacity(SIDE_ENTRIES as usize),
+            unforgotten: Vec::with_capacity(usize::from(BUFFERS_MAX)),
+            forgetting: 0,
+            removal: Removal::watch(&target),
+            failure: None,
+            target,
+            description,
+            mode: PhantomData,
+        })
+    }
+
+    /// Makes sure that the mode works: sysfs says that the device can be polled (a read alone
+    /// proves nothing, it may meet a hole in a file and never reach the device), and a first read
+    /// succeeds.
+    fn check(&mut self) -> Result<(), DeviceError> {
+        let unpolled = self.target.queue.as_ref().map(|queue| queue.polling) == Some(Polling::No);
+        if M::NAME.polls_device() && unpolled {
+            return Err(self.refuse_polling());
+        }
+        let block = self.description.logical_block;
+        self.attach(trial::AT, Arc::new(HeapBlock::new(block as usize)))?;
+        match trial::read_once(self, 0, block) {
+            Some(Status::Ok) => Ok(()),
+            Some(Status::Unsupported) if M::NAME.polls_device() => Err(self.refuse_polling()),
+            other => {
+                let how = match self.take_failure() {
+                    Some(failure) => failure.to_string(),
+                    None => other.map_or("no answer", Status::name).to_owned(),
+                };
+                let what = format!("a first read in mode {} failed: {how}", M::NAME);
+                let remedy = "check the device (dmesg), or use mode interrupt";
+                Err(unfit(&self.target.path, &what, remedy))
+            }
+        }
+    }
+
+    fn refuse_polling(&self) -> DeviceError {
+        let what = format!("mode {} does not work here", M::NAME);
+        let remedy = remedy::no_poll_queues(self.target.queue.as_ref());
+        unfit(&self.target.path, &what, &remedy)
+    }
+}
+
+fn limits<M: Mode>(
+    target: &Target,
+    wire: &M::Wire,
+    depth: u32,
+    transfer_bytes_max: Option<u32>,
+) -> Limits {
+    let most = wire.request_bytes_max(target).min(transfer_bytes_max.unwrap_or(u32::MAX));
+    let block = target.logical_block;
+    let transfer_bytes_max = (most - most % block).max(block);
+    // Only interrupts come for the parts of a request that the block layer had to split.
+    let unsplit = M::NAME.needs_direct();
+    let paged_bytes_max = if unsplit { target.paged_bytes_max() } else { u32::MAX };
+    let granule = if target.io == Io::Direct { block } else { 1 };
+    let pieces = depth.max(PIECES_MIN);
+    Limits { transfer_bytes_max, paged_bytes_max, granule, depth, pieces }
+}
+
+/// What is in force, beside what the ring says.
+fn features<M: Mode>(target: &Target, mut features: Vec<String>, stream: u8) -> Vec<String> {
+    if M::NAME.has_side_ring() {
+        features.push("second ring for flush and discard".into());
+    }
+    if target.kind == Kind::Block {
+        features.push(target.cache().text().into());
+        features.push(match target.discard() {
+            Discard::Deallocate => "discard: deallocate".into(),
+            Discard::PunchHole => "discard: write zeroes".into(),
+        });
+        let there = target.queue.as_ref().map_or(0, |queue| queue.write_streams);
+        features.push(match (stream, there) {
+            (0, 0) => "write streams: none here".into(),
+            (0, _) => format!("write streams: {there} here, none used"),
+            (used, _) => format!("write streams: {used} of {there}"),
+        });
+    }
+    features
+}
+
+fn describe<M: Mode>(
+    target: &Target,
+    limits: &Limits,
+    reason: String,
+    features: Vec<String>,
+) -> Description {
+    Description {
+        name: target.path.clone(),
+        kind: match target.kind {
+            Kind::File => "file".into(),
+            Kind::Block => "block".into(),
+        },
+        mode: M::NAME.to_string(),
+        reason,
+        features,
+        io: match target.io {
+            Io::Direct => "direct".into(),
+            Io::Buffered => "buffered".into(),
+        },
+        capacity_bytes: target.capacity_bytes,
+        logical_block: target.logical_block,
+        memory_alignment: target.memory_alignment,
+        transfer_bytes_max: limits.transfer_bytes_max.min(limits.paged_bytes_max),
+        depth: limits.depth,
+    }
+}

@@ -1,0 +1,102 @@
+//! Block requests: reads and writes with registered buffers, fsync, discard.
+
+use std::os::fd::OwnedFd;
+use std::ptr::without_provenance_mut;
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types::FsyncFlags};
+use kvrail_ring::Opcode;
+use rustix::io::Errno;
+
+use super::{FILE, Wire, table_entry};
+use crate::contract::{Durability, Operation};
+use crate::error::DeviceError;
+use crate::failure::Cause;
+use crate::split::Outcome;
+use crate::target::{Discard, Stream, Target};
+use crate::uring::ring::{Setup, make_plain};
+use crate::uring::verdict;
+
+/// BLOCK_URING_CMD_DISCARD, `_IO(0x12, 0)` of linux/blkdev.h: start in `addr`, length in `addr3`,
+/// where commands have their first bytes. Kernel 6.12.
+const COMMAND_DISCARD: u32 = 0x1200;
+
+/// Requests to a file or block device.
+#[derive(Debug, Default)]
+pub struct Block {
+    discard: Discard,
+    /// The write stream of all writes; 0 is none.
+    stream: u8,
+}
+
+impl Wire for Block {
+    type Entry = squeue::Entry;
+    type Answer = cqueue::Entry;
+
+    fn open(
+        target: &Target,
+        stream: Option<Stream>,
+    ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
+        let stream = stream.map_or(0, |stream| stream.0.get());
+        Ok((Self { discard: target.discard(), stream }, None))
+    }
+
+    fn make(setup: &Setup) -> Result<IoUring, Errno> {
+        make_plain(setup)
+    }
+
+    fn request_bytes_max(&self, target: &Target) -> u32 {
+        target.transfer_bytes_max()
+    }
+
+    #[inline]
+    fn entry(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        let Operation { offset, length, .. } = *operation;
+        let buffer = || table_entry(operation);
+        match operation.opcode {
+            Opcode::Read => {
+                let address = without_provenance_mut(address);
+                opcode::ReadFixed::new(FILE, address, length, buffer()).offset(offset).build()
+            }
+            Opcode::Write => {
+                let flags = match operation.durability {
+                    Durability::Visible => 0,
+                    // The block layer makes it FUA, or a flush behind, or nothing, as the cache
+                    // of the device demands.
+                    Durability::Durable => libc::RWF_DSYNC,
+                };
+                let address = without_provenance_mut(address);
+                let write = opcode::WriteFixed::new(FILE, address, length, buffer());
+                write.offset(offset).rw_flags(flags).write_stream(self.stream).build()
+            }
+            Opcode::Flush => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
+            Opcode::Discard => self.discard(offset, u64::from(length)),
+            Opcode::Nop => opcode::Nop::new().build(),
+        }
+    }
+
+    #[inline]
+    fn outcome(result: i32, _: u32) -> Outcome {
+        verdict::outcome(result)
+    }
+
+    fn cause(result: i32) -> Cause {
+        verdict::cause(result)
+    }
+}
+
+impl Block {
+    fn discard(&self, offset: u64, length: u64) -> squeue::Entry {
+        match self.discard {
+            Discard::Deallocate => {
+                let mut command = [0; 16];
+                command[..8].copy_from_slice(&length.to_ne_bytes());
+                let discard = opcode::UringCmd16::new(FILE, COMMAND_DISCARD);
+                discard.cmd(command).addr(Some(offset)).build()
+            }
+            Discard::PunchHole => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                opcode::Fallocate::new(FILE, length).offset(offset).mode(mode).build()
+            }
+        }
+    }
+}

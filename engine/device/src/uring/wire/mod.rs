@@ -1,0 +1,66 @@
+//! What requests and answers look like on a ring: block requests in the kernel's own terms, or
+//! NVMe commands passed through. A ring carries one of the two.
+
+mod block;
+mod nvme;
+mod status;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use io_uring::{IoUring, cqueue, squeue};
+use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use rustix::io::Errno;
+
+pub(crate) use block::Block;
+pub(crate) use nvme::Nvme;
+pub use status::NvmeStatus;
+
+use crate::contract::Operation;
+use crate::error::DeviceError;
+use crate::failure::Cause;
+use crate::split::Outcome;
+use crate::target::{Stream, Target};
+use crate::uring::ring::Setup;
+
+/// The device's file in the table of registered files.
+const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
+
+/// The table entry that holds the beginning of the operation's buffer range. Entries of a region
+/// follow each other, 1 GiB each; pieces do not cross their borders.
+#[inline]
+fn table_entry(operation: &Operation) -> u16 {
+    let entry = u16::try_from(operation.buffer_offset / REGISTERED_BYTES_MAX);
+    operation.buffer.0 + entry.expect("in the table")
+}
+
+/// The language of one ring.
+pub trait Wire: fmt::Debug + Send + Sized + 'static {
+    /// Queue entries.
+    type Entry: squeue::EntryMarker;
+    /// Completions.
+    type Answer: cqueue::EntryMarker;
+
+    /// What must be known to speak it with this device, and the file that requests go to where
+    /// that is not the target's own. Writes carry the stream, if there is one.
+    fn open(
+        target: &Target,
+        stream: Option<Stream>,
+    ) -> Result<(Self, Option<OwnedFd>), DeviceError>;
+
+    /// Makes a ring that carries it.
+    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno>;
+
+    /// Largest request, in bytes, whatever the block layer's own limits are.
+    fn request_bytes_max(&self, target: &Target) -> u32;
+
+    /// The entry for a piece whose buffer range begins at `address`. Reads and writes name
+    /// registered buffers only.
+    fn entry(&self, operation: &Operation, address: usize) -> Self::Entry;
+
+    /// The meaning of a completion's `res` for a piece of `asked` bytes.
+    fn outcome(result: i32, asked: u32) -> Outcome;
+
+    /// Why, for a result that is a failure.
+    fn cause(result: i32) -> Cause;
+}

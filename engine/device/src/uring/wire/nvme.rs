@@ -1,0 +1,192 @@
+//! NVMe commands through a namespace's generic character device: 128-byte entries, 32-byte
+//! completions, registered buffers. Reads and writes only; what needs no speed goes through the
+//! block device beside it, which also holds the claim.
+
+use std::os::fd::OwnedFd;
+
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use kvrail_ring::Opcode;
+use rustix::io::Errno;
+
+use super::{FILE, NvmeStatus, Wire, table_entry};
+use crate::contract::{Durability, Operation};
+use crate::error::DeviceError;
+use crate::failure::Cause;
+use crate::namespace::Namespace;
+use crate::queue::Cache;
+use crate::split::Outcome;
+use crate::target::{Stream, Target};
+use crate::uring::ring::{Setup, make_wide};
+use crate::uring::verdict;
+
+/// NVME_URING_CMD_IO, `_IOWR('N', 0x80, struct nvme_uring_cmd)` of linux/nvme_ioctl.h.
+const COMMAND_IO: u32 = 0xc048_4e80;
+
+/// Opcodes of the NVM command set.
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+
+/// Force Unit Access, bit 30 of command dword 12: the write ends on stable media.
+const FUA: u32 = 1 << 30;
+
+/// Directive type 2, data placement, in bits 20 to 23 of command dword 12. The placement
+/// identifier stands in the upper half of dword 13; stream N of the kernel is handle N - 1 in the
+/// first reclaim group.
+const PLACED: u32 = 2 << 20;
+
+/// Most blocks of one command: its count field has 16 bits and begins at 0.
+const BLOCKS_MAX: u32 = 1 << 16;
+
+/// Commands to one namespace.
+#[derive(Debug)]
+pub struct Nvme {
+    namespace: u32,
+    block_shift: u32,
+    /// Bits of dword 12 that make a write durable: none where no cache is volatile.
+    durable: u32,
+    /// Bits of dword 12 that say that dword 13 places a write, and dword 13.
+    placed: u32,
+    placement: u32,
+    request_bytes_max: u32,
+}
+
+impl Wire for Nvme {
+    type Entry = squeue::Entry128;
+    type Answer = cqueue::Entry32;
+
+    fn open(
+        target: &Target,
+        stream: Option<Stream>,
+    ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
+        let Namespace { file, id, block_bytes, request_bytes_max, cache, .. } =
+            Namespace::behind(target)?;
+        let durable = match cache {
+            Cache::Volatile { .. } => FUA,
+            Cache::None => 0,
+        };
+        let most = block_bytes.saturating_mul(BLOCKS_MAX);
+        let wire = Self {
+            namespace: id,
+            block_shift: block_bytes.trailing_zeros(),
+            durable,
+            placement: stream.map_or(0, |stream| u32::from(stream.0.get() - 1) << 16),
+            placed: if stream.is_some() { PLACED } else { 0 },
+            request_bytes_max: request_bytes_max.min(most),
+        };
+        Ok((wire, Some(file)))
+    }
+
+    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno> {
+        make_wide(setup)
+    }
+
+    fn request_bytes_max(&self, _: &Target) -> u32 {
+        self.request_bytes_max
+    }
+
+    #[inline]
+    fn entry(&self, operation: &Operation, address: usize) -> squeue::Entry128 {
+        let (code, control) = match (operation.opcode, operation.durability) {
+            (Opcode::Read, _) => (READ, 0),
+            (Opcode::Write, Durability::Visible) => (WRITE, self.placed),
+            (Opcode::Write, Durability::Durable) => (WRITE, self.placed | self.durable),
+            (Opcode::Nop, _) => return opcode::Nop::new().build().into(),
+            (Opcode::Flush | Opcode::Discard, _) => {
+                unreachable!("flush and discard go through the block device")
+            }
+        };
+        let command = opcode::UringCmd80::new(FILE, COMMAND_IO);
+        let command = command.cmd(self.command(code, control, operation, address));
+        command.buf_index(Some(table_entry(operation))).build()
+    }
+
+    #[inline]
+    fn outcome(result: i32, asked: u32) -> Outcome {
+        match result {
+            0 => Outcome::Moved(asked), // a command moves all or fails
+            1.. => NvmeStatus::of_result(result).outcome(),
+            _ => verdict::outcome(result),
+        }
+    }
+
+    fn cause(result: i32) -> Cause {
+        if result > 0 { Cause::Nvme(NvmeStatus::of_result(result)) } else { verdict::cause(result) }
+    }
+}
+
+impl Nvme {
+    /// The kernel's `struct nvme_uring_cmd`: opcode at 0, namespace at 4, data address at 24 and
+    /// length at 36, command dwords 10 to 15 from 40.
+    #[inline]
+    fn command(&self, code: u8, control: u32, operation: &Operation, address: usize) -> [u8; 80] {
+        let first = operation.offset >> self.block_shift;
+        let count = (operation.length >> self.block_shift) - 1;
+        let mut command = [0; 80];
+        command[0] = code;
+        command[4..8].copy_from_slice(&self.namespace.to_ne_bytes());
+        command[24..32].copy_from_slice(&(address as u64).to_ne_bytes());
+        command[36..40].copy_from_slice(&operation.length.to_ne_bytes());
+        // Dwords 10 and 11: the first block, low half first (every machine kvrail runs on is
+        // little endian, and the kernel takes the dwords as the machine has them).
+        command[40..48].copy_from_slice(&first.to_le_bytes());
+        command[48..52].copy_from_slice(&(count | control).to_ne_bytes());
+        if control & PLACED != 0 {
+            command[52..56].copy_from_slice(&self.placement.to_ne_bytes());
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_ring::{Opcode, Status};
+    use rustix::io::Errno;
+
+    use super::{FUA, Nvme, PLACED, READ, WRITE, Wire};
+    use crate::contract::{BufferIndex, Durability, Operation};
+    use crate::split::Outcome;
+
+    fn wire(durable: u32) -> Nvme {
+        let (placed, placement) = (PLACED, 7 << 16);
+        let (namespace, block_shift, request_bytes_max) = (3, 12, 1 << 19);
+        Nvme { namespace, block_shift, durable, placed, placement, request_bytes_max }
+    }
+
+    fn write(offset: u64, length: u32) -> Operation {
+        let (opcode, durability) = (Opcode::Write, Durability::Durable);
+        let buffer = BufferIndex(5);
+        Operation { tag: 0, opcode, durability, offset, length, buffer, buffer_offset: 0 }
+    }
+
+    fn word(command: &[u8; 80], at: usize) -> u32 {
+        u32::from_ne_bytes(command[at..at + 4].try_into().unwrap())
+    }
+
+    #[test]
+    fn a_command_counts_blocks_from_zero() {
+        let operation = write((1 << 45) + 8192, 16_384);
+        let command = wire(FUA).command(WRITE, FUA, &operation, 0x7000_1000);
+        assert_eq!((command[0], word(&command, 4)), (WRITE, 3));
+        assert_eq!((word(&command, 24), word(&command, 36)), (0x7000_1000, 16_384));
+        assert_eq!((word(&command, 40), word(&command, 44)), (2, 2));
+        assert_eq!(word(&command, 48), 3 | FUA);
+        let command = wire(0).command(READ, 0, &operation, 0);
+        assert_eq!((command[0], word(&command, 48), word(&command, 52)), (READ, 3, 0));
+        let command = wire(0).command(WRITE, PLACED, &operation, 0);
+        assert_eq!((word(&command, 48), word(&command, 52)), (3 | 2 << 20, 7 << 16));
+    }
+
+    #[test]
+    fn results_are_all_or_a_status_or_an_errno() {
+        assert_eq!(Nvme::outcome(0, 4096), Outcome::Moved(4096));
+        assert_eq!(Nvme::outcome(0x4281, 1), Outcome::Failed(Status::IoError));
+        assert_eq!(Nvme::outcome(0x0281, 1), Outcome::Transient(Status::IoError));
+        // A reset of the controller cancels commands; they are done again.
+        assert_eq!(Nvme::outcome(-Errno::INTR.raw_os_error(), 1), Outcome::Again);
+        assert_eq!(
+            Nvme::outcome(-Errno::NODEV.raw_os_error(), 1),
+            Outcome::Failed(Status::DeviceGone)
+        );
+        assert_eq!(Nvme::cause(0x4281).to_string(), "NVMe: unrecovered read error (0x281)");
+    }
+}

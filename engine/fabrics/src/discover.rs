@@ -1,0 +1,68 @@
+//! Asks a discovery service what there is: connects, reads its log page, disconnects.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use kvrail_memory::Root;
+
+use crate::connect::dial;
+use crate::disconnect::delete;
+use crate::error::FabricsError;
+use crate::log_page::{Entry, Page, PageSource};
+use crate::options::Options;
+use crate::passthru;
+
+/// How long the controller's node may take to show up.
+const NODE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A discovery controller; goes with the value, whatever happened.
+struct Discovery<'a> {
+    root: &'a Root,
+    name: String,
+}
+
+impl Drop for Discovery<'_> {
+    fn drop(&mut self) {
+        // The explicit way reports errors; here an earlier one is being reported.
+        let _ = delete(self.root, &self.name);
+    }
+}
+
+/// The entries of the service's log page. Nothing stays connected.
+///
+/// # Errors
+/// As for [`crate::connect()`]; the page keeps changing, or is malformed.
+pub fn discover(root: &Root, options: &Options) -> Result<Vec<Entry>, FabricsError> {
+    let number = dial(root, options)?;
+    let controller = Discovery { root, name: format!("nvme{number}") };
+    let node = root.path(format!("/dev/{}", controller.name));
+    let deadline = Instant::now() + NODE_PATIENCE;
+    let device = loop {
+        match File::open(&node) {
+            Ok(device) => break device,
+            Err(why) if Instant::now() >= deadline => {
+                return Err(FabricsError::file(&node, "opening", &why));
+            }
+            Err(_) => std::thread::sleep(LOOK),
+        }
+    };
+    let entries = Page::read(&mut Admin(&device));
+    drop(device);
+    delete(root, &controller.name)?;
+    entries
+}
+
+/// The log page through the kernel's passthrough.
+struct Admin<'a>(&'a File);
+
+impl PageSource for Admin<'_> {
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), FabricsError> {
+        passthru::discovery_log(self.0, offset, bytes).map_err(|why| {
+            let words = format!("reading the discovery log page: {why}");
+            FabricsError::failed(words, "check that the service is a discovery service")
+        })
+    }
+}

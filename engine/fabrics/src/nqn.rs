@@ -1,0 +1,131 @@
+//! NVMe qualified names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::error::FabricsError;
+
+/// Longest name in bytes (NVMe Base Specification 2.0, 4.5: 223 and a closing zero).
+pub const NQN_BYTES_MAX: usize = 223;
+
+/// The well-known name of a discovery service.
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+/// What both forms of name look like, for remedies.
+const FORMS: &str =
+    "write nqn.YYYY-MM.reversed.domain:anything, or nqn.2014-08.org.nvmexpress:uuid:UUID";
+
+/// A name that follows the rules.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Nqn(String);
+
+impl Nqn {
+    /// The discovery service's well-known name.
+    #[must_use]
+    pub fn discovery() -> Self {
+        Self(DISCOVERY_NQN.into())
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The UUID of a name in UUID form.
+    #[must_use]
+    pub fn uuid(&self) -> Option<uuid::Uuid> {
+        self.0.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:")?.parse().ok()
+    }
+}
+
+impl FromStr for Nqn {
+    type Err = FabricsError;
+
+    fn from_str(text: &str) -> Result<Self, FabricsError> {
+        let wrong = |rule: &str| {
+            FabricsError::usage(format!("NQN `{}`: {rule}", text.escape_debug()), FORMS)
+        };
+        if text.len() > NQN_BYTES_MAX {
+            let rule = format!("{} bytes, at most {NQN_BYTES_MAX}", text.len());
+            return Err(wrong(&rule));
+        }
+        let rest = text.strip_prefix("nqn.").ok_or_else(|| wrong("does not begin with `nqn.`"))?;
+        // A comma would end the kernel's option; blanks and controls never belong into a name.
+        if text.chars().any(|letter| letter == ',' || letter <= ' ' || letter == '\x7f') {
+            return Err(wrong("holds a comma, a blank or a control character"));
+        }
+        let (date, name) =
+            rest.split_at_checked(7).ok_or_else(|| wrong("has no date YYYY-MM behind `nqn.`"))?;
+        if !is_date(date) {
+            return Err(wrong("has no date YYYY-MM behind `nqn.`"));
+        }
+        if name.strip_prefix('.').is_none_or(str::is_empty) {
+            return Err(wrong("has no domain behind its date"));
+        }
+        let uuid = name.strip_prefix(".org.nvmexpress:uuid:");
+        if uuid.is_some_and(|uuid| uuid.parse::<uuid::Uuid>().is_err()) {
+            return Err(wrong("has no UUID behind `uuid:`"));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+fn is_date(text: &str) -> bool {
+    let Some((year, month)) = text.split_once('-') else { return false };
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let month_number = month.parse::<u32>().unwrap_or(0);
+    year.len() == 4 && digits(year) && digits(month) && (1..=12).contains(&month_number)
+}
+
+impl fmt::Display for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
+
+    #[test]
+    fn good_names_pass() {
+        let longest = format!("nqn.2026-11.org.example:{}", "a".repeat(NQN_BYTES_MAX - 24));
+        for text in [
+            DISCOVERY_NQN,
+            "nqn.2014-08.org.nvmexpress:uuid:5a0a6e4c-6d0c-4d8b-8a3f-0d0f3c1b2a10",
+            "nqn.2026-11.org.example:kv0",
+            longest.as_str(),
+        ] {
+            assert_eq!(text.parse::<Nqn>().unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
+    fn bad_names_are_refused_with_rule_and_remedy() {
+        let long = format!("nqn.2026-11.org.example:{}", "a".repeat(NQN_BYTES_MAX));
+        for (text, rule) in [
+            ("", "begin with"),
+            ("iqn.2026-11.org.example:a", "begin with"),
+            ("nqn.", "no date"),
+            ("nqn.26-11.org.example", "no date"),
+            ("nqn.2026-13.org.example", "no date"),
+            ("nqn.2026-+1.org.example", "no date"),
+            ("nqn.2026-11", "no domain"),
+            ("nqn.2026-11.", "no domain"),
+            ("nqn.2026-11.org,hostid=x", "comma"),
+            ("nqn.2026-11.org example", "blank"),
+            ("nqn.2026-11.org\nexample", "control"),
+            ("nqn.2014-08.org.nvmexpress:uuid:nonsense", "no UUID"),
+            ("nqn.2026é11.org", "no date"),
+            (long.as_str(), "at most 223"),
+        ] {
+            let error = text.parse::<Nqn>().unwrap_err();
+            assert!(error.message.contains(rule), "{text}: {error}");
+            assert!(error.remedy.contains("nqn.YYYY-MM"), "{text}");
+        }
+    }
+}

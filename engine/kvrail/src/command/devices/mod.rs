@@ -1,0 +1,47 @@
+//! `kvrail devices`: the NVMe namespaces of this host.
+
+mod calibrate;
+mod detail;
+mod overview;
+mod show;
+
+use clap::Args;
+use kvrail_nvme::Selector;
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail devices
+  kvrail devices --verbose serial:S6CKNE0T
+  kvrail devices --format json | jq '.[].health'
+  kvrail devices --calibrate pci:0000:3b:00.0 /data/kv0.img
+
+A device is named by what does not change between boots, pci:ADDRESS[/NSID], serial:SERIAL[/NSID]
+or wwid:ID (--verbose shows all of them), or by a path; in the configuration and in every command.
+Root sees most; what could not be seen is said. Calibration reads for a quarter of a second in all
+the ring modes that work; it never writes.";
+
+/// Arguments of `kvrail devices`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DevicesArgs {
+    /// Namespaces to show [default: all]; files and other block devices too with --calibrate
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<Selector>,
+    /// Time the ring modes and say which one `auto` takes
+    #[arg(long, conflicts_with = "verbose")]
+    calibrate: bool,
+    /// Everything that is known
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Shows or calibrates.
+///
+/// # Errors
+/// `Failure` names a device that cannot be found or calibrated.
+pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<(), Failure> {
+    if args.calibrate { calibrate::run(&args.devices, context) } else { show::run(args, context) }
+}

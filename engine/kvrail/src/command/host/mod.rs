@@ -1,0 +1,39 @@
+//! `kvrail host`: connections of this host to NVMe-oF targets.
+
+mod arguments;
+mod connect;
+mod disconnect;
+mod discover;
+mod list;
+mod policy;
+
+use clap::Subcommand;
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// What to do with connections.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostCommand {
+    /// Ask a target's discovery service what it has
+    Discover(Box<discover::DiscoverArgs>),
+    /// Connect to a subsystem; its namespaces become block devices here
+    Connect(Box<connect::ConnectArgs>),
+    /// List connections, devices and paths with their ANA states
+    List(list::ListArgs),
+    /// Take connections down
+    Disconnect(disconnect::DisconnectArgs),
+    /// Set how I/O is spread over the paths of a subsystem
+    Policy(policy::PolicyArgs),
+}
+
+/// Runs `kvrail host`.
+pub(crate) fn run(command: HostCommand, context: &Context) -> Result<(), Failure> {
+    match command {
+        HostCommand::Discover(args) => discover::run(&args, context),
+        HostCommand::Connect(args) => connect::run(&args, context),
+        HostCommand::List(args) => list::run(&args, context),
+        HostCommand::Disconnect(args) => disconnect::run(&args, context),
+        HostCommand::Policy(args) => policy::run(&args, context),
+    }
+}

@@ -1,0 +1,61 @@
+//! What a running sidecar takes over from a changed configuration, and what it cannot.
+
+use toml::Value;
+
+use super::Config;
+use super::load::flatten;
+
+impl Config {
+    /// This configuration, with what can change while serving taken from `new`.
+    pub(crate) fn renewed_by(&self, new: &Self) -> Self {
+        let mut renewed = self.clone();
+        renewed.limits = new.limits.clone();
+        renewed.memory = new.memory.clone();
+        renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
+        renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
+        renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;
+        renewed.sidecar.log.clone_from(&new.sidecar.log);
+        renewed
+    }
+
+    /// The keys whose values differ, by the alphabet.
+    pub(crate) fn differing_keys(&self, other: &Self) -> Vec<String> {
+        let (ours, theirs) = (entries(self), entries(other));
+        let only_ours = ours.iter().filter(|entry| !theirs.contains(entry));
+        let only_theirs = theirs.iter().filter(|entry| !ours.contains(entry));
+        let mut keys: Vec<_> = only_ours.chain(only_theirs).map(|(key, _)| key.clone()).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+}
+
+fn entries(config: &Config) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    let value = Value::try_from(config).expect("a configuration can be written as TOML");
+    flatten("", &value, &mut found);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    fn config(text: &str) -> Config {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn changes_are_sorted_by_when_they_hold() {
+        let before = config("[limits]\nsessions = 3\n[device]\ndepth = 8");
+        let after = config(
+            "[sidecar]\nlog = \"debug\"\nlog_format = \"json\"\n[[volume]]\nname = \"a\"\n\
+             members = [\"/a\"]\n[device]\ndepth = 8",
+        );
+        let renewed = before.renewed_by(&after);
+        assert_eq!(before.differing_keys(&renewed), ["limits.sessions", "sidecar.log"]);
+        let at_next_start = ["sidecar.log_format", "volume", "volume.0.members", "volume.0.name"];
+        assert_eq!(renewed.differing_keys(&after), at_next_start);
+        assert!(after.differing_keys(&after).is_empty());
+    }
+}

@@ -1,0 +1,48 @@
+//! Whole numbers with a unit, `"256KiB"` or `"20us"`: one way to read and print them.
+
+use std::fmt;
+
+/// A unit's name and how many of the smallest one it is.
+pub(super) type Unit = (&'static str, u64);
+
+/// One kind of quantity.
+pub(super) struct Quantity {
+    /// Units, largest first, so that printing picks the largest that divides.
+    pub(super) units: &'static [Unit],
+    /// The unit of zero.
+    pub(super) zero: Unit,
+    /// What it is called in errors, with its article.
+    pub(super) name: &'static str,
+    /// How it is written right.
+    pub(super) example: &'static str,
+    /// What is wrong with more than 64 bits hold.
+    pub(super) overflow: &'static str,
+}
+
+impl Quantity {
+    /// The number of smallest units that `text` says.
+    pub(super) fn parse(&self, text: &str) -> Result<u64, String> {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let unit = unit.trim_start();
+        let known = self.units.iter().find(|(name, _)| *name == unit);
+        let Some((_, factor)) = known.filter(|_| digits > 0) else {
+            let mut names: Vec<_> = self.units.iter().map(|(name, _)| *name).collect();
+            names.reverse();
+            let (name, names, example) = (self.name, names.join(", "), self.example);
+            return Err(format!(
+                "{text:?} is not {name}; write a whole number and one of {names}, as in {example:?}"
+            ));
+        };
+        let amount = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor));
+        amount.ok_or_else(|| format!("{text:?} is {}", self.overflow))
+    }
+
+    /// The text of `amount` in the largest unit that divides it.
+    pub(super) fn print(&self, amount: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |factor: u64| amount >= factor && amount.is_multiple_of(factor);
+        let units = self.units.iter().copied();
+        let (unit, factor) = units.clone().find(|&(_, factor)| fits(factor)).unwrap_or(self.zero);
+        write!(f, "{}{unit}", amount / factor)
+    }
+}

@@ -1,0 +1,74 @@
+//! Members as people name them, and where they are today.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use kvrail_memory::Root;
+use kvrail_nvme::{Namespace, Selector, resolve};
+
+use crate::failure::{Exit, Failure};
+
+/// A member found on this host.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    /// As it was named.
+    pub(crate) named: Selector,
+    /// Where it is to be opened.
+    pub(crate) path: PathBuf,
+    /// What it is, where the name was no plain path.
+    namespace: Option<Namespace>,
+}
+
+/// Finds a member. A path stays what it is: of a file that is still to be made, too.
+///
+/// # Errors
+/// `Failure` names the candidates of an ambiguous name, and what there is for an unknown one.
+pub(crate) fn locate(named: &Selector) -> Result<Located, Failure> {
+    if let Some(path) = named.path() {
+        let (named, path) = (named.clone(), path.to_owned());
+        return Ok(Located { named, path, namespace: None });
+    }
+    let namespace = resolve(named, &Root::default())?;
+    let path = namespace.block_node.clone().ok_or_else(|| {
+        let what = format!("{named}: {} has no block device", namespace.name);
+        Failure::new(Exit::Refused, what).with_remedy(
+            "its format or command set is none that the kernel drives; see `kvrail devices -v`",
+        )
+    })?;
+    Ok(Located { named: named.clone(), path, namespace: Some(namespace) })
+}
+
+/// Where all of them are, in their order.
+///
+/// # Errors
+/// As for `locate`, for the first that is not found.
+pub(crate) fn paths(named: &[Selector]) -> Result<Vec<PathBuf>, Failure> {
+    named.iter().map(|one| Ok(locate(one)?.path)).collect()
+}
+
+impl Located {
+    /// What to tell the operator, if the name says not by itself which device it is today.
+    pub(crate) fn note(&self) -> Option<String> {
+        if let Some(namespace) = &self.namespace {
+            let found = Found(namespace);
+            return Some(format!("{} is {} today: {found}", self.named, self.path.display()));
+        }
+        let node = std::fs::canonicalize(&self.path).ok().filter(|node| *node != self.path)?;
+        let device = node.starts_with("/dev").then_some(node)?;
+        Some(format!("{} is {} today", self.named, device.display()))
+    }
+}
+
+/// A namespace in a few words.
+struct Found<'a>(&'a Namespace);
+
+impl fmt::Display for Found<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nsid = self.0.nsid;
+        for controller in self.0.controllers.iter().take(1) {
+            let (model, serial) = (&controller.model, &controller.serial);
+            write!(f, "{model}, serial {serial}, namespace {nsid} at {}", controller.address)?;
+        }
+        Ok(())
+    }
+}

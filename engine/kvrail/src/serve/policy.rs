@@ -1,0 +1,27 @@
+//! From configuration keys to what holds for clients.
+
+use kvrail_session::{Access, Limits, PagePolicy, Policy};
+
+use crate::config::Config;
+
+/// What `config` lets clients do.
+pub(super) fn policy(config: &Config) -> Policy {
+    let own = rustix::process::getuid().as_raw();
+    let mut uids = config.sidecar.allow_uids.clone();
+    uids.extend([0, own]);
+    let limits = &config.limits;
+    Policy {
+        access: Access { uids, gids: config.sidecar.allow_gids.clone() },
+        limits: Limits {
+            sessions: limits.sessions as usize,
+            arenas_per_session: limits.arenas_per_session as usize,
+            arena_bytes_per_session: limits.arena_bytes_per_session.bytes(),
+            arena_bytes_total: limits.arena_bytes_total.bytes(),
+            queues_per_session: limits.queues_per_session as usize,
+            queue_depth: limits.queue_depth,
+            handshake_timeout: limits.handshake_timeout.duration(),
+        },
+        pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
+        drain_timeout: config.sidecar.drain_timeout.duration(),
+    }
+}

@@ -1,0 +1,51 @@
+//! SIGHUP: the configuration is read again; what can change while serving does.
+
+use kvrail_session::OrderSender;
+
+use super::policy::policy;
+use crate::config::Config;
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Sets what is logged from now on.
+pub(crate) type SetLog = Box<dyn Fn(&str) -> Result<(), Failure> + Send>;
+
+/// Reads the configuration again, from where it came from at start.
+pub(crate) struct Reload {
+    in_force: Config,
+    context: Context,
+    set_log: SetLog,
+}
+
+impl Reload {
+    pub(crate) fn new(in_force: Config, context: Context, set_log: SetLog) -> Self {
+        Self { in_force, context, set_log }
+    }
+
+    /// Reads and applies; a configuration with an error changes nothing.
+    pub(super) fn run(&mut self, orders: &OrderSender) {
+        if let Err(failure) = self.apply(orders) {
+            let why = failure.log_text();
+            tracing::error!("SIGHUP: the configuration in force stays: {why}");
+        }
+    }
+
+    fn apply(&mut self, orders: &OrderSender) -> Result<(), Failure> {
+        let new = self.context.config()?.config;
+        let renewed = self.in_force.renewed_by(&new);
+        let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
+        (self.set_log)(&renewed.sidecar.log)?;
+        if now.is_empty() && later.is_empty() {
+            tracing::info!("SIGHUP: nothing has changed");
+        }
+        if !now.is_empty() {
+            tracing::info!("SIGHUP: in force from now on: {}", now.join(", "));
+            orders.renew(policy(&renewed));
+        }
+        if !later.is_empty() {
+            tracing::warn!("SIGHUP: in force after a restart only: {}", later.join(", "));
+        }
+        self.in_force = renewed;
+        Ok(())
+    }
+}

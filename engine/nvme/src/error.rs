@@ -1,0 +1,93 @@
+//! Why a namespace could not be told from its name, each with the remedy.
+
+use std::path::PathBuf;
+
+use kvrail_memory::TopologyError;
+use thiserror::Error;
+
+use crate::selector::Selector;
+
+/// Which kind of failure it is; the command line makes an exit status of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// What was asked for makes no sense on this host.
+    Usage,
+    /// The system could not tell.
+    Failed,
+}
+
+/// Why a selector leads to no namespace.
+#[derive(Clone, Debug, Error)]
+pub enum IdentityError {
+    /// Nothing on this host is called so.
+    #[error("{selector}: no NVMe namespace of this host is that; it has {}", listed(existing))]
+    Unknown {
+        /// What was asked for.
+        selector: Selector,
+        /// What there is, each with all it can be selected by.
+        existing: Vec<String>,
+    },
+    /// Several are.
+    #[error("{selector}: {} namespaces are that: {}; {remedy}",
+        candidates.len(), listed(candidates))]
+    Ambiguous {
+        /// What was asked for.
+        selector: Selector,
+        /// Which ones, each with all it can be selected by.
+        candidates: Vec<String>,
+        /// How to tell them apart.
+        remedy: &'static str,
+    },
+    /// A partition is no namespace.
+    #[error("{}: it is a partition of {disk}, no namespace; name {disk}", path.display())]
+    Partition {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// Kernel name of the whole disk.
+        disk: String,
+    },
+    /// One path of several to a namespace.
+    #[error("{}: it is one path to {head}; name {head}: the kernel picks the path",
+        path.display())]
+    OnePath {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// Kernel name of the namespace.
+        head: String,
+    },
+    /// A controller is no namespace.
+    #[error("{}: it is a controller, no namespace; name one of {}",
+        path.display(), listed(namespaces))]
+    Controller {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// Its namespaces.
+        namespaces: Vec<String>,
+    },
+    /// Something else than NVMe.
+    #[error("{}: {what}; name an NVMe namespace: pci:, serial:, wwid: or its node", path.display())]
+    NotNvme {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// The host could not be read.
+    #[error(transparent)]
+    Unreadable(#[from] TopologyError),
+}
+
+impl IdentityError {
+    /// Which kind of failure it is.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Unreadable(_) => Class::Failed,
+            _ => Class::Usage,
+        }
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}

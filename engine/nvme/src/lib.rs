@@ -1,0 +1,26 @@
+//! NVMe drives of this host: which they are, whatever the kernel calls them today, and what they
+//! can do.
+//!
+//! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
+//! that only ask: Identify and the SMART log. Never reads or writes a block, claims nothing, and
+//! never runs on a poller.
+
+mod address;
+mod admin;
+mod drive;
+mod error;
+mod facts;
+mod host;
+mod layout;
+mod link;
+mod resolve;
+mod selector;
+
+pub use address::PciAddress;
+pub use drive::{Drive, Queue, Unseen, describe, drives};
+pub use error::{Class, IdentityError};
+pub use facts::{ControllerFacts, Format, Health, NamespaceFacts};
+pub use host::{Controller, Host, Namespace};
+pub use link::Link;
+pub use resolve::resolve;
+pub use selector::{BadSelector, Selector};

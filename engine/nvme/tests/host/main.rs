@@ -1,0 +1,5 @@
+//! What is read from sysfs, on made-up hosts.
+
+mod drive;
+mod fake;
+mod resolve;

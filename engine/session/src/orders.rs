@@ -1,0 +1,78 @@
+//! Orders to a running server, from whoever listens to signals: stop, or take a new policy.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvrail_ring::{Bell, hush};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+
+use crate::config::Policy;
+
+#[derive(Debug)]
+struct Shared {
+    bell: Bell,
+    stops: AtomicU32,
+    /// The newest policy that the server has not taken yet.
+    policy: Mutex<Option<Policy>>,
+}
+
+impl Shared {
+    /// A panic elsewhere leaves a whole policy or none, so poison means nothing.
+    fn policy(&self) -> MutexGuard<'_, Option<Policy>> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives orders. Cheap to clone, usable from any thread.
+#[derive(Clone, Debug)]
+pub struct OrderSender(Arc<Shared>);
+
+/// The server's end.
+#[derive(Debug)]
+pub struct OrderReceiver(Arc<Shared>);
+
+/// Two ends of a way to give orders to a server.
+///
+/// # Errors
+/// The kernel's, when descriptors run out.
+pub fn order_channel() -> Result<(OrderSender, OrderReceiver), Errno> {
+    let (stops, policy) = (AtomicU32::new(0), Mutex::new(None));
+    let shared = Arc::new(Shared { bell: Bell::eventfd()?, stops, policy });
+    Ok((OrderSender(Arc::clone(&shared)), OrderReceiver(shared)))
+}
+
+impl OrderSender {
+    /// Asks the server to stop: the first time it drains, the second time it stops now.
+    pub fn stop(&self) {
+        // Release pairs with Acquire in `stops`: what the asker did before is seen.
+        self.0.stops.fetch_add(1, Ordering::Release);
+        self.0.bell.ring();
+    }
+
+    /// Gives the server a new policy. What clients have already is left to them, also where it is
+    /// more than the new limits allow.
+    pub fn renew(&self, policy: Policy) {
+        *self.0.policy() = Some(policy);
+        self.0.bell.ring();
+    }
+}
+
+impl OrderReceiver {
+    /// Readable after an order.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.bell.as_fd()
+    }
+
+    /// How often a stop was asked for so far.
+    pub(crate) fn stops(&self) -> u32 {
+        hush(self.fd());
+        self.0.stops.load(Ordering::Acquire) // pairs with Release in `stop`
+    }
+
+    /// The newest policy, once.
+    pub(crate) fn policy(&self) -> Option<Policy> {
+        self.0.policy().take()
+    }
+}

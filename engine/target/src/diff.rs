@@ -1,0 +1,259 @@
+//! From what is there and what is to be: the steps between, in an order in which no host ever
+//! reaches more than it was to reach before or is to reach after.
+//!
+//! What differs is taken down and built again, openings first; only what may change in use is
+//! written in place. A host that loses access loses its connections too: the kernel drops them
+//! when the subsystem is unlinked from a port, not when a host leaves the list.
+
+use std::collections::BTreeSet;
+
+use crate::error::Problem;
+use crate::item::{Change, Desired, Form, Item};
+use crate::place::{Place, is_below, place, subsystem_of};
+use crate::record::{Owned, Record};
+use crate::snapshot::{Node, Snapshot};
+use crate::step::Step;
+
+/// The steps from `present` to `desired`; refusals where somebody else's objects are in the way.
+pub(crate) fn steps(
+    present: &Snapshot,
+    record: &Record,
+    desired: &Desired,
+) -> Result<Vec<Step>, Vec<Problem>> {
+    let mine = mine(present, record);
+    let gone = gone(present, &mine, desired);
+    let mut problems = clashes(present, &mine, desired);
+    problems.extend(shared(present, &mine, desired));
+    problems.extend(obstacles(present, &gone));
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let mut steps = removals(present, &gone);
+    let built = builds(present, &mine, &gone, desired);
+    let missing = desired.modules.iter().filter(|name| !present.modules.contains(*name));
+    steps.extend(missing.map(|name| Step::Load { module: (*name).to_owned() }));
+    steps.extend(built);
+    Ok(steps)
+}
+
+/// What kvrail made and nobody has replaced since.
+pub(crate) fn mine<'a>(present: &Snapshot, record: &'a Record) -> Vec<&'a Owned> {
+    record.owned.iter().filter(|owned| is_mine(present, owned)).collect()
+}
+
+fn is_mine(present: &Snapshot, owned: &Owned) -> bool {
+    match present.nodes.get(&owned.path) {
+        Some(Node::Dir { id }) => owned.id == Some(*id),
+        Some(Node::Link(_)) => owned.id.is_none(),
+        _ => false,
+    }
+}
+
+/// What kvrail made, as it is now: the way back.
+pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
+    let item = |owned: &&Owned| {
+        let path = owned.path.clone();
+        Some(match present.nodes.get(&path)? {
+            Node::Link(target) => Item::link(path, target.clone()),
+            _ => {
+                let read = |name: &String| {
+                    let value = present.text(&format!("{path}/{name}"))?.to_owned();
+                    Some(crate::item::Attribute { name: name.clone(), value })
+                };
+                let attributes = owned.attributes.iter().filter_map(read).collect();
+                Item::dir(path, attributes)
+            }
+        })
+    };
+    Desired::new(Vec::new(), mine(present, record).iter().filter_map(item).collect())
+}
+
+/// What kvrail made that has to go: no longer wanted, or to be built again, and what hangs on it.
+fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeSet<&'a str> {
+    let outdated = |owned: &&&Owned| is_outdated(present, owned, desired);
+    let mut gone: BTreeSet<&str> = mine.iter().filter(outdated).map(|it| &*it.path).collect();
+    loop {
+        let hangs = |owned: &&&Owned| {
+            !gone.contains(&*owned.path) && hangs_on(present, owned, mine, &gone, desired)
+        };
+        let more: Vec<&str> = mine.iter().filter(hangs).map(|owned| &*owned.path).collect();
+        if more.is_empty() {
+            return gone;
+        }
+        gone.extend(more);
+    }
+}
+
+fn is_outdated(present: &Snapshot, owned: &Owned, desired: &Desired) -> bool {
+    let Some(item) = desired.get(&owned.path) else { return true };
+    match &item.form {
+        Form::Link(target) => present.nodes.get(&owned.path) != Some(&Node::Link(target.clone())),
+        Form::Dir(attributes) => {
+            let dropped = |name: &String| !attributes.iter().any(|it| it.name == *name);
+            let text = |name: &str| present.text(&format!("{}/{name}", owned.path));
+            let differs = attributes
+                .iter()
+                .any(|it| it.change() == Change::Rebuild && !it.is(text(&it.name)));
+            differs || owned.attributes.iter().any(dropped)
+        }
+    }
+}
+
+fn hangs_on(
+    present: &Snapshot,
+    owned: &Owned,
+    mine: &[&Owned],
+    gone: &BTreeSet<&str>,
+    desired: &Desired,
+) -> bool {
+    if gone.iter().any(|above| is_below(&owned.path, above)) {
+        return true;
+    }
+    if matches!(present.nodes.get(&owned.path), Some(Node::Link(to)) if gone.contains(&**to)) {
+        return true;
+    }
+    if place(&owned.path) != Some(Place::Opening) {
+        return false;
+    }
+    // Connections of a host that leaves, and queues of a drive that changes, end with the opening.
+    let subsystem = subsystem_of(&owned.path);
+    let offloaded = |above: &Owned| {
+        Some(&above.path) == subsystem.as_ref() && above.attributes.iter().any(|it| it == OFFLOAD)
+    };
+    let offloaded = mine.iter().any(|it| offloaded(it));
+    let of_it = |path: &str| subsystem_of(path) == subsystem;
+    let leaves = |path: &&&str| {
+        of_it(path)
+            && match place(path) {
+                Some(Place::AllowedHost) => true,
+                Some(Place::Namespace) => offloaded,
+                _ => false,
+            }
+    };
+    let comes = |item: &&Item| {
+        offloaded
+            && of_it(&item.path)
+            && item.place() == Some(Place::Namespace)
+            && !present.has(&item.path)
+    };
+    gone.iter().any(|path| leaves(&path)) || desired.items.iter().any(|item| comes(&item))
+}
+
+/// The attribute that makes a subsystem an offloaded one.
+pub(crate) const OFFLOAD: &str = "attr_offload";
+
+/// Names that somebody else has.
+fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
+    let taken =
+        |item: &&Item| present.has(&item.path) && !mine.iter().any(|owned| owned.path == item.path);
+    let problem = |item: &Item| {
+        let rule = "it is there already, and kvrail did not make it";
+        let remedy = "choose another name, or have its owner remove it (`nvmetcli clear` removes \
+                      everything)";
+        Problem::refused(&item.path, "present", rule, remedy)
+    };
+    desired.items.iter().filter(taken).map(problem).collect()
+}
+
+/// Addresses and devices that somebody else's objects have.
+fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let foreign = |path: &str, kind: Place| {
+        place(path) == Some(kind) && !mine.iter().any(|owned| owned.path == path)
+    };
+    for item in &desired.items {
+        let Form::Dir(attributes) = &item.form else { continue };
+        let own =
+            |name: &str| attributes.iter().find(|it| it.name == name).map_or("", |it| &*it.value);
+        for (path, _) in present.objects() {
+            let theirs = |name: &str| present.text(&format!("{path}/{name}")).unwrap_or_default();
+            let same = |names: &[&str]| names.iter().all(|name| own(name) == theirs(name));
+            let address = ["addr_trtype", "addr_traddr", "addr_trsvcid"];
+            if item.place() == Some(Place::Port) && foreign(path, Place::Port) && same(&address) {
+                let value = format!("{} {}", own("addr_traddr"), own("addr_trsvcid"));
+                let rule = format!("{path}, which kvrail did not make, listens there");
+                let remedy = "choose another address or service, or have its owner remove it";
+                problems.push(Problem::refused(&item.path, value.trim(), rule, remedy));
+            }
+            if item.place() == Some(Place::Namespace)
+                && foreign(path, Place::Namespace)
+                && same(&["device_path"])
+            {
+                let rule = format!("{path}, which kvrail did not make, exports it");
+                let remedy = "export another device, or have its owner remove it";
+                problems.push(Problem::refused(&item.path, own("device_path"), rule, remedy));
+            }
+        }
+    }
+    problems
+}
+
+/// Somebody else's objects below or linked to what has to go: it could not go.
+fn obstacles(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (path, node) in present.objects().filter(|(path, _)| !gone.contains(path)) {
+        let held = gone.iter().find(|above| is_below(path, above)).copied();
+        let linked = match node {
+            Node::Link(to) => gone.get(&**to).copied(),
+            _ => None,
+        };
+        if let Some(above) = held.or(linked) {
+            let rule = format!("it holds {above}, which has to go, and kvrail did not make it");
+            let remedy = format!("have its owner remove {path}");
+            problems.push(Problem::refused(path, "present", rule, remedy));
+        }
+    }
+    problems
+}
+
+/// From the openings back to the hosts.
+fn removals(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Step> {
+    let mut paths: Vec<&str> = gone.iter().copied().collect();
+    paths.sort_by_key(|path| std::cmp::Reverse((place(path), *path)));
+    let mut steps = Vec::new();
+    for path in paths {
+        let enable = format!("{path}/enable");
+        if place(path) == Some(Place::Namespace) && present.text(&enable) == Some("1") {
+            steps.push(Step::write(enable, "0"));
+        }
+        let path = path.to_owned();
+        steps.push(match present.nodes.get(&path) {
+            Some(Node::Link(_)) => Step::Unlink { path },
+            _ => Step::RemoveDir { path },
+        });
+    }
+    steps
+}
+
+/// From the hosts to the openings.
+fn builds(
+    present: &Snapshot,
+    mine: &[&Owned],
+    gone: &BTreeSet<&str>,
+    desired: &Desired,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for item in &desired.items {
+        let path = item.path.clone();
+        let stays = mine.iter().any(|it| it.path == path) && !gone.contains(&*path);
+        match &item.form {
+            Form::Link(target) if !stays => {
+                steps.push(Step::Link { path, target: target.clone() });
+            }
+            Form::Link(_) => {}
+            Form::Dir(attributes) => {
+                if !stays {
+                    let attributes = attributes.iter().map(|it| it.name.clone()).collect();
+                    steps.push(Step::MakeDir { path: path.clone(), attributes });
+                }
+                for attribute in attributes {
+                    let at = format!("{path}/{}", attribute.name);
+                    if !stays || !attribute.is(present.text(&at)) {
+                        steps.push(Step::write(at, &attribute.value));
+                    }
+                }
+            }
+        }
+    }
+    steps
+}

@@ -1,0 +1,68 @@
+//! The whole way, for whoever operates a target: look, plan, claim, apply.
+
+use kvrail_memory::Root;
+
+use crate::claims::Claims;
+use crate::error::TargetError;
+use crate::gather::gather;
+use crate::plan::{Plan, plan};
+use crate::probe::features;
+use crate::reconcile::Target;
+use crate::record::Store;
+use crate::step::Step;
+use crate::tree::Tree;
+use crate::wish::Wish;
+
+/// A target that was brought to what was wished for.
+#[derive(Debug)]
+pub struct Applied {
+    /// What is there now.
+    pub plan: Plan,
+    /// How it came to be; none where it was there already.
+    pub steps: Vec<Step>,
+}
+
+impl<T: Tree, S: Store> Target<T, S> {
+    /// What is to be and the steps to it. Changes nothing, claims nothing.
+    ///
+    /// # Errors
+    /// `TargetError::Refused` with everything that stands against it.
+    pub fn plan(&self, wish: &Wish, root: &Root) -> Result<(Plan, Vec<Step>), TargetError> {
+        let present = self.snapshot()?;
+        let mut facts = gather(wish, root, &self.open_ports());
+        facts.features = features(&present);
+        let plan = plan(wish, &facts).map_err(TargetError::Refused)?;
+        let steps = self.preview(&plan.desired)?;
+        Ok((plan, steps))
+    }
+
+    /// Makes it so; `claims` holds the devices then.
+    ///
+    /// # Errors
+    /// `TargetError`; the tree is as before, unless the error says otherwise.
+    pub fn bring(
+        &mut self,
+        wish: &Wish,
+        root: &Root,
+        claims: &mut Claims,
+    ) -> Result<Applied, TargetError> {
+        let mut facts = gather(wish, root, &self.open_ports());
+        // What no kernel could do is refused before the tree is touched at all.
+        let first = plan(wish, &facts).map_err(TargetError::Refused)?;
+        self.ready()?;
+        self.preview(&first.desired)?;
+        if !wish.is_empty() {
+            facts.features = Some(self.probe()?);
+        }
+        let plan = plan(wish, &facts).map_err(TargetError::Refused)?;
+        self.preview(&plan.desired)?;
+        claims.renew(&plan.exports, &self.snapshot()?).map_err(TargetError::Refused)?;
+        let steps = self.apply(&plan.desired)?;
+        Ok(Applied { plan, steps })
+    }
+
+    fn open_ports(&self) -> Vec<u16> {
+        let owned = self.owned().into_iter();
+        owned.filter_map(|path| path.strip_prefix("ports/")?.parse().ok()).collect()
+    }
+}

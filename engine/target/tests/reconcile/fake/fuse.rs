@@ -1,0 +1,55 @@
+//! Stops or fails the n-th call, as a power cut or the kernel would.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+
+/// What happens at the chosen call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blow {
+    /// The program ends before the call does anything.
+    StopBefore,
+    /// The program ends when the call has done its work.
+    StopAfter,
+    /// The call fails.
+    Fail(Errno),
+}
+
+/// Counts calls; shared by a tree and a store. The panic stands for the end of the program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fuse {
+    calls: Arc<AtomicUsize>,
+    blow: Option<(usize, Blow)>,
+}
+
+impl Fuse {
+    pub(crate) fn at(call: usize, blow: Blow) -> Self {
+        Self { calls: Arc::default(), blow: Some((call, blow)) }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed) // one thread
+    }
+
+    /// Whether the chosen call was reached.
+    pub(crate) fn is_blown(&self) -> bool {
+        self.blow.is_some_and(|(call, _)| self.calls() > call)
+    }
+
+    pub(crate) fn before(&self) -> Result<(), Errno> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed); // one thread
+        match self.blow {
+            Some((at, Blow::StopBefore)) if at == call => panic!("stopped before call {call}"),
+            Some((at, Blow::Fail(errno))) if at == call => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn after(&self) {
+        let call = self.calls() - 1;
+        if self.blow == Some((call, Blow::StopAfter)) {
+            panic!("stopped after call {call}");
+        }
+    }
+}

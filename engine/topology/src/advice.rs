@@ -1,0 +1,59 @@
+//! Warnings: traffic that would leave the switch, and links that run below what they could.
+
+use crate::device::{Device, Kind};
+use crate::map::Map;
+use crate::path::PathKind;
+
+/// Pairs between which blocks travel, with what a long way costs.
+const TRAFFIC: [(Kind, Kind); 3] =
+    [(Kind::Drive, Kind::Nic), (Kind::Drive, Kind::Gpu), (Kind::Gpu, Kind::Nic)];
+
+impl Map {
+    /// One sentence for each device whose nearest partner is not behind the same switch, and for
+    /// each link that runs below what the device could do.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let far = TRAFFIC
+            .iter()
+            .flat_map(|(from, to)| self.of(*from).filter_map(|device| self.far(device, *to)));
+        far.chain(self.devices.iter().filter_map(slow)).collect()
+    }
+
+    /// The device of a kind with the shortest way; the first of equals.
+    #[must_use]
+    pub fn nearest(&self, device: &Device, kind: Kind) -> Option<(&Device, PathKind)> {
+        let ways = self.of(kind).map(|other| (other, self.path(device, other)));
+        ways.min_by_key(|(_, path)| *path)
+    }
+
+    fn far(&self, device: &Device, kind: Kind) -> Option<String> {
+        let (nearest, path) = self.nearest(device, kind)?;
+        if path.is_peer() {
+            return None;
+        }
+        let cost = match path {
+            PathKind::Sockets => "bytes cross both CPUs, at a part of the speed",
+            PathKind::Unknown => "it may be slow, and peer-to-peer DMA is refused",
+            _ => "bytes cross the CPU, and peer-to-peer DMA may be slow or refused",
+        };
+        Some(format!(
+            "{} {} to {kind} {} (the nearest): {}; {cost}; move one of them behind the other's \
+             switch",
+            device.kind,
+            device.name,
+            nearest.name,
+            path.words(),
+        ))
+    }
+}
+
+fn slow(device: &Device) -> Option<String> {
+    let link = device.place.link?;
+    let below = link.is_narrow() || (link.is_slow() && device.kind != Kind::Gpu);
+    (below && device.kind != Kind::RemoteDrive).then(|| {
+        format!(
+            "{} {}: its link runs at {link}; reseat it, or take a slot with more lanes",
+            device.kind, device.name
+        )
+    })
+}

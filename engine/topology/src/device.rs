@@ -1,0 +1,116 @@
+//! What the map has places of: drives, NICs, GPUs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::nic::Port;
+use crate::place::Place;
+
+/// One device of the map.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Device {
+    /// Kernel name, or `gpuN`.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// What it calls itself.
+    pub model: String,
+    /// Where it sits; a remote drive sits where the NIC is that leads to it.
+    pub place: Place,
+    /// What only its kind has.
+    pub detail: Detail,
+}
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A local NVMe drive.
+    Drive,
+    /// An NVMe namespace's controller on another host.
+    RemoteDrive,
+    /// An RDMA device.
+    Nic,
+    /// A GPU.
+    Gpu,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Drive => "drive",
+            Self::RemoteDrive => "remote drive",
+            Self::Nic => "NIC",
+            Self::Gpu => "GPU",
+        })
+    }
+}
+
+/// What only one kind of device has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Detail {
+    /// Of drives, local and remote.
+    Drive {
+        /// Serial number.
+        serial: String,
+        /// Firmware revision.
+        firmware: String,
+        /// `pcie`, `rdma`, `tcp`, ...
+        transport: String,
+        /// As the kernel writes it.
+        address: String,
+        /// Kernel names of its block devices.
+        namespaces: Vec<String>,
+        /// The NIC that leads to a remote one, where the kernel says.
+        via: Option<String>,
+    },
+    /// Of NICs.
+    Nic {
+        /// Firmware revision.
+        firmware: String,
+        /// Its ports.
+        ports: Vec<Port>,
+        /// The network interface of a software device (rxe, siw).
+        software_on: Option<String>,
+    },
+    /// Of GPUs.
+    Gpu {
+        /// PCI vendor and device numbers.
+        id: String,
+        /// Bytes of the window to its memory (BAR1).
+        bar1_bytes: u64,
+        /// The driver that has it.
+        driver: Option<String>,
+    },
+}
+
+impl Device {
+    /// One line about it, without its kind and name.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut words = vec![self.model.clone()];
+        words.extend(
+            self.place.pci.filter(|_| self.kind != Kind::RemoteDrive).map(|it| it.to_string()),
+        );
+        match &self.detail {
+            Detail::Drive { address, namespaces, transport, .. } => {
+                if self.kind == Kind::RemoteDrive {
+                    words.push(format!("{transport} {address}"));
+                }
+                words.push(namespaces.join(" "));
+            }
+            Detail::Nic { ports, software_on, .. } => {
+                words.extend(software_on.iter().map(|netdev| format!("software, on {netdev}")));
+                words.extend(ports.iter().map(ToString::to_string));
+            }
+            Detail::Gpu { bar1_bytes, .. } => words.push(format!("BAR1 {} MiB", bar1_bytes >> 20)),
+        }
+        if self.kind != Kind::RemoteDrive {
+            words.extend(self.place.link.map(|link| link.to_string()));
+        }
+        words.retain(|word| !word.is_empty());
+        words.join(", ")
+    }
+}

@@ -1,0 +1,28 @@
+//! Where drives, RDMA NICs and GPUs sit on PCIe, and what lies between each pair.
+//!
+//! Owns the map of one machine at one moment and its drawings. Reads sysfs and procfs below a
+//! root that tests replace; opens no device, changes nothing, never runs on a poller.
+#![forbid(unsafe_code)]
+
+mod address;
+mod advice;
+mod device;
+mod gpu;
+mod link;
+mod map;
+mod matrix;
+mod nic;
+mod path;
+mod place;
+mod svg;
+mod tree;
+
+pub use device::{Detail, Device, Kind};
+pub use link::Link;
+pub use map::{Map, NumaNode};
+pub use matrix::Pair;
+pub use nic::Port;
+pub use path::{PATH_KINDS, PathKind};
+pub use place::Place;
+pub use svg::svg;
+pub use tree::{Branch, text, tree};

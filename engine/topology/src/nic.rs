@@ -1,0 +1,145 @@
+//! RDMA NICs: ports, links and the IP addresses that their GID tables hold.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use kvrail_memory::Root;
+use serde::Serialize;
+
+use crate::address::interface_addresses;
+use crate::device::{Detail, Device, Kind};
+use crate::place::Ground;
+
+const NICS: &str = "sys/class/infiniband";
+
+/// One port of an RDMA NIC.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Port {
+    /// Its number, from 1.
+    pub number: u32,
+    /// `ACTIVE`, `DOWN`, ...
+    pub state: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// As the kernel writes it: `100 Gb/sec (4X EDR)`.
+    pub rate: String,
+    /// Network interfaces that belong to it.
+    pub interfaces: Vec<String>,
+    /// Addresses that peers reach it by; link-local ones are left out.
+    pub addresses: Vec<IpAddr>,
+    /// Used entries of its GID table.
+    pub gids: usize,
+}
+
+impl Port {
+    /// Whether the link is up.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [self.state.as_str(), self.link_layer.as_str(), self.rate.as_str()];
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        write!(f, "port {} {}", self.number, words.join(" "))?;
+        for word in &self.interfaces {
+            write!(f, " {word}")?;
+        }
+        self.addresses.iter().try_for_each(|address| write!(f, " {address}"))
+    }
+}
+
+/// Every RDMA NIC.
+pub(crate) fn nics(ground: &Ground<'_>) -> Vec<Device> {
+    ground.root.names(NICS).into_iter().map(|name| nic(ground, name)).collect()
+}
+
+fn nic(ground: &Ground<'_>, name: String) -> Device {
+    let root = ground.root;
+    let dir = format!("{NICS}/{name}");
+    let numbers = root.names(format!("{dir}/ports"));
+    let ports = numbers.iter().filter_map(|number| port(root, &dir, number.parse().ok()?));
+    // Software devices stand on a network interface.
+    let software_on = word(root, &format!("{dir}/parent"));
+    let place = match &software_on {
+        Some(netdev) => ground.place(&format!("sys/class/net/{netdev}/device")),
+        None => ground.place(&dir),
+    };
+    let board = word(root, &format!("{dir}/board_id"));
+    let model = word(root, &format!("{dir}/hca_type")).unwrap_or_default();
+    let model = [Some(model), board].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let detail = Detail::Nic {
+        firmware: word(root, &format!("{dir}/fw_ver")).unwrap_or_default(),
+        ports: ports.collect(),
+        software_on,
+    };
+    Device { name, kind: Kind::Nic, model: model.trim().to_owned(), place, detail }
+}
+
+fn port(root: &Root, nic: &str, number: u32) -> Option<Port> {
+    let dir = format!("{nic}/ports/{number}");
+    let file = |file: &str| word(root, &format!("{dir}/{file}"));
+    let entries = root.names(format!("{dir}/gids"));
+    let gids: Vec<(String, Ipv6Addr)> = entries
+        .into_iter()
+        .filter_map(|index| {
+            let gid: Ipv6Addr = file(&format!("gids/{index}"))?.parse().ok()?;
+            (!gid.is_unspecified()).then_some((index, gid))
+        })
+        .collect();
+    let named = gids.iter().filter_map(|(index, _)| file(&format!("gid_attrs/ndevs/{index}")));
+    let mut interfaces: BTreeSet<String> = named.collect();
+    let link_layer = file("link_layer").unwrap_or_default();
+    let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
+    if link_layer == "InfiniBand" {
+        // GIDs are no IP addresses there; those of IP over InfiniBand are.
+        interfaces.extend(root.names(format!("{nic}/device/net")));
+        addresses.extend(interfaces.iter().flat_map(|name| interface_addresses(root, name)));
+    } else {
+        addresses.extend(gids.iter().filter_map(|(_, gid)| address(*gid)));
+    }
+    Some(Port {
+        number,
+        // `4: ACTIVE`
+        state: file("state")?.split_once(": ").map(|(_, word)| word.to_owned())?,
+        link_layer,
+        rate: file("rate").unwrap_or_default(),
+        interfaces: interfaces.into_iter().collect(),
+        addresses: addresses.into_iter().collect(),
+        gids: gids.len(),
+    })
+}
+
+/// The address in a GID of RoCE: IPv4 ones are mapped; link-local ones reach nobody far.
+fn address(gid: Ipv6Addr) -> Option<IpAddr> {
+    match gid.to_ipv4_mapped() {
+        Some(four) => Some(IpAddr::V4(four)),
+        None => (!gid.is_unicast_link_local()).then_some(IpAddr::V6(gid)),
+    }
+}
+
+fn word(root: &Root, path: &str) -> Option<String> {
+    // Reading an unused GID's attributes fails with EINVAL.
+    let text = root.text(path).ok().flatten()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn gids_of_roce_hold_addresses() {
+        for (gid, expected) in [
+            ("0000:0000:0000:0000:0000:ffff:c000:0201", Some("192.0.2.1")),
+            ("fe80:0000:0000:0000:0a00:27ff:fe00:0001", None),
+            ("2001:0db8:0000:0000:0000:0000:0000:0001", Some("2001:db8::1")),
+        ] {
+            let found = address(gid.parse().unwrap()).map(|it| it.to_string());
+            assert_eq!(found.as_deref(), expected, "{gid}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Maps of machines as their sysfs shows them: one socket with a switch, two sockets, sub-NUMA
+//! nodes, no NIC, software RDMA, remote drives.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use kvrail_memory::Root;
+use kvrail_topology::{Detail, Device, Kind, Map, PathKind, svg, text, tree};
+
+/// A machine in a temporary directory.
+struct Machine(tempfile::TempDir);
+
+impl Machine {
+    /// Nodes with their socket and CPU list.
+    fn new(nodes: &[(u32, &str)]) -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        machine.put("sys/devices/system/cpu/online", "0-63");
+        machine.put("proc/self/status", "Cpus_allowed_list:\t0-63\n");
+        machine.put("proc/meminfo", "MemAvailable: 1024 kB\n");
+        for (node, (socket, cpus)) in nodes.iter().enumerate() {
+            machine.put(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
+            let first = cpus.split(['-', ',']).next().unwrap();
+            let cpu = format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id");
+            machine.put(&cpu, &socket.to_string());
+        }
+        machine
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    fn link(&self, from: &str, to: &str) {
+        let from = self.0.path().join(from);
+        fs::create_dir_all(from.parent().unwrap()).unwrap();
+        symlink(self.0.path().join(to), from).unwrap();
+    }
+
+    /// A PCI function below `route`, its node known to its host bridge's child alone.
+    fn function(&self, route: &str, node: i32, class: &str) -> String {
+        let dir = format!("sys/devices/{route}");
+        self.put(&format!("{dir}/numa_node"), &node.to_string());
+        self.put(&format!("{dir}/class"), class);
+        self.put(&format!("{dir}/vendor"), "0x10de");
+        self.put(&format!("{dir}/device"), "0x2335");
+        let address = Path::new(route).file_name().unwrap().to_str().unwrap();
+        self.link(&format!("sys/bus/pci/devices/{address}"), &dir);
+        dir
+    }
+
+    fn drive(&self, name: &str, route: &str, node: i32) -> &Self {
+        let dir = self.function(route, node, "0x010802");
+        let address = Path::new(route).file_name().unwrap().to_str().unwrap();
+        let controller = format!("{dir}/nvme/{name}");
+        for (file, text) in [
+            ("transport", "pcie"),
+            ("address", address),
+            ("serial", "S123"),
+            ("model", "EXAMPLE 1TB"),
+            ("firmware_rev", "1.0"),
+            ("subsysnqn", "nqn.2026-11.org.example:drive"),
+            ("state", "live"),
+        ] {
+            self.put(&format!("{controller}/{file}"), text);
+        }
+        self.put(&format!("{controller}/{name}n1/nsid"), "1");
+        self.link(&format!("sys/class/nvme/{name}"), &controller);
+        for (file, text) in [
+            ("current_link_speed", "32.0 GT/s PCIe"),
+            ("current_link_width", "4"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_width", "4"),
+        ] {
+            self.put(&format!("{dir}/{file}"), text);
+        }
+        self
+    }
+
+    fn nic(&self, name: &str, route: &str, node: i32, gid: &str) -> &Self {
+        let dir = self.function(route, node, "0x020000");
+        self.rdma(name, &format!("{dir}/infiniband/{name}"), gid, "Ethernet");
+        self
+    }
+
+    fn rdma(&self, name: &str, dir: &str, gid: &str, layer: &str) {
+        self.put(&format!("{dir}/hca_type"), "MT4119");
+        self.put(&format!("{dir}/board_id"), "MT_0000000008");
+        self.put(&format!("{dir}/fw_ver"), "16.35.4030");
+        let port = format!("{dir}/ports/1");
+        self.put(&format!("{port}/state"), "4: ACTIVE");
+        self.put(&format!("{port}/link_layer"), layer);
+        self.put(&format!("{port}/rate"), "100 Gb/sec (4X EDR)");
+        self.put(&format!("{port}/gids/0"), "fe80:0000:0000:0000:0a00:27ff:fe00:0001");
+        self.put(&format!("{port}/gids/1"), gid);
+        self.put(&format!("{port}/gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000");
+        self.put(&format!("{port}/gid_attrs/ndevs/1"), "eth0");
+        self.link(&format!("sys/class/infiniband/{name}"), dir);
+    }
+
+    fn gpu(&self, route: &str, node: i32) -> &Self {
+        let dir = self.function(route, node, "0x030200");
+        self.put(
+            &format!("{dir}/resource"),
+            "0x00000000a0000000 0x00000000a0ffffff 0x0000000000040200\n\
+             0x0000200000000000 0x00002003ffffffff 0x000000000014220c",
+        );
+        let address = Path::new(route).file_name().unwrap().to_str().unwrap();
+        let model = format!("proc/driver/nvidia/gpus/{address}/information");
+        self.put(&model, "Model: \t\t NVIDIA H200\nIRQ: 5");
+        self
+    }
+
+    fn map(&self) -> Map {
+        Map::read(&Root::new(self.0.path())).unwrap()
+    }
+}
+
+const GID: &str = "0000:0000:0000:0000:0000:ffff:c000:0201";
+
+/// Root port and switch with three ports, and a root port of its own, on one socket.
+fn one_socket() -> Machine {
+    let machine = Machine::new(&[(0, "0-31")]);
+    let switch = "pci0000:00/0000:00:01.0/0000:01:00.0";
+    machine
+        .drive("nvme0", &format!("{switch}/0000:02:00.0/0000:03:00.0"), -1)
+        .drive("nvme1", "pci0000:00/0000:00:02.0/0000:06:00.0", -1)
+        .nic("mlx5_0", &format!("{switch}/0000:02:01.0/0000:04:00.0"), -1, GID)
+        .gpu(&format!("{switch}/0000:02:02.0/0000:05:00.0"), -1);
+    machine
+}
+
+fn path(map: &Map, a: &str, b: &str) -> PathKind {
+    let device = |name: &str| map.devices.iter().find(|it| it.name == name).unwrap();
+    assert_eq!(map.path(device(a), device(b)), map.path(device(b), device(a)), "{a} {b}");
+    map.path(device(a), device(b))
+}
+
+#[test]
+fn one_switch_brings_drive_nic_and_gpu_together() {
+    let map = one_socket().map();
+    assert_eq!(path(&map, "nvme0", "mlx5_0"), PathKind::Switch);
+    assert_eq!(path(&map, "nvme0", "gpu0"), PathKind::Switch);
+    assert_eq!(path(&map, "nvme1", "mlx5_0"), PathKind::Root);
+    assert_eq!(path(&map, "nvme1", "nvme1"), PathKind::Same);
+    assert_eq!(map.pairs().len(), 6);
+    let warnings = map.warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("nvme1 to NIC mlx5_0 (the nearest): through the root complex"));
+    assert!(warnings[1].contains("nvme1 to GPU gpu0"));
+    // -1 and one node: the kernel need not say.
+    assert!(map.devices.iter().all(|device| device.place.node == Some(0)));
+}
+
+#[test]
+fn what_devices_are_is_told() {
+    let map = one_socket().map();
+    let nic = map.of(Kind::Nic).next().unwrap();
+    let Detail::Nic { firmware, ports, software_on } = &nic.detail else { panic!("{nic:?}") };
+    assert_eq!((firmware.as_str(), software_on), ("16.35.4030", &None));
+    assert_eq!(ports[0].addresses, ["192.0.2.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!((ports[0].gids, ports[0].interfaces.as_slice()), (2, &["eth0".to_owned()][..]));
+    assert!(ports[0].is_active());
+    let gpu = map.of(Kind::Gpu).next().unwrap();
+    assert_eq!(gpu.model, "NVIDIA H200");
+    assert!(gpu.line().contains("BAR1 16384 MiB"), "{}", gpu.line());
+    let drive = map.of(Kind::Drive).next().unwrap();
+    assert!(drive.line().contains("EXAMPLE 1TB, 0000:03:00.0, nvme0n1, 32 GT/s x4"));
+}
+
+#[test]
+fn the_tree_shows_where_ways_part() {
+    let drawn = text(&tree(&one_socket().map()));
+    let expected = "\
+machine
+└─ socket 0
+   └─ node 0: CPUs 0-31
+      └─ host bridge pci0000:00
+         ├─ switch 0000:01:00.0
+         │  ├─ drive nvme0: EXAMPLE 1TB, 0000:03:00.0, nvme0n1, 32 GT/s x4
+         │  ├─ NIC mlx5_0: MT4119 MT_0000000008, 0000:04:00.0, port 1 ACTIVE Ethernet \
+100 Gb/sec (4X EDR) eth0 192.0.2.1
+         │  └─ GPU gpu0: NVIDIA H200, 0000:05:00.0, BAR1 16384 MiB
+         └─ drive nvme1: EXAMPLE 1TB, 0000:06:00.0, nvme1n1, 32 GT/s x4";
+    assert_eq!(drawn, expected);
+}
+
+/// Two sockets, the first with two nodes; host bridges of their own everywhere.
+fn two_sockets() -> Machine {
+    let machine = Machine::new(&[(0, "0-15"), (0, "16-31"), (1, "32-63")]);
+    machine
+        .drive("nvme0", "pci0000:10/0000:10:01.0/0000:11:00.0", 0)
+        .drive("nvme1", "pci0000:20/0000:20:01.0/0000:21:00.0", 1)
+        .drive("nvme2", "pci0000:80/0000:80:01.0/0000:81:00.0", 2)
+        .nic("mlx5_0", "pci0000:18/0000:18:01.0/0000:19:00.0", 0, GID)
+        .nic("mlx5_1", "pci0000:18/0000:18:01.0/0000:19:00.1", 0, GID);
+    machine
+}
+
+#[test]
+fn sockets_nodes_and_bridges_are_told_apart() {
+    let map = two_sockets().map();
+    assert_eq!(path(&map, "nvme0", "mlx5_0"), PathKind::Bridges);
+    assert_eq!(path(&map, "nvme1", "mlx5_0"), PathKind::Nodes);
+    assert_eq!(path(&map, "nvme2", "mlx5_0"), PathKind::Sockets);
+    assert_eq!(path(&map, "mlx5_1", "mlx5_0"), PathKind::Same, "two functions of one device");
+    let warnings = map.warnings();
+    let sockets = warnings.iter().filter(|text| text.contains("across sockets"));
+    assert_eq!((warnings.len(), sockets.count()), (3, 1), "{warnings:?}");
+    let drawn = text(&tree(&map));
+    assert!(drawn.contains("socket 1") && drawn.contains("node 1: CPUs 16-31"), "{drawn}");
+}
+
+#[test]
+fn unknown_nodes_are_not_guessed() {
+    let machine = Machine::new(&[(0, "0-31"), (1, "32-63")]);
+    machine.drive("nvme0", "pci0000:10/0000:10:01.0/0000:11:00.0", -1).nic(
+        "mlx5_0",
+        "pci0000:80/0000:80:01.0/0000:81:00.0",
+        1,
+        GID,
+    );
+    let map = machine.map();
+    assert_eq!(path(&map, "nvme0", "mlx5_0"), PathKind::Unknown);
+    assert!(text(&tree(&map)).contains("node unknown"));
+}
+
+#[test]
+fn nested_switches_are_still_peers() {
+    let machine = Machine::new(&[(0, "0-31")]);
+    let upper = "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0";
+    machine
+        .drive("nvme0", &format!("{upper}/0000:03:00.0/0000:04:00.0/0000:05:00.0"), 0)
+        .gpu("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:09:00.0", 0);
+    let map = machine.map();
+    assert_eq!(path(&map, "nvme0", "gpu0"), PathKind::Switches);
+    assert_eq!(map.warnings(), [""; 0], "no NIC, and the GPU is near");
+}
+
+#[test]
+fn a_machine_without_anything_is_a_tree_of_cpus() {
+    let map = Machine::new(&[(0, "0-1")]).map();
+    assert_eq!(map.devices, []);
+    assert_eq!(text(&tree(&map)), "machine\n└─ socket 0\n   └─ node 0: CPUs 0-1");
+    assert!(svg(&map).contains("node 0: CPUs 0-1"));
+}
+
+#[test]
+fn a_slow_link_is_said() {
+    let machine = one_socket();
+    let switch = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+    machine.put(&format!("{switch}/0000:02:00.0/0000:03:00.0/current_link_width"), "2");
+    let warnings = machine.map().warnings();
+    let slow = warnings.iter().find(|text| text.contains("drive nvme0: its link"));
+    assert!(slow.unwrap().contains("32 GT/s x2 (of 32 GT/s x4)"), "{warnings:?}");
+}
+
+#[test]
+fn software_rdma_sits_where_its_interface_sits_or_nowhere() {
+    let machine = Machine::new(&[(0, "0-1")]);
+    let card = machine.function("pci0000:00/0000:00:03.0", 0, "0x020000");
+    machine.link("sys/class/net/eth0/device", &card);
+    for (name, netdev) in [("rxe0", "eth0"), ("rxe1", "dum0")] {
+        let dir = format!("sys/devices/virtual/infiniband/{name}");
+        machine.rdma(name, &dir, GID, "Ethernet");
+        machine.put(&format!("{dir}/parent"), netdev);
+    }
+    let map = machine.map();
+    let place = |name: &str| map.devices.iter().find(|it| it.name == name).unwrap().place.clone();
+    assert_eq!(place("rxe0").pci.unwrap().to_string(), "0000:00:03.0");
+    assert_eq!(place("rxe1").route, [""; 0]);
+    let drawn = text(&tree(&map));
+    assert!(drawn.contains("not on PCIe") && drawn.contains("software, on dum0"), "{drawn}");
+}
+
+#[test]
+fn infiniband_ports_have_the_addresses_of_their_interface() {
+    let machine = Machine::new(&[(0, "0-1")]);
+    let card = machine.function("pci0000:00/0000:00:03.0", 0, "0x020700");
+    let dir = format!("{card}/infiniband/mlx5_0");
+    machine.rdma("mlx5_0", &dir, "fe80:0000:0000:0000:0c42:a103:0000:0001", "InfiniBand");
+    machine.put(&format!("{card}/net/ib0/mtu"), "2044");
+    machine.link(&format!("{dir}/device"), &card);
+    machine.put("proc/net/route", "ib0\t0002000A\t00000000\t1\t0\t0\t0\t00FFFFFF\t0\t0\t0");
+    machine.put("proc/net/fib_trie", "Local:\n     |-- 10.0.2.15\n        /32 host LOCAL");
+    let map = machine.map();
+    let Detail::Nic { ports, .. } = &map.devices[0].detail else { panic!("{map:?}") };
+    assert_eq!(ports[0].addresses, ["10.0.2.15".parse::<std::net::IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_remote_drive_sits_where_its_nic_sits() {
+    let machine = one_socket();
+    let remote = "sys/devices/virtual/nvme-fabrics/ctl/nvme7";
+    for (file, text) in [
+        ("transport", "rdma"),
+        ("address", "traddr=192.0.2.9,trsvcid=4420,host_traddr=192.0.2.1"),
+        ("serial", "9"),
+    ] {
+        machine.put(&format!("{remote}/{file}"), text);
+    }
+    machine.link("sys/class/nvme/nvme7", remote);
+    let map = machine.map();
+    let found: Vec<&Device> = map.of(Kind::RemoteDrive).collect();
+    let Detail::Drive { via, .. } = &found[0].detail else { panic!("{map:?}") };
+    assert_eq!(via.as_deref(), Some("mlx5_0"));
+    assert_eq!(path(&map, "nvme7", "gpu0"), PathKind::Switch);
+    assert!(text(&tree(&map)).contains("remote, through mlx5_0"));
+}
+
+#[test]
+fn the_picture_holds_every_device_and_is_well_formed() {
+    let machine = one_socket();
+    machine.put("proc/driver/nvidia/gpus/0000:05:00.0/information", "Model: <A> & B");
+    let map = machine.map();
+    let picture = svg(&map);
+    assert!(picture.starts_with("<svg ") && picture.trim_end().ends_with("</svg>"));
+    assert!(picture.contains("&lt;A&gt; &amp; B") && !picture.contains("<A>"));
+    for device in &map.devices {
+        assert!(picture.contains(&format!(">{}</text>", device.name)), "{}", device.name);
+    }
+    let opened = picture.matches("<text").count();
+    assert_eq!(opened, picture.matches("</text>").count());
+}

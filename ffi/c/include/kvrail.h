@@ -1,0 +1,440 @@
+/*
+ * libkvrail: moves KV-cache blocks between memory and the volumes of a kvrail sidecar.
+ *
+ * Calls return KVRAIL_OK (0), a status of the sidecar (above 0, KVRAIL_MISS ...), or an error of
+ * this library (below 0, KVRAIL_E_...). kvrail_last_error() says what was wrong and what to do.
+ *
+ * Structures begin with `size`: set it to sizeof the structure. Members beyond the size are taken
+ * as 0, so a program built with an older header runs with a newer library; members that are newer
+ * than the library must be 0, else the call ends with KVRAIL_E_NEWER. In arrays the size of the
+ * first element holds for all.
+ *
+ * Threads: a kvrail_client may be used from any thread at once. A kvrail_queue is for one thread
+ * at a time; a second one gets KVRAIL_E_BUSY. Open one queue for each thread. No object may be
+ * closed while another thread uses it. After fork() the child gets KVRAIL_E_FORKED: attach there.
+ *
+ * Memory: requests name arenas and positions within them. While a read is under way its bytes
+ * change; while a write is, they must not. A read that ends KVRAIL_RESTARTED may still be written
+ * by hardware: do not use that memory again before the next attach.
+ */
+
+#ifndef KVRAIL_H
+#define KVRAIL_H
+
+/* Made from the Rust source; change that, and run the tests of ffi/c. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Every byte asked for was moved.
+#define KVRAIL_OK (0)
+
+// The block is not there.
+#define KVRAIL_MISS (1)
+
+// The data do not match the expected checksum; treat the block as absent.
+#define KVRAIL_CORRUPT (2)
+
+// The device reported an error; a write may have happened in part.
+#define KVRAIL_IO_ERROR (3)
+
+// The device or file system is full; the write did not happen in full.
+#define KVRAIL_NO_SPACE (4)
+
+// The device is no longer there.
+#define KVRAIL_DEVICE_GONE (5)
+
+// The device hangs or fails; the request was not started.
+#define KVRAIL_DEVICE_DEGRADED (6)
+
+// The GPU failed; its memory must be considered lost.
+#define KVRAIL_GPU_ERROR (7)
+
+// The request is malformed, out of range or misaligned; nothing was done.
+#define KVRAIL_INVALID (8)
+
+// A limit of the session is reached; nothing was done.
+#define KVRAIL_QUOTA (9)
+
+// The sidecar is stopping; pieces not yet accepted were not done.
+#define KVRAIL_DRAINING (10)
+
+// The sidecar went away; whether the request happened is unknown.
+#define KVRAIL_RESTARTED (11)
+
+// A bug in kvrail; whether the request happened is unknown.
+#define KVRAIL_INTERNAL (12)
+
+// This device cannot do that; nothing was done.
+#define KVRAIL_UNSUPPORTED (13)
+
+// Notice only: the deadline passed, the request is still under way.
+#define KVRAIL_LATE (14)
+
+// An argument is null, out of range or of the wrong kind.
+#define KVRAIL_E_ARGUMENT (-1)
+
+// A structure uses members that this library is too old to know.
+#define KVRAIL_E_NEWER (-2)
+
+// Nothing answers at the socket; start a sidecar or name its socket.
+#define KVRAIL_E_NO_SIDECAR (-3)
+
+// The sidecar does not let this client in.
+#define KVRAIL_E_NOT_ADMITTED (-4)
+
+// Library and sidecar do not understand each other; update the older.
+#define KVRAIL_E_VERSION (-5)
+
+// The time is over; what was asked for may still happen.
+#define KVRAIL_E_TIMEOUT (-6)
+
+// The session has ended; attach again.
+#define KVRAIL_E_GONE (-7)
+
+// The sidecar broke the protocol, which is a bug; attach again.
+#define KVRAIL_E_PROTOCOL (-8)
+
+// The memory cannot be mapped or used.
+#define KVRAIL_E_MEMORY (-9)
+
+// The sidecar has no such volume.
+#define KVRAIL_E_NO_VOLUME (-10)
+
+// No such arena is attached; it may be detached already.
+#define KVRAIL_E_NO_ARENA (-11)
+
+// The queue is full; poll it and submit the rest again.
+#define KVRAIL_E_FULL (-12)
+
+// The request is out of range or misaligned; nothing was done.
+#define KVRAIL_E_REFUSED (-13)
+
+// Another thread uses this queue now; open one for each thread.
+#define KVRAIL_E_BUSY (-14)
+
+// This process is a fork of the one that attached; attach here.
+#define KVRAIL_E_FORKED (-15)
+
+// The kernel refused.
+#define KVRAIL_E_SYSTEM (-16)
+
+// A bug in libkvrail; close the object and attach again.
+#define KVRAIL_E_PANIC (-17)
+
+
+// Generation of the ABI. It grows when a program built for the one before cannot run any more;
+// the soname grows with it.
+#define KVRAIL_ABI_VERSION 1
+
+// Bytes of a volume's name with the zero at its end; a longer one is cut.
+#define KVRAIL_NAME_BYTES 64
+
+// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
+#define KVRAIL_PAGES_AUTO 0
+
+// Base pages of the machine.
+#define KVRAIL_PAGES_BASE 1
+
+// 2 MiB hugepages or an error.
+#define KVRAIL_PAGES_2MIB 2
+
+// 1 GiB hugepages or an error.
+#define KVRAIL_PAGES_1GIB 3
+
+// A round trip to a poller (its number in `offset`), without a device.
+#define KVRAIL_NOP 0
+
+// Volume to memory.
+#define KVRAIL_READ 1
+
+// Memory to volume.
+#define KVRAIL_WRITE 2
+
+// Everything written and completed before is durable when this completes.
+#define KVRAIL_FLUSH 3
+
+// The range may be forgotten by the devices.
+#define KVRAIL_DISCARD 4
+
+// Somebody waits for it: the default.
+#define KVRAIL_DEMAND 0
+
+// Somebody may soon wait for it.
+#define KVRAIL_PREFETCH 1
+
+// Nobody waits for it.
+#define KVRAIL_BACKGROUND 2
+
+// A write is on stable media when it completes.
+#define KVRAIL_DURABLE 1
+
+// Return CRC-64/NVME of the bytes. For requests within one stripe.
+#define KVRAIL_CHECKSUM 2
+
+// Other bytes than `checksum` says end as KVRAIL_CORRUPT. For requests within one stripe.
+#define KVRAIL_VERIFY 4
+
+// A time limit that never comes.
+#define KVRAIL_FOREVER UINT64_MAX
+
+// A session with a sidecar.
+typedef struct kvrail_client kvrail_client;
+
+// One thread's way to the sidecar.
+typedef struct kvrail_queue kvrail_queue;
+
+// How to attach. All members but `size` may be 0.
+typedef struct kvrail_attach_options {
+    // sizeof this structure.
+    uint32_t size;
+    // Must be 0.
+    uint32_t reserved;
+    // Longest wait for the sidecar's answers in nanoseconds; 0 is 30 seconds.
+    uint64_t timeout_ns;
+    // How this client is called in `kvrail status`; NULL is the program's name.
+    const char *name;
+} kvrail_attach_options;
+
+// What there is to know about a session.
+typedef struct kvrail_client_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Pollers of the sidecar.
+    uint32_t pollers;
+    // Number of the sidecar's run.
+    uint64_t epoch;
+    // Number of the session within it.
+    uint64_t session;
+    // Volumes of the sidecar.
+    uint32_t volumes;
+    // Queues this client may have at once.
+    uint32_t queues_max;
+    // Most requests one queue can have under way.
+    uint32_t queue_depth_max;
+    // Arenas this client may have at once.
+    uint32_t arenas_max;
+    // Bytes all its arenas may have together.
+    uint64_t arena_bytes_max;
+    // Bytes that stay out of reach because hardware may still write them.
+    uint64_t fenced_bytes;
+} kvrail_client_info;
+
+// A volume.
+typedef struct kvrail_volume_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Its number, for requests.
+    uint32_t volume;
+    // Bytes it holds.
+    uint64_t capacity;
+    // Bytes of one stripe; a request within one stripe goes to one device.
+    uint64_t stripe_bytes;
+    // Unit of offsets and lengths in bytes, a power of two.
+    uint32_t logical_block;
+    // Unit of positions in arenas in bytes, a power of two.
+    uint32_t memory_alignment;
+    // Devices it is striped over.
+    uint32_t members;
+    // Must be ignored.
+    uint32_t reserved;
+    // From its label; another one means other data.
+    uint8_t uuid[16];
+    // Its name, ended by a zero.
+    char name[KVRAIL_NAME_BYTES];
+} kvrail_volume_info;
+
+// What arena to make.
+typedef struct kvrail_arena_options {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_PAGES_...
+    uint32_t pages;
+    // At least so many bytes.
+    uint64_t bytes;
+} kvrail_arena_options;
+
+// An arena.
+typedef struct kvrail_arena_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Its number, for requests; never 0.
+    uint32_t region;
+    // First byte, until the arena is detached and the client closed.
+    void *base;
+    // Bytes.
+    uint64_t bytes;
+    // Bytes of the pages behind it.
+    uint64_t page_bytes;
+} kvrail_arena_info;
+
+// What queue to open.
+typedef struct kvrail_queue_options {
+    // sizeof this structure.
+    uint32_t size;
+    // Pieces of requests that can be under way, rounded up to a power of two; 0 is 128.
+    uint32_t depth;
+} kvrail_queue_options;
+
+// One request.
+typedef struct kvrail_request {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_READ, ...
+    uint8_t opcode;
+    // KVRAIL_DEMAND, ...
+    uint8_t priority;
+    // KVRAIL_DURABLE | ...
+    uint16_t flags;
+    // Number of the volume.
+    uint32_t volume;
+    // Number of the arena for reads and writes, else 0.
+    uint32_t region;
+    // First byte in the volume, a multiple of its logical block.
+    uint64_t offset;
+    // First byte in the arena, a multiple of the volume's memory alignment.
+    uint64_t position;
+    // Bytes to move, a multiple of the volume's logical block.
+    uint64_t length;
+    // Comes back in the completion.
+    uint64_t tag;
+    // For KVRAIL_VERIFY: CRC-64/NVME of the bytes.
+    uint64_t checksum;
+    // If not 0: a notice KVRAIL_LATE comes when the request takes longer; it still goes on.
+    uint64_t deadline_ns;
+} kvrail_request;
+
+// The end of a request, or a notice that it is late.
+typedef struct kvrail_completion {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_OK, KVRAIL_IO_ERROR, ... After KVRAIL_LATE the end is still to come.
+    int32_t status;
+    // What kvrail_submit gave out for it.
+    uint64_t ticket;
+    // The request's.
+    uint64_t tag;
+    // Bytes moved: all of them when the status is KVRAIL_OK.
+    uint64_t bytes;
+    // CRC-64/NVME of the bytes, if it was asked for.
+    uint64_t checksum;
+    // Nanoseconds at the device; of several pieces the longest.
+    uint32_t device_ns;
+    // Nanoseconds from acceptance to submission; of several pieces the longest.
+    uint32_t queue_ns;
+} kvrail_completion;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The generation of the library that runs; compare it with `KVRAIL_ABI_VERSION` of the header.
+uint32_t kvrail_abi_version(void);
+
+// The release of the library that runs, as "1.2.3".
+const char *kvrail_version(void);
+
+// Name of a status or error, as "KVRAIL_CORRUPT". Never null; lives for ever.
+const char *kvrail_status_name(int32_t code);
+
+// One sentence on what a status or error means. Never null; lives for ever.
+const char *kvrail_status_meaning(int32_t code);
+
+// What was wrong with the last call that failed in this thread, and what to do about it. Never
+// null; valid until the next call of this library that fails in this thread.
+const char *kvrail_last_error(void);
+
+// Attaches to the sidecar behind the socket at this path. `options` may be NULL.
+int32_t kvrail_attach(const char *socket,
+                      const struct kvrail_attach_options *options,
+                      struct kvrail_client **client);
+
+// Closes the client and sets the variable to NULL. The session ends, and the memory of its
+// arenas is unmapped, when its queues are closed too.
+int32_t kvrail_close(struct kvrail_client **client);
+
+// What there is to know about the session.
+int32_t kvrail_client_describe(const struct kvrail_client *client, struct kvrail_client_info *info);
+
+// A descriptor that reports a hang-up (POLLRDHUP) when the session ends. Only to be waited on; it
+// belongs to the client.
+int32_t kvrail_client_hangup_fd(const struct kvrail_client *client, int *fd);
+
+// The volume of this name.
+int32_t kvrail_volume_find(const struct kvrail_client *client,
+                           const char *name,
+                           struct kvrail_volume_info *info);
+
+// The volume of this number; numbers count from 0.
+int32_t kvrail_volume_at(const struct kvrail_client *client,
+                         uint32_t number,
+                         struct kvrail_volume_info *info);
+
+// Has the sidecar make an arena and registers it with all devices.
+int32_t kvrail_arena_create(const struct kvrail_client *client,
+                            const struct kvrail_arena_options *options,
+                            struct kvrail_arena_info *info);
+
+// Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes, fully
+// allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. The descriptor stays the
+// caller's. The memory is mapped once more, at `info->base`.
+int32_t kvrail_arena_bring(const struct kvrail_client *client,
+                           int fd,
+                           uint64_t bytes,
+                           struct kvrail_arena_info *info);
+
+// Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
+// requests under way are finished first. The program must not touch it either from then on.
+int32_t kvrail_arena_detach(const struct kvrail_client *client, uint32_t region);
+
+// Opens a queue. `options` may be NULL.
+int32_t kvrail_queue_open(const struct kvrail_client *client,
+                          const struct kvrail_queue_options *options,
+                          struct kvrail_queue **queue);
+
+// Waits until nothing is under way, closes the queue, and sets the variable to NULL, whatever it
+// returns. KVRAIL_E_TIMEOUT: requests were still under way at the end of the time.
+int32_t kvrail_queue_close(struct kvrail_queue **queue, uint64_t timeout_ns);
+
+// Submits requests, all of them with one store for each device thread. Ends at the first that is
+// refused and returns why; those before it are under way. `submitted` counts them, and the first
+// so many places of `tickets` have their names; either may be NULL.
+int32_t kvrail_submit(struct kvrail_queue *queue,
+                      const struct kvrail_request *requests,
+                      size_t count,
+                      uint64_t *tickets,
+                      size_t *submitted);
+
+// Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.
+int32_t kvrail_poll(struct kvrail_queue *queue,
+                    struct kvrail_completion *completions,
+                    size_t capacity,
+                    size_t *count);
+
+// Waits until `least` requests have ended (at most `capacity`), and fetches up to `capacity`
+// ends. KVRAIL_E_TIMEOUT: the time is over, `count` are there. KVRAIL_OK with fewer than `least`:
+// nothing is under way that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
+// as the sidecar lives.
+int32_t kvrail_wait(struct kvrail_queue *queue,
+                    struct kvrail_completion *completions,
+                    size_t capacity,
+                    size_t least,
+                    uint64_t timeout_ns,
+                    size_t *count);
+
+// A descriptor for event loops: it becomes readable when something has ended, after
+// kvrail_queue_arm. Only to be waited on, never to be read; it belongs to the queue.
+int32_t kvrail_queue_fd(struct kvrail_queue *queue, int *fd);
+
+// Prepares to wait on the descriptor. `ready` becomes 1 when something has ended already: then
+// poll, do not wait. Call kvrail_poll after each wait.
+int32_t kvrail_queue_arm(struct kvrail_queue *queue, int *ready);
+
+// Pieces of requests that are under way.
+int32_t kvrail_queue_outstanding(struct kvrail_queue *queue, size_t *count);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* KVRAIL_H */

@@ -1,0 +1,153 @@
+//! Arenas: made by the sidecar or brought by the program, named by number.
+#![expect(unsafe_code, reason = "exports functions that take pointers")]
+#![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
+// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms; a descriptor
+// is borrowed for the length of the call.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+
+use kvrail_client::{Arena, Pages};
+
+use crate::client::{Client, Session, session};
+use crate::code::{Failure, KVRAIL_E_SYSTEM};
+use crate::edge::call;
+use crate::sized::{SizedStruct, read, write};
+
+/// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
+pub const KVRAIL_PAGES_AUTO: u32 = 0;
+/// Base pages of the machine.
+pub const KVRAIL_PAGES_BASE: u32 = 1;
+/// 2 MiB hugepages or an error.
+pub const KVRAIL_PAGES_2MIB: u32 = 2;
+/// 1 GiB hugepages or an error.
+pub const KVRAIL_PAGES_1GIB: u32 = 3;
+
+/// What arena to make.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArenaOptions {
+    /// sizeof this structure.
+    pub size: u32,
+    /// KVRAIL_PAGES_...
+    pub pages: u32,
+    /// At least so many bytes.
+    pub bytes: u64,
+}
+
+// SAFETY: integers without padding, the size first.
+unsafe impl SizedStruct for ArenaOptions {
+    const NAME: &'static str = "kvrail_arena_options";
+    const LEAST: usize = 16;
+}
+
+/// An arena.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArenaInfo {
+    /// sizeof this structure.
+    pub size: u32,
+    /// Its number, for requests; never 0.
+    pub region: u32,
+    /// First byte, until the arena is detached and the client closed.
+    pub base: *mut c_void,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes of the pages behind it.
+    pub page_bytes: u64,
+}
+
+// SAFETY: integers and a pointer without padding, the size first; zeroes are a value of it.
+unsafe impl SizedStruct for ArenaInfo {
+    const NAME: &'static str = "kvrail_arena_info";
+    const LEAST: usize = 16;
+}
+
+/// Gives an arena its number and tells the caller about it.
+unsafe fn hand_out(session: &Session, arena: Arena, info: *mut ArenaInfo) -> Result<(), Failure> {
+    // Numbers of the sidecar count from 0, and 0 stands for no memory in requests.
+    let region = arena.region().0.wrapping_add(1);
+    let value = ArenaInfo {
+        size: 0,
+        region,
+        base: arena.pool().memory().base().as_ptr().cast(),
+        bytes: arena.bytes() as u64,
+        page_bytes: arena.page_bytes(),
+    };
+    // SAFETY: the caller's structure.
+    let told = unsafe { write(info, &value) };
+    match told {
+        Ok(()) => session.add(region, arena),
+        // Nobody knows its number, so nobody could detach it.
+        Err(_) => arena.detach()?,
+    }
+    told
+}
+
+/// Has the sidecar make an arena and registers it with all devices.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_arena_create(
+    client: *const Client,
+    options: *const ArenaOptions,
+    info: *mut ArenaInfo,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let session = unsafe { session(client) }?;
+        // SAFETY: the caller's structure.
+        let ArenaOptions { pages, bytes, .. } = unsafe { read(options) }?;
+        let pages = match pages {
+            KVRAIL_PAGES_AUTO => Pages::Auto,
+            KVRAIL_PAGES_BASE => Pages::Base,
+            KVRAIL_PAGES_2MIB => Pages::Huge2MiB,
+            KVRAIL_PAGES_1GIB => Pages::Huge1GiB,
+            other => {
+                let text = format!("kvrail_arena_options.pages is {other}; use KVRAIL_PAGES_...");
+                return Err(Failure::argument(text));
+            }
+        };
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let arena = session.client.create_arena(bytes, pages)?;
+        // SAFETY: the caller's structure.
+        unsafe { hand_out(session, arena, info) }
+    })
+}
+
+/// Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes, fully
+/// allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. The descriptor stays the
+/// caller's. The memory is mapped once more, at `info->base`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_arena_bring(
+    client: *const Client,
+    fd: c_int,
+    bytes: u64,
+    info: *mut ArenaInfo,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let session = unsafe { session(client) }?;
+        if fd < 0 {
+            return Err(Failure::argument(format!("fd is {fd}; pass an open memfd")));
+        }
+        // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
+        // kernel says so below.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let own = fd.try_clone_to_owned().map_err(|error| {
+            Failure::new(KVRAIL_E_SYSTEM, format!("duplicating the descriptor: {error}"))
+        })?;
+        let arena = session.client.bring_arena(own, bytes)?;
+        // SAFETY: the caller's structure.
+        unsafe { hand_out(session, arena, info) }
+    })
+}
+
+/// Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
+/// requests under way are finished first. The program must not touch it either from then on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_arena_detach(client: *const Client, region: u32) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let session = unsafe { session(client) }?;
+        Ok(session.remove(region)?.detach()?)
+    })
+}

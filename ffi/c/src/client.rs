@@ -1,0 +1,230 @@
+//! Clients: attach, ask, close.
+#![expect(unsafe_code, reason = "exports functions that take pointers")]
+#![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
+// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use kvrail_client::{Arena, AttachOptions as Options};
+
+use crate::code::{Failure, KVRAIL_E_NO_ARENA};
+use crate::edge::{call, shared, store, take, text};
+use crate::fork::Birth;
+use crate::sized::{SizedStruct, read, write};
+
+/// A session with a sidecar.
+#[derive(Debug)]
+pub struct Client {
+    pub(crate) session: Arc<Session>,
+}
+
+/// What a client and its queues share.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: kvrail_client::Client,
+    pub(crate) birth: Birth,
+    /// By number, ascending.
+    arenas: RwLock<Vec<(u32, Arc<Arena>)>>,
+    /// Changes of `arenas`.
+    changes: AtomicU32,
+}
+
+impl Session {
+    /// How often arenas came or went. Queues keep copies of the list and compare.
+    #[inline]
+    pub(crate) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire) // pairs with Release in `change`
+    }
+
+    pub(crate) fn arenas(&self) -> Vec<(u32, Arc<Arena>)> {
+        self.arenas.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<(u32, Arc<Arena>)>) -> T) -> T {
+        let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
+        let outcome = change(&mut arenas);
+        self.changes.fetch_add(1, Ordering::Release); // pairs with Acquire in `changes`
+        outcome
+    }
+
+    pub(crate) fn add(&self, number: u32, arena: Arena) {
+        self.change(|arenas| {
+            let place = arenas.partition_point(|(other, _)| *other < number);
+            arenas.insert(place, (number, Arc::new(arena)));
+        });
+    }
+
+    pub(crate) fn remove(&self, number: u32) -> Result<Arc<Arena>, Failure> {
+        self.change(|arenas| {
+            let place = arenas.binary_search_by_key(&number, |(other, _)| *other);
+            place.map(|place| arenas.remove(place).1).map_err(|_| no_arena(number))
+        })
+    }
+}
+
+pub(crate) fn no_arena(number: u32) -> Failure {
+    let text = format!("arena {number} is not attached; it may be detached already");
+    Failure::new(KVRAIL_E_NO_ARENA, text)
+}
+
+/// How to attach. All members but `size` may be 0.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AttachOptions {
+    /// sizeof this structure.
+    pub size: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Longest wait for the sidecar's answers in nanoseconds; 0 is 30 seconds.
+    pub timeout_ns: u64,
+    /// How this client is called in `kvrail status`; NULL is the program's name.
+    pub name: *const c_char,
+}
+
+// SAFETY: integers and a pointer without padding, the size first; zeroes are a value of it.
+unsafe impl SizedStruct for AttachOptions {
+    const NAME: &'static str = "kvrail_attach_options";
+    const LEAST: usize = 8;
+}
+
+/// What there is to know about a session.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct ClientInfo {
+    /// sizeof this structure.
+    pub size: u32,
+    /// Pollers of the sidecar.
+    pub pollers: u32,
+    /// Number of the sidecar's run.
+    pub epoch: u64,
+    /// Number of the session within it.
+    pub session: u64,
+    /// Volumes of the sidecar.
+    pub volumes: u32,
+    /// Queues this client may have at once.
+    pub queues_max: u32,
+    /// Most requests one queue can have under way.
+    pub queue_depth_max: u32,
+    /// Arenas this client may have at once.
+    pub arenas_max: u32,
+    /// Bytes all its arenas may have together.
+    pub arena_bytes_max: u64,
+    /// Bytes that stay out of reach because hardware may still write them.
+    pub fenced_bytes: u64,
+}
+
+// SAFETY: integers without padding, the size first.
+unsafe impl SizedStruct for ClientInfo {
+    const NAME: &'static str = "kvrail_client_info";
+    const LEAST: usize = 8;
+}
+
+/// The handle's client, in the process that attached.
+///
+/// # Safety
+/// As for `edge::shared`.
+pub(crate) unsafe fn session<'a>(client: *const Client) -> Result<&'a Arc<Session>, Failure> {
+    // SAFETY: the caller's promise.
+    let Client { session } = unsafe { shared(client, "client") }?;
+    session.birth.check()?;
+    Ok(session)
+}
+
+unsafe fn options(from: *const AttachOptions) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    if from.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: the caller's structure, as the header wants it.
+    let AttachOptions { reserved, timeout_ns, name, .. } = unsafe { read(from) }?;
+    if reserved != 0 {
+        return Err(Failure::argument("kvrail_attach_options.reserved must be 0"));
+    }
+    if timeout_ns > 0 {
+        options.timeout = Duration::from_nanos(timeout_ns);
+    }
+    if !name.is_null() {
+        // SAFETY: the caller's text.
+        options.name = unsafe { text(name, "kvrail_attach_options.name") }?.to_owned();
+    }
+    Ok(options)
+}
+
+/// Attaches to the sidecar behind the socket at this path. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_attach(
+    socket: *const c_char,
+    options: *const AttachOptions,
+    client: *mut *mut Client,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's variable; null on failure.
+        unsafe { store(client, std::ptr::null_mut(), "client") }?;
+        // SAFETY: the caller's structure, or null.
+        let options = unsafe { self::options(options) }?;
+        // SAFETY: the caller's text.
+        let socket = unsafe { text(socket, "socket") }?;
+        let birth = Birth::now()?;
+        let attached = kvrail_client::Client::attach_with(socket, &options)?;
+        let (arenas, changes) = (RwLock::default(), AtomicU32::new(1));
+        let session = Session { client: attached, birth, arenas, changes };
+        let handle = Box::into_raw(Box::new(Client { session: Arc::new(session) }));
+        // SAFETY: as above.
+        unsafe { store(client, handle, "client") }
+    })
+}
+
+/// Closes the client and sets the variable to NULL. The session ends, and the memory of its
+/// arenas is unmapped, when its queues are closed too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_close(client: *mut *mut Client) -> i32 {
+    call(|| {
+        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        drop(unsafe { take(client, "client") }?);
+        Ok(())
+    })
+}
+
+/// What there is to know about the session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_client_describe(
+    client: *const Client,
+    info: *mut ClientInfo,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let client = &unsafe { session(client) }?.client;
+        let limits = client.limits();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let value = ClientInfo {
+            size: 0,
+            pollers: count(client.pollers()),
+            epoch: client.epoch().0,
+            session: client.session().0,
+            volumes: count(client.volumes().len()),
+            queues_max: limits.queues,
+            queue_depth_max: limits.queue_depth,
+            arenas_max: limits.arenas,
+            arena_bytes_max: limits.arena_bytes,
+            fenced_bytes: client.fenced_bytes(),
+        };
+        // SAFETY: the caller's structure.
+        unsafe { write(info, &value) }
+    })
+}
+
+/// A descriptor that reports a hang-up (POLLRDHUP) when the session ends. Only to be waited on; it
+/// belongs to the client.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_client_hangup_fd(client: *const Client, fd: *mut c_int) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let session = unsafe { session(client) }?;
+        // SAFETY: the caller's variable.
+        unsafe { store(fd, session.client.hangup_fd().as_raw_fd(), "fd") }
+    })
+}

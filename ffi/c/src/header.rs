@@ -1,0 +1,44 @@
+//! Makes `include/kvrail.h` and compares it with the one that is checked in.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::code::codes;
+
+/// Set to write the header instead of comparing it.
+const WRITE: &str = "KVRAIL_WRITE_HEADER";
+
+/// The constants that `code` makes by macro, which cbindgen cannot see.
+fn constants() -> String {
+    let mut text = String::new();
+    for (code, name, meaning) in codes() {
+        let _written = write!(text, "\n// {meaning}\n#define {name} ({code})\n");
+    }
+    text
+}
+
+fn generated() -> String {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
+    config.after_includes = Some(constants());
+    // The source alone: no look at other packages, so no run of cargo.
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for module in ["version", "code", "edge", "client", "volume", "arena", "request", "queue"] {
+        builder = builder.with_src(here.join("src").join(module).with_extension("rs"));
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("the source can be read").write(&mut text);
+    String::from_utf8(text).expect("a header is text")
+}
+
+#[test]
+fn the_header_is_the_one_the_source_makes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/kvrail.h");
+    let made = generated();
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == made, "include/kvrail.h is old: run `{WRITE}=1 cargo test -p kvrail-c`");
+}

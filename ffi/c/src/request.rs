@@ -1,0 +1,206 @@
+//! Requests and completions as C has them.
+#![expect(unsafe_code, reason = "names ranges of arenas that C laid out")]
+// UNSAFETY: a lease that is made here is never dereferenced: it names its range on its way to the
+// sidecar and back. The bytes are the C program's, on the header's terms.
+
+use std::time::Duration;
+
+use kvrail_client::{Arena, Class, Done, Lease, Opcode, PollerIndex, Status, Volume};
+
+use crate::client::{Session, no_arena};
+use crate::code::Failure;
+use crate::sized::SizedStruct;
+use crate::volume::no_volume;
+
+/// A round trip to a poller (its number in `offset`), without a device.
+pub const KVRAIL_NOP: u8 = 0;
+/// Volume to memory.
+pub const KVRAIL_READ: u8 = 1;
+/// Memory to volume.
+pub const KVRAIL_WRITE: u8 = 2;
+/// Everything written and completed before is durable when this completes.
+pub const KVRAIL_FLUSH: u8 = 3;
+/// The range may be forgotten by the devices.
+pub const KVRAIL_DISCARD: u8 = 4;
+
+/// Somebody waits for it: the default.
+pub const KVRAIL_DEMAND: u8 = 0;
+/// Somebody may soon wait for it.
+pub const KVRAIL_PREFETCH: u8 = 1;
+/// Nobody waits for it.
+pub const KVRAIL_BACKGROUND: u8 = 2;
+
+/// A write is on stable media when it completes.
+pub const KVRAIL_DURABLE: u16 = 1;
+/// Return CRC-64/NVME of the bytes. For requests within one stripe.
+pub const KVRAIL_CHECKSUM: u16 = 2;
+/// Other bytes than `checksum` says end as KVRAIL_CORRUPT. For requests within one stripe.
+pub const KVRAIL_VERIFY: u16 = 4;
+
+/// One request.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Request {
+    /// sizeof this structure.
+    pub size: u32,
+    /// KVRAIL_READ, ...
+    pub opcode: u8,
+    /// KVRAIL_DEMAND, ...
+    pub priority: u8,
+    /// KVRAIL_DURABLE | ...
+    pub flags: u16,
+    /// Number of the volume.
+    pub volume: u32,
+    /// Number of the arena for reads and writes, else 0.
+    pub region: u32,
+    /// First byte in the volume, a multiple of its logical block.
+    pub offset: u64,
+    /// First byte in the arena, a multiple of the volume's memory alignment.
+    pub position: u64,
+    /// Bytes to move, a multiple of the volume's logical block.
+    pub length: u64,
+    /// Comes back in the completion.
+    pub tag: u64,
+    /// For KVRAIL_VERIFY: CRC-64/NVME of the bytes.
+    pub checksum: u64,
+    /// If not 0: a notice KVRAIL_LATE comes when the request takes longer; it still goes on.
+    pub deadline_ns: u64,
+}
+
+// SAFETY: integers without padding, the size first.
+unsafe impl SizedStruct for Request {
+    const NAME: &'static str = "kvrail_request";
+    const LEAST: usize = 40;
+}
+
+/// The end of a request, or a notice that it is late.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Completion {
+    /// sizeof this structure.
+    pub size: u32,
+    /// KVRAIL_OK, KVRAIL_IO_ERROR, ... After KVRAIL_LATE the end is still to come.
+    pub status: i32,
+    /// What kvrail_submit gave out for it.
+    pub ticket: u64,
+    /// The request's.
+    pub tag: u64,
+    /// Bytes moved: all of them when the status is KVRAIL_OK.
+    pub bytes: u64,
+    /// CRC-64/NVME of the bytes, if it was asked for.
+    pub checksum: u64,
+    /// Nanoseconds at the device; of several pieces the longest.
+    pub device_ns: u32,
+    /// Nanoseconds from acceptance to submission; of several pieces the longest.
+    pub queue_ns: u32,
+}
+
+// SAFETY: integers without padding, the size first.
+unsafe impl SizedStruct for Completion {
+    const NAME: &'static str = "kvrail_completion";
+    const LEAST: usize = 24;
+}
+
+impl From<&Done> for Completion {
+    #[inline]
+    fn from(done: &Done) -> Self {
+        Self {
+            size: 0,
+            status: i32::from(done.status.number()),
+            ticket: done.ticket.0,
+            tag: done.tag,
+            bytes: done.bytes,
+            checksum: done.checksum,
+            device_ns: done.device_ns,
+            queue_ns: done.queue_ns,
+        }
+    }
+}
+
+const _: () = assert!(Status::Ok.number() == 0);
+
+impl Request {
+    /// The request as the client library has it. `arenas` are this client's, by number, ascending.
+    #[inline]
+    pub(crate) fn build(
+        &self,
+        session: &Session,
+        arenas: &[(u32, std::sync::Arc<Arena>)],
+    ) -> Result<kvrail_client::Request, Failure> {
+        type Built = kvrail_client::Request;
+        let mut built = match Opcode::from_number(self.opcode) {
+            Some(Opcode::Read) => {
+                Built::read(self.volume(session)?, self.offset, self.lease(arenas)?)
+            }
+            Some(Opcode::Write) => {
+                Built::write(self.volume(session)?, self.offset, self.lease(arenas)?)
+            }
+            Some(Opcode::Flush) => Built::flush(self.volume(session)?),
+            Some(Opcode::Discard) => {
+                Built::discard(self.volume(session)?, self.offset, self.length)
+            }
+            Some(Opcode::Nop) => {
+                let poller = u16::try_from(self.offset).unwrap_or(u16::MAX);
+                Built::nop_to(&session.client, PollerIndex(poller))
+            }
+            None => return Err(self.bad("opcode", u64::from(self.opcode), "KVRAIL_READ, ...")),
+        };
+        if self.priority != 0 {
+            let class = Class::from_number(self.priority).ok_or_else(|| {
+                self.bad("priority", u64::from(self.priority), "KVRAIL_DEMAND, ...")
+            })?;
+            built = built.class(class);
+        }
+        if self.flags != 0 {
+            built = self.flagged(built)?;
+        }
+        if self.deadline_ns != 0 {
+            built = built.deadline(Duration::from_nanos(self.deadline_ns));
+        }
+        Ok(built.tag(self.tag))
+    }
+
+    fn flagged(
+        &self,
+        mut built: kvrail_client::Request,
+    ) -> Result<kvrail_client::Request, Failure> {
+        if self.flags & !(KVRAIL_DURABLE | KVRAIL_CHECKSUM | KVRAIL_VERIFY) != 0 {
+            return Err(self.bad("flags", u64::from(self.flags), "KVRAIL_DURABLE | ..."));
+        }
+        if self.flags & KVRAIL_DURABLE != 0 {
+            built = built.durable();
+        }
+        if self.flags & KVRAIL_CHECKSUM != 0 {
+            built = built.checksum();
+        }
+        if self.flags & KVRAIL_VERIFY != 0 {
+            built = built.verify(self.checksum);
+        }
+        Ok(built)
+    }
+
+    #[cold]
+    fn bad(&self, member: &str, value: u64, use_instead: &str) -> Failure {
+        Failure::argument(format!("kvrail_request.{member} is {value}; use {use_instead}"))
+    }
+
+    #[inline]
+    fn volume<'a>(&self, session: &'a Session) -> Result<&'a Volume, Failure> {
+        let volumes = session.client.volumes();
+        volumes.get(self.volume as usize).ok_or_else(|| no_volume(self.volume, volumes.len()))
+    }
+
+    /// The name of the range in memory.
+    #[inline]
+    fn lease(&self, arenas: &[(u32, std::sync::Arc<Arena>)]) -> Result<Lease, Failure> {
+        let place = arenas.binary_search_by_key(&self.region, |(number, _)| *number);
+        let place = place.map_err(|_| no_arena(self.region))?;
+        let arena = &arenas[place].1;
+        let [position, length] = [self.position, self.length]
+            .map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        // SAFETY: nobody dereferences it; see the head of this file.
+        let memory = unsafe { arena.pool().assume(position, length) };
+        let memory = memory.map_err(kvrail_client::ClientError::from)?;
+        Ok(arena.adopt(memory)?)
+    }
+}

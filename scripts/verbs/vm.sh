@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Virtual machines with NVMe controllers: scripts/dev vm build|test|shell|run|bench.
+set -euo pipefail
+
+hardware=tests/hardware/vm
+verb=${1:-}
+shift || true
+case $verb in
+    build | test | bench) exec "$hardware/$verb.sh" "$@" ;;
+    shell | run)
+        "$hardware/build.sh"
+        kernel=stable
+        [[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
+        [[ $verb == run ]] || exec "$hardware/boot.sh" "$kernel" --shell
+        exec "$hardware/boot.sh" "$kernel" "$@"
+        ;;
+esac
+cat >&2 <<'USAGE'
+usage: scripts/dev vm build                     fetch and unpack what a machine boots from
+       scripts/dev vm test [KERNEL...]          the hardware suite on both kernels
+       scripts/dev vm bench [KERNEL]            the table of ratios
+       scripts/dev vm shell [--kernel KERNEL]   a shell in a machine
+       scripts/dev vm run [--kernel KERNEL] [--limit S] [--out DIR] [--programs DIR] -- COMMAND
+KERNEL is stable or backports; tests/hardware/README.md has the rest
+USAGE
+exit 2

@@ -1,0 +1,14 @@
+//! The hardware suite: kvrail on NVMe controllers and a kernel of their own, with faults.
+//!
+//! Runs as root in the machine that `scripts/dev vm test` boots; anywhere else every test says that
+//! it was skipped. Tests share the machine's devices, so they run one at a time.
+#![forbid(unsafe_code)]
+
+mod devices;
+mod identity;
+mod in_use;
+mod machine;
+mod modes;
+#[path = "../flow/rig/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the flows use all of it, this suite a part")]
+mod rig;

@@ -1,0 +1,23 @@
+//! Each ring mode on a real namespace: what the kernel accepted, by name.
+
+use kvrail_device::{Device, DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
+
+use crate::machine;
+
+#[test]
+fn every_mode_opens_and_says_what_the_kernel_accepted() {
+    if !machine::is_ours() {
+        return;
+    }
+    let path = machine::namespace("kvr-main", 1);
+    let path = path.to_str().expect("a plain name");
+    for mode in ModeName::ALL {
+        let fd = open_path(path, DirectIo::Required).expect("our own device");
+        let options = UringOptions::new(path, fd);
+        let device = Mechanism::open(ModeChoice::Fixed(mode), options)
+            .unwrap_or_else(|error| panic!("mode {mode}: {error}"));
+        let description = device.description();
+        assert_eq!(description.mode, mode.name());
+        println!("mode {mode}: {}", description.features.join(", "));
+    }
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Sets up the machine from inside, runs the job, leaves its exit status, switches the machine off.
+
+export PATH=/usr/sbin:/usr/bin:/usr/local/bin HOME=/root TERM=linux LANG=C.UTF-8
+cd /root || exit
+
+end() {
+    [[ -z ${1:-} ]] || echo "$1" >/out/status
+    sync
+    poweroff -f
+}
+trouble() {
+    echo "guest: $*" | tee -a /out/log >/dev/kmsg
+    end 125
+    exit
+}
+
+p9=trans=virtio,version=9p2000.L,msize=512000,cache=none
+mount -t 9p -o "$p9" out /out || trouble "no folder for results"
+mount -t sysfs sys /sys
+mkdir -p /dev/pts /dev/shm /dev/hugepages
+mount -t devpts -o gid=5,mode=620 devpts /dev/pts
+mount -t tmpfs -o mode=1777 shm /dev/shm
+mount -t tmpfs -o mode=1777 tmp /tmp
+mount -t hugetlbfs none /dev/hugepages
+mount -t cgroup2 none /sys/fs/cgroup
+mount -t debugfs none /sys/kernel/debug
+ln -sf /proc/self/fd /dev/fd
+modprobe configfs && mount -t configfs none /sys/kernel/config
+hostname vm
+ip link set lo up
+ulimit -l unlimited
+ulimit -n 65536
+
+# Named by no udev: the monitor's port.
+for port in /sys/class/virtio-ports/*; do
+    [[ $(cat "$port/name" 2>/dev/null) != monitor ]] || ln -s "${port##*/}" /dev/monitor
+done
+
+# Controllers come up side by side, so kernel names say nothing; all must be there.
+modprobe nvme || trouble "no nvme driver"
+controllers=$(</job/controllers)
+for ((tenths = 0; ; tenths++)); do
+    live=$(grep -sl live /sys/class/nvme/nvme*/state | wc -l)
+    ((live < controllers)) || break
+    ((tenths < 300)) || trouble "$live of $controllers NVMe controllers came up"
+    sleep 0.1
+done
+
+touch /out/started
+echo "guest: ready after $(cut -d' ' -f1 /proc/uptime) s" >/dev/kmsg
+if [[ -e /job/command ]]; then
+    bash -c "$(</job/command)" </dev/null >>/out/log 2>&1
+    end $?
+else
+    setsid -c bash --norc </dev/hvc0 >/dev/hvc0 2>&1
+    end 0
+fi

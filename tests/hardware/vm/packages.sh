@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Fetches packages of the distribution and unpacks them; installs nothing. Sourced by build.sh.
+# shellcheck disable=SC2034,SC2154 # variables shared with common.sh and build.sh
+
+# What runs the machine, and what runs in it. The distribution's own emulator of this suite loses a
+# race with its other virtual CPUs now and then; the one of its backports does not.
+qemu_packages=(qemu-system-x86 seabios)
+tool_packages=(
+    bash bash-static busybox-static coreutils cpio dmsetup e2fsprogs fio iproute2 kmod lvm2 mdadm
+    nvme-cli pciutils rdma-core strace util-linux xz-utils zstd ibverbs-providers libgcc-s1
+)
+
+# Apt with folders of its own: no package of the host counts as installed and nothing of the host
+# changes. Mirror, keys, proxy and the like are the host's.
+apt() {
+    local command=$1
+    "$command" -q \
+        -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt_root/sources" \
+        -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts="$apt_root/none" \
+        -o Dir::State="$apt_root/state" -o Dir::State::status="$apt_root/status" \
+        -o Dir::Cache="$apt_root/cache" -o APT::Sandbox::User= -o APT::Architecture=amd64 \
+        -o APT::Architectures::=amd64 -o APT::Install-Recommends=false \
+        -o APT::Update::Post-Invoke= -o Acquire::Languages=none -o Acquire::Retries=3 "${@:2}"
+}
+
+# The first repository that the host's apt reads a Debian "main" from.
+mirror() {
+    # shellcheck disable=SC2016 # apt's own variables
+    apt-get indextargets --no-release-info --format '$(COMPONENT) $(REPO_URI)' \
+        'Created-By: Packages' |
+        awk '$1 == "main" && $2 ~ /debian/ && $2 !~ /security/ { print $2; exit }'
+}
+
+# Reads the package lists, once in a build.
+open_apt() {
+    [[ ! -d ${apt_root:-} ]] || return 0
+    local from keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    from=${KVRAIL_VM_MIRROR:-$(mirror)}
+    [[ -n $from ]] || die "no Debian mirror in the host's apt sources; set KVRAIL_VM_MIRROR"
+    [[ -r $keys ]] || die "no $keys; install debian-archive-keyring"
+    apt_root=$(mktemp -d --suffix .new "$cache/apt.XXXXXX")
+    mkdir -p "$apt_root"/{sources,none,state/lists/partial,cache/archives/partial}
+    : >"$apt_root/status"
+    local name
+    for name in "$suite" "$suite-backports"; do
+        echo "deb [arch=amd64 signed-by=$keys] $from $name main" >>"$apt_root/sources/vm.list"
+    done
+    say "reading package lists"
+    logged apt apt-get update -o APT::Update::Error-Mode=any
+}
+
+# Runs a command in silence, or shows how it failed.
+logged() {
+    "$@" >"$apt_root/log" 2>&1 || {
+        tail -n 20 "$apt_root/log" >&2
+        die "failed: $*"
+    }
+}
+
+# Unpacks into a folder what lies in apt's cache of archives, and empties that.
+unpack() {
+    local deb
+    for deb in "$apt_root"/cache/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$1" --no-same-owner \
+            --exclude='./usr/share/doc/*' --exclude='./usr/share/man/*' \
+            --exclude='./usr/share/locale/*' -f -
+        rm "$deb"
+    done
+}
+
+# A tree with these packages and everything they depend on.
+make_tree() {
+    local release=$1 tree=${!#}
+    local packages=("${@:2:$#-2}")
+    open_apt
+    say "fetching ${packages[0]} and others"
+    logged apt apt-get install -y -d -t "$release" "${packages[@]}"
+    unpack "$tree"
+}
+
+# The tree that the machine runs from, with the folders and links that installing would make.
+make_tools() {
+    local tree=$1 name
+    make_tree "$suite" "${tool_packages[@]}" "$tree"
+    mkdir -p "$tree"/{dev,proc,sys,run,tmp,root,job,out,etc/nvme,usr/local/bin,usr/lib/modules}
+    for name in bin sbin lib lib64; do
+        [[ -e $tree/$name ]] || ln -s "usr/$name" "$tree/$name"
+    done
+    for name in $("$tree/usr/bin/busybox" --list); do
+        [[ -e $tree/usr/bin/$name || -e $tree/usr/sbin/$name ]] ||
+            ln -s ../../bin/busybox "$tree/usr/local/bin/$name"
+    done
+    echo 'root:x:0:0:root:/root:/bin/bash' >"$tree/etc/passwd"
+    echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >>"$tree/etc/passwd"
+    printf 'root:x:0:\nnogroup:x:65534:\n' >"$tree/etc/group"
+    printf '127.0.0.1 localhost\n' >"$tree/etc/hosts"
+}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The hardware suite in a machine of each kernel; results in target/vm. Ends in bounded time.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# Seconds one machine may take; it takes a quarter of that where nothing else runs.
+limit=${KVRAIL_VM_LIMIT:-900}
+(($#)) || set -- "${kernels[@]}"
+
+"$vm/build.sh"
+results=${CARGO_TARGET_DIR:-target}/vm
+programs=$results/programs
+rm -rf "$results"
+"$vm/programs.sh" "$programs"
+cp "$vm/suite.sh" "$programs/"
+
+failed=()
+for kernel in "$@"; do
+    began=$SECONDS
+    say "$kernel kernel"
+    "$vm/boot.sh" "$kernel" --limit "$limit" --out "$results/$kernel" --programs "$programs" \
+        -- /job/programs/suite.sh || failed+=("$kernel: status $?")
+    # One line of JSON for each test.
+    awk -v kernel="$kernel" '
+        /^== / { part = $2 }
+        /^test .* \.\.\. [a-zA-Z]+$/ {
+            printf "{\"kernel\":\"%s\",\"suite\":\"%s\",\"test\":\"%s\",\"result\":\"%s\"}\n",
+                kernel, part, $2, $NF
+        }' "$results/$kernel/log" >"$results/$kernel/results.json"
+    say "$kernel kernel: $(wc -l <"$results/$kernel/results.json") tests in" \
+        "$((SECONDS - began)) s; $results/$kernel has log, results.json and console"
+done
+rm -rf "$programs"
+((${#failed[@]} == 0)) || die "failed: ${failed[*]}"
