@@ -93,7 +93,8 @@ pub(super) const RDMA: &[Check] = &[
         purposes: WIRE,
         probe: Look(rdma::devices),
         cost: "only TCP is left",
-        remedy: "load the NIC's driver (mlx5_ib), or for a try: rdma link add rxe0 type rxe netdev X",
+        remedy: "load the NIC's driver (mlx5_ib), or for a try: rdma link add rxe0 type rxe netdev \
+                 X",
     },
     Check {
         id: "rdma-links",
@@ -212,8 +213,9 @@ pub(super) const GPUS: &[Check] = &[
         purposes: GPU,
         probe: Look(gpu::p2pdma),
         cost: "no P2PDMA between drives and GPU",
-        remedy: "options nvidia NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1;\" \
-                 in /etc/modprobe.d, then boot",
+        remedy: "options nvidia \
+                 NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1;\" in \
+                 /etc/modprobe.d, then boot",
     },
     Check {
         id: "gpu-iommu",

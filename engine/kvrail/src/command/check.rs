@@ -1,6 +1,6 @@
 //! `kvrail check`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvrail_check::{Finding, Group, Live, Machine, Purpose, Report, Tried, Verdict, examine};
@@ -73,7 +73,9 @@ pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
 fn paths(args: &CheckArgs, context: &Context) -> Result<Vec<PathBuf>, Failure> {
     let named = if args.paths.is_empty() {
         let config = context.config()?.config;
-        config.volume.into_iter().flat_map(|volume| volume.members).collect()
+        // What is named by what it is, is a drive: those are looked at anyway.
+        let members = config.volume.iter().flat_map(|volume| &volume.members);
+        members.filter_map(|member| member.path().map(Path::to_path_buf)).collect()
     } else {
         args.paths.clone()
     };
