@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod devices;
+mod fabrics;
 mod identity;
 mod in_use;
 mod machine;

@@ -3,12 +3,17 @@
 use std::fs;
 use std::path::PathBuf;
 
+use kvrail_tests::span_bytes;
+
 use super::connect::volume_on;
-use super::network::{Network, must};
+use super::network::Network;
 use super::target::{NQN, RDMA, RDMA_OTHER, Target};
 use super::{host, listed};
-use crate::machine;
+use crate::machine::{self, tool};
 use crate::rig::{Actor, Sidecar, eventually, kvrail, run};
+
+/// Threads of the load.
+const THREADS: u32 = 2;
 
 /// The NVMe drivers with native multipath. The machine's own drives go for as long: the suite's
 /// other tests want them without.
@@ -24,7 +29,7 @@ impl Multipath {
 impl Drop for Multipath {
     fn drop(&mut self) {
         reload("nvme_core multipath=N");
-        must("modprobe nvme poll_queues=2");
+        tool("modprobe nvme poll_queues=2");
         eventually("the machine's own drives are back", || {
             ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow"]
                 .iter()
@@ -34,8 +39,12 @@ impl Drop for Multipath {
 }
 
 fn reload(core: &str) {
-    must("modprobe -r nvme-loop nvme-rdma nvme-tcp nvme nvme-fabrics nvme-core");
-    must(&format!("modprobe {core}"));
+    // Whichever of them is loaded; the target uses the core too.
+    tool(
+        "for m in nvme-loop nvmet-rdma nvmet-tcp nvmet nvme-rdma nvme-tcp nvme nvme-fabrics; do \
+         modprobe -rq $m || :; done",
+    );
+    tool(&format!("modprobe -r nvme-core && modprobe {core}"));
 }
 
 #[test]
@@ -57,9 +66,9 @@ fn a_lost_path_costs_no_error() {
     assert_eq!(listed(NQN).expect("listed")["io_policy"], "numa");
     host(&format!("policy -n {NQN} --iopolicy round-robin"));
 
-    let place = volume_on(&device, "device.mode = \"interrupt\"");
+    let place = volume_on(&device, span_bytes(THREADS));
     let mut sidecar = Sidecar::start(&place);
-    let mut actor = Actor::traffic(&sidecar, 0, 2, 12.0);
+    let mut actor = Actor::traffic(&sidecar, 0, THREADS, 12.0);
     assert!(actor.wait_until_running());
     // Told to go elsewhere, then lost, then the other one.
     target.ana(4, "inaccessible");
@@ -95,7 +104,7 @@ impl Backing {
     fn new() -> Self {
         let path = PathBuf::from("/dev/shm/backing");
         let file = fs::File::create(&path).expect("memory");
-        file.set_len(128 << 20).expect("a sparse file");
+        file.set_len(span_bytes(THREADS) + (16 << 20)).expect("a sparse file");
         Self(path)
     }
 }

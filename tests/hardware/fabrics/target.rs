@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::network::{ADDRESS, OTHER};
+use crate::rig::{kvrail, run};
 
 const NVMET: &str = "/sys/kernel/config/nvmet";
 
@@ -94,6 +95,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
+        // What a test that failed left connected.
+        run(kvrail().args(["host", "disconnect", "--force", "-n", NQN]));
         let subsystem = Self::subsystem();
         for number in 1..=4 {
             let _ = fs::remove_file(Self::link(number));
