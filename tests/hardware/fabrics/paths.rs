@@ -1,6 +1,5 @@
 //! Native multipath: a path that is taken away under verified load costs no error.
 
-use std::fs;
 use std::path::PathBuf;
 
 use kvrail_tests::span_bytes;
@@ -97,21 +96,23 @@ fn a_lost_path_costs_no_error() {
     assert_eq!(listed(NQN), None);
 }
 
-/// A file in memory that stands for a drive.
+/// A block device in memory that stands for a drive. A file would do as well for the target, but
+/// shows blocks of 4 KiB, and the load has smaller ones.
 struct Backing(PathBuf);
+
+const FILE: &str = "/dev/shm/backing";
 
 impl Backing {
     fn new() -> Self {
-        let path = PathBuf::from("/dev/shm/backing");
-        let file = fs::File::create(&path).expect("memory");
-        file.set_len(span_bytes(THREADS) + (16 << 20)).expect("a sparse file");
-        Self(path)
+        let bytes = span_bytes(THREADS) + (16 << 20);
+        let made = tool(&format!("truncate -s {bytes} {FILE} && losetup -f --show {FILE}"));
+        Self(made.trim().into())
     }
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        tool(&format!("losetup -d {}; rm {FILE}", self.0.display()));
     }
 }
 

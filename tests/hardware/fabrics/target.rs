@@ -21,7 +21,7 @@ pub(super) const RDMA_OTHER: &str = "-t rdma -a 192.0.2.2 -s 4420";
 pub(super) struct Target;
 
 impl Target {
-    /// Exports a device or a file to any host.
+    /// Exports a device to any host.
     pub(super) fn of(backing: &Path) -> Self {
         let subsystem = Self::subsystem();
         fs::create_dir(&subsystem).expect("nvmet is loaded");
@@ -29,9 +29,6 @@ impl Target {
         let namespace = subsystem.join("namespaces/1");
         fs::create_dir(&namespace).expect("our subsystem");
         put(&namespace.join("device_path"), backing.to_str().expect("a plain path"));
-        if backing.is_file() {
-            put(&namespace.join("buffered_io"), "1");
-        }
         put(&namespace.join("enable"), "1");
         let it = Self;
         it.port(1, "rdma", Some((ADDRESS, "4420")));
