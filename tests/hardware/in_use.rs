@@ -75,9 +75,9 @@ fn blank() {
     shell("wipefs -qa $D; dd if=/dev/zero of=$D bs=1M count=2 conv=fsync status=none");
 }
 
-/// All bytes of the device, as a checksum.
+/// The first bytes of the device, where a label would be, as a checksum.
 fn content() -> String {
-    shell("blockdev --flushbufs $D; cat $D | md5sum")
+    shell("sync; dd if=$D bs=1M count=4 iflag=direct status=none | md5sum")
 }
 
 #[test]

@@ -10,7 +10,7 @@ impl Config {
     pub(crate) fn renewed_by(&self, new: &Self) -> Self {
         let mut renewed = self.clone();
         renewed.limits = new.limits.clone();
-        renewed.memory = new.memory.clone();
+        renewed.memory.pages = new.memory.pages;
         renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;

@@ -4,6 +4,7 @@
 //! here is on a data path.
 
 mod devices;
+mod numa;
 mod plan;
 mod policy;
 mod reload;
