@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test: unit, contract, flows, house rules, docs, lanes under loom, NVMe in a machine.
+# Every test: unit, contract, flows, house rules, docs, Python, loom, NVMe in a machine.
 set -euo pipefail
 
 log=$(mktemp)
@@ -18,6 +18,7 @@ step() {
 step build cargo build --workspace --locked
 step test cargo test --workspace --all-targets --no-fail-fast --locked
 step doctest cargo test --workspace --doc --no-fail-fast --locked
+step python scripts/verbs/python.sh
 step loom scripts/verbs/loom.sh
 # Where the machine's parts can be had: from the package mirror, or from an earlier time.
 if why=$(tests/hardware/vm/build.sh 2>&1); then
@@ -28,6 +29,7 @@ fi
 
 echo "== summary"
 marks='     Running|   Doc-tests|test result:|error(\[|:)|test .*(FAILED|failed)|skipped:'
+marks+='|[0-9]+ (passed|failed)'
 grep -aE "^($marks)" "$log" || true
 if ((${#failed[@]})); then
     echo "failed: ${failed[*]}" >&2

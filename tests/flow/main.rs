@@ -3,6 +3,7 @@
 mod bench;
 mod c_abi;
 mod drain;
+mod guide;
 mod hostile;
 mod idle;
 mod pages;

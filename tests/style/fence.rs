@@ -8,18 +8,20 @@ use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
 use crate::tokens::{each, is_group, is_word, line};
 
-/// Places that call the kernel, share memory with it, or border on C; nothing else may be unsafe.
+/// Where the kernel is called, memory shared with it, or C or Python begin; nothing else may be
+/// unsafe.
 const FENCED: &[&str] = &[
     "bench/src/raw/",
     "engine/device/src/uring/",
     "engine/fabrics/src/deadline.rs",
-    "engine/fabrics/src/passthru.rs",
     "engine/gpu/src/cuda/",
     "engine/memory/",
     "engine/nvme/src/admin.rs",
     "engine/ring/",
     "ffi/c/src/",
     "ffi/cufile/",
+    "ffi/python/src/arena.rs",
+    "ffi/python/src/memory.rs",
 ];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.

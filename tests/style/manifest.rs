@@ -23,6 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "volume"]),
     ("client", &["memory", "protocol", "ring"]),
     ("c", &["client"]),
+    ("python", &["client", "memory"]),
     (
         "bench",
         &[

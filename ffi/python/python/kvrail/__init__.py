@@ -1,0 +1,90 @@
+"""Client of the kvrail sidecar: attach, get memory, move KV blocks.
+
+>>> import kvrail
+>>> client = kvrail.Client("/run/kvrail/kvrail.sock")    # doctest: +SKIP
+
+A :class:`Client` has volumes and arenas. A :class:`Volume` reads and writes, one range or arrays
+of them, and waits. A :class:`Queue` does the same without waiting, for loops that poll;
+:class:`kvrail.aio.Queue` is for ``asyncio``. An :class:`Arena` is memory: wrap it with
+``numpy.frombuffer`` or ``torch.from_dlpack``, without a copy.
+
+Threads: clients, volumes and arenas may be used from any thread. A queue is for one thread at a
+time; another one gets :class:`QueueBusyError`. Calls that wait give the interpreter lock away.
+
+Bytes under way belong to the sidecar's devices: do not read memory while a read into it is under
+way, nor change it while it is written. A call that raises :class:`TimedOutError` or
+``KeyboardInterrupt`` leaves its requests under way; closing the arena waits for them.
+"""
+
+import os as _os
+
+from kvrail._kvrail import (
+    Arena,
+    Client,
+    Completion,
+    Queue,
+    Volume,
+    __version__,
+    _forked,
+)
+from kvrail._serve import Sidecar, serve
+from kvrail.errors import (
+    ClosedError,
+    CorruptError,
+    DeviceError,
+    ForkedError,
+    GpuError,
+    InternalError,
+    KvrailError,
+    MemoryUnusableError,
+    MissError,
+    NoSidecarError,
+    NoSpaceError,
+    NotAdmittedError,
+    QueueBusyError,
+    QueueFullError,
+    QuotaError,
+    RequestError,
+    ServeError,
+    SessionEndedError,
+    TimedOutError,
+    UnknownVolumeError,
+    UnsupportedError,
+    VersionMismatchError,
+)
+
+__all__ = [
+    "Arena",
+    "Client",
+    "ClosedError",
+    "Completion",
+    "CorruptError",
+    "DeviceError",
+    "ForkedError",
+    "GpuError",
+    "InternalError",
+    "KvrailError",
+    "MemoryUnusableError",
+    "MissError",
+    "NoSidecarError",
+    "NoSpaceError",
+    "NotAdmittedError",
+    "Queue",
+    "QueueBusyError",
+    "QueueFullError",
+    "QuotaError",
+    "RequestError",
+    "ServeError",
+    "SessionEndedError",
+    "Sidecar",
+    "TimedOutError",
+    "UnknownVolumeError",
+    "UnsupportedError",
+    "VersionMismatchError",
+    "Volume",
+    "__version__",
+    "serve",
+]
+
+# A child must not write the lanes of its parent: its objects notice, and say so.
+_os.register_at_fork(after_in_child=_forked)

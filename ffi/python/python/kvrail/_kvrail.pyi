@@ -1,0 +1,266 @@
+"""The compiled half of the package."""
+
+import os
+from typing import Any, Protocol, SupportsIndex, Unpack
+
+from kvrail._types import Numbers, Options
+
+__version__: str
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+class Client:
+    """A session with the sidecar behind a socket. A context manager."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Attaches. `name` is shown by `kvrail status`; `timeout` is the longest wait for the
+        sidecar's answers in seconds (30 unless said otherwise)."""
+    @property
+    def epoch(self) -> int:
+        """Number of the sidecar's run."""
+    @property
+    def session(self) -> int:
+        """Number of this session within the epoch."""
+    @property
+    def sidecar(self) -> str:
+        """The sidecar's release."""
+    @property
+    def volumes(self) -> list[Volume]:
+        """All volumes."""
+    def volume(self, name: str) -> Volume:
+        """The volume of this name; UnknownVolumeError names those there are."""
+    def create_arena(self, nbytes: int, *, pages: str = "auto") -> Arena:
+        """Has the sidecar make an arena of at least so many bytes. `pages` is "auto" (what the
+        sidecar's configuration says), "base", "2MiB" or "1GiB"."""
+    def bring_arena(self, file: int | _HasFileno, nbytes: int) -> Arena:
+        """Registers memory of the program's own: a memfd of exactly so many bytes, fully
+        allocated, sealed against shrinking, growing and sealing. The file stays the caller's."""
+    def status(self) -> dict[str, Any]:
+        """The sidecar's state: devices, modes in force, latencies, sessions."""
+    @property
+    def fenced_bytes(self) -> int:
+        """Bytes that hardware may still write although their request has ended."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed; then its calls raise ClosedError."""
+    def close(self) -> None:
+        """Ends the session, and with it its arenas and queues. Waits some seconds for what is
+        under way."""
+    def __enter__(self) -> Client: ...
+    def __exit__(self, *raised: object) -> None: ...
+
+class Arena:
+    """Memory shared with the sidecar: a writable buffer of bytes, for `numpy.frombuffer` and
+    `torch.from_dlpack` without a copy. A context manager. Views stay valid for as long as they
+    live, also when the arena is closed."""
+
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the pages behind it."""
+    @property
+    def note(self) -> str | None:
+        """Why it has base pages although hugepages were wished for."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed; then requests with it raise ClosedError."""
+    def close(self) -> None:
+        """Takes it away from the sidecar. Waits until no device can touch it any more."""
+    def __enter__(self) -> Arena: ...
+    def __exit__(self, *raised: object) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Completion:
+    """The end of a request, or a notice that it is late."""
+
+    @property
+    def ticket(self) -> int:
+        """What the queue gave out for it."""
+    @property
+    def tag(self) -> int:
+        """The request's."""
+    @property
+    def status(self) -> str:
+        """"OK", "IO_ERROR", ...; "LATE" is a notice, the end is still to come."""
+    @property
+    def ok(self) -> bool:
+        """Whether every byte was moved."""
+    @property
+    def is_notice(self) -> bool:
+        """Whether it only says that the deadline passed."""
+    @property
+    def bytes(self) -> int:
+        """Bytes moved."""
+    @property
+    def checksum(self) -> int:
+        """CRC-64/NVME of the bytes, if it was asked for."""
+    @property
+    def device_ns(self) -> int:
+        """Nanoseconds at the device."""
+    @property
+    def queue_ns(self) -> int:
+        """Nanoseconds from acceptance to submission."""
+    def check(self) -> None:
+        """Raises the exception of the status, unless all went well."""
+
+class Volume:
+    """A volume, with calls that wait. Offsets and lengths are multiples of `logical_block`,
+    positions in arenas of `memory_alignment`."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the sidecar's configuration."""
+    @property
+    def uuid(self) -> str:
+        """From its label; another one means other data."""
+    @property
+    def capacity(self) -> int:
+        """Bytes it holds."""
+    @property
+    def stripe_bytes(self) -> int:
+        """Bytes of one stripe; a request within one stripe goes to one device."""
+    @property
+    def logical_block(self) -> int:
+        """Unit of offsets and lengths."""
+    @property
+    def memory_alignment(self) -> int:
+        """Unit of positions in arenas."""
+    @property
+    def members(self) -> int:
+        """Devices it is striped over."""
+    def read(
+        self,
+        arena: Arena,
+        offset: SupportsIndex,
+        length: SupportsIndex,
+        position: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Fills `length` bytes of the arena from `position` on with the volume's from `offset`."""
+    def write(
+        self,
+        arena: Arena,
+        offset: SupportsIndex,
+        length: SupportsIndex,
+        position: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Writes `length` bytes of the arena to the volume."""
+    def read_many(
+        self,
+        arena: Arena,
+        offsets: Numbers,
+        positions: Numbers,
+        length: Numbers,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Reads many ranges at once; their ends come in order. If some fail, all are waited for,
+        and the exception of the first has the others in `failed`."""
+    def write_many(
+        self,
+        arena: Arena,
+        offsets: Numbers,
+        positions: Numbers,
+        length: Numbers,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Writes many ranges at once, as `read_many` reads them."""
+    def flush(self, **options: Unpack[Options]) -> Completion:
+        """Makes every write that was completed before durable."""
+    def discard(
+        self, offset: SupportsIndex, length: SupportsIndex, **options: Unpack[Options]
+    ) -> Completion:
+        """Lets the devices forget a range."""
+    def open_queue(self, depth: int = 128) -> Queue:
+        """A queue that holds so many pieces of requests, rounded up to a power of two."""
+
+class Queue:
+    """Requests without waiting, for one thread. A context manager. `fileno` makes it fit for
+    selectors: call `arm`, wait until the descriptor is readable, `poll`."""
+
+    def read(
+        self,
+        arena: Arena,
+        offset: SupportsIndex,
+        length: SupportsIndex,
+        position: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> int:
+        """Submits a read; returns its ticket. QueueFullError: poll first."""
+    def write(
+        self,
+        arena: Arena,
+        offset: SupportsIndex,
+        length: SupportsIndex,
+        position: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> int:
+        """Submits a write; returns its ticket. QueueFullError: poll first."""
+    def read_many(
+        self,
+        arena: Arena,
+        offsets: Numbers,
+        positions: Numbers,
+        length: Numbers,
+        **options: Unpack[Options],
+    ) -> range:
+        """Submits reads until all are, the queue is full or one cannot be; returns the tickets of
+        those that were. Raises only if the first one cannot be."""
+    def write_many(
+        self,
+        arena: Arena,
+        offsets: Numbers,
+        positions: Numbers,
+        length: Numbers,
+        **options: Unpack[Options],
+    ) -> range:
+        """Submits writes, as `read_many` does reads."""
+    def flush(self, **options: Unpack[Options]) -> int:
+        """Submits a flush; returns its ticket."""
+    def discard(
+        self, offset: SupportsIndex, length: SupportsIndex, **options: Unpack[Options]
+    ) -> int:
+        """Submits a discard; returns its ticket."""
+    def poll(self, most: int | None = None) -> list[Completion]:
+        """Fetches what has ended, without waiting."""
+    def wait(self, count: int = 1, timeout: float | None = None) -> list[Completion]:
+        """Waits until `count` requests have ended, nothing is under way, or the seconds are over;
+        fetches what has ended."""
+    def arm(self) -> bool:
+        """Prepares to wait for `fileno`. True: something has ended already, so poll instead."""
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when something has ended, once armed. Never read."""
+    @property
+    def capacity(self) -> int:
+        """Pieces of requests that it holds."""
+    @property
+    def outstanding(self) -> int:
+        """Pieces of requests that are under way."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed; then its calls raise ClosedError."""
+    def close(self, timeout: float = 5.0) -> None:
+        """Waits until nothing is under way, and closes it."""
+    def __enter__(self) -> Queue: ...
+    def __exit__(self, *raised: object) -> None: ...
+
+def _forked() -> None: ...

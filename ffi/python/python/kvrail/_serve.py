@@ -1,0 +1,170 @@
+"""A sidecar for the length of a test or a notebook."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from kvrail._binary import binary
+from kvrail._kvrail import Client
+from kvrail.errors import NoSidecarError, ServeError
+
+_READY_WITHIN_S = 30.0
+_STOP_WITHIN_S = 40.0
+
+
+class Sidecar:
+    """A sidecar that :func:`serve` started. A context manager: leaving it stops the sidecar."""
+
+    socket: Path
+    """Where clients attach."""
+
+    volume: str
+    """The name of its volume."""
+
+    def __init__(self, directory: Path, volume: str, settings: Mapping[str, str]) -> None:
+        self.socket = directory / "kvrail.sock"
+        self.volume = volume
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._settings = [f"--set={key}={value}" for key, value in settings.items()]
+
+    def _run(self, *arguments: str) -> None:
+        done = subprocess.run(
+            [binary(), *arguments], env=_environment(), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise ServeError(f"kvrail {arguments[0]} {arguments[1]}: {done.stderr.strip()}")
+
+    def _start(self, size: str, members: int) -> None:
+        files = [str(self._directory / f"{self.volume}-{index}.img") for index in range(members)]
+        direct = ["--direct", "optional", "--quiet"]
+        self._run("volume", "create", self.volume, "--size", size, *direct, *files)
+        config = self._directory / "kvrail.toml"
+        quoted = ", ".join(f'"{file}"' for file in files)
+        config.write_text(
+            f'sidecar.socket = "{self.socket}"\ndevice.direct = "optional"\n'
+            f'[[volume]]\nname = "{self.volume}"\nmembers = [{quoted}]\n'
+        )
+        serve = ["serve", "--end-with-parent", f"--config={config}"]
+        command = [str(binary()), *serve, *self._settings]
+        with self._log().open("wb") as log:
+            self._process = subprocess.Popen(
+                command, env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _READY_WITHIN_S
+        while True:
+            if self._process is None or self._process.poll() is not None:
+                raise ServeError(f"the sidecar did not start: {self.log().strip()}")
+            try:
+                self.attach().close()
+                return
+            except NoSidecarError:
+                if time.monotonic() > deadline:
+                    raise ServeError(f"not ready in time: {self.log().strip()}") from None
+                time.sleep(0.01)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def attach(self, *, name: str | None = None) -> Client:
+        """A client of it."""
+        return Client(self.socket, name=name)
+
+    def log(self) -> str:
+        """What it has said."""
+        return self._log().read_text(errors="replace") if self._log().exists() else ""
+
+    def _log(self) -> Path:
+        return self._directory / "kvrail.log"
+
+    def stop(self) -> None:
+        """Has it finish what is under way, and waits for its end."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process = process
+            self.kill()
+            raise ServeError(f"the sidecar did not stop: {self.log().strip()}") from None
+        # Terminated before it caught signals (-15) is an end like any other.
+        if process.returncode not in (0, -15):
+            raise ServeError(f"the sidecar ended with {process.returncode}: {self.log().strip()}")
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> "Sidecar":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __del__(self) -> None:
+        # A forked child has the object, but the sidecar is its parent's.
+        if getattr(self, "_process", None) is not None and os.getpid() == self._owner:
+            self.kill()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    _owner = -1
+
+
+def _environment() -> dict[str, str]:
+    """Nothing that this environment or machine may configure."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("KVRAIL_")}
+    return kept | {"KVRAIL_CONFIG": "/dev/null"}
+
+
+def serve(
+    size: str = "1GiB",
+    *,
+    name: str = "kv",
+    members: int = 1,
+    directory: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Sidecar:
+    """Starts a sidecar with a new volume and waits until it serves.
+
+    For tests and notebooks. Everything lies in a new folder below ``directory`` (the system's
+    folder of temporary files if none is named) and is removed at the end. The sidecar also stops
+    when the thread that called this ends: call it from one that lives as long as you need it.
+
+    :param size: of the volume, as ``"64MiB"``; the files are fully allocated.
+    :param name: of the volume.
+    :param members: files the volume is striped over.
+    :param settings: keys of the configuration, as ``{"limits.arenas_per_session": "4"}``.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="kvrail-", dir=directory))
+    sidecar = Sidecar(folder, name, settings or {})
+    sidecar._owner = os.getpid()
+    try:
+        sidecar._start(size, members)
+    except BaseException:
+        sidecar.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return sidecar

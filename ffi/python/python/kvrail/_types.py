@@ -1,0 +1,34 @@
+"""Types of arguments."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, SupportsIndex, TypedDict
+
+
+class Array(Protocol):
+    """A one-dimensional array of 64-bit integers: NumPy's, ``array.array``, a memoryview."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> Any: ...
+
+
+Numbers = SupportsIndex | Sequence[int] | Array
+"""One integer for each request, or one for all of them."""
+
+
+class Options(TypedDict, total=False):
+    """What a request may ask for."""
+
+    priority: Literal["demand", "prefetch", "background"]
+    """Who goes first when the device is busy; ``"demand"`` unless said otherwise."""
+    durable: bool
+    """A write is on stable media when it completes."""
+    checksum: bool
+    """Return CRC-64/NVME of the bytes; for requests within one stripe."""
+    verify: Numbers | None
+    """CRC-64/NVME that the bytes must have, else :class:`kvrail.CorruptError`."""
+    deadline: float | None
+    """Seconds after which a queue brings a notice (``Completion.is_notice``)."""
+    timeout: float | None
+    """Seconds that a synchronous call may take; none is for ever."""
+    tag: int
+    """Comes back in ``Completion.tag``."""

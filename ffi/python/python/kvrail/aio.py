@@ -1,0 +1,191 @@
+"""Queues for ``asyncio``: the event loop waits on the sidecar's bell, no thread is needed."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sized
+from types import TracebackType
+from typing import Unpack
+
+from kvrail._kvrail import Arena, Completion, Volume
+from kvrail._kvrail import Queue as _Queue
+from kvrail._types import Numbers, Options
+from kvrail.errors import KvrailError, QueueFullError
+
+__all__ = ["Queue"]
+
+
+class _Batch:
+    """Requests that one call waits for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[None] = loop.create_future()
+        self.ends: dict[int, Completion] = {}
+        self.tickets: list[int] = []
+        self.complete = False
+
+    def settle(self) -> None:
+        """Wakes the caller when everything was submitted and has ended."""
+        if self.complete and len(self.ends) == len(self.tickets) and not self.future.done():
+            self.future.set_result(None)
+
+
+def _rest(numbers: Numbers, done: int) -> Numbers:
+    """What is left of an array; an integer is for all requests."""
+    return numbers[done:] if isinstance(numbers, Sized) else numbers
+
+
+class Queue:
+    """Reads and writes of one volume, to be awaited in the loop that made the queue.
+
+    A task that is cancelled leaves its requests under way: their memory is not free before
+    :meth:`drain` returns.
+    """
+
+    def __init__(self, volume: Volume, depth: int = 128) -> None:
+        self._queue: _Queue = volume.open_queue(depth)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, _Batch] = {}
+        self._news = asyncio.Event()
+        self._scheduled = False
+        self._loop.add_reader(self._queue.fileno(), self._fetch)
+
+    async def read(
+        self,
+        arena: Arena,
+        offset: int,
+        length: int,
+        position: int = 0,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Fills ``length`` bytes of the arena with the volume's."""
+        return (await self.read_many(arena, [offset], [position], length, **options))[0]
+
+    async def write(
+        self,
+        arena: Arena,
+        offset: int,
+        length: int,
+        position: int = 0,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Writes ``length`` bytes of the arena to the volume."""
+        return (await self.write_many(arena, [offset], [position], length, **options))[0]
+
+    async def read_many(
+        self,
+        arena: Arena,
+        offsets: Numbers,
+        positions: Numbers,
+        length: Numbers,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Reads many ranges; the first that failed raises its exception."""
+        return await self._run(self._queue.read_many, arena, (offsets, positions, length), options)
+
+    async def write_many(
+        self,
+        arena: Arena,
+        offsets: Numbers,
+        positions: Numbers,
+        length: Numbers,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Writes many ranges; the first that failed raises its exception."""
+        return await self._run(self._queue.write_many, arena, (offsets, positions, length), options)
+
+    async def flush(self) -> Completion:
+        """Makes every write that was completed before durable."""
+        batch = _Batch(self._loop)
+        while not batch.tickets:
+            try:
+                self._add(batch, [self._queue.flush()])
+            except QueueFullError:
+                await self._wait_for_news()
+        return (await self._ends(batch))[0]
+
+    async def drain(self) -> None:
+        """Waits until nothing is under way, cancelled calls included."""
+        while self._waiting:
+            await self._wait_for_news()
+
+    async def close(self) -> None:
+        """Waits until nothing is under way, and closes the queue."""
+        if not self._queue.closed:
+            await self.drain()
+            self._loop.remove_reader(self._queue.fileno())
+            self._queue.close()
+
+    async def __aenter__(self) -> "Queue":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(
+        self,
+        submit: Callable[..., range],
+        arena: Arena,
+        numbers: tuple[Numbers, Numbers, Numbers],
+        options: Options,
+    ) -> list[Completion]:
+        batch = _Batch(self._loop)
+        count = max((len(it) for it in numbers if isinstance(it, Sized)), default=1)
+        try:
+            while (done := len(batch.tickets)) < count:
+                rest = (_rest(it, done) for it in numbers) if done else numbers
+                tickets = submit(arena, *rest, **options)
+                self._add(batch, tickets)
+                if not tickets:
+                    await self._wait_for_news()
+        except Exception:
+            # What went out before the one that cannot be still uses its memory.
+            await self._ends(batch)
+            raise
+        return await self._ends(batch)
+
+    def _add(self, batch: _Batch, tickets: Iterable[int]) -> None:
+        for ticket in tickets:
+            batch.tickets.append(ticket)
+            self._waiting[ticket] = batch
+        self._arm()
+
+    async def _ends(self, batch: _Batch) -> list[Completion]:
+        batch.complete = True
+        batch.settle()
+        await batch.future
+        ends = [batch.ends[ticket] for ticket in batch.tickets]
+        failed = [(at, end.status) for at, end in enumerate(ends) if not end.ok]
+        if failed:
+            try:
+                ends[failed[0][0]].check()
+            except KvrailError as error:
+                error.failed = failed
+                raise
+        return ends
+
+    async def _wait_for_news(self) -> None:
+        self._news.clear()
+        if self._queue.outstanding:
+            await self._news.wait()
+        else:
+            await asyncio.sleep(0)
+
+    def _arm(self) -> None:
+        if self._waiting and not self._scheduled and self._queue.arm():
+            self._scheduled = True
+            self._loop.call_soon(self._fetch)
+
+    def _fetch(self) -> None:
+        self._scheduled = False
+        if self._queue.closed:
+            return
+        for end in self._queue.poll():
+            if not end.is_notice and (batch := self._waiting.pop(end.ticket, None)):
+                batch.ends[end.ticket] = end
+                batch.settle()
+        self._news.set()
+        self._arm()

@@ -1,0 +1,44 @@
+//! Something that can be taken away from a Python object while the object lives on.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pyo3::prelude::*;
+
+use crate::errors::raised::ClosedError;
+
+/// A value until it is closed.
+#[derive(Debug)]
+pub(crate) struct Cell<T> {
+    /// What it is, for errors.
+    what: &'static str,
+    value: RwLock<Option<Arc<T>>>,
+}
+
+impl<T> Cell<T> {
+    pub(crate) fn new(what: &'static str, value: T) -> Self {
+        Self { what, value: RwLock::new(Some(Arc::new(value))) }
+    }
+
+    /// The value; `ClosedError` when it is closed.
+    pub(crate) fn get(&self) -> PyResult<Arc<T>> {
+        let value = self.value.read().unwrap_or_else(PoisonError::into_inner);
+        value.clone().ok_or_else(|| {
+            let text = format!("the {} is closed; make another one", self.what);
+            ClosedError::new_err(text)
+        })
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.value.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Closes it.
+    pub(crate) fn take(&self) -> Option<Arc<T>> {
+        self.value.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Opens it again, after something went wrong.
+    pub(crate) fn put_back(&self, value: Arc<T>) {
+        *self.value.write().unwrap_or_else(PoisonError::into_inner) = Some(value);
+    }
+}

@@ -1,0 +1,51 @@
+//! The Python package's inner module, `kvrail._kvrail`.
+//!
+//! Owns the border to Python: argument checks, exceptions, the interpreter lock, signals and
+//! forks. All work is done by `kvrail_client`. What Python sees of it is typed and explained in
+//! `python/kvrail/_kvrail.pyi`; exceptions are made in `python/kvrail/errors.py`.
+//!
+//! Whatever waits gives the interpreter lock away, and comes back in slices to look for signals.
+//! Objects share a `session::Session`; closing it closes them all. GPU memory will be one more
+//! class beside `arena::Arena`: requests take their memory from `memory::named` alone.
+
+mod arena;
+mod batch;
+mod birth;
+mod cell;
+mod client;
+mod completion;
+mod errors;
+mod memory;
+mod numbers;
+mod options;
+mod queue;
+mod session;
+mod volume;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The compiled half of the package `kvrail`.
+#[pymodule]
+mod _kvrail {
+    #[pymodule_export]
+    use crate::arena::Arena;
+    #[pymodule_export]
+    use crate::birth::forked;
+    #[pymodule_export]
+    use crate::client::Client;
+    #[pymodule_export]
+    use crate::completion::Completion;
+    #[pymodule_export]
+    use crate::queue::Queue;
+    #[pymodule_export]
+    use crate::volume::Volume;
+
+    use pyo3::prelude::*;
+
+    /// Release of the package.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,104 @@
+//! What all objects of one client share, and what closing it takes away from them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use kvrail_client::{Arena, Client, Queue};
+use pyo3::prelude::*;
+
+use crate::birth::Birth;
+use crate::cell::Cell;
+use crate::errors::from_client;
+use crate::queue::Held;
+use crate::wait::ask;
+
+/// Requests that one queue of the synchronous calls can have under way, if the sidecar lets it.
+const DEPTH: u32 = 128;
+
+/// One attached client.
+#[derive(Debug)]
+pub(crate) struct Session {
+    client: Cell<Client>,
+    birth: Birth,
+    arenas: Mutex<Vec<Weak<Cell<Arena>>>>,
+    queues: Mutex<Vec<Weak<Cell<Mutex<Held>>>>>,
+    /// Queues that no synchronous call uses now.
+    idle: Mutex<Vec<Queue>>,
+}
+
+/// Nothing under these locks panics half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember<T>(list: &Mutex<Vec<Weak<T>>>, cell: &Arc<T>) {
+    let mut list = lock(list);
+    list.retain(|other| other.strong_count() > 0);
+    list.push(Arc::downgrade(cell));
+}
+
+impl Session {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client: Cell::new("client", client),
+            birth: Birth::now(),
+            arenas: Mutex::default(),
+            queues: Mutex::default(),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// The client, in the process that attached.
+    pub(crate) fn client(&self) -> PyResult<Arc<Client>> {
+        self.birth.check()?;
+        self.client.get()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    pub(crate) fn birth(&self) -> Birth {
+        self.birth
+    }
+
+    pub(crate) fn add_arena(&self, arena: Arena) -> Arc<Cell<Arena>> {
+        let cell = Arc::new(Cell::new("arena", arena));
+        remember(&self.arenas, &cell);
+        cell
+    }
+
+    pub(crate) fn add_queue(&self, queue: Held) -> Arc<Cell<Mutex<Held>>> {
+        let cell = Arc::new(Cell::new("queue", Mutex::new(queue)));
+        remember(&self.queues, &cell);
+        cell
+    }
+
+    /// A queue for one synchronous call.
+    pub(crate) fn borrow_queue(&self, py: Python<'_>) -> PyResult<Queue> {
+        let client = self.client()?;
+        if let Some(queue) = lock(&self.idle).pop() {
+            return Ok(queue);
+        }
+        let depth = client.limits().queue_depth.min(DEPTH);
+        ask(py, move || client.open_queue(depth as usize), drop)?.map_err(from_client)
+    }
+
+    /// Takes it back.
+    pub(crate) fn return_queue(&self, queue: Queue) {
+        if !self.is_closed() {
+            lock(&self.idle).push(queue);
+        }
+    }
+
+    /// Closes everything. Blocks until what is under way has ended, or for some seconds.
+    pub(crate) fn close(&self) {
+        let client = self.client.take();
+        let queues: Vec<_> = lock(&self.queues).drain(..).filter_map(|it| it.upgrade()).collect();
+        queues.iter().for_each(|queue| drop(queue.take()));
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        drop(idle);
+        let arenas: Vec<_> = lock(&self.arenas).drain(..).filter_map(|it| it.upgrade()).collect();
+        arenas.iter().for_each(|arena| drop(arena.take()));
+        drop(client);
+    }
+}

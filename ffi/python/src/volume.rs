@@ -1,0 +1,164 @@
+//! Volumes as Python sees them, with the synchronous calls.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arena::Arena;
+use crate::batch::{Batch, Moves, Work};
+use crate::completion::Completion;
+use crate::errors::from_client;
+use crate::queue::{Held, Queue};
+use crate::session::Session;
+use crate::wait::ask;
+
+/// A volume of the sidecar.
+#[pyclass(frozen, module = "kvrail")]
+#[derive(Debug)]
+pub(crate) struct Volume {
+    session: Arc<Session>,
+    volume: kvrail_client::Volume,
+}
+
+impl Volume {
+    pub(crate) fn new(session: &Arc<Session>, volume: kvrail_client::Volume) -> Self {
+        Self { session: Arc::clone(session), volume }
+    }
+
+    fn run(
+        &self,
+        py: Python<'_>,
+        work: Work,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<Completion>> {
+        Batch::new(&self.volume, work, options)?.run(py, &self.session)
+    }
+
+    fn run_one(
+        &self,
+        py: Python<'_>,
+        work: Work,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Completion> {
+        self.run(py, work, options).map(|mut ends| ends.swap_remove(0))
+    }
+}
+
+#[pymethods]
+impl Volume {
+    #[getter]
+    fn name(&self) -> &str {
+        self.volume.name()
+    }
+
+    #[getter]
+    fn uuid(&self) -> String {
+        self.volume.uuid().to_string()
+    }
+
+    #[getter]
+    fn capacity(&self) -> u64 {
+        self.volume.capacity()
+    }
+
+    #[getter]
+    fn stripe_bytes(&self) -> u64 {
+        self.volume.geometry().stripe_bytes
+    }
+
+    #[getter]
+    fn logical_block(&self) -> u32 {
+        self.volume.geometry().logical_block
+    }
+
+    #[getter]
+    fn memory_alignment(&self) -> u32 {
+        self.volume.geometry().memory_alignment
+    }
+
+    #[getter]
+    fn members(&self) -> u16 {
+        self.volume.geometry().members
+    }
+
+    #[pyo3(signature = (arena, offset, length, position=0, **options))]
+    fn read(
+        &self,
+        arena: &Bound<'_, Arena>,
+        offset: u64,
+        length: u64,
+        position: u64,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Completion> {
+        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        self.run_one(arena.py(), Work::Read(moves), options)
+    }
+
+    #[pyo3(signature = (arena, offset, length, position=0, **options))]
+    fn write(
+        &self,
+        arena: &Bound<'_, Arena>,
+        offset: u64,
+        length: u64,
+        position: u64,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Completion> {
+        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        self.run_one(arena.py(), Work::Write(moves), options)
+    }
+
+    #[pyo3(signature = (arena, offsets, positions, length, **options))]
+    fn read_many(
+        &self,
+        arena: &Bound<'_, Arena>,
+        offsets: &Bound<'_, PyAny>,
+        positions: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<Completion>> {
+        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        self.run(arena.py(), Work::Read(moves), options)
+    }
+
+    #[pyo3(signature = (arena, offsets, positions, length, **options))]
+    fn write_many(
+        &self,
+        arena: &Bound<'_, Arena>,
+        offsets: &Bound<'_, PyAny>,
+        positions: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<Completion>> {
+        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        self.run(arena.py(), Work::Write(moves), options)
+    }
+
+    #[pyo3(signature = (**options))]
+    fn flush(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Completion> {
+        self.run_one(py, Work::Flush, options)
+    }
+
+    #[pyo3(signature = (offset, length, **options))]
+    fn discard(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        length: u64,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Completion> {
+        self.run_one(py, Work::Discard { offset, length }, options)
+    }
+
+    #[pyo3(signature = (depth=128))]
+    fn open_queue(&self, py: Python<'_>, depth: usize) -> PyResult<Queue> {
+        let client = self.session.client()?;
+        let queue = ask(py, move || client.open_queue(depth), drop)?.map_err(from_client)?;
+        let cell = self.session.add_queue(Held { queue, done: Vec::new() });
+        Ok(Queue::new(&self.session, cell, self.volume.clone()))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<kvrail.Volume {:?} of {} bytes>", self.volume.name(), self.volume.capacity())
+    }
+}

@@ -1,0 +1,234 @@
+"""Deaths, forks and signals: nothing hangs, nothing crashes, nothing leaks."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import kvrail
+import kvrail.aio
+import pytest
+
+SLOW = "import kvrail, signal, sys, os, time\n"
+
+
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SLOW + code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_sidecar_dies_in_the_middle_of_waits():
+    with kvrail.serve("16MiB") as sidecar:
+        client = sidecar.attach()
+        volume, arena = client.volume("kv"), client.create_arena(8 << 20)
+        threading.Timer(0.2, sidecar.kill).start()
+        places = range(0, 8 << 20, 4096)
+        with pytest.raises(kvrail.SessionEndedError, match="attach again|went away"):
+            while True:
+                volume.read_many(arena, places, places, 4096)
+        with pytest.raises(kvrail.SessionEndedError):
+            volume.read(arena, 0, 4096)
+        with pytest.raises(kvrail.SessionEndedError):
+            client.create_arena(4096)
+        arena.close()
+        client.close()
+    with pytest.raises(kvrail.NoSidecarError):
+        sidecar.attach()
+
+
+def test_the_sidecar_dies_under_an_event_loop():
+    async def main():
+        with kvrail.serve("16MiB") as sidecar:
+            client = sidecar.attach()
+            volume, arena = client.volume("kv"), client.create_arena(1 << 20)
+            queue = kvrail.aio.Queue(volume)
+            asyncio.get_running_loop().call_later(0.2, sidecar.kill)
+            places = range(0, 1 << 20, 4096)
+            with pytest.raises(kvrail.SessionEndedError):
+                while True:
+                    await queue.read_many(arena, places, places, 4096)
+            await queue.close()
+            client.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_the_sidecar_drains():
+    with kvrail.serve("16MiB") as sidecar:
+        client = sidecar.attach()
+        volume, arena = client.volume("kv"), client.create_arena(1 << 20)
+        volume.write(arena, 0, 1 << 20)
+        sidecar.stop()
+        with pytest.raises(kvrail.SessionEndedError):
+            volume.read(arena, 0, 4096)
+        client.close()
+
+
+def test_a_wait_ends_in_time(volume, arena):
+    start = time.monotonic()
+    with pytest.raises(kvrail.TimedOutError, match="under way"):
+        while True:
+            volume.read(arena, 0, len(arena), timeout=0)
+    with volume.open_queue() as queue:
+        queue.read(arena, 0, len(arena))
+        queue.wait(2, timeout=0.1)
+        assert queue.wait(1, timeout=0.1) == []
+    assert time.monotonic() - start < 30
+    # What was under way is not mistaken for what comes later.
+    for _ in range(20):
+        assert volume.read(arena, 0, 4096).bytes == 4096
+
+
+def test_ctrl_c_ends_a_wait():
+    code = """
+client = kvrail.Client(sys.argv[1])
+volume, arena = client.volume("kv"), client.create_arena(1 << 20)
+queue = volume.open_queue()
+stopped = int(sys.argv[2])
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+volume.read(arena, 0, 4096)
+os.kill(stopped, signal.SIGSTOP)
+threads = [f"/proc/{stopped}/task/{thread}/stat" for thread in os.listdir(f"/proc/{stopped}/task")]
+while not all(") T" in open(thread).read() for thread in threads):
+    time.sleep(0.001)
+waits = (
+    lambda: volume.read(arena, 0, 4096),
+    lambda: volume.read(arena, 0, 4096, timeout=20),
+    lambda: (queue.read(arena, 0, 4096), queue.wait()),
+    client.status,
+    volume.open_queue,
+    lambda: client.create_arena(4096),
+    lambda: kvrail.Client(sys.argv[1]),
+)
+for wait in waits:
+    start = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        wait()
+        print("no interrupt")
+    except KeyboardInterrupt:
+        print("interrupted" if time.monotonic() - start < 10 else "late")
+os.kill(stopped, signal.SIGCONT)
+print(volume.read(arena, 0, 4096).status)
+client.close()
+"""
+    with kvrail.serve("16MiB") as sidecar:
+        try:
+            done = run(code, sidecar.socket, sidecar.pid)
+        finally:
+            os.kill(sidecar.pid, signal.SIGCONT)
+        assert done.stdout.split() == ["interrupted"] * 7 + ["OK"], done
+
+
+def test_use_after_fork(sidecar):
+    code = """
+client = kvrail.Client(sys.argv[1])
+volume, arena = client.volume("kv"), client.create_arena(1 << 20)
+queue = volume.open_queue()
+view = memoryview(arena)
+queue.read(arena, 0, 4096)
+volume.read(arena, 0, 4096)
+child = os.fork()
+if child == 0:
+    refused = 0
+    uses = (client.status, client.close, volume.flush, queue.poll, queue.close, arena.close,
+            lambda: volume.read(arena, 0, 4096), lambda: queue.read(arena, 0, 4096),
+            volume.open_queue, lambda: client.create_arena(4096))
+    for use in uses:
+        try:
+            use()
+        except kvrail.ForkedError as error:
+            assert "attach in the child" in str(error)
+            refused += 1
+    view[0] = 1
+    with kvrail.Client(sys.argv[1]) as own:
+        arena = own.create_arena(4096)
+        assert own.volume("kv").read(arena, 0, 4096).ok
+    sys.exit(0 if refused == len(uses) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert volume.read(arena, 0, 4096).ok
+queue.wait()
+client.close()
+print("well")
+"""
+    done = run(code, sidecar.socket)
+    assert done.stdout.strip() == "well", done
+
+
+def sessions(client: kvrail.Client) -> int:
+    return len(client.status()["sessions"])
+
+
+def test_a_killed_process_leaves_nothing(sidecar, client):
+    before = sessions(client)
+    code = """
+client = kvrail.Client(sys.argv[1])
+volume, arena = client.volume("kv"), client.create_arena(1 << 20)
+queue = volume.open_queue()
+queue.read(arena, 0, 1 << 20)
+if os.fork() == 0:
+    os.write(1, b"ready\\n")
+    time.sleep(60)
+os.write(1, b"ready\\n")
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", SLOW + code, str(sidecar.socket)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout.readline() == b"ready\n" == process.stdout.readline()
+        assert sessions(client) == before + 1
+        # Only the process that attached dies; its child keeps copies of all descriptors.
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while sessions(client) > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        after, regions = sessions(client), client.status()["regions"]
+        os.killpg(process.pid, signal.SIGKILL)
+    assert after == before and regions["bytes"] == 0
+
+
+def test_the_end_of_the_interpreter_with_everything_open(sidecar):
+    code = """
+client = kvrail.Client(sys.argv[1])
+volume, arena = client.volume("kv"), client.create_arena(1 << 20)
+queue = volume.open_queue()
+queue.read(arena, 0, 4096)
+view = memoryview(arena)
+print("well")
+"""
+    done = run(code, sidecar.socket)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "well", "")
+
+
+def test_an_embedded_sidecar_ends_with_its_program(tmp_path):
+    code = """
+sidecar = kvrail.serve("16MiB", directory=sys.argv[1])
+print(sidecar.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    pid = int(run(code, tmp_path).stdout)
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{pid}/exe") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(OSError):
+        os.readlink(f"/proc/{pid}/exe")
+
+
+def test_an_embedded_sidecar_that_cannot_start(tmp_path):
+    with pytest.raises(kvrail.ServeError, match="size"):
+        kvrail.serve("nonsense", directory=tmp_path)
+    with pytest.raises(kvrail.ServeError, match="no.such.key"):
+        kvrail.serve("16MiB", directory=tmp_path, settings={"no.such.key": "1"})
+    assert list(tmp_path.iterdir()) == []
+    with kvrail.serve("16MiB", directory=tmp_path) as sidecar:
+        assert sidecar.attach().volume("kv").capacity >= 15 << 20
+        assert sidecar.log()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_console_script_is_the_binary():
+    done = run("from kvrail._binary import main; sys.argv = ['kvrail', '--version']; main()")
+    assert done.stdout.startswith("kvrail "), done

@@ -1,0 +1,102 @@
+//! Every snippet of the guide runs; those in Python are run by the package's own tests.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::rig::{actor_program, eventually, kvrail_program, run, without_configuration};
+
+const GUIDE: &str = include_str!("../../docs/guide.md");
+const RUST: &str = include_str!("guide/main.rs");
+
+/// The snippet with this title.
+fn snippet(title: &str) -> String {
+    let mark = format!(" title={title}");
+    let lines =
+        GUIDE.lines().skip_while(|line| !(line.starts_with("```") && line.ends_with(&mark)));
+    let body: Vec<&str> = lines.skip(1).take_while(|line| *line != "```").collect();
+    assert!(!body.is_empty(), "the guide has no snippet {title}");
+    body.join("\n") + "\n"
+}
+
+/// A shell command of the guide, in its folder, with the built program in the path.
+fn shell(script: &str, folder: &Path) -> Command {
+    let built = kvrail_program();
+    let path = built.parent().expect("a folder").display();
+    let inherited = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("bash");
+    without_configuration(&mut command);
+    command.args(["-ec", script]).current_dir(folder).env("PATH", format!("{path}:{inherited}"));
+    command
+}
+
+/// The guide's sidecar; ends with the test.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn serving() -> (TempDir, Serving) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    run(&mut shell(&snippet("create"), folder.path())).expect(0, &[]);
+    let script = format!("exec {} --end-with-parent", snippet("serve").trim_end());
+    let mut command = shell(&script, folder.path());
+    let child = command.stderr(Stdio::null()).process_group(0).spawn().expect("bash starts");
+    let serving = Serving(child);
+    let socket = folder.path().join("kvrail.sock");
+    eventually("the guide's sidecar serves", || kvrail_client::Client::attach(&socket).is_ok());
+    (folder, serving)
+}
+
+#[test]
+fn the_rust_program_is_the_guides_and_runs() {
+    let without_head = RUST.split_once("\n\n").expect("a head").1;
+    assert_eq!(without_head, snippet("main.rs"), "guide/main.rs is not the guide's snippet");
+    let (folder, _serving) = serving();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_kvrail-guide"));
+    let said = run(program.current_dir(folder.path()));
+    assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
+}
+
+#[test]
+fn the_c_program_is_installed_compiled_and_runs() {
+    for tool in ["cc", "pkg-config"] {
+        let found = Command::new(tool).arg("--version").stdout(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            println!("skipped: {tool} is not installed");
+            return;
+        }
+    }
+    let (folder, _serving) = serving();
+    let prefix = folder.path().join("prefix");
+    let built = actor_program().parent().expect("a folder");
+    let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut install = Command::new("scripts/verbs/install.sh");
+    install.arg(&prefix).arg(built.file_name().expect("the profile")).current_dir(repository);
+    install.env("CARGO_TARGET_DIR", built.parent().expect("the target folder"));
+    run(&mut install).expect(0, &[]);
+    fs::write(folder.path().join("guide.c"), snippet("guide.c")).expect("our folder");
+    let mut compile = shell(&snippet("compile"), folder.path());
+    compile.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    run(&mut compile).expect(0, &[]);
+    let mut program = shell("./guide", folder.path());
+    let said = run(program.env("LD_LIBRARY_PATH", prefix.join("lib")));
+    assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
+}
+
+#[test]
+fn every_snippet_has_a_test() {
+    let known = ["first.py", "batches.py", "loop.py", "create", "serve", "guide.c", "compile"];
+    let fences = GUIDE.lines().filter(|line| line.starts_with("```") && line.len() > 3);
+    for fence in fences {
+        let title = fence.split_once(" title=").map_or("", |(_, title)| title);
+        assert!(known.contains(&title) || title == "main.rs", "nobody runs {fence:?}");
+    }
+}
