@@ -69,6 +69,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if status != Status::Ok {
             self.failed(index);
         }
+        if status == Status::DeviceGone {
+            self.lost(index);
+        }
         self.finish(id, status, finished.bytes);
     }
 

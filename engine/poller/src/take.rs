@@ -6,6 +6,7 @@ use kvrail_ring::{Completion, Opcode, Request, Status};
 use crate::accept::{Accepted, Checksum, Origin};
 use crate::mailbox::Notice;
 use crate::poller::Poller;
+use crate::presence::Presence;
 
 /// Requests taken from one lane before the next lane has its turn.
 const LANE_QUANTUM: u32 = 32;
@@ -122,8 +123,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    /// Gives a request to its device, or ends it when its checksum is wrong already; false when
-    /// the device takes no more now.
+    /// Gives a request to its device, or ends it when its checksum is wrong already or the device
+    /// is gone; false when the device takes no more now.
     #[inline]
     fn start(&mut self, index: usize, id: kvrail_device::SlotId) -> bool {
         let accepted = self.requests.get_mut(id).expect("a claimed request");
@@ -136,8 +137,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 return true;
             }
         }
-        accepted.submitted_ns = self.now_ns;
         let unit = &mut self.units[index];
+        if unit.presence == Presence::Gone {
+            self.stats.devices[index].errors.add(1);
+            self.finish(id, Status::DeviceGone, 0);
+            return true;
+        }
+        accepted.submitted_ns = self.now_ns;
         if unit.device.prepare(accepted.operation(id.to_u64())).is_err() {
             return false;
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvrail_device::{Clock, Description, MonotonicClock};
 use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot};
 use kvrail_protocol::{
-    DeviceReport, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
+    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
     SidecarReport, StatusReport, VolumeInfo, VolumeReport,
 };
 
@@ -213,6 +213,7 @@ fn report_device(
         poller,
         name: description.name.clone(),
         kind: description.kind.clone(),
+        state: if stats.gone.get() == 0 { DeviceState::Serving } else { DeviceState::Gone },
         mode: description.mode.clone(),
         reason: description.reason.clone(),
         features: description.features.clone(),

@@ -3,6 +3,7 @@
 //! Signals and volumes first, then pollers with their devices, then the door for clients. Nothing
 //! here is on a data path.
 
+mod comeback;
 mod devices;
 mod plan;
 mod policy;
