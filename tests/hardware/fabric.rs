@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fabrics::network::{ADDRESS, OTHER};
+use crate::machine::tool;
 use crate::rig::{Outcome, eventually, kvrail, run};
 
 /// The kernel's tree.
@@ -18,13 +19,6 @@ pub(crate) const ADDRESSES: [&str; 2] = [ADDRESS, OTHER];
 pub(crate) const HOST: &str =
     "nqn.2014-08.org.nvmexpress:uuid:0f3c1a52-5d1c-44e0-8412-3fcf7d99df27";
 const HOST_ID: &str = "0f3c1a52-5d1c-44e0-8412-3fcf7d99df27";
-
-/// Runs a program; the test ends with its words where it fails.
-pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
-    let outcome = run(Command::new(program).args(arguments));
-    assert_eq!(outcome.code, Some(0), "{program} {arguments:?}: {outcome:#?}");
-    outcome.stdout
-}
 
 /// The whole tree: every directory, link and attribute with its value.
 pub(crate) fn tree() -> BTreeMap<PathBuf, String> {
@@ -64,7 +58,7 @@ pub(crate) fn connect(place: &[String], subsystem: &str, more: &[&str]) -> Outco
 
 /// `nvme disconnect`.
 pub(crate) fn disconnect(subsystem: &str) {
-    must("nvme", &["disconnect", "-n", subsystem]);
+    tool(&format!("nvme disconnect -n {subsystem}"));
 }
 
 /// The block device that this machine, as a host, has of a subsystem's namespace.
@@ -89,19 +83,18 @@ pub(crate) fn namespace(subsystem: &str, nsid: u32) -> PathBuf {
 
 /// 4 MiB of noise through one device, read back through both. `folder` is for the files.
 pub(crate) fn same_data(folder: &Path, written: &Path, read: &Path) {
-    let path = |name: &str| folder.join(name).display().to_string();
-    let (noise, back) = (path("noise"), path("back"));
-    must("dd", &["if=/dev/urandom", &format!("of={noise}"), "bs=1M", "count=4", "status=none"]);
-    let to = format!("of={}", written.display());
+    let [noise, back] = ["noise", "back"].map(|name| folder.join(name));
+    let (noisy, backed) = (noise.display(), back.display());
+    tool(&format!("dd if=/dev/urandom of={noisy} bs=1M count=4 status=none"));
     // Behind the label's place, so that the device stays blank to the next plan.
-    let there = ["bs=128k", "oflag=direct", "seek=16", "status=none"];
-    must("dd", &[&[&*format!("if={noise}"), &*to], &there[..]].concat());
-    for device in [written, read] {
-        let from = format!("if={}", device.display());
-        let here = ["bs=128k", "count=32", "skip=16", "iflag=direct", "status=none"];
-        must("dd", &[&[&*from, &*format!("of={back}")], &here[..]].concat());
+    let to = written.display();
+    tool(&format!("dd if={noisy} of={to} bs=128k seek=16 oflag=direct status=none"));
+    for device in [written, read].map(Path::display) {
+        tool(&format!(
+            "dd if={device} of={backed} bs=128k count=32 skip=16 iflag=direct status=none"
+        ));
         let same = fs::read(&noise).expect("our file") == fs::read(&back).expect("our file");
-        assert!(same, "written to {}, read from {}", written.display(), device.display());
+        assert!(same, "written to {to}, read from {device}");
     }
 }
 

@@ -9,10 +9,10 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::fabric::{
-    ADDRESSES, HOST, TREE, connect, disconnect, must, namespace, place, same_data, target, tree,
+    ADDRESSES, HOST, TREE, connect, disconnect, namespace, place, same_data, target, tree,
 };
 use crate::fabrics::network::Network;
-use crate::machine;
+use crate::machine::{self, tool};
 use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
 const SUBSYSTEM: &str = "nqn.2026-01.org.example:kv0";
@@ -70,8 +70,8 @@ impl Ground {
 
 /// Nothing known on it.
 fn blank(device: &Path) {
-    let to = format!("of={}", device.display());
-    must("dd", &["if=/dev/zero", &to, "bs=1M", "count=2", "oflag=direct", "status=none"]);
+    let to = device.display();
+    tool(&format!("dd if=/dev/zero of={to} bs=1M count=2 oflag=direct status=none"));
 }
 
 #[test]
@@ -87,8 +87,7 @@ fn a_host_reaches_it_over_each_transport_and_undo_leaves_no_trace() {
     let local = machine::namespace("kvr-main", 2);
     for (transport, service) in [("rdma", 4420), ("tcp", 4421), ("loop", 0)] {
         let place = place(transport, ADDRESSES[0], service);
-        let words: Vec<&str> = place.iter().map(String::as_str).collect();
-        let listed = must("nvme", &[&["discover"], &words[..]].concat());
+        let listed = tool(&format!("nvme discover {}", place.join(" ")));
         assert!(listed.contains(SUBSYSTEM), "{transport}: {listed}");
         connect(&place, SUBSYSTEM, &[]).expect(0, &[]);
         let remote = namespace(SUBSYSTEM, 1);
@@ -130,10 +129,10 @@ fn only_listed_hosts_get_in() {
 fn a_host_with_a_key_must_bring_it() {
     let Some(ground) = Ground::new() else { return };
     let before = tree();
-    let key = must("nvme", &["gen-dhchap-key", "-n", HOST]);
+    let key = tool(&format!("nvme gen-dhchap-key -n {HOST}"));
     let file = ground.folder.path().join("key");
     fs::write(&file, &key).expect("our own folder");
-    must("chmod", &["0600", &file.display().to_string()]);
+    tool(&format!("chmod 0600 {}", file.display()));
     let host = format!("[[target.host]]\nnqn = {HOST:?}\ndhchap_key_file = {file:?}\n");
     let text = section(&ground.state(), HOST, "serial:kvr-main/2", "") + &host;
     let configuration = ground.configuration(&text);
@@ -189,14 +188,14 @@ fn refusals_leave_the_tree_alone() {
     );
     refuse(&good, 3, &["in use"]);
     drop(claimed);
-    must("mkfs.ext4", &["-q", "-F", &device.display().to_string()]);
+    tool(&format!("mkfs.ext4 -q -F {}", device.display()));
     refuse(&good, 3, &["ext2/3/4", "content = \"any\""]);
     let mounted = ground.folder.path().join("mounted");
     fs::create_dir(&mounted).expect("our own folder");
-    must("mount", &[&device.display().to_string(), &mounted.display().to_string()]);
+    tool(&format!("mount {} {}", device.display(), mounted.display()));
     let any = edit("nsid = 1", "nsid = 1\ncontent = \"any\"");
     refuse(&any, 3, &["mounted at", "umount"]);
-    must("umount", &[&mounted.display().to_string()]);
+    tool(&format!("umount {}", mounted.display()));
     fs::create_dir(format!("{TREE}/ports/2")).expect("the kernel makes it");
     let clash = tree();
     let outcome = target(&ground.configuration(&any), &["apply"]);

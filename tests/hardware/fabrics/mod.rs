@@ -3,7 +3,7 @@
 
 mod connect;
 pub(crate) mod network;
-mod paths;
+pub(crate) mod paths;
 mod refusals;
 mod target;
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::rig::{kvrail, run};
 
-/// What a connection could leave behind.
+/// What a connection could leave behind. A host that has no name yet gets one, and keeps it in
+/// `/etc/nvme`: that is no trace.
 fn traces() -> BTreeSet<String> {
-    let homes =
-        ["/sys/class/nvme", "/sys/class/nvme-subsystem", "/sys/class/block", "/dev", "/etc/nvme"];
+    let homes = ["/sys/class/nvme", "/sys/class/nvme-subsystem", "/sys/class/block", "/dev"];
     let entries = homes.iter().filter_map(|home| fs::read_dir(home).ok()).flatten();
     entries.map(|entry| entry.expect("it can be listed").path().display().to_string()).collect()
 }

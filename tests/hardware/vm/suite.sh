@@ -26,12 +26,4 @@ step() {
 echo "== machine: kernel $(uname -r), $(nproc) processors"
 step hardware $programs/hardware
 KVRAIL_CONTRACT_DEVICE=$(namespace kvr-main 1) step contract $programs/contract polled::
-# Two paths to one namespace are one device only where the kernel is told so before it starts.
-modprobe -r nvmet_rdma nvmet_tcp nvme_loop nvmet nvme_rdma nvme_tcp nvme_fabrics nvme nvme_core
-modprobe nvme_core multipath=Y && modprobe nvme
-for ((tenths = 0; tenths < 300; tenths++)); do
-    [[ -z $(namespace kvr-main 2 2>/dev/null) ]] || break
-    sleep 0.1
-done
-KVRAIL_MULTIPATH=1 step multipath $programs/hardware multipath::
 exit $status
