@@ -108,6 +108,7 @@ fn config(directory: &Path) -> ServerConfig {
             access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
             limits: Limits::default(),
             pages: PagePolicy::Best,
+            sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
         },
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },

@@ -125,6 +125,7 @@ fn config(directory: &Path) -> ServerConfig {
             access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
             limits: Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() },
             pages: PagePolicy::Best,
+            sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(10),
         },
         identity: Identity { epoch: Epoch(1), version: "count".into() },

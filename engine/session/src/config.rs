@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kvrail_memory::PageSize;
+use kvrail_memory::{PageSize, Sealing};
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_protocol::SpinHints;
 use kvrail_ring::Epoch;
@@ -84,6 +84,8 @@ pub struct Policy {
     pub limits: Limits,
     /// Pages of arenas.
     pub pages: PagePolicy,
+    /// Seals of arenas that clients bring.
+    pub sealing: Sealing,
     /// How long a stop waits for accepted requests.
     pub drain_timeout: Duration,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use kvrail_memory::{MemoryError, Region};
+use kvrail_memory::{MemoryError, Region, Sealing};
 use kvrail_ring::{Bell, RegionId};
 use rustix::io::Errno;
 
@@ -23,8 +23,8 @@ pub(crate) enum Recipe {
         /// Which pages.
         pages: PagePolicy,
     },
-    /// A client's memory file and the size it announced.
-    Import(OwnedFd, u64),
+    /// A client's memory file, the size it announced, and the seals it must have.
+    Import(OwnedFd, u64, Sealing),
 }
 
 #[derive(Debug)]
@@ -103,6 +103,6 @@ fn cook(name: &str, recipe: Recipe) -> Outcome {
         Recipe::Create { bytes, pages: PagePolicy::Exactly(page) } => {
             Ok((Region::create(name, bytes, page)?, None))
         }
-        Recipe::Import(fd, bytes) => Ok((Region::import(fd, bytes)?, None)),
+        Recipe::Import(fd, bytes, sealing) => Ok((Region::import_with(fd, bytes, sealing)?, None)),
     }
 }

@@ -73,6 +73,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
                 ..Limits::default()
             },
             pages: PagePolicy::Best,
+            sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
         },
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
