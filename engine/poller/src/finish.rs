@@ -67,6 +67,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if status != Status::Ok {
             self.failed(index);
         }
+        if status == Status::DeviceGone {
+            self.lost(index);
+        }
         self.conclude(id, &accepted, status, bytes);
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvrail_device::{Clock, Device, Events, Slots};
 use kvrail_memory::heap_calls_of_this_thread;
+use kvrail_ring::wake::Sleeper;
 use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
@@ -97,6 +98,7 @@ pub struct Poller<D, C> {
     pub(crate) summer: Summer,
     pub(crate) events: Events,
     pub(crate) bed: Bed,
+    pub(crate) sleeper: Sleeper,
     pub(crate) service: Service,
     pub(crate) stopping: bool,
     pub(crate) spin_ns: u64,
@@ -148,6 +150,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             summer: Summer::new(),
             events: Events::new(),
             bed,
+            sleeper: Sleeper::default(),
             service: Service::Open,
             stopping: false,
             spin_ns: setup.spin_ns,

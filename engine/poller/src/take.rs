@@ -7,6 +7,7 @@ use kvrail_ring::{Completion, LaneFault, Opcode, RequestWords, Status};
 use crate::accept::{Accepted, Checksum, Origin, Wish};
 use crate::mailbox::Notice;
 use crate::poller::Poller;
+use crate::presence::Presence;
 
 /// Requests taken from one lane before the next lane has its turn.
 const LANE_QUANTUM: u32 = 32;
@@ -143,8 +144,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    /// Gives a request to its device, or ends it when its checksum is wrong already; false when
-    /// the device takes no more now.
+    /// Gives a request to its device, or ends it when its checksum is wrong already or the device
+    /// is gone; false when the device takes no more now.
     #[inline(always)]
     fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
         if accepted.opcode == Opcode::Write
@@ -155,6 +156,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
             return true;
         }
         let unit = &mut self.units[index];
+        if unit.presence == Presence::Gone {
+            self.stats.devices[index].errors.add(1);
+            self.finish(id, Status::DeviceGone, 0);
+            return true;
+        }
         if unit.device.prepare(accepted.operation(id.to_u64())).is_err() {
             return false;
         }

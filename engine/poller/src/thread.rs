@@ -158,8 +158,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         self.read_clock();
         self.lanes.announce_sleep();
+        self.mailbox.nudge().announce(&mut self.sleeper);
         kvrail_ring::wake::settle();
-        if !self.lanes.any_ready() && self.mailbox.is_empty() {
+        let handed_over = self.units.iter().any(|unit| unit.device.is_ready());
+        if !handed_over && !self.lanes.any_ready() && self.mailbox.is_empty() {
             self.stats.sleeps.add(1);
             let timeout_ns = self.timers.sleep_ns(self.now_ns, longest_ns);
             match self.sleeps_in {
@@ -167,6 +169,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 SleepsIn::Epoll => self.bed.sleep(timeout_ns),
             }
         }
+        self.mailbox.nudge().retract(&mut self.sleeper);
         self.lanes.retract_sleep();
         self.look_at_clock();
     }

@@ -13,6 +13,8 @@ mod ids;
 mod lane;
 pub mod limits;
 #[cfg(not(loom))]
+mod nudge;
+#[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
 mod shm;
@@ -33,6 +35,8 @@ pub use geometry::{Extent, Geometry, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
+#[cfg(not(loom))]
+pub use nudge::Nudge;
 #[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 pub use slot::{Class, Completion, Opcode, Request};

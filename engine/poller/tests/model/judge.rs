@@ -149,6 +149,12 @@ impl World {
         let read = asked.operation.opcode == Opcode::Read;
         let from_device = if read && status == Status::Corrupt { Status::Ok } else { status };
         let ended = self.watch.borrow_mut().take_end(asked, from_device);
+        if !ended && from_device == Status::DeviceGone {
+            // Nothing is given to a device that is known to be gone.
+            self.check_cause(session, pending, from_device);
+            self.check_unasked(pending);
+            return Ending::NeverStarted;
+        }
         assert!(ended, "completed with {status}, but no device has ended it so: {pending:?}");
         self.check_cause(session, pending, from_device);
         if from_device != Status::Ok {

@@ -141,6 +141,7 @@ impl FakePoller {
                     self.mailbox.post(Notice::Drained);
                 }
             }
+            Command::Replace(..) => unreachable!("no device comes back here"),
             Command::Stop => return true,
         }
         false
