@@ -126,6 +126,8 @@ const FILES: &[(&str, &[&str])] = &[
         &["limits.arena_bytes_per_session = 64GiB (default)", "more than all (1GiB)"]),
     ("[device]\nmode = \"iopoll\"\ndirect = \"off\"", &["device.mode = \"iopoll\"", "O_DIRECT"]),
     ("[device]\nmode = \"sqpoll+iopoll\"\ndirect = \"optional\"", &["O_DIRECT only"]),
+    ("[device]\nmode = \"passthrough\"\ndirect = \"off\"", &["\"passthrough\"", "O_DIRECT only"]),
+    ("[device]\nwrite_stream = 300", &["line 2", "300"]),
     ("[device]\nmode = \"interrupt\"\nsq_cpu = 1", &["device.sq_cpu = 1", "no kernel thread"]),
     ("[device]\nmode = \"iopoll\"\nsq_cpu = 1", &["device.sq_cpu = 1", "no kernel thread"]),
     ("[pollers]\ncpus = [1]\n[device]\nmode = \"sqpoll\"\nsq_cpu = 1",
