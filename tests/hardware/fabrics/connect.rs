@@ -130,7 +130,7 @@ fn a_secret_lets_in_and_none_or_another_does_not() {
     let before = traces();
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let secret = format!("--dhchap-secret-file {}", file.path().display());
-    let words = format!("connect {TCP} -n {NQN} --hostnqn {host_nqn}");
+    let words = format!("connect {LOOP} -n {NQN} --hostnqn {host_nqn}");
     let cases = [("", wrong.as_str()), (secret.as_str(), wrong.as_str())];
     for (option, content) in cases {
         fs::write(file.path(), content).expect("our own file");
