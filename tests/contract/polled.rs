@@ -1,7 +1,10 @@
 //! Modes that need a real disk: the whole contract on the device named, else a refusal that says
 //! what is missing. They have a second ring for flush and discard.
 
-use kvrail_device::{DeviceError, DirectIo, Mode, ModeName, Uring, UringOptions, open_path};
+use kvrail_device::{
+    Device, DeviceError, DirectIo, Mode, ModeName, Uring, UringOptions, open_path,
+};
+use kvrail_ring::{Opcode, Status};
 
 use crate::rig::{Bytes, Rig, Subject};
 use crate::uring::{file, named_device, place};

@@ -79,7 +79,7 @@ impl Server {
         let sessions = self.sessions.values();
         let attached = sessions.filter(|session| !matches!(session.phase, Phase::Greeting { .. }));
         let mut notes = self.config.notes.clone();
-        notes.extend(self.page_note.clone());
+        notes.extend(self.memory_notes.iter().map(|(what, why)| format!("{what}: {why}")));
         StatusReport {
             sidecar: self.report_sidecar(),
             pollers: (0..handles.len()).map(|poller| self.report_poller(poller)).collect(),

@@ -76,6 +76,7 @@ impl Default for Pollers {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Memory {
     pub(crate) pages: Pages,
+    pub(crate) node: Auto<u16>,
     pub(crate) unsealed: Unsealed,
 }
 

@@ -5,6 +5,7 @@
 
 mod comeback;
 mod devices;
+mod numa;
 mod plan;
 mod policy;
 mod reload;

@@ -119,6 +119,7 @@ fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
         policy: policy(config),
+        home: plan.home.clone(),
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),
