@@ -90,7 +90,7 @@ fn polled_queues_serve_a_polled_ring() {
         let name = device.trim_start_matches("/dev/");
         let polled = fs::read_to_string(format!("/sys/class/block/{name}/queue/io_poll"));
         assert_eq!(polled.expect("a queue").trim(), "1", "{way}");
-        let place = volume_on(&device, 64 << 20);
+        let place = volume_on(&device, 32 << 20);
         let mut command = place.serve();
         command.args(["--set", "device.mode=\"iopoll\"", "--set", "device.direct=\"required\""]);
         let sidecar = Sidecar::start_as(&place, command);
