@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
-use kvrail_device::ModeName;
+use kvrail_device::{ModeName, Namespace};
 
 use crate::cpu::{CpuMeter, MachineMeter, Meters};
 use crate::drive::{Clients, Load, Sample, Way, measure};
@@ -164,7 +164,12 @@ impl Arms {
         let direct =
             if ground.io == kvrail_device::DirectIo::Off { Direct::No } else { Direct::Yes };
         let found = Found { program, version };
-        let fio = Fio::new(found, member.clone(), ground.mode, direct, areas);
+        let file = if ground.mode.passes_through() {
+            Namespace::at(&member.to_string_lossy())?.path.into()
+        } else {
+            member.clone()
+        };
+        let fio = Fio::new(found, file, ground.mode, direct, areas);
         let rounds = if options.arms.is_empty() { 1 } else { options.rounds };
         if rounds < options.rounds {
             self.notes.push("fio: all rounds but one; name it in --arms for all".to_owned());

@@ -81,10 +81,15 @@ impl Fio {
         Self { program, version, file, mode, direct, read, write }
     }
 
+    fn engine(&self) -> &'static str {
+        if self.mode.passes_through() { "io_uring_cmd" } else { "io_uring" }
+    }
+
     /// Version and engine, for the report.
     #[must_use]
     pub fn mode(&self) -> String {
-        format!("{} ({}, io_uring, registered files and buffers)", self.mode, self.version)
+        let (mode, version, engine) = (self.mode, &self.version, self.engine());
+        format!("{mode} ({version}, {engine}, registered files and buffers)")
     }
 
     /// Whether it can run a case: closed loops, and writes only where there is room for them.
@@ -118,11 +123,9 @@ impl Fio {
         let pairs = [
             ("name", "kvrail".to_owned()),
             ("filename", self.file.display().to_string()),
-            ("ioengine", "io_uring".to_owned()),
-            ("direct", u8::from(self.direct == Direct::Yes).to_string()),
+            ("ioengine", self.engine().to_owned()),
             ("registerfiles", "1".to_owned()),
             ("fixedbufs", "1".to_owned()),
-            ("nonvectored", "1".to_owned()),
             ("hipri", u8::from(self.mode.polls_device()).to_string()),
             ("sqthread_poll", u8::from(self.mode.has_kernel_thread()).to_string()),
             ("rw", pattern.to_owned()),
@@ -144,6 +147,12 @@ impl Fio {
         ];
         let mut all: Vec<String> =
             pairs.iter().map(|(key, value)| format!("--{key}={value}")).collect();
+        if self.mode.passes_through() {
+            all.push("--cmd_type=nvme".to_owned());
+        } else {
+            all.push("--nonvectored=1".to_owned());
+            all.push(format!("--direct={}", u8::from(self.direct == Direct::Yes)));
+        }
         all.extend(["--time_based", "--group_reporting"].map(str::to_owned));
         all
     }

@@ -14,7 +14,6 @@ const FENCED: &[&str] = &[
     "bench/src/raw/",
     "engine/device/src/uring/",
     "engine/fabrics/src/deadline.rs",
-    "engine/fabrics/src/passthru.rs",
     "engine/gpu/src/cuda/",
     "engine/memory/",
     "engine/nvme/src/admin.rs",

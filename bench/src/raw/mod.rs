@@ -6,5 +6,6 @@
 mod mode;
 mod ring;
 mod target;
+mod wire;
 
 pub use self::target::{RawTarget, memory_in_use};

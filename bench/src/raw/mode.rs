@@ -1,12 +1,17 @@
-//! Rings as the sidecar makes them, mode for mode.
+//! Rings as the sidecar makes them, mode for mode. For hybrid polling it is `iopoll`: what it
+//! naps for is the ceiling it gives up.
 
 use anyhow::{Result, anyhow};
-use io_uring::{Builder, IoUring};
+use io_uring::{Builder, IoUring, cqueue, squeue};
 use kvrail_device::{KernelThread, ModeName};
 
 /// A ring of this mode with the sidecar's flags; its kernel thread, if it has one, on this core.
-pub(super) fn ring(mode: ModeName, entries: u32, kernel_core: Option<u32>) -> Result<IoUring> {
-    let mut builder = IoUring::builder();
+pub(super) fn ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    mode: ModeName,
+    entries: u32,
+    kernel_core: Option<u32>,
+) -> Result<IoUring<S, C>> {
+    let mut builder = IoUring::<S, C>::builder();
     builder.setup_submit_all();
     if mode.has_kernel_thread() {
         builder.setup_sqpoll(KernelThread::default().idle_ms);
@@ -41,6 +46,9 @@ pub(super) fn ring(mode: ModeName, entries: u32, kernel_core: Option<u32>) -> Re
     })
 }
 
-fn attempt(builder: &Builder, entries: u32) -> std::io::Result<IoUring> {
+fn attempt<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    builder: &Builder<S, C>,
+    entries: u32,
+) -> std::io::Result<IoUring<S, C>> {
     builder.build(entries.next_power_of_two())
 }

@@ -7,13 +7,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use io_uring::{CompletionQueue, SubmissionQueue, Submitter, opcode, types};
+use io_uring::squeue::EntryMarker as _;
+use io_uring::{CompletionQueue, SubmissionQueue, Submitter, cqueue};
 use kvrail_device::ModeName;
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::Geometry;
 use kvrail_ring::limits::REGISTERED_BYTES_MAX;
 use rustix::io::Errno;
 
+use super::wire::{Request, Wire};
 use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Wait};
 
 /// Looks at a completion queue that a kernel thread fills, between two looks at whether that
@@ -96,15 +98,28 @@ struct Piece {
     moved: u32,
 }
 
-type Ends<'a> = (Submitter<'a>, SubmissionQueue<'a>, CompletionQueue<'a>);
+type Ends<'a, W> = (
+    Submitter<'a>,
+    SubmissionQueue<'a, <W as Wire>::Entry>,
+    CompletionQueue<'a, <W as Wire>::Answer>,
+);
+
+/// A volume as the ring sees it.
+#[derive(Debug)]
+pub(super) struct Striped<'a, M> {
+    pub(super) members: &'a [M],
+    pub(super) geometry: Geometry,
+    /// Largest request that every member takes, in bytes.
+    pub(super) request_bytes_max: u32,
+}
 
 /// A ring with its buffers, driven by the thread that made it.
-pub(super) struct RingPort<'a> {
+pub(super) struct RingPort<'a, W: Wire> {
     submitter: Submitter<'a>,
-    sq: SubmissionQueue<'a>,
-    cq: CompletionQueue<'a>,
+    sq: SubmissionQueue<'a, W::Entry>,
+    cq: CompletionQueue<'a, W::Answer>,
     memory: Arc<Memory>,
-    geometry: Geometry,
+    volume: Striped<'a, W::Member>,
     mode: ModeName,
     slots: Vec<Slot>,
     pieces: Vec<Piece>,
@@ -113,7 +128,7 @@ pub(super) struct RingPort<'a> {
     under_way: u32,
 }
 
-impl fmt::Debug for RingPort<'_> {
+impl<W: Wire> fmt::Debug for RingPort<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RingPort")
             .field("mode", &self.mode)
@@ -123,17 +138,17 @@ impl fmt::Debug for RingPort<'_> {
     }
 }
 
-impl<'a> RingPort<'a> {
+impl<'a, W: Wire> RingPort<'a, W> {
     pub(super) fn new(
-        ends: Ends<'a>,
+        ends: Ends<'a, W>,
         memory: Arc<Memory>,
-        geometry: Geometry,
+        volume: Striped<'a, W::Member>,
         mode: ModeName,
     ) -> Self {
         let (submitter, sq, cq) = ends;
         let (slots, pieces) = (Vec::new(), Vec::new());
         let (pieces_max, under_way) = (0, 0);
-        Self { submitter, sq, cq, memory, geometry, mode, slots, pieces, pieces_max, under_way }
+        Self { submitter, sq, cq, memory, volume, mode, slots, pieces, pieces_max, under_way }
     }
 
     /// Makes room for `slots` operations of at most `pieces_max` pieces.
@@ -158,18 +173,16 @@ impl<'a> RingPort<'a> {
         let slot = index / self.pieces_max;
         let Piece { member, device_offset, at, bytes, moved } = self.pieces[index as usize];
         let (base, entry) = self.memory.slot(slot);
-        let address = base.wrapping_add((at + moved) as usize);
-        let (fd, left) = (types::Fixed(member), bytes - moved);
-        let (entry, offset) = (u16::try_from(entry)?, device_offset + u64::from(moved));
-        let sqe = match self.slots[slot as usize].direction {
-            Direction::Read => {
-                opcode::ReadFixed::new(fd, address, left, entry).offset(offset).build()
-            }
-            Direction::Write => {
-                opcode::WriteFixed::new(fd, address, left, entry).offset(offset).build()
-            }
+        let request = Request {
+            direction: self.slots[slot as usize].direction,
+            member,
+            offset: device_offset + u64::from(moved),
+            address: base.wrapping_add((at + moved) as usize),
+            bytes: bytes - moved,
+            entry: u16::try_from(entry)?,
         };
-        let sqe = sqe.user_data(index.into());
+        let mut sqe = W::entry(&self.volume.members[member as usize], request);
+        sqe.set_user_data(index.into());
         if self.sq.is_full() {
             self.sq.sync();
         }
@@ -225,6 +238,7 @@ impl<'a> RingPort<'a> {
     fn reap(&mut self, done: &mut Vec<Done>) -> Result<()> {
         self.cq.sync();
         while let Some(cqe) = self.cq.next() {
+            let cqe: cqueue::Entry = cqe.into();
             let index = u32::try_from(cqe.user_data()).context("a completion nobody asked for")?;
             self.under_way -= 1;
             if let Some(ended) = self.settle(index, cqe.result())? {
@@ -239,13 +253,13 @@ impl<'a> RingPort<'a> {
     fn settle(&mut self, index: u32, result: i32) -> Result<Option<Done>> {
         let number = index / self.pieces_max;
         let piece = &mut self.pieces[index as usize];
-        let fault = match u32::try_from(result) {
+        let fault = match W::moved(result, piece.bytes - piece.moved) {
             Ok(0) => Some(Fault::Short { moved: piece.moved }),
             Ok(moved) => {
                 piece.moved += moved;
                 None
             }
-            Err(_) => Some(Fault::Errno(Errno::from_raw_os_error(-result))),
+            Err(errno) => Some(Fault::Errno(Errno::from_raw_os_error(errno))),
         };
         let again = matches!(fault, Some(Fault::Errno(Errno::AGAIN | Errno::INTR)))
             || (fault.is_none() && piece.moved < piece.bytes);
@@ -261,7 +275,7 @@ impl<'a> RingPort<'a> {
     }
 }
 
-impl Port for RingPort<'_> {
+impl<W: Wire> Port for RingPort<'_, W> {
     fn buffer(&mut self, slot: u32) -> &mut [u8] {
         assert_eq!(self.slots[slot as usize].left, 0, "the slot's bytes are the kernel's");
         let (base, _) = self.memory.slot(slot);
@@ -276,19 +290,24 @@ impl Port for RingPort<'_> {
         assert!(bytes as usize <= self.memory.stride, "an operation fits into its slot");
         let first = slot * self.pieces_max;
         let mut count = 0;
-        for part in self.geometry.pieces(offset..offset + u64::from(bytes)) {
-            if count == self.pieces_max {
-                bail!("an operation of {bytes} bytes falls into more than {count} stripes");
+        let end = offset + u64::from(bytes);
+        for part in self.volume.geometry.pieces(offset..end) {
+            let extent = self.volume.geometry.locate(part.volume_offset, part.length)?;
+            let length = u32::try_from(part.length)?;
+            let most = self.volume.request_bytes_max;
+            for from in (0..length).step_by(most as usize) {
+                if count == self.pieces_max {
+                    bail!("an operation of {bytes} bytes falls into more than {count} pieces");
+                }
+                self.pieces[(first + count) as usize] = Piece {
+                    member: extent.member.into(),
+                    device_offset: extent.device_offset + u64::from(from),
+                    at: u32::try_from(part.volume_offset - offset)? + from,
+                    bytes: most.min(length - from),
+                    moved: 0,
+                };
+                count += 1;
             }
-            let extent = self.geometry.locate(part.volume_offset, part.length)?;
-            self.pieces[(first + count) as usize] = Piece {
-                member: extent.member.into(),
-                device_offset: extent.device_offset,
-                at: u32::try_from(part.volume_offset - offset)?,
-                bytes: u32::try_from(part.length)?,
-                moved: 0,
-            };
-            count += 1;
         }
         self.slots[slot as usize] = Slot { left: count, direction, fault: None };
         (first..first + count).try_for_each(|index| self.push(index))?;
@@ -308,7 +327,7 @@ impl Port for RingPort<'_> {
     }
 }
 
-impl Drop for RingPort<'_> {
+impl<W: Wire> Drop for RingPort<'_, W> {
     fn drop(&mut self) {
         // After `drain` this does nothing. If the client's work failed or panicked, wait here.
         if self.drain().is_err() {

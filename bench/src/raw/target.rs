@@ -1,26 +1,34 @@
 //! The way to a volume through bare rings, one for each client thread.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use kvrail_device::{DirectIo, ModeName, open_path};
+use kvrail_device::{DirectIo, ModeName};
 use kvrail_memory::{Region, current_affinity};
 use kvrail_ring::Geometry;
 
 use super::mode;
-use super::ring::{Memory, RingPort};
+use super::ring::{Memory, RingPort, Striped};
+use super::wire::{Block, Nvme, Wire};
 use crate::cpu::usable_cores;
 use crate::port::{Shape, Target, Work};
 
 /// Most pieces one operation may fall into at stripe borders.
 const PIECES_MAX: u32 = 64;
 
+/// The members, opened for the language of the mode.
+#[derive(Debug)]
+enum Members {
+    Block(Vec<<Block as Wire>::Member>),
+    Nvme(Vec<<Nvme as Wire>::Member>),
+}
+
 /// A bare ring on the members of a volume.
 #[derive(Debug)]
 pub struct RawTarget {
-    files: Vec<OwnedFd>,
+    members: Members,
     geometry: Geometry,
     mode: ModeName,
 }
@@ -42,11 +50,13 @@ impl RawTarget {
             geometry.members,
             members.len()
         );
-        let open = |path: &PathBuf| {
-            open_path(&path.to_string_lossy(), io).context("opening a member for the raw arm")
+        let members = if mode.passes_through() {
+            Members::Nvme(opened::<Nvme>(members, io)?)
+        } else {
+            Members::Block(opened::<Block>(members, io)?)
         };
-        let files = members.iter().map(open).collect::<Result<_>>()?;
-        Ok(Self { files, geometry, mode })
+        let mode = if mode == ModeName::Hybrid { ModeName::Iopoll } else { mode };
+        Ok(Self { members, geometry, mode })
     }
 
     /// Where the ring's kernel thread must run: it would inherit the core of a client thread that
@@ -59,14 +69,45 @@ impl RawTarget {
         Ok(usable_cores()?.into_iter().rfind(|core| !mine.contains(*core)))
     }
 
-    /// Pieces that one operation of this size can fall into.
-    fn pieces_max(&self, bytes: u32) -> u32 {
-        if self.geometry.members == 1 {
-            return 1;
-        }
-        let stripes = u64::from(bytes).div_ceil(self.geometry.stripe_bytes) + 1;
-        u32::try_from(stripes).unwrap_or(u32::MAX).min(PIECES_MAX)
+    /// Pieces that one operation of this size can fall into, at stripe borders and at the largest
+    /// request.
+    fn pieces_max(&self, bytes: u32, request_bytes_max: u32) -> u32 {
+        let requests = u64::from(bytes.div_ceil(request_bytes_max));
+        let stripes = if self.geometry.members == 1 {
+            0
+        } else {
+            u64::from(bytes).div_ceil(self.geometry.stripe_bytes)
+        };
+        u32::try_from(requests + stripes).unwrap_or(u32::MAX).min(PIECES_MAX)
     }
+
+    fn with_ring<W: Wire>(
+        &self,
+        members: &[W::Member],
+        shape: Shape,
+        work: Work<'_>,
+    ) -> Result<()> {
+        let request_bytes_max = members.iter().map(W::request_bytes_max).min().unwrap_or(u32::MAX);
+        let pieces_max = self.pieces_max(shape.buffer_bytes, request_bytes_max);
+        let memory = Arc::new(Memory::new(shape)?);
+        let entries = shape.slots * pieces_max;
+        let mut ring = mode::ring::<W::Entry, W::Answer>(self.mode, entries, self.kernel_core()?)?;
+        let (mut submitter, sq, cq) = ring.split();
+        let fds: Vec<i32> = members.iter().map(|member| member.as_fd().as_raw_fd()).collect();
+        submitter.register_files(&fds).context("the raw arm cannot register its files")?;
+        memory.register(&submitter)?;
+        submitter.register_ring_fd().context("the raw arm cannot register its ring")?;
+        let volume = Striped { members, geometry: self.geometry, request_bytes_max };
+        let mut port = RingPort::<W>::new((submitter, sq, cq), memory, volume, self.mode);
+        port.reserve(shape.slots, pieces_max);
+        let worked = work(&mut port);
+        let drained = port.drain();
+        worked.and(drained)
+    }
+}
+
+fn opened<W: Wire>(paths: &[PathBuf], io: DirectIo) -> Result<Vec<W::Member>> {
+    paths.iter().map(|path| W::open(path, io)).collect()
 }
 
 impl Target for RawTarget {
@@ -75,19 +116,10 @@ impl Target for RawTarget {
     }
 
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
-        let pieces_max = self.pieces_max(shape.buffer_bytes);
-        let memory = Arc::new(Memory::new(shape)?);
-        let mut ring = mode::ring(self.mode, shape.slots * pieces_max, self.kernel_core()?)?;
-        let (mut submitter, sq, cq) = ring.split();
-        let fds: Vec<i32> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
-        submitter.register_files(&fds).context("the raw arm cannot register its files")?;
-        memory.register(&submitter)?;
-        submitter.register_ring_fd().context("the raw arm cannot register its ring")?;
-        let mut port = RingPort::new((submitter, sq, cq), memory, self.geometry, self.mode);
-        port.reserve(shape.slots, pieces_max);
-        let worked = work(&mut port);
-        let drained = port.drain();
-        worked.and(drained)
+        match &self.members {
+            Members::Block(members) => self.with_ring::<Block>(members, shape, work),
+            Members::Nvme(members) => self.with_ring::<Nvme>(members, shape, work),
+        }
     }
 }
 

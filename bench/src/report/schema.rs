@@ -187,7 +187,7 @@ pub struct Comparison {
 pub struct ArmMode {
     /// The arm.
     pub arm: String,
-    /// `interrupt`, `sqpoll`, `iopoll`, `sqpoll+iopoll`; for fio its version and options.
+    /// The name of the ring mode; for fio its version and options too.
     pub mode: String,
     /// Why this one.
     pub reason: String,

@@ -14,6 +14,7 @@ mod null;
 mod probe;
 mod queue;
 mod removal;
+mod replacement;
 mod sim;
 mod slots;
 mod split;
@@ -32,8 +33,10 @@ pub use contract::{
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};
 pub use mechanism::{Mechanism, ModeChoice};
+pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
 pub use probe::{Probe, probe_memory};
+pub use replacement::Replacement;
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
 pub use target::open_path;

@@ -9,25 +9,30 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use crate::contract::DirectIo;
 use crate::error::DeviceError;
 use crate::queue::{Cache, Part, Queue};
 use crate::system::read_number;
-use crate::target::{Kind, Target, unfit};
+use crate::target::{Kind, Target, open_path, unfit};
 
 /// What cannot be passed through goes through the block layer.
 const INSTEAD: &str = "use mode iopoll or interrupt";
 
 /// A namespace to send commands to.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     /// The character device, open for reading and writing. The claim stays with the block device.
-    pub(crate) file: OwnedFd,
+    pub file: OwnedFd,
+    /// Its path.
+    pub path: String,
     /// Its number on the controller.
-    pub(crate) id: u32,
+    pub id: u32,
     /// Bytes of a logical block.
-    pub(crate) block_bytes: u32,
+    pub block_bytes: u32,
     /// Largest command (MDTS), in bytes.
-    pub(crate) request_bytes_max: u32,
+    pub request_bytes_max: u32,
+    /// Bytes of as many pages as a command may touch.
+    pub paged_bytes_max: u32,
     pub(crate) cache: Cache,
 }
 
@@ -40,6 +45,15 @@ struct Facts {
 }
 
 impl Namespace {
+    /// The namespace whose block device is at a path, for tools: nothing is claimed.
+    ///
+    /// # Errors
+    /// As for opening a device in mode passthrough.
+    pub fn at(path: &str) -> Result<Self, DeviceError> {
+        let direct = DirectIo::Required;
+        Self::behind(&Target::examine(path, open_path(path, direct)?, direct)?)
+    }
+
     /// Finds and opens the namespace whose block device the target is.
     ///
     /// # Errors
@@ -52,13 +66,14 @@ impl Namespace {
             return Err(unfit(&target.path, what, "use mode interrupt"));
         };
         let Facts { id, generic } = facts(Path::new("/sys"), queue).map_err(refuse)?;
-        let file = open_generic(&generic).map_err(refuse)?;
+        let (file, path) = open_generic(&generic).map_err(refuse)?;
         let limits = queue.logical_block.zip(queue.hardware_bytes_max);
         let Some((block_bytes, request_bytes_max)) = limits else {
             let what = format!("sysfs does not tell the limits of {}", queue.disk);
             return Err(unfit(&target.path, &what, INSTEAD));
         };
-        Ok(Self { file, id, block_bytes, request_bytes_max, cache: queue.cache })
+        let (paged_bytes_max, cache) = (target.paged_bytes_max(), queue.cache);
+        Ok(Self { file, path, id, block_bytes, request_bytes_max, paged_bytes_max, cache })
     }
 }
 
@@ -104,7 +119,7 @@ fn facts(sys: &Path, queue: &Queue) -> Result<Facts, (String, String)> {
 }
 
 /// Opens the character device of that kernel name, wherever the directory of devices has it.
-fn open_generic(name: &str) -> Result<OwnedFd, (String, String)> {
+fn open_generic(name: &str) -> Result<(OwnedFd, String), (String, String)> {
     let path = format!("/dev/{name}");
     let opened = OpenOptions::new().read(true).write(true).open(&path);
     let file = opened.map_err(|error| {
@@ -122,7 +137,7 @@ fn open_generic(name: &str) -> Result<OwnedFd, (String, String)> {
         (format!("its character device {path} cannot be opened ({})", errno(&error)), remedy)
     })?;
     match number_of(&file) {
-        Some(found) if Some(&found) == expected_number(name).as_ref() => Ok(file.into()),
+        Some(found) if Some(&found) == expected_number(name).as_ref() => Ok((file.into(), path)),
         _ => {
             Err((format!("{path} is not the device that the kernel calls {name}"), INSTEAD.into()))
         }

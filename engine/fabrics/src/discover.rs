@@ -1,16 +1,15 @@
 //! Asks a discovery service what there is: connects, reads its log page, disconnects.
 
-use std::fs::File;
 use std::time::{Duration, Instant};
 
 use kvrail_memory::Root;
+use kvrail_nvme::{Discovery, RECORD_BYTES};
 
 use crate::connect::dial;
 use crate::disconnect::delete;
 use crate::error::FabricsError;
-use crate::log_page::{Entry, Page, PageSource};
+use crate::log_page::{Entry, read_page};
 use crate::options::Options;
-use crate::passthru;
 
 /// How long the controller's node may take to show up.
 const NODE_PATIENCE: Duration = Duration::from_secs(5);
@@ -19,12 +18,12 @@ const NODE_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A discovery controller; goes with the value, whatever happened.
-struct Discovery<'a> {
+struct Connection<'a> {
     root: &'a Root,
     name: String,
 }
 
-impl Drop for Discovery<'_> {
+impl Drop for Connection<'_> {
     fn drop(&mut self) {
         // The explicit way reports errors; here an earlier one is being reported.
         let _ = delete(self.root, &self.name);
@@ -37,32 +36,27 @@ impl Drop for Discovery<'_> {
 /// As for [`crate::connect()`]; the page keeps changing, or is malformed.
 pub fn discover(root: &Root, options: &Options) -> Result<Vec<Entry>, FabricsError> {
     let number = dial(root, options)?;
-    let controller = Discovery { root, name: format!("nvme{number}") };
+    let controller = Connection { root, name: format!("nvme{number}") };
     let node = root.path(format!("/dev/{}", controller.name));
     let deadline = Instant::now() + NODE_PATIENCE;
     let device = loop {
-        match File::open(&node) {
+        match Discovery::open(&node) {
             Ok(device) => break device,
             Err(why) if Instant::now() >= deadline => {
-                return Err(FabricsError::file(&node, "opening", &why));
+                return Err(FabricsError::failed(why, "see the kernel's log (dmesg)"));
             }
             Err(_) => std::thread::sleep(LOOK),
         }
     };
-    let entries = Page::read(&mut Admin(&device));
+    let entries = read_page(&mut |offset| record(&device, offset));
     drop(device);
     delete(root, &controller.name)?;
     entries
 }
 
-/// The log page through the kernel's passthrough.
-struct Admin<'a>(&'a File);
-
-impl PageSource for Admin<'_> {
-    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), FabricsError> {
-        passthru::discovery_log(self.0, offset, bytes).map_err(|why| {
-            let words = format!("reading the discovery log page: {why}");
-            FabricsError::failed(words, "check that the service is a discovery service")
-        })
-    }
+fn record(device: &Discovery, offset: u64) -> Result<[u8; RECORD_BYTES], FabricsError> {
+    device.record(offset).map_err(|why| {
+        let words = format!("reading the discovery log page: {why}");
+        FabricsError::failed(words, "check that the service is a discovery service")
+    })
 }

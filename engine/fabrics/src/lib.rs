@@ -17,7 +17,6 @@ mod kernel_log;
 mod log_page;
 mod nqn;
 mod options;
-mod passthru;
 mod secret;
 mod tree;
 

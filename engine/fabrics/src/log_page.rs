@@ -1,11 +1,9 @@
 //! The discovery log page (NVMe over Fabrics 1.1, 5.3): 1 KiB of header, 1 KiB an entry.
 
+use kvrail_nvme::RECORD_BYTES;
 use serde::Serialize;
 
 use crate::error::FabricsError;
-
-/// Bytes of the header, and of one entry.
-const RECORD_BYTES: usize = 1024;
 
 /// Entries accepted at most: a page that claims more is broken, not large.
 const ENTRIES_MAX: u64 = 65_536;
@@ -46,39 +44,28 @@ pub struct Entry {
     pub nqn: String,
 }
 
-/// Where bytes of the page come from.
-pub(crate) trait PageSource {
-    /// Fills `bytes` from `offset` of the page on.
-    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), FabricsError>;
-}
+/// Gives the record at a byte offset of the page.
+pub(crate) type Source<'a> = dyn FnMut(u64) -> Result<[u8; RECORD_BYTES], FabricsError> + 'a;
 
-/// A page that was read whole.
-pub(crate) struct Page;
-
-impl Page {
-    /// Reads entries until the page's generation is the same before and after.
-    pub(crate) fn read(source: &mut dyn PageSource) -> Result<Vec<Entry>, FabricsError> {
-        for _ in 0..TRIES {
-            let (before, count) = header(source)?;
-            let mut entries = Vec::new();
-            for index in 0..count {
-                let mut record = [0; RECORD_BYTES];
-                source.read((index + 1) * RECORD_BYTES as u64, &mut record)?;
-                entries.push(entry(&record));
-            }
-            if header(source)? == (before, count) {
-                return Ok(entries);
-            }
+/// Reads all entries, until the page's generation is the same before and after.
+pub(crate) fn read_page(source: &mut Source<'_>) -> Result<Vec<Entry>, FabricsError> {
+    for _ in 0..TRIES {
+        let (before, count) = header(source)?;
+        let mut entries = Vec::new();
+        for index in 1..=count {
+            entries.push(entry(&source(index * RECORD_BYTES as u64)?));
         }
-        let words = format!("the discovery log page changed {TRIES} times while it was read");
-        Err(FabricsError::failed(words, "try again when the target stands still"))
+        if header(source)? == (before, count) {
+            return Ok(entries);
+        }
     }
+    let words = format!("the discovery log page changed {TRIES} times while it was read");
+    Err(FabricsError::failed(words, "try again when the target stands still"))
 }
 
 /// Generation and number of entries.
-fn header(source: &mut dyn PageSource) -> Result<(u64, u64), FabricsError> {
-    let mut record = [0; RECORD_BYTES];
-    source.read(0, &mut record)?;
+fn header(source: &mut Source<'_>) -> Result<(u64, u64), FabricsError> {
+    let record = source(0)?;
     let number = |at: usize| {
         u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes are eight"))
     };
@@ -121,7 +108,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, PageSource, RECORD_BYTES, Subtype};
+    use super::{Entry, RECORD_BYTES, Subtype, read_page};
     use crate::error::FabricsError;
 
     struct Fake {
@@ -130,15 +117,17 @@ mod tests {
         changes: u32,
     }
 
-    impl PageSource for Fake {
-        fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), FabricsError> {
-            let at = usize::try_from(offset).unwrap();
-            bytes.copy_from_slice(&self.page[at..at + bytes.len()]);
-            if offset == 0 && self.changes > 0 {
-                self.changes -= 1;
-                self.page[0] += 1;
-            }
-            Ok(())
+    impl Fake {
+        fn read(&mut self) -> Result<Vec<Entry>, FabricsError> {
+            read_page(&mut |offset| {
+                let at = usize::try_from(offset).unwrap();
+                let record = self.page[at..at + RECORD_BYTES].try_into().unwrap();
+                if offset == 0 && self.changes > 0 {
+                    self.changes -= 1;
+                    self.page[0] += 1;
+                }
+                Ok(record)
+            })
         }
     }
 
@@ -166,7 +155,7 @@ mod tests {
             (3, 2, 1, "8009", "x\x1b[2J", "2001:db8::1"),
             (99, 98, 97, "", "", ""),
         ]);
-        let entries = Page::read(&mut source).unwrap();
+        let entries = source.read().unwrap();
         assert_eq!(entries[0].transport, "rdma");
         assert_eq!(entries[0].family.as_deref(), Some("ipv4"));
         assert_eq!((entries[0].subtype, entries[0].port), (Subtype::Nvme, 263));
@@ -185,15 +174,15 @@ mod tests {
         let one = [(3, 1, 2, "4420", "nqn.2026-11.org.example:a", "192.0.2.1")];
         let mut source = fake(&one);
         source.changes = 3;
-        assert_eq!(Page::read(&mut source).unwrap().len(), 1);
+        assert_eq!(source.read().unwrap().len(), 1);
         source.changes = 200;
-        assert!(Page::read(&mut source).unwrap_err().message.contains("changed 10 times"));
+        assert!(source.read().unwrap_err().message.contains("changed 10 times"));
     }
 
     #[test]
     fn a_nonsense_count_is_refused() {
         let mut source = fake(&[]);
         source.page[8..16].fill(0xff);
-        assert!(Page::read(&mut source).unwrap_err().message.contains("claims"));
+        assert!(source.read().unwrap_err().message.contains("claims"));
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::str::FromStr;
 
 use kvrail_memory::Root;
+use kvrail_nvme::head_of;
 use serde::Serialize;
 
 use crate::error::FabricsError;
@@ -179,18 +180,15 @@ fn subsystem(root: &Root, name: &str) -> Option<Subsystem> {
         .filter_map(|it| controller(root, it))
         .collect();
     let mut heads: BTreeMap<String, Namespace> = BTreeMap::new();
-    for head in inside.iter().filter(|it| namespace_numbers(it).is_some()) {
+    // With native multipath devices hang below the subsystem, and hidden paths below controllers;
+    // without it the device itself hangs below its controller.
+    for head in inside.iter().filter(|it| head_of(it).is_some_and(|head| head == **it)) {
         heads.extend(namespace(root, &format!("{dir}/{head}"), head));
     }
     for controller in &controllers {
         let dir = format!("{CONTROLLERS}/{}", controller.name);
         for entry in root.names(&dir) {
-            let head = match (namespace_numbers(&entry), path_head(&entry)) {
-                // Without native multipath the device itself hangs below its controller.
-                (Some(_), _) => entry.clone(),
-                (None, Some(head)) => head,
-                (None, None) => continue,
-            };
+            let Some(head) = head_of(&entry) else { continue };
             let place = format!("{dir}/{entry}");
             if !heads.contains_key(&head) {
                 heads.extend(namespace(root, &place, &head));
@@ -244,21 +242,6 @@ fn namespace(root: &Root, place: &str, head: &str) -> Option<(String, Namespace)
 /// `nvme3`
 fn is_controller(name: &str) -> bool {
     name.strip_prefix("nvme").is_some_and(|rest| rest.parse::<u32>().is_ok())
-}
-
-/// `nvme1n2`: subsystem and namespace.
-fn namespace_numbers(name: &str) -> Option<(u32, u32)> {
-    let (subsystem, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
-    Some((subsystem.parse().ok()?, namespace.parse().ok()?))
-}
-
-/// `nvme1c3n2`, a path: the device it leads to, `nvme1n2`.
-fn path_head(name: &str) -> Option<String> {
-    let (subsystem, rest) = name.strip_prefix("nvme")?.split_once('c')?;
-    let (controller, namespace) = rest.split_once('n')?;
-    controller.parse::<u32>().ok()?;
-    let head = format!("nvme{subsystem}n{namespace}");
-    namespace_numbers(&head).map(|_| head)
 }
 
 /// A file's one line; none where it is missing, empty or vanishing.

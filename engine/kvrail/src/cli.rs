@@ -55,11 +55,16 @@ pub(crate) enum Command {
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),
+    /// Export drives to other hosts (NVMe over Fabrics): plan, apply, look, undo
+    #[command(subcommand)]
+    Target(command::target::TargetCommand),
     /// Show the NVMe namespaces of this host, and which ring mode suits them
     Devices(command::devices::DevicesArgs),
     /// Connect this host to NVMe-oF targets
     #[command(subcommand)]
     Host(Box<command::host::HostCommand>),
+    /// Look for what makes kvrail slow or impossible on this host, with remedies
+    Check(command::check::CheckArgs),
     /// Draw drives, NICs, GPUs and CPUs, and what lies between them
     Topology(command::topology::TopologyArgs),
     /// Show what a running sidecar is doing

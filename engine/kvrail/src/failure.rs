@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use kvrail_fabrics::FabricsError;
 use kvrail_nvme::IdentityError;
+use kvrail_target::TargetError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
 
@@ -19,6 +20,8 @@ Exit status:
     3  refused: in use, foreign, damaged or incomplete
     4  the sidecar cannot be reached
     5  data came back wrong
+    6  kvrail check: warnings, no failure
+    7  kvrail check: failures
   130  interrupted";
 
 /// Why a command ended without success.
@@ -35,6 +38,10 @@ pub(crate) enum Exit {
     Unreachable,
     /// Verification found wrong bytes.
     WrongData,
+    /// The environment costs something.
+    Warnings,
+    /// The environment does not do.
+    Unfit,
     /// A signal ended it.
     Interrupted,
 }
@@ -48,6 +55,8 @@ impl Exit {
             Self::Refused => 3,
             Self::Unreachable => 4,
             Self::WrongData => 5,
+            Self::Warnings => 6,
+            Self::Unfit => 7,
             // What shells report for SIGINT.
             Self::Interrupted => 130,
         }
@@ -155,6 +164,17 @@ impl From<VolumeError> for Failure {
     }
 }
 
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        let exit = match error.class() {
+            kvrail_target::Class::Usage => Exit::Usage,
+            kvrail_target::Class::Refused => Exit::Refused,
+            kvrail_target::Class::Failed => Exit::Failed,
+        };
+        Self::new(exit, format!("target: {error}")).with_remedy(error.remedy())
+    }
+}
+
 impl From<IdentityError> for Failure {
     fn from(error: IdentityError) -> Self {
         let exit = match error.class() {
@@ -219,6 +239,8 @@ mod tests {
             Exit::Refused,
             Exit::Unreachable,
             Exit::WrongData,
+            Exit::Warnings,
+            Exit::Unfit,
             Exit::Interrupted,
         ];
         for exit in all {

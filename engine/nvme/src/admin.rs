@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use thiserror::Error;
 
-use crate::layout::{Answer, RawController, RawHealth, RawNamespace};
+use crate::layout::{Answer, RawController, RawHealth, RawNamespace, RawRecord};
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
 #[derive(Debug, Default)]
@@ -51,6 +51,7 @@ const CNS_NAMESPACE: u32 = 0;
 const CNS_CONTROLLER: u32 = 1;
 /// The log page, in bits 7:0 of dword 10; bits 31:16 take the dwords to return, less one.
 const LOG_HEALTH: u32 = 2;
+const LOG_DISCOVERY: u32 = 0x70;
 /// The controller as a whole.
 const NSID_ALL: u32 = 0xffff_ffff;
 
@@ -97,6 +98,18 @@ impl Admin {
         let dwords = u32::try_from(size_of::<RawHealth>() / 4).expect("a page is small");
         let cdw10 = (dwords - 1) << 16 | LOG_HEALTH;
         self.ask(Passthrough { opcode: GET_LOG_PAGE, nsid: NSID_ALL, cdw10, ..Default::default() })
+    }
+
+    pub(crate) fn discovery(&self, offset: u64) -> Result<Box<RawRecord>, AdminError> {
+        let dwords = u32::try_from(size_of::<RawRecord>() / 4).expect("a record is small");
+        let half = |bits: u64| u32::try_from(bits & 0xffff_ffff).expect("32 bits are left");
+        self.ask(Passthrough {
+            opcode: GET_LOG_PAGE,
+            cdw10: (dwords - 1) << 16 | LOG_DISCOVERY,
+            cdw12: half(offset),
+            cdw13: half(offset >> 32),
+            ..Default::default()
+        })
     }
 
     fn ask<T: Answer>(&self, command: Passthrough) -> Result<Box<T>, AdminError> {

@@ -177,7 +177,8 @@ fn namespace(
 
 /// The namespace that an entry of a controller's directory is (`nvme0n1`) or leads to
 /// (`nvme0c1n1`); None for anything else.
-pub(crate) fn head_of(entry: &str) -> Option<String> {
+#[must_use]
+pub fn head_of(entry: &str) -> Option<String> {
     let rest = entry.strip_prefix("nvme")?;
     let (instance, namespace) = rest.split_once('n')?;
     let (subsystem, controller) = match instance.split_once('c') {

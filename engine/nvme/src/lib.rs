@@ -2,11 +2,12 @@
 //! can do.
 //!
 //! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify and the SMART log. Never reads or writes a block, claims nothing, and
+//! that only ask: Identify, the SMART log, a discovery controller's log. Never reads or writes a block, claims nothing, and
 //! never runs on a poller.
 
 mod address;
 mod admin;
+mod discovery;
 mod drive;
 mod error;
 mod facts;
@@ -17,10 +18,12 @@ mod resolve;
 mod selector;
 
 pub use address::PciAddress;
+pub use discovery::Discovery;
 pub use drive::{Drive, Queue, Unseen, describe, drives};
 pub use error::{Class, IdentityError};
 pub use facts::{ControllerFacts, Format, Health, NamespaceFacts};
-pub use host::{Controller, Host, Namespace};
+pub use host::{Controller, Host, Namespace, head_of};
+pub use layout::RECORD_BYTES;
 pub use link::Link;
 pub use resolve::resolve;
 pub use selector::{BadSelector, Selector};

@@ -1,6 +1,9 @@
 //! The devices behind namespaces: ours alone before anybody else reaches them. The kernel's target
 //! opens a device without asking who has it, so a mounted one would be exported all the same.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use kvrail_volume::{Claim, Content as Found, DirectIo, Reason, VolumeError, inspect};
 
 use crate::error::{Class, Problem};
@@ -11,37 +14,54 @@ use crate::wish::Content;
 /// Devices held for this process; others that open them exclusively are refused until it drops.
 #[derive(Debug, Default)]
 pub struct Claims {
-    /// Dropping them lets go.
-    _held: Vec<Claim>,
+    held: BTreeMap<PathBuf, Claim>,
     /// Devices that are exported and could not be held, with the reason.
     pub notes: Vec<String>,
 }
 
-/// Takes all devices of a plan. What a device holds is looked at before it is first exported; later
-/// it is its hosts' business.
-///
-/// # Errors
-/// A problem for each that is in use, or holds what must not be exported.
-pub fn claim(exports: &[Export], present: &Snapshot) -> Result<Claims, Vec<Problem>> {
-    let mut claims = Claims::default();
-    let mut problems = Vec::new();
-    for export in exports {
-        let is_exported = present.text(&format!("{}/enable", export.path)) == Some("1")
-            && present.text(&format!("{}/device_path", export.path))
-                == Some(&*export.node.to_string_lossy());
-        let fit = if is_exported { Ok(()) } else { fitting(export) };
-        let claimed = fit.and_then(|()| {
-            Claim::open(&export.node, DirectIo::Optional).map_err(|error| refused(export, &error))
-        });
-        match claimed {
-            Ok(claim) => claims._held.push(claim),
-            Err(problem) if is_exported => {
-                claims.notes.push(format!("{} is exported and not held: {problem}", export.path));
+impl Claims {
+    /// Takes all devices of a plan and lets go of others. What a device holds is looked at before
+    /// it is first exported; later it is its hosts' business.
+    ///
+    /// # Errors
+    /// A problem for each that is in use, or holds what must not be exported; what was held is
+    /// held as before.
+    pub fn renew(&mut self, exports: &[Export], present: &Snapshot) -> Result<(), Vec<Problem>> {
+        self.forget_missing();
+        let mut fresh = BTreeMap::new();
+        let (mut notes, mut problems) = (Vec::new(), Vec::new());
+        for export in exports.iter().filter(|export| !self.held.contains_key(&export.node)) {
+            let is_exported = present.text(&format!("{}/enable", export.path)) == Some("1")
+                && present.text(&format!("{}/device_path", export.path))
+                    == Some(&*export.node.to_string_lossy());
+            match take(export, is_exported) {
+                Ok(claim) => drop(fresh.insert(export.node.clone(), claim)),
+                Err(problem) if is_exported => {
+                    notes.push(format!("{} is exported and not held: {problem}", export.path));
+                }
+                Err(problem) => problems.push(problem),
             }
-            Err(problem) => problems.push(problem),
         }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        self.held.retain(|node, _| exports.iter().any(|export| export.node == *node));
+        self.held.append(&mut fresh);
+        self.notes = notes;
+        Ok(())
     }
-    if problems.is_empty() { Ok(claims) } else { Err(problems) }
+
+    /// Lets go of devices that went away: what comes back under the name is another one.
+    pub fn forget_missing(&mut self) {
+        self.held.retain(|node, _| node.exists());
+    }
+}
+
+fn take(export: &Export, is_exported: bool) -> Result<Claim, Problem> {
+    if !is_exported {
+        fitting(export)?;
+    }
+    Claim::open(&export.node, DirectIo::Optional).map_err(|error| refused(export, &error))
 }
 
 fn fitting(export: &Export) -> Result<(), Problem> {

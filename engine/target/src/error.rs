@@ -120,7 +120,7 @@ impl TargetError {
             }
             Self::Step { remedy, .. } | Self::Unreadable { remedy, .. } => remedy.clone(),
             Self::Record { path, .. } => {
-                format!("make {} a directory that root can write", parent(path))
+                format!("run as root; make {} a directory that root can write", parent(path))
             }
         }
     }

@@ -29,7 +29,7 @@ mod tree;
 mod wish;
 
 pub use check::check;
-pub use claims::{Claims, claim};
+pub use claims::Claims;
 pub use error::{Aftermath, Class, Problem, TargetError};
 pub use facts::{Device, Facts, Features, Key, Parameters, Unusable};
 pub use gather::gather;

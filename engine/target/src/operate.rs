@@ -2,7 +2,7 @@
 
 use kvrail_memory::Root;
 
-use crate::claims::{Claims, claim};
+use crate::claims::Claims;
 use crate::error::TargetError;
 use crate::gather::gather;
 use crate::plan::{Plan, plan};
@@ -20,8 +20,6 @@ pub struct Applied {
     pub plan: Plan,
     /// How it came to be; none where it was there already.
     pub steps: Vec<Step>,
-    /// The devices, held until this drops.
-    pub claims: Claims,
 }
 
 impl<T: Tree, S: Store> Target<T, S> {
@@ -38,11 +36,16 @@ impl<T: Tree, S: Store> Target<T, S> {
         Ok((plan, steps))
     }
 
-    /// Makes it so.
+    /// Makes it so; `claims` holds the devices then.
     ///
     /// # Errors
     /// `TargetError`; the tree is as before, unless the error says otherwise.
-    pub fn bring(&mut self, wish: &Wish, root: &Root) -> Result<Applied, TargetError> {
+    pub fn bring(
+        &mut self,
+        wish: &Wish,
+        root: &Root,
+        claims: &mut Claims,
+    ) -> Result<Applied, TargetError> {
         let mut facts = gather(wish, root, &self.open_ports());
         // What no kernel could do is refused before the tree is touched at all.
         let first = plan(wish, &facts).map_err(TargetError::Refused)?;
@@ -53,9 +56,9 @@ impl<T: Tree, S: Store> Target<T, S> {
         }
         let plan = plan(wish, &facts).map_err(TargetError::Refused)?;
         self.preview(&plan.desired)?;
-        let claims = claim(&plan.exports, &self.snapshot()?).map_err(TargetError::Refused)?;
+        claims.renew(&plan.exports, &self.snapshot()?).map_err(TargetError::Refused)?;
         let steps = self.apply(&plan.desired)?;
-        Ok(Applied { plan, steps, claims })
+        Ok(Applied { plan, steps })
     }
 
     fn open_ports(&self) -> Vec<u16> {

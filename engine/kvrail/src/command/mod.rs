@@ -1,6 +1,7 @@
 //! One file per command: its arguments and its body. Words that several use lie in `describe`.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod describe;
@@ -8,6 +9,7 @@ pub(crate) mod devices;
 pub(crate) mod host;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod target;
 pub(crate) mod topology;
 pub(crate) mod volume;
 
@@ -24,9 +26,11 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args, context),
         Command::Bench(args) => bench::run(*args, context),
         Command::Volume(command) => volume::run(command, context),
+        Command::Target(command) => target::run(command, context),
         Command::Devices(args) => devices::run(&args, context),
         Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(args, context),
+        Command::Check(args) => check::run(&args, context),
         Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, context),

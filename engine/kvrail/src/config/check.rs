@@ -17,6 +17,7 @@ use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
 use super::period::Period;
 use super::size::Size;
+use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -34,6 +35,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     found.pollers(&config.pollers);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
+    found.target(&config.target);
     found.volumes(config);
     found.problems
 }
@@ -179,11 +181,11 @@ impl Findings<'_> {
             self.add(&key("sq_idle"), device.sq_idle, rule, "round it to milliseconds");
         }
         if let Some(&mode) = device.mode.fixed()
-            && mode.polls_device()
+            && mode.needs_direct()
             && device.direct != DirectIo::Required
         {
-            let rule =
-                "polled completions exist with O_DIRECT only, and direct does not require it";
+            let rule = "polling and passthrough exist with O_DIRECT only, and direct does not \
+                        require it";
             let remedy =
                 "set direct = \"required\", or mode to \"interrupt\", \"sqpoll\" or \"auto\"";
             self.add(&key("mode"), quoted(mode), rule, remedy);
@@ -274,6 +276,20 @@ impl Findings<'_> {
 }
 
 impl Findings<'_> {
+    fn target(&mut self, target: &Target) {
+        for (key, path) in [("configfs", &target.configfs), ("state", &target.state)] {
+            if !path.is_absolute() {
+                let rule = "it must be an absolute path";
+                self.add(&format!("target.{key}"), path.display(), rule, "write a full path");
+            }
+        }
+        let often = Period::from_ms(100)..=Period::from_s(3600);
+        self.range("target.watch", &target.watch, &often);
+        for problem in kvrail_target::check(&target.wish()) {
+            self.add(&problem.key, problem.value, problem.rule, &problem.remedy);
+        }
+    }
+
     /// A null member is the only one of its volume and has at least one stripe.
     fn null_member(
         &mut self,

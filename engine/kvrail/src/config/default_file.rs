@@ -36,18 +36,35 @@ fn the_file_names_every_key_and_explains_it() {
     }
 }
 
-/// The commented example is valid, complete and as the types have it.
+/// The commented example from a mark to a double blank line, without the comment signs.
+fn example(mark: &str) -> String {
+    let start = DEFAULT_FILE.find(mark).unwrap();
+    let text = DEFAULT_FILE[start..].split("\n\n").next().unwrap();
+    let bare = |line| str::strip_prefix(line, "# ").or(line.strip_prefix('#')).unwrap_or(line);
+    text.lines().map(bare).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The commented examples are valid, complete and as the types have them.
 #[test]
 fn the_example_volume_is_valid() {
-    let (_, example) = DEFAULT_FILE.split_once("# [[volume]]\n").unwrap();
-    let plain: String = format!("# [[volume]]\n{example}")
-        .lines()
-        .map(|line| line.strip_prefix("# ").or(line.strip_prefix('#')).unwrap_or(line))
-        .flat_map(|line| [line, "\n"])
-        .collect();
+    let plain = example("# [[volume]]\n");
     let config: Config = toml::from_str(&plain).unwrap();
     assert_eq!(config.volume.len(), 1);
     let written: Table = toml::from_str(&plain).unwrap();
     let read = Table::try_from(&config).unwrap();
     assert_eq!(written["volume"], read["volume"]);
+}
+
+#[test]
+fn the_example_target_is_valid() {
+    let plain = example("# [[target.host]]\n");
+    let config: Config = toml::from_str(&plain).unwrap();
+    assert_eq!(kvrail_target::check(&config.target.wish()), []);
+    let written: Table = toml::from_str(&plain).unwrap();
+    let read = Table::try_from(&config).unwrap();
+    for list in ["host", "subsystem", "port"] {
+        let (written, read) = (&written["target"][list], &read["target"][list]);
+        // The example has no offloaded port; all other keys stand in it.
+        assert_eq!(written, read, "{list}");
+    }
 }

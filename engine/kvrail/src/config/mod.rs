@@ -15,6 +15,7 @@ mod origin;
 mod period;
 mod renewal;
 mod size;
+mod target;
 mod text;
 mod unit;
 
@@ -30,6 +31,7 @@ pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
 pub(crate) use size::Size;
+pub(crate) use target::AtStop;
 
 /// Every key with its explanation, as shipped.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

@@ -12,6 +12,7 @@ use super::auto::Auto;
 use super::choices::{FileMode, LogFormat, Pages, Unsealed};
 use super::period::Period;
 use super::size::Size;
+use super::target::Target;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,7 @@ pub(crate) struct Config {
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
     pub(crate) device: Device,
+    pub(crate) target: Target,
     pub(crate) volume: Vec<Volume>,
 }
 
@@ -74,6 +76,7 @@ impl Default for Pollers {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Memory {
     pub(crate) pages: Pages,
+    pub(crate) node: Auto<u16>,
     pub(crate) unsealed: Unsealed,
 }
 
@@ -112,6 +115,7 @@ pub(crate) struct Device {
     pub(crate) direct: DirectIo,
     pub(crate) depth: u32,
     pub(crate) in_flight_bytes: Size,
+    pub(crate) write_stream: u8,
     pub(crate) sq_idle: Period,
     pub(crate) sq_cpu: Auto<u16>,
 }
@@ -123,6 +127,7 @@ impl Default for Device {
             direct: DirectIo::Required,
             depth: 256,
             in_flight_bytes: Size::new(64 << 20),
+            write_stream: 0,
             sq_idle: Period::from_ms(20),
             sq_cpu: Auto::Auto,
         }
@@ -160,6 +165,8 @@ pub(crate) struct DeviceOverrides {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_flight_bytes: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) write_stream: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sq_idle: Option<Period>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sq_cpu: Option<Auto<u16>>,
@@ -188,6 +195,7 @@ impl DeviceOverrides {
             direct: self.direct.unwrap_or(base.direct),
             depth: self.depth.unwrap_or(base.depth),
             in_flight_bytes: self.in_flight_bytes.unwrap_or(base.in_flight_bytes),
+            write_stream: self.write_stream.unwrap_or(base.write_stream),
             sq_idle: self.sq_idle.unwrap_or(base.sq_idle),
             sq_cpu: self.sq_cpu.unwrap_or(base.sq_cpu),
         }

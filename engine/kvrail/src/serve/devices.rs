@@ -61,12 +61,19 @@ impl Source {
     }
 }
 
-fn options(path: String, fd: OwnedFd, settings: &Device, spare_cpu: Option<u32>) -> UringOptions {
+/// How a claimed member is to be opened.
+pub(super) fn options(
+    path: String,
+    fd: OwnedFd,
+    settings: &Device,
+    spare_cpu: Option<u32>,
+) -> UringOptions {
     let direct: DirectIo = settings.direct;
     let idle_ms = settings.sq_idle.duration().as_millis();
     let thread = KernelThread {
         cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
         idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
     };
-    UringOptions { direct, depth: settings.depth, thread, ..UringOptions::new(path, fd) }
+    let Device { depth, write_stream, .. } = *settings;
+    UringOptions { direct, depth, thread, write_stream, ..UringOptions::new(path, fd) }
 }

@@ -3,13 +3,16 @@
 //! Signals and volumes first, then pollers with their devices, then the door for clients. Nothing
 //! here is on a data path.
 
+mod comeback;
 mod devices;
+mod numa;
 mod plan;
 mod policy;
 mod reload;
 mod report;
 mod sidecar;
 mod signals;
+mod target;
 mod volumes;
 
 pub(crate) use reload::{Reload, SetLog};

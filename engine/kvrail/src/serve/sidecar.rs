@@ -6,9 +6,11 @@ use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_ring::{Bell, Epoch};
 use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
+use super::comeback::Comeback;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
+use super::target::Export;
 use super::volumes::Served;
 use super::{devices, report, signals, volumes};
 use crate::config::Config;
@@ -19,8 +21,9 @@ use crate::failure::{Exit, Failure};
 pub(crate) struct Sidecar {
     server: Server,
     orders: OrderReceiver,
+    _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
-    _volumes: Vec<Served>,
+    _comeback: Comeback,
     /// What to tell the operator.
     pub(crate) report: String,
 }
@@ -36,14 +39,17 @@ impl Sidecar {
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let mut served = volumes::open_all(config)?;
         let plan = Plan::make(config, &served)?;
+        let target = Export::start(config)?;
         let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let pollers = start_pollers(&plan, &mut served, &bell)?;
         let infos = volumes::infos(&served, &plan);
-        let report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
+        let comeback = Comeback::watch(&plan, &pollers, served)?;
         let server_config = server_config(config, &plan);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, orders, _volumes: served, report })
+        Ok(Self { server, orders, _target: target, _comeback: comeback, report })
     }
 
     /// Serves until a signal ends it.
@@ -113,6 +119,7 @@ fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
         policy: policy(config),
+        home: plan.home.clone(),
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),

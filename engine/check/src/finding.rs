@@ -1,0 +1,89 @@
+//! What one check found.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How grave a finding is, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// As it should be, or nothing there to judge.
+    Ok,
+    /// Could not be seen, for want of rights or of a file.
+    Unseen,
+    /// Works, and costs something.
+    Warning,
+    /// Does not work, or not for what was asked.
+    Failure,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Unseen => "unseen",
+            Self::Warning => "warning",
+            Self::Failure => "failure",
+        })
+    }
+}
+
+/// What a check is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Group {
+    /// Version, io_uring, options, modules.
+    Kernel,
+    /// Hugepages and limits.
+    Memory,
+    /// Isolation, frequency, limits, hardware threads.
+    Cpu,
+    /// Drives and their queues.
+    Nvme,
+    /// Where files of volumes lie.
+    FileSystem,
+    /// NICs, links, addresses.
+    Rdma,
+    /// Vendor driver stack and programs.
+    Tools,
+    /// Driver, cuFile, peer-to-peer.
+    Gpu,
+    /// What a container takes away.
+    Container,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kernel => "kernel",
+            Self::Memory => "memory",
+            Self::Cpu => "CPU",
+            Self::Nvme => "NVMe",
+            Self::FileSystem => "file systems",
+            Self::Rdma => "RDMA",
+            Self::Tools => "tools",
+            Self::Gpu => "GPU",
+            Self::Container => "container",
+        })
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub group: Group,
+    /// The check's name; stays the same from release to release.
+    pub check: &'static str,
+    /// Which device, node or path; empty for the host as a whole.
+    pub subject: String,
+    /// How grave it is.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub seen: String,
+    /// What it costs; none when it is ok.
+    pub cost: Option<&'static str>,
+    /// What to do; none when it is ok.
+    pub remedy: Option<String>,
+}

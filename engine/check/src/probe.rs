@@ -1,0 +1,86 @@
+//! The form of a check: what it looks at, and what it says when that is wrong.
+
+use crate::finding::{Group, Verdict};
+use crate::machine::{Machine, Purpose};
+
+/// One row of the table.
+pub(crate) struct Check {
+    pub(crate) id: &'static str,
+    pub(crate) group: Group,
+    /// What it matters for.
+    pub(crate) purposes: &'static [Purpose],
+    pub(crate) probe: Probe,
+    /// What it costs when it is wrong.
+    pub(crate) cost: &'static str,
+    /// What to do when it is wrong, unless the probe knows better.
+    pub(crate) remedy: &'static str,
+}
+
+/// How a check looks.
+pub(crate) enum Probe {
+    /// A kernel option that should be set: its name without `CONFIG_`, and how bad it is if not.
+    Option(&'static str, Verdict),
+    /// A module that should be there, loaded or loadable.
+    Module(&'static str, Verdict),
+    /// A capability that this process should have: its name and number.
+    Capability(&'static str, u32, Verdict),
+    /// A device node: a path whose last part may end with `*`.
+    Node(&'static str, Verdict),
+    /// Anything else. An outcome as error is the only one.
+    Look(fn(&Machine) -> Result<Vec<Outcome>, Outcome>),
+}
+
+/// What a probe saw of one subject.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) subject: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) seen: String,
+    /// More exact than that of the table.
+    pub(crate) remedy: Option<String>,
+}
+
+impl Outcome {
+    pub(crate) fn new(verdict: Verdict, seen: impl Into<String>) -> Self {
+        Self { subject: String::new(), verdict, seen: seen.into(), remedy: None }
+    }
+
+    pub(crate) fn ok(seen: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, seen)
+    }
+
+    pub(crate) fn warning(seen: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, seen)
+    }
+
+    pub(crate) fn failure(seen: impl Into<String>) -> Self {
+        Self::new(Verdict::Failure, seen)
+    }
+
+    /// Nothing can be said; `what` is why.
+    pub(crate) fn unseen(what: impl Into<String>) -> Self {
+        Self::new(Verdict::Unseen, what)
+    }
+
+    pub(crate) fn of(self, subject: impl Into<String>) -> Self {
+        Self { subject: subject.into(), ..self }
+    }
+
+    pub(crate) fn with_remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+impl Probe {
+    pub(crate) fn run(&self, machine: &Machine) -> Vec<Outcome> {
+        match self {
+            Self::Option(name, missing) => vec![machine.option(name, *missing)],
+            Self::Module(name, missing) => vec![machine.module(name, *missing)],
+            Self::Capability(name, bit, missing) => {
+                vec![machine.capability(name, *bit, *missing)]
+            }
+            Self::Node(pattern, missing) => vec![machine.node(pattern, *missing)],
+            Self::Look(look) => look(machine).unwrap_or_else(|only| vec![only]),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Every check on made-up hosts: what is fine is ok, what is wrong is said with cost and remedy,
+//! what cannot be seen is said so.
+
+mod cases;
+mod host;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use Purpose::{Gpu, Host as Initiator, Serve};
+use Verdict::{Failure, Unseen, Warning};
+use kvrail_check::{Finding, Live, Machine, Purpose, Report, Tried, Verdict, examine};
+use kvrail_memory::Root;
+
+use crate::cases::CASES;
+use crate::host::{Host, RELEASE};
+
+fn works() -> Live {
+    Live { io_uring: Some(Tried::Works("tried".into())), cufile_config: None }
+}
+
+const PURPOSES: [Purpose; 5] =
+    [Purpose::Serve, Purpose::Target, Purpose::Host, Purpose::Gpu, Purpose::Bench];
+
+fn find<'a>(report: &'a Report, check: &str) -> Vec<&'a Finding> {
+    report.findings.iter().filter(|finding| finding.check == check).collect()
+}
+
+#[test]
+fn on_a_good_host_nothing_is_wrong_but_what_excludes_each_other() {
+    let host = Host::good();
+    for purpose in PURPOSES {
+        let report = host.report(Some(purpose), works());
+        let bad: Vec<&Finding> =
+            report.findings.iter().filter(|it| it.verdict != Verdict::Ok).collect();
+        // Native multipath and P2PDMA exclude each other: a host is for one of them.
+        let expected: &[&str] = if purpose == Purpose::Gpu { &["gpu-p2pdma"] } else { &[] };
+        let names: Vec<&str> = bad.iter().map(|finding| finding.check).collect();
+        assert_eq!(names, expected, "{purpose:?}: {bad:?}");
+    }
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found_with_cost_and_remedy() {
+    for (check, purpose, verdict, words, harm) in CASES {
+        let host = Host::good();
+        harm(&host);
+        // Whether a filter lets io_uring pass, only a try tells: here nothing was tried.
+        let report = host.report(Some(*purpose), Live::default());
+        let found = find(&report, check);
+        let hit = found.iter().find(|it| it.verdict == *verdict && it.seen.contains(words));
+        let hit = hit.unwrap_or_else(|| panic!("{check} {verdict:?} `{words}`: {found:?}"));
+        if *verdict > Unseen {
+            assert!(hit.cost.is_some_and(|cost| cost.len() > 10), "{hit:?}");
+            assert!(hit.remedy.as_ref().is_some_and(|remedy| remedy.len() > 10), "{hit:?}");
+        }
+    }
+}
+
+#[test]
+fn every_check_that_can_complain_has_a_case() {
+    let report = Host::good().report(None, works());
+    // These three only tell.
+    let telling = ["container", "hugepage-mounts", "direct-io", "io-uring-tried"];
+    for finding in &report.findings {
+        let told = telling.contains(&finding.check);
+        let tried = CASES.iter().any(|(check, ..)| *check == finding.check);
+        assert!(told || tried, "{} has no case", finding.check);
+    }
+}
+
+#[test]
+fn the_try_of_io_uring_is_believed() {
+    let host = Host::good();
+    let fails = Tried::Fails { seen: "EPERM".into(), remedy: "allow io_uring_setup".into() };
+    let report = host.report(Some(Serve), Live { io_uring: Some(fails), cufile_config: None });
+    let found = find(&report, "io-uring-tried")[0];
+    assert_eq!((found.verdict, found.seen.as_str()), (Failure, "EPERM"));
+    assert_eq!(found.remedy.as_deref(), Some("allow io_uring_setup"));
+    assert_eq!(report.worst(), Failure);
+    host.status("000001ffffffffff", "2");
+    let report = host.report(Some(Serve), works());
+    assert!(find(&report, "seccomp")[0].seen.contains("io_uring passes"));
+}
+
+#[test]
+fn without_a_use_only_what_the_sidecar_needs_fails() {
+    let host = Host::good();
+    host.remove("sys/module/nvmet");
+    let report = host.report(None, works());
+    assert_eq!(find(&report, "module-nvmet")[0].verdict, Warning);
+    host.put("proc/sys/kernel/io_uring_disabled", "2");
+    let report = host.report(None, works());
+    assert_eq!(find(&report, "io-uring-switch")[0].verdict, Failure);
+}
+
+#[test]
+fn an_empty_root_is_all_unseen_or_absent_and_never_a_panic() {
+    let empty = tempfile::tempdir().unwrap();
+    for purpose in PURPOSES {
+        let root = Root::new(empty.path());
+        let report = examine(&Machine::read(root, Some(purpose), Vec::new(), Live::default()));
+        assert!(report.count(Unseen) > 1, "{purpose:?}");
+    }
+}
+
+#[test]
+fn modules_may_be_loadable_or_built_in() {
+    let host = Host::good();
+    host.remove("sys/module/nvme_tcp");
+    for (list, line) in [
+        ("lib/modules/6.12.107-example/modules.dep", "kernel/drivers/nvme/host/nvme-tcp.ko.xz: a"),
+        (
+            "usr/lib/modules/6.12.107-example/modules.builtin",
+            "kernel/drivers/nvme/host/nvme-tcp.ko",
+        ),
+    ] {
+        host.put(list, line);
+        let report = host.report(Some(Initiator), works());
+        assert!(find(&report, "module-nvme-tcp")[0].seen.contains("can be loaded"));
+        host.remove(list);
+    }
+}
+
+#[test]
+fn options_come_from_any_of_their_homes() {
+    let host = Host::good();
+    host.remove("proc/config.gz");
+    host.put(&format!("boot/config-{RELEASE}"), "# CONFIG_X is not set\nCONFIG_PCI_P2PDMA=y");
+    let report = host.report(Some(Gpu), works());
+    assert_eq!(find(&report, "option-p2pdma")[0].seen, "CONFIG_PCI_P2PDMA=y");
+}
+
+#[test]
+fn a_configuration_of_cufile_may_be_elsewhere() {
+    let host = Host::good();
+    host.put("opt/cufile.json", "{}");
+    let live = Live { cufile_config: Some(PathBuf::from("/opt/cufile.json")), ..works() };
+    let report = host.report(Some(Gpu), live);
+    assert!(find(&report, "cufile-configuration")[0].seen.starts_with("/opt/cufile.json"));
+}
+
+#[test]
+fn nothing_below_the_root_is_changed() {
+    let host = Host::good();
+    let before = listing(host.0.path());
+    host.report(None, works());
+    assert_eq!(listing(host.0.path()), before);
+}
+
+/// Every path with its length and time of change.
+fn listing(dir: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let meta = entry.path().symlink_metadata().unwrap();
+        let (path, modified) = (entry.path(), meta.modified().unwrap());
+        all.push(format!("{} {} {modified:?}", path.display(), meta.len()));
+        if meta.is_dir() {
+            all.extend(listing(&path));
+        }
+    }
+    all.sort();
+    all
+}

@@ -1,0 +1,42 @@
+//! `kvrail target export`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kvrail_memory::Root;
+use kvrail_target::{Kernel, Snapshot, everything, export};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::print_json;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail target export > nvmet.json                      the plan; `nvmetcli restore` reads it
+  kvrail target export --tree /sys/kernel/config/nvmet   all that is there, whoever made it
+
+Keys are not written.";
+
+/// Arguments of `kvrail target export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExportArgs {
+    /// What is in a tree instead of the plan
+    #[arg(long, value_name = "DIR")]
+    tree: Option<PathBuf>,
+}
+
+/// Prints the JSON.
+pub(super) fn run(args: &ExportArgs, context: &Context) -> Result<(), Failure> {
+    if let Some(tree) = &args.tree {
+        let present = Snapshot::read(&Kernel::at(tree))?;
+        return print_json(&export(&everything(&present)));
+    }
+    let config = context.config()?.config;
+    let wish = config.target.wish();
+    if wish.is_empty() {
+        return Err(super::nothing_wished());
+    }
+    let (plan, _) = super::seen(&config, None)?.plan(&wish, &Root::default())?;
+    print_json(&export(&plan.desired))
+}

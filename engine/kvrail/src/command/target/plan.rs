@@ -1,0 +1,33 @@
+//! `kvrail target plan`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kvrail_memory::Root;
+
+use super::show::{Report, Steps};
+use crate::context::Context;
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail target plan
+  kvrail target plan --tree ./copy-of-nvmet    what would be done to another tree
+  kvrail target plan --format json | jq '.steps | length'";
+
+/// Arguments of `kvrail target plan`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PlanArgs {
+    /// Another tree than target.configfs, such as a copy
+    #[arg(long, value_name = "DIR")]
+    tree: Option<PathBuf>,
+}
+
+/// Looks and shows.
+pub(super) fn run(args: &PlanArgs, context: &Context) -> Result<(), Failure> {
+    let config = context.config()?.config;
+    let target = super::seen(&config, args.tree.as_deref())?;
+    let (plan, steps) = target.plan(&config.target.wish(), &Root::default())?;
+    Report::new("planned", &plan, &steps).print(context, Steps::Listed)
+}

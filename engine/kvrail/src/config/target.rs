@@ -1,0 +1,58 @@
+//! `[target]`: what this host exports, and how that is kept up. The objects themselves are words of
+//! the target room.
+
+use std::path::PathBuf;
+
+use kvrail_target::{Host, Port, Subsystem, Wish};
+use serde::{Deserialize, Serialize};
+
+use super::period::Period;
+
+/// The NVMe over Fabrics target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Target {
+    pub(crate) configfs: PathBuf,
+    pub(crate) state: PathBuf,
+    pub(crate) at_stop: AtStop,
+    pub(crate) watch: Period,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) host: Vec<Host>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) subsystem: Vec<Subsystem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) port: Vec<Port>,
+}
+
+/// What `kvrail serve` does with the target when it stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AtStop {
+    /// Leaves it: the kernel serves on.
+    #[default]
+    Keep,
+    /// Takes it down.
+    Undo,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            configfs: "/sys/kernel/config/nvmet".into(),
+            state: "/var/lib/kvrail/target".into(),
+            at_stop: AtStop::Keep,
+            watch: Period::from_s(5),
+            host: Vec::new(),
+            subsystem: Vec::new(),
+            port: Vec::new(),
+        }
+    }
+}
+
+impl Target {
+    /// What is to be exported.
+    pub(crate) fn wish(&self) -> Wish {
+        let (host, subsystem) = (self.host.clone(), self.subsystem.clone());
+        Wish { host, subsystem, port: self.port.clone() }
+    }
+}
