@@ -45,17 +45,16 @@ def run(adapter: dict[str, object]) -> dict[str, float]:
 
 def main() -> None:
     rounds, results = int((sys.argv + ["3"])[1]), defaultdict(list)
-    with (
-        kvrail.serve("2GiB", directory="/var/tmp") as sidecar,
-        tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
-    ):
+    with kvrail.serve("2GiB", directory="/var/tmp") as sidecar:
         ours = {"type": "native_plugin", "module_path": "kvrail_lmcache"}
         ours["class_name"] = "KvrailConnector"
         ours["adapter_params"] = {"socket": str(sidecar.socket), "slot_bytes": 4 << 20}
-        theirs = {"type": "fs_native", "base_path": folder, "num_workers": 4, "use_odirect": True}
+        theirs = {"type": "fs_native", "num_workers": 4, "use_odirect": True}
         for _ in range(rounds):
             results["kvrail"].append(run(ours))
-            results["fs_native"].append(run(theirs))
+            # A folder of its own each time: it does not store what it has already.
+            with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+                results["fs_native"].append(run(theirs | {"base_path": folder}))
     about = {"kernel": platform.release(), "cpus": os.cpu_count()}
     print(json.dumps({"machine": about, "rounds": results}, indent=1))
     for name, all_ in results.items():
