@@ -71,7 +71,9 @@ def arms(built: Path, folder: Path, seconds: str) -> dict[str, list[object]]:
     return table
 
 
-def measure(built: Path, seconds: str, rounds: int, words: list[str]) -> dict[str, list[dict[str, float]]]:
+def measure(
+    built: Path, seconds: str, rounds: int, words: list[str]
+) -> dict[str, list[dict[str, float]]]:
     results = defaultdict(list)
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="kvrail-") as name:
         folder = Path(name)
