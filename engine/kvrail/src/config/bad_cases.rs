@@ -113,6 +113,13 @@ const FILES: &[(&str, &[&str])] = &[
     ("[[volume]]\nname = \"a\"\nmembers = [\"wwid:00\"]", &["line 3", "eui., nvme. or uuid."]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"pci:3b:00.0\", \"pci:0000:3B:00.0\"]",
         &["volume.0.members = pci:0000:3b:00.0", "volume a has this member already"]),
+    ("[target]\nconfigfs = \"nvmet\"", &["target.configfs = nvmet", "toml:2", "absolute"]),
+    ("[target]\nstate = \"state\"", &["target.state = state", "absolute"]),
+    ("[target]\nwatch = \"1ms\"", &["target.watch = 1ms", "100ms to 1h"]),
+    ("[target]\nat_stop = \"remove\"", &["unknown variant `remove`", "`keep` or `undo`"]),
+    ("[[target.subsystem]]\nnqn = \"x\"", &["target.subsystem.0.nqn = \"x\"", "toml:2", "YYYY-MM"]),
+    ("[[target.port]]\nid = 1\ntransport = \"loop\"\nsubsystems = []",
+        &["target.port.0.subsystems = []", "toml:4", "never opened"]),
     // Contradictions.
     ("[pollers]\ncount = 3\ncpus = [1, 2]", &["pollers.count = 3", "pollers.cpus has 2"]),
     ("[limits]\narena_bytes_total = \"1GiB\"",
