@@ -44,10 +44,19 @@ fn volume(directory: &Path, name: &str) -> [PathBuf; 2] {
 fn help_shows_examples_and_exit_statuses() {
     let shown = kvrail().arg("--help").assert().success();
     shown.stdout(contains("Examples:").and(contains("3  refused")).and(contains("--set")));
-    for command in
-        ["serve", "bench", "devices", "status", "completions", "volume create", "config show",
-        "check", "topology", "host connect", "host disconnect"]
-    {
+    for command in [
+        "serve",
+        "bench",
+        "devices",
+        "status",
+        "completions",
+        "volume create",
+        "config show",
+        "check",
+        "topology",
+        "host connect",
+        "host disconnect",
+    ] {
         let arguments = command.split(' ');
         let shown = kvrail().args(arguments).arg("--help").assert().success();
         shown.stdout(contains("Examples:"));
@@ -442,7 +451,13 @@ fn the_doctor_ends_with_the_worst_finding() {
         let report = json(&ended.get_output().stdout);
         let findings = report["findings"].as_array().unwrap();
         let any = |verdict: &str| findings.iter().any(|it| it["verdict"] == verdict);
-        let expected = if any("failure") { 7 } else if any("warning") { 6 } else { 0 };
+        let expected = if any("failure") {
+            7
+        } else if any("warning") {
+            6
+        } else {
+            0
+        };
         assert_eq!(ended.get_output().status.code(), Some(expected), "{purpose}");
         assert_eq!(report["purpose"], purpose);
         for finding in findings {
