@@ -373,3 +373,21 @@ fn a_file_is_calibrated_and_not_changed() {
     assert!(found[0]["chosen"].is_string() && found[0]["reason"].is_string(), "{found}");
     assert!(std::fs::read(&file).unwrap().iter().all(|byte| *byte == 7));
 }
+
+#[test]
+fn a_torn_label_is_repaired() {
+    use std::os::unix::fs::FileExt;
+    let directory = directory();
+    let members = volume(directory.path(), "kv7");
+    let torn = fs::File::options().write(true).open(&members[0]).unwrap();
+    torn.write_all_at(&[0xee; 700], 600).unwrap();
+    drop(torn);
+    let mut command = kvrail();
+    let repair = command.args(["volume", "repair", "kv7"]).args(&members);
+    repair.assert().success().stdout(
+        contains("kv7-a: label restored: the copy at byte 0 is torn")
+            .and(contains("kv7-b: label is whole")),
+    );
+    let again = repair.args(["--format", "json"]).assert().success();
+    assert_eq!(json(&again.get_output().stdout)[0]["restored"], Value::Null);
+}
