@@ -8,6 +8,7 @@
 #[macro_use]
 mod suite;
 mod auto;
+mod gpu;
 mod null;
 mod polled;
 mod rig;

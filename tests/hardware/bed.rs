@@ -6,7 +6,7 @@ use crate::machine;
 use crate::rig::{Place, Sidecar, VOLUME, kvrail, run};
 
 /// Bytes of each volume.
-pub(crate) const VOLUME_BYTES: u64 = 64 << 20;
+pub(crate) const VOLUME_BYTES: u64 = 32 << 20;
 
 /// A place whose volume `kv` lies on one namespace, and perhaps `other` on another.
 #[derive(Debug)]

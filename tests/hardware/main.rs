@@ -7,6 +7,7 @@
 mod bed;
 mod devices;
 mod errors;
+mod fabrics;
 mod identity;
 mod in_use;
 mod load;

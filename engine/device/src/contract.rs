@@ -108,6 +108,9 @@ pub enum Wait<'a> {
     Poll,
     /// The descriptor becomes readable; the next `reap` makes it unreadable again.
     Readable(BorrowedFd<'a>),
+    /// Another thread of this process works on it, and nudges the thread that drives this device
+    /// when `is_ready` has become true.
+    Nudge,
 }
 
 /// How O_DIRECT is to be treated.
@@ -204,6 +207,12 @@ pub trait Device: fmt::Debug {
     /// descriptor, and changes with what is in flight. Always the same descriptor for one device
     /// and kind of answer, so it may stay in an epoll set.
     fn wait(&self) -> Wait<'_>;
+
+    /// Whether `reap` has something that no descriptor tells of, because another thread of this
+    /// process handed it over. Looked at once more before each sleep.
+    fn is_ready(&self) -> bool {
+        false
+    }
 
     /// Prepares `block`, which will also return when `bell` becomes readable; edge-triggered: once
     /// for each time something is written there, and it need not be read. Once per device.

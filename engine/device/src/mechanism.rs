@@ -145,7 +145,7 @@ impl Device for Mechanism {
         each!(self, device => device.detach(at))
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         each!(self, device => device.prepare(operation))
     }

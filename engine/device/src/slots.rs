@@ -73,7 +73,7 @@ pub struct Slots<T> {
     claimed: u32,
 }
 
-impl<T> Slots<T> {
+impl<T: Copy> Slots<T> {
     /// An empty table.
     ///
     /// # Panics
@@ -128,7 +128,7 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// `StaleSlot` when index or generation do not match; callers assert on it.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, id: SlotId) -> Result<&T, StaleSlot> {
         match self.slots.get(id.index as usize) {
             Some(Slot { generation, value: Some(value), .. }) if *generation == id.generation => {
@@ -142,7 +142,7 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// As `get`.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, id: SlotId) -> Result<&mut T, StaleSlot> {
         // Checked by `get` first: the borrow checker does not let the error path look at `self`.
         self.get(id)?;
@@ -154,11 +154,11 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// As `get`.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, id: SlotId) -> Result<T, StaleSlot> {
-        self.get(id)?;
+        let value = *self.get(id)?;
         let slot = &mut self.slots[id.index as usize];
-        let value = slot.value.take().expect("get has seen it");
+        slot.value = None;
         slot.generation = slot.generation.wrapping_add(1) & GENERATION_MASK;
         slot.next_free = self.first_free;
         self.first_free = id.index;

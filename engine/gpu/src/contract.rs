@@ -248,6 +248,9 @@ pub trait BatchIo: Debug + Send {
     /// Whether it can take entries: all earlier ones ended and no call failed.
     fn is_ready(&self) -> bool;
 
+    /// Whether a call failed: it takes nothing any more, and its open entries stay open.
+    fn is_retired(&self) -> bool;
+
     /// Entries whose end is not known yet.
     fn open(&self) -> u32;
 

@@ -1,17 +1,42 @@
-//! KV blocks between devices and GPU memory: layouts, handles, mechanisms, the GPU poller.
+//! KV blocks between devices and GPU memory: layouts, handles, mechanisms, the GPU's poller.
+//!
+//! Owns everything that knows of GPUs: what a client exported (`GpuHandle`, `GpuRegion`), where
+//! the bytes of a block lie in it (`Layout`), the staging pool, the bridge that makes a device
+//! reach GPU memory, and the poller that copies. Knows nothing of lanes or sessions.
+//!
+//! A GPU is used through the contract (`Gpu`, `Mover`, `DirectGpu`): by CUDA, loaded at run time,
+//! or by a stand-in on host memory, which obeys faults. One conformance suite runs over both.
 
+mod bridge;
+mod choose;
 mod contract;
 pub mod cuda;
 mod error;
 mod handle;
+mod health;
 pub mod layout;
+mod poller;
+mod port;
 mod region;
 mod staging;
-pub mod udev;
+mod standin;
+mod udev;
 
-pub use contract::*;
-pub use error::*;
-pub use handle::*;
-pub use layout::Layout;
-pub use region::*;
-pub use staging::*;
+pub use bridge::Bridge;
+pub use choose::{Choice, MechanismChoice, Member, choose};
+pub use contract::{
+    BatchIo, DirectEnd, DirectEntry, DirectFailure, DirectGpu, DirectPath, DirectWay, Fault,
+    FileIndex, Gpu, GpuIdentity, Keep, LaunchId, MOVES_MAX, Move, Mover, OwnMemory, Progress,
+    Registered, Way,
+};
+pub use error::{CudaError, GpuError};
+pub use handle::{BadUuid, GpuHandle, GpuUuid};
+pub use health::{GpuCounts, Health};
+pub use layout::{Fragment, Layout, LayoutError};
+pub use poller::{
+    BatchPool, GpuPoller, GpuPollerHandle, GpuSeat, GpuSetup, GpuStartError, GpuTurn, start,
+};
+pub use port::{JOBS_MAX, Port, PortOptions, Route};
+pub use region::{Backing, GpuRegion, Memory};
+pub use staging::{SlotIndex, Staging, StagingOptions};
+pub use standin::{GpuControl, GpuFault, StandIn};

@@ -4,11 +4,14 @@
 //! A slot is with one transfer from before its bytes are asked for until nobody touches them any
 //! more; the pool is shared by the pollers of all devices.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use kvrail_memory::{MemoryError, Region};
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::Nudge;
+use kvrail_ring::limits::{POLLERS_MAX, REGISTERED_BYTES_MAX};
+use kvrail_ring::wake::Waker;
 
 /// Size and number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,10 @@ pub struct Staging {
     region: Arc<Region>,
     options: StagingOptions,
     free: ArrayQueue<SlotIndex>,
+    /// Somebody found no slot since the last one came back.
+    starving: AtomicBool,
+    /// Pollers to wake then.
+    sleepers: Box<[OnceLock<Arc<Nudge>>]>,
     remark: Option<String>,
 }
 
@@ -58,7 +65,19 @@ impl Staging {
             free.push(SlotIndex(slot)).expect("as many places as slots");
         }
         let remark = remark.map(|why| why.to_string());
-        Ok(Self { region: Arc::new(region), options, free, remark })
+        let sleepers = (0..POLLERS_MAX).map(|_| OnceLock::new()).collect();
+        let (region, starving) = (Arc::new(region), AtomicBool::new(false));
+        Ok(Self { region, options, free, starving, sleepers, remark })
+    }
+
+    /// Has a poller woken when slots come back after there were none.
+    pub fn introduce(&self, sleeper: &Arc<Nudge>) {
+        for place in &self.sleepers {
+            let known = place.get_or_init(|| Arc::clone(sleeper));
+            if Arc::ptr_eq(known, sleeper) {
+                return;
+            }
+        }
     }
 
     /// The memory, to be registered with devices and the GPU.
@@ -89,10 +108,16 @@ impl Staging {
     #[inline]
     #[must_use]
     pub fn take(&self, reserve: u16) -> Option<SlotIndex> {
-        if reserve > 0 && self.free.len() <= usize::from(reserve) {
-            return None;
-        }
-        self.free.pop()
+        self.try_take(reserve).or_else(|| {
+            // Pairs with the swap in `give_back`: either it sees this, or we see its slot.
+            self.starving.store(true, Ordering::SeqCst);
+            self.try_take(reserve)
+        })
+    }
+
+    #[inline]
+    fn try_take(&self, reserve: u16) -> Option<SlotIndex> {
+        if reserve > 0 && self.free.len() <= usize::from(reserve) { None } else { self.free.pop() }
     }
 
     /// Gives a slot back.
@@ -102,6 +127,12 @@ impl Staging {
     #[inline]
     pub fn give_back(&self, slot: SlotIndex) {
         self.free.push(slot).expect("a slot comes back once");
+        // Pairs with the store in `take`.
+        if self.starving.swap(false, Ordering::SeqCst) {
+            for sleeper in self.sleepers.iter().map_while(OnceLock::get) {
+                sleeper.wake(&mut Waker::default());
+            }
+        }
     }
 
     /// First byte of a slot in the region.

@@ -10,8 +10,7 @@ use rustix::fs::{FileType, fstat, major, minor};
 const DATABASE: &str = "/run/udev/data";
 
 /// The entry that a device or a file's device lacks, if it does.
-#[must_use]
-pub fn missing_entry(file: impl AsFd) -> Option<PathBuf> {
+pub(crate) fn missing_entry(file: impl AsFd) -> Option<PathBuf> {
     let stat = fstat(file).ok()?;
     let block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let device = if block { stat.st_rdev } else { stat.st_dev };

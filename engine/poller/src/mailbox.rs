@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use kvrail_device::{BufferIndex, DeviceError, Failure, Replacement};
 use kvrail_memory::Pinned;
-use kvrail_ring::{Bell, LaneFault, RegionId, ServerLane};
+use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
 /// Sessions a sidecar serves at once: one bit each in a poller's rounds.
 pub const SESSIONS_MAX: usize = 64;
@@ -117,7 +117,7 @@ pub struct Mailbox {
     commands: ArrayQueue<Command>,
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
-    to_poller: Bell,
+    to_poller: Arc<Nudge>,
     to_control: Arc<Bell>,
 }
 
@@ -129,7 +129,8 @@ impl Mailbox {
     pub fn new(to_control: Arc<Bell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(MAIL_MAX), ArrayQueue::new(MAIL_MAX));
         let failures = ArrayQueue::new(FAILURES_MAX);
-        Ok(Self { commands, notices, failures, to_poller: Bell::eventfd()?, to_control })
+        let to_poller = Arc::new(Nudge::new()?);
+        Ok(Self { commands, notices, failures, to_poller, to_control })
     }
 
     /// Sends a command.
@@ -158,6 +159,12 @@ impl Mailbox {
     #[must_use]
     pub fn poller_bell(&self) -> BorrowedFd<'_> {
         self.to_poller.as_fd()
+    }
+
+    /// What other threads of this process wake the poller with: those that work for its devices.
+    #[must_use]
+    pub fn nudge(&self) -> &Arc<Nudge> {
+        &self.to_poller
     }
 
     /// Whether no command waits: the second look before sleeping.

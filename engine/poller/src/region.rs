@@ -32,6 +32,7 @@ pub(crate) struct Region {
     pub(crate) session: SessionSlot,
     pub(crate) buffer: BufferIndex,
     pub(crate) memory: Arc<dyn Pinned>,
+    bytes: u64,
     /// Requests accepted and not completed.
     under_way: u32,
     life: Life,
@@ -63,34 +64,34 @@ impl Regions {
     ) {
         let entry = &mut self.table[place(id)];
         assert!(entry.is_none(), "the control thread gives out free places only");
-        *entry = Some(Region { id, session, buffer, memory, under_way: 0, life: Life::Live });
+        let (bytes, under_way, life) = (memory.bytes() as u64, 0, Life::Live);
+        *entry = Some(Region { id, session, buffer, memory, bytes, under_way, life });
     }
 
-    /// The live region a request names, if it is the session's own and holds the range.
-    #[inline]
-    pub(crate) fn check(
-        &self,
+    /// Counts a request in at the live region it names, if that is the session's own and holds the
+    /// range; says where the region stands in the devices' tables.
+    #[inline(always)]
+    pub(crate) fn enter(
+        &mut self,
         session: SessionSlot,
         id: RegionId,
         offset: u64,
         length: u32,
-    ) -> Result<&Region, Status> {
-        let region = self.table.get(place(id)).and_then(Option::as_ref).ok_or(Status::Invalid)?;
+    ) -> Result<BufferIndex, Status> {
+        let entry = self.table.get_mut(place(id)).and_then(Option::as_mut);
+        let region = entry.ok_or(Status::Invalid)?;
         let known = region.id == id && region.session == session;
-        let end = offset.checked_add(u64::from(length)).ok_or(Status::Invalid)?;
-        let inside = end <= region.memory.bytes() as u64;
-        let live = matches!(region.life, Life::Live);
-        if known && inside && live { Ok(region) } else { Err(Status::Invalid) }
-    }
-
-    /// Counts an accepted request in.
-    #[inline]
-    pub(crate) fn enter(&mut self, id: RegionId) {
-        self.known(id).under_way += 1;
+        let inside =
+            u64::from(length) <= region.bytes && offset <= region.bytes - u64::from(length);
+        if !(known && inside && matches!(region.life, Life::Live)) {
+            return Err(Status::Invalid);
+        }
+        region.under_way += 1;
+        Ok(region.buffer)
     }
 
     /// Counts a completed request out; true when the region may now let go.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&mut self, id: RegionId) -> bool {
         let region = self.known(id);
         region.under_way -= 1;
@@ -153,7 +154,7 @@ impl Regions {
         self.table.iter().flatten().any(|region| region.session == session)
     }
 
-    #[inline]
+    #[inline(always)]
     fn known(&mut self, id: RegionId) -> &mut Region {
         let entry = self.table[place(id)].as_mut().filter(|region| region.id == id);
         entry.expect("a request under way keeps its region")

@@ -124,10 +124,7 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
         let expecting = poller.expecting();
         match poller.tick() {
             Turn::Stopped => return,
-            Turn::Busy => {
-                poller.read_clock();
-                ladder.event(expecting, poller.now_ns);
-            }
+            Turn::Busy => ladder.event(expecting, poller.now_ns),
             Turn::Idle => {
                 let advice = ladder.advise(expecting, poller.now_ns);
                 if advice == Advice::Sleep {
@@ -161,8 +158,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         self.read_clock();
         self.lanes.announce_sleep();
+        self.mailbox.nudge().announce(&mut self.sleeper);
         kvrail_ring::wake::settle();
-        if !self.lanes.any_ready() && self.mailbox.is_empty() {
+        let handed_over = self.units.iter().any(|unit| unit.device.is_ready());
+        if !handed_over && !self.lanes.any_ready() && self.mailbox.is_empty() {
             self.stats.sleeps.add(1);
             let timeout_ns = self.timers.sleep_ns(self.now_ns, longest_ns);
             match self.sleeps_in {
@@ -170,6 +169,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 SleepsIn::Epoll => self.bed.sleep(timeout_ns),
             }
         }
+        self.mailbox.nudge().retract(&mut self.sleeper);
         self.lanes.retract_sleep();
         self.look_at_clock();
     }

@@ -98,6 +98,7 @@ impl<D: Device> Unit<D> {
         }
         match self.device.wait() {
             Wait::Poll => Rest::None,
+            Wait::Nudge => Rest::Sound,
             Wait::Readable(fd) if self.watched.contains(&fd.as_raw_fd()) => Rest::Sound,
             Wait::Readable(fd) => Rest::Watch(fd),
         }

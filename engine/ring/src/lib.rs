@@ -13,6 +13,8 @@ mod ids;
 mod lane;
 pub mod limits;
 #[cfg(not(loom))]
+mod nudge;
+#[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
 mod shm;
@@ -21,6 +23,8 @@ pub mod spsc;
 mod status;
 mod sync;
 pub mod wake;
+#[cfg(not(loom))]
+mod words;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -32,7 +36,11 @@ pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
 #[cfg(not(loom))]
+pub use nudge::Nudge;
+#[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 pub use slot::{Class, Completion, Opcode, Request};
 pub use spsc::LaneFault;
 pub use status::Status;
+#[cfg(not(loom))]
+pub use words::{CompletionWords, RequestWords};

@@ -43,7 +43,7 @@ bad_sectors() {
 all_controllers() {
     # Two namespaces and memory of its own: modes, identity, benchmarks.
     disk main1 256M
-    disk main2 256M
+    disk main2 64M
     controller kvr-main cmb_size_mb=64
     namespace kvr-main 1 main1
     namespace kvr-main 2 main2

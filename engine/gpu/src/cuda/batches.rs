@@ -36,6 +36,10 @@ impl BatchIo for CuFileBatch {
         self.batch.is_ready()
     }
 
+    fn is_retired(&self) -> bool {
+        self.batch.is_retired()
+    }
+
     fn open(&self) -> u32 {
         self.batch.open()
     }

@@ -183,17 +183,20 @@ impl FakePoller {
         }
         let mut faults = Vec::new();
         for (slot, seat) in &mut self.lanes {
-            match seat.lane.ready() {
-                Ok(ready) => {
-                    for _ in 0..ready {
-                        let request = seat.lane.take().unwrap();
+            loop {
+                match seat.lane.take() {
+                    Ok(Some(request)) => {
                         self.switches.taken.add();
-                        work.push((*slot, seat.queue, request));
+                        work.push((*slot, seat.queue, request.fields()));
                     }
-                    seat.lane.release();
+                    Ok(None) => break,
+                    Err(fault) => {
+                        faults.push((*slot, seat.queue, fault));
+                        break;
+                    }
                 }
-                Err(fault) => faults.push((*slot, seat.queue, fault)),
             }
+            seat.lane.release();
         }
         for (slot, queue, fault) in faults {
             self.lanes.retain(|lane| lane.0 != slot || lane.1.queue != queue);

@@ -1,0 +1,120 @@
+//! Whether a GPU still works, seen by every thread that has to do with it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Shared between the GPU's poller, the bridges that use it, and whoever reports.
+#[derive(Debug, Default)]
+pub struct Health {
+    failed: OnceLock<String>,
+    direct_failed: OnceLock<String>,
+    counters: Counters,
+}
+
+/// What the poller of a GPU has done; one writer, read by reports.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    launches: AtomicU64,
+    moves: AtomicU64,
+    gathered_bytes: AtomicU64,
+    scattered_bytes: AtomicU64,
+    direct_bytes: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// A reading of the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuCounts {
+    /// Kernel launches.
+    pub launches: u64,
+    /// Moves they did.
+    pub moves: u64,
+    /// Bytes from GPU to staging memory.
+    pub gathered_bytes: u64,
+    /// Bytes from staging memory to the GPU.
+    pub scattered_bytes: u64,
+    /// Bytes of direct I/O.
+    pub direct_bytes: u64,
+    /// Jobs that ended in an error.
+    pub failed: u64,
+}
+
+/// Adds; the GPU's poller is the only writer.
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn launched(&self, moves: usize) {
+        add(&self.launches, 1);
+        add(&self.moves, moves as u64);
+    }
+
+    pub(crate) fn gathered(&self, bytes: u32) {
+        add(&self.gathered_bytes, u64::from(bytes));
+    }
+
+    pub(crate) fn scattered(&self, bytes: u32) {
+        add(&self.scattered_bytes, u64::from(bytes));
+    }
+
+    pub(crate) fn direct(&self, bytes: u32) {
+        add(&self.direct_bytes, u64::from(bytes));
+    }
+
+    pub(crate) fn failed(&self) {
+        add(&self.failed, 1);
+    }
+}
+
+impl Health {
+    /// Marks the GPU failed, for good. The first reason stays.
+    pub fn fail(&self, reason: String) {
+        let _first = self.failed.set(reason);
+    }
+
+    /// Why it failed, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// Whether it works.
+    #[inline]
+    #[must_use]
+    pub fn works(&self) -> bool {
+        self.failed.get().is_none()
+    }
+
+    /// Marks direct I/O failed, for good; staging goes on.
+    pub fn fail_direct(&self, reason: String) {
+        let _first = self.direct_failed.set(reason);
+    }
+
+    /// Why direct I/O failed, if it has.
+    #[must_use]
+    pub fn direct_failure(&self) -> Option<&str> {
+        self.direct_failed.get().map(String::as_str)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counts(&self) -> GpuCounts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let it = &self.counters;
+        GpuCounts {
+            launches: read(&it.launches),
+            moves: read(&it.moves),
+            gathered_bytes: read(&it.gathered_bytes),
+            scattered_bytes: read(&it.scattered_bytes),
+            direct_bytes: read(&it.direct_bytes),
+            failed: read(&it.failed),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The thread of a GPU poller: pin, make the GPU usable here, tick, sleep, stop.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use kvrail_memory::{Topology, pin_current_thread};
+use kvrail_ring::wake::{Sleeper, settle};
+use kvrail_ring::{Nudge, hush};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::tick::{GpuPoller, GpuSetup, GpuTurn};
+use crate::contract::{Gpu, GpuIdentity};
+use crate::error::GpuError;
+use crate::health::Health;
+
+/// A copy of a block takes tens of microseconds: while one is under way and nothing else happens,
+/// the poller looks this often instead of spinning.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Longest sleep with nothing under way.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// Turns between two looks at the clock while spinning.
+const TURNS_PER_LOOK: u32 = 16;
+
+/// Where a GPU poller runs and how long it spins.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuSeat {
+    /// The CPU to pin it to; `None` lets it float.
+    pub cpu: Option<u32>,
+    /// Longest spin before sleeping.
+    pub spin: Duration,
+}
+
+/// Why a GPU poller did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuStartError {
+    /// The GPU refused.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The thread could not be pinned.
+    #[error("the poller of GPU {index}: {reason}")]
+    Pin {
+        /// Which GPU.
+        index: u32,
+        /// What went wrong and the remedy.
+        reason: String,
+    },
+    /// Threads ran out.
+    #[error("the poller of GPU {index}: no thread ({source}); raise RLIMIT_NPROC")]
+    Thread {
+        /// Which GPU.
+        index: u32,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// The control thread's hold on one GPU poller.
+#[derive(Debug)]
+pub struct GpuPollerHandle {
+    /// Its GPU.
+    pub identity: GpuIdentity,
+    /// The CPU it is pinned to, or nothing when it floats.
+    pub cpu: Option<u32>,
+    /// How the GPU is.
+    pub health: Arc<Health>,
+    nudge: Arc<Nudge>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl GpuPollerHandle {
+    /// Ends the thread once nothing is under way, and waits for that.
+    pub fn stop(self) {
+        // Read in `tick`; ordered by the ring below, and a late view costs one sleep.
+        self.stop.store(true, Ordering::Relaxed);
+        self.nudge.ring();
+        let ended = self.thread.join();
+        assert!(ended.is_ok(), "the poller of GPU {} panicked", self.identity.index);
+    }
+}
+
+/// Starts the poller of a GPU; returns when it ticks.
+///
+/// # Errors
+/// `GpuStartError` names the GPU or the CPU; nothing is left running.
+pub fn start(
+    gpu: &dyn Gpu,
+    seat: GpuSeat,
+    setup: GpuSetup,
+) -> Result<GpuPollerHandle, GpuStartError> {
+    let identity = gpu.identity().clone();
+    let index = identity.index;
+    let (health, nudge) = (Arc::clone(&setup.health), Arc::clone(&setup.nudge));
+    let stop = Arc::clone(&setup.stop);
+    let poller = GpuPoller::new(gpu, setup)?;
+    let topology = Topology::host()
+        .map_err(|error| GpuStartError::Pin { index, reason: error.to_string() })?;
+    let (ready, started) = std::sync::mpsc::sync_channel(1);
+    let its_nudge = Arc::clone(&nudge);
+    let life = move || {
+        let pinned = seat.cpu.map_or(Ok(()), |cpu| {
+            pin_current_thread(cpu, &topology).map_err(|error| error.to_string())
+        });
+        let go = pinned.is_ok();
+        let told = ready.send(pinned);
+        if go && told.is_ok() {
+            live(poller, &its_nudge, seat.spin);
+        }
+    };
+    let builder = thread::Builder::new().name(format!("kvrail-gpu-{index}"));
+    let thread = builder.spawn(life).map_err(|source| GpuStartError::Thread { index, source })?;
+    let pinned = started.recv().expect("the thread answers before anything can panic");
+    pinned.map_err(|reason| GpuStartError::Pin { index, reason })?;
+    Ok(GpuPollerHandle { identity, cpu: seat.cpu, health, nudge, stop, thread })
+}
+
+fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
+    let mut sleeper = Sleeper::default();
+    let (mut busy_at, mut turns) = (Instant::now(), 0_u32);
+    poller.begin();
+    loop {
+        let turn = poller.tick();
+        match turn {
+            GpuTurn::Stopped => return,
+            GpuTurn::Busy => {
+                (busy_at, turns) = (Instant::now(), 0);
+                continue;
+            }
+            GpuTurn::Waiting | GpuTurn::Idle => {}
+        }
+        turns = turns.wrapping_add(1);
+        if !turns.is_multiple_of(TURNS_PER_LOOK) || busy_at.elapsed() < spin {
+            std::hint::spin_loop();
+            continue;
+        }
+        nudge.announce(&mut sleeper);
+        settle();
+        if !poller.has_jobs() {
+            sleep(nudge, if turn == GpuTurn::Waiting { NAP } else { BEAT });
+        }
+        nudge.retract(&mut sleeper);
+    }
+}
+
+/// Blocks until the nudge rings or the time is over.
+fn sleep(nudge: &Nudge, longest: Duration) {
+    let fd = nudge.as_fd();
+    let timeout = Timespec {
+        tv_sec: i64::try_from(longest.as_secs()).expect("seconds"),
+        tv_nsec: i64::from(longest.subsec_nanos()),
+    };
+    let woken = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
+    if woken == Ok(1) {
+        hush(fd);
+    }
+}

@@ -1,0 +1,87 @@
+//! Nudges: wake one thread of this process that may sleep, and cost nothing while it is awake.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use crate::bell::Bell;
+use crate::sync::AtomicU32;
+use crate::wake::{Sleeper, Waker};
+
+/// What a sleeping thread watches and other threads ring. The sleeper announces its sleep, calls
+/// `wake::settle`, looks at its queues once more, and then blocks on the descriptor.
+#[derive(Debug)]
+pub struct Nudge {
+    word: AtomicU32,
+    bell: Bell,
+}
+
+impl Nudge {
+    /// A nudge nobody sleeps on.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { word: AtomicU32::new(0), bell: Bell::eventfd()? })
+    }
+
+    /// After publishing to the thread: rings if it sleeps. Each waking thread has its own `Waker`.
+    #[inline]
+    pub fn wake(&self, waker: &mut Waker) {
+        if waker.must_ring(&self.word) {
+            self.bell.ring();
+        }
+    }
+
+    /// Rings whether it sleeps or not: off the data path, for those without a `Waker`.
+    pub fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// Says that the thread is about to sleep.
+    pub fn announce(&self, sleeper: &mut Sleeper) {
+        sleeper.announce(&self.word);
+    }
+
+    /// Says that it is awake.
+    pub fn retract(&self, sleeper: &mut Sleeper) {
+        sleeper.retract(&self.word);
+    }
+}
+
+impl AsFd for Nudge {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::Nudge;
+    use crate::wake::{Sleeper, Waker};
+
+    fn rung(nudge: &Nudge) -> bool {
+        let fd = nudge.as_fd();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+    }
+
+    #[test]
+    fn only_a_sleeper_costs_a_ring() {
+        let nudge = Nudge::new().unwrap();
+        let (mut sleeper, mut waker) = (Sleeper::default(), Waker::default());
+        nudge.wake(&mut waker);
+        assert!(!rung(&nudge), "nobody sleeps");
+        nudge.announce(&mut sleeper);
+        nudge.wake(&mut waker);
+        assert!(rung(&nudge));
+        crate::hush(nudge.as_fd());
+        nudge.wake(&mut waker);
+        assert!(!rung(&nudge), "rung once for one sleep");
+        nudge.retract(&mut sleeper);
+    }
+}
