@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 
 use kvrail_fabrics::{
     Address, Class, FabricsError, Identity, IoPolicy, Options, Purpose, Transport, Which, connect,
-    discover, disconnect, set_io_policy, subsystems,
+    disconnect, discover, set_io_policy, subsystems,
 };
 use kvrail_memory::Root;
 
