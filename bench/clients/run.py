@@ -1,7 +1,8 @@
 """One machine, one volume, one run: the clients in Rust, C and Python, and NIXL beside them.
 
-run.py BUILT [SECONDS] [ROUNDS]: BUILT is the folder of an optimised build. Arms take turns; the
-table has the median of the rounds. NIXL's arm is left out where nixl_cu12 is not installed.
+run.py BUILT [SECONDS] [ROUNDS] [WORDS]: BUILT is the folder of an optimised build. Arms take turns;
+the table has the median of the rounds. WORDS, as "batch,large", picks the arms that have one of
+them. NIXL's arm is left out where nixl_cu12 is not installed.
 """
 
 import importlib.util
@@ -28,7 +29,8 @@ def start(built: Path, folder: Path) -> subprocess.Popen[bytes]:
     """A sidecar with a volume on the disk and one that has no device."""
     image, config = folder / "kv.img", folder / "kvrail.toml"
     create = [built / "kvrail", "volume", "create", "kv", image, "--size", "1GiB", "--quiet"]
-    subprocess.run([*create, "--stripe", "4MiB"], env=environment(), check=True)
+    create += ["--stripe", "4MiB"]
+    subprocess.run(create, env=environment(), check=True, capture_output=True)
     config.write_text(
         f'sidecar.socket = "{folder}/s"\nsidecar.log = "error"\n'
         f'[[volume]]\nname = "kv"\nmembers = ["{image}"]\n'
@@ -69,15 +71,19 @@ def arms(built: Path, folder: Path, seconds: str) -> dict[str, list[object]]:
     return table
 
 
-def measure(built: Path, seconds: str, rounds: int) -> dict[str, list[dict[str, float]]]:
+def measure(
+    built: Path, seconds: str, rounds: int, words: list[str]
+) -> dict[str, list[dict[str, float]]]:
     results = defaultdict(list)
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="kvrail-") as name:
         folder = Path(name)
         sidecar = start(built, folder)
         try:
             table = arms(built, folder, seconds)
-            for _ in range(rounds):
-                for arm, command in table.items():
+            table = {arm: it for arm, it in table.items() if any(word in arm for word in words)}
+            for turn in range(rounds):
+                # There and back: no arm always follows the same one.
+                for arm, command in list(table.items())[:: -1 if turn % 2 else 1]:
                     before = cpu_seconds(sidecar.pid)
                     done = subprocess.run(command, capture_output=True, text=True, check=False)
                     assert done.returncode == 0, f"{arm}: {done.stderr}"
@@ -94,8 +100,8 @@ def measure(built: Path, seconds: str, rounds: int) -> dict[str, list[dict[str, 
 
 def main() -> None:
     built = Path(sys.argv[1]).resolve()
-    seconds, rounds = sys.argv[2] if len(sys.argv) > 2 else "2", int((sys.argv + ["2"] * 3)[3])
-    results = measure(built, seconds, rounds)
+    seconds, rounds, words = [*sys.argv[2:], *["2", "2", ""][len(sys.argv) - 2 :]]
+    results = measure(built, seconds, int(rounds), words.split(","))
     middle = {
         arm: {key: statistics.median(told[key] for told in all_) for key in all_[0]}
         for arm, all_ in results.items()

@@ -51,6 +51,10 @@ pub(crate) fn direct(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
         if !here.exists() {
             return Ok(Outcome::unseen("does not exist yet"));
         }
+        // Folders refuse the flag on every file system.
+        if here.is_dir() {
+            return Ok(Outcome::unseen("a folder: name a file in it"));
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(match open(&here, flags, Mode::empty()) {
             Ok(_) => Outcome::ok("opens with O_DIRECT"),

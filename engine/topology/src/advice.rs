@@ -19,10 +19,12 @@ impl Map {
         far.chain(self.devices.iter().filter_map(slow)).collect()
     }
 
-    /// The device of a kind with the shortest way; the first of equals.
+    /// The device of a kind with the shortest way; the first of equals. Devices that are not on
+    /// PCIe (software RDMA on a virtual interface) are nobody's neighbours.
     #[must_use]
     pub fn nearest(&self, device: &Device, kind: Kind) -> Option<(&Device, PathKind)> {
-        let ways = self.of(kind).map(|other| (other, self.path(device, other)));
+        let placed = self.of(kind).filter(|other| !other.place.route.is_empty());
+        let ways = placed.map(|other| (other, self.path(device, other)));
         ways.min_by_key(|(_, path)| *path)
     }
 

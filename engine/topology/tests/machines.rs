@@ -280,7 +280,12 @@ fn software_rdma_sits_where_its_interface_sits_or_nowhere() {
     let machine = Machine::new(&[(0, "0-1")]);
     let card = machine.function("pci0000:00/0000:00:03.0", 0, "0x020000");
     machine.link("sys/class/net/eth0/device", &card);
-    for (name, netdev) in [("rxe0", "eth0"), ("rxe1", "dum0")] {
+    machine.drive("nvme0", "pci0000:00/0000:00:04.0", 0);
+    for (name, netdev) in [("rxe1", "dum0"), ("rxe0", "eth0")] {
+        if name == "rxe0" {
+            let warnings = machine.map().warnings();
+            assert_eq!(warnings, [""; 0], "no drive is far from what is nowhere");
+        }
         let dir = format!("sys/devices/virtual/infiniband/{name}");
         machine.rdma(name, &dir, GID, "Ethernet");
         machine.put(&format!("{dir}/parent"), netdev);

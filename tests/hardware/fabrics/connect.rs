@@ -90,7 +90,7 @@ fn polled_queues_serve_a_polled_ring() {
         let name = device.trim_start_matches("/dev/");
         let polled = fs::read_to_string(format!("/sys/class/block/{name}/queue/io_poll"));
         assert_eq!(polled.expect("a queue").trim(), "1", "{way}");
-        let place = volume_on(&device, 64 << 20);
+        let place = volume_on(&device, 32 << 20);
         let mut command = place.serve();
         command.args(["--set", "device.mode=\"iopoll\"", "--set", "device.direct=\"required\""]);
         let sidecar = Sidecar::start_as(&place, command);
@@ -130,7 +130,7 @@ fn a_secret_lets_in_and_none_or_another_does_not() {
     let before = traces();
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let secret = format!("--dhchap-secret-file {}", file.path().display());
-    let words = format!("connect {TCP} -n {NQN} --hostnqn {host_nqn}");
+    let words = format!("connect {LOOP} -n {NQN} --hostnqn {host_nqn}");
     let cases = [("", wrong.as_str()), (secret.as_str(), wrong.as_str())];
     for (option, content) in cases {
         fs::write(file.path(), content).expect("our own file");

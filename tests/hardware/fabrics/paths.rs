@@ -105,7 +105,8 @@ const FILE: &str = "/dev/shm/backing";
 impl Backing {
     fn new() -> Self {
         let bytes = span_bytes(THREADS) + (16 << 20);
-        let made = tool(&format!("truncate -s {bytes} {FILE} && losetup -f --show {FILE}"));
+        tool(&format!("modprobe loop && truncate -s {bytes} {FILE}"));
+        let made = tool(&format!("losetup -f --show {FILE}"));
         Self(made.trim().into())
     }
 }

@@ -114,6 +114,10 @@ pub(crate) const CASES: &[Case] = &[
     }),
     ("file-system", Serve, Unseen, "no mount", |it| it.put("proc/self/mountinfo", "")),
     ("direct-io", Serve, Unseen, "not exist", |it| it.remove("data/kv.img")),
+    ("direct-io", Serve, Unseen, "a folder", |it| {
+        it.remove("data/kv.img");
+        it.put("data/kv.img/inside", "");
+    }),
     ("rdma-devices", Target, Warning, "no RDMA", |it| it.remove(CARD)),
     ("rdma-links", Initiator, Warning, "DOWN", |it| {
         it.put(&format!("{CARD}/ports/1/state"), "1: DOWN");
