@@ -385,6 +385,24 @@ fn a_file_is_calibrated_and_not_changed() {
 }
 
 #[test]
+fn a_torn_label_is_repaired() {
+    use std::os::unix::fs::FileExt;
+    let directory = directory();
+    let members = volume(directory.path(), "kv7");
+    let torn = fs::File::options().write(true).open(&members[0]).unwrap();
+    torn.write_all_at(&[0xee; 700], 600).unwrap();
+    drop(torn);
+    let mut command = kvrail();
+    let repair = command.args(["volume", "repair", "kv7"]).args(&members);
+    repair.assert().success().stdout(
+        contains("kv7-a: label restored: the copy at byte 0 is torn")
+            .and(contains("kv7-b: label is whole")),
+    );
+    let again = repair.args(["--format", "json"]).assert().success();
+    assert_eq!(json(&again.get_output().stdout)[0]["restored"], Value::Null);
+}
+
+#[test]
 fn connections_that_cannot_be_are_refused_with_status_and_remedy() {
     let nqn = ["-n", "nqn.2026-11.org.example:kv"];
     let to = ["-t", "tcp", "-a", "192.0.2.1"];

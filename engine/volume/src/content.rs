@@ -41,6 +41,9 @@ pub struct Damage {
     pub what: String,
     /// What the copy that is still whole says.
     pub surviving: Option<Box<Label>>,
+    /// The copy that alone is damaged, 0 or 1: it can be restored from the other one. None where
+    /// something else was written too, or a stranger moved in.
+    pub lost_copy: Option<usize>,
 }
 
 impl fmt::Display for Damage {
@@ -79,7 +82,17 @@ fn judge_label(
     device_bytes: u64,
 ) -> Option<Content> {
     let copies = [read_copy(area, 0), read_copy(area, 1)];
-    let damaged = |what: String, surviving| Some(Content::Damaged(Damage { what, surviving }));
+    let damaged = |what: String, surviving| {
+        Some(Content::Damaged(Damage { what, surviving, lost_copy: None }))
+    };
+    // Nothing but the one copy: neither bytes between them nor anybody's mark.
+    let torn = |bad: &Copy, index: usize, surviving, stranger: Option<Signature>| {
+        let alone = stray(area).is_none() && identify(head, tail, device_bytes).is_none();
+        let same_format = !matches!(bad, Copy::OtherVersion(_));
+        let lost_copy = (alone && same_format).then_some(index);
+        let what = words(bad, index, stranger);
+        Some(Content::Damaged(Damage { what, surviving: Some(surviving), lost_copy }))
+    };
     match copies {
         [Copy::Absent, Copy::Absent] => None,
         [Copy::Whole(first), Copy::Whole(second)] if first == second => match stray(area) {
@@ -96,10 +109,8 @@ fn judge_label(
         [Copy::OtherVersion(found), Copy::OtherVersion(second)] if found == second => {
             Some(Content::OtherVersion { found })
         }
-        [Copy::Whole(label), bad] => damaged(words(&bad, 1, None), Some(label)),
-        [bad, Copy::Whole(label)] => {
-            damaged(words(&bad, 0, identify(head, tail, device_bytes)), Some(label))
-        }
+        [Copy::Whole(label), bad] => torn(&bad, 1, label, None),
+        [bad, Copy::Whole(label)] => torn(&bad, 0, label, identify(head, tail, device_bytes)),
         [bad, _] => damaged(words(&bad, 0, identify(head, tail, device_bytes)), None),
     }
 }

@@ -241,6 +241,10 @@ impl Reason {
             }
             Self::Labelled { .. } => "wipe that volume first with `kvrail volume wipe`",
             Self::Blank => "make a volume there with `kvrail volume create`",
+            Self::Damaged { damage } if damage.lost_copy.is_some() => {
+                "find out what wrote there; `kvrail volume repair` restores the label from its \
+                 other copy"
+            }
             Self::Damaged { .. } => {
                 "find out what wrote there; then wipe and create the volume again"
             }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::{MIB, assert_says, directory, go_on, make, new_volume, refusal, two_files};
 use kvrail_volume::{
     Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, MemberKind, NewVolume, Overwrite, Reason,
-    create, inspect, open, wipe,
+    Repair, create, inspect, open, repair, wipe,
 };
 
 fn open_any(members: &[PathBuf]) -> Result<kvrail_volume::Volume, kvrail_volume::VolumeError> {
@@ -427,4 +427,55 @@ fn without_o_direct_the_refusal_says_so() {
             assert_eq!(fs::read_dir(shm.path()).unwrap().count(), 0);
         }
     }
+}
+
+#[test]
+fn one_torn_copy_is_restored_from_the_other() {
+    let directory = directory();
+    let members = two_files(directory.path());
+    let name = "kv0".parse().unwrap();
+    let whole: Vec<_> = members.iter().map(|path| fs::read(path).unwrap()).collect();
+    poke(&members[0], 600, &[0xee; 700]);
+    poke(&members[1], LABEL_BYTES / 2, &[0; 4096]);
+    let error = open_any(&members).unwrap_err();
+    assert_says(&error.to_string(), &["damaged", "kvrail volume repair"]);
+    let done = repair(&name, &members).unwrap();
+    assert!(matches!(&done[0], Repair::Restored(what) if what.contains("byte 0 is torn")));
+    assert!(matches!(&done[1], Repair::Restored(what) if what.contains("byte 524288 is gone")));
+    for (path, bytes) in members.iter().zip(&whole) {
+        assert!(fs::read(path).unwrap() == *bytes, "{}", path.display());
+    }
+    assert_eq!(repair(&name, &members).unwrap(), [Repair::Whole, Repair::Whole]);
+    open_any(&members).unwrap();
+}
+
+#[test]
+fn nothing_is_repaired_where_more_than_one_copy_was_hit() {
+    let directory = directory();
+    let members = two_files(directory.path());
+    let name = "kv0".parse().unwrap();
+    let whole = fs::read(&members[0]).unwrap();
+    // The other member could be repaired, but is not unless all can.
+    poke(&members[1], 600, &[0xee; 700]);
+    let torn = fs::read(&members[1]).unwrap();
+    // Both copies; one copy and bytes between; a file system that moved in.
+    let hits: [&[(u64, &[u8])]; 3] = [
+        &[(600, &[1; 8]), (LABEL_BYTES / 2 + 600, &[1; 8])],
+        &[(600, &[1; 8]), (8192, &[1; 8])],
+        &[(0, &[0; 1024]), (1080, &[0x53, 0xef])],
+    ];
+    for hit in hits {
+        fs::write(&members[0], &whole).unwrap();
+        for (at, bytes) in hit {
+            poke(&members[0], *at, bytes);
+        }
+        let before = fs::read(&members[0]).unwrap();
+        let both: Vec<PathBuf> = members.iter().rev().cloned().collect();
+        let error = repair(&name, &both).unwrap_err();
+        assert_eq!(error.reason.class(), Class::Refused, "{error}");
+        assert!(fs::read(&members[0]).unwrap() == before && fs::read(&members[1]).unwrap() == torn);
+    }
+    fs::write(&members[0], &whole).unwrap();
+    let other = repair(&"other".parse().unwrap(), &members).unwrap_err();
+    assert_says(&other.to_string(), &["\"kv0\"", "\"other\""]);
 }

@@ -1,8 +1,9 @@
-//! `kvrail volume`: create, list, inspect, wipe.
+//! `kvrail volume`: create, list, inspect, repair, wipe.
 
 mod create;
 mod inspect;
 mod list;
+mod repair;
 mod wipe;
 
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ pub(crate) enum VolumeCommand {
     List(list::ListArgs),
     /// Show what devices or files hold: label, foreign data, users
     Inspect(inspect::InspectArgs),
+    /// Restore labels of which one copy is damaged
+    Repair(repair::RepairArgs),
     /// Remove the labels of a volume; its data is lost
     Wipe(wipe::WipeArgs),
 }
@@ -34,6 +37,7 @@ pub(crate) fn run(command: VolumeCommand, context: &Context) -> Result<(), Failu
         VolumeCommand::Create(args) => create::run(&args, context),
         VolumeCommand::List(args) => list::run(&args, context),
         VolumeCommand::Inspect(args) => inspect::run(&args, context),
+        VolumeCommand::Repair(args) => repair::run(&args, context),
         VolumeCommand::Wipe(args) => wipe::run(&args, context),
     }
 }
