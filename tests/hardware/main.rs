@@ -7,6 +7,7 @@
 mod bed;
 mod devices;
 mod errors;
+mod fabric;
 mod fabrics;
 mod identity;
 mod in_use;
@@ -14,8 +15,10 @@ mod load;
 mod machine;
 mod modes;
 mod monitor;
+mod multipath;
 mod removal;
 mod slow;
+mod target;
 mod timeline;
 mod unplug;
 

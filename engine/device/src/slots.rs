@@ -73,7 +73,7 @@ pub struct Slots<T> {
     claimed: u32,
 }
 
-impl<T: Copy> Slots<T> {
+impl<T> Slots<T> {
     /// An empty table.
     ///
     /// # Panics
@@ -156,9 +156,9 @@ impl<T: Copy> Slots<T> {
     /// As `get`.
     #[inline(always)]
     pub fn release(&mut self, id: SlotId) -> Result<T, StaleSlot> {
-        let value = *self.get(id)?;
+        self.get(id)?;
         let slot = &mut self.slots[id.index as usize];
-        slot.value = None;
+        let value = slot.value.take().expect("get has seen it");
         slot.generation = slot.generation.wrapping_add(1) & GENERATION_MASK;
         slot.next_free = self.first_free;
         self.first_free = id.index;

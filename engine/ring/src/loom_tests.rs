@@ -56,11 +56,12 @@ impl Store for Shared {
 
     fn mark(&self, index: u32, lap: u8) {
         let signal = self.0.signals[index as usize].load(Ordering::Relaxed);
-        self.0.signals[index as usize].store(with_lap(signal, lap), Ordering::Release);
+        let marked = with_lap(signal, lap);
+        self.0.signals[index as usize].store(marked, Ordering::Release); // P, pairs with T
     }
 
     fn signal(&self, index: u32) -> u64 {
-        self.0.signals[index as usize].load(Ordering::Acquire)
+        self.0.signals[index as usize].load(Ordering::Acquire) // T, pairs with P
     }
 
     fn read(&self, index: u32, signal: u64) -> u64 {

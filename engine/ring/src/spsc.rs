@@ -9,8 +9,8 @@
 //! in order, and there it waits. The slots behind carry their laps already.
 //!
 //! Orderings, by label:
-//! - **P (publish)**: the producer stores the first slot's lap with Release; pairs with **T (take)**,
-//!   the consumer's Acquire load of a lap: all slots of the batch are seen after T.
+//! - **P (publish)**: the producer stores the first slot's lap with Release; pairs with **T
+//!   (take)**, the consumer's Acquire load of a lap: all slots of the batch are seen after T.
 //! - **R (release)**: consumer stores `head` with Release; pairs with **F (free)**, the producer's
 //!   Acquire load of `head`: slots read before R may be overwritten after F.
 

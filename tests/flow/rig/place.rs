@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{kvrail, run};
+use super::{Outcome, kvrail, run};
 
 /// The name of the volume in every flow.
 pub(crate) const VOLUME: &str = "kv";
@@ -47,7 +47,7 @@ impl Place {
     }
 
     /// Makes the volume.
-    pub(crate) fn create(&self, bytes: u64, stripe: &str) -> super::binary::Outcome {
+    pub(crate) fn create(&self, bytes: u64, stripe: &str) -> Outcome {
         let size = format!("{}MiB", bytes.div_ceil(1 << 20));
         let mut command = kvrail();
         command.args(["volume", "create", VOLUME, "--size", &size, "--stripe", stripe]);

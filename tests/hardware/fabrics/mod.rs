@@ -2,8 +2,8 @@
 //! connects to it over software RDMA, TCP and loop.
 
 mod connect;
-mod network;
-mod paths;
+pub(crate) mod network;
+pub(crate) mod paths;
 mod refusals;
 mod target;
 

@@ -6,19 +6,19 @@ use crate::machine::tool;
 use crate::rig::eventually;
 
 /// Address of the machine on that interface.
-pub(super) const ADDRESS: &str = "192.0.2.1";
+pub(crate) const ADDRESS: &str = "192.0.2.1";
 
 /// A second one, for a second path.
-pub(super) const OTHER: &str = "192.0.2.2";
+pub(crate) const OTHER: &str = "192.0.2.2";
 
 /// Its GID of IPv4 form.
 const GID: &str = "0000:0000:0000:0000:0000:ffff:c000:0202";
 
 /// The interface with its RDMA device; gone with the value.
-pub(super) struct Network;
+pub(crate) struct Network;
 
 impl Network {
-    pub(super) fn up() -> Self {
+    pub(crate) fn up() -> Self {
         tool("modprobe -a rdma_rxe ib_uverbs nvmet-rdma nvmet-tcp nvme-loop nvme-rdma nvme-tcp");
         tool("ip link add dum0 type dummy && ip link set dum0 mtu 4200");
         tool(&format!("for a in {ADDRESS} {OTHER}; do ip address add $a/24 dev dum0; done"));

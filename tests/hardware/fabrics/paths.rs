@@ -16,10 +16,10 @@ const THREADS: u32 = 2;
 
 /// The NVMe drivers with native multipath. The machine's own drives go for as long: the suite's
 /// other tests want them without.
-struct Multipath;
+pub(crate) struct Multipath;
 
 impl Multipath {
-    fn on() -> Self {
+    pub(crate) fn on() -> Self {
         reload("nvme_core multipath=Y");
         Self
     }
