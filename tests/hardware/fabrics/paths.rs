@@ -30,7 +30,7 @@ impl Drop for Multipath {
         reload("nvme_core multipath=N");
         tool("modprobe nvme poll_queues=2");
         eventually("the machine's own drives are back", || {
-            ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow"]
+            ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow", "kvr-format"]
                 .iter()
                 .all(|serial| machine::find(serial, 1).is_some())
         });
