@@ -22,7 +22,7 @@ fn lacks(what: &str) -> bool {
     let path = std::fs::canonicalize(&name).expect("the named device is there");
     let disk = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
     match what {
-        "nvme.poll_queues" => {
+        ".poll_queues" => {
             let switch = format!("/sys/class/block/{disk}/queue/io_poll");
             std::fs::read_to_string(switch).is_ok_and(|text| text.trim() == "0")
         }
@@ -43,7 +43,7 @@ fn of_depth<M: Mode>(depth: u32) -> Option<Subject<Uring<M>>> {
         Err(error) => error.to_string(),
     };
     println!("skipped: {error}");
-    let reasons = ["nvme.poll_queues", "only NVMe namespaces", "no NVMe namespace", "O_DIRECT"];
+    let reasons = [".poll_queues", "only NVMe namespaces", "no NVMe namespace", "O_DIRECT"];
     let reason = reasons.into_iter().find(|reason| error.contains(reason));
     let old = error.contains("kernel 6.13") && error.contains("hybrid");
     assert!(old || reason.is_some_and(lacks), "the named device must do: {error}");
