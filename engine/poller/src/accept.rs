@@ -11,6 +11,7 @@ use kvrail_ring::{Class, Opcode, RegionId, Request, Status};
 use crate::mailbox::SessionSlot;
 use crate::placement::Placement;
 use crate::region::Regions;
+use crate::unit::Side;
 
 /// What is to be done about checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,7 @@ pub(crate) struct Accepted {
     /// Place in the lane table.
     pub(crate) lane: u16,
     pub(crate) device: u8,
+    pub(crate) side: Side,
     pub(crate) length: u32,
     pub(crate) device_offset: u64,
     /// `None` where no bytes move.
@@ -68,10 +70,11 @@ impl Accepted {
     ) -> Result<Self, Status> {
         let opcode = Opcode::from_number(request.opcode).ok_or(Status::Invalid)?;
         let class = Class::from_number(request.class).ok_or(Status::Invalid)?;
+        let moves = matches!(opcode, Opcode::Read | Opcode::Write);
         let reserved = request.reserved_a != 0
             || request.reserved_b != 0
             || request.reserved_c != 0
-            || request.layout_block != 0;
+            || (request.layout_block != 0 && !moves);
         let too_long = request.length > REQUEST_LENGTH_MAX;
         if reserved || too_long || request.flags & !FLAGS_KNOWN != 0 {
             return Err(Status::Invalid);
@@ -90,6 +93,7 @@ impl Accepted {
             session: origin.session,
             lane: origin.lane,
             device: 0,
+            side: Side::Host,
             length: request.length,
             device_offset: 0,
             region: None,
@@ -158,15 +162,19 @@ impl Accepted {
         if request.region_offset & inside_unit != 0 {
             return Err(Status::Invalid);
         }
-        let id = request.region_id();
-        let region = regions.check(self.session, id, request.region_offset, request.length)?;
-        (self.region, self.buffer) = (Some(id), region.buffer);
+        let target = regions.check(self.session, request)?;
+        (self.region, self.side) = (Some(request.region_id()), target.side);
+        (self.buffer, self.buffer_offset) = (target.buffer, target.offset);
         let durable = request.flags & FLAG_DURABLE != 0;
         if durable && self.opcode == Opcode::Read {
             return Err(Status::Invalid);
         }
         if durable {
             self.durability = Durability::Durable;
+        }
+        // Nothing on a poller reads the memory of a GPU.
+        if self.side == Side::Remote && request.flags & (FLAG_VERIFY | FLAG_CHECKSUM) != 0 {
+            return Err(Status::Unsupported);
         }
         self.checksum = if request.flags & FLAG_VERIFY != 0 {
             Checksum::Verify(request.checksum)

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use kvrail_device::{BufferIndex, DeviceError};
+use kvrail_device::{BufferIndex, DeviceError, RemoteMemory};
 use kvrail_memory::Pinned;
-use kvrail_ring::{RegionId, Status};
+use kvrail_ring::{RegionId, Request, Status};
 
 use crate::mailbox::{REGIONS_MAX, SessionSlot};
+use crate::unit::Side;
 
 /// What is to be said once the last device has let go.
 #[derive(Debug)]
@@ -25,13 +26,56 @@ enum Life {
     LettingGo { devices_left: u8, farewell: Farewell },
 }
 
+/// What a region is made of.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// An arena.
+    Host(Arc<dyn Pinned>),
+    /// A paged cache on a GPU.
+    Remote(Arc<dyn RemoteMemory>),
+}
+
+/// Where a request's bytes are, once checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) buffer: BufferIndex,
+    pub(crate) offset: u64,
+    pub(crate) side: Side,
+}
+
+impl Memory {
+    /// The memory, where the host can read it.
+    pub(crate) fn host(&self) -> Option<&dyn Pinned> {
+        match self {
+            Self::Host(memory) => Some(&**memory),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// The place of the range a request names, if it lies within.
+    #[inline(always)]
+    fn place(&self, request: &Request) -> Option<(u64, Side)> {
+        let Request { region_offset: offset, length, layout_block, .. } = *request;
+        match self {
+            Self::Host(memory) => {
+                let end = offset.checked_add(u64::from(length))?;
+                let inside = layout_block == 0 && end <= memory.bytes() as u64;
+                inside.then_some((offset, Side::Host))
+            }
+            Self::Remote(memory) => {
+                Some((memory.line(layout_block, offset, length)?, Side::Remote))
+            }
+        }
+    }
+}
+
 /// One region of one session.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) id: RegionId,
     pub(crate) session: SessionSlot,
     pub(crate) buffer: BufferIndex,
-    pub(crate) memory: Arc<dyn Pinned>,
+    pub(crate) memory: Memory,
     /// Requests accepted and not completed.
     under_way: u32,
     life: Life,
@@ -59,28 +103,24 @@ impl Regions {
         id: RegionId,
         session: SessionSlot,
         buffer: BufferIndex,
-        memory: Arc<dyn Pinned>,
+        memory: Memory,
     ) {
         let entry = &mut self.table[place(id)];
         assert!(entry.is_none(), "the control thread gives out free places only");
         *entry = Some(Region { id, session, buffer, memory, under_way: 0, life: Life::Live });
     }
 
-    /// The live region a request names, if it is the session's own and holds the range.
+    /// Where the bytes a request names are, if the region is live, the session's own, and holds
+    /// the range.
     #[inline]
-    pub(crate) fn check(
-        &self,
-        session: SessionSlot,
-        id: RegionId,
-        offset: u64,
-        length: u32,
-    ) -> Result<&Region, Status> {
+    pub(crate) fn check(&self, session: SessionSlot, request: &Request) -> Result<Target, Status> {
+        let id = request.region_id();
         let region = self.table.get(place(id)).and_then(Option::as_ref).ok_or(Status::Invalid)?;
         let known = region.id == id && region.session == session;
-        let end = offset.checked_add(u64::from(length)).ok_or(Status::Invalid)?;
-        let inside = end <= region.memory.bytes() as u64;
+        let (offset, side) = region.memory.place(request).ok_or(Status::Invalid)?;
         let live = matches!(region.life, Life::Live);
-        if known && inside && live { Ok(region) } else { Err(Status::Invalid) }
+        let target = Target { buffer: region.buffer, offset, side };
+        if known && live { Ok(target) } else { Err(Status::Invalid) }
     }
 
     /// Counts an accepted request in.

@@ -6,6 +6,7 @@ use kvrail_ring::{Completion, Opcode, Request, Status};
 use crate::accept::{Accepted, Checksum, Origin};
 use crate::mailbox::Notice;
 use crate::poller::Poller;
+use crate::unit::Side;
 
 /// Requests taken from one lane before the next lane has its turn.
 const LANE_QUANTUM: u32 = 32;
@@ -87,26 +88,35 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.regions.enter(region);
         }
         let (class, length, session) = (accepted.class, accepted.length, accepted.session);
+        let side = accepted.side;
         let index = usize::from(accepted.device);
         let late_at_ns = accepted.late_at_ns;
         let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
         if late_at_ns != u64::MAX {
             self.timers.set(late_at_ns, id);
         }
-        let open = self.units[index].is_open(class, length);
+        let open = self.units[index].share(side).is_open(class, length);
         if !(open && self.start(index, id)) {
-            let unit = &mut self.units[index];
-            unit.waiting.push(&mut self.nodes, id, (session, class, length));
+            let share = self.units[index].share(side);
+            share.waiting.push(&mut self.nodes, id, (session, class, length));
         }
     }
 
     /// Moves waiting requests of one device to it, as far as its budget goes.
     pub(crate) fn feed_unit(&mut self, index: usize) {
+        for side in [Side::Host, Side::Remote] {
+            if self.units[index].share(side).waiting.count() > 0 {
+                self.feed_share(index, side);
+            }
+        }
+    }
+
+    fn feed_share(&mut self, index: usize, side: Side) {
         let mut least = kvrail_ring::Class::Background;
         loop {
-            let unit = &mut self.units[index];
-            let Some(next) = unit.waiting.peek(&self.nodes, least) else { return };
-            if !unit.ledger.fits(next.budget, next.length) {
+            let share = self.units[index].share(side);
+            let Some(next) = share.waiting.peek(&self.nodes, least) else { return };
+            if !share.ledger.fits(next.budget, next.length) {
                 // What is kept free for demand requests may still serve one of those; but a turn
                 // that is owed waits for room, or small requests would pass a large one forever.
                 if next.budget == kvrail_ring::Class::Demand {
@@ -118,7 +128,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             if !self.start(index, next.id) {
                 return;
             }
-            self.units[index].waiting.take(&self.nodes, next.class);
+            self.units[index].share(side).waiting.take(&self.nodes, next.class);
         }
     }
 
@@ -130,7 +140,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if accepted.opcode == Opcode::Write && accepted.checksum != Checksum::Off {
             let region = accepted.region.and_then(|region| self.regions.get(region));
             let memory = &region.expect("a write under way keeps its region").memory;
-            let sum = self.summer.sum(&**memory, accepted.buffer_offset, accepted.length);
+            let memory = memory.host().expect("checksums are of host memory");
+            let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
             if !accepted.settle_checksum(sum) {
                 self.finish(id, Status::Corrupt, 0);
                 return true;
@@ -141,7 +152,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if unit.device.prepare(accepted.operation(id.to_u64())).is_err() {
             return false;
         }
-        unit.ledger.charge(accepted.length);
+        unit.share(accepted.side).ledger.charge(accepted.length);
         unit.note_prepared();
         true
     }
