@@ -16,8 +16,8 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, Route, Seat, Setup, start};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
-    Stopped, order_channel,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig,
+    ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -108,8 +108,10 @@ fn config(directory: &Path) -> ServerConfig {
             access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
             limits: Limits::default(),
             pages: PagePolicy::Best,
+            sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
         },
+        home: Home::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],

@@ -1,15 +1,18 @@
 //! Modes that need a real disk: the whole contract on the device named, else a refusal that says
 //! what is missing. They have a second ring for flush and discard.
 
-use kvrail_device::{DeviceError, DirectIo, Mode, ModeName, Uring, UringOptions, open_path};
+use kvrail_device::{
+    Device, DeviceError, DirectIo, Mode, ModeName, Uring, UringOptions, open_path,
+};
+use kvrail_ring::{Opcode, Status};
 
-use crate::rig::{Bytes, Subject};
+use crate::rig::{Bytes, Rig, Subject};
 use crate::uring::{file, named_device, place};
 
-fn on_device<M: Mode>() -> Result<Subject<Uring<M>>, DeviceError> {
+fn on_device<M: Mode>(depth: u32) -> Result<Subject<Uring<M>>, DeviceError> {
     let (name, keep) = place();
     let fd = open_path(&name, DirectIo::Off)?;
-    let device = Uring::open(UringOptions::new(&name, fd))?;
+    let device = Uring::open(UringOptions { depth, ..UringOptions::new(&name, fd) })?;
     Ok(Subject { device, bytes: Bytes::Kept, keep })
 }
 
@@ -31,7 +34,11 @@ fn lacks(what: &str) -> bool {
 /// The subject, or `None` after the refusal was checked: it names what is missing, and that is
 /// true.
 fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
-    let error = match on_device::<M>() {
+    of_depth(128)
+}
+
+fn of_depth<M: Mode>(depth: u32) -> Option<Subject<Uring<M>>> {
+    let error = match on_device::<M>(depth) {
         Ok(subject) => return Some(subject),
         Err(error) => error.to_string(),
     };
@@ -42,6 +49,32 @@ fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
     assert!(old || reason.is_some_and(lacks), "the named device must do: {error}");
     assert!(error.contains("use mode "), "a refusal names the remedy: {error}");
     None
+}
+
+/// Four times as many requests as an NVMe queue has tags (1,023): what the kernel hands back with
+/// EAGAIN is handed over again, unchanged, until all of it is done.
+fn more_than_there_are_tags<M: Mode>() {
+    const DEPTH: u32 = 4096;
+    let Some(subject) = of_depth::<M>(DEPTH) else { return };
+    let mut rig = Rig::new(subject, DEPTH as usize * 4096);
+    for opcode in [Opcode::Write, Opcode::Read] {
+        let mut operations = Vec::new();
+        for nth in 0..DEPTH as usize {
+            let at = nth * 4096;
+            match opcode {
+                Opcode::Write => rig.fill(at, at as u64, 4096, 9),
+                _ => rig.wipe(at, 4096),
+            }
+            operations.push(rig.operation(opcode, at as u64, 4096, at));
+        }
+        for operation in &operations {
+            assert!(rig.offer(*operation), "the device takes its depth");
+        }
+        rig.device.submit();
+        rig.reap_until("all of them", |rig| rig.device.in_flight() == 0);
+        assert!(rig.finished.drain(..).all(|finished| finished.status == Status::Ok));
+    }
+    assert!((0..DEPTH as usize).all(|nth| rig.holds(nth * 4096, (nth * 4096) as u64, 4096, 9)));
 }
 
 /// The whole contract in one mode.
@@ -55,6 +88,11 @@ macro_rules! contract {
             }
 
             conformance!(open);
+
+            #[test]
+            fn more_than_there_are_tags() {
+                super::more_than_there_are_tags::<kvrail_device::$mode>();
+            }
         })*
     };
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_device::{
     BufferIndex, Device, DirectIo, Event, Events, Interrupt, Mechanism, ModeChoice, ModeName,
-    Sqpoll, Uring, UringOptions, open_path,
+    Replacement, Sqpoll, Uring, UringOptions, open_path,
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::{Opcode, Status};
@@ -171,4 +171,39 @@ fn a_refused_registration_leaves_nothing_behind() {
     assert_eq!(Arc::strong_count(&region), 1);
     let small: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     rig.device.attach(last, small).expect("free");
+}
+
+/// A device that comes back: the ring, its memory and its tables stay, only the file is another.
+#[test]
+fn a_ring_goes_on_with_what_came_back() {
+    let Some(subject) = on_file::<Interrupt>(|_| ()) else { return };
+    let mut rig = Rig::new(subject, 1 << 20);
+    let path = file();
+    let back = |name: &str| {
+        let fd = open_path(name, DirectIo::Off).expect("our own file");
+        UringOptions::new(name, fd)
+    };
+    let name = path.to_str().expect("UTF-8 paths");
+    rig.round_trip(0, 65_536, 0, 1);
+    let running = rig.device.description().clone();
+    let mut new = Replacement::examine(&running, back(name)).expect("as large as the other");
+
+    let read = rig.operation(Opcode::Read, 0, 65_536, 0);
+    assert!(rig.offer(read));
+    let error = rig.device.replace(&mut new).unwrap_err().to_string();
+    assert!(error.contains("1 operations") && error.contains("tried again"), "{error}");
+    rig.device.submit();
+    rig.reap_until("the read ends", |rig| !rig.finished.is_empty());
+
+    rig.device.replace(&mut new).expect("nothing is under way");
+    let read = rig.operation(Opcode::Read, 0, 65_536, 0);
+    rig.must(read);
+    assert!(!rig.holds(0, 0, 65_536, 1), "the other file was never written");
+    rig.round_trip(0, 65_536, 0, 2);
+    drop(new); // what it had before
+
+    let other = std::fs::OpenOptions::new().write(true).open(&path).expect("our own file");
+    other.set_len(FILE_BYTES / 2).expect("our own file");
+    let error = Replacement::examine(&running, back(name)).unwrap_err().to_string();
+    assert!(error.contains("came back with bytes:"), "{error}");
 }

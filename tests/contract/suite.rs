@@ -310,7 +310,8 @@ pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
     assert!(rig.device.attach(BufferIndex(9), small).is_err(), "the second entry is taken too");
     let first = std::mem::replace(&mut rig.region, Arc::clone(&region));
     let length = 2 * MIB;
-    for (version, buffer_offset) in (1..).zip([GIB - 2 * MIB, GIB - 512 * 1024, GIB, GIB - 512]) {
+    let block = rig.device.description().memory_alignment as usize;
+    for (version, buffer_offset) in (1..).zip([GIB - 2 * MIB, GIB - MIB / 2, GIB, GIB - block]) {
         for opcode in [Opcode::Write, Opcode::Read] {
             if opcode == Opcode::Write {
                 rig.fill(buffer_offset, 0, length, version);

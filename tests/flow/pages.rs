@@ -4,7 +4,7 @@ use std::fs;
 
 use kvrail_client::{Pages, Request, Status};
 
-use crate::rig::{LONG, Place, Sidecar, is_root};
+use crate::rig::{LONG, Place, Sidecar, is_root, run};
 
 /// The pool of 2 MiB pages, which all processes of the machine share.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
@@ -83,4 +83,51 @@ fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
     arena.detach().unwrap();
     drop((queue, client));
     sidecar.stop();
+}
+
+/// The NUMA nodes of this machine; none where its kernel knows none.
+fn nodes() -> Vec<u32> {
+    let entries = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect()
+}
+
+#[test]
+fn a_node_that_is_not_there_is_refused() {
+    let mut place = Place::with_volume(1, 4 << 20);
+    place.configure("memory.node = 900");
+    let words = ["memory.node = 900", "no such NUMA node", "memory.node = \"auto\""];
+    run(&mut place.serve()).expect(2, &words);
+}
+
+/// Pages of a process's arenas on a node, from its `numa_maps`.
+fn arena_pages(pid: u32, node: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/numa_maps")).unwrap();
+    let arenas = maps.lines().filter(|line| line.contains("kvrail-arena"));
+    let fields = arenas.flat_map(|line| line.split(' '));
+    let counts = fields.filter_map(|field| field.strip_prefix(&format!("N{node}=")));
+    counts.map(|count| count.parse::<usize>().unwrap()).sum()
+}
+
+#[test]
+fn arenas_lie_on_the_node_that_is_named() {
+    let nodes = nodes();
+    if nodes.len() < 2 {
+        println!("skipped: this machine has {} NUMA node(s)", nodes.len());
+        return;
+    }
+    for node in nodes.iter().copied() {
+        let mut place = Place::with_volume(1, 4 << 20);
+        place.configure(&format!("memory.node = {node}"));
+        let sidecar = Sidecar::start(&place);
+        let client = sidecar.attach();
+        let arena = client.create_arena(64 * 4096, Pages::Base).unwrap();
+        assert_eq!(arena_pages(sidecar.pid(), node), 64);
+        let others = nodes.iter().filter(|other| **other != node);
+        assert_eq!(others.map(|other| arena_pages(sidecar.pid(), *other)).sum::<usize>(), 0);
+        let words = format!("arenas lie on NUMA node {node}");
+        assert!(sidecar.status().notes.iter().any(|note| note.contains(&words)));
+        drop((arena, client));
+        sidecar.stop();
+    }
 }

@@ -75,9 +75,9 @@ fn blank() {
     shell("wipefs -qa $D; dd if=/dev/zero of=$D bs=1M count=2 conv=fsync status=none");
 }
 
-/// All bytes of the device, as a checksum.
+/// The first bytes of the device, where a label would be, as a checksum.
 fn content() -> String {
-    shell("blockdev --flushbufs $D; cat $D | md5sum")
+    shell("sync; dd if=$D bs=1M count=4 iflag=direct status=none | md5sum")
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn each_user_of_a_device_is_named_and_nothing_is_written() {
     let whole = format!("is a partition of {}", name("kvr-main", 2));
     run(kvrail().args(["devices", &part])).expect(2, &[&part, &whole]);
     blank();
-    shell("partx -d $D");
+    shell("partx -d $D || true"); // closing the device may have done it already
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! The machine the tests run in: whether this is it, and its devices by serial number.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Bytes of a label.
+const LABEL_BYTES: usize = 1 << 20;
 
 /// Whether this is a machine whose devices may be overwritten; says so when it is not.
 pub(crate) fn is_ours() -> bool {
@@ -30,6 +34,26 @@ pub(crate) fn find(serial: &str, nsid: u32) -> Option<PathBuf> {
 /// As `find`, for a namespace that must be there.
 pub(crate) fn namespace(serial: &str, nsid: u32) -> PathBuf {
     find(serial, nsid).unwrap_or_else(|| panic!("no namespace {nsid} of {serial} in this machine"))
+}
+
+/// Overwrites where a label would be, behind everybody's back.
+pub(crate) fn wipe_label(node: &Path) {
+    write_label(node, &vec![0; LABEL_BYTES]);
+}
+
+/// The bytes where a label is.
+pub(crate) fn read_label(node: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; LABEL_BYTES];
+    let file = fs::File::open(node).expect("our own device");
+    file.read_exact_at(&mut bytes, 0).expect("it can be read");
+    bytes
+}
+
+/// Replaces them.
+pub(crate) fn write_label(node: &Path, bytes: &[u8]) {
+    let file = fs::File::options().write(true).open(node).expect("our own device");
+    file.write_all_at(bytes, 0).expect("it can be written");
+    file.sync_all().expect("it can be flushed");
 }
 
 /// Kernel name of a namespace that must be there.

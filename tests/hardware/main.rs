@@ -4,11 +4,24 @@
 //! it was skipped. Tests share the machine's devices, so they run one at a time.
 #![forbid(unsafe_code)]
 
+mod bed;
 mod devices;
+mod errors;
+mod fabric;
+mod fabrics;
 mod identity;
 mod in_use;
+mod load;
 mod machine;
 mod modes;
+mod monitor;
+mod multipath;
+mod removal;
+mod slow;
+mod target;
+mod timeline;
+mod unplug;
+
 #[path = "../flow/rig/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "the flows use all of it, this suite a part")]
 mod rig;

@@ -100,7 +100,7 @@ fn walk(dir: &Path, prefix: &str, sources: &mut Vec<Source>) {
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().expect("a file has a type");
         let path = format!("{prefix}{name}");
-        if kind.is_dir() && ours(&name) {
+        if kind.is_dir() && ours(&path) {
             walk(&entry.path(), &format!("{path}/"), sources);
         } else if kind.is_file()
             && name != ".git" // a worktree's pointer
@@ -111,9 +111,10 @@ fn walk(dir: &Path, prefix: &str, sources: &mut Vec<Source>) {
     }
 }
 
-/// Whether a folder holds sources: not what builds leave, nor hidden folders of tools.
-fn ours(name: &str) -> bool {
-    let built = name == "target" || name.starts_with("target-");
+/// Whether a folder holds sources: not what builds leave at the root, nor hidden folders of tools.
+fn ours(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let built = path == "target" || (path == name && name.starts_with("target-"));
     !built && (!name.starts_with('.') || name == ".ci")
 }
 
@@ -123,6 +124,7 @@ fn the_tree_has_the_files_that_rules_are_about() {
         assert!(tree().iter().any(|source| source.path == path), "{path} is missing");
     }
     assert!(tree().iter().all(|source| !source.path.starts_with("target")));
+    assert!(ours("engine/target") && !ours("target") && !ours("target-loom") && !ours("a/.git"));
 }
 
 #[test]

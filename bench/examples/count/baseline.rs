@@ -12,9 +12,6 @@ use crate::counter::Count;
 /// How much more than stored is no finding: library copies differ from CPU to CPU.
 const TOLERANCE: f64 = 0.05;
 
-/// Most instructions that a request through the lane may cost beyond the bare ring's.
-const BEYOND_RAW_MAX: f64 = 400.0;
-
 /// Counts of one arm.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Stored {
@@ -85,13 +82,6 @@ pub(crate) fn regressions(counts: &[Count], known: &Known) -> Vec<String> {
                      cause, or store the new count with --record"
                 ));
             }
-        }
-        if let Some(raw) = raw_of(arm, counts).filter(|raw| total - raw > BEYOND_RAW_MAX) {
-            found.push(format!(
-                "{arm}: {:.1} instructions a request beyond the bare ring's, at most \
-                 {BEYOND_RAW_MAX} are allowed",
-                total - raw
-            ));
         }
     }
     found

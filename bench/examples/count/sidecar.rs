@@ -15,8 +15,8 @@ use kvrail_poller::{Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, S
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
-    Stopped, order_channel,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig,
+    ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
 
@@ -125,8 +125,10 @@ fn config(directory: &Path) -> ServerConfig {
             access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
             limits: Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() },
             pages: PagePolicy::Best,
+            sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(10),
         },
+        home: Home::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "count".into() },
         spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
         notes: vec![],

@@ -60,9 +60,8 @@ pub(super) fn run(
             return meter.finish();
         }
         let mut seen = 0;
-        for _ in 0..pollers.lane.ready()? {
-            let Some(completion) = pollers.lane.take() else { break };
-            let place = usize::try_from(completion.user_data)?;
+        while let Some(completion) = pollers.lane.take()? {
+            let place = usize::try_from(completion.user_data())?;
             let flight = flights[place].take().expect("a completion for what is under way");
             let status = completion.status();
             ensure!(status == Status::Ok, "block {}: {status}", flight.volume_block);

@@ -1,5 +1,6 @@
 //! A bare pair of rings with kvrail's slot sizes, from another author (rtrb): no opcodes, no
-//! checks, no sleeping, no second process. The ceiling of a lane.
+//! checks, no sleeping, no second process. The ceiling of a lane. Both sides write every word of a
+//! slot anew and read every word, as a lane's sides do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,6 +24,26 @@ struct Request([u64; REQUEST_BYTES / 8]);
 #[repr(align(32))]
 struct Completion([u64; COMPLETION_BYTES / 8]);
 
+impl Request {
+    fn of(number: u64) -> Self {
+        Self([number; REQUEST_BYTES / 8])
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.iter().fold(0, |sum, word| sum ^ word)
+    }
+}
+
+impl Completion {
+    fn of(number: u64) -> Self {
+        Self([number; COMPLETION_BYTES / 8])
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.iter().fold(0, |sum, word| sum ^ word)
+    }
+}
+
 /// The client's ends.
 struct Ends {
     requests: Producer<Request>,
@@ -34,12 +55,15 @@ pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u
         let mut number = 0;
         time_trips(time, || {
             number += 1;
-            let pushed = ends.requests.push(Request([number; 8]));
+            let pushed = ends.requests.push(Request::of(number));
             assert!(pushed.is_ok(), "one slot of many is in use");
-            while ends.completions.pop().is_err() {
+            loop {
+                if let Ok(completion) = ends.completions.pop() {
+                    std::hint::black_box(completion.sum());
+                    return Ok(());
+                }
                 anyhow::ensure!(!stop.load(Ordering::Relaxed), "the echo thread is gone");
             }
-            Ok(())
         })
     })
 }
@@ -47,21 +71,24 @@ pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u
 /// Requests completed per second, `BATCH` to a publication.
 pub(super) fn burst(cores: [u32; 2], time: Duration) -> Result<f64> {
     with_echo(cores, |ends, stop| {
-        let batch = [Request([7; 8]); BATCH as usize];
+        let mut batch = [Request::default(); BATCH as usize];
         let mut taken = [Completion::default(); BURST_DEPTH as usize];
         let (mut under_way, mut completed) = (0, 0_u64);
         let begun = Instant::now();
         while begun.elapsed() < time && !stop.load(Ordering::Relaxed) {
             // The clock is looked at once for many batches.
             for _ in 0..64 {
-                while under_way + batch.len() <= taken.len()
-                    && ends.requests.push_entire_slice(&batch).is_ok()
-                {
+                while under_way + batch.len() <= taken.len() {
+                    (completed..).zip(&mut batch).for_each(|(at, slot)| *slot = Request::of(at));
+                    if ends.requests.push_entire_slice(&batch).is_err() {
+                        break;
+                    }
                     under_way += batch.len();
                 }
-                let ended = ends.completions.pop_partial_slice(&mut taken).0.len();
-                under_way -= ended;
-                completed += ended as u64;
+                let ended = ends.completions.pop_partial_slice(&mut taken).0;
+                std::hint::black_box(ended.iter().fold(0, |sum, slot| sum ^ slot.sum()));
+                under_way -= ended.len();
+                completed += ended.len() as u64;
             }
         }
         Ok(completed as f64 / begun.elapsed().as_secs_f64())
@@ -99,7 +126,7 @@ fn echo(
     while !stop.load(Ordering::Relaxed) {
         let count = requests.pop_partial_slice(&mut taken).0.len();
         for (completion, request) in posted.iter_mut().zip(&taken[..count]) {
-            completion.0[0] = request.0[0];
+            *completion = Completion::of(request.sum());
         }
         if count > 0 {
             let pushed = completions.push_entire_slice(&posted[..count]);

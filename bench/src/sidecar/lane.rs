@@ -1,5 +1,6 @@
 //! A lane that ends at a null device: no-operations, and reads that the device answers at once.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -19,7 +20,8 @@ pub struct NullProbe {
     volume: Volume,
     /// Holds the leases' memory.
     _arena: Arena,
-    free: Vec<Lease>,
+    /// Taken from the front, given back behind: memory that was just moved is not touched at once.
+    free: VecDeque<Lease>,
     done: Vec<Done>,
 }
 
@@ -40,7 +42,7 @@ impl NullProbe {
         let request = match what {
             Trip::Nop => Request::nop(&self.volume),
             Trip::Read => {
-                let lease = self.free.pop().context("a lease for each request under way")?;
+                let lease = self.free.pop_front().context("a lease for each request under way")?;
                 Request::read(&self.volume, 0, lease)
             }
         };
@@ -57,7 +59,9 @@ impl NullProbe {
                 "a request to the null device ended {}",
                 done.status
             );
-            self.free.extend(done.lease);
+            if let Some(lease) = done.lease {
+                self.free.push_back(lease);
+            }
         }
         Ok(ended)
     }

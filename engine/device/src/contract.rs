@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DeviceError;
 use crate::failure::Failure;
+use crate::replacement::Replacement;
+use crate::target::unfit;
 
 /// Events one `reap` brings back at most.
 pub const EVENTS_MAX: usize = 128;
@@ -225,6 +227,17 @@ pub trait Device: fmt::Debug {
     /// rang, or the time is over. One system call where `submit`, a poll and a `reap` would be
     /// three. May return early.
     fn block(&mut self, _timeout_ns: u64) {}
+
+    /// Goes on with what came back in the place of a device that was taken away. On success the
+    /// argument holds what the device had before; to be dropped on another thread, because closing
+    /// a device may take long. Takes no memory from the heap.
+    ///
+    /// # Errors
+    /// `DeviceError` while operations are under way, or when the device cannot be replaced.
+    fn replace(&mut self, _with: &mut Replacement) -> Result<(), DeviceError> {
+        let Description { name, .. } = self.description();
+        Err(unfit(name, "cannot be replaced while it runs", "restart the sidecar"))
+    }
 
     /// The last failure since this was last asked, in more words than a status.
     fn take_failure(&mut self) -> Option<Failure> {

@@ -12,6 +12,7 @@ use crate::contract::{BufferIndex, Description, Device, Events, Operation, Wait}
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::null::NullDevice;
+use crate::replacement::Replacement;
 use crate::uring::{
     Hybrid, Interrupt, Iopoll, ModeName, Passthrough, PassthroughIopoll, Sqpoll, SqpollIopoll,
     UnknownMode, Uring, UringOptions,
@@ -144,7 +145,7 @@ impl Device for Mechanism {
         each!(self, device => device.detach(at))
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         each!(self, device => device.prepare(operation))
     }
@@ -174,6 +175,10 @@ impl Device for Mechanism {
 
     fn block(&mut self, timeout_ns: u64) {
         each!(self, device => device.block(timeout_ns));
+    }
+
+    fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+        each!(self, device => device.replace(with))
     }
 
     fn take_failure(&mut self) -> Option<Failure> {

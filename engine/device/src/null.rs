@@ -1,6 +1,5 @@
 //! A device that does nothing, at once: the ceiling of everything around it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -35,8 +34,8 @@ impl Default for NullOptions {
 #[derive(Debug)]
 pub struct NullDevice {
     description: Description,
-    /// Everything prepared, in order; never longer than `depth`.
-    queue: VecDeque<Finished>,
+    /// Everything prepared, in order, as it will end; never longer than `depth`.
+    queue: Vec<Event>,
     depth: usize,
     /// How many at the front of the queue were submitted.
     submitted: usize,
@@ -63,7 +62,7 @@ impl NullDevice {
             depth: options.depth,
         };
         let depth = options.depth as usize;
-        let queue = VecDeque::with_capacity(depth);
+        let queue = Vec::with_capacity(depth);
         let (table, leaving) = (Table::new(), ArrayVec::new());
         Self { description, queue, depth, submitted: 0, table, leaving }
     }
@@ -93,13 +92,13 @@ impl Device for NullDevice {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         if self.queue.len() >= self.depth {
             return Err(operation);
         }
         let Operation { tag, length, .. } = operation;
-        self.queue.push_back(Finished { tag, status: Status::Ok, bytes: length });
+        self.queue.push(Event::Finished(Finished { tag, status: Status::Ok, bytes: length }));
         Ok(())
     }
 
@@ -111,7 +110,9 @@ impl Device for NullDevice {
     #[inline]
     fn reap(&mut self, events: &mut Events) {
         let count = self.submitted.min(events.remaining_capacity());
-        events.extend(self.queue.drain(..count).map(Event::Finished));
+        let taken = events.try_extend_from_slice(&self.queue[..count]);
+        taken.expect("no more than there is room for");
+        self.queue.drain(..count);
         self.submitted -= count;
         if !self.leaving.is_empty() {
             self.free_leaving(events);

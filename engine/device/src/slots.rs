@@ -128,7 +128,7 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// `StaleSlot` when index or generation do not match; callers assert on it.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, id: SlotId) -> Result<&T, StaleSlot> {
         match self.slots.get(id.index as usize) {
             Some(Slot { generation, value: Some(value), .. }) if *generation == id.generation => {
@@ -142,7 +142,7 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// As `get`.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, id: SlotId) -> Result<&mut T, StaleSlot> {
         // Checked by `get` first: the borrow checker does not let the error path look at `self`.
         self.get(id)?;
@@ -154,7 +154,7 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// As `get`.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, id: SlotId) -> Result<T, StaleSlot> {
         self.get(id)?;
         let slot = &mut self.slots[id.index as usize];

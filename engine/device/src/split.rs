@@ -69,7 +69,7 @@ pub(crate) enum Taken {
     Parts,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Piece {
     /// What the device has not done yet; begins further on after each short transfer.
     rest: Operation,
@@ -79,7 +79,7 @@ struct Piece {
 }
 
 /// An operation of several pieces.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Join {
     operation: Operation,
     /// First byte not yet cut into a piece.

@@ -44,9 +44,19 @@ fn volume(directory: &Path, name: &str) -> [PathBuf; 2] {
 fn help_shows_examples_and_exit_statuses() {
     let shown = kvrail().arg("--help").assert().success();
     shown.stdout(contains("Examples:").and(contains("3  refused")).and(contains("--set")));
-    for command in
-        ["serve", "bench", "devices", "status", "completions", "volume create", "config show"]
-    {
+    for command in [
+        "serve",
+        "bench",
+        "devices",
+        "status",
+        "completions",
+        "volume create",
+        "config show",
+        "check",
+        "topology",
+        "host connect",
+        "host disconnect",
+    ] {
         let arguments = command.split(' ');
         let shown = kvrail().args(arguments).arg("--help").assert().success();
         shown.stdout(contains("Examples:"));
@@ -372,4 +382,89 @@ fn a_file_is_calibrated_and_not_changed() {
     assert_eq!(found[0]["path"], path(&file));
     assert!(found[0]["chosen"].is_string() && found[0]["reason"].is_string(), "{found}");
     assert!(std::fs::read(&file).unwrap().iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn connections_that_cannot_be_are_refused_with_status_and_remedy() {
+    let nqn = ["-n", "nqn.2026-11.org.example:kv"];
+    let to = ["-t", "tcp", "-a", "192.0.2.1"];
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["connect", "-t", "tcp", "-a", "192.0.2.1", "-n", "kv"], 2, "begin with"),
+        (&["connect", "-t", "fc", "-n", "nqn.2026-11.org:a"], 2, "rdma"),
+        (&["disconnect"], 2, "--nqn"),
+        (&["disconnect", "--all", "-d", "nvme1"], 2, "cannot be used with"),
+        (&["policy", "-n", "nqn.2026-11.org:a", "--iopolicy", "fastest"], 2, "`fastest`"),
+        (&["disconnect", "-d", "nvme4095"], 3, "not connected"),
+    ];
+    for (words, status, said) in cases {
+        let ended = kvrail().arg("host").args(*words).assert().code(*status);
+        ended.stderr(contains(*said));
+    }
+    let connect = |more: &[&str]| {
+        let mut command = kvrail();
+        command.args(["host", "connect"]).args(to).args(nqn).args(more).assert()
+    };
+    for (more, said) in [
+        (&["--dhchap-secret", "DHHC-1:00:x:"][..], "--dhchap-secret-file"),
+        (&["--dhchap-secret-file", "/nonexistent/key"], "/nonexistent/key"),
+        (&["--dhchap-secret-file", "/dev/null"], "DHHC-1:"),
+        (&["--queue-size", "8"], "--queue-size 8: must be 16 to 1024"),
+        (&["--hostnqn", "me"], "begin with"),
+        (&["--hostid", "me"], "hostid"),
+    ] {
+        let ended = connect(&[more, &["--hostnqn", "nqn.2026-11.org:me"][..]].concat());
+        let ended = ended.stderr(contains(said));
+        assert!([1, 2].contains(&ended.get_output().status.code().unwrap()));
+    }
+}
+
+#[test]
+fn nothing_connected_is_an_empty_list() {
+    let shown = kvrail().args(["host", "list", "--format", "json"]).assert().success();
+    let list = json(&shown.get_output().stdout);
+    assert!(list.as_array().unwrap().iter().all(|it| it["nqn"].is_string()), "{list}");
+}
+
+#[test]
+fn the_machine_is_drawn_as_text_json_and_picture() {
+    let directory = directory();
+    let picture = directory.path().join("machine.svg");
+    let mut command = kvrail();
+    let shown = command.args(["topology", "--svg"]).arg(&picture).assert().success();
+    shown.stdout(contains("machine\n").and(contains("CPUs")));
+    assert!(fs::read_to_string(&picture).unwrap().starts_with("<svg "));
+    let shown = kvrail().args(["topology", "--format", "json"]).assert().success();
+    let map = json(&shown.get_output().stdout);
+    assert!(map["nodes"].is_array() && map["pairs"].is_array() && map["warnings"].is_array());
+    let mut command = kvrail();
+    let refused = command.args(["topology", "--svg", "/nonexistent/x.svg"]).assert().code(1);
+    refused.stderr(contains("--svg /nonexistent/x.svg"));
+}
+
+/// The exit status says the worst finding, whatever this machine is.
+#[test]
+fn the_doctor_ends_with_the_worst_finding() {
+    for purpose in ["serve", "target", "host", "gpu", "bench"] {
+        let mut command = kvrail();
+        command.args(["check", "--for", purpose, "--format", "json", "."]);
+        let ended = command.assert();
+        let report = json(&ended.get_output().stdout);
+        let findings = report["findings"].as_array().unwrap();
+        let any = |verdict: &str| findings.iter().any(|it| it["verdict"] == verdict);
+        let expected = if any("failure") {
+            7
+        } else if any("warning") {
+            6
+        } else {
+            0
+        };
+        assert_eq!(ended.get_output().status.code(), Some(expected), "{purpose}");
+        assert_eq!(report["purpose"], purpose);
+        for finding in findings {
+            let wrong = finding["verdict"] == "failure" || finding["verdict"] == "warning";
+            assert_eq!(finding["remedy"].is_string() && finding["cost"].is_string(), wrong);
+        }
+    }
+    let shown = kvrail().args(["check", "."]).assert();
+    shown.stdout(contains("kernel-version").and(contains("failures,")));
 }

@@ -14,7 +14,7 @@
 // UNSAFETY: a lease owns its bytes alone and keeps the memory alive; see the module docs.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,8 +82,7 @@ impl LeasePool {
             .allocate_range(wanted)
             .map_err(|full| MemoryError::ArenaFull { wanted, free: full.fragmented_free_length })?;
         drop(free);
-        let offset = reserved.start;
-        Ok(Lease::new(shared, offset, bytes, Some(reserved)))
+        Ok(Lease::new(shared, reserved.start, bytes, reserved.len()))
     }
 
     /// A lease over a range that somebody else allocated: for engines with an allocator of their
@@ -104,7 +103,7 @@ impl LeasePool {
         if offset > whole || bytes > whole - offset {
             return Err(MemoryError::Outside { offset, bytes, whole });
         }
-        Ok(Lease::new(&self.shared, offset, bytes, None))
+        Ok(Lease::new(&self.shared, offset, bytes, 0))
     }
 
     /// Leases that exist now, assumed ones included.
@@ -157,17 +156,12 @@ pub struct Lease {
     shared: Arc<Shared>,
     offset: usize,
     bytes: usize,
-    /// What to give back; none for an assumed lease.
-    reserved: Option<Range<usize>>,
+    /// Bytes to give back from `offset` on; 0 for an assumed lease.
+    reserved: usize,
 }
 
 impl Lease {
-    fn new(
-        shared: &Arc<Shared>,
-        offset: usize,
-        bytes: usize,
-        reserved: Option<Range<usize>>,
-    ) -> Self {
+    fn new(shared: &Arc<Shared>, offset: usize, bytes: usize, reserved: usize) -> Self {
         // A count only; the free list's lock orders the ranges.
         shared.outstanding.fetch_add(1, Ordering::Relaxed);
         Self { shared: Arc::clone(shared), offset, bytes, reserved }
@@ -209,14 +203,11 @@ impl Lease {
             "a lease of {} bytes cannot be split at {at}: not a multiple of {alignment} within it",
             self.bytes
         );
-        let border = self.offset + at;
-        let rest = self.reserved.as_mut().map(|range| {
-            let end = std::mem::replace(&mut range.end, border);
-            border..end
-        });
         let bytes = self.bytes - at;
+        let reserved = self.reserved.saturating_sub(at); // an assumed lease has none
         self.bytes = at;
-        Self::new(&self.shared, border, bytes, rest)
+        self.reserved -= reserved;
+        Self::new(&self.shared, self.offset + at, bytes, reserved)
     }
 
     fn first(&self) -> *mut u8 {
@@ -245,8 +236,8 @@ impl DerefMut for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(reserved) = self.reserved.take() {
-            self.shared.free().free_range(reserved);
+        if self.reserved > 0 {
+            self.shared.free().free_range(self.offset..self.offset + self.reserved);
         }
         // Pairs with Acquire in `outstanding`: who sees 0 sees the bytes given back too.
         self.shared.outstanding.fetch_sub(1, Ordering::Release);

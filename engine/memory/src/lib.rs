@@ -24,5 +24,5 @@ pub use error::MemoryError;
 pub use lease::{Lease, LeasePool};
 pub use numa::{Placement, place};
 pub use pinned::{HeapBlock, Pinned};
-pub use region::{PageSize, REQUIRED_SEALS, Region};
+pub use region::{PageSize, REQUIRED_SEALS, Region, Sealing};
 pub use topology::{CpuList, CpuQuota, HugePages, Root, Topology, TopologyError};

@@ -23,6 +23,17 @@ use crate::topology::{Root, available_bytes, hugepages};
 pub const REQUIRED_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// What is asked of memory that another process made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sealing {
+    /// All of `REQUIRED_SEALS`.
+    #[default]
+    Required,
+    /// Any file in memory. Its owner can shrink it, and whoever loads from the mapping then gets
+    /// SIGBUS: only for who reaches it by `read_at` and by hardware alone, or owns it.
+    Optional,
+}
+
 /// Size of the pages behind a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSize {
@@ -147,8 +158,16 @@ impl Region {
     /// `MemoryError::Unsealed`, `NotMemfd`, `WrongSize`, `Sparse` or `Map` for what a peer got
     /// wrong.
     pub fn import(fd: OwnedFd, bytes: u64) -> Result<Self, MemoryError> {
+        Self::import_with(fd, bytes, Sealing::Required)
+    }
+
+    /// As `import`, where the seals are a matter of trust.
+    ///
+    /// # Errors
+    /// As `import`. A file that is not in memory (tmpfs, hugetlbfs) is `NotMemfd` in any case.
+    pub fn import_with(fd: OwnedFd, bytes: u64, sealing: Sealing) -> Result<Self, MemoryError> {
         let seals = fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
-        if !seals.contains(REQUIRED_SEALS) {
+        if sealing == Sealing::Required && !seals.contains(REQUIRED_SEALS) {
             return Err(MemoryError::Unsealed { present: seals.bits() });
         }
         let stat = fstat(&fd).map_err(map_error)?;

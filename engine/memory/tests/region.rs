@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use kvrail_memory::{MemoryError, PageSize, Pinned, REQUIRED_SEALS, Region, load, store};
+use kvrail_memory::{MemoryError, PageSize, Pinned, REQUIRED_SEALS, Region, Sealing, load, store};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
     fcntl_get_seals, ftruncate, memfd_create, open,
@@ -36,6 +36,25 @@ fn a_region_is_whole_pages_zeroed_sealed_and_aligned() {
     let mut bytes = vec![1; 8192];
     load(&region, 0, &mut bytes);
     assert!(bytes.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn files_in_memory_without_seals_are_taken_where_they_may_be() {
+    let unsealed = memfd(8192);
+    let copy = || unsealed.try_clone().unwrap();
+    assert!(matches!(refusal(copy(), 8192), MemoryError::Unsealed { .. }));
+    let region = Region::import_with(copy(), 8192, Sealing::Optional).unwrap();
+    ftruncate(&unsealed, 0).unwrap();
+    let gone = region.read_at(0, &mut [0; 16]);
+    assert_eq!(gone, Err(Errno::IO), "an error where a load would fault");
+    assert!(matches!(
+        Region::import_with(copy(), 8192, Sealing::Optional),
+        Err(MemoryError::WrongSize { actual: 0, .. })
+    ));
+    let disk = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    disk.set_len(4096).unwrap();
+    let refused = Region::import_with(disk.into(), 4096, Sealing::Optional).unwrap_err();
+    assert!(matches!(refused, MemoryError::NotMemfd), "{refused}");
 }
 
 #[test]

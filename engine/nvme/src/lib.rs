@@ -2,8 +2,8 @@
 //! can do.
 //!
 //! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify, the SMART log, a discovery controller's log. Never reads or writes a block, claims nothing, and
-//! never runs on a poller.
+//! that only ask: Identify, the SMART log, a discovery controller's log. Never reads or writes a
+//! block, claims nothing, and never runs on a poller.
 
 mod address;
 mod admin;

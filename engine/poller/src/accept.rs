@@ -6,11 +6,11 @@
 use kvrail_device::{BufferIndex, Durability, Operation};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
-use kvrail_ring::{Class, Opcode, RegionId, Request, Status};
+use kvrail_ring::{Class, Opcode, RegionId, RequestWords, Status};
 
 use crate::mailbox::SessionSlot;
-use crate::placement::Placement;
-use crate::region::Regions;
+use crate::placement::{Place, Placement};
+use crate::region::{Regions, Spot};
 use crate::unit::Side;
 
 /// What is to be done about checksums.
@@ -20,35 +20,32 @@ pub(crate) enum Checksum {
     Off,
     /// Compute and return it.
     Compute,
-    /// Compute it and compare it with this.
-    Verify(u64),
+    /// Compute it and compare it with the one expected.
+    Verify,
 }
 
-/// A request this poller answers for.
+/// A request this poller answers for. Small, because it is stored and loaded for each request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted {
     pub(crate) user_data: u64,
+    pub(crate) device_offset: u64,
+    pub(crate) buffer_offset: u64,
+    /// CRC of the bytes: the one expected, then the one computed.
+    pub(crate) sum: u64,
+    pub(crate) accepted_ns: u64,
+    pub(crate) submitted_ns: u64,
+    pub(crate) length: u32,
+    region: RegionId,
+    pub(crate) buffer: BufferIndex,
+    /// Place in the lane table.
+    pub(crate) lane: u16,
+    pub(crate) session: SessionSlot,
+    pub(crate) device: u8,
+    pub(crate) side: Side,
     pub(crate) opcode: Opcode,
     pub(crate) class: Class,
     pub(crate) durability: Durability,
     pub(crate) checksum: Checksum,
-    /// CRC of the bytes, once computed.
-    pub(crate) computed: u64,
-    pub(crate) session: SessionSlot,
-    /// Place in the lane table.
-    pub(crate) lane: u16,
-    pub(crate) device: u8,
-    pub(crate) side: Side,
-    pub(crate) length: u32,
-    pub(crate) device_offset: u64,
-    /// `None` where no bytes move.
-    pub(crate) region: Option<RegionId>,
-    pub(crate) buffer: BufferIndex,
-    pub(crate) buffer_offset: u64,
-    pub(crate) accepted_ns: u64,
-    pub(crate) submitted_ns: u64,
-    /// When a LATE notice is due; `u64::MAX` when none is (any more).
-    pub(crate) late_at_ns: u64,
 }
 
 /// Whose request it is, and when it was taken.
@@ -59,135 +56,134 @@ pub(crate) struct Origin {
     pub(crate) now_ns: u64,
 }
 
-impl Accepted {
-    /// Checks a request against the volumes and the session's regions.
+/// What a sound request wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wish {
+    /// An answer.
+    Nop,
+    /// A device.
+    Operation(Target),
+}
+
+/// Where a sound request goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    opcode: Opcode,
+    class: Class,
+    place: Place,
+    spot: Spot,
+}
+
+impl Wish {
+    /// Checks a request against the volumes and the session's regions. A read or write that is
+    /// sound is counted in at its region; `Regions::leave` counts it out.
     #[inline(always)]
     pub(crate) fn check(
-        request: &Request,
-        origin: Origin,
+        request: &RequestWords,
+        session: SessionSlot,
         placement: &Placement,
-        regions: &Regions,
+        regions: &mut Regions,
     ) -> Result<Self, Status> {
-        let opcode = Opcode::from_number(request.opcode).ok_or(Status::Invalid)?;
-        let class = Class::from_number(request.class).ok_or(Status::Invalid)?;
-        let moves = matches!(opcode, Opcode::Read | Opcode::Write);
-        let reserved = request.reserved_a != 0
-            || request.reserved_b != 0
-            || request.reserved_c != 0
-            || (request.layout_block != 0 && !moves);
-        let too_long = request.length > REQUEST_LENGTH_MAX;
-        if reserved || too_long || request.flags & !FLAGS_KNOWN != 0 {
+        let unknown = request.flags() & !FLAGS_KNOWN;
+        let moves = matches!(request.opcode(), Some(Opcode::Read | Opcode::Write));
+        let stray = request.layout_block() != 0 && !moves;
+        if stray || !request.is_plain() || unknown != 0 || request.length() > REQUEST_LENGTH_MAX {
             return Err(Status::Invalid);
         }
-        let late_at_ns = match request.deadline_ns {
-            0 => u64::MAX,
-            after => origin.now_ns.saturating_add(after),
+        let class = request.class().ok_or(Status::Invalid)?;
+        let opcode = request.opcode().ok_or(Status::Invalid)?;
+        match opcode {
+            Opcode::Read | Opcode::Write => {
+                let (id, length) = (request.region_id(), request.length());
+                let route = placement.route(request.volume_id())?;
+                let place = route.place(request.volume_offset(), length)?;
+                route.check_memory(request.region_offset())?;
+                let durable = request.flags() & FLAG_DURABLE != 0;
+                if durable && opcode == Opcode::Read {
+                    return Err(Status::Invalid);
+                }
+                let at = (request.layout_block(), request.region_offset());
+                let spot = regions.enter(session, id, at, length)?;
+                // Nothing on a poller reads the memory of a GPU.
+                let summed = request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
+                if summed && spot.side == Side::Remote {
+                    let _never_last = regions.leave(id); // the region is live, seen just now
+                    return Err(Status::Unsupported);
+                }
+                Ok(Self::Operation(Target { opcode, class, place, spot }))
+            }
+            Opcode::Nop => Ok(Self::Nop),
+            Opcode::Flush | Opcode::Discard => {
+                let place = locate_range(request, opcode, placement)?;
+                let spot = Spot { buffer: BufferIndex(0), offset: 0, side: Side::Host };
+                Ok(Self::Operation(Target { opcode, class, place, spot }))
+            }
+        }
+    }
+}
+
+/// Where a request without bytes goes. A flush names a member by any place on it: the first block
+/// at `volume_offset`.
+#[inline(never)]
+fn locate_range(
+    request: &RequestWords,
+    opcode: Opcode,
+    placement: &Placement,
+) -> Result<Place, Status> {
+    if request.flags() != 0 {
+        return Err(Status::Invalid); // flags make sense only where bytes move
+    }
+    let route = placement.route(request.volume_id())?;
+    match (opcode, request.length()) {
+        (Opcode::Flush, 0) => {
+            let place = route.place(request.volume_offset(), route.logical_block())?;
+            Ok(Place { device_offset: 0, ..place }) // all of the member
+        }
+        (Opcode::Flush, _) => Err(Status::Invalid),
+        (_, length) => route.place(request.volume_offset(), length),
+    }
+}
+
+impl Accepted {
+    /// What is kept of a sound request.
+    #[inline(always)]
+    pub(crate) fn new(request: &RequestWords, origin: Origin, target: Target) -> Self {
+        let Target { opcode, class, place, spot } = target;
+        let checksum = match request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) {
+            0 => Checksum::Off,
+            FLAG_CHECKSUM => Checksum::Compute,
+            _ => Checksum::Verify,
         };
-        let mut accepted = Self {
-            user_data: request.user_data,
-            opcode,
-            class,
-            durability: Durability::Visible,
-            checksum: Checksum::Off,
-            computed: 0,
-            session: origin.session,
-            lane: origin.lane,
-            device: 0,
-            side: Side::Host,
-            length: request.length,
-            device_offset: 0,
-            region: None,
-            buffer: BufferIndex(0),
-            buffer_offset: request.region_offset,
+        let durable = request.flags() & FLAG_DURABLE != 0;
+        Self {
+            user_data: request.user_data(),
+            device_offset: place.device_offset,
+            buffer_offset: spot.offset,
+            sum: if checksum == Checksum::Verify { request.checksum() } else { 0 },
             accepted_ns: origin.now_ns,
             submitted_ns: origin.now_ns,
-            late_at_ns,
-        };
-        match opcode {
-            Opcode::Nop => Ok(accepted),
-            Opcode::Read | Opcode::Write => {
-                accepted.locate(request, placement)?;
-                accepted.aim(request, placement, regions)?;
-                Ok(accepted)
-            }
-            Opcode::Discard => {
-                accepted.refuse_flags(request)?;
-                accepted.locate(request, placement)?;
-                Ok(accepted)
-            }
-            Opcode::Flush => {
-                accepted.refuse_flags(request)?;
-                accepted.locate_member(request, placement)?;
-                Ok(accepted)
-            }
+            length: request.length(),
+            region: request.region_id(),
+            buffer: spot.buffer,
+            side: spot.side,
+            lane: origin.lane,
+            session: origin.session,
+            device: place.device,
+            opcode,
+            class,
+            durability: if durable { Durability::Durable } else { Durability::Visible },
+            checksum,
         }
     }
 
-    /// Flags that make sense only where bytes move.
-    #[inline]
-    fn refuse_flags(&self, request: &Request) -> Result<(), Status> {
-        if request.flags == 0 { Ok(()) } else { Err(Status::Invalid) }
-    }
-
+    /// The region its bytes are in; `None` where no bytes move.
     #[inline(always)]
-    fn locate(&mut self, request: &Request, placement: &Placement) -> Result<(), Status> {
-        let place = placement.place(request.volume_id(), request.volume_offset, request.length)?;
-        (self.device, self.device_offset) = (place.device, place.device_offset);
-        Ok(())
-    }
-
-    /// A flush names a member by any range on it: the first block at `volume_offset`.
-    #[inline]
-    fn locate_member(&mut self, request: &Request, placement: &Placement) -> Result<(), Status> {
-        if request.length != 0 {
-            return Err(Status::Invalid);
-        }
-        let geometry = placement.geometry(request.volume_id()).ok_or(Status::Invalid)?;
-        let block = geometry.logical_block;
-        let place = placement.place(request.volume_id(), request.volume_offset, block)?;
-        self.device = place.device;
-        Ok(())
-    }
-
-    /// Points the request at its bytes.
-    #[inline(always)]
-    fn aim(
-        &mut self,
-        request: &Request,
-        placement: &Placement,
-        regions: &Regions,
-    ) -> Result<(), Status> {
-        let geometry = placement.geometry(request.volume_id()).ok_or(Status::Invalid)?;
-        let inside_unit = u64::from(geometry.memory_alignment) - 1; // a power of two
-        if request.region_offset & inside_unit != 0 {
-            return Err(Status::Invalid);
-        }
-        let target = regions.check(self.session, request)?;
-        (self.region, self.side) = (Some(request.region_id()), target.side);
-        (self.buffer, self.buffer_offset) = (target.buffer, target.offset);
-        let durable = request.flags & FLAG_DURABLE != 0;
-        if durable && self.opcode == Opcode::Read {
-            return Err(Status::Invalid);
-        }
-        if durable {
-            self.durability = Durability::Durable;
-        }
-        // Nothing on a poller reads the memory of a GPU.
-        if self.side == Side::Remote && request.flags & (FLAG_VERIFY | FLAG_CHECKSUM) != 0 {
-            return Err(Status::Unsupported);
-        }
-        self.checksum = if request.flags & FLAG_VERIFY != 0 {
-            Checksum::Verify(request.checksum)
-        } else if request.flags & FLAG_CHECKSUM != 0 {
-            Checksum::Compute
-        } else {
-            Checksum::Off
-        };
-        Ok(())
+    pub(crate) fn region(&self) -> Option<RegionId> {
+        matches!(self.opcode, Opcode::Read | Opcode::Write).then_some(self.region)
     }
 
     /// What the device is asked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn operation(&self, tag: u64) -> Operation {
         Operation {
             tag,
@@ -198,5 +194,11 @@ impl Accepted {
             buffer: self.buffer,
             buffer_offset: self.buffer_offset,
         }
+    }
+
+    /// Notes the computed checksum; false when it is not the expected one, or could not be had.
+    pub(crate) fn settle_checksum(&mut self, sum: Option<u64>) -> bool {
+        let expected = std::mem::replace(&mut self.sum, sum.unwrap_or(0));
+        sum.is_some_and(|sum| self.checksum != Checksum::Verify || sum == expected)
     }
 }

@@ -5,6 +5,7 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
 use crate::accept::{Accepted, Checksum};
+use crate::lanes::Life;
 use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
 
@@ -21,10 +22,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.events.is_empty() {
             return 0;
         }
-        self.read_clock();
         for at in 0..self.events.len() {
             match self.events[at] {
-                Event::Finished(finished) => self.finished(index, finished),
+                Event::Finished(Finished { tag, status, bytes }) => {
+                    self.finished(index, SlotId::from_u64(tag), status, bytes);
+                }
                 Event::Detached(buffer) => self.device_forgot(index, buffer),
             }
         }
@@ -34,42 +36,41 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// An operation ended at its device.
-    #[inline]
-    fn finished(&mut self, index: usize, finished: Finished) {
-        let id = SlotId::from_u64(finished.tag);
-        let accepted =
-            self.requests.get_mut(id).expect("invariant 1: finished twice, or never started");
-        let whole = finished.bytes == accepted.length || accepted.opcode == Opcode::Discard;
+    #[inline(always)]
+    fn finished(&mut self, index: usize, id: SlotId, mut status: Status, bytes: u32) {
+        let accepted = self.requests.release(id);
+        let mut accepted = accepted.expect("invariant 1: finished twice, or never started");
+        let whole = bytes == accepted.length || accepted.opcode == Opcode::Discard;
         assert!(
-            finished.status != Status::Ok || whole,
-            "invariant 3: OK with {} of {} bytes",
-            finished.bytes,
+            status != Status::Ok || whole,
+            "invariant 3: OK with {bytes} of {} bytes",
             accepted.length
         );
         self.units[index].share(accepted.side).ledger.refund(accepted.length);
         let counters = &self.stats.devices[index];
-        let device_ns = self.now_ns.saturating_sub(accepted.submitted_ns);
-        counters.device_latency.record(device_ns);
+        counters.device_latency.record(self.now_ns.saturating_sub(accepted.submitted_ns));
         counters.queue_latency.record(accepted.submitted_ns - accepted.accepted_ns);
         match accepted.opcode {
             Opcode::Read => {
                 counters.reads.add(1);
-                counters.read_bytes.add(u64::from(finished.bytes));
+                counters.read_bytes.add(u64::from(bytes));
             }
             Opcode::Write => {
                 counters.writes.add(1);
-                counters.write_bytes.add(u64::from(finished.bytes));
+                counters.write_bytes.add(u64::from(bytes));
             }
             Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(1),
         }
-        let mut status = finished.status;
-        if status == Status::Ok {
-            status = self.check_read(id);
+        if status == Status::Ok && accepted.checksum != Checksum::Off {
+            status = self.check_read(&mut accepted);
         }
         if status != Status::Ok {
             self.failed(index);
         }
-        self.finish(id, status, finished.bytes);
+        if status == Status::DeviceGone {
+            self.lost(index);
+        }
+        self.conclude(id, &accepted, status, bytes);
     }
 
     /// Counts an operation that did not end OK, and has the control thread log why.
@@ -83,27 +84,33 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    /// The checksum of what was read, if it was asked for.
-    #[inline]
-    fn check_read(&mut self, id: SlotId) -> Status {
-        let accepted = self.requests.get_mut(id).expect("present, looked up by the caller");
-        if accepted.opcode != Opcode::Read || accepted.checksum == Checksum::Off {
+    /// Computes the checksum of what was read.
+    #[inline(never)]
+    fn check_read(&mut self, accepted: &mut Accepted) -> Status {
+        if accepted.opcode != Opcode::Read {
             return Status::Ok;
         }
-        let region = accepted.region.and_then(|region| self.regions.get(region));
+        let region = accepted.region().and_then(|region| self.regions.get(region));
         let memory = &region.expect("a read under way keeps its region").memory;
         let memory = memory.host().expect("checksums are of host memory");
         let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
         if accepted.settle_checksum(sum) { Status::Ok } else { Status::Corrupt }
     }
 
-    /// Posts the one completion of a request and forgets it.
-    #[inline]
+    /// Ends a request that is at no device.
+    #[inline(never)]
     pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
+        self.conclude(id, &accepted, status, bytes);
+    }
+
+    /// Posts the one completion of a request that has just been released.
+    #[inline(always)]
+    fn conclude(&mut self, id: SlotId, accepted: &Accepted, status: Status, bytes: u32) {
         self.timers.clear(id);
         let bytes = if status == Status::Ok { accepted.length } else { bytes };
-        self.lanes.complete(accepted.lane, accepted.completion(status, bytes, self.now_ns));
+        let completion = accepted.completion(status, bytes, self.now_ns);
+        let life = self.lanes.complete(accepted.lane, completion);
         let counters = &self.stats.sessions[usize::from(accepted.session.0)];
         counters.completed.add(1);
         if status == Status::Ok {
@@ -112,12 +119,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
             counters.failed.add(1);
         }
         self.sessions.leave(accepted.session);
-        if let Some(region) = accepted.region
+        if let Some(region) = accepted.region()
             && self.regions.leave(region)
         {
             self.let_go(region);
         }
-        self.settle_lane(accepted.lane);
+        if life == Life::Closing {
+            self.settle_lane(accepted.lane);
+        }
     }
 
     /// Posts LATE for requests whose deadline has passed.
@@ -154,8 +163,9 @@ impl Accepted {
             user_data: self.user_data,
             status: status.number(),
             flags: 0,
+            lap: 0,
             bytes,
-            checksum: self.computed,
+            checksum: self.sum,
             device_ns: clip(now_ns.saturating_sub(self.submitted_ns)),
             queue_ns: clip(self.submitted_ns - self.accepted_ns),
         }

@@ -1,6 +1,6 @@
 //! The lanes one poller serves: whose they are, whose turn it is, which have something to publish.
 
-use kvrail_ring::{Completion, LaneFault, Request, Ring};
+use kvrail_ring::{Completion, LaneFault, Ring};
 
 use crate::mailbox::{LANES_MAX, LaneSeat, SessionSlot};
 
@@ -24,6 +24,7 @@ pub(crate) struct Lane {
 }
 
 const WORDS: usize = LANES_MAX / 64;
+const _: () = assert!(WORDS <= u64::BITS as usize);
 
 /// All lanes by place. A place stays the same while the lane lives.
 #[derive(Debug)]
@@ -34,12 +35,20 @@ pub(crate) struct Lanes {
     start: usize,
     /// Lanes with unpublished completions, one bit each.
     staged: [u64; WORDS],
+    /// Words of `staged` that may not be zero, one bit each.
+    staged_words: u64,
 }
 
 impl Lanes {
     pub(crate) fn new() -> Self {
         let seats = (0..LANES_MAX).map(|_| None).collect();
-        Self { seats, order: Vec::with_capacity(LANES_MAX), start: 0, staged: [0; WORDS] }
+        Self {
+            seats,
+            order: Vec::with_capacity(LANES_MAX),
+            start: 0,
+            staged: [0; WORDS],
+            staged_words: 0,
+        }
     }
 
     /// Seats a lane; gives it back when all places are taken.
@@ -58,7 +67,7 @@ impl Lanes {
         self.seats[usize::from(place)].take().expect("a lane is removed once")
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&mut self, place: u16) -> &mut Lane {
         self.seats[usize::from(place)].as_mut().expect("a request under way keeps its lane")
     }
@@ -104,24 +113,37 @@ impl Lanes {
         self.order.iter().find(fits).copied()
     }
 
-    /// Stages a completion; it is published at the end of the tick.
+    /// Stages a completion; it is published at the end of the tick. A lane that is closing may
+    /// be empty now.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, place: u16, completion: Completion) {
-        self.get(place).seat.lane.complete(completion);
+    pub(crate) fn complete(&mut self, place: u16, completion: Completion) -> Life {
+        let lane = self.get(place);
+        let life = lane.life;
+        lane.seat.lane.complete(completion);
+        self.mark_staged(place);
+        life
+    }
+
+    #[inline(always)]
+    fn mark_staged(&mut self, place: u16) {
         self.staged[usize::from(place) / 64] |= 1 << (place % 64);
+        self.staged_words |= 1 << (place / 64);
     }
 
     /// Stages a LATE notice if there is room.
     pub(crate) fn notify(&mut self, place: u16, notice: Completion) -> Result<(), LaneFault> {
         self.get(place).seat.lane.notify(notice)?;
-        self.staged[usize::from(place) / 64] |= 1 << (place % 64);
+        self.mark_staged(place);
         Ok(())
     }
 
     /// Publishes what is staged and rings sleeping clients; returns how many bells were rung.
+    #[inline]
     pub(crate) fn publish(&mut self) -> u64 {
         let mut bells = 0;
-        for word in 0..WORDS {
+        while self.staged_words != 0 {
+            let word = self.staged_words.trailing_zeros() as usize;
+            self.staged_words &= self.staged_words - 1;
             while self.staged[word] != 0 {
                 let bit = self.staged[word].trailing_zeros();
                 self.staged[word] &= self.staged[word] - 1;
@@ -151,7 +173,7 @@ impl Lanes {
         let mut ready = false;
         self.each(|lane| {
             let serving = lane.life == Life::Serving && !lane.held_back;
-            ready |= serving && lane.seat.lane.refresh() != Ok(0);
+            ready |= serving && lane.seat.lane.is_ready() != Ok(false);
         });
         ready
     }
@@ -164,17 +186,12 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Requests that may be taken now.
-    #[inline]
-    pub(crate) fn ready(&mut self) -> Result<u32, LaneFault> {
+    /// Whether a request may be taken now.
+    #[inline(always)]
+    pub(crate) fn is_ready(&mut self) -> Result<bool, LaneFault> {
         match self.life {
-            Life::Serving => self.seat.lane.ready(),
-            Life::Closing => Ok(0),
+            Life::Serving => self.seat.lane.is_ready(),
+            Life::Closing => Ok(false),
         }
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self) -> Option<Request> {
-        self.seat.lane.take()
     }
 }

@@ -17,6 +17,7 @@ mod mailbox;
 mod obey;
 mod placement;
 mod poller;
+mod presence;
 mod region;
 mod sessions;
 mod sleep;

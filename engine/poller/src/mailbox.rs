@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory};
+use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory, Replacement};
 use kvrail_memory::Pinned;
 use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
@@ -83,6 +83,9 @@ pub enum Command {
     CloseSession(SessionSlot),
     /// Answer new requests with DRAINING, finish what was accepted. Answer: `Drained`.
     Drain,
+    /// Go on with this in the place of a device that is gone, by its local number. Answer:
+    /// `Replaced`.
+    Replace(usize, Box<Replacement>),
     /// Leave the thread once nothing is in flight. Answer: the thread ends.
     Stop,
 }
@@ -90,6 +93,9 @@ pub enum Command {
 /// From a poller.
 #[derive(Debug)]
 pub enum Notice {
+    /// The device of this local number goes on, and here is what it had before; or it does not,
+    /// and here is what it was to have.
+    Replaced(usize, Box<Replacement>, Result<(), DeviceError>),
     /// The lane is being served.
     LaneAdded(SessionSlot, u32),
     /// Nothing of this lane is left in the poller; here it is back.

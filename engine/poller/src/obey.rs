@@ -37,6 +37,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     }
                 }
                 Command::CloseSession(session) => self.close_session(session),
+                Command::Replace(device, with) => self.replace(device, with),
                 Command::Drain => self.service = Service::Draining { told: false },
                 Command::Stop => self.stopping = true,
             }

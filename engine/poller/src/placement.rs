@@ -22,7 +22,7 @@ pub(crate) struct Place {
 
 /// One volume with its members as local devices; members of other pollers are `None`.
 #[derive(Debug)]
-struct LocalRoute {
+pub(crate) struct LocalRoute {
     geometry: Geometry,
     members: Vec<Option<u8>>,
 }
@@ -50,25 +50,32 @@ impl Placement {
         Self { volumes }
     }
 
-    /// The shape of a volume.
-    #[inline]
-    pub(crate) fn geometry(&self, volume: VolumeId) -> Option<&Geometry> {
-        Some(&self.volumes.get(usize::from(volume.0))?.geometry)
+    /// A volume; INVALID for an unknown one.
+    #[inline(always)]
+    pub(crate) fn route(&self, volume: VolumeId) -> Result<&LocalRoute, Status> {
+        self.volumes.get(usize::from(volume.0)).ok_or(Status::Invalid)
+    }
+}
+
+impl LocalRoute {
+    /// Unit of offsets and lengths, in bytes.
+    pub(crate) fn logical_block(&self) -> u32 {
+        self.geometry.logical_block
     }
 
-    /// Where a range lies. INVALID for an unknown volume, a bad range, or one that belongs to
-    /// another poller's lane.
-    #[inline]
-    pub(crate) fn place(
-        &self,
-        volume: VolumeId,
-        offset: u64,
-        length: u32,
-    ) -> Result<Place, Status> {
-        let route = self.volumes.get(usize::from(volume.0)).ok_or(Status::Invalid)?;
-        let extent =
-            route.geometry.locate(offset, u64::from(length)).map_err(|_| Status::Invalid)?;
-        let device = route.members[usize::from(extent.member)].ok_or(Status::Invalid)?;
+    /// Where a range lies. INVALID for a bad range, or one that belongs to another poller's lane.
+    #[inline(always)]
+    pub(crate) fn place(&self, offset: u64, length: u32) -> Result<Place, Status> {
+        let extent = self.geometry.locate(offset, u64::from(length));
+        let extent = extent.map_err(|_| Status::Invalid)?;
+        let device = self.members[usize::from(extent.member)].ok_or(Status::Invalid)?;
         Ok(Place { device, device_offset: extent.device_offset })
+    }
+
+    /// INVALID for bytes whose place in memory the devices cannot take.
+    #[inline(always)]
+    pub(crate) fn check_memory(&self, offset: u64) -> Result<(), Status> {
+        let inside_unit = u64::from(self.geometry.memory_alignment) - 1; // a power of two
+        if offset & inside_unit == 0 { Ok(()) } else { Err(Status::Invalid) }
     }
 }

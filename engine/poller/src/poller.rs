@@ -104,20 +104,12 @@ pub struct Poller<D, C> {
     pub(crate) spin_ns: u64,
     pub(crate) beat_ns: u64,
     pub(crate) sleeps_in: SleepsIn,
-    /// Time of this tick, once it was asked for.
+    /// Time of this tick: read at the end of the last busy one, or a few empty ones ago.
     pub(crate) now_ns: u64,
-    clock_read: ClockRead,
     /// Heap calls of this thread before the first tick; any more break invariant 6.
     heap_calls_at_start: u64,
     /// Ticks since the clock was last read.
     unread_ticks: u32,
-}
-
-/// Whether this tick has read the clock. A tick that finds nothing does without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClockRead {
-    Yes,
-    No,
 }
 
 impl<D: Device, C: Clock> Poller<D, C> {
@@ -165,7 +157,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
             beat_ns: setup.beat_ns,
             sleeps_in,
             now_ns,
-            clock_read: ClockRead::Yes,
             heap_calls_at_start: heap_calls_of_this_thread(),
             unread_ticks: 0,
         })
@@ -178,7 +169,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// One turn: obey, reap, complete, take, submit, publish. Never blocks.
     pub fn tick(&mut self) -> Turn {
-        self.clock_read = ClockRead::No;
         self.unread_ticks += 1;
         if self.unread_ticks > C::UNREAD_TURNS_MAX {
             self.read_clock();
@@ -188,11 +178,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let taken = self.take();
         let finished = finished + self.feed();
         let work = commands + finished + taken;
-        if self.clock_read == ClockRead::Yes {
-            self.report_late();
-        }
+        self.report_late();
         let bells = self.lanes.publish();
-        self.count_tick(work, bells);
+        if work > 0 {
+            self.read_clock(); // for the next tick; whoever waited for this one has its answer
+            self.count_work(bells);
+        }
+        self.count_tick();
         if self.stopping && self.is_quiet() {
             return Turn::Stopped;
         }
@@ -200,14 +192,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if work > 0 { Turn::Busy } else { Turn::Idle }
     }
 
-    /// Makes `now_ns` the time of this tick.
+    /// Makes `now_ns` the present.
     #[inline]
     pub(crate) fn read_clock(&mut self) {
-        if self.clock_read == ClockRead::No {
-            self.now_ns = self.clock.now_ns();
-            self.clock_read = ClockRead::Yes;
-            self.unread_ticks = 0;
-        }
+        self.now_ns = self.clock.now_ns();
+        self.unread_ticks = 0;
     }
 
     /// Has the next tick read the clock: much time may have passed.
@@ -243,16 +232,19 @@ impl<D: Device, C: Clock> Poller<D, C> {
         finished
     }
 
-    fn count_tick(&mut self, work: u64, bells: u64) {
+    #[inline]
+    fn count_tick(&self) {
         let stats = &self.stats;
         stats.ticks.add(1);
-        if self.clock_read == ClockRead::Yes {
+        if self.unread_ticks == 0 {
             stats.beat_ns.set(self.now_ns);
             stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
         }
-        if work == 0 {
-            return;
-        }
+    }
+
+    #[inline]
+    fn count_work(&self, bells: u64) {
+        let stats = &self.stats;
         stats.busy_ticks.add(1);
         stats.bells.add(bells);
         for (unit, counters) in self.units.iter().zip(&stats.devices) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_device::{BufferIndex, DeviceError, RemoteMemory};
 use kvrail_memory::Pinned;
-use kvrail_ring::{RegionId, Request, Status};
+use kvrail_ring::{RegionId, Status};
 
 use crate::mailbox::{REGIONS_MAX, SessionSlot};
 use crate::unit::Side;
@@ -37,7 +37,7 @@ pub(crate) enum Memory {
 
 /// Where a request's bytes are, once checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
+pub(crate) struct Spot {
     pub(crate) buffer: BufferIndex,
     pub(crate) offset: u64,
     pub(crate) side: Side,
@@ -51,22 +51,6 @@ impl Memory {
             Self::Remote(_) => None,
         }
     }
-
-    /// The place of the range a request names, if it lies within.
-    #[inline(always)]
-    fn place(&self, request: &Request) -> Option<(u64, Side)> {
-        let Request { region_offset: offset, length, layout_block, .. } = *request;
-        match self {
-            Self::Host(memory) => {
-                let end = offset.checked_add(u64::from(length))?;
-                let inside = layout_block == 0 && end <= memory.bytes() as u64;
-                inside.then_some((offset, Side::Host))
-            }
-            Self::Remote(memory) => {
-                Some((memory.line(layout_block, offset, length)?, Side::Remote))
-            }
-        }
-    }
 }
 
 /// One region of one session.
@@ -76,6 +60,8 @@ pub(crate) struct Region {
     pub(crate) session: SessionSlot,
     pub(crate) buffer: BufferIndex,
     pub(crate) memory: Memory,
+    /// Of host memory; 0 for a GPU's, whose layout knows.
+    bytes: u64,
     /// Requests accepted and not completed.
     under_way: u32,
     life: Life,
@@ -107,30 +93,42 @@ impl Regions {
     ) {
         let entry = &mut self.table[place(id)];
         assert!(entry.is_none(), "the control thread gives out free places only");
-        *entry = Some(Region { id, session, buffer, memory, under_way: 0, life: Life::Live });
+        let bytes = memory.host().map_or(0, |memory| memory.bytes() as u64);
+        let (under_way, life) = (0, Life::Live);
+        *entry = Some(Region { id, session, buffer, memory, bytes, under_way, life });
     }
 
-    /// Where the bytes a request names are, if the region is live, the session's own, and holds
-    /// the range.
-    #[inline]
-    pub(crate) fn check(&self, session: SessionSlot, request: &Request) -> Result<Target, Status> {
-        let id = request.region_id();
-        let region = self.table.get(place(id)).and_then(Option::as_ref).ok_or(Status::Invalid)?;
+    /// Counts a request in at the live region it names, if that is the session's own and holds the
+    /// range; says where the region stands in the devices' tables.
+    #[inline(always)]
+    pub(crate) fn enter(
+        &mut self,
+        session: SessionSlot,
+        id: RegionId,
+        (block, offset): (u32, u64),
+        length: u32,
+    ) -> Result<Spot, Status> {
+        let entry = self.table.get_mut(place(id)).and_then(Option::as_mut);
+        let region = entry.ok_or(Status::Invalid)?;
         let known = region.id == id && region.session == session;
-        let (offset, side) = region.memory.place(request).ok_or(Status::Invalid)?;
-        let live = matches!(region.life, Life::Live);
-        let target = Target { buffer: region.buffer, offset, side };
-        if known && live { Ok(target) } else { Err(Status::Invalid) }
-    }
-
-    /// Counts an accepted request in.
-    #[inline]
-    pub(crate) fn enter(&mut self, id: RegionId) {
-        self.known(id).under_way += 1;
+        if !(known && matches!(region.life, Life::Live)) {
+            return Err(Status::Invalid);
+        }
+        let (offset, side) = match &region.memory {
+            Memory::Host(_) => {
+                let bytes = u64::from(length);
+                let inside = bytes <= region.bytes && offset <= region.bytes - bytes;
+                (Some(offset).filter(|_| inside && block == 0), Side::Host)
+            }
+            Memory::Remote(memory) => (memory.line(block, offset, length), Side::Remote),
+        };
+        let offset = offset.ok_or(Status::Invalid)?;
+        region.under_way += 1;
+        Ok(Spot { buffer: region.buffer, offset, side })
     }
 
     /// Counts a completed request out; true when the region may now let go.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&mut self, id: RegionId) -> bool {
         let region = self.known(id);
         region.under_way -= 1;
@@ -193,7 +191,7 @@ impl Regions {
         self.table.iter().flatten().any(|region| region.session == session)
     }
 
-    #[inline]
+    #[inline(always)]
     fn known(&mut self, id: RegionId) -> &mut Region {
         let entry = self.table[place(id)].as_mut().filter(|region| region.id == id);
         entry.expect("a request under way keeps its region")

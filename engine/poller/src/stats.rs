@@ -106,6 +106,8 @@ pub struct DeviceStats {
     pub errors: Counter,
     /// LATE notices.
     pub late: Counter,
+    /// 1 while the device is gone.
+    pub gone: Counter,
     /// Operations at the device now.
     pub in_flight: Counter,
     /// Requests waiting for the device now.

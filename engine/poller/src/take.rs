@@ -1,15 +1,20 @@
 //! Taking: requests out of lanes, in fair rounds, each checked once as a private copy.
 
-use kvrail_device::{Clock, Device};
-use kvrail_ring::{Completion, Opcode, Request, Status};
+use arrayvec::ArrayVec;
+use kvrail_device::{Clock, Device, SlotId};
+use kvrail_ring::{Completion, LaneFault, Opcode, RequestWords, Status};
 
-use crate::accept::{Accepted, Checksum, Origin};
+use crate::accept::{Accepted, Checksum, Origin, Wish};
 use crate::mailbox::Notice;
 use crate::poller::Poller;
+use crate::presence::Presence;
 use crate::unit::Side;
 
 /// Requests taken from one lane before the next lane has its turn.
 const LANE_QUANTUM: u32 = 32;
+
+/// Requests copied out of a lane together.
+const BATCH: u32 = 8;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// One round over all lanes; returns how many requests were taken.
@@ -27,76 +32,92 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn take_from(&mut self, place: u16) -> u32 {
         let lane = self.lanes.get(place);
         let session = lane.session;
-        let ready = match lane.ready() {
-            Ok(0) => return 0,
-            Ok(ready) => ready,
+        match lane.is_ready() {
+            Ok(true) => {}
+            Ok(false) => return 0,
             Err(fault) => {
-                let queue = lane.seat.queue;
-                self.mailbox.post(Notice::LaneFault(session, queue, fault));
-                self.close_lane(place);
-                self.settle_lane(place);
+                self.break_lane(place, fault);
                 return 1;
             }
-        };
-        let count = self.sessions.allowance(session, ready.min(LANE_QUANTUM));
-        lane.held_back = count == 0;
-        self.read_clock();
+        }
+        let most = self.sessions.allowance(session, LANE_QUANTUM);
+        lane.held_back = most == 0;
         let origin = Origin { session, lane: place, now_ns: self.now_ns };
-        for _ in 0..count {
-            let Some(request) = self.lanes.get(place).take() else { break };
-            self.accept(&request, origin);
+        let refusal = self.refusal();
+        let (mut taken, mut broken) = (0, None);
+        while taken < most {
+            // Several at once: their lines are on their way together.
+            let mut batch = ArrayVec::<RequestWords, { BATCH as usize }>::new();
+            let lane = &mut self.lanes.get(place).seat.lane;
+            broken = lane.take_some((most - taken).min(BATCH), |it| batch.push(it)).err();
+            batch.iter().for_each(|request| self.accept(request, origin, refusal));
+            taken += u32::try_from(batch.len()).expect("at most BATCH");
+            if batch.is_empty() || broken.is_some() {
+                break;
+            }
         }
-        if count > 0 {
-            self.lanes.get(place).seat.lane.release();
+        self.lanes.get(place).seat.lane.release();
+        self.stats.sessions[usize::from(session.0)].accepted.add(u64::from(taken));
+        match broken {
+            None => taken,
+            Some(fault) => {
+                self.break_lane(place, fault);
+                taken + 1
+            }
         }
-        count
+    }
+
+    /// The client wrote into its lane what cannot be: nothing more is taken from it.
+    #[cold]
+    fn break_lane(&mut self, place: u16, fault: LaneFault) {
+        let lane = self.lanes.get(place);
+        let (session, queue) = (lane.session, lane.seat.queue);
+        self.mailbox.post(Notice::LaneFault(session, queue, fault));
+        self.close_lane(place);
+        self.settle_lane(place);
     }
 
     /// Answers for one request from now on.
-    #[inline]
-    fn accept(&mut self, request: &Request, origin: Origin) {
-        let counters = &self.stats.sessions[usize::from(origin.session.0)];
-        counters.accepted.add(1);
-        let checked = match self.refusal() {
+    #[inline(always)]
+    fn accept(&mut self, request: &RequestWords, origin: Origin, refusal: Option<Status>) {
+        let wish = match refusal {
             Some(status) => Err(status),
-            None => Accepted::check(request, origin, &self.placement, &self.regions),
+            None => Wish::check(request, origin.session, &self.placement, &mut self.regions),
         };
-        match checked {
-            Ok(accepted) if accepted.opcode == Opcode::Nop => {
-                self.answer(origin, request.user_data, Status::Ok);
+        match wish {
+            Ok(Wish::Operation(target)) => {
+                self.admit(Accepted::new(request, origin, target), request.deadline_ns());
             }
-            Ok(accepted) => self.admit(accepted),
-            Err(status) => self.answer(origin, request.user_data, status),
+            Ok(Wish::Nop) => self.answer(origin, request.user_data(), Status::Ok),
+            Err(status) => self.answer(origin, request.user_data(), status),
         }
     }
 
     /// Completes a request that needs no device.
+    #[inline(never)]
     fn answer(&mut self, origin: Origin, user_data: u64, status: Status) {
         let counters = &self.stats.sessions[usize::from(origin.session.0)];
         counters.completed.add(1);
         if status != Status::Ok {
             counters.failed.add(1);
         }
-        self.lanes.complete(origin.lane, Completion::refused(user_data, status));
+        // The lane is being taken from, so it is not closing.
+        let _life = self.lanes.complete(origin.lane, Completion::refused(user_data, status));
     }
 
     /// Enters a checked request and moves it to its device at once where nobody waits.
     #[inline(always)]
-    fn admit(&mut self, accepted: Accepted) {
-        self.sessions.enter(accepted.session);
-        if let Some(region) = accepted.region {
-            self.regions.enter(region);
-        }
-        let (class, length, session) = (accepted.class, accepted.length, accepted.session);
-        let side = accepted.side;
+    fn admit(&mut self, accepted: Accepted, deadline_ns: u64) {
+        let Accepted { class, length, session, side, .. } = accepted;
+        self.sessions.enter(session);
         let index = usize::from(accepted.device);
-        let late_at_ns = accepted.late_at_ns;
         let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
-        if late_at_ns != u64::MAX {
-            self.timers.set(late_at_ns, id);
+        if deadline_ns != 0 {
+            self.timers.set(accepted.accepted_ns.saturating_add(deadline_ns), id);
         }
         let open = self.units[index].share(side).is_open(class, length);
-        if !(open && self.start(index, id)) {
+        let started = open && self.start(index, id, accepted);
+        if !started {
             let share = self.units[index].share(side);
             share.waiting.push(&mut self.nodes, id, (session, class, length));
         }
@@ -125,46 +146,51 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 least = kvrail_ring::Class::Demand;
                 continue;
             }
-            if !self.start(index, next.id) {
+            let accepted = *self.requests.get(next.id).expect("what waits is claimed");
+            if !self.start(index, next.id, accepted) {
                 return;
             }
             self.units[index].share(side).waiting.take(&self.nodes, next.class);
         }
     }
 
-    /// Gives a request to its device, or ends it when its checksum is wrong already; false when
-    /// the device takes no more now.
-    #[inline]
-    fn start(&mut self, index: usize, id: kvrail_device::SlotId) -> bool {
-        let accepted = self.requests.get_mut(id).expect("a claimed request");
-        if accepted.opcode == Opcode::Write && accepted.checksum != Checksum::Off {
-            let region = accepted.region.and_then(|region| self.regions.get(region));
-            let memory = &region.expect("a write under way keeps its region").memory;
-            let memory = memory.host().expect("checksums are of host memory");
-            let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
-            if !accepted.settle_checksum(sum) {
-                self.finish(id, Status::Corrupt, 0);
-                return true;
-            }
+    /// Gives a request to its device, or ends it when its checksum is wrong already or the device
+    /// is gone; false when the device takes no more now.
+    #[inline(always)]
+    fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
+        if accepted.opcode == Opcode::Write
+            && accepted.checksum != Checksum::Off
+            && !self.check_write(id)
+        {
+            self.finish(id, Status::Corrupt, 0);
+            return true;
         }
-        accepted.submitted_ns = self.now_ns;
         let unit = &mut self.units[index];
+        if unit.presence == Presence::Gone {
+            self.stats.devices[index].errors.add(1);
+            self.finish(id, Status::DeviceGone, 0);
+            return true;
+        }
         if unit.device.prepare(accepted.operation(id.to_u64())).is_err() {
             return false;
         }
         unit.share(accepted.side).ledger.charge(accepted.length);
         unit.note_prepared();
+        if accepted.submitted_ns != self.now_ns {
+            let waited = self.requests.get_mut(id).expect("a claimed request");
+            waited.submitted_ns = self.now_ns;
+        }
         true
     }
-}
 
-impl Accepted {
-    /// Notes the computed checksum; false when it is not the expected one, or could not be had.
-    pub(crate) fn settle_checksum(&mut self, sum: Option<u64>) -> bool {
-        self.computed = sum.unwrap_or(0);
-        match self.checksum {
-            Checksum::Off | Checksum::Compute => sum.is_some(),
-            Checksum::Verify(expected) => sum == Some(expected),
-        }
+    /// Computes the checksum of what is to be written; false when it is not the expected one.
+    #[inline(never)]
+    fn check_write(&mut self, id: SlotId) -> bool {
+        let accepted = self.requests.get_mut(id).expect("a claimed request");
+        let region = accepted.region().and_then(|region| self.regions.get(region));
+        let memory = &region.expect("a write under way keeps its region").memory;
+        let memory = memory.host().expect("checksums are of host memory");
+        let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
+        accepted.settle_checksum(sum)
     }
 }

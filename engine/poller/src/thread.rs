@@ -124,10 +124,7 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
         let expecting = poller.expecting();
         match poller.tick() {
             Turn::Stopped => return,
-            Turn::Busy => {
-                poller.read_clock();
-                ladder.event(expecting, poller.now_ns);
-            }
+            Turn::Busy => ladder.event(expecting, poller.now_ns),
             Turn::Idle => {
                 let advice = ladder.advise(expecting, poller.now_ns);
                 if advice == Advice::Sleep {

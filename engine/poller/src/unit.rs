@@ -7,6 +7,7 @@ use kvrail_device::{Device, Failure, Wait};
 use kvrail_ring::Class;
 
 use crate::budget::{Budget, Ledger};
+use crate::presence::Presence;
 use crate::waiting::Waiting;
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
@@ -50,6 +51,8 @@ pub(crate) struct Unit<D> {
     pub(crate) prepared: u32,
     /// Regions the device was told to forget and has not forgotten yet.
     pub(crate) forgetting: u32,
+    /// Whether it is there.
+    pub(crate) presence: Presence,
     /// When the last failure was told.
     told_ns: Option<u64>,
     /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
@@ -79,6 +82,7 @@ impl<D: Device> Unit<D> {
             shares: [share(), share()],
             prepared: 0,
             forgetting: 0,
+            presence: Presence::Here,
             told_ns: None,
             watched: ArrayVec::new(),
         }

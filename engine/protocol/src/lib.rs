@@ -22,7 +22,7 @@ pub use error::ChannelError;
 pub use hello::{Hello, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
 pub use message::{Answer, Ask, ClientMessage, Hardware, LimitsInfo, Pages, SidecarMessage};
 pub use report::{
-    DeviceReport, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
+    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
     SidecarReport, SidecarState, StatusReport, VolumeReport,
 };
 pub use spill::{SPILL_BYTES_MAX, unspill};

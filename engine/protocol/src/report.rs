@@ -96,6 +96,16 @@ pub struct LatencyReport {
     pub p999_ns: u64,
 }
 
+/// Whether a device is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceState {
+    /// As far as anybody knows.
+    Serving,
+    /// It was taken away: its requests end with DEVICE_GONE until it is back.
+    Gone,
+}
+
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
@@ -107,6 +117,8 @@ pub struct DeviceReport {
     pub name: String,
     /// `null`, `sim`, `file` or `block`.
     pub kind: String,
+    /// Whether it is there.
+    pub state: DeviceState,
     /// The ring mode in force.
     pub mode: String,
     /// Why this mode.

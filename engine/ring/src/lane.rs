@@ -5,9 +5,10 @@
 //! reserved for it, so completions always have room.
 
 use crate::shm::{CompletionRing, RequestRing, ShmWord};
-use crate::slot::{Completion, FLAG_NOTICE, Request};
+use crate::slot::{Completion, FLAG_NOTICE, Packed, Request};
 use crate::spsc::{Consumer, LaneFault, Producer};
 use crate::wake::{Sleeper, Waker};
+use crate::words::{CompletionWords, RequestWords};
 
 /// Whether the other side sleeps and must be woken with its bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,27 +50,53 @@ impl ServerLane {
         Self { requests, completions, poller_word, client_word, sleeper, waker, reserved: 0 }
     }
 
-    /// Requests that can be taken now: those published, as far as completion slots are free.
+    /// Whether a request can be taken now: one is published, and a completion slot is free for it.
     ///
     /// # Errors
-    /// `LaneFault` when the client's indices are impossible; the session must end.
-    #[inline]
-    pub fn ready(&mut self) -> Result<u32, LaneFault> {
-        let published = self.requests.ready()?;
-        if published == 0 {
-            return Ok(0);
-        }
-        let free = self.completions.free(self.reserved + published)?;
-        Ok(published.min(free.saturating_sub(self.reserved)))
+    /// `LaneFault` when the client wrote what cannot be; the session must end.
+    #[inline(always)]
+    pub fn is_ready(&mut self) -> Result<bool, LaneFault> {
+        Ok(self.requests.is_ready()? && self.has_room()?)
     }
 
-    /// Takes one request as a private copy and reserves its completion slot. The caller has asked
-    /// `ready` and takes no more than it said.
+    /// Whether a completion slot is free for one more request.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<Request> {
+    fn has_room(&mut self) -> Result<bool, LaneFault> {
+        Ok(self.completions.free(self.reserved + 1)? > self.reserved)
+    }
+
+    /// Takes one request as a private copy and reserves its completion slot; nothing when none is
+    /// ready.
+    ///
+    /// # Errors
+    /// As `is_ready`.
+    #[inline(always)]
+    pub fn take(&mut self) -> Result<Option<RequestWords>, LaneFault> {
+        if !self.has_room()? {
+            return Ok(None);
+        }
         let request = self.requests.take()?;
-        self.reserved += 1;
-        Some(request)
+        self.reserved += u32::from(request.is_some());
+        Ok(request.map(RequestWords))
+    }
+
+    /// As `take`, up to `most` times. What was taken before a fault is taken.
+    ///
+    /// # Errors
+    /// As `is_ready`.
+    #[inline(always)]
+    pub fn take_some(
+        &mut self,
+        most: u32,
+        mut sink: impl FnMut(RequestWords),
+    ) -> Result<(), LaneFault> {
+        let room = self.completions.free(self.reserved + most)? - self.reserved;
+        for _ in 0..most.min(room) {
+            let Some(request) = self.requests.take()? else { break };
+            self.reserved += 1;
+            sink(RequestWords(request));
+        }
+        Ok(())
     }
 
     /// Gives the slots of all taken requests back to the client.
@@ -93,7 +120,7 @@ impl ServerLane {
     pub fn complete(&mut self, completion: Completion) {
         assert!(self.reserved > 0, "invariant 1: more completions than requests");
         self.reserved -= 1;
-        self.completions.stage(completion);
+        self.completions.stage(completion.pack());
     }
 
     /// Stages a LATE notice if a slot beyond the reserved ones is free; drops it otherwise.
@@ -104,7 +131,7 @@ impl ServerLane {
     pub fn notify(&mut self, notice: Completion) -> Result<(), LaneFault> {
         debug_assert!(notice.flags & FLAG_NOTICE != 0, "a completion is no notice");
         if self.completions.free(self.reserved + 1)? > self.reserved {
-            self.completions.stage(notice);
+            self.completions.stage(notice.pack());
         }
         Ok(())
     }
@@ -118,7 +145,7 @@ impl ServerLane {
         self.waker.must_ring(self.client_word.get()).into()
     }
 
-    /// Tells the client that this poller is about to sleep. Then: `wake::settle`, `refresh`.
+    /// Tells the client that this poller is about to sleep. Then: `wake::settle`, `is_ready`.
     #[inline]
     pub fn announce_sleep(&mut self) {
         self.sleeper.announce(self.poller_word.get());
@@ -128,16 +155,6 @@ impl ServerLane {
     #[inline]
     pub fn retract_sleep(&mut self) {
         self.sleeper.retract(self.poller_word.get());
-    }
-
-    /// The second look before sleeping: requests published by now that can be taken.
-    ///
-    /// # Errors
-    /// As `ready`.
-    #[inline]
-    pub fn refresh(&mut self) -> Result<u32, LaneFault> {
-        self.requests.refresh()?;
-        self.ready()
     }
 }
 
@@ -163,15 +180,15 @@ impl ClientLane {
     ///
     /// # Errors
     /// `LaneFault` when the sidecar's indices are impossible.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, wanted: u32) -> Result<u32, LaneFault> {
         self.requests.free(wanted)
     }
 
     /// Writes a request that the sidecar sees after `publish`. The caller has asked `free`.
-    #[inline]
+    #[inline(always)]
     pub fn stage(&mut self, request: Request) {
-        self.requests.stage(request);
+        self.requests.stage(request.pack());
     }
 
     /// Publishes what is staged with one store; says whether the poller sleeps.
@@ -183,28 +200,22 @@ impl ClientLane {
         self.waker.must_ring(self.poller_word.get()).into()
     }
 
-    /// Completions that can be taken now.
+    /// Whether a completion or notice can be taken now.
     ///
     /// # Errors
-    /// `LaneFault` when the sidecar's indices are impossible.
-    #[inline]
-    pub fn ready(&mut self) -> Result<u32, LaneFault> {
-        self.completions.ready()
+    /// `LaneFault` when the sidecar wrote what cannot be.
+    #[inline(always)]
+    pub fn is_ready(&self) -> Result<bool, LaneFault> {
+        self.completions.is_ready()
     }
 
-    /// As `ready`, always looking at the sidecar's index: the second look before sleeping.
+    /// Takes one completion or notice, if there is one.
     ///
     /// # Errors
-    /// As `ready`.
-    #[inline]
-    pub fn refresh(&mut self) -> Result<u32, LaneFault> {
-        self.completions.refresh()
-    }
-
-    /// Takes one completion or notice.
-    #[inline]
-    pub fn take(&mut self) -> Option<Completion> {
-        self.completions.take()
+    /// As `is_ready`.
+    #[inline(always)]
+    pub fn take(&mut self) -> Result<Option<CompletionWords>, LaneFault> {
+        Ok(self.completions.take()?.map(CompletionWords))
     }
 
     /// Gives the slots of all taken completions back to the sidecar.
@@ -226,8 +237,8 @@ impl ClientSleep {
         Self { word, sleeper: Sleeper::default() }
     }
 
-    /// Tells all pollers that this thread is about to sleep. Then: `wake::settle`, `refresh` on
-    /// each lane.
+    /// Tells all pollers that this thread is about to sleep. Then: `wake::settle`, `is_ready`
+    /// on each lane.
     #[inline]
     pub fn announce(&mut self) {
         self.sleeper.announce(self.word.get());

@@ -23,6 +23,8 @@ pub mod spsc;
 mod status;
 mod sync;
 pub mod wake;
+#[cfg(not(loom))]
+mod words;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -40,3 +42,5 @@ pub use segment::{Segment, SegmentError};
 pub use slot::{Class, Completion, Opcode, Request};
 pub use spsc::LaneFault;
 pub use status::Status;
+#[cfg(not(loom))]
+pub use words::{CompletionWords, RequestWords};

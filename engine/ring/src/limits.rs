@@ -3,7 +3,7 @@
 use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES};
 
 /// Version of the lane format: slot layouts, segment layout, wake protocol. Both sides must agree.
-pub const LANE_VERSION: u32 = 1;
+pub const LANE_VERSION: u32 = 2;
 
 /// Fewest requests a lane can hold.
 pub const LANE_DEPTH_MIN: u32 = 2;

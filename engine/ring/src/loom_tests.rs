@@ -8,16 +8,17 @@ use loom::cell::UnsafeCell;
 use loom::sync::Notify;
 use loom::thread;
 
-use crate::spsc::{Consumer, Producer, Store};
-use crate::sync::{AtomicU32, Ordering};
+use crate::spsc::{Consumer, LaneFault, Producer, Store, with_lap};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wake::{Sleeper, Waker, settle};
 
 const DEPTH: usize = 2;
 
 /// A ring on the heap whose slots loom watches: a slot read and written at once fails the test.
 struct Heap {
-    tail: AtomicU32,
     head: AtomicU32,
+    /// Each slot is a signal word with the lap and a cell with the rest.
+    signals: [AtomicU64; DEPTH],
     slots: [UnsafeCell<u64>; DEPTH],
 }
 
@@ -27,7 +28,13 @@ struct Shared(Arc<Heap>);
 impl Shared {
     fn new(start: u32) -> Self {
         let slots = [UnsafeCell::new(0), UnsafeCell::new(0)];
-        Self(Arc::new(Heap { tail: AtomicU32::new(start), head: AtomicU32::new(start), slots }))
+        // What a ring looks like whose counters have come so far: each slot of its lap before.
+        let signals = std::array::from_fn(|slot| {
+            let ahead = u32::try_from(slot).unwrap().wrapping_sub(start) % 2;
+            let before = (start.wrapping_add(ahead) >> 1) & 0xff;
+            AtomicU64::new(with_lap(0, u8::try_from(before).unwrap()))
+        });
+        Self(Arc::new(Heap { head: AtomicU32::new(start), signals, slots }))
     }
 }
 
@@ -38,20 +45,29 @@ impl Store for Shared {
         u32::try_from(DEPTH).unwrap()
     }
 
-    fn tail(&self) -> &AtomicU32 {
-        &self.0.tail
-    }
-
     fn head(&self) -> &AtomicU32 {
         &self.0.head
     }
 
-    fn write(&self, index: u32, slot: u64) {
+    fn write(&self, index: u32, slot: u64, lap: u8) {
         self.0.slots[index as usize].with_mut(|cell| store(cell, slot));
+        self.0.signals[index as usize].store(with_lap(slot, lap), Ordering::Relaxed);
     }
 
-    fn read(&self, index: u32) -> u64 {
-        self.0.slots[index as usize].with(load)
+    fn mark(&self, index: u32, lap: u8) {
+        let signal = self.0.signals[index as usize].load(Ordering::Relaxed);
+        let marked = with_lap(signal, lap);
+        self.0.signals[index as usize].store(marked, Ordering::Release); // P, pairs with T
+    }
+
+    fn signal(&self, index: u32) -> u64 {
+        self.0.signals[index as usize].load(Ordering::Acquire) // T, pairs with P
+    }
+
+    fn read(&self, index: u32, signal: u64) -> u64 {
+        let slot = self.0.slots[index as usize].with(load);
+        assert_eq!(signal, slot, "the word with the lap is of the same slot as the rest");
+        slot
     }
 }
 
@@ -89,17 +105,50 @@ fn publication_and_wrap_around() {
         });
         let mut expected = 0;
         while expected < 4 {
-            if consumer.ready().unwrap() == 0 {
-                thread::yield_now();
-                continue;
-            }
-            while let Some(slot) = consumer.take() {
+            while let Some(slot) = consumer.take().unwrap() {
                 assert_eq!(slot, expected);
                 expected += 1;
             }
             consumer.release();
+            if expected < 4 && !consumer.is_ready().unwrap() {
+                thread::yield_now();
+            }
         }
         sender.join().unwrap();
+    });
+}
+
+/// A batch is seen whole or not at all: whoever sees its first slot sees its last.
+#[test]
+fn a_batch_is_published_by_one_store() {
+    loom::model(|| {
+        let shared = Shared::new(0);
+        let mut producer = Producer::new(shared.clone(), 0);
+        let mut consumer = Consumer::new(shared, 0);
+        let sender = thread::spawn(move || {
+            producer.stage(10);
+            producer.stage(11);
+            assert_eq!(producer.publish(), 2);
+        });
+        if let Some(first) = consumer.take().unwrap() {
+            assert_eq!((first, consumer.take()), (10, Ok(Some(11))));
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// A lap from nowhere is a fault, not a slot.
+#[test]
+fn a_lap_that_cannot_be_is_a_fault() {
+    loom::model(|| {
+        let shared = Shared::new(0);
+        let mut consumer = Consumer::new(shared.clone(), 0);
+        let peer = thread::spawn(move || shared.mark(0, 3));
+        let seen = consumer.take();
+        let fault = LaneFault::Lap { slot: 0, lap: 3, expected: 1 };
+        assert!(seen == Ok(None) || seen == Err(fault), "{seen:?}");
+        peer.join().unwrap();
+        assert_eq!(consumer.is_ready(), Err(fault));
     });
 }
 
@@ -126,15 +175,15 @@ fn no_wake_up_is_lost() {
         let mut sleeper = Sleeper::default();
         let mut taken = 0;
         while taken < 2 {
-            if consumer.ready().unwrap() == 0 {
+            if !consumer.is_ready().unwrap() {
                 sleeper.announce(&word);
                 settle();
-                if consumer.refresh().unwrap() == 0 {
+                if !consumer.is_ready().unwrap() {
                     bell.wait(); // a lost wake-up is a deadlock, which loom reports
                 }
                 sleeper.retract(&word);
             }
-            while consumer.take().is_some() {
+            while consumer.take().unwrap().is_some() {
                 taken += 1;
             }
             consumer.release();

@@ -3,10 +3,9 @@
 //! ```text
 //! 0     SegmentHeader: magic, version, sizes      (written once by the sidecar)
 //! 128   client sleep word                         (client writes)
-//! 4096  lane 0: +0 request tail (client)      +128 request head (sidecar)
-//!               +256 completion tail (sidecar) +384 completion head (client)
-//!               +512 poller sleep word (sidecar)
-//!               +640 request slots, 64 bytes each; then completion slots, 32 bytes each
+//! 4096  lane 0: +0   request head (sidecar)   +128 completion head (client)
+//!               +256 poller sleep word (sidecar)
+//!               +384 request slots, 64 bytes each; then completion slots, 32 bytes each
 //! ....  lane 1 ...
 //! ```
 //! Each index stands on a pair of lines of its own and has one writer.
@@ -28,12 +27,10 @@ use crate::spsc::{Consumer, Producer};
 const MAGIC: u64 = u64::from_le_bytes(*b"KVRAILQ\0");
 const CLIENT_SLEEP_AT: usize = LINE_PAIR_BYTES;
 const FIRST_LANE_AT: usize = 4096;
-const REQUEST_TAIL_AT: usize = 0;
-const REQUEST_HEAD_AT: usize = LINE_PAIR_BYTES;
-const COMPLETION_TAIL_AT: usize = 2 * LINE_PAIR_BYTES;
-const COMPLETION_HEAD_AT: usize = 3 * LINE_PAIR_BYTES;
-const POLLER_SLEEP_AT: usize = 4 * LINE_PAIR_BYTES;
-const SLOTS_AT: usize = 5 * LINE_PAIR_BYTES;
+const REQUEST_HEAD_AT: usize = 0;
+const COMPLETION_HEAD_AT: usize = LINE_PAIR_BYTES;
+const POLLER_SLEEP_AT: usize = 2 * LINE_PAIR_BYTES;
+const SLOTS_AT: usize = 3 * LINE_PAIR_BYTES;
 
 /// Start of a segment; checked by the client, not read again by the sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -138,7 +135,7 @@ impl Segment {
             lane_stride: lane_stride(depth) as u64,
             total_bytes: needed as u64,
         };
-        ShmWords::<SegmentHeader, HEADER_WORDS>::at(&memory, 0, 1).write(0, &header);
+        ShmWords::<HEADER_WORDS>::at(&memory, 0, 1).write(0, header.pack());
         Ok(Self { memory, lanes, depth })
     }
 
@@ -151,7 +148,8 @@ impl Segment {
             let (needed, present) = (FIRST_LANE_AT as u64, memory.bytes() as u64);
             return Err(SegmentError::TooSmall { needed, present });
         }
-        let header = ShmWords::<SegmentHeader, HEADER_WORDS>::at(&memory, 0, 1).read(0);
+        let words = ShmWords::<HEADER_WORDS>::at(&memory, 0, 1).read(0);
+        let header = SegmentHeader::unpack(words);
         let (lanes, depth) = (header.lanes, header.depth);
         let ours = header.magic == MAGIC
             && header.version == LANE_VERSION
@@ -211,17 +209,15 @@ impl Segment {
     }
 
     fn requests(&self, at: usize) -> RequestRing {
-        let tail = ShmWord::at(&self.memory, at + REQUEST_TAIL_AT);
         let head = ShmWord::at(&self.memory, at + REQUEST_HEAD_AT);
-        ShmRing::new(tail, head, ShmWords::at(&self.memory, at + SLOTS_AT, self.depth))
+        ShmRing::new(head, ShmWords::at(&self.memory, at + SLOTS_AT, self.depth))
     }
 
     fn completions(&self, at: usize) -> CompletionRing {
         let slots_at = at + SLOTS_AT + REQUEST_BYTES * self.depth as usize;
         let depth = self.depth * COMPLETIONS_PER_REQUEST;
-        let tail = ShmWord::at(&self.memory, at + COMPLETION_TAIL_AT);
         let head = ShmWord::at(&self.memory, at + COMPLETION_HEAD_AT);
-        ShmRing::new(tail, head, ShmWords::at(&self.memory, slots_at, depth))
+        ShmRing::new(head, ShmWords::at(&self.memory, slots_at, depth))
     }
 }
 

@@ -3,18 +3,19 @@
 // UNSAFETY: addresses inside a `Pinned` block become references to atomics. The block is kept
 // alive by the `Arc` beside each address, and every process uses atomics only.
 
-use std::marker::PhantomData;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use std::arch::asm;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use kvrail_memory::Pinned;
 
-use crate::slot::{COMPLETION_BYTES, Completion, Packed, REQUEST_BYTES, Request};
-use crate::spsc::Store;
+use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES, SIGNAL_WORD};
+use crate::spsc::{Purpose, Store, with_lap};
 
-pub(crate) type RequestRing = ShmRing<Request, { REQUEST_BYTES / 8 }>;
-pub(crate) type CompletionRing = ShmRing<Completion, { COMPLETION_BYTES / 8 }>;
+pub(crate) type RequestRing = ShmRing<{ REQUEST_BYTES / 8 }>;
+pub(crate) type CompletionRing = ShmRing<{ COMPLETION_BYTES / 8 }>;
 
 /// One shared 32-bit word.
 #[derive(Debug)]
@@ -47,24 +48,22 @@ unsafe impl Sync for ShmWord {}
 /// An array of slots of `WORDS` 64-bit words. Slots are moved word by word through relaxed
 /// atomics: plain moves on every machine we know, and no data race even when the peer scribbles.
 #[derive(Debug)]
-pub(crate) struct ShmWords<T, const WORDS: usize> {
+pub(crate) struct ShmWords<const WORDS: usize> {
     words: NonNull<AtomicU64>,
     count: u32,
     _memory: Arc<dyn Pinned>,
-    _slot: PhantomData<fn(T) -> T>,
 }
 
-impl<T, const WORDS: usize> ShmWords<T, WORDS> {
+impl<const WORDS: usize> ShmWords<WORDS> {
     pub(crate) fn at(memory: &Arc<dyn Pinned>, offset: usize, count: u32) -> Self {
-        const { assert!(size_of::<T>() == WORDS * 8) };
         let end = offset + count as usize * WORDS * 8;
         assert!(offset.is_multiple_of(8) && end <= memory.bytes(), "slots inside the block");
         // SAFETY: the offset is inside the block, asserted above; the block is page-aligned.
         let words = unsafe { memory.base().add(offset) }.cast();
-        Self { words, count, _memory: Arc::clone(memory), _slot: PhantomData }
+        Self { words, count, _memory: Arc::clone(memory) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn words(&self, index: u32) -> &[AtomicU64; WORDS] {
         assert!(index < self.count);
         // SAFETY: `index` is inside the array, asserted above, and the array inside the block.
@@ -72,85 +71,96 @@ impl<T, const WORDS: usize> ShmWords<T, WORDS> {
         // SAFETY: aligned, inside the block that `_memory` keeps alive, reached by atomics only.
         unsafe { first.cast().as_ref() }
     }
-}
 
-impl<T: Packed<WORDS>, const WORDS: usize> ShmWords<T, WORDS> {
-    #[inline(always)]
-    pub(crate) fn read(&self, index: u32) -> T {
+    pub(crate) fn read(&self, index: u32) -> [u64; WORDS] {
         let shared = self.words(index);
-        T::unpack(std::array::from_fn(|word| shared[word].load(Ordering::Relaxed)))
+        std::array::from_fn(|word| shared[word].load(Ordering::Relaxed))
     }
 
-    #[inline]
-    pub(crate) fn prefetch(&self, index: u32) {
+    #[inline(always)]
+    pub(crate) fn write(&self, index: u32, values: [u64; WORDS]) {
+        for (word, value) in self.words(index).iter().zip(values) {
+            word.store(value, Ordering::Relaxed); // ordered by P, which follows
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: u32, purpose: Purpose) {
         let line: *const AtomicU64 = self.words(index).as_ptr();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint without architectural effect, on an address inside the block anyway.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+        match purpose {
+            // SAFETY: a hint without architectural effect, on an address inside the block anyway.
+            Purpose::Read => unsafe {
+                asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            },
+            // SAFETY: as above. The intrinsic would need a target feature that every processor of
+            // the last ten years has; older ones take the instruction for a no-operation.
+            Purpose::Write => unsafe {
+                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            },
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _no_hint_here = line;
-    }
-
-    #[inline(always)]
-    pub(crate) fn write(&self, index: u32, slot: &T) {
-        for (word, value) in self.words(index).iter().zip(slot.pack()) {
-            word.store(value, Ordering::Relaxed);
-        }
+        let _no_hint_here = (line, purpose);
     }
 }
 
 // SAFETY: only atomic access goes through the pointer, and the block is Send + Sync itself.
-unsafe impl<T, const WORDS: usize> Send for ShmWords<T, WORDS> {}
+unsafe impl<const WORDS: usize> Send for ShmWords<WORDS> {}
 
 /// A ring in shared memory.
 #[derive(Debug)]
-pub(crate) struct ShmRing<T, const WORDS: usize> {
-    tail: ShmWord,
+pub(crate) struct ShmRing<const WORDS: usize> {
     head: ShmWord,
-    slots: ShmWords<T, WORDS>,
+    slots: ShmWords<WORDS>,
 }
 
-impl<T, const WORDS: usize> ShmRing<T, WORDS> {
-    pub(crate) fn new(tail: ShmWord, head: ShmWord, slots: ShmWords<T, WORDS>) -> Self {
-        Self { tail, head, slots }
+impl<const WORDS: usize> ShmRing<WORDS> {
+    pub(crate) fn new(head: ShmWord, slots: ShmWords<WORDS>) -> Self {
+        Self { head, slots }
     }
 }
 
-impl<T, const WORDS: usize> Store for ShmRing<T, WORDS>
-where
-    T: Packed<WORDS>,
-{
-    type Slot = T;
+impl<const WORDS: usize> Store for ShmRing<WORDS> {
+    type Slot = [u64; WORDS];
 
-    #[inline]
     fn depth(&self) -> u32 {
         self.slots.count
     }
 
-    #[inline]
-    fn tail(&self) -> &AtomicU32 {
-        self.tail.get()
-    }
-
-    #[inline]
+    #[inline(always)]
     fn head(&self) -> &AtomicU32 {
         self.head.get()
     }
 
-    #[inline]
-    fn write(&self, index: u32, slot: T) {
-        self.slots.write(index, &slot);
+    #[inline(always)]
+    fn write(&self, index: u32, mut slot: [u64; WORDS], lap: u8) {
+        slot[SIGNAL_WORD] = with_lap(slot[SIGNAL_WORD], lap);
+        self.slots.write(index, slot);
     }
 
-    #[inline]
-    fn read(&self, index: u32) -> T {
-        self.slots.read(index)
+    #[inline(always)]
+    fn mark(&self, index: u32, lap: u8) {
+        let word = &self.slots.words(index)[SIGNAL_WORD];
+        let signal = word.load(Ordering::Relaxed); // our own store, or the peer harms itself
+        word.store(with_lap(signal, lap), Ordering::Release); // P, pairs with T
     }
 
-    #[inline]
-    fn prefetch(&self, index: u32) {
-        self.slots.prefetch(index);
+    #[inline(always)]
+    fn signal(&self, index: u32) -> u64 {
+        self.slots.words(index)[SIGNAL_WORD].load(Ordering::Acquire) // T, pairs with P
+    }
+
+    #[inline(always)]
+    fn read(&self, index: u32, signal: u64) -> [u64; WORDS] {
+        let shared = self.slots.words(index);
+        std::array::from_fn(|word| match word {
+            SIGNAL_WORD => signal,
+            _ => shared[word].load(Ordering::Relaxed), // ordered by T, which came before
+        })
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: u32, purpose: Purpose) {
+        self.slots.prefetch(index, purpose);
     }
 }

@@ -12,6 +12,11 @@ pub const REQUEST_BYTES: usize = 64;
 /// Bytes of a completion slot: two in a cache line.
 pub const COMPLETION_BYTES: usize = 32;
 
+/// Where the lap stands in either slot: byte 3 of its signal word.
+const LAP_AT: usize = 8 * SIGNAL_WORD + 3;
+/// The word of either slot that tells whether the slot was written.
+pub(crate) const SIGNAL_WORD: usize = 1;
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -95,7 +100,7 @@ pub const FLAG_VERIFY: u8 = 1 << 2;
 pub const FLAGS_KNOWN: u8 = FLAG_DURABLE | FLAG_CHECKSUM | FLAG_VERIFY;
 
 /// Completion flag: a notice (LATE), not a completion; the request is still under way.
-pub const FLAG_NOTICE: u16 = 1 << 0;
+pub const FLAG_NOTICE: u8 = 1 << 0;
 
 /// One request as it stands in a lane. All bytes are the client's: any value may be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
@@ -109,14 +114,14 @@ pub struct Request {
     pub flags: u8,
     /// A [`Class`].
     pub class: u8,
-    /// Must be zero.
-    pub reserved_a: u8,
+    /// Belongs to the lane: which lap this slot is of. Zero outside of one.
+    pub lap: u8,
     /// The arena, a [`RegionId`] of this session.
     pub region: u32,
     /// The volume, a [`VolumeId`].
     pub volume: u16,
     /// Must be zero.
-    pub reserved_b: u16,
+    pub reserved_a: u16,
     /// Bytes to move, a multiple of the volume's logical block, at most
     /// `limits::REQUEST_LENGTH_MAX`; 0 for nop and flush.
     pub length: u32,
@@ -132,7 +137,7 @@ pub struct Request {
     /// Block index of a GPU layout; zero for host memory.
     pub layout_block: u32,
     /// Must be zero.
-    pub reserved_c: u32,
+    pub reserved_b: u32,
 }
 
 impl Request {
@@ -158,7 +163,9 @@ pub struct Completion {
     /// A [`Status`].
     pub status: u16,
     /// `FLAG_NOTICE` or zero.
-    pub flags: u16,
+    pub flags: u8,
+    /// Belongs to the lane: which lap this slot is of. Zero outside of one.
+    pub lap: u8,
     /// Bytes moved; equals the request's length when the status is OK.
     pub bytes: u32,
     /// CRC-64/NVME of the bytes moved, with `FLAG_CHECKSUM` or `FLAG_VERIFY`; else zero.
@@ -196,17 +203,17 @@ pub(crate) trait Packed<const WORDS: usize>: Copy {
 }
 
 impl Packed<{ REQUEST_BYTES / 8 }> for Request {
-    #[inline]
+    #[inline(always)]
     fn pack(&self) -> [u64; REQUEST_BYTES / 8] {
         let kinds = u64::from(self.opcode)
             | u64::from(self.flags) << 8
             | u64::from(self.class) << 16
-            | u64::from(self.reserved_a) << 24
+            | u64::from(self.lap) << 24
             | u64::from(self.region) << 32;
         let place = u64::from(self.volume)
-            | u64::from(self.reserved_b) << 16
+            | u64::from(self.reserved_a) << 16
             | u64::from(self.length) << 32;
-        let layout = u64::from(self.layout_block) | u64::from(self.reserved_c) << 32;
+        let layout = u64::from(self.layout_block) | u64::from(self.reserved_b) << 32;
         [
             self.user_data,
             kinds,
@@ -219,7 +226,7 @@ impl Packed<{ REQUEST_BYTES / 8 }> for Request {
         ]
     }
 
-    #[inline]
+    #[inline(always)]
     fn unpack(words: [u64; REQUEST_BYTES / 8]) -> Self {
         let [user_data, kinds, place, volume_offset, region_offset, checksum, deadline_ns, layout] =
             words;
@@ -228,36 +235,39 @@ impl Packed<{ REQUEST_BYTES / 8 }> for Request {
             opcode: byte(kinds, 0),
             flags: byte(kinds, 8),
             class: byte(kinds, 16),
-            reserved_a: byte(kinds, 24),
+            lap: byte(kinds, 24),
             region: high(kinds),
             volume: half(place, 0),
-            reserved_b: half(place, 16),
+            reserved_a: half(place, 16),
             length: high(place),
             volume_offset,
             region_offset,
             checksum,
             deadline_ns,
             layout_block: low(layout),
-            reserved_c: high(layout),
+            reserved_b: high(layout),
         }
     }
 }
 
 impl Packed<{ COMPLETION_BYTES / 8 }> for Completion {
-    #[inline]
+    #[inline(always)]
     fn pack(&self) -> [u64; COMPLETION_BYTES / 8] {
-        let end =
-            u64::from(self.status) | u64::from(self.flags) << 16 | u64::from(self.bytes) << 32;
+        let end = u64::from(self.status)
+            | u64::from(self.flags) << 16
+            | u64::from(self.lap) << 24
+            | u64::from(self.bytes) << 32;
         let times = u64::from(self.device_ns) | u64::from(self.queue_ns) << 32;
         [self.user_data, end, self.checksum, times]
     }
 
-    #[inline]
+    #[inline(always)]
     fn unpack([user_data, end, checksum, times]: [u64; COMPLETION_BYTES / 8]) -> Self {
         Self {
             user_data,
             status: half(end, 0),
-            flags: half(end, 16),
+            flags: byte(end, 16),
+            lap: byte(end, 24),
             bytes: high(end),
             checksum,
             device_ns: low(times),
@@ -267,25 +277,25 @@ impl Packed<{ COMPLETION_BYTES / 8 }> for Completion {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "takes eight bits out of a word")]
-#[inline]
-const fn byte(word: u64, shift: u32) -> u8 {
+#[inline(always)]
+pub(crate) const fn byte(word: u64, shift: u32) -> u8 {
     (word >> shift) as u8
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "takes sixteen bits out of a word")]
-#[inline]
-const fn half(word: u64, shift: u32) -> u16 {
+#[inline(always)]
+pub(crate) const fn half(word: u64, shift: u32) -> u16 {
     (word >> shift) as u16
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "takes the low half of a word")]
-#[inline]
-const fn low(word: u64) -> u32 {
+#[inline(always)]
+pub(crate) const fn low(word: u64) -> u32 {
     word as u32
 }
 
-#[inline]
-const fn high(word: u64) -> u32 {
+#[inline(always)]
+pub(crate) const fn high(word: u64) -> u32 {
     low(word >> 32)
 }
 
@@ -296,10 +306,11 @@ const _: () = {
     assert!(size_of::<Request>() == REQUEST_BYTES && align_of::<Request>() == 8);
     assert!(size_of::<Completion>() == COMPLETION_BYTES && align_of::<Completion>() == 8);
     assert!(offset_of!(Request, opcode) == 8 && offset_of!(Request, region) == 12);
+    assert!(offset_of!(Request, lap) == LAP_AT && offset_of!(Completion, lap) == LAP_AT);
     assert!(offset_of!(Request, volume) == 16 && offset_of!(Request, length) == 20);
     assert!(offset_of!(Request, volume_offset) == 24 && offset_of!(Request, region_offset) == 32);
     assert!(offset_of!(Request, checksum) == 40 && offset_of!(Request, deadline_ns) == 48);
-    assert!(offset_of!(Request, layout_block) == 56 && offset_of!(Request, reserved_c) == 60);
+    assert!(offset_of!(Request, layout_block) == 56 && offset_of!(Request, reserved_b) == 60);
     assert!(offset_of!(Completion, status) == 8 && offset_of!(Completion, flags) == 10);
     assert!(offset_of!(Completion, bytes) == 12 && offset_of!(Completion, checksum) == 16);
     assert!(offset_of!(Completion, device_ns) == 24 && offset_of!(Completion, queue_ns) == 28);

@@ -1,13 +1,16 @@
 //! A single-producer single-consumer ring over memory that may be shared with a hostile peer.
 //!
-//! Free-running 32-bit counters, masked at access. Each side keeps its own counter privately and
-//! only ever *writes* it to shared memory; the peer's counter is cached and read again only when
-//! the ring looks full or empty, and what is read is checked before use. A whole batch becomes
-//! visible with one release store.
+//! Free-running 32-bit counters, masked at access. A slot carries the lap of the producer that
+//! wrote it, so one cache line both tells that there is something and what it is: no index of the
+//! producer is shared at all. The consumer's counter is shared, on a line of its own; the producer
+//! keeps a copy and reads it again only when the ring looks full. What is read is checked.
+//!
+//! A batch becomes visible with one release store, to the lap of its first slot: the consumer goes
+//! in order, and there it waits. The slots behind carry their laps already.
 //!
 //! Orderings, by label:
-//! - **P (publish)**: producer stores `tail` with Release; pairs with **T (take)**, the consumer's
-//!   Acquire load of `tail`: slots written before P are seen after T.
+//! - **P (publish)**: the producer stores the first slot's lap with Release; pairs with **T
+//!   (take)**, the consumer's Acquire load of a lap: all slots of the batch are seen after T.
 //! - **R (release)**: consumer stores `head` with Release; pairs with **F (free)**, the producer's
 //!   Acquire load of `head`: slots read before R may be overwritten after F.
 
@@ -17,35 +20,86 @@ use crate::sync::{AtomicU32, Ordering};
 /// requests, and the work on one is too long for the processor to look past it by itself.
 const AHEAD: u32 = 4;
 
-/// The peer moved its counter to where it cannot be: more slots filled or freed than there are.
-/// Such a lane cannot be used any more.
+/// Slots fetched ahead of the one being written. Stores leave the core in order: one that waits for
+/// its line holds up all stores behind it, and soon the core.
+const WRITE_AHEAD: u32 = 8;
+
+/// The peer wrote what cannot be. Such a lane cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer's index is {peer:#x}, ours {ours:#x}, and the ring holds {depth} slots")]
-pub struct LaneFault {
-    /// The index the peer published.
-    pub peer: u32,
-    /// Our own index at that time.
-    pub ours: u32,
-    /// Slots in the ring.
-    pub depth: u32,
+pub enum LaneFault {
+    /// It freed more slots than there are, or took some back.
+    #[error("the peer's index is {peer:#x}, ours {ours:#x}, and the ring holds {depth} slots")]
+    Index {
+        /// The index the peer published.
+        peer: u32,
+        /// Our own index at that time.
+        ours: u32,
+        /// Slots in the ring.
+        depth: u32,
+    },
+    /// The next slot is neither of this lap nor of the one before.
+    #[error("slot {slot} carries lap {lap}, where {expected} is next")]
+    Lap {
+        /// Which slot.
+        slot: u32,
+        /// The lap in it.
+        lap: u8,
+        /// The lap a new slot carries there.
+        expected: u8,
+    },
 }
 
-/// Where the counters and slots of one ring live.
+/// Where a lap stands in a slot's signal word.
+const LAP_SHIFT: u32 = 24;
+const LAP_MASK: u64 = 0xff << LAP_SHIFT;
+
+/// The signal word with this lap.
+#[inline(always)]
+pub(crate) fn with_lap(signal: u64, lap: u8) -> u64 {
+    signal & !LAP_MASK | u64::from(lap) << LAP_SHIFT
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "takes eight bits out of a word")]
+#[inline(always)]
+fn lap_in(signal: u64) -> u8 {
+    (signal >> LAP_SHIFT) as u8
+}
+
+/// What a slot is fetched for: to write it, its line must be this core's alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be read.
+    Read,
+    /// To be written.
+    Write,
+}
+
+/// Where the counter and the slots of one ring live.
 pub trait Store {
     /// What a slot holds.
     type Slot: Copy;
     /// Slots, a power of two.
     fn depth(&self) -> u32;
-    /// Written by the producer only.
-    fn tail(&self) -> &AtomicU32;
     /// Written by the consumer only.
     fn head(&self) -> &AtomicU32;
-    /// Stores a slot. `index` is masked.
-    fn write(&self, index: u32, slot: Self::Slot);
-    /// Loads a slot, each word once. `index` is masked.
-    fn read(&self, index: u32) -> Self::Slot;
-    /// A hint that this slot is read soon. `index` is masked.
-    fn prefetch(&self, _index: u32) {}
+    /// Stores a slot with this lap, in any order. `index` is masked.
+    fn write(&self, index: u32, slot: Self::Slot, lap: u8);
+    /// Stores this lap into a slot that was written: P. `index` is masked.
+    fn mark(&self, index: u32, lap: u8);
+    /// Loads the word with the lap: T. `index` is masked.
+    fn signal(&self, index: u32) -> u64;
+    /// Loads the rest of a slot, each word once; `signal` was loaded before. `index` is masked.
+    fn read(&self, index: u32, signal: u64) -> Self::Slot;
+    /// A hint that this slot is needed soon. `index` is masked.
+    fn prefetch(&self, _index: u32, _purpose: Purpose) {}
+}
+
+/// The lap of the slot at this counter; the first is 1, and memory begins as 0. The lap before is
+/// one less, also where laps wrap.
+#[expect(clippy::cast_possible_truncation, reason = "laps count modulo 256")]
+#[inline(always)]
+fn lap_at(counter: u32, lap_shift: u32) -> u8 {
+    ((counter >> lap_shift) as u8).wrapping_add(1)
 }
 
 /// The writing half. One exists per ring.
@@ -53,6 +107,7 @@ pub trait Store {
 pub struct Producer<S> {
     store: S,
     mask: u32,
+    lap_shift: u32,
     /// Next slot to write; ahead of what is published while a batch is staged.
     tail: u32,
     published: u32,
@@ -61,8 +116,9 @@ pub struct Producer<S> {
 
 impl<S: Store> Producer<S> {
     pub(crate) fn new(store: S, start: u32) -> Self {
-        let mask = store.depth() - 1;
-        Self { store, mask, tail: start, published: start, head_seen: start }
+        let depth = store.depth();
+        let (mask, lap_shift) = (depth - 1, depth.trailing_zeros());
+        Self { store, mask, lap_shift, tail: start, published: start, head_seen: start }
     }
 
     /// Slots that can be staged now. Reads the peer's counter only when the cached one leaves
@@ -70,26 +126,21 @@ impl<S: Store> Producer<S> {
     ///
     /// # Errors
     /// `LaneFault` if the consumer claims to have read what was never published.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, wanted: u32) -> Result<u32, LaneFault> {
+        let free = self.mask + 1 - self.tail.wrapping_sub(self.head_seen);
+        if free >= wanted { Ok(free) } else { self.look() }
+    }
+
+    #[inline(never)]
+    fn look(&mut self) -> Result<u32, LaneFault> {
         let depth = self.mask + 1;
-        let free = depth - self.tail.wrapping_sub(self.head_seen);
-        if free >= wanted {
-            return Ok(free);
-        }
         let head = self.store.head().load(Ordering::Acquire); // F, pairs with R
         if self.published.wrapping_sub(head) > self.published.wrapping_sub(self.head_seen) {
-            return Err(LaneFault { peer: head, ours: self.published, depth });
+            return Err(LaneFault::Index { peer: head, ours: self.published, depth });
         }
         self.head_seen = head;
         Ok(depth - self.tail.wrapping_sub(head))
-    }
-
-    /// Slots published that the consumer was not yet seen to have read.
-    #[must_use]
-    #[inline]
-    pub fn unread(&self) -> u32 {
-        self.published.wrapping_sub(self.head_seen)
     }
 
     /// Writes a slot; the peer sees it after `publish`. The caller has asked `free` first.
@@ -99,16 +150,24 @@ impl<S: Store> Producer<S> {
     #[inline(always)]
     pub fn stage(&mut self, slot: S::Slot) {
         assert!(self.tail.wrapping_sub(self.head_seen) <= self.mask, "staged into a full ring");
-        self.store.write(self.tail & self.mask, slot);
+        let lap = lap_at(self.tail, self.lap_shift);
+        // The first slot of a batch keeps the lap before, which hides all of the batch.
+        let hidden = u8::from(self.tail == self.published);
+        self.store.write(self.tail & self.mask, slot, lap.wrapping_sub(hidden));
+        let ahead = self.tail.wrapping_add(WRITE_AHEAD);
+        if ahead.wrapping_sub(self.head_seen) <= self.mask {
+            self.store.prefetch(ahead & self.mask, Purpose::Write);
+        }
         self.tail = self.tail.wrapping_add(1);
     }
 
     /// Makes everything staged visible with one store; returns how many slots that were.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self) -> u32 {
         let staged = self.tail.wrapping_sub(self.published);
         if staged > 0 {
-            self.store.tail().store(self.tail, Ordering::Release); // P, pairs with T
+            let lap = lap_at(self.published, self.lap_shift);
+            self.store.mark(self.published & self.mask, lap); // P, pairs with T
             self.published = self.tail;
         }
         staged
@@ -120,69 +179,56 @@ impl<S: Store> Producer<S> {
 pub struct Consumer<S> {
     store: S,
     mask: u32,
+    lap_shift: u32,
     head: u32,
     released: u32,
-    tail_seen: u32,
 }
 
 impl<S: Store> Consumer<S> {
     pub(crate) fn new(store: S, start: u32) -> Self {
-        let mask = store.depth() - 1;
-        Self { store, mask, head: start, released: start, tail_seen: start }
+        let depth = store.depth();
+        let (mask, lap_shift) = (depth - 1, depth.trailing_zeros());
+        Self { store, mask, lap_shift, head: start, released: start }
     }
 
-    /// Slots that can be taken now. Reads the peer's counter only when none are known.
-    ///
-    /// # Errors
-    /// `LaneFault` if the producer claims more slots than the ring has, or takes some back.
-    #[inline]
-    pub fn ready(&mut self) -> Result<u32, LaneFault> {
-        let known = self.tail_seen.wrapping_sub(self.head);
-        if known > 0 {
-            return Ok(known);
-        }
-        self.refresh()
-    }
-
-    /// As `ready`, but always looks at the peer's counter: the second look before sleeping.
-    ///
-    /// # Errors
-    /// As `ready`.
-    #[inline]
-    pub fn refresh(&mut self) -> Result<u32, LaneFault> {
-        // The next slot's line is fetched beside the index, not after it: where both were just
-        // written, the two transfers overlap.
-        self.store.prefetch(self.head & self.mask);
-        let tail = self.store.tail().load(Ordering::Acquire); // T, pairs with P
-        let depth = self.mask + 1;
-        let filled = tail.wrapping_sub(self.released);
-        if filled > depth || filled < self.tail_seen.wrapping_sub(self.released) {
-            return Err(LaneFault { peer: tail, ours: self.head, depth });
-        }
-        self.tail_seen = tail;
-        let ready = tail.wrapping_sub(self.head);
-        for ahead in 0..ready.min(AHEAD) {
-            self.store.prefetch(self.head.wrapping_add(ahead) & self.mask);
-        }
-        Ok(ready)
-    }
-
-    /// Takes the next slot as a private copy, or nothing when none is known to be ready.
+    /// The signal word of the next slot, if the producer has published it.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<S::Slot> {
-        if self.head == self.tail_seen {
-            return None;
+    fn look(&self) -> Result<Option<u64>, LaneFault> {
+        let signal = self.store.signal(self.head & self.mask); // T, pairs with P
+        let (lap, expected) = (lap_in(signal), lap_at(self.head, self.lap_shift));
+        if lap == expected {
+            return Ok(Some(signal));
         }
-        let slot = self.store.read(self.head & self.mask);
-        if self.tail_seen.wrapping_sub(self.head) > AHEAD {
-            self.store.prefetch(self.head.wrapping_add(AHEAD) & self.mask);
+        if lap == expected.wrapping_sub(1) {
+            return Ok(None);
         }
+        Err(LaneFault::Lap { slot: self.head & self.mask, lap, expected })
+    }
+
+    /// Whether a slot can be taken now.
+    ///
+    /// # Errors
+    /// `LaneFault` if the next slot carries a lap that cannot be.
+    #[inline(always)]
+    pub fn is_ready(&self) -> Result<bool, LaneFault> {
+        self.look().map(|signal| signal.is_some())
+    }
+
+    /// Takes the next slot as a private copy, or nothing when none is there.
+    ///
+    /// # Errors
+    /// As `is_ready`.
+    #[inline(always)]
+    pub fn take(&mut self) -> Result<Option<S::Slot>, LaneFault> {
+        let Some(signal) = self.look()? else { return Ok(None) };
+        let slot = self.store.read(self.head & self.mask, with_lap(signal, 0));
+        self.store.prefetch(self.head.wrapping_add(AHEAD) & self.mask, Purpose::Read);
         self.head = self.head.wrapping_add(1);
-        Some(slot)
+        Ok(Some(slot))
     }
 
     /// Gives everything taken back to the producer with one store.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self) {
         if self.head != self.released {
             self.store.head().store(self.head, Ordering::Release); // R, pairs with F

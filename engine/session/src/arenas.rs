@@ -158,15 +158,15 @@ impl Server {
                 return self.reclaimed(id);
             }
         };
-        let (region, note) = made;
+        let (region, unfulfilled) = made;
         let region = Arc::new(region);
         self.regions.settle(&mut arena.grant, region.bytes() as u64);
-        let note = note.map(|note| note.to_string());
+        let whys: Vec<_> = unfulfilled.iter().map(|(_, why)| why.to_string()).collect();
+        let note = Some(whys.join("; ")).filter(|note| !note.is_empty());
         arena.region = Some(Arc::clone(&region));
         let (waiting, took) = (self.pollers.all(), PollerSet::default());
         let failure = None;
-        arena.stage =
-            Stage::Attaching(Attaching { seq, origin, note: note.clone(), waiting, took, failure });
+        arena.stage = Stage::Attaching(Attaching { seq, origin, note, waiting, took, failure });
         let slot = session.slot.expect("a session with an arena has a slot");
         let buffer = BufferIndex(arena.grant.buffers.start);
         self.pollers.send_each(waiting, || Command::Attach {
@@ -175,16 +175,17 @@ impl Server {
             buffer,
             memory: Arc::clone(&region) as Arc<dyn Pinned>,
         });
-        self.note_pages(note);
+        for (what, why) in unfulfilled {
+            self.note_memory(what, why.to_string());
+        }
     }
 
-    /// Remembers, and says once, that hugepages were not to be had.
-    fn note_pages(&mut self, note: Option<String>) {
-        let Some(note) = note else { return };
-        if self.page_note.is_none() {
-            tracing::warn!("arenas get base pages: {note}");
+    /// Remembers, and says once, which wish memory did not fulfil.
+    fn note_memory(&mut self, what: &'static str, why: String) {
+        if !self.memory_notes.contains_key(what) {
+            tracing::warn!("{what}: {why}");
         }
-        self.page_note = Some(format!("arenas get base pages: {note}"));
+        self.memory_notes.insert(what, why);
     }
 
     /// A poller has, or could not, register the arena.
@@ -320,7 +321,9 @@ fn shortage(shortage: Shortage, bytes: u64, total: u64) -> Failure {
 
 fn status_of(error: &MemoryError) -> Status {
     match error {
-        MemoryError::NoPages { .. } | MemoryError::Map { .. } => Status::NoSpace,
+        MemoryError::NoPages { .. } | MemoryError::Map { .. } | MemoryError::Place { .. } => {
+            Status::NoSpace
+        }
         _ => Status::Invalid,
     }
 }

@@ -174,7 +174,8 @@ impl Server {
             }
             Ask::BringArena { bytes } => {
                 let fd = fds.into_iter().next().expect("as many descriptors as the ask has");
-                self.add_arena(id, seq, bytes, Recipe::Import(fd, bytes))
+                let sealing = self.config.policy.sealing;
+                self.add_arena(id, seq, bytes, Recipe::Import(fd, bytes, sealing))
             }
             Ask::DetachArena { region } => self.detach_arena(id, seq, region),
             Ask::OpenQueue { depth } => self.open_queue(id, seq, depth),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kvrail_memory::PageSize;
+use kvrail_memory::{PageSize, Sealing, Topology};
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_protocol::SpinHints;
 use kvrail_ring::Epoch;
@@ -66,6 +66,18 @@ pub enum PagePolicy {
     Exactly(PageSize),
 }
 
+/// Where new arenas lie. What clients bring stays where it is.
+#[derive(Clone, Debug, Default)]
+pub enum Home {
+    /// Wherever the kernel puts them.
+    #[default]
+    Anywhere,
+    /// On this NUMA node of this machine while it has room, then anywhere, which is said.
+    Near(u32, Topology),
+    /// On this NUMA node of this machine, or an error.
+    On(u32, Topology),
+}
+
 /// What this sidecar is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -84,6 +96,8 @@ pub struct Policy {
     pub limits: Limits,
     /// Pages of arenas.
     pub pages: PagePolicy,
+    /// Seals of arenas that clients bring.
+    pub sealing: Sealing,
     /// How long a stop waits for accepted requests.
     pub drain_timeout: Duration,
 }
@@ -97,6 +111,8 @@ pub struct ServerConfig {
     pub socket_mode: u32,
     /// What holds for clients.
     pub policy: Policy,
+    /// Where arenas lie.
+    pub home: Home,
     /// What this sidecar is.
     pub identity: Identity,
     /// What clients are told about waiting.

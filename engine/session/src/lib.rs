@@ -28,7 +28,7 @@ mod socket;
 mod stopping;
 
 pub use access::Access;
-pub use config::{Identity, Limits, PagePolicy, Policy, ServerConfig};
+pub use config::{Home, Identity, Limits, PagePolicy, Policy, ServerConfig};
 pub use error::ServerError;
 pub use orders::{OrderReceiver, OrderSender, order_channel};
 pub use server::Server;

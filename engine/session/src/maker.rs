@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use kvrail_memory::{MemoryError, Region};
+use kvrail_memory::{MemoryError, Region, Sealing, place};
 use kvrail_ring::{Bell, RegionId};
 use rustix::io::Errno;
 
-use crate::config::PagePolicy;
+use crate::config::{Home, PagePolicy};
 use crate::error::ServerError;
 
 /// What an arena is made of.
@@ -23,8 +23,8 @@ pub(crate) enum Recipe {
         /// Which pages.
         pages: PagePolicy,
     },
-    /// A client's memory file and the size it announced.
-    Import(OwnedFd, u64),
+    /// A client's memory file, the size it announced, and the seals it must have.
+    Import(OwnedFd, u64, Sealing),
 }
 
 #[derive(Debug)]
@@ -33,8 +33,11 @@ enum Job {
     Unmap(Arc<Region>),
 }
 
-/// Memory, with what to tell the operator about its pages; or why there is none.
-pub(crate) type Outcome = Result<(Region, Option<MemoryError>), MemoryError>;
+/// What is not as wished, and why.
+pub(crate) type Unfulfilled = (&'static str, MemoryError);
+
+/// Memory, with what the operator should know of it; or why there is none.
+pub(crate) type Outcome = Result<(Region, Vec<Unfulfilled>), MemoryError>;
 
 /// An answer.
 #[derive(Debug)]
@@ -53,10 +56,10 @@ pub(crate) struct Maker {
 
 impl Maker {
     /// Starts the thread; it rings `to_control` after every answer.
-    pub(crate) fn start(to_control: Arc<Bell>) -> Result<Self, ServerError> {
+    pub(crate) fn start(to_control: Arc<Bell>, home: Home) -> Result<Self, ServerError> {
         let (jobs, job_queue) = channel();
         let (answers, made) = channel();
-        let work = move || work(&job_queue, &answers, &to_control);
+        let work = move || work(&job_queue, &answers, &to_control, &home);
         thread::Builder::new().name("kvrail-memory".into()).spawn(work).map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
             ServerError::Loop { step: "spawning the memory thread", errno }
@@ -82,11 +85,11 @@ impl Maker {
     }
 }
 
-fn work(jobs: &Receiver<Job>, answers: &Sender<Made>, to_control: &Bell) {
+fn work(jobs: &Receiver<Job>, answers: &Sender<Made>, to_control: &Bell, home: &Home) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Make { session, region, recipe } => {
-                let outcome = cook(&format!("kvrail-arena-{session}"), recipe);
+                let outcome = cook(&format!("kvrail-arena-{session}"), recipe, home);
                 if answers.send(Made { session, region, outcome }).is_err() {
                     return;
                 }
@@ -97,12 +100,25 @@ fn work(jobs: &Receiver<Job>, answers: &Sender<Made>, to_control: &Bell) {
     }
 }
 
-fn cook(name: &str, recipe: Recipe) -> Outcome {
-    match recipe {
-        Recipe::Create { bytes, pages: PagePolicy::Best } => Region::create_best(name, bytes),
+fn cook(name: &str, recipe: Recipe, home: &Home) -> Outcome {
+    let (region, pages) = match recipe {
+        Recipe::Create { bytes, pages: PagePolicy::Best } => Region::create_best(name, bytes)?,
         Recipe::Create { bytes, pages: PagePolicy::Exactly(page) } => {
-            Ok((Region::create(name, bytes, page)?, None))
+            (Region::create(name, bytes, page)?, None)
         }
-        Recipe::Import(fd, bytes) => Ok((Region::import(fd, bytes)?, None)),
-    }
+        Recipe::Import(fd, bytes, sealing) => {
+            return Ok((Region::import_with(fd, bytes, sealing)?, Vec::new()));
+        }
+    };
+    let elsewhere = match home {
+        Home::Anywhere => None,
+        Home::Near(node, topology) => place(&region, *node, topology).err(),
+        Home::On(node, topology) => {
+            place(&region, *node, topology)?;
+            None
+        }
+    };
+    let pages = pages.map(|why| ("arenas get base pages", why));
+    let elsewhere = elsewhere.map(|why| ("arenas lie far from the devices", why));
+    Ok((region, pages.into_iter().chain(elsewhere).collect()))
 }

@@ -37,6 +37,13 @@ impl Server {
                 let reason = format!("the indices of queue {queue} are impossible: {fault}");
                 self.end(id, Ending::Expelled(reason));
             }
+            Notice::Replaced(device, _closed_here, outcome) => {
+                let name = &self.pollers.handles()[poller].devices[device].1.name;
+                match outcome {
+                    Ok(()) => tracing::warn!("{name} is back and served again"),
+                    Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
+                }
+            }
             Notice::Drained => self.stage.drained(poller),
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvrail_device::{Clock, Description, MonotonicClock};
 use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot};
 use kvrail_protocol::{
-    DeviceReport, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
+    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
     SidecarReport, StatusReport, VolumeInfo, VolumeReport,
 };
 
@@ -79,7 +79,7 @@ impl Server {
         let sessions = self.sessions.values();
         let attached = sessions.filter(|session| !matches!(session.phase, Phase::Greeting { .. }));
         let mut notes = self.config.notes.clone();
-        notes.extend(self.page_note.clone());
+        notes.extend(self.memory_notes.iter().map(|(what, why)| format!("{what}: {why}")));
         StatusReport {
             sidecar: self.report_sidecar(),
             pollers: (0..handles.len()).map(|poller| self.report_poller(poller)).collect(),
@@ -213,6 +213,7 @@ fn report_device(
         poller,
         name: description.name.clone(),
         kind: description.kind.clone(),
+        state: if stats.gone.get() == 0 { DeviceState::Serving } else { DeviceState::Gone },
         mode: description.mode.clone(),
         reason: description.reason.clone(),
         features: description.features.clone(),

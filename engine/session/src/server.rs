@@ -51,7 +51,7 @@ pub struct Server {
     pub(crate) refused: u64,
     pub(crate) refusal_log: RateLimit,
     pub(crate) accept_log: RateLimit,
-    pub(crate) page_note: Option<String>,
+    pub(crate) memory_notes: BTreeMap<&'static str, String>,
     pub(crate) stage: Stage,
     pub(crate) busy: BusyShares,
 }
@@ -76,7 +76,7 @@ impl Server {
         events.watch(listener.as_fd(), Source::Listener).map_err(failed)?;
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
         let limits = config.policy.limits.clone().clamped();
-        let maker = Maker::start(Arc::clone(&to_control))?;
+        let maker = Maker::start(Arc::clone(&to_control), config.home.clone())?;
         Ok(Self {
             regions: RegionTable::new(limits.arena_bytes_total),
             busy: BusyShares::new(pollers.len()),
@@ -97,7 +97,7 @@ impl Server {
             refused: 0,
             refusal_log: RateLimit::default(),
             accept_log: RateLimit::default(),
-            page_note: None,
+            memory_notes: BTreeMap::new(),
             stage: Stage::Serving,
         })
     }

@@ -8,7 +8,7 @@ use crate::error::Problem;
 use crate::item::{Attribute, Desired, Form, Item, is_secret};
 use crate::place::{Place, is_below};
 use crate::snapshot::{Node, Snapshot};
-use crate::wish::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, Wish};
+use crate::wish::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, Transport, Wish};
 
 /// What was read, and what kvrail has no key for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,10 @@ fn port(item: &Item, desired: &Desired) -> Value {
     let state = |item: &Item, name: &str| {
         attributes(item).iter().find(|it| it.name == name).map(|it| it.value.clone())
     };
-    let ana = |group: Value, state: Option<String>| json!({ "ana": { "state": state.unwrap_or_else(|| "optimized".into()) }, "grpid": group });
+    let ana = |group: Value, state: Option<String>| {
+        let state = state.unwrap_or_else(|| "optimized".into());
+        json!({ "ana": { "state": state }, "grpid": group })
+    };
     let mut groups = vec![ana(json!(1), state(item, "ana_groups/1/ana_state"))];
     groups.extend(
         below(desired, item, Place::AnaGroup).map(|it| ana(number(it), state(it, "ana_state"))),
@@ -296,7 +299,7 @@ impl Reader<'_> {
             self.notes.push(format!("{at}.referrals have no key here: left out"));
         }
         let kind = text(entry, ["addr", "trtype"]).unwrap_or_default();
-        let Ok(transport) = serde_json::from_value(json!(kind)) else {
+        let Ok(transport) = serde_json::from_value::<Transport>(json!(kind)) else {
             self.bad(&format!("{at}.addr.trtype"), kind, "it must be rdma, tcp or loop");
             return None;
         };
@@ -316,7 +319,10 @@ impl Reader<'_> {
             address: self.parse(at, entry, ["addr", "traddr"]),
             service: self.parse(at, entry, ["addr", "trsvcid"]),
             subsystems: words(entry, "subsystems"),
-            inline_data_bytes: self.parse(at, entry, ["param", "inline_data_size"]),
+            // The kernel writes a 0 of its own where nothing travels inline.
+            inline_data_bytes: self
+                .parse(at, entry, ["param", "inline_data_size"])
+                .filter(|_| transport != Transport::Loop),
             queue_size_max: self.parse(at, entry, ["param", "max_queue_size"]),
             offload_queues: self.parse(at, entry, ["param", "offload_queues"]),
             ana,

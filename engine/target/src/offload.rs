@@ -98,6 +98,26 @@ fn reasons(wish: &Wish, index: usize, facts: &Facts) -> Vec<Reason> {
     found
 }
 
+/// What the module parameters of the vendor's stack mean here, in words; none without the stack.
+pub(crate) fn parameters(facts: &Facts) -> Option<String> {
+    let given = facts.parameters;
+    let queues = given.p2p_queues?;
+    let staging = match given.staging_start.filter(|&start| start != 0) {
+        Some(start) => format!(
+            "it stages data in {} MiB at {start:#x}, in buffers of {} KiB (offload_mem_*)",
+            given.staging_mib.unwrap_or(0),
+            given.staging_buffer_kib.unwrap_or(0)
+        ),
+        None => "it stages data in memory that the driver takes from the kernel; \
+                 offload_mem_start of nvmet_rdma would set some aside"
+            .into(),
+    };
+    Some(format!(
+        "offload: the card may take {queues} queue(s) of each drive (nvme num_p2p_queues), one for \
+         each pair of port and subsystem; {staging}"
+    ))
+}
+
 type Add<'a> = dyn FnMut(String, String, &str, &'static str) + 'a;
 
 fn devices<'a>(subsystem: &Subsystem, facts: &'a Facts) -> Vec<&'a Device> {

@@ -3,12 +3,14 @@
 use kvrail_memory::Root;
 
 use crate::claims::Claims;
-use crate::error::TargetError;
+use crate::error::{Problem, TargetError};
 use crate::gather::gather;
-use crate::plan::{Plan, plan};
+use crate::place::{Place, place};
+use crate::plan::{Export, Plan, plan};
 use crate::probe::features;
 use crate::reconcile::Target;
 use crate::record::Store;
+use crate::snapshot::Snapshot;
 use crate::step::Step;
 use crate::tree::Tree;
 use crate::wish::Wish;
@@ -56,9 +58,32 @@ impl<T: Tree, S: Store> Target<T, S> {
         }
         let plan = plan(wish, &facts).map_err(TargetError::Refused)?;
         self.preview(&plan.desired)?;
-        claims.renew(&plan.exports, &self.snapshot()?).map_err(TargetError::Refused)?;
+        let present = self.snapshot()?;
+        let elsewhere = self.exported_elsewhere(&plan.exports, &present);
+        if !elsewhere.is_empty() {
+            return Err(TargetError::Refused(elsewhere));
+        }
+        claims.renew(&plan.exports, &present).map_err(TargetError::Refused)?;
         let steps = self.apply(&plan.desired)?;
         Ok(Applied { plan, steps })
+    }
+
+    /// Devices that somebody else's namespaces export, under whatever name: no claim shows that.
+    fn exported_elsewhere(&self, exports: &[Export], present: &Snapshot) -> Vec<Problem> {
+        let owned = self.owned();
+        let foreign = |path: &str| place(path) == Some(Place::Namespace) && !owned.contains(&path);
+        let mut problems = Vec::new();
+        for (path, _) in present.objects().filter(|(path, _)| foreign(path)) {
+            let device = present.text(&format!("{path}/device_path")).unwrap_or_default();
+            let Ok(device) = std::fs::canonicalize(device) else { continue };
+            for export in exports.iter().filter(|export| export.node == device) {
+                let rule = format!("{path}, which kvrail did not make, exports it");
+                let remedy = "export another device, or have its owner remove it";
+                let node = export.node.display();
+                problems.push(Problem::refused(&export.key, node, rule, remedy));
+            }
+        }
+        problems
     }
 
     fn open_ports(&self) -> Vec<u16> {

@@ -10,7 +10,7 @@ use crate::diff::OFFLOAD;
 use crate::error::Problem;
 use crate::facts::{Device, Facts, Features, Unusable};
 use crate::item::{Attribute, Desired, Item};
-use crate::offload::{Outcome, Serving, decide};
+use crate::offload::{Outcome, Serving, decide, parameters};
 use crate::wish::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, Transport, Wish};
 
 /// What is to be in the tree, and what it means.
@@ -59,6 +59,9 @@ pub fn plan(wish: &Wish, facts: &Facts) -> Result<Plan, Vec<Problem>> {
     }
     if !planner.problems.is_empty() {
         return Err(planner.problems);
+    }
+    if wish.subsystem.iter().any(|subsystem| subsystem.offload != Offload::Off) {
+        planner.plan.notes.extend(parameters(facts));
     }
     let transports: BTreeSet<Transport> = wish.port.iter().map(|port| port.transport).collect();
     let modules = transports.into_iter().map(Transport::module).collect();

@@ -82,7 +82,7 @@ pub trait Store {
 pub struct FileStore {
     directory: PathBuf,
     /// The lock; none where the record is only read.
-    _lock: Option<OwnedFd>,
+    lock: Option<OwnedFd>,
 }
 
 impl FileStore {
@@ -103,13 +103,13 @@ impl FileStore {
             }
             errno => failed("locking", errno.to_string()),
         })?;
-        Ok(Self { directory: directory.to_owned(), _lock: Some(lock) })
+        Ok(Self { directory: directory.to_owned(), lock: Some(lock) })
     }
 
-    /// To look at; saving through it is refused by the type's user, who has no lock.
+    /// To look at only: without the lock nothing is saved, so no step is taken either.
     #[must_use]
     pub fn look(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), _lock: None }
+        Self { directory: directory.to_owned(), lock: None }
     }
 
     fn path(&self) -> PathBuf {
@@ -136,6 +136,9 @@ impl Store for FileStore {
 
     fn save(&mut self, record: &Record) -> Result<(), TargetError> {
         let path = self.path();
+        if self.lock.is_none() {
+            return Err(failed(&path, "writing", "it was opened to look at only".into()));
+        }
         let next = self.directory.join("record.next");
         let text = serde_json::to_vec(record).expect("strings and numbers are always JSON");
         let written = std::fs::File::create(&next).and_then(|mut file| {

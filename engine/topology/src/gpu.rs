@@ -53,16 +53,17 @@ fn model(root: &Root, address: &str) -> Option<String> {
     Some(model.trim().to_owned())
 }
 
-/// Size of the second window: `resource` has a line `begin end flags` for each.
+/// Size of the second window. `resource` has a line `begin end flags` for each of six registers; a
+/// window of 64 bits takes two of them and leaves the second line zero.
 fn bar1(root: &Root, dir: &str) -> u64 {
     let text = root.text(format!("{dir}/resource")).ok().flatten().unwrap_or_default();
     let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
-    let size = text.lines().nth(1).and_then(|line| {
+    let size = |line: &str| {
         let mut words = line.split_whitespace();
         let (begin, end) = (number(words.next()?)?, number(words.next()?)?);
         (end > begin).then(|| end - begin + 1)
-    });
-    size.unwrap_or(0)
+    };
+    text.lines().take(6).filter_map(size).nth(1).unwrap_or(0)
 }
 
 fn hex(root: &Root, path: &str) -> Option<u32> {

@@ -170,6 +170,24 @@ fn what_devices_are_is_told() {
     assert!(drive.line().contains("EXAMPLE 1TB, 0000:03:00.0, nvme0n1, 32 GT/s x4"));
 }
 
+/// As on an H200, whose first window takes two registers: it was read as having no second.
+#[test]
+fn windows_of_64_bits_take_two_lines() {
+    let machine = one_socket();
+    machine.put(
+        "sys/bus/pci/devices/0000:05:00.0/resource",
+        "0x0000040042000000 0x0000040042ffffff 0x000000000014220c\n\
+         0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
+         0x0000038000000000 0x000003bfffffffff 0x000000000014220c\n\
+         0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
+         0x0000040040000000 0x0000040041ffffff 0x000000000014220c\n\
+         0x0000000000000000 0x0000000000000000 0x0000000000000000",
+    );
+    let map = machine.map();
+    let gpu = map.of(Kind::Gpu).next().unwrap();
+    assert!(gpu.line().contains("BAR1 262144 MiB"), "{}", gpu.line());
+}
+
 #[test]
 fn the_tree_shows_where_ways_part() {
     let drawn = text(&tree(&one_socket().map()));

@@ -155,6 +155,19 @@ impl Claim {
             .map_err(|errno| self.failed("duplicating its descriptor", errno))
     }
 
+    /// The same claim with today's length, if the path still leads to what is claimed.
+    pub(crate) fn still_at(&self, path: &Path) -> Result<Option<Self>, VolumeError> {
+        let there = classify(path).map_err(|reason| VolumeError::at(path, reason))?;
+        let here = identify(&self.fd).map_err(|reason| VolumeError::at(path, reason))?;
+        if there != here {
+            return Ok(None);
+        }
+        let fd = self.duplicate()?;
+        let bytes = seek(&fd, SeekFrom::End(0));
+        let bytes = bytes.map_err(|errno| self.failed("finding its size", errno))?;
+        Ok(Some(Self { path: path.to_owned(), fd, bytes, ..*self }))
+    }
+
     pub(crate) fn set_bytes(&mut self, bytes: u64) {
         self.bytes = bytes;
     }

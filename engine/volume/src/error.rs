@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use crate::content::Damage;
 use crate::holder::Holder;
@@ -113,6 +114,9 @@ pub enum Reason {
     /// The label names another volume than the caller expects.
     #[error("its label says volume {found:?}, {expected:?} is expected")]
     OtherName { expected: String, found: String },
+    /// The label is not that of the member that was there before.
+    #[error("its label says member {found}, {expected} was there before")]
+    OtherMember { expected: Uuid, found: Uuid },
     /// Not a volume name.
     #[error("this is not a volume name")]
     BadName,
@@ -177,6 +181,7 @@ impl Reason {
             | Self::Shrunk { .. }
             | Self::Block { .. }
             | Self::OtherName { .. }
+            | Self::OtherMember { .. }
             | Self::TooSmall { .. } => Class::Refused,
         }
     }
@@ -250,6 +255,7 @@ impl Reason {
                 "format the device with a block size that divides the volume's, or create the \
                  volume again"
             }
+            Self::OtherMember { .. } => "put the drive back that was there, or restart the sidecar",
             Self::OtherName { .. } => "correct the name or the members",
             _ => "see `kvrail volume --help`",
         }

@@ -20,6 +20,7 @@ mod kernel;
 mod label;
 mod name;
 mod open;
+mod rejoin;
 mod signature;
 mod staged;
 mod wipe;

@@ -180,7 +180,7 @@ fn disagreement(first: &Label, other: &Label) -> Option<&'static str> {
 }
 
 /// Whether the device is still what it was labelled as.
-fn check_fit(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
+pub(crate) fn check_fit(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
     let refuse = |reason| Err(VolumeError::at(claim.path(), reason));
     let (have_bytes, need_bytes) = (claim.bytes(), label.data_offset + label.member_bytes);
     if have_bytes < need_bytes {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kvrail_memory::{LeasePool, Region};
+use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
     Answer, Ask, Channel, ChannelError, LimitsInfo, Pages, StatusReport, Welcome,
 };
@@ -219,7 +219,8 @@ impl Client {
     /// Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes,
     /// fully allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. It is mapped once
     /// more here; bytes that are leased from the arena must not be touched through any other
-    /// mapping, and the same memory must not be brought twice.
+    /// mapping, and the same memory must not be brought twice. A sidecar that is configured so
+    /// (`memory.unsealed`) takes memory without seals, too; whoever shrinks that gets SIGBUS.
     ///
     /// # Errors
     /// `Denied` says what is wrong with the memory or names the limit.
@@ -230,7 +231,8 @@ impl Client {
         let Answer::Arena { region, page_bytes, note, .. } = answer else {
             return Err(ClientError::protocol(format!("answer to an arena: {answer:?}")));
         };
-        let memory = Region::import(memory, bytes)?;
+        // Whether seals are needed was the sidecar's to say; the memory is this program's.
+        let memory = Region::import_with(memory, bytes, Sealing::Optional)?;
         Ok(self.arena(memory, ArenaFacts { region: RegionId(region), page_bytes, note }))
     }
 

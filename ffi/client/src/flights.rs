@@ -6,20 +6,24 @@
 
 use kvrail_protocol::Hardware;
 use kvrail_ring::slot::FLAG_NOTICE;
-use kvrail_ring::{Completion, Opcode, Status};
+use kvrail_ring::{CompletionWords, Opcode, Status};
 
 use crate::arena::Lease;
 use crate::done::{Done, Ticket};
+use crate::request::Request;
 
 /// Where completions go.
 pub(crate) trait Sink {
-    fn push(&mut self, done: Done);
+    /// Adds an end, and shows it where it lies now.
+    fn push(&mut self, done: Done) -> &mut Done;
     fn count(&self) -> usize;
 }
 
 impl Sink for Vec<Done> {
-    fn push(&mut self, done: Done) {
+    #[inline(always)]
+    fn push(&mut self, done: Done) -> &mut Done {
         Self::push(self, done);
+        self.last_mut().expect("just pushed")
     }
 
     fn count(&self) -> usize {
@@ -28,8 +32,10 @@ impl Sink for Vec<Done> {
 }
 
 impl Sink for std::collections::VecDeque<Done> {
-    fn push(&mut self, done: Done) {
+    #[inline]
+    fn push(&mut self, done: Done) -> &mut Done {
         self.push_back(done);
+        self.back_mut().expect("just pushed")
     }
 
     fn count(&self) -> usize {
@@ -61,24 +67,41 @@ pub(crate) struct Origin {
 }
 
 /// Whose piece it is.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// Free; the next free entry is on the stack, not here.
     Nobody,
-    /// The only piece of its request.
-    Single(Origin),
+    /// The only piece of its request, which is here.
+    Single,
     /// One of several; the index of their head.
     Head(u32),
 }
 
+/// A piece under way. The lease stays here from submission to completion: it is moved in once and
+/// out once.
 #[derive(Debug)]
 struct Flight {
     generation: u32,
     lane: u16,
-    /// Whether OK promises `length` bytes.
-    moves: bool,
     length: u32,
     owner: Owner,
+    /// Of the only piece; meaningless otherwise, and then without a lease.
+    origin: Origin,
+}
+
+impl Flight {
+    const FREE: Self = Self {
+        generation: 0,
+        lane: 0,
+        length: 0,
+        owner: Owner::Nobody,
+        origin: Origin { ticket: Ticket(0), tag: 0, opcode: Opcode::Nop, lease: None },
+    };
+
+    /// Whether OK promises `length` bytes.
+    fn moves(&self) -> bool {
+        matches!(self.origin.opcode, Opcode::Read | Opcode::Write)
+    }
 }
 
 /// A request with several pieces under way.
@@ -118,8 +141,6 @@ impl Flights {
     /// A table for `depth` pieces. Every head under way has at least one piece under way, so as
     /// many heads are enough.
     pub(crate) fn new(depth: u32) -> Self {
-        let flight =
-            |_| Flight { generation: 0, lane: 0, moves: false, length: 0, owner: Owner::Nobody };
         let head = |_| Head {
             origin: None,
             left: 0,
@@ -130,7 +151,7 @@ impl Flights {
             late: false,
         };
         Self {
-            flights: (0..depth).map(flight).collect(),
+            flights: (0..depth).map(|_| Flight::FREE).collect(),
             free: (0..depth).rev().collect(),
             heads: (0..depth).map(head).collect(),
             free_heads: (0..depth).rev().collect(),
@@ -152,9 +173,20 @@ impl Flights {
 
     /// Adds a request of one piece; returns its `user_data`. The caller has asked `room`.
     #[inline(always)]
-    pub(crate) fn add(&mut self, lane: u16, length: u32, origin: Origin) -> u64 {
-        let moves = matches!(origin.opcode, Opcode::Read | Opcode::Write);
-        self.enter(lane, length, moves, Owner::Single(origin))
+    pub(crate) fn add(
+        &mut self,
+        lane: u16,
+        length: u32,
+        ticket: Ticket,
+        request: &mut Request,
+    ) -> u64 {
+        let (index, flight) = self.enter(lane, length, Owner::Single);
+        flight.origin.ticket = ticket;
+        flight.origin.tag = request.tag;
+        flight.origin.opcode = request.opcode;
+        debug_assert!(flight.origin.lease.is_none(), "a free entry owns nothing");
+        std::mem::swap(&mut flight.origin.lease, &mut request.lease);
+        u64::from(flight.generation) << 32 | u64::from(index)
     }
 
     /// Adds a request of `pieces` pieces, at least two, to be added by `add_piece`.
@@ -176,17 +208,18 @@ impl Flights {
     /// Adds one piece of a request; returns its `user_data`.
     pub(crate) fn add_piece(&mut self, lane: u16, length: u32, head: u32) -> u64 {
         let origin = self.heads[head as usize].origin.as_ref().expect("added before its pieces");
-        let moves = matches!(origin.opcode, Opcode::Read | Opcode::Write);
-        self.enter(lane, length, moves, Owner::Head(head))
+        let opcode = origin.opcode;
+        let (index, flight) = self.enter(lane, length, Owner::Head(head));
+        flight.origin.opcode = opcode;
+        u64::from(flight.generation) << 32 | u64::from(index)
     }
 
     #[inline(always)]
-    fn enter(&mut self, lane: u16, length: u32, moves: bool, owner: Owner) -> u64 {
+    fn enter(&mut self, lane: u16, length: u32, owner: Owner) -> (u32, &mut Flight) {
         let index = self.free.pop().expect("the caller has asked for room");
         let flight = &mut self.flights[index as usize];
-        let generation = flight.generation;
-        *flight = Flight { generation, lane, moves, length, owner };
-        u64::from(generation) << 32 | u64::from(index)
+        (flight.lane, flight.length, flight.owner) = (lane, length, owner);
+        (index, flight)
     }
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
@@ -195,30 +228,30 @@ impl Flights {
     pub(crate) fn settle(
         &mut self,
         lane: u16,
-        completion: &Completion,
+        completion: &CompletionWords,
         sink: &mut impl Sink,
     ) -> Result<bool, Untrue> {
-        let [generation, index] = halves(completion.user_data);
-        let unknown = Untrue::Unknown(completion.user_data);
+        let [generation, index] = halves(completion.user_data());
+        let unknown = Untrue::Unknown(completion.user_data());
         let flight = self.flights.get_mut(index as usize).ok_or(unknown)?;
-        let live = !matches!(flight.owner, Owner::Nobody);
+        let live = flight.owner != Owner::Nobody;
         if !live || flight.generation != generation || flight.lane != lane {
             return Err(unknown);
         }
-        if completion.flags & FLAG_NOTICE != 0 {
+        if completion.flags() & FLAG_NOTICE != 0 {
             self.notice(index, sink);
             return Ok(false);
         }
-        let (asked, moved) = (flight.length, completion.bytes);
+        let (asked, moved) = (flight.length, completion.bytes());
         let mut end = End {
             status: completion.status(),
             bytes: moved,
-            checksum: completion.checksum,
-            device_ns: completion.device_ns,
-            queue_ns: completion.queue_ns,
+            checksum: completion.checksum(),
+            device_ns: completion.device_ns(),
+            queue_ns: completion.queue_ns(),
         };
         // Invariant 3: OK means every byte asked for.
-        let short = end.status == Status::Ok && flight.moves && moved != asked;
+        let short = end.status == Status::Ok && flight.moves() && moved != asked;
         if short {
             end.status = Status::Internal;
         }
@@ -234,8 +267,26 @@ impl Flights {
         let owner = std::mem::replace(&mut flight.owner, Owner::Nobody);
         self.free.push(index);
         match owner {
-            Owner::Single(origin) => {
-                self.hand_out(origin, end, u64::from(end.bytes), hardware, sink)
+            Owner::Single => {
+                let Origin { ticket, tag, opcode, .. } = flight.origin;
+                if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
+                    self.fenced.extend(flight.origin.lease.take()); // invariant 2
+                }
+                let End { status, bytes, checksum, device_ns, queue_ns } = end;
+                let (bytes, lease) = (u64::from(bytes), None);
+                // The lease goes from here to there: made into one struct with the rest on the
+                // stack it would be loaded wide right after it was stored narrow.
+                let done = sink.push(Done {
+                    ticket,
+                    tag,
+                    status,
+                    bytes,
+                    checksum,
+                    device_ns,
+                    queue_ns,
+                    lease,
+                });
+                std::mem::swap(&mut done.lease, &mut flight.origin.lease);
             }
             Owner::Head(head) => self.join(head, end, hardware, sink),
             Owner::Nobody => {}
@@ -256,36 +307,24 @@ impl Flights {
             return;
         }
         let (device_ns, queue_ns, bytes) = (head.device_ns, head.queue_ns, head.bytes);
-        let joined = End { status: head.status, bytes: 0, checksum: 0, device_ns, queue_ns };
+        let (status, checksum) = (head.status, 0);
         let origin = head.origin.take().expect("a head lives until its last piece ends");
         self.free_heads.push(index);
-        self.hand_out(origin, joined, bytes, hardware, sink);
-    }
-
-    #[inline]
-    fn hand_out(
-        &mut self,
-        origin: Origin,
-        end: End,
-        bytes: u64,
-        hardware: Hardware,
-        sink: &mut impl Sink,
-    ) {
         let Origin { ticket, tag, opcode, mut lease } = origin;
         if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
             self.fenced.extend(lease.take()); // invariant 2: may still be written
         }
-        let End { status, checksum, device_ns, queue_ns, .. } = end;
         sink.push(Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
     }
 
     /// Passes a notice on, once for each request.
     #[cold]
     fn notice(&mut self, index: u32, sink: &mut impl Sink) {
-        let origin = match &self.flights[index as usize].owner {
-            Owner::Single(origin) => origin,
+        let flight = &self.flights[index as usize];
+        let origin = match flight.owner {
+            Owner::Single => &flight.origin,
             Owner::Head(head) => {
-                let head = &mut self.heads[*head as usize];
+                let head = &mut self.heads[head as usize];
                 if std::mem::replace(&mut head.late, true) {
                     return;
                 }
@@ -302,7 +341,7 @@ impl Flights {
     pub(crate) fn abandon(&mut self, status: Status, hardware: Hardware, sink: &mut impl Sink) {
         let end = End { status, bytes: 0, checksum: 0, device_ns: 0, queue_ns: 0 };
         for index in 0..self.flights.len() {
-            if !matches!(self.flights[index].owner, Owner::Nobody) {
+            if self.flights[index].owner != Owner::Nobody {
                 let index = u32::try_from(index).expect("a lane has few slots");
                 self.finish(index, end, hardware, sink);
             }

@@ -42,7 +42,7 @@ impl Plan {
     }
 
     /// Checks what a range must fulfil.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_range(&self, request: &Request) -> Result<(), Reason> {
         let (offset, length) = (request.offset, request.length);
         if length == 0 {
@@ -58,7 +58,7 @@ impl Plan {
     }
 
     /// Checks the memory that bytes go to or come from.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_memory(&self, request: &Request) -> Result<(), Reason> {
         let Some(lease) = &request.lease else { return Err(Reason::Empty) };
         if lease.client != request.client {
@@ -75,7 +75,7 @@ impl Plan {
     }
 
     /// The piece of a checked request, if it is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn single(&self, request: &Request) -> Option<LanePiece> {
         if request.length > PIECE_BYTES_MAX {
             return None;

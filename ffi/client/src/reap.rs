@@ -16,7 +16,7 @@ const EMPTY_POLLS: u32 = 256;
 /// Time between two looks at the socket while polling.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What is wrong with a lane.
+/// What is wrong with a lane. Boxed where it is returned: no trouble fits into a register then.
 #[derive(Debug)]
 enum Trouble {
     /// One completion cannot be true; the lane goes on.
@@ -33,15 +33,18 @@ impl LaneEnd {
         index: u16,
         flights: &mut Flights,
         sink: &mut impl Sink,
-    ) -> Result<(), Trouble> {
-        let ready = match self.lane.ready() {
-            Ok(0) => return Ok(()),
-            Ok(ready) => ready,
-            Err(fault) => return Err(Trouble::Lane(format!("completion lane {index}: {fault}"))),
-        };
+    ) -> Result<(), Box<Trouble>> {
         let mut trouble = Ok(());
-        for _ in 0..ready {
-            let Some(completion) = self.lane.take() else { break };
+        // No more than were under way: whoever polls gets back to its work.
+        for _ in 0..self.outstanding {
+            let completion = match self.lane.take() {
+                Ok(Some(completion)) => completion,
+                Ok(None) => break,
+                Err(fault) => {
+                    let what = format!("completion lane {index}: {fault}");
+                    return Err(Box::new(Trouble::Lane(what)));
+                }
+            };
             match flights.settle(index, &completion, sink) {
                 Ok(true) => self.outstanding -= 1,
                 Ok(false) => {}
@@ -49,7 +52,7 @@ impl LaneEnd {
                     if matches!(untrue, Untrue::Short { .. }) {
                         self.outstanding -= 1;
                     }
-                    trouble = Err(Trouble::Untrue(describe(index, untrue)));
+                    trouble = Err(Box::new(Trouble::Untrue(describe(index, untrue))));
                 }
             }
         }
@@ -124,7 +127,7 @@ impl Queue {
             }
             let number = u16::try_from(index).expect("a queue has few lanes");
             if let Err(trouble) = end.reap(number, &mut self.flights, sink) {
-                self.complain(trouble, sink);
+                self.complain(*trouble, sink);
             }
         }
     }

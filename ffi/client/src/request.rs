@@ -29,7 +29,14 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(opcode: Opcode, volume: &Volume, offset: u64, length: u64) -> Self {
+    #[inline(always)]
+    fn new(
+        opcode: Opcode,
+        volume: &Volume,
+        offset: u64,
+        length: u64,
+        lease: Option<Lease>,
+    ) -> Self {
         Self {
             opcode,
             flags: 0,
@@ -42,36 +49,37 @@ impl Request {
             checksum: 0,
             deadline_ns: 0,
             tag: 0,
-            lease: None,
+            lease,
         }
     }
 
     /// Fills the lease with the volume's bytes from `offset` on.
+    #[inline]
     pub fn read(volume: &Volume, offset: u64, lease: Lease) -> Self {
-        let length = lease.bytes();
-        Self { lease: Some(lease), ..Self::new(Opcode::Read, volume, offset, length) }
+        Self::new(Opcode::Read, volume, offset, lease.bytes(), Some(lease))
     }
 
     /// Writes the lease's bytes to the volume from `offset` on.
+    #[inline]
     pub fn write(volume: &Volume, offset: u64, lease: Lease) -> Self {
-        let length = lease.bytes();
-        Self { lease: Some(lease), ..Self::new(Opcode::Write, volume, offset, length) }
+        Self::new(Opcode::Write, volume, offset, lease.bytes(), Some(lease))
     }
 
     /// Makes every write to the volume that was completed before durable.
     pub fn flush(volume: &Volume) -> Self {
-        Self::new(Opcode::Flush, volume, 0, 0)
+        Self::new(Opcode::Flush, volume, 0, 0, None)
     }
 
     /// Lets the devices forget a range. What a later read finds there is undefined.
     pub fn discard(volume: &Volume, offset: u64, length: u64) -> Self {
-        Self::new(Opcode::Discard, volume, offset, length)
+        Self::new(Opcode::Discard, volume, offset, length, None)
     }
 
     /// A round trip to the poller of the volume's first member, without the device.
+    #[inline]
     pub fn nop(volume: &Volume) -> Self {
         let lane = volume.info.pollers.first().copied().unwrap_or(0);
-        Self { lane, ..Self::new(Opcode::Nop, volume, 0, 0) }
+        Self { lane, ..Self::new(Opcode::Nop, volume, 0, 0, None) }
     }
 
     /// A round trip to one poller, without a device.

@@ -65,16 +65,25 @@ impl Queue {
     /// As `submit`.
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[inline]
-    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
-        let admitted = self.admit(&request).and_then(|piece| match piece {
-            Some(piece) => self.reserve(piece.lane, 1).map(|()| Some(piece)),
-            None => self.reserve_all(&request).map(|()| None),
-        });
-        match admitted {
-            Ok(Some(piece)) => Ok(self.launch(request, piece)),
-            Ok(None) => Ok(self.launch_pieces(request)),
+    pub fn stage(&mut self, mut request: Request) -> Result<Ticket, Refused> {
+        match self.launch(&mut request) {
+            Ok(ticket) => Ok(ticket),
             Err(reason) => Err(Refused { request, reason }),
         }
+    }
+
+    /// Takes the request's lease when it takes the request.
+    #[inline(always)]
+    fn launch(&mut self, request: &mut Request) -> Result<Ticket, Reason> {
+        self.admit(request)?;
+        let Some(piece) = self.single(request)? else { return self.launch_pieces(request) };
+        self.reserve(piece.lane, 1)?;
+        let template = Template::of(request);
+        let ticket = self.next_ticket();
+        let user_data = self.flights.add(piece.lane, piece.length, ticket, request);
+        self.staged |= 1 << piece.lane;
+        self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
+        Ok(ticket)
     }
 
     /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
@@ -89,9 +98,9 @@ impl Queue {
         }
     }
 
-    /// Checks a request; returns its piece if it is one.
+    /// Checks what every request must fulfil.
     #[inline(always)]
-    fn admit(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
+    fn admit(&self, request: &Request) -> Result<(), Reason> {
         match self.life {
             Life::Open => {}
             Life::Gone => return Err(Reason::SidecarGone),
@@ -103,19 +112,23 @@ impl Queue {
         if request.flags != 0 {
             check_flags(request)?;
         }
+        Ok(())
+    }
+
+    /// The piece of an admitted request, if it is one.
+    #[inline(always)]
+    fn single(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
         if request.opcode == Opcode::Nop {
-            return self.admit_nop(request);
+            return self.single_nop(request);
         }
         let Some(plan) = self.plans.get(usize::from(request.volume)) else {
             return Err(Reason::Foreign { what: "volume" });
         };
-        match request.opcode {
-            Opcode::Read | Opcode::Write => {
-                plan.check_range(request)?;
-                plan.check_memory(request)?;
-            }
-            Opcode::Discard => plan.check_range(request)?,
-            Opcode::Flush | Opcode::Nop => {}
+        if request.opcode != Opcode::Flush {
+            plan.check_range(request)?;
+        }
+        if matches!(request.opcode, Opcode::Read | Opcode::Write) {
+            plan.check_memory(request)?;
         }
         let piece = plan.single(request);
         if piece.is_none() && request.flags & CHECKSUM_FLAGS != 0 {
@@ -124,7 +137,8 @@ impl Queue {
         Ok(piece)
     }
 
-    fn admit_nop(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
+    #[inline(always)]
+    fn single_nop(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
         let (poller, count) = (usize::from(request.lane), self.lanes.len());
         if poller >= count {
             return Err(Reason::NoPoller { poller, count });
@@ -175,43 +189,29 @@ impl Queue {
         Reason::Full { outstanding: self.outstanding(), capacity: self.capacity() }
     }
 
-    /// Writes a request of one piece into its lane.
-    #[inline(always)]
-    fn launch(&mut self, mut request: Request, piece: LanePiece) -> Ticket {
-        let template = Template::of(&request);
-        let origin = self.origin(&mut request);
-        let ticket = origin.ticket;
-        let user_data = self.flights.add(piece.lane, piece.length, origin);
-        self.staged |= 1 << piece.lane;
-        self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
-        ticket
-    }
-
     /// Writes all pieces of a request into their lanes.
-    fn launch_pieces(&mut self, mut request: Request) -> Ticket {
-        let template = Template::of(&request);
-        let origin = self.origin(&mut request);
-        let ticket = origin.ticket;
+    #[inline(never)]
+    fn launch_pieces(&mut self, request: &mut Request) -> Result<Ticket, Reason> {
+        self.reserve_all(request)?;
+        let template = Template::of(request);
+        let ticket = self.next_ticket();
+        let (tag, opcode, lease) = (request.tag, request.opcode, request.lease.take());
+        let origin = Origin { ticket, tag, opcode, lease };
         let plan = &self.plans[usize::from(request.volume)];
-        let count = u32::try_from(plan.pieces(&request).count()).expect("at most the depth");
+        let count = u32::try_from(plan.pieces(request).count()).expect("at most the depth");
         let head = self.flights.add_head(count, origin);
-        for piece in plan.pieces(&request) {
+        for piece in plan.pieces(request) {
             let user_data = self.flights.add_piece(piece.lane, piece.length, head);
             self.staged |= 1 << piece.lane;
             self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
         }
-        ticket
+        Ok(ticket)
     }
 
     #[inline(always)]
-    fn origin(&mut self, request: &mut Request) -> Origin {
+    fn next_ticket(&mut self) -> Ticket {
         self.last_ticket += 1;
-        Origin {
-            ticket: Ticket(self.last_ticket),
-            tag: request.tag,
-            opcode: request.opcode,
-            lease: request.lease.take(),
-        }
+        Ticket(self.last_ticket)
     }
 }
 

@@ -226,8 +226,8 @@ impl Queue {
         let mut trouble = None;
         let mut found = false;
         for (index, end) in self.lanes.iter_mut().enumerate() {
-            match end.lane.refresh() {
-                Ok(ready) => found |= ready > 0 && end.outstanding > 0,
+            match end.lane.is_ready() {
+                Ok(ready) => found |= ready && end.outstanding > 0,
                 Err(fault) => trouble = Some(format!("completion lane {index}: {fault}")),
             }
         }

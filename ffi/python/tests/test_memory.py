@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 
 import kvrail
 import numpy
@@ -80,6 +81,30 @@ def test_nothing_is_left_behind(sidecar):
             del arena
     del client, volume
     assert belongings() == before
+
+
+def test_memory_that_cannot_be_sealed():
+    settings = {"memory.unsealed": "accept"}
+    with kvrail.serve("16MiB", settings=settings) as sidecar, sidecar.attach() as client:
+        volume = client.volume("kv")
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            os.posix_fallocate(file.fileno(), 0, 1 << 20)
+            arena = client.bring_arena(file, 1 << 20)
+            os.pwrite(file.fileno(), b"s" * 4096, 0)
+            volume.write(arena, 0, 4096)
+            volume.read(arena, 0, 4096, 4096)
+            assert os.pread(file.fileno(), 4096, 4096) == b"s" * 4096
+            # Whoever shrinks it harms itself alone: devices keep their pages, checksums fail.
+            os.truncate(file.name, 0)
+            volume.read_many(arena, [0] * 200, range(0, 200 * 4096, 4096), 4096)
+            with pytest.raises(kvrail.KvrailError):
+                volume.read(arena, 0, 4096, checksum=True)
+            arena.close()
+        with tempfile.NamedTemporaryFile() as file, pytest.raises(kvrail.RequestError):
+            file.truncate(4096)
+            client.bring_arena(file, 4096)
+        arena = client.create_arena(1 << 20)
+        assert volume.read(arena, 0, 4096, checksum=True).ok
 
 
 def test_it_is_imported_without_a_sidecar():

@@ -6,7 +6,9 @@ mod place;
 mod sidecar;
 
 pub(crate) use actor::{Actor, hostile, under};
-pub(crate) use binary::{actor_program, kvrail, kvrail_program, run, without_configuration};
+pub(crate) use binary::{
+    Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
+};
 pub(crate) use place::{Place, VOLUME};
 pub(crate) use sidecar::Sidecar;
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{kvrail, run};
+use super::{Outcome, kvrail, run};
 
 /// The name of the volume in every flow.
 pub(crate) const VOLUME: &str = "kv";
@@ -19,7 +19,8 @@ pub(crate) struct Place {
     run: TempDir,
     data: TempDir,
     pub(crate) members: Vec<PathBuf>,
-    extra: String,
+    /// Lines of the configuration before the volume's.
+    pub(crate) extra: String,
 }
 
 impl Place {
@@ -34,7 +35,8 @@ impl Place {
         }
         let members = (0..members).map(|index| data.path().join(format!("member-{index}")));
         let members = members.collect();
-        Self { run, data, members, extra: String::new() }
+        let extra = "device.direct = \"optional\"\n".into();
+        Self { run, data, members, extra }
     }
 
     /// A place with a volume of at least so many bytes, in stripes of 256 KiB.
@@ -45,7 +47,7 @@ impl Place {
     }
 
     /// Makes the volume.
-    pub(crate) fn create(&self, bytes: u64, stripe: &str) -> super::binary::Outcome {
+    pub(crate) fn create(&self, bytes: u64, stripe: &str) -> Outcome {
         let size = format!("{}MiB", bytes.div_ceil(1 << 20));
         let mut command = kvrail();
         command.args(["volume", "create", VOLUME, "--size", &size, "--stripe", stripe]);
@@ -80,7 +82,7 @@ impl Place {
     pub(crate) fn configuration(&self) -> PathBuf {
         let path = self.path("kvrail.toml");
         let text = format!(
-            "sidecar.socket = {:?}\ndevice.direct = \"optional\"\n{}\n\
+            "sidecar.socket = {:?}\n{}\n\
              [[volume]]\nname = {VOLUME:?}\nmembers = {:?}\n",
             self.socket(),
             self.extra,

@@ -90,8 +90,10 @@ fn polled_queues_serve_a_polled_ring() {
         let name = device.trim_start_matches("/dev/");
         let polled = fs::read_to_string(format!("/sys/class/block/{name}/queue/io_poll"));
         assert_eq!(polled.expect("a queue").trim(), "1", "{way}");
-        let place = volume_on(&device, "device.mode = \"iopoll\"");
-        let sidecar = Sidecar::start(&place);
+        let place = volume_on(&device, 64 << 20);
+        let mut command = place.serve();
+        command.args(["--set", "device.mode=\"iopoll\"", "--set", "device.direct=\"required\""]);
+        let sidecar = Sidecar::start_as(&place, command);
         assert_eq!(sidecar.status().devices[0].mode, "iopoll");
         // In use: the last path stays unless it is forced.
         let refused = run(kvrail().args(["host", "disconnect", "-n", NQN]));
@@ -102,12 +104,11 @@ fn polled_queues_serve_a_polled_ring() {
 }
 
 /// A place whose volume lies on a connected namespace.
-pub(super) fn volume_on(device: &str, lines: &str) -> Place {
-    machine::wipe(Path::new(device));
+pub(super) fn volume_on(device: &str, bytes: u64) -> Place {
+    machine::tool(&format!("dd if=/dev/zero of={device} bs=1M count=1 oflag=direct"));
     let mut place = Place::empty(0);
     place.members = vec![device.into()];
-    place.configure(lines);
-    place.create(64 << 20, "256KiB").expect(0, &[]);
+    place.create(bytes, "256KiB").expect(0, &[]);
     place
 }
 
@@ -121,8 +122,9 @@ fn a_secret_lets_in_and_none_or_another_does_not() {
     let target = Target::of(&backing);
     let host_nqn = "nqn.2026-11.org.example:host";
     let [right, wrong] = [(), ()].map(|()| {
-        let made = Command::new("nvme").arg("gen-dhchap-key").output().expect("nvme-cli");
-        String::from_utf8_lossy(&made.stdout).trim().to_owned()
+        let made = machine::tool(&format!("nvme gen-dhchap-key --nqn {host_nqn}"));
+        assert!(made.starts_with("DHHC-1:"), "{made}");
+        made.trim().to_owned()
     });
     target.only(host_nqn, Some(&right));
     let before = traces();
@@ -132,7 +134,8 @@ fn a_secret_lets_in_and_none_or_another_does_not() {
     let cases = [("", wrong.as_str()), (secret.as_str(), wrong.as_str())];
     for (option, content) in cases {
         fs::write(file.path(), content).expect("our own file");
-        let refused = run(kvrail().arg("host").args(format!("{words} {option}").split_whitespace()));
+        let refused =
+            run(kvrail().arg("host").args(format!("{words} {option}").split_whitespace()));
         refused.expect(1, &["remedy", "secret"]);
         assert!(!refused.stderr.contains(&right) && !refused.stderr.contains(&wrong));
         assert_eq!(traces(), before, "a refused connection is gone");

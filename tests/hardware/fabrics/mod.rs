@@ -2,8 +2,8 @@
 //! connects to it over software RDMA, TCP and loop.
 
 mod connect;
-mod network;
-mod paths;
+pub(crate) mod network;
+pub(crate) mod paths;
 mod refusals;
 mod target;
 
@@ -14,17 +14,18 @@ use serde_json::Value;
 
 use crate::rig::{kvrail, run};
 
-/// What a connection could leave behind.
+/// What a connection could leave behind. A host that has no name yet gets one, and keeps it in
+/// `/etc/nvme`: that is no trace.
 fn traces() -> BTreeSet<String> {
-    let homes =
-        ["/sys/class/nvme", "/sys/class/nvme-subsystem", "/sys/class/block", "/dev", "/etc/nvme"];
+    let homes = ["/sys/class/nvme", "/sys/class/nvme-subsystem", "/sys/class/block", "/dev"];
     let entries = homes.iter().filter_map(|home| fs::read_dir(home).ok()).flatten();
     entries.map(|entry| entry.expect("it can be listed").path().display().to_string()).collect()
 }
 
 /// Runs `kvrail host` with these words, split at blanks, and expects success; its JSON.
 fn host(words: &str) -> Value {
-    let outcome = run(kvrail().arg("host").args(words.split_whitespace()).args(["--format", "json"]));
+    let outcome =
+        run(kvrail().arg("host").args(words.split_whitespace()).args(["--format", "json"]));
     outcome.expect(0, &[]);
     serde_json::from_str(&outcome.stdout).expect("JSON")
 }

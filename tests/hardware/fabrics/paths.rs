@@ -1,21 +1,25 @@
 //! Native multipath: a path that is taken away under verified load costs no error.
 
-use std::fs;
 use std::path::PathBuf;
 
+use kvrail_tests::span_bytes;
+
 use super::connect::volume_on;
-use super::network::{Network, must};
+use super::network::Network;
 use super::target::{NQN, RDMA, RDMA_OTHER, Target};
 use super::{host, listed};
-use crate::machine;
+use crate::machine::{self, tool};
 use crate::rig::{Actor, Sidecar, eventually, kvrail, run};
+
+/// Threads of the load.
+const THREADS: u32 = 2;
 
 /// The NVMe drivers with native multipath. The machine's own drives go for as long: the suite's
 /// other tests want them without.
-struct Multipath;
+pub(crate) struct Multipath;
 
 impl Multipath {
-    fn on() -> Self {
+    pub(crate) fn on() -> Self {
         reload("nvme_core multipath=Y");
         Self
     }
@@ -24,7 +28,7 @@ impl Multipath {
 impl Drop for Multipath {
     fn drop(&mut self) {
         reload("nvme_core multipath=N");
-        must("modprobe nvme poll_queues=2");
+        tool("modprobe nvme poll_queues=2");
         eventually("the machine's own drives are back", || {
             ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow"]
                 .iter()
@@ -34,8 +38,12 @@ impl Drop for Multipath {
 }
 
 fn reload(core: &str) {
-    must("modprobe -r nvme-loop nvme-rdma nvme-tcp nvme nvme-fabrics nvme-core");
-    must(&format!("modprobe {core}"));
+    // Whichever of them is loaded; the target uses the core too.
+    tool(
+        "for m in nvme-loop nvmet-rdma nvmet-tcp nvmet nvme-rdma nvme-tcp nvme nvme-fabrics; do \
+         modprobe -rq $m || :; done",
+    );
+    tool(&format!("modprobe -r nvme-core && modprobe {core}"));
 }
 
 #[test]
@@ -57,9 +65,9 @@ fn a_lost_path_costs_no_error() {
     assert_eq!(listed(NQN).expect("listed")["io_policy"], "numa");
     host(&format!("policy -n {NQN} --iopolicy round-robin"));
 
-    let place = volume_on(&device, "device.mode = \"interrupt\"");
+    let place = volume_on(&device, span_bytes(THREADS));
     let mut sidecar = Sidecar::start(&place);
-    let mut actor = Actor::traffic(&sidecar, 0, 2, 12.0);
+    let mut actor = Actor::traffic(&sidecar, 0, THREADS, 12.0);
     assert!(actor.wait_until_running());
     // Told to go elsewhere, then lost, then the other one.
     target.ana(4, "inaccessible");
@@ -88,21 +96,23 @@ fn a_lost_path_costs_no_error() {
     assert_eq!(listed(NQN), None);
 }
 
-/// A file in memory that stands for a drive.
+/// A block device in memory that stands for a drive. A file would do as well for the target, but
+/// shows blocks of 4 KiB, and the load has smaller ones.
 struct Backing(PathBuf);
+
+const FILE: &str = "/dev/shm/backing";
 
 impl Backing {
     fn new() -> Self {
-        let path = PathBuf::from("/dev/shm/backing");
-        let file = fs::File::create(&path).expect("memory");
-        file.set_len(128 << 20).expect("a sparse file");
-        Self(path)
+        let bytes = span_bytes(THREADS) + (16 << 20);
+        let made = tool(&format!("truncate -s {bytes} {FILE} && losetup -f --show {FILE}"));
+        Self(made.trim().into())
     }
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        tool(&format!("losetup -d {}; rm {FILE}", self.0.display()));
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::network::{ADDRESS, OTHER};
+use crate::rig::{kvrail, run};
 
 const NVMET: &str = "/sys/kernel/config/nvmet";
 
@@ -20,7 +21,7 @@ pub(super) const RDMA_OTHER: &str = "-t rdma -a 192.0.2.2 -s 4420";
 pub(super) struct Target;
 
 impl Target {
-    /// Exports a device or a file to any host.
+    /// Exports a device to any host.
     pub(super) fn of(backing: &Path) -> Self {
         let subsystem = Self::subsystem();
         fs::create_dir(&subsystem).expect("nvmet is loaded");
@@ -28,9 +29,6 @@ impl Target {
         let namespace = subsystem.join("namespaces/1");
         fs::create_dir(&namespace).expect("our subsystem");
         put(&namespace.join("device_path"), backing.to_str().expect("a plain path"));
-        if backing.is_file() {
-            put(&namespace.join("buffered_io"), "1");
-        }
         put(&namespace.join("enable"), "1");
         let it = Self;
         it.port(1, "rdma", Some((ADDRESS, "4420")));
@@ -94,6 +92,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
+        // What a test that failed left connected.
+        run(kvrail().args(["host", "disconnect", "--force", "-n", NQN]));
         let subsystem = Self::subsystem();
         for number in 1..=4 {
             let _ = fs::remove_file(Self::link(number));

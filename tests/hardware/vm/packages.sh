@@ -6,7 +6,7 @@
 # race with its other virtual CPUs now and then; the one of its backports does not.
 qemu_packages=(qemu-system-x86 seabios)
 tool_packages=(
-    bash bash-static busybox-static coreutils cpio dmsetup e2fsprogs fio iproute2 kmod lvm2 mdadm
+    bash bash-static busybox-static coreutils cpio dmsetup e2fsprogs fio iproute2 jq kmod lvm2 mdadm
     nvme-cli pciutils rdma-core strace util-linux xz-utils zstd ibverbs-providers libgcc-s1
 )
 

@@ -5,13 +5,18 @@
 nvme_args=()
 controllers=0
 
-# A namespace's storage: a sparse file, under a name of its own that later layers can stand on.
+# A namespace's storage: a sparse file, perhaps with rules by which it fails, under a name of its
+# own that later layers can stand on.
 disk() {
-    local node=$1 size=$2
+    local node=$1 size=$2 rules=${3:-} under=$1-file
     truncate -s "$size" "$work/$node.img"
-    nvme_args+=(-blockdev "driver=file,node-name=$node-file,filename=$work/$node.img,\
+    nvme_args+=(-blockdev "driver=file,node-name=$under,filename=$work/$node.img,\
 discard=unmap,cache.no-flush=on")
-    nvme_args+=(-blockdev "driver=raw,node-name=$node,file=$node-file,discard=unmap")
+    if [[ -n $rules ]]; then
+        nvme_args+=(-blockdev "driver=blkdebug,node-name=$node-bad,image=$under,config=$rules")
+        under=$node-bad
+    fi
+    nvme_args+=(-blockdev "driver=raw,node-name=$node,file=$under,discard=unmap")
 }
 
 # A controller in a slot of its own, so that it can be pulled. Its serial is its name.
@@ -26,7 +31,7 @@ namespace() {
     nvme_args+=(-device "nvme-ns,bus=$1,nsid=$2,drive=$3${4:+,$4}")
 }
 
-# Fails reads of sector 2048 and writes of sector 4096 for good, 512-byte sectors of the device.
+# Fails reads of byte 2 MiB and writes of byte 4 MiB for good, told in sectors of 512 bytes.
 bad_sectors() {
     local kind sector
     while read -r kind sector; do
@@ -38,7 +43,7 @@ bad_sectors() {
 all_controllers() {
     # Two namespaces and memory of its own: modes, identity, benchmarks.
     disk main1 256M
-    disk main2 256M
+    disk main2 64M
     controller kvr-main cmb_size_mb=64
     namespace kvr-main 1 main1
     namespace kvr-main 2 main2
@@ -50,12 +55,10 @@ all_controllers() {
     namespace kvr-pull 1 pull1
 
     # Bad sectors.
-    disk fault1 256M
     bad_sectors >"$work/bad-sectors"
-    nvme_args+=(-blockdev "driver=blkdebug,node-name=fault1-bad,image=fault1,\
-config=$work/bad-sectors")
+    disk fault1 256M "$work/bad-sectors"
     controller kvr-fault
-    namespace kvr-fault 1 fault1-bad
+    namespace kvr-fault 1 fault1
 
     # Can be made as slow as one likes while it runs.
     disk slow1 256M

@@ -12,6 +12,7 @@ use crate::contract::{BufferIndex, Description, Device, Event, Events, Operation
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::removal::Removal;
+use crate::replacement::Replacement;
 use crate::slots::SlotId;
 use crate::split::{Flights, Outcome, Settled, Taken, buffer_of, moves_bytes};
 use crate::table::{Leave, Table};
@@ -322,6 +323,10 @@ impl<M: Mode> Device for Uring<M> {
             let nap_ns = if self.aside > 0 { ASIDE_NAP_NS } else { u64::MAX };
             self.ring.block(timeout_ns.min(nap_ns));
         }
+    }
+
+    fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+        self.refit(with)
     }
 
     fn take_failure(&mut self) -> Option<Failure> {

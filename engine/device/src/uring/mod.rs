@@ -2,12 +2,13 @@
 //!
 //! `ring` holds everything unsafe; `wire` and `verdict` translate to and from the kernel's words
 //! and those of NVMe; `drive` says how each mode drives a ring; `open` makes a device, `device`
-//! is the device itself.
+//! is the device itself, `refit` gives it another file.
 
 mod device;
 mod drive;
 mod mode;
 mod open;
+mod refit;
 mod remedy;
 mod ring;
 mod setup;
@@ -22,3 +23,4 @@ pub use drive::{
 pub use mode::{ModeName, UnknownMode};
 pub use open::UringOptions;
 pub use wire::NvmeStatus;
+pub(crate) use wire::{Block, Nvme, Wire};

@@ -81,17 +81,15 @@ fn memlock(needed: u64, limit: Option<u64>) -> String {
 /// Why a polled read was refused, and what to do.
 pub(super) fn no_poll_queues(queue: Option<&Queue>) -> String {
     let disk = queue.map_or("the device", |queue| queue.disk.as_str());
-    let parameter = if disk.starts_with("vd") {
-        "virtio_blk.poll_queues=N"
-    } else if disk.starts_with("nullb") {
-        "null_blk.poll_queues=N"
-    } else {
-        "nvme.poll_queues=N"
+    let parameter = match disk {
+        _ if disk.starts_with("vd") => "virtio_blk.poll_queues=N on the kernel line",
+        _ if disk.starts_with("nullb") => "null_blk.poll_queues=N on the kernel line",
+        _ => {
+            "the module parameter nvme.poll_queues (\"options nvme poll_queues=4\" in \
+             /etc/modprobe.d, or nvme.poll_queues=4 on the kernel line)"
+        }
     };
-    format!(
-        "{disk} has no queue that can be polled: boot with {parameter} on the kernel line (for \
-         NVMe it is the module parameter nvme.poll_queues), or use mode interrupt"
-    )
+    format!("{disk} has no queue that can be polled: set {parameter}, or use mode interrupt")
 }
 
 #[cfg(test)]

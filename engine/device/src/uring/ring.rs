@@ -163,6 +163,14 @@ impl<W: Wire> Ring<W> {
         seen
     }
 
+    /// Has all further requests go to another file.
+    pub(crate) fn change_file(&mut self, wire: W, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        let changed = self.io.submitter().register_files_update(0, &[file.as_raw_fd()]);
+        changed.map_err(errno_of)?;
+        self.wire = wire;
+        Ok(())
+    }
+
     /// Says once, after the first submission, that the ring's descriptor could not be registered.
     #[inline]
     pub(crate) fn take_unregistered(&mut self) -> Option<Errno> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_client::{Client, ClientError};
-use kvrail_protocol::{DeviceReport, LatencyReport, StatusReport};
+use kvrail_protocol::{DeviceReport, DeviceState, LatencyReport, StatusReport};
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
@@ -114,7 +114,10 @@ fn devices(report: &StatusReport) -> String {
         rows.add_row([
             device.index.to_string(),
             device.name.clone(),
-            device.mode.clone(),
+            match device.state {
+                DeviceState::Serving => device.mode.clone(),
+                DeviceState::Gone => "gone".into(),
+            },
             device.io.clone(),
             device.depth.to_string(),
             device.in_flight.to_string(),

@@ -47,6 +47,17 @@ impl Pages {
     }
 }
 
+/// What happens to arenas that clients bring without seals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Unsealed {
+    /// The client gets an error.
+    #[default]
+    Refuse,
+    /// They are arenas like others.
+    Accept,
+}
+
 /// Permission bits of a file, written in octal: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileMode(u32);

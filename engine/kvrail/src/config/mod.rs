@@ -24,7 +24,7 @@ mod bad_cases;
 #[cfg(test)]
 mod default_file;
 
-pub(crate) use choices::LogFormat;
+pub(crate) use choices::{LogFormat, Unsealed};
 pub(crate) use error::ConfigError;
 pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};

@@ -9,7 +9,7 @@ use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::choices::{FileMode, LogFormat, Pages};
+use super::choices::{FileMode, LogFormat, Pages, Unsealed};
 use super::period::Period;
 use super::size::Size;
 use super::target::Target;
@@ -76,6 +76,8 @@ impl Default for Pollers {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Memory {
     pub(crate) pages: Pages,
+    pub(crate) node: Auto<u16>,
+    pub(crate) unsealed: Unsealed,
 }
 
 /// What one client, and all together, may have.

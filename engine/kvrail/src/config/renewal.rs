@@ -4,13 +4,14 @@ use toml::Value;
 
 use super::Config;
 use super::load::flatten;
+use super::model::Memory;
 
 impl Config {
     /// This configuration, with what can change while serving taken from `new`.
     pub(crate) fn renewed_by(&self, new: &Self) -> Self {
         let mut renewed = self.clone();
         renewed.limits = new.limits.clone();
-        renewed.memory = new.memory.clone();
+        renewed.memory = Memory { node: self.memory.node, ..new.memory.clone() };
         renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;

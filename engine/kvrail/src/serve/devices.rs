@@ -61,7 +61,13 @@ impl Source {
     }
 }
 
-fn options(path: String, fd: OwnedFd, settings: &Device, spare_cpu: Option<u32>) -> UringOptions {
+/// How a claimed member is to be opened.
+pub(super) fn options(
+    path: String,
+    fd: OwnedFd,
+    settings: &Device,
+    spare_cpu: Option<u32>,
+) -> UringOptions {
     let direct: DirectIo = settings.direct;
     let idle_ms = settings.sq_idle.duration().as_millis();
     let thread = KernelThread {

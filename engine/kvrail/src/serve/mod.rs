@@ -3,7 +3,9 @@
 //! Signals and volumes first, then pollers with their devices, then the door for clients. Nothing
 //! here is on a data path.
 
+mod comeback;
 mod devices;
+mod numa;
 mod plan;
 mod policy;
 mod reload;

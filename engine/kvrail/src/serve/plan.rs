@@ -5,7 +5,9 @@ use kvrail_poller::{Budget, Seat};
 use kvrail_protocol::SpinHints;
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
+use kvrail_session::Home;
 
+use super::numa;
 use super::volumes::Served;
 use crate::config::{Config, Device};
 use crate::failure::{Exit, Failure};
@@ -49,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) cores: usize,
     /// A CPU for kernel threads of sqpoll rings, where one is left.
     pub(crate) spare_cpu: Option<u32>,
+    /// Where arenas lie.
+    pub(crate) home: Home,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
 }
@@ -62,7 +66,11 @@ impl Plan {
         let devices = devices(config, served);
         let cores = topology.usable_cores().max(1);
         let count = poller_count(config, devices.len(), cores);
-        let cpus = cpus(config, &topology, count)?;
+        let nodes = numa::nodes_of(&devices, served, &topology);
+        let near: Vec<_> = (0..count)
+            .map(|poller| numa::common(nodes.iter().copied().skip(poller).step_by(count)))
+            .collect();
+        let cpus = cpus(config, &topology, &near)?;
         let mut notes: Vec<String> =
             served.iter().flat_map(|volume| volume.notes.iter().cloned()).collect();
         if count < devices.len() {
@@ -71,6 +79,8 @@ impl Plan {
                 devices.len()
             ));
         }
+        let home = numa::home(config, &topology, numa::common(nodes.iter().copied()))?;
+        notes.extend(numa::note(&home));
         let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
         let spin_ns = match config.pollers.spin.fixed() {
             Some(spin) => spin.ns(),
@@ -82,7 +92,7 @@ impl Plan {
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         let beat_ns = config.pollers.heartbeat.ns();
         let pollers = pollers.collect();
-        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, spare_cpu, notes })
+        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, spare_cpu, home, notes })
     }
 
     /// What a device may hold at once.
@@ -129,8 +139,14 @@ fn poller_count(config: &Config, devices: usize, cores: usize) -> usize {
     wanted.clamp(1, devices.clamp(1, POLLERS_MAX as usize))
 }
 
-/// A CPU for each poller; none where there is only one core.
-fn cpus(config: &Config, topology: &Topology, count: usize) -> Result<Vec<Option<u32>>, Failure> {
+/// A CPU for each poller, on the node of its devices where they hang on one; none where there is
+/// only one core.
+fn cpus(
+    config: &Config,
+    topology: &Topology,
+    near: &[Option<u32>],
+) -> Result<Vec<Option<u32>>, Failure> {
+    let count = near.len();
     if let Some(fixed) = config.pollers.cpus.fixed() {
         if fixed.len() < count {
             let what = format!("pollers.cpus names {} CPUs for {count} pollers", fixed.len());
@@ -139,11 +155,16 @@ fn cpus(config: &Config, topology: &Topology, count: usize) -> Result<Vec<Option
         }
         return Ok(fixed.iter().map(|&cpu| Some(u32::from(cpu))).collect());
     }
-    let preferred = topology.cpus_by_preference(None);
-    if preferred.len() <= count {
+    if topology.allowed().len() <= count {
         return Ok(vec![None; count]); // pinned to every CPU there is, they would crowd clients out
     }
-    Ok(preferred.into_iter().take(count).map(Some).collect())
+    let mut taken = Vec::with_capacity(count);
+    for node in near {
+        let free = |cpu: &u32| !taken.contains(&Some(*cpu));
+        let cpu = topology.cpus_by_preference(*node).into_iter().find(free);
+        taken.push(cpu);
+    }
+    Ok(taken)
 }
 
 fn planned(
@@ -155,4 +176,21 @@ fn planned(
     let own = devices.iter().skip(index).step_by(count).map(|device| device.index).collect();
     let index = PollerIndex(u16::try_from(index).expect("at most POLLERS_MAX"));
     PlannedPoller { seat: Seat { index, cpu }, devices: own }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpus;
+    use crate::config::Config;
+    use crate::serve::numa::tests::machine;
+
+    #[test]
+    fn pollers_run_on_the_node_of_their_devices() {
+        let topology = machine(&[(0, "0-1"), (1, "2-3")]);
+        let seats = |near: &[Option<u32>]| cpus(&Config::default(), &topology, near).unwrap();
+        assert_eq!(seats(&[Some(1), Some(0)]), [Some(2), Some(1)]);
+        assert_eq!(seats(&[Some(1), Some(1), Some(1)]), [Some(2), Some(3), Some(1)]);
+        // One CPU is left for the clients, or nobody is pinned.
+        assert_eq!(seats(&[None; 4]), [None; 4]);
+    }
 }

@@ -1,8 +1,9 @@
 //! From configuration keys to what holds for clients.
 
+use kvrail_memory::Sealing;
 use kvrail_session::{Access, Limits, PagePolicy, Policy};
 
-use crate::config::Config;
+use crate::config::{Config, Unsealed};
 
 /// What `config` lets clients do.
 pub(super) fn policy(config: &Config) -> Policy {
@@ -22,6 +23,10 @@ pub(super) fn policy(config: &Config) -> Policy {
             handshake_timeout: limits.handshake_timeout.duration(),
         },
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
+        sealing: match config.memory.unsealed {
+            Unsealed::Refuse => Sealing::Required,
+            Unsealed::Accept => Sealing::Optional,
+        },
         drain_timeout: config.sidecar.drain_timeout.duration(),
     }
 }

@@ -6,6 +6,7 @@ use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_ring::{Bell, Epoch};
 use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
+use super::comeback::Comeback;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
@@ -22,7 +23,7 @@ pub(crate) struct Sidecar {
     orders: OrderReceiver,
     _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
-    _volumes: Vec<Served>,
+    _comeback: Comeback,
     /// What to tell the operator.
     pub(crate) report: String,
 }
@@ -44,10 +45,11 @@ impl Sidecar {
         let infos = volumes::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
+        let comeback = Comeback::watch(&plan, &pollers, served)?;
         let server_config = server_config(config, &plan);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, orders, _target: target, _volumes: served, report })
+        Ok(Self { server, orders, _target: target, _comeback: comeback, report })
     }
 
     /// Serves until a signal ends it.
@@ -117,6 +119,7 @@ fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
         policy: policy(config),
+        home: plan.home.clone(),
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),

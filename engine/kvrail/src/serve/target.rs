@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use kvrail_memory::Root;
 use kvrail_target::{Claims, FileStore, Kernel, Target, TargetError, Wish};
 
-use crate::command::target::{locked, show};
+use crate::command::target::{locked, seen, show};
 use crate::config::{AtStop, Config};
 use crate::failure::{Exit, Failure};
 
@@ -23,14 +23,14 @@ pub(super) struct Export {
 }
 
 impl Export {
-    /// Brings up what the configuration wishes for; without a wish nothing is looked at.
+    /// Brings up what the configuration wishes for; without a wish nothing is done.
     ///
     /// # Errors
     /// `Failure` with cause and remedy; the tree is as it was.
     pub(super) fn start(config: &Config) -> Result<Self, Failure> {
         let wish = config.target.wish();
         if wish.is_empty() {
-            return Ok(Self { stop: None, watch: None, report: Vec::new() });
+            return Ok(Self { stop: None, watch: None, report: leftover(config) });
         }
         let mut target = locked(config)?;
         let root = Root::default();
@@ -64,6 +64,17 @@ impl Drop for Export {
             let _ended = watch.join();
         }
     }
+}
+
+/// What an earlier configuration exported is not taken down unasked: hosts may be at it.
+fn leftover(config: &Config) -> Vec<String> {
+    let count = seen(config, None).map_or(0, |target| target.owned().len());
+    if count == 0 {
+        return Vec::new();
+    }
+    vec![format!(
+        "{count} object(s) of an earlier [target] are there; `kvrail target undo` removes"
+    )]
 }
 
 /// Waits for the next look; false when the sidecar stops.

@@ -68,11 +68,11 @@ fn a_dead_client_s_waiting_requests_are_dropped_and_the_rest_is_drained() {
 }
 
 #[test]
-fn a_lane_with_impossible_indices_is_closed_and_named() {
+fn a_lane_with_an_impossible_lap_is_closed_and_named() {
     let mut rig = Rig::new(8);
     let rogue = rig.client(0, 8);
-    // More requests than the lane has slots: only a hostile client can publish that.
-    kvrail_memory::store(&*rogue.memory, 4096, &9_u32.to_ne_bytes());
+    // A slot of a lap that is neither this one nor the one before: only a hostile client does that.
+    kvrail_memory::store(&*rogue.memory, 4096 + 384 + 11, &[7]);
     rig.settle();
     let notices = rig.notices();
     assert!(matches!(notices[0], Notice::LaneFault(..)), "{notices:?}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvrail_device::{
     BufferIndex, Cause, Description, Device, DeviceError, Event, Events, Failure, Finished,
-    Operation, Wait,
+    Operation, Replacement, Wait,
 };
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
@@ -90,6 +90,11 @@ impl Device for Held {
         assert!(shelf.held.iter().all(|operation| operation.buffer != at), "detached under load");
         shelf.attached.retain(|other| *other != at);
         shelf.due.push(Event::Detached(at));
+        Ok(())
+    }
+
+    fn replace(&mut self, _: &mut Replacement) -> Result<(), DeviceError> {
+        assert_eq!(self.in_flight(), 0, "replaced under load");
         Ok(())
     }
 

@@ -4,5 +4,6 @@ mod closing;
 mod fairness;
 mod held;
 mod planted;
+mod presence;
 mod requests;
 mod rig;

@@ -44,7 +44,7 @@ pub(crate) struct Client {
     pub(crate) session: SessionSlot,
     pub(crate) lane: ClientLane,
     pub(crate) region: RegionId,
-    /// The segment of the lane; its first lane starts at 4096 with the request tail.
+    /// The segment of the lane; its first lane starts at 4096, the lane's slots 384 behind.
     pub(crate) memory: Arc<dyn Pinned>,
     /// Keeps the hearing end of the client's bell open.
     _hears: std::os::fd::OwnedFd,
@@ -149,10 +149,10 @@ impl Client {
     /// Everything completed since the last call.
     pub(crate) fn collect(&mut self) -> Vec<Completion> {
         let mut all = Vec::new();
-        while self.lane.ready().unwrap() > 0 {
-            all.extend(std::iter::from_fn(|| self.lane.take()));
-            self.lane.release();
+        while let Some(completion) = self.lane.take().unwrap() {
+            all.push(completion.fields());
         }
+        self.lane.release();
         all
     }
 }

@@ -108,6 +108,7 @@ impl World {
                     self.hear_drained();
                     continue;
                 }
+                Notice::Replaced(..) => unreachable!("no device comes back here"),
             };
             let session = self.sessions[usize::from(slot.0)].take();
             let mut session = session.expect("a notice for a session that is there");
@@ -161,7 +162,7 @@ impl World {
                 self.session_closed(session);
                 return Life::Gone;
             }
-            Notice::Drained => unreachable!("heard elsewhere"),
+            Notice::Drained | Notice::Replaced(..) => unreachable!("heard elsewhere"),
         }
         Life::Live
     }

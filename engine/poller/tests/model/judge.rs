@@ -54,20 +54,16 @@ impl World {
     pub(crate) fn collect(&mut self, session: &mut Session, at: usize) {
         let hostile = self.is_hostile(session);
         loop {
-            let ready = session.lanes[at].lane.ready();
-            if hostile && ready.is_err() {
+            let taken = session.lanes[at].lane.take();
+            if hostile && taken.is_err() {
                 return;
             }
-            if ready.expect("the poller's indices are sound") == 0 {
-                return;
+            let Some(completion) = taken.expect("the poller's laps are sound") else { break };
+            if !hostile {
+                self.judge(session, at, completion.fields());
             }
-            while let Some(completion) = session.lanes[at].lane.take() {
-                if !hostile {
-                    self.judge(session, at, completion);
-                }
-            }
-            session.lanes[at].lane.release();
         }
+        session.lanes[at].lane.release();
     }
 
     fn judge(&mut self, session: &mut Session, at: usize, completion: Completion) {
@@ -153,6 +149,12 @@ impl World {
         let read = asked.operation.opcode == Opcode::Read;
         let from_device = if read && status == Status::Corrupt { Status::Ok } else { status };
         let ended = self.watch.borrow_mut().take_end(asked, from_device);
+        if !ended && from_device == Status::DeviceGone {
+            // Nothing is given to a device that is known to be gone.
+            self.check_cause(session, pending, from_device);
+            self.check_unasked(pending);
+            return Ending::NeverStarted;
+        }
         assert!(ended, "completed with {status}, but no device has ended it so: {pending:?}");
         self.check_cause(session, pending, from_device);
         if from_device != Status::Ok {

@@ -212,9 +212,9 @@ impl World {
             0 => request.opcode = self.rng.u8(5..),
             1 => request.class = self.rng.u8(3..),
             2 => request.flags |= 1 << self.rng.u32(3..8),
-            3 => request.reserved_a = self.rng.u8(1..),
-            4 => request.reserved_b = self.rng.u16(1..),
-            5 => request.reserved_c = self.rng.u32(1..),
+            3 => request.flags = 1 << self.rng.u32(3..8),
+            4 => request.reserved_a = self.rng.u16(1..),
+            5 => request.reserved_b = self.rng.u32(1..),
             6 => request.layout_block = self.rng.u32(1..),
             7 => request.length += self.rng.u32(1..self.options.block),
             8 => request.length = 0,
@@ -240,16 +240,17 @@ impl World {
             return;
         }
         let Some(end) = self.rng.choice(&session.lanes) else { return };
-        // The request tail, the completion head and the sleep word of a segment's first lane.
-        let words = [4096, 4096 + 384, 128];
-        let word = words[self.rng.usize(..words.len())];
+        // The lap of a request slot (the top byte of its word), the completion head and the sleep
+        // word of a segment's first lane.
+        let lap = 4096 + 384 + 64 * self.rng.usize(..2) + 8;
+        let (word, one) = [(lap, 1 << 24), (4096 + 128, 1), (128, 1)][self.rng.usize(..3)];
         let mut now = [0; 4];
         kvrail_memory::load(&*end.memory, word, &mut now);
         let now = u32::from_ne_bytes(now);
         let then = match self.rng.u32(..40) {
             0 => self.rng.u32(..),
-            1..4 => now.wrapping_add(1),
-            4 => now.wrapping_sub(1),
+            1..4 => now.wrapping_add(one),
+            4 => now.wrapping_sub(one),
             _ => return,
         };
         kvrail_memory::store(&*end.memory, word, &then.to_ne_bytes());

@@ -300,7 +300,7 @@ fn asks_that_make_no_sense_get_an_error_and_the_session_goes_on() {
 }
 
 #[test]
-fn impossible_lane_indices_end_that_session_with_the_reason() {
+fn an_impossible_lap_ends_that_session_with_the_reason() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
     rude.send(Ask::OpenQueue { depth: 8 }, &[]).unwrap();
@@ -311,9 +311,9 @@ fn impossible_lane_indices_end_that_session_with_the_reason() {
     assert_eq!(fds.len(), 4, "segment, bell, two doorbells");
     let segment = fds.into_iter().next().unwrap();
     let segment = Arc::new(Region::import(segment, segment_bytes).unwrap());
-    store(segment.as_ref(), 4096, &0xdead_beef_u32.to_ne_bytes()); // request tail of lane 0
+    store(segment.as_ref(), 4096 + 384 + 11, &[77]); // the lap of the first request of lane 0
     let reason = rude.hear_closing();
-    assert!(reason.contains("queue 0") && reason.contains("0xdeadbeef"), "{reason}");
+    assert!(reason.contains("queue 0") && reason.contains("lap 77"), "{reason}");
     still_serves(&sidecar);
 }
 

@@ -129,6 +129,7 @@ impl FakePoller {
                 };
                 self.mailbox.post(Notice::Attached(session, region, outcome));
             }
+            Command::AttachRemote { .. } => panic!("the session room attaches arenas only"),
             Command::Detach(slot, region) if hold => self.owed.push(Command::Detach(slot, region)),
             Command::Detach(slot, region) => self.forget(slot, region),
             Command::CloseSession(slot) if hold => self.owed.push(Command::CloseSession(slot)),
@@ -141,6 +142,7 @@ impl FakePoller {
                     self.mailbox.post(Notice::Drained);
                 }
             }
+            Command::Replace(..) => unreachable!("no device comes back here"),
             Command::Stop => return true,
         }
         false
@@ -182,17 +184,20 @@ impl FakePoller {
         }
         let mut faults = Vec::new();
         for (slot, seat) in &mut self.lanes {
-            match seat.lane.ready() {
-                Ok(ready) => {
-                    for _ in 0..ready {
-                        let request = seat.lane.take().unwrap();
+            loop {
+                match seat.lane.take() {
+                    Ok(Some(request)) => {
                         self.switches.taken.add();
-                        work.push((*slot, seat.queue, request));
+                        work.push((*slot, seat.queue, request.fields()));
                     }
-                    seat.lane.release();
+                    Ok(None) => break,
+                    Err(fault) => {
+                        faults.push((*slot, seat.queue, fault));
+                        break;
+                    }
                 }
-                Err(fault) => faults.push((*slot, seat.queue, fault)),
             }
+            seat.lane.release();
         }
         for (slot, queue, fault) in faults {
             self.lanes.retain(|lane| lane.0 != slot || lane.1.queue != queue);

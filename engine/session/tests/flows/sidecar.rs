@@ -12,8 +12,8 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Set
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig, ServerError,
-    Stopped, order_channel,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig,
+    ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
 
@@ -73,8 +73,10 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
                 ..Limits::default()
             },
             pages: PagePolicy::Best,
+            sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
         },
+        home: Home::Anywhere,
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],

@@ -3,14 +3,14 @@
 
 use kvrail_target::{Desired, Tree};
 
-use crate::fake::{Blow, FakeTree, Flavor, Fuse, MemoryStore};
+use crate::fake::{Blow, FakeTree, Flavor, Fuse, Meddle, MemoryStore};
 use crate::whole::strangers;
 use crate::world::{End, ORDINARY, apply, desired, open, run};
 
 const KV0: &str = "subsystems/nqn.2026-01.org.example:kv0";
 
 /// What somebody else may do to our objects.
-type Meddling = (&'static str, fn(&mut FakeTree));
+type Meddling = (&'static str, Meddle);
 
 const MEDDLING: [Meddling; 8] = [
     ("disables a namespace", |tree| {
@@ -84,6 +84,58 @@ fn what_others_do_meanwhile_never_leaves_a_half() {
             assert_eq!(tree.text(), nothing, "{what} at {call}");
         }
     }
+}
+
+/// The same while the program goes on: it ends with everything, or with nothing and the reason.
+#[test]
+fn what_others_do_in_between_is_noticed() {
+    let flavor = Flavor::Stable;
+    let plan = desired(ORDINARY, flavor);
+    let (mut whole, mut refused) = (0, 0);
+    for (what, meddle) in MEDDLING {
+        for call in 0..140 {
+            let (tree, store) = (FakeTree::new(flavor), MemoryStore::default());
+            let nothing = tree.text();
+            let fuse = Fuse::meddling(call, meddle);
+            match run(&tree, &store, &fuse, |target| target.apply(&plan)) {
+                End::Done => whole += 1,
+                End::Refused(error) => {
+                    refused += 1;
+                    assert!(!error.remedy().is_empty(), "{what} at {call}: {error}");
+                    assert_eq!(tree.text(), nothing, "{what} at {call}: {error}");
+                }
+                End::Stopped => panic!("{what} at {call} ended the program"),
+            }
+            apply(&tree, &store, &plan);
+            open(&tree, &store).undo().unwrap();
+            assert_eq!(tree.text(), nothing, "{what} at {call}");
+        }
+    }
+    assert!(whole > 100 && refused > 100, "{whole} went through, {refused} were refused");
+}
+
+/// Somebody takes a name in the moment before we do: it is his, and all of ours goes.
+#[test]
+fn a_name_taken_in_between_is_left_to_who_has_it() {
+    let flavor = Flavor::Stable;
+    let plan = desired(ORDINARY, flavor);
+    let take: Meddle = |tree| {
+        let _ = tree.make_dir("ports/2");
+    };
+    let mut refusals = 0;
+    for call in 0..140 {
+        let (mut tree, store) = (FakeTree::new(flavor), MemoryStore::default());
+        let nothing = tree.text();
+        let end = run(&tree, &store, &Fuse::meddling(call, take), |target| target.apply(&plan));
+        if let End::Refused(error) = end {
+            refusals += 1;
+            assert!(error.to_string().contains("somebody else made it"), "{error}");
+            assert!(tree.access().is_empty());
+            tree.remove_dir("ports/2").unwrap();
+            assert_eq!(tree.text(), nothing, "at {call}");
+        }
+    }
+    assert!(refusals > 20, "{refusals}");
 }
 
 /// Somebody replaces our subsystem by his own of the same name: it is his.

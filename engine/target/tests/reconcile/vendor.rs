@@ -163,7 +163,11 @@ fn every_rule_of_offload_has_its_sentence() {
     let mut good = facts(&wished, Flavor::Vendor);
     staging(&mut good, 2048, 512);
     good.memory = vec![0x1000..0x9_f000, 0x10_0000..0xf_0000_0000];
-    assert!(plan(&wished, &good).is_ok());
+    let notes = plan(&wished, &good).unwrap().notes.concat();
+    assert!(notes.contains("2 queue(s) of each drive"), "{notes}");
+    assert!(notes.contains("2048 MiB at 0xf00000000, in buffers of 512 KiB"), "{notes}");
+    let plain = plan(&wished, &facts(&wished, Flavor::Vendor)).unwrap().notes.concat();
+    assert!(plain.contains("offload_mem_start of nvmet_rdma would set some aside"), "{plain}");
 }
 
 fn staging(facts: &mut Facts, mib: u64, buffer_kib: u64) {

@@ -160,6 +160,10 @@ fn a_record_in_a_file_is_locked_and_outlives_its_program() {
     }
     let seen = Target::open(tree.clone(), FileStore::look(&place), "boot").unwrap();
     assert!(seen.owned().contains(&"ports/1"));
+    let everything = tree.text();
+    let mut unlocked = seen;
+    assert!(unlocked.undo().unwrap_err().to_string().contains("to look at only"));
+    assert_eq!(tree.text(), everything, "no step without the lock");
     let store = FileStore::open(&place).unwrap();
     Target::open(tree.clone(), store, "boot").unwrap().undo().unwrap();
     assert_eq!(tree.text(), before);

@@ -190,7 +190,7 @@ fn ok_with_too_few_bytes_is_not_ok() {
 }
 
 #[test]
-fn impossible_indices_end_everything_and_keep_the_memory() {
+fn an_impossible_lap_ends_everything_and_keeps_the_memory() {
     let mut rig = Rig::new(1, 4096, 1, 4);
     for write in [true, false] {
         let lease = rig.lease(4096);
@@ -201,8 +201,9 @@ fn impossible_indices_end_everything_and_keep_the_memory() {
         };
         rig.queue.submit(request).unwrap();
     }
-    let completion_tail = 4096 + 256;
-    store(rig.sidecar.segment.as_ref(), completion_tail, &77_u32.to_ne_bytes());
+    // The lap of the first completion, behind the request slots of a lane of four.
+    let lap_at = 4096 + 384 + 4 * 64 + 11;
+    store(rig.sidecar.segment.as_ref(), lap_at, &[77]);
     let mut done = Vec::new();
     assert_eq!(rig.queue.poll(&mut done), 2);
     assert!(done.iter().all(|done| done.status == Status::Internal), "{done:?}");

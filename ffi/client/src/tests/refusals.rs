@@ -90,7 +90,7 @@ fn options_reach_the_slot() {
     let (_, slot) = rig.sidecar.take()[0];
     assert_eq!((slot.opcode, slot.class, slot.flags), (Opcode::Write as u8, 2, 0b101));
     assert_eq!((slot.length, slot.checksum, slot.deadline_ns), (512, 0xfeed, 5000));
-    assert_eq!((slot.reserved_a, slot.reserved_b, slot.reserved_c), (0, 0, 0));
+    assert_eq!((slot.lap, slot.reserved_a, slot.reserved_b), (0, 0, 0));
 }
 
 #[test]

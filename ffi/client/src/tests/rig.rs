@@ -121,8 +121,8 @@ impl FakeSidecar {
     pub(super) fn take(&mut self) -> Vec<(usize, Slot)> {
         let mut taken = Vec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            for _ in 0..lane.ready().unwrap() {
-                taken.push((index, lane.take().unwrap()));
+            while let Some(request) = lane.take().unwrap() {
+                taken.push((index, request.fields()));
             }
             lane.release();
         }

@@ -18,12 +18,14 @@ use crate::rude::{RawQueue, Rude, pause};
 /// Where the first lane begins, and where in a lane the client's and the sidecar's words stand:
 /// the layout that `kvrail_ring::Segment` documents.
 const LANE_AT: usize = 4096;
-const REQUEST_TAIL: usize = LANE_AT;
-const REQUEST_HEAD: usize = LANE_AT + 128;
-const COMPLETION_TAIL: usize = LANE_AT + 256;
-const COMPLETION_HEAD: usize = LANE_AT + 384;
-const POLLER_SLEEP: usize = LANE_AT + 512;
-const SLOTS: usize = LANE_AT + 640;
+const REQUEST_HEAD: usize = LANE_AT;
+const COMPLETION_HEAD: usize = LANE_AT + 128;
+const POLLER_SLEEP: usize = LANE_AT + 256;
+const SLOTS: usize = LANE_AT + 384;
+/// Where a slot has its lap.
+const LAP: usize = 11;
+/// Pauses within which a batch is served, unless its session has ended.
+const SERVED_WITHIN: u32 = 100;
 
 fn ring(queue: &RawQueue) {
     for doorbell in &queue.doorbells {
@@ -52,7 +54,7 @@ fn garbage(dice: &mut fastrand::Rng) -> Request {
         match dice.u8(..6) {
             0 => request.volume = dice.u16(..),
             1 => request.flags = dice.u8(..),
-            2 => request.reserved_a = dice.u8(..),
+            2 => request.reserved_a = dice.u16(..),
             3 => request.region_offset = dice.u64(..),
             4 => request.length = dice.u32(..),
             _ => request.class = dice.u8(..),
@@ -99,10 +101,11 @@ pub(crate) fn slots(target: &Target) -> u64 {
 /// Takes what is there; returns how many were INVALID.
 fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
     let mut invalid = 0;
-    if lane.refresh().expect("an honest sidecar") == 0 {
+    if !lane.is_ready().expect("an honest sidecar") {
         pause();
     }
-    while let Some(completion) = lane.take() {
+    while let Some(completion) = lane.take().expect("an honest sidecar") {
+        let completion = completion.fields();
         // A LATE notice is no end.
         if completion.status() != Status::Late {
             assert!(open.remove(&completion.user_data), "ended twice: {completion:?}");
@@ -113,7 +116,7 @@ fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
     invalid
 }
 
-/// Impossible indices: that session ends with the reason, every time.
+/// Impossible laps and indices: that session ends with the reason, every time.
 pub(crate) fn indices(target: &Target) -> u64 {
     let mut dice = fastrand::Rng::with_seed(12);
     let mut rounds = 0;
@@ -123,29 +126,29 @@ pub(crate) fn indices(target: &Target) -> u64 {
         let queue = rude.queue(depth);
         let memory = queue.memory.as_ref();
         let word = |at, value: u32| store(memory, at, &value.to_ne_bytes());
+        let lap = |slot: u32, lap: u8| store(memory, SLOTS + 64 * slot as usize + LAP, &[lap]);
         // What only the sidecar writes may be anything: it does not read it back.
         word(REQUEST_HEAD, dice.u32(..));
-        word(COMPLETION_TAIL, dice.u32(..));
         word(POLLER_SLEEP, dice.u32(..));
         if dice.bool() {
-            word(REQUEST_TAIL, dice.u32(depth + 1..));
+            lap(0, dice.u8(2..));
         } else {
-            // The sidecar looks at it when the completion ring looks full, in the third batch.
+            // The sidecar looks at it when the completion ring may be full: in the third batch at
+            // the latest. Until then it serves.
             word(COMPLETION_HEAD, dice.u32(depth * 2 + 1..));
             word(REQUEST_HEAD, 0);
             for batch in 1..=3 {
-                word(REQUEST_TAIL, depth * batch);
+                (0..depth).for_each(|slot| lap(slot, batch));
                 ring(&queue);
-                while batch < 3 && read(&queue, REQUEST_HEAD) != depth * batch {
-                    pause();
-                }
+                let served = || read(&queue, REQUEST_HEAD) == depth * u32::from(batch);
+                (0..SERVED_WITHIN).take_while(|_| !served()).for_each(|_| pause());
             }
         }
-        let late = dice.u32(..);
+        let late = dice.u8(..);
         ring(&queue);
         let reason = rude.expelled();
         assert!(reason.contains("queue 0"), "{reason}");
-        word(REQUEST_TAIL, late); // nobody looks any more
+        lap(0, late); // nobody looks any more
         rounds += 1;
     }
     rounds
@@ -159,10 +162,10 @@ pub(crate) fn deaf(target: &Target) -> u64 {
     let mut tail: u32 = 0;
     while target.time_is_left() {
         if tail.wrapping_sub(read(&queue, REQUEST_HEAD)) < 256 {
-            let slot = SLOTS + 64 * (tail as usize % 256);
-            store(memory, slot, &[0; 64]); // a no-op
+            let mut slot = [0; 64]; // a no-op
+            slot[LAP] = u8::try_from(tail / 256 % 256).expect("below 256").wrapping_add(1);
+            store(memory, SLOTS + 64 * (tail as usize % 256), &slot);
             tail = tail.wrapping_add(1);
-            store(memory, REQUEST_TAIL, &tail.to_ne_bytes());
             ring(&queue);
         } else {
             pause();

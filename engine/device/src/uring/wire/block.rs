@@ -1,6 +1,6 @@
 //! Block requests: reads and writes with registered buffers, fsync, discard.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::without_provenance_mut;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types::FsyncFlags};
@@ -11,6 +11,7 @@ use super::{FILE, Wire, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
+use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Discard, Stream, Target};
 use crate::uring::ring::{Setup, make_plain};
@@ -21,7 +22,7 @@ use crate::uring::verdict;
 const COMMAND_DISCARD: u32 = 0x1200;
 
 /// Requests to a file or block device.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Block {
     discard: Discard,
     /// The write stream of all writes; 0 is none.
@@ -38,6 +39,10 @@ impl Wire for Block {
     ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
         let stream = stream.map_or(0, |stream| stream.0.get());
         Ok((Self { discard: target.discard(), stream }, None))
+    }
+
+    fn of(replacement: &Replacement) -> (Self, BorrowedFd<'_>) {
+        (replacement.block, replacement.target.fd())
     }
 
     fn make(setup: &Setup) -> Result<IoUring, Errno> {

@@ -6,7 +6,7 @@ mod nvme;
 mod status;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use io_uring::{IoUring, cqueue, squeue};
 use kvrail_ring::limits::REGISTERED_BYTES_MAX;
@@ -19,6 +19,7 @@ pub use status::NvmeStatus;
 use crate::contract::Operation;
 use crate::error::DeviceError;
 use crate::failure::Cause;
+use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target};
 use crate::uring::ring::Setup;
@@ -47,6 +48,9 @@ pub trait Wire: fmt::Debug + Send + Sized + 'static {
         target: &Target,
         stream: Option<Stream>,
     ) -> Result<(Self, Option<OwnedFd>), DeviceError>;
+
+    /// The same for what takes a device's place, and the file that requests go to.
+    fn of(replacement: &Replacement) -> (Self, BorrowedFd<'_>);
 
     /// Makes a ring that carries it.
     fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno>;

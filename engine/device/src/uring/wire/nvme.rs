@@ -2,7 +2,7 @@
 //! completions, registered buffers. Reads and writes only; what needs no speed goes through the
 //! block device beside it, which also holds the claim.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use kvrail_ring::Opcode;
@@ -14,6 +14,7 @@ use crate::error::DeviceError;
 use crate::failure::Cause;
 use crate::namespace::Namespace;
 use crate::queue::Cache;
+use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target};
 use crate::uring::ring::{Setup, make_wide};
@@ -38,7 +39,7 @@ const PLACED: u32 = 2 << 20;
 const BLOCKS_MAX: u32 = 1 << 16;
 
 /// Commands to one namespace.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Nvme {
     namespace: u32,
     block_shift: u32,
@@ -74,6 +75,12 @@ impl Wire for Nvme {
             request_bytes_max: request_bytes_max.min(most),
         };
         Ok((wire, Some(file)))
+    }
+
+    fn of(replacement: &Replacement) -> (Self, BorrowedFd<'_>) {
+        let nvme = replacement.nvme.as_ref();
+        let (wire, file) = nvme.expect("examined for a mode that passes commands through");
+        (*wire, file.as_fd())
     }
 
     fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno> {

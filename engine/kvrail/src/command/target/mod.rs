@@ -52,7 +52,10 @@ pub(crate) fn locked(config: &Config) -> Result<Target<Kernel, FileStore>, Failu
 }
 
 /// The target to look at, or a copy of one.
-fn seen(config: &Config, tree: Option<&Path>) -> Result<Target<Kernel, FileStore>, Failure> {
+pub(crate) fn seen(
+    config: &Config,
+    tree: Option<&Path>,
+) -> Result<Target<Kernel, FileStore>, Failure> {
     let root = tree.unwrap_or(&config.target.configfs);
     open(root, FileStore::look(&config.target.state))
 }

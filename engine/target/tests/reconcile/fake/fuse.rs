@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
+use super::FakeTree;
+
 /// What happens at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blow {
@@ -21,11 +23,25 @@ pub(crate) enum Blow {
 pub(crate) struct Fuse {
     calls: Arc<AtomicUsize>,
     blow: Option<(usize, Blow)>,
+    meddling: Option<(usize, Meddle)>,
 }
+
+/// What somebody else does to the tree.
+pub(crate) type Meddle = fn(&mut FakeTree);
 
 impl Fuse {
     pub(crate) fn at(call: usize, blow: Blow) -> Self {
-        Self { calls: Arc::default(), blow: Some((call, blow)) }
+        Self { blow: Some((call, blow)), ..Self::default() }
+    }
+
+    /// Somebody else acts right before the n-th call, and the program goes on.
+    pub(crate) fn meddling(call: usize, meddle: Meddle) -> Self {
+        Self { meddling: Some((call, meddle)), ..Self::default() }
+    }
+
+    /// What somebody else does before the call that was counted last.
+    pub(crate) fn meddle(&self) -> Option<Meddle> {
+        self.meddling.filter(|(call, _)| call + 1 == self.calls()).map(|(_, meddle)| meddle)
     }
 
     pub(crate) fn calls(&self) -> usize {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvrail_target::{Entry, EntryKind, Tree};
 use rustix::io::Errno;
 
-pub(crate) use fuse::{Blow, Fuse};
+pub(crate) use fuse::{Blow, Fuse, Meddle};
 pub(crate) use store::MemoryStore;
 
 /// Whose kernel it is.
@@ -117,6 +117,9 @@ impl FakeTree {
         change: impl FnOnce(&mut State) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         self.fuse.before()?;
+        if let Some(meddle) = self.fuse.meddle() {
+            meddle(&mut self.with(&Fuse::default()));
+        }
         let result = {
             let mut state = self.state();
             let result = change(&mut state);

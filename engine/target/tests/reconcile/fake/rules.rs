@@ -280,8 +280,16 @@ impl State {
                 return Err(Errno::ADDRINUSE);
             }
         }
+        let inline = if transport == "loop" { "0" } else { "4096" };
         if offload(subsystem) {
             self.take_queue(subsystem)?;
+        }
+        for (name, chosen) in [("param_inline_data_size", inline), ("param_max_queue_size", "128")]
+        {
+            let path = format!("{port}/{name}");
+            if self.text(&path) == "-1" {
+                self.nodes.insert(path, Node::File(chosen.into()));
+            }
         }
         Ok(())
     }

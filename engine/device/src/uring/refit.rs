@@ -1,0 +1,41 @@
+//! Points the rings of a device that was taken away to what came back in its place.
+
+use std::mem::swap;
+
+use rustix::io::Errno;
+
+use crate::error::DeviceError;
+use crate::replacement::Replacement;
+use crate::target::unfit;
+use crate::uring::device::Uring;
+use crate::uring::drive::Mode;
+use crate::uring::wire::{Block, Wire};
+
+impl<M: Mode> Uring<M> {
+    /// Takes the replacement's place in exchange for its own.
+    ///
+    /// # Errors
+    /// `Unfit` while anything is under way (it belongs to the device that is gone), or when the
+    /// kernel refuses.
+    pub(super) fn refit(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+        let path = &self.target.path;
+        let open = self.flights.in_flight();
+        if open > 0 {
+            let what = format!("{open} operations of the device that is gone have not ended");
+            return Err(unfit(path, &what, "it is tried again when they have"));
+        }
+        let refused = |errno: Errno| {
+            let what = format!("its ring does not take another file ({errno})");
+            unfit(path, &what, "restart the sidecar")
+        };
+        let (wire, file) = M::Wire::of(with);
+        self.ring.change_file(wire, file).map_err(refused)?;
+        if let Some(side) = &mut self.side {
+            let (wire, file) = Block::of(with);
+            side.change_file(wire, file).map_err(refused)?;
+        }
+        swap(&mut self.target, &mut with.target);
+        swap(&mut self.removal, &mut with.removal);
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! Devices that were taken away and may come back: a thread looks for them and, when one is there
+//! again under the same identity and with the same label, hands it to its poller.
+//!
+//! It also owns the claims of all members, because a claim ends when its device is replaced.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvrail_device::{Description, Replacement};
+use kvrail_memory::Root;
+use kvrail_nvme::{Host, Namespace, Selector, resolve};
+use kvrail_poller::{Command, Mailbox, PollerHandle, PollerStats};
+use kvrail_volume::Member;
+
+use super::devices;
+use super::plan::{Plan, PlannedDevice};
+use super::volumes::{Served, Source};
+use crate::failure::{Exit, Failure};
+
+/// How often it is looked whether a device is gone, or back.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The thread that looks; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Comeback {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Comeback {
+    /// Begins to look after these members.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(super) fn watch(
+        plan: &Plan,
+        pollers: &[PollerHandle],
+        mut served: Vec<Served>,
+    ) -> Result<Self, Failure> {
+        let mut watched = watched(plan, pollers, &served);
+        let (stop, stopped) = channel();
+        let look = move || {
+            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                for device in &mut watched {
+                    device.look(&mut served);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("comeback".into()).spawn(look);
+        let thread = thread.map_err(|error| {
+            Failure::new(Exit::Failed, format!("no thread could be started: {error}"))
+                .with_remedy("raise the limit of processes (TasksMax=, ulimit -u)")
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Comeback {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join(); // a panic there was reported by the thread itself
+        }
+    }
+}
+
+/// A device under watch.
+#[derive(Debug)]
+struct Watched {
+    planned: PlannedDevice,
+    spare_cpu: Option<u32>,
+    /// Its number at its poller.
+    local: usize,
+    mailbox: Arc<Mailbox>,
+    stats: Arc<PollerStats>,
+    description: Description,
+    /// What it is, for NVMe namespaces; others are known by their path.
+    identity: Option<Namespace>,
+    state: State,
+}
+
+/// What is known of a device.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Here,
+    /// And why it is not back; said once.
+    Gone(String),
+    /// Sent to its poller, which has not answered yet.
+    Sent,
+}
+
+fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watched> {
+    let mut watched = Vec::new();
+    for poller in pollers {
+        for (local, (index, description)) in poller.devices.iter().enumerate() {
+            let planned = plan.devices[usize::from(index.0)].clone();
+            let Source::Claimed(member) = &served[planned.volume].members[planned.member] else {
+                continue;
+            };
+            let named = Selector::Path(member.path().to_owned());
+            watched.push(Watched {
+                planned,
+                spare_cpu: plan.spare_cpu,
+                local,
+                mailbox: Arc::clone(&poller.mailbox),
+                stats: Arc::clone(&poller.stats),
+                description: description.clone(),
+                identity: resolve(&named, &Root::default()).ok(),
+                state: State::Here,
+            });
+        }
+    }
+    watched
+}
+
+impl Watched {
+    fn look(&mut self, served: &mut [Served]) {
+        let name = &self.description.name;
+        let gone = self.stats.devices[self.local].gone.get() != 0;
+        match (&self.state, gone) {
+            (State::Here, false) => {}
+            (_, false) => self.state = State::Here,
+            (State::Here, true) => {
+                tracing::error!(
+                    "{name} is gone: its requests end with DEVICE_GONE until it is back"
+                );
+                self.state = State::Gone(String::new());
+            }
+            // The poller could not take it yet, and said why.
+            (State::Sent, true) => self.state = State::Gone(String::new()),
+            (State::Gone(said), true) => match self.find_again(served) {
+                Ok(()) => self.state = State::Sent,
+                Err(why) if why != *said => {
+                    tracing::warn!("{name} is not back: {why}");
+                    self.state = State::Gone(why);
+                }
+                Err(_) => {}
+            },
+        }
+    }
+
+    /// Claims and checks the device, if it is back, and sends it to its poller.
+    fn find_again(&self, served: &mut [Served]) -> Result<(), String> {
+        let volume = &mut served[self.planned.volume];
+        let Source::Claimed(member) = &mut volume.members[self.planned.member] else {
+            return Err("it moves no bytes".into());
+        };
+        let path = self.place(member)?;
+        let settings = &self.planned.settings;
+        let back = member.claim_again(&path, volume.uuid, settings.claim_direct());
+        let back = back.map_err(|error| error.to_string())?;
+        let fd = back.claim.duplicate().map_err(|error| error.to_string())?;
+        let options = devices::options(path.display().to_string(), fd, settings, self.spare_cpu);
+        let replacement = Replacement::examine(&self.description, options);
+        let replacement = replacement.map_err(|error| error.to_string())?;
+        let sent = self.mailbox.send(Command::Replace(self.local, Box::new(replacement)));
+        sent.map_err(|_| "its poller does not read its mail".to_owned())?;
+        *member = back;
+        Ok(())
+    }
+
+    /// Where it is now.
+    fn place(&self, member: &Member) -> Result<PathBuf, String> {
+        let Some(was) = &self.identity else { return Ok(member.path().to_owned()) };
+        let host = Host::read(&Root::default()).map_err(|error| error.to_string())?;
+        let back = host.namespaces.into_iter().find(|now| is_same(was, now));
+        let node = back.ok_or("no namespace has its identity")?.block_node;
+        node.ok_or_else(|| "the kernel has no block device for it".to_owned())
+    }
+}
+
+/// Whether a namespace is the one that was there: same drive, same number, same names.
+fn is_same(was: &Namespace, now: &Namespace) -> bool {
+    let drive = |namespace: &Namespace| {
+        namespace.controllers.first().map(|it| (it.serial.clone(), it.model.clone()))
+    };
+    was.nsid == now.nsid && was.wwids == now.wwids && drive(was) == drive(now)
+}

@@ -1,0 +1,134 @@
+//! Which NUMA node devices hang on, and where arenas lie because of that.
+
+use kvrail_memory::Topology;
+use kvrail_session::Home;
+use rustix::fs::{FileType, fstat, major, minor};
+
+use super::plan::PlannedDevice;
+use super::volumes::{Served, Source};
+use crate::config::Config;
+use crate::failure::{Exit, Failure};
+
+/// The node of each device, where the kernel knows one.
+pub(super) fn nodes_of(
+    devices: &[PlannedDevice],
+    served: &[Served],
+    topology: &Topology,
+) -> Vec<Option<u32>> {
+    let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
+    devices.iter().map(|device| node_of(member(device), topology)).collect()
+}
+
+/// That of a file is the node of the disk it lies on. File systems over several disks have none.
+fn node_of(member: &Source, topology: &Topology) -> Option<u32> {
+    let Source::Claimed(member) = member else { return None };
+    let stat = fstat(member).ok()?;
+    let device = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => stat.st_rdev,
+        _ => stat.st_dev,
+    };
+    topology.node_of_block_device(major(device), minor(device)).ok()?
+}
+
+/// The node that all of them have.
+pub(super) fn common(mut nodes: impl Iterator<Item = Option<u32>>) -> Option<u32> {
+    let first = nodes.next()??;
+    nodes.all(|node| node == Some(first)).then_some(first)
+}
+
+/// Where arenas lie: on the node that is configured, or near the devices' one.
+pub(super) fn home(
+    config: &Config,
+    topology: &Topology,
+    devices: Option<u32>,
+) -> Result<Home, Failure> {
+    let Some(&wanted) = config.memory.node.fixed() else {
+        let several = topology.nodes().len() > 1;
+        let near = devices.filter(|_| several);
+        return Ok(near.map_or(Home::Anywhere, |node| Home::Near(node, topology.clone())));
+    };
+    let wanted = u32::from(wanted);
+    if topology.nodes().contains_key(&wanted) {
+        return Ok(Home::On(wanted, topology.clone()));
+    }
+    let nodes: Vec<_> = topology.nodes().keys().map(u32::to_string).collect();
+    let remedy = match nodes.is_empty() {
+        true => "this kernel knows no NUMA nodes; set memory.node = \"auto\"".to_owned(),
+        false => format!("choose one of {}, or set memory.node = \"auto\"", nodes.join(", ")),
+    };
+    let what = format!("memory.node = {wanted}: there is no such NUMA node");
+    Err(Failure::new(Exit::Usage, what).with_remedy(remedy))
+}
+
+/// What to tell the operator.
+pub(super) fn note(home: &Home) -> Option<String> {
+    match home {
+        Home::Anywhere => None,
+        Home::Near(node, _) => Some(format!("arenas lie on NUMA node {node}, as all devices do")),
+        Home::On(node, _) => Some(format!("arenas lie on NUMA node {node} (memory.node)")),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+
+    use kvrail_memory::Topology;
+    use kvrail_session::Home;
+
+    use super::{common, home, note};
+    use crate::config::Config;
+
+    /// Four CPUs, two on each of these nodes.
+    pub(in crate::serve) fn machine(nodes: &[(u32, &str)]) -> Topology {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("sys/devices/system/cpu/online", "0-3\n");
+        put("proc/self/status", "Cpus_allowed_list:\t0-3\n");
+        put("proc/meminfo", "MemAvailable: 1 kB\n");
+        for (node, cpus) in nodes {
+            put(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
+        }
+        Topology::read(root.path()).unwrap()
+    }
+
+    fn config(text: &str) -> Config {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn devices_have_a_node_in_common_or_none() {
+        assert_eq!(common([Some(1), Some(1)].into_iter()), Some(1));
+        for mixed in [&[Some(0), Some(1)][..], &[Some(1), None], &[None, Some(1)], &[]] {
+            assert_eq!(common(mixed.iter().copied()), None, "{mixed:?}");
+        }
+    }
+
+    #[test]
+    fn arenas_follow_the_devices_or_the_configuration() {
+        let two = machine(&[(0, "0-1"), (1, "2-3")]);
+        let auto = Config::default();
+        let near = home(&auto, &two, Some(1)).unwrap();
+        assert!(matches!(near, Home::Near(1, _)), "{near:?}");
+        assert!(note(&near).unwrap().contains("node 1"));
+        assert!(matches!(home(&auto, &two, None).unwrap(), Home::Anywhere));
+        let one = machine(&[(0, "0-3")]);
+        assert!(matches!(home(&auto, &one, Some(0)).unwrap(), Home::Anywhere));
+        let fixed = config("[memory]\nnode = 0");
+        assert!(matches!(home(&fixed, &two, Some(1)).unwrap(), Home::On(0, _)));
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_refused() {
+        let fixed = config("[memory]\nnode = 7");
+        let two = machine(&[(0, "0-1"), (1, "2-3")]);
+        let why = home(&fixed, &two, None).unwrap_err().log_text();
+        assert!(why.contains("memory.node = 7") && why.contains("one of 0, 1"), "{why}");
+        let why = home(&fixed, &machine(&[]), None).unwrap_err().log_text();
+        assert!(why.contains("knows no NUMA nodes"), "{why}");
+    }
+}

@@ -1,0 +1,155 @@
+//! `kvrail target` as an operator meets it, on a machine without a target.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use assert_cmd::assert::Assert;
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+use serde_json::Value;
+
+const WISH: &str = r#"
+[[target.subsystem]]
+nqn = "nqn.2026-01.org.example:kv0"
+hosts = ["nqn.2026-01.org.example:a"]
+[[target.subsystem.namespace]]
+nsid = 1
+device = "serial:nobody/1"
+[[target.port]]
+id = 1
+transport = "loop"
+subsystems = ["nqn.2026-01.org.example:kv0"]
+"#;
+
+struct Ground {
+    folder: tempfile::TempDir,
+}
+
+impl Ground {
+    fn new(wish: &str) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for directory in ["tree/hosts", "tree/subsystems", "tree/ports"] {
+            fs::create_dir_all(folder.path().join(directory)).unwrap();
+        }
+        let text = format!(
+            "[target]\nconfigfs = {:?}\nstate = {:?}\n{wish}",
+            folder.path().join("tree"),
+            folder.path().join("state")
+        );
+        fs::write(folder.path().join("kvrail.toml"), text).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, words: &[&str]) -> Assert {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("KVRAIL_") {
+                command.env_remove(name);
+            }
+        }
+        command.arg("target").args(words).arg("--config").arg(self.path("kvrail.toml")).assert()
+    }
+}
+
+/// A tree somebody has, as plain files.
+fn somebodys(tree: &Path) {
+    let put = |path: &str, text: &str| {
+        let path = tree.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let subsystem = "subsystems/nqn.2020-01.org.other:s";
+    put(&format!("{subsystem}/attr_allow_any_host"), "1\n");
+    put(&format!("{subsystem}/namespaces/1/device_path"), "/dev/nowhere\n");
+    put(&format!("{subsystem}/namespaces/1/enable"), "1\n");
+    put("ports/1/addr_trtype", "tcp\n");
+    put("ports/1/addr_traddr", "192.0.2.1\n");
+    fs::create_dir_all(tree.join("ports/1/subsystems")).unwrap();
+    let link = tree.join("ports/1/subsystems/nqn.2020-01.org.other:s");
+    std::os::unix::fs::symlink(tree.join(subsystem), link).unwrap();
+}
+
+#[test]
+fn without_a_wish_there_is_nothing_to_apply_or_undo() {
+    let ground = Ground::new("");
+    ground
+        .run(&["apply"])
+        .code(2)
+        .stderr(contains("exports nothing").and(contains("config default")));
+    ground.run(&["export"]).code(2).stderr(contains("exports nothing"));
+    ground.run(&["plan"]).success().stdout(contains("nothing to do"));
+    ground.run(&["undo"]).success().stdout(contains("nothing to do"));
+    ground.run(&["status"]).success().stdout(contains("made by kvrail: 0"));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_key_and_remedy() {
+    let ground = Ground::new(WISH);
+    for verb in ["plan", "apply", "export"] {
+        let refused = ground.run(&[verb]).code(3);
+        refused.stderr(
+            contains("target.subsystem.0.namespace.0.device = serial:nobody/1")
+                .and(contains("no NVMe namespace"))
+                .and(contains("remedy:")),
+        );
+    }
+    let status = ground.run(&["status", "--format", "json"]).success();
+    let status: Value = serde_json::from_slice(&status.get_output().stdout).unwrap();
+    assert_eq!(status["as_planned"], false);
+    assert!(status["problem"].as_str().unwrap().contains("serial:nobody/1"));
+    assert_eq!(fs::read_dir(ground.path("tree/subsystems")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_bad_wish_is_refused_like_every_bad_configuration() {
+    let ground = Ground::new(&WISH.replace("[\"nqn.2026-01.org.example:a\"]", "[]"));
+    let refused = ground.run(&["plan", "--format", "json"]).code(2);
+    let error: Value = serde_json::from_slice(&refused.get_output().stderr).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("target.subsystem.0.hosts = []"), "{message}");
+    assert!(message.contains("kvrail.toml:"), "{message}");
+}
+
+#[test]
+fn a_tree_that_is_not_there_is_explained() {
+    let ground = Ground::new("");
+    fs::remove_dir_all(ground.path("tree")).unwrap();
+    let refused = ground.run(&["plan"]).code(3);
+    refused.stderr(contains("configfs is not mounted").and(contains("modprobe nvmet")));
+}
+
+#[test]
+fn any_tree_can_be_exported_and_what_cannot_be_imported_is_named() {
+    let ground = Ground::new("");
+    somebodys(&ground.path("tree"));
+    let tree = ground.path("tree").display().to_string();
+    let saved = ground.run(&["export", "--tree", &tree]).success();
+    let saved = saved.get_output().stdout.clone();
+    let json: Value = serde_json::from_slice(&saved).unwrap();
+    assert_eq!(json["ports"][0]["addr"]["traddr"], "192.0.2.1");
+    assert_eq!(json["ports"][0]["subsystems"][0], "nqn.2020-01.org.other:s");
+    assert_eq!(json["subsystems"][0]["namespaces"][0]["device"]["path"], "/dev/nowhere");
+    let file = ground.path("saved.json");
+    fs::write(&file, saved).unwrap();
+    let file = file.display().to_string();
+    let refused = ground.run(&["import", &file]).code(2);
+    refused.stderr(contains("subsystems.0.namespaces.0.device.path = /dev/nowhere"));
+    fs::write(ground.path("saved.json"), "{").unwrap();
+    ground.run(&["import", &file]).code(2).stderr(contains("no JSON"));
+    ground.run(&["import", "/nowhere/x.json"]).code(1).stderr(contains("/nowhere/x.json"));
+}
+
+#[test]
+fn two_programs_never_change_one_target() {
+    let ground = Ground::new(WISH);
+    fs::create_dir(ground.path("state")).unwrap();
+    let lock = fs::File::create(ground.path("state/lock")).unwrap();
+    lock.lock().unwrap();
+    ground.run(&["undo"]).code(1).stderr(contains("another kvrail").and(contains("remedy:")));
+    ground.run(&["status"]).success();
+}

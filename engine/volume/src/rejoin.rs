@@ -1,0 +1,36 @@
+//! A member that comes back: claimed and checked anew before anything goes to it.
+
+use std::path::Path;
+
+use uuid::Uuid;
+
+use crate::claim::{Claim, DirectIo};
+use crate::error::{Reason, VolumeError};
+use crate::open::{Member, check_fit, labelled};
+
+impl Member {
+    /// Claims what is at `path` now and checks that it is this member of that volume. A device
+    /// that never left, and only lost bytes, is looked at through the claim there is.
+    ///
+    /// # Errors
+    /// `VolumeError` when somebody else has it, its label is damaged or another's, or it shrank.
+    pub fn claim_again(
+        &self,
+        path: &Path,
+        volume: Uuid,
+        direct: DirectIo,
+    ) -> Result<Self, VolumeError> {
+        let claim = match self.claim.still_at(path)? {
+            Some(same) => same,
+            None => Claim::open(path, direct)?,
+        };
+        let label = labelled(&claim)?;
+        let found = label.member_uuid();
+        if label.volume_uuid != volume || found != self.uuid {
+            let reason = Reason::OtherMember { expected: self.uuid, found };
+            return Err(VolumeError::at(path, reason));
+        }
+        check_fit(&claim, &label)?;
+        Ok(Self { uuid: found, claim })
+    }
+}

@@ -1,0 +1,73 @@
+//! Namespaces that are taken from a controller that stays, labels that are destroyed, and two
+//! sidecars that want one device.
+
+use std::fs;
+
+use kvrail_protocol::DeviceState;
+
+use crate::bed::Bed;
+use crate::load::Load;
+use crate::machine;
+use crate::rig::{VOLUME, eventually, run};
+
+/// The controller of a namespace: its node and its number in the subsystem.
+fn controller(serial: &str) -> (String, String) {
+    let entries = fs::read_dir("/sys/class/nvme").expect("sysfs is mounted");
+    let mut paths = entries.map(|entry| entry.expect("sysfs can be listed").path());
+    let word = |path: &std::path::Path, name: &str| {
+        fs::read_to_string(path.join(name)).unwrap_or_default().trim().to_owned()
+    };
+    let path = paths.find(|path| word(path, "serial") == serial).expect("it is plugged");
+    let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+    (format!("/dev/{name}"), word(&path, "cntlid"))
+}
+
+#[test]
+fn a_namespace_that_is_detached_is_gone_and_served_again_when_it_is_attached() {
+    if !machine::is_ours() {
+        return;
+    }
+    let bed = Bed::new("iopoll", "kvr-pull", 1);
+    let sidecar = bed.serve();
+    let load = Load::start(sidecar.socket(), VOLUME);
+    eventually("there is load", || load.counts.ok() > 16);
+    let (node, number) = controller("kvr-pull");
+    let change = |verb: &str| {
+        machine::tool(&format!("nvme {verb} {node} --namespace-id=1 --controllers={number}"))
+    };
+    change("detach-ns");
+    eventually("requests end with DEVICE_GONE", || load.counts.gone() > 8);
+    change("attach-ns");
+    let state = || sidecar.status().devices[0].state;
+    eventually("it is served again", || state() == DeviceState::Serving);
+    let before = load.counts.ok();
+    eventually("requests end well again", || load.counts.ok() > before + 16);
+    let outcome = load.stop();
+    println!("{:?}", outcome.statuses);
+    assert!(outcome.statuses.keys().all(|name| ["OK", "DEVICE_GONE"].contains(name)));
+    sidecar.stop();
+}
+
+#[test]
+fn a_destroyed_label_and_a_second_sidecar_are_refused() {
+    if !machine::is_ours() {
+        return;
+    }
+    let bed = Bed::new("interrupt", "kvr-main", 2);
+    let sidecar = bed.serve();
+    let mut second = bed.place.serve();
+    second.args(["--set", "sidecar.socket=/tmp/second"]);
+    let pid = sidecar.pid().to_string();
+    run(&mut second).expect(3, &["in use", &format!("process {pid} (kvrail) has it")]);
+    sidecar.stop();
+
+    let node = machine::namespace("kvr-main", 2);
+    let mut label = machine::read_label(&node);
+    for copy in [0, label.len() / 2] {
+        label[copy + 100] ^= 1;
+    }
+    machine::write_label(&node, &label);
+    run(&mut bed.place.serve()).expect(3, &["its kvrail label is damaged"]);
+    machine::wipe_label(&node);
+    run(&mut bed.place.serve()).expect(3, &["it has no kvrail label"]);
+}

@@ -1,0 +1,60 @@
+//! A device that hangs: LATE at the deadline, the end when it is real.
+
+use std::time::{Duration, Instant};
+
+use kvrail_client::{Pages, Request, Status};
+
+use crate::bed::{Bed, VOLUME_BYTES};
+use crate::machine;
+use crate::monitor::Monitor;
+
+const REQUESTS: u64 = 4;
+const DEADLINE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_device_that_hangs_is_late_and_ends_when_it_ends() {
+    if !machine::is_ours() {
+        return;
+    }
+    let mut monitor = Monitor::open();
+    for mode in ["interrupt", "iopoll", "passthrough"] {
+        let bed = Bed::new(mode, "kvr-slow", 1);
+        let sidecar = bed.serve();
+        let client = sidecar.attach();
+        let volume = client.volume("kv").expect("the volume is there");
+        let arena = client.create_arena(1 << 20, Pages::Auto).expect("memory");
+        let mut queue = client.open_queue(8).expect("a queue");
+        monitor.throttle(1);
+        let began = Instant::now();
+        for nth in 0..REQUESTS {
+            let lease = arena.lease(4096).expect("memory for each");
+            let offset = nth * (VOLUME_BYTES / REQUESTS);
+            let read = Request::read(&volume, offset, lease).deadline(DEADLINE).tag(nth);
+            queue.submit(read).expect("room");
+        }
+        let (mut late, mut ended) = (Vec::new(), Vec::new());
+        while (ended.len() as u64) < REQUESTS {
+            let done = queue.wait(PATIENCE).expect("the sidecar lives").expect("it ends");
+            println!("{mode}: request {} {} after {:?}", done.tag, done.status, began.elapsed());
+            if done.is_notice() {
+                assert!(!ended.contains(&done.tag), "a notice after the end");
+                late.push(done.tag);
+            } else {
+                assert_eq!(done.status, Status::Ok);
+                ended.push(done.tag);
+                // The rest has shown that it waits.
+                if late.len() as u64 >= REQUESTS - 2 {
+                    monitor.throttle(0);
+                }
+            }
+        }
+        monitor.throttle(0);
+        late.sort_unstable();
+        late.dedup();
+        assert!(late.len() as u64 >= REQUESTS - 2, "{mode}: {late:?} were late");
+        assert_eq!(sidecar.status().devices[0].late, late.len() as u64);
+        drop((queue, arena, client));
+        sidecar.stop();
+    }
+}

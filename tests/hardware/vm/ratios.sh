@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Runs in a machine: one sidecar after the other, modes in turn, and the table of ratios of medians.
+set -euo pipefail
+
+PATH=/job/programs:$PATH
+rounds=${ROUNDS:-3}
+modes=("$@")
+(($#)) || modes=(interrupt passthrough hybrid iopoll passthrough+iopoll sqpoll sqpoll+iopoll)
+figures=/out/figures
+: >"$figures"
+export KVRAIL_CONFIG=/dev/null
+
+# The kernel's name for namespace $2 of the controller with serial $1.
+namespace() {
+    local block
+    for block in /sys/block/nvme*n*; do
+        [[ $(tr -d ' ' <"$block/device/serial") == "$1" && $(<"$block/nsid") == "$2" ]] || continue
+        echo "/dev/${block##*/}"
+    done
+}
+
+# A memory-backed null device: name, then attributes.
+null_device() {
+    local home=/sys/kernel/config/nullb/$1 pair
+    mkdir "$home"
+    for pair in memory_backed=1 size=64 poll_queues=1 "${@:2}" power=1; do
+        echo "${pair#*=}" >"$home/${pair%%=*}"
+    done
+    echo "/dev/$1"
+}
+
+# Serves a new volume on these members in a mode; says why where the mode is refused.
+serve() {
+    local mode=$1 member said tries
+    for member in "${@:2}"; do
+        dd if=/dev/zero of="$member" bs=1M count=1 conv=fsync status=none
+    done
+    kvrail volume create kv --stripe 256KiB --quiet "${@:2}" >/dev/null
+    said=$(IFS=,; printf '"%s",' "${@:2}")
+    kvrail serve --set sidecar.socket=/tmp/s --set "device.mode=\"$mode\"" \
+        --set "volume=[{name=\"kv\",members=[${said%,}]}]" >/tmp/serve 2>&1 &
+    sidecar=$!
+    for ((tries = 0; tries < 300; tries++)); do
+        [[ ! -S /tmp/s ]] || return 0
+        kill -0 "$sidecar" 2>/dev/null || break
+        sleep 0.1
+    done
+    refused=$(sed -n 's/.*error: //p' /tmp/serve | head -n 1)
+    return 1
+}
+
+leave() {
+    kill "$sidecar"
+    wait "$sidecar" || true
+}
+
+# One round of one row: block size, depth, arms; figures go to the file as ROW ARM IOPS P50.
+measure() {
+    local row=$1 mode=$2 arms=$3 block=$4 depth=$5
+    kvrail bench --attach /tmp/s --volume kv --overwrite --arms "$arms" --op read --quiet \
+        --block "$block" --depth "$depth" --clients 1 --rounds 1 --seconds 1.5 --warm-up 0.5 \
+        --volume-size 32MiB --format json >/tmp/bench.json
+    jq -r '.runs[] | [.arm, .iops, .latency_ns.p50] | @tsv' /tmp/bench.json |
+        while read -r arm iops p50; do
+            [[ $arm != kvrail ]] || arm=$mode
+            echo "$row $arm $iops $p50" >>"$figures"
+        done
+}
+
+# Median of a column (3: IOPS, 4: p50) of a row's arm.
+median() {
+    awk -v row="$1" -v arm="$2" -v at="$3" '$1 == row && $2 == arm { print $at }' "$figures" |
+        sort -g | awk '{ all[NR] = $1 } END { if (NR) print all[int((NR + 1) / 2)] }'
+}
+
+# A line of the table: what, row and arm above, row and arm below, column, aim.
+line() {
+    local above below ratio=-
+    above=$(median "$2" "$3" "$6")
+    below=$(median "$4" "$5" "$6")
+    if [[ -n $above && -n $below ]]; then
+        ratio=$(awk -v a="$above" -v b="$below" 'BEGIN { printf "%.2f", a / b }')
+    fi
+    printf '%-56s %10.0f %10.0f %6s  %s\n' "$1" "${above:-0}" "${below:-0}" "$ratio" "$7"
+}
+
+modprobe null_blk nr_devices=0
+nvme=$(namespace kvr-main 1)
+fast=$(null_device nullb0 irqmode=0)
+slow=()
+for nth in 1 2 3 4; do
+    # 16 ms for each 256 KiB, two at a time: 31 MiB a second, whatever the processor does.
+    slow+=("$(null_device "nullb$nth" irqmode=2 completion_nsec=16000000 hw_queue_depth=2 \
+        max_sectors=512)")
+done
+
+declare -A why
+echo "kernel $(uname -r), $rounds rounds, medians; modes on $nvme (NVMe) and $fast (null_blk)"
+for ((round = 1; round <= rounds; round++)); do
+    for mode in "${modes[@]}"; do
+        for place in nvme null; do
+            member=$nvme
+            [[ $place == nvme ]] || member=$fast
+            if ! serve "$mode" "$member"; then
+                why[$place $mode]=$refused
+                continue
+            fi
+            arms=kvrail
+            [[ $mode != iopoll ]] || arms=kvrail,fio
+            measure "$place-d32" "$mode" "$arms" 4KiB 32
+            measure "$place-d1" "$mode" kvrail 4KiB 1
+            leave
+        done
+    done
+    serve interrupt "${slow[0]}" && measure stripe one kvrail 1MiB 8 && leave
+    serve interrupt "${slow[@]}" && measure stripe four kvrail 1MiB 8 && leave
+done
+
+printf '%-56s %10s %10s %6s  %s\n' "" above below ratio aim
+for place in nvme null; do
+    line "$place: kvrail iopoll / fio hipri, 4 KiB d32, IOPS" \
+        "$place-d32" iopoll "$place-d32" fio 3 ">= 0.95"
+    line "$place: kvrail iopoll / interrupt, 4 KiB d1, p50" \
+        "$place-d1" iopoll "$place-d1" interrupt 4 "<= 0.85"
+    for mode in "${modes[@]}"; do
+        [[ $mode != iopoll ]] || continue
+        if [[ -n ${why[$place $mode]:-} ]]; then
+            echo "$place: $mode: ${why[$place $mode]}"
+            continue
+        fi
+        line "$place: kvrail $mode / iopoll, 4 KiB d32, IOPS" \
+            "$place-d32" "$mode" "$place-d32" iopoll 3 "measured"
+        line "$place: kvrail $mode / iopoll, 4 KiB d1, p50" \
+            "$place-d1" "$mode" "$place-d1" iopoll 4 "measured"
+    done
+done
+line "null: 4 members striped / one, 1 MiB d8, IOPS" stripe four stripe one 3 ">= 3.6"
