@@ -46,7 +46,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             "invariant 3: OK with {bytes} of {} bytes",
             accepted.length
         );
-        self.units[index].ledger.refund(accepted.length);
+        self.units[index].share(accepted.side).ledger.refund(accepted.length);
         let counters = &self.stats.devices[index];
         counters.device_latency.record(self.now_ns.saturating_sub(accepted.submitted_ns));
         counters.queue_latency.record(accepted.submitted_ns - accepted.accepted_ns);
@@ -92,7 +92,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         let region = accepted.region().and_then(|region| self.regions.get(region));
         let memory = &region.expect("a read under way keeps its region").memory;
-        let sum = self.summer.sum(&**memory, accepted.buffer_offset, accepted.length);
+        let memory = memory.host().expect("checksums are of host memory");
+        let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
         if accepted.settle_checksum(sum) { Status::Ok } else { Status::Corrupt }
     }
 
