@@ -160,7 +160,6 @@ mod tests {
     use std::fs;
 
     use kvrail_memory::Root;
-    use kvrail_nvme::Nqn;
 
     use super::{Identity, Origin};
 

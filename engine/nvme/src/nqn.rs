@@ -66,7 +66,10 @@ impl FromStr for Nqn {
         if let Some(letter) = text.chars().find(odd) {
             return Err(wrong(&format!("{letter:?} cannot stand in it")));
         }
-        let rest = text.strip_prefix("nqn.").ok_or_else(|| wrong("does not begin with `nqn.`"))?;
+        let foreign = || {
+            wrong("does not begin with `nqn.`, as a qualified name does: nqn.YYYY-MM.domain:name")
+        };
+        let rest = text.strip_prefix("nqn.").ok_or_else(foreign)?;
         let (date, name) =
             rest.split_at_checked(7).ok_or_else(|| wrong("has no date YYYY-MM behind `nqn.`"))?;
         if !is_date(date) {
