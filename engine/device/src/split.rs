@@ -209,6 +209,31 @@ impl Flights {
         }
     }
 
+    /// Ends a piece that moves bytes and is all of its operation, if all of them were moved: what
+    /// most answers say. Any other answer is for `settle`.
+    ///
+    /// # Panics
+    /// As `settle`.
+    #[inline(always)]
+    pub(crate) fn settle_whole(
+        &mut self,
+        id: SlotId,
+        moved_all: impl FnOnce(&Operation) -> bool,
+    ) -> Option<(Finished, BufferIndex)> {
+        let ended = self.pieces.release_if(id, |Piece { rest, done, join, .. }| {
+            let whole = join.is_none() && moves_bytes(rest.opcode) && moved_all(rest);
+            let bytes = done + rest.length;
+            whole.then_some((Finished { tag: rest.tag, status: Status::Ok, bytes }, rest.buffer))
+        });
+        match ended {
+            Ok(ended) => {
+                self.in_flight -= u32::from(ended.is_some());
+                ended
+            }
+            Err(stale) => panic!("invariant 1: a completion for nothing in flight: {stale}"),
+        }
+    }
+
     /// Takes the device's answer for a piece.
     ///
     /// # Panics
