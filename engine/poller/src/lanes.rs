@@ -116,12 +116,9 @@ impl Lanes {
     /// Stages a completion; it is published at the end of the tick. A lane that is closing may
     /// be empty now.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, place: u16, completion: Completion) -> Life {
-        let lane = self.get(place);
-        let life = lane.life;
-        lane.seat.lane.complete(completion);
+    pub(crate) fn complete(&mut self, place: u16, completion: Completion) {
+        self.get(place).seat.lane.complete(completion);
         self.mark_staged(place);
-        life
     }
 
     #[inline(always)]
