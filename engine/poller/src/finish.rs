@@ -142,6 +142,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         {
             self.let_go(region);
         }
+        self.lanes.mark_staged(run.lane);
         self.settle_lane(run.lane);
     }
 

@@ -105,6 +105,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.sessions.leave(origin.session, 1);
         // The lane is being taken from, so it is not closing.
         self.lanes.complete(origin.lane, Completion::refused(user_data, status));
+        self.lanes.mark_staged(origin.lane);
     }
 
     /// Enters a checked request and moves it to its device at once where nobody waits.
