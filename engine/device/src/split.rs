@@ -124,7 +124,7 @@ impl Flights {
     }
 
     /// Takes an operation, or gives it back when there is no room now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, operation: Operation) -> Result<Taken, Operation> {
         if self.in_flight >= self.limits.depth || self.cutting.is_some() {
             return Err(operation);

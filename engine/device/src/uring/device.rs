@@ -237,7 +237,7 @@ impl<M: Mode> Device for Uring<M> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         let aside = Self::goes_aside(operation.opcode);
         if aside && self.aside >= SIDE_ENTRIES {
