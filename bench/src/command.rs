@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::gpu;
 use crate::harness::Harness;
 use crate::options::BenchOptions;
 use crate::report::{html, table, write_log};
@@ -41,6 +42,9 @@ pub fn command(
     format: Format,
     out: &mut dyn Write,
 ) -> Result<Verdict> {
+    if let Some(index) = options.gpu {
+        return gpu::run(options, index, format, out);
+    }
     let results = run(options, harness)?;
     let report = &results.report;
     match format {

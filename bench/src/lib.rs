@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod drive;
 pub mod environment;
 pub mod fio;
+mod gpu;
 mod harness;
 pub mod lanes;
 mod options;
@@ -31,6 +32,7 @@ pub mod trace;
 pub mod versions;
 
 pub use command::{Format, Verdict, command};
+pub use gpu::{GpuReport, GpuRow};
 pub use harness::{FileHarness, Ground, Harness, NullLane, Sidecar};
 pub use options::{ArmName, BenchOptions, Workload};
 pub use run::{Results, run};

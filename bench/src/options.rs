@@ -88,6 +88,10 @@ pub struct BenchOptions {
     /// Bytes of the volume that carry the pattern and are read and written
     #[arg(long, default_value = "1GiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub volume_size: u64,
+    /// Move blocks between a file in --dir and the memory of this GPU, by every mechanism there is,
+    /// instead of measuring host memory
+    #[arg(long, value_name = "INDEX")]
+    pub gpu: Option<u32>,
     /// Directory of the embedded file volume
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

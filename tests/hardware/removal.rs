@@ -44,7 +44,10 @@ fn a_namespace_that_is_detached_is_gone_and_served_again_when_it_is_attached() {
     eventually("requests end well again", || load.counts.ok() > before + 16);
     let outcome = load.stop();
     println!("{:?}", outcome.statuses);
-    assert!(outcome.statuses.keys().all(|name| ["OK", "DEVICE_GONE"].contains(name)));
+    // A drive may answer what is in flight (invalid namespace, which the kernel makes EOPNOTSUPP)
+    // before the kernel has taken the namespace away.
+    let known = ["OK", "DEVICE_GONE", "UNSUPPORTED"];
+    assert!(outcome.statuses.keys().all(|name| known.contains(name)));
     sidecar.stop();
 }
 

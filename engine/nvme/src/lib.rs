@@ -14,6 +14,7 @@ mod facts;
 mod host;
 mod layout;
 mod link;
+mod nqn;
 mod resolve;
 mod selector;
 
@@ -25,5 +26,6 @@ pub use facts::{ControllerFacts, Format, Health, NamespaceFacts};
 pub use host::{Controller, Host, Namespace, head_of};
 pub use layout::RECORD_BYTES;
 pub use link::Link;
+pub use nqn::{BadNqn, DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
 pub use resolve::resolve;
 pub use selector::{BadSelector, Selector};

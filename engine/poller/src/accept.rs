@@ -10,7 +10,8 @@ use kvrail_ring::{Class, Opcode, RegionId, RequestWords, Status};
 
 use crate::mailbox::SessionSlot;
 use crate::placement::{Place, Placement};
-use crate::region::Regions;
+use crate::region::{Regions, Spot};
+use crate::unit::Side;
 
 /// What is to be done about checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub(crate) struct Accepted {
     pub(crate) lane: u16,
     pub(crate) session: SessionSlot,
     pub(crate) device: u8,
+    pub(crate) side: Side,
     pub(crate) opcode: Opcode,
     pub(crate) class: Class,
     pub(crate) durability: Durability,
@@ -69,7 +71,7 @@ pub(crate) struct Target {
     opcode: Opcode,
     class: Class,
     place: Place,
-    buffer: BufferIndex,
+    spot: Spot,
 }
 
 impl Wish {
@@ -83,7 +85,9 @@ impl Wish {
         regions: &mut Regions,
     ) -> Result<Self, Status> {
         let unknown = request.flags() & !FLAGS_KNOWN;
-        if !request.is_plain() || unknown != 0 || request.length() > REQUEST_LENGTH_MAX {
+        let moves = matches!(request.opcode(), Some(Opcode::Read | Opcode::Write));
+        let stray = request.layout_block() != 0 && !moves;
+        if stray || !request.is_plain() || unknown != 0 || request.length() > REQUEST_LENGTH_MAX {
             return Err(Status::Invalid);
         }
         let class = request.class().ok_or(Status::Invalid)?;
@@ -98,14 +102,21 @@ impl Wish {
                 if durable && opcode == Opcode::Read {
                     return Err(Status::Invalid);
                 }
-                let buffer = regions.enter(session, id, request.region_offset(), length)?;
-                Ok(Self::Operation(Target { opcode, class, place, buffer }))
+                let at = (request.layout_block(), request.region_offset());
+                let spot = regions.enter(session, id, at, length)?;
+                // Nothing on a poller reads the memory of a GPU.
+                let summed = request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
+                if summed && spot.side == Side::Remote {
+                    let _never_last = regions.leave(id, 1); // the region is live, seen just now
+                    return Err(Status::Unsupported);
+                }
+                Ok(Self::Operation(Target { opcode, class, place, spot }))
             }
             Opcode::Nop => Ok(Self::Nop),
             Opcode::Flush | Opcode::Discard => {
                 let place = locate_range(request, opcode, placement)?;
-                let buffer = BufferIndex(0);
-                Ok(Self::Operation(Target { opcode, class, place, buffer }))
+                let spot = Spot { buffer: BufferIndex(0), offset: 0, side: Side::Host };
+                Ok(Self::Operation(Target { opcode, class, place, spot }))
             }
         }
     }
@@ -148,7 +159,7 @@ impl Accepted {
     /// What is kept of a sound request.
     #[inline(always)]
     pub(crate) fn new(request: &RequestWords, origin: Origin, target: Target) -> Self {
-        let Target { opcode, class, place, buffer } = target;
+        let Target { opcode, class, place, spot } = target;
         let (checksum, durability) = match request.flags() {
             0 => (Checksum::Off, Durability::Visible), // most requests
             flags => wishes(flags),
@@ -156,13 +167,14 @@ impl Accepted {
         Self {
             user_data: request.user_data(),
             device_offset: place.device_offset,
-            buffer_offset: request.region_offset(),
+            buffer_offset: spot.offset,
             sum: if checksum == Checksum::Verify { request.checksum() } else { 0 },
             accepted_ns: origin.now_ns,
             submitted_ns: origin.now_ns,
             length: request.length(),
             region: request.region_id(),
-            buffer,
+            buffer: spot.buffer,
+            side: spot.side,
             lane: origin.lane,
             session: origin.session,
             device: place.device,

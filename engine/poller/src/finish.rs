@@ -69,7 +69,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Counts a run that ended at its device.
     #[inline(never)]
     fn account(&mut self, index: usize, run: &Run) {
-        self.units[index].ledger.refund(run.count, run.length);
+        self.units[index].share(run.side).ledger.refund(run.count, run.length);
         let (counters, count) = (&self.stats.devices[index], u64::from(run.count));
         counters.device_latency.record(run.device_ns, count);
         counters.queue_latency.record(run.queue_ns, count);
@@ -112,7 +112,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         let region = accepted.region().and_then(|region| self.regions.get(region));
         let memory = &region.expect("a read under way keeps its region").memory;
-        let sum = self.summer.sum(&**memory, accepted.buffer_offset, accepted.length);
+        let memory = memory.host().expect("checksums are of host memory");
+        let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
         if accepted.settle_checksum(sum) { Status::Ok } else { Status::Corrupt }
     }
 

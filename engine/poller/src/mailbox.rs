@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use kvrail_device::{BufferIndex, DeviceError, Failure, Replacement};
+use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory, Replacement};
 use kvrail_memory::Pinned;
 use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
@@ -61,6 +61,18 @@ pub enum Command {
         buffer: BufferIndex,
         /// The memory; the control thread keeps another reference until `Detached`.
         memory: Arc<dyn Pinned>,
+    },
+    /// Makes memory of a GPU usable by requests of this session. Answer: `Attached`.
+    AttachRemote {
+        /// Its owner.
+        session: SessionSlot,
+        /// Its name in requests.
+        region: RegionId,
+        /// Its place among remote memory, from `BUFFERS_MAX` on.
+        buffer: BufferIndex,
+        /// The memory; the control thread keeps another reference until `Detached`, so that it is
+        /// closed there.
+        memory: Arc<dyn RemoteMemory>,
     },
     /// Refuse requests that name this region, finish those under way, forget it. Answer:
     /// `Detached`, when neither poller nor hardware can touch it any more.

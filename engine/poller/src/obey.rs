@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use kvrail_device::{BufferIndex, Clock, Device};
-use kvrail_memory::Pinned;
 use kvrail_ring::{RegionId, Status};
 
 use crate::lanes::{Lane, Life};
 use crate::mailbox::{Command, LaneSeat, Notice, SessionSlot};
 use crate::poller::{Poller, Service};
-use crate::region::{Farewell, Region};
+use crate::region::{Farewell, Memory, Region};
+use crate::unit::Side;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// Carries out what the control thread sent; returns how many commands there were.
@@ -26,7 +26,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     }
                 }
                 Command::Attach { session, region, buffer, memory } => {
-                    self.attach(session, region, buffer, memory);
+                    self.attach(session, region, buffer, Memory::Host(memory));
+                }
+                Command::AttachRemote { session, region, buffer, memory } => {
+                    self.attach(session, region, buffer, Memory::Remote(memory));
                 }
                 Command::Detach(_, region) => {
                     if self.regions.retire(region) {
@@ -79,15 +82,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// Registers a region with every device; lets go of it again where one refuses.
-    fn attach(
-        &mut self,
-        session: SessionSlot,
-        id: RegionId,
-        buffer: BufferIndex,
-        memory: Arc<dyn Pinned>,
-    ) {
+    fn attach(&mut self, session: SessionSlot, id: RegionId, buffer: BufferIndex, memory: Memory) {
         for index in 0..self.units.len() {
-            let outcome = self.units[index].device.attach(buffer, Arc::clone(&memory));
+            let device = &mut self.units[index].device;
+            let outcome = match &memory {
+                Memory::Host(memory) => device.attach(buffer, Arc::clone(memory)),
+                Memory::Remote(memory) => device.attach_remote(buffer, Arc::clone(memory)),
+            };
             if let Err(error) = outcome {
                 self.regions.insert(id, session, buffer, memory);
                 self.let_go_of(id, index, Farewell::Failed(error));
@@ -136,8 +137,12 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn close_session(&mut self, session: SessionSlot) {
         self.sessions.close(session);
         for index in 0..self.units.len() {
-            while let Some(id) = self.units[index].waiting.take_of(&self.nodes, session) {
-                self.finish(id, Status::Draining, 0);
+            for side in [Side::Host, Side::Remote] {
+                while let Some(id) =
+                    self.units[index].share(side).waiting.take_of(&self.nodes, session)
+                {
+                    self.finish(id, Status::Draining, 0);
+                }
             }
         }
         while let Some(place) = self.lanes.find_serving(session) {

@@ -212,7 +212,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Operations at the devices now.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.units.iter().map(|unit| unit.ledger.in_flight()).sum()
+        self.units.iter().map(Unit::in_flight).sum()
     }
 
     /// Moves waiting requests to their devices, as far as budgets go, and submits. What a device
@@ -220,7 +220,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn feed(&mut self) -> u64 {
         let mut finished = 0;
         for index in 0..self.units.len() {
-            if self.units[index].waiting.count() > 0 {
+            if self.units[index].waiting() > 0 {
                 self.feed_unit(index);
             }
             let unit = &mut self.units[index];
@@ -248,8 +248,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         stats.busy_ticks.add(1);
         stats.bells.add(bells);
         for (unit, counters) in self.units.iter().zip(&stats.devices) {
-            counters.in_flight.set(u64::from(unit.ledger.in_flight()));
-            counters.waiting.set(u64::from(unit.waiting.count()));
+            counters.in_flight.set(u64::from(unit.in_flight()));
+            counters.waiting.set(u64::from(unit.waiting()));
         }
     }
 

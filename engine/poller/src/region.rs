@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use kvrail_device::{BufferIndex, DeviceError};
+use kvrail_device::{BufferIndex, DeviceError, RemoteMemory};
 use kvrail_memory::Pinned;
 use kvrail_ring::{RegionId, Status};
 
 use crate::mailbox::{REGIONS_MAX, SessionSlot};
+use crate::unit::Side;
 
 /// What is to be said once the last device has let go.
 #[derive(Debug)]
@@ -25,13 +26,41 @@ enum Life {
     LettingGo { devices_left: u8, farewell: Farewell },
 }
 
+/// What a region is made of.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// An arena.
+    Host(Arc<dyn Pinned>),
+    /// A paged cache on a GPU.
+    Remote(Arc<dyn RemoteMemory>),
+}
+
+/// Where a request's bytes are, once checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) buffer: BufferIndex,
+    pub(crate) offset: u64,
+    pub(crate) side: Side,
+}
+
+impl Memory {
+    /// The memory, where the host can read it.
+    pub(crate) fn host(&self) -> Option<&dyn Pinned> {
+        match self {
+            Self::Host(memory) => Some(&**memory),
+            Self::Remote(_) => None,
+        }
+    }
+}
+
 /// One region of one session.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) id: RegionId,
     pub(crate) session: SessionSlot,
     pub(crate) buffer: BufferIndex,
-    pub(crate) memory: Arc<dyn Pinned>,
+    pub(crate) memory: Memory,
+    /// Of host memory; 0 for a GPU's, whose layout knows.
     bytes: u64,
     /// Requests accepted and not completed.
     under_way: u32,
@@ -60,11 +89,12 @@ impl Regions {
         id: RegionId,
         session: SessionSlot,
         buffer: BufferIndex,
-        memory: Arc<dyn Pinned>,
+        memory: Memory,
     ) {
         let entry = &mut self.table[place(id)];
         assert!(entry.is_none(), "the control thread gives out free places only");
-        let (bytes, under_way, life) = (memory.bytes() as u64, 0, Life::Live);
+        let bytes = memory.host().map_or(0, |memory| memory.bytes() as u64);
+        let (under_way, life) = (0, Life::Live);
         *entry = Some(Region { id, session, buffer, memory, bytes, under_way, life });
     }
 
@@ -75,19 +105,26 @@ impl Regions {
         &mut self,
         session: SessionSlot,
         id: RegionId,
-        offset: u64,
+        (block, offset): (u32, u64),
         length: u32,
-    ) -> Result<BufferIndex, Status> {
+    ) -> Result<Spot, Status> {
         let entry = self.table.get_mut(place(id)).and_then(Option::as_mut);
         let region = entry.ok_or(Status::Invalid)?;
         let known = region.id == id && region.session == session;
-        let inside =
-            u64::from(length) <= region.bytes && offset <= region.bytes - u64::from(length);
-        if !(known && inside && matches!(region.life, Life::Live)) {
+        if !(known && matches!(region.life, Life::Live)) {
             return Err(Status::Invalid);
         }
+        let (offset, side) = match &region.memory {
+            Memory::Host(_) => {
+                let bytes = u64::from(length);
+                let inside = bytes <= region.bytes && offset <= region.bytes - bytes;
+                (Some(offset).filter(|_| inside && block == 0), Side::Host)
+            }
+            Memory::Remote(memory) => (memory.line(block, offset, length), Side::Remote),
+        };
+        let offset = offset.ok_or(Status::Invalid)?;
         region.under_way += 1;
-        Ok(region.buffer)
+        Ok(Spot { buffer: region.buffer, offset, side })
     }
 
     /// Counts completed requests out; true when the region may now let go.

@@ -5,6 +5,7 @@ use kvrail_ring::{Completion, Opcode, RegionId, Status};
 
 use crate::accept::Accepted;
 use crate::mailbox::SessionSlot;
+use crate::unit::Side;
 
 /// How many requests ended, and what they have in common.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,7 @@ pub(crate) struct Run {
     pub(crate) lane: u16,
     pub(crate) session: SessionSlot,
     pub(crate) region: Option<RegionId>,
+    pub(crate) side: Side,
     pub(crate) opcode: Opcode,
     pub(crate) status: Status,
     /// From submission to completion, and from acceptance to submission.
@@ -38,6 +40,7 @@ impl Run {
             lane,
             session,
             region: accepted.region(),
+            side: accepted.side,
             opcode,
             status,
             device_ns: now_ns.saturating_sub(submitted_ns),
@@ -48,7 +51,7 @@ impl Run {
         }
     }
 
-    /// Whether this request goes on with it. A lane is of one session.
+    /// Whether this request goes on with it. A lane is of one session, a region of one side.
     #[inline(always)]
     pub(crate) fn continues(&self, accepted: &Accepted, status: Status) -> bool {
         self.accepted_ns == accepted.accepted_ns

@@ -8,6 +8,7 @@ use crate::accept::{Accepted, Checksum, Origin, Wish};
 use crate::mailbox::Notice;
 use crate::poller::Poller;
 use crate::presence::Presence;
+use crate::unit::Side;
 
 /// Requests taken from one lane before the next lane has its turn.
 const LANE_QUANTUM: u32 = 32;
@@ -111,26 +112,35 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Enters a checked request and moves it to its device at once where nobody waits.
     #[inline(always)]
     fn admit(&mut self, accepted: Accepted, deadline_ns: u64) {
-        let Accepted { class, length, session, .. } = accepted;
+        let Accepted { class, length, session, side, .. } = accepted;
         let index = usize::from(accepted.device);
         let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
         if deadline_ns != 0 {
             self.timers.set(accepted.accepted_ns.saturating_add(deadline_ns), id);
         }
-        let started = self.units[index].is_open(class, length) && self.start(index, id, accepted);
+        let open = self.units[index].share(side).is_open(class, length);
+        let started = open && self.start(index, id, accepted);
         if !started {
-            let unit = &mut self.units[index];
-            unit.waiting.push(&mut self.nodes, id, (session, class, length));
+            let share = self.units[index].share(side);
+            share.waiting.push(&mut self.nodes, id, (session, class, length));
         }
     }
 
     /// Moves waiting requests of one device to it, as far as its budget goes.
     pub(crate) fn feed_unit(&mut self, index: usize) {
+        for side in [Side::Host, Side::Remote] {
+            if self.units[index].share(side).waiting.count() > 0 {
+                self.feed_share(index, side);
+            }
+        }
+    }
+
+    fn feed_share(&mut self, index: usize, side: Side) {
         let mut least = kvrail_ring::Class::Background;
         loop {
-            let unit = &mut self.units[index];
-            let Some(next) = unit.waiting.peek(&self.nodes, least) else { return };
-            if !unit.ledger.fits(next.budget, next.length) {
+            let share = self.units[index].share(side);
+            let Some(next) = share.waiting.peek(&self.nodes, least) else { return };
+            if !share.ledger.fits(next.budget, next.length) {
                 // What is kept free for demand requests may still serve one of those; but a turn
                 // that is owed waits for room, or small requests would pass a large one forever.
                 if next.budget == kvrail_ring::Class::Demand {
@@ -143,7 +153,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             if !self.start(index, next.id, accepted) {
                 return;
             }
-            self.units[index].waiting.take(&self.nodes, next.class);
+            self.units[index].share(side).waiting.take(&self.nodes, next.class);
         }
     }
 
@@ -167,7 +177,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if unit.device.prepare(accepted.operation(id.to_u64())).is_err() {
             return false;
         }
-        unit.ledger.charge(accepted.length);
+        unit.share(accepted.side).ledger.charge(accepted.length);
         unit.note_prepared();
         if accepted.submitted_ns != self.now_ns {
             let waited = self.requests.get_mut(id).expect("a claimed request");
@@ -182,7 +192,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let accepted = self.requests.get_mut(id).expect("a claimed request");
         let region = accepted.region().and_then(|region| self.regions.get(region));
         let memory = &region.expect("a write under way keeps its region").memory;
-        let sum = self.summer.sum(&**memory, accepted.buffer_offset, accepted.length);
+        let memory = memory.host().expect("checksums are of host memory");
+        let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
         accepted.settle_checksum(sum)
     }
 }

@@ -19,12 +19,34 @@ const HAND_OVER: u32 = 4;
 /// fails does so thousands of times.
 const TELL_EVERY_NS: u64 = 100_000_000;
 
-/// A device, its waiting requests and its budget.
+/// Whose memory a request moves bytes of. Each kind waits and spends a budget of its own, so that
+/// a GPU that hangs or has no slots holds up no request of host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Host,
+    Remote,
+}
+
+/// What waits for a device and what it holds, of one side.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) waiting: Waiting,
+    pub(crate) ledger: Ledger,
+}
+
+impl Share {
+    /// Whether a request may go to the device at once, past nobody.
+    #[inline]
+    pub(crate) fn is_open(&self, class: Class, length: u32) -> bool {
+        self.waiting.count() == 0 && self.ledger.fits(class, length)
+    }
+}
+
+/// A device, its waiting requests and its budgets.
 #[derive(Debug)]
 pub(crate) struct Unit<D> {
     pub(crate) device: D,
-    pub(crate) waiting: Waiting,
-    pub(crate) ledger: Ledger,
+    pub(crate) shares: [Share; 2],
     /// Things the device was told since the last submit.
     pub(crate) prepared: u32,
     /// Regions the device was told to forget and has not forgotten yet.
@@ -51,11 +73,13 @@ pub(crate) enum Rest<'a> {
 impl<D: Device> Unit<D> {
     pub(crate) fn new(device: D, budget: Budget) -> Self {
         let operations = budget.operations.min(device.description().depth);
-        let ledger = Ledger::new(Budget { operations, ..budget });
+        let share = || {
+            let ledger = Ledger::new(Budget { operations, ..budget });
+            Share { waiting: Waiting::new(), ledger }
+        };
         Self {
             device,
-            waiting: Waiting::new(),
-            ledger,
+            shares: [share(), share()],
             prepared: 0,
             forgetting: 0,
             presence: Presence::Here,
@@ -109,9 +133,20 @@ impl<D: Device> Unit<D> {
         self.watched.push(fd);
     }
 
-    /// Whether a request may go to the device at once, past nobody.
+    /// What waits and what is held of one side.
     #[inline]
-    pub(crate) fn is_open(&self, class: Class, length: u32) -> bool {
-        self.waiting.count() == 0 && self.ledger.fits(class, length)
+    pub(crate) fn share(&mut self, side: Side) -> &mut Share {
+        &mut self.shares[side as usize]
+    }
+
+    /// Operations the device holds.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.shares.iter().map(|share| share.ledger.in_flight()).sum()
+    }
+
+    /// Requests waiting for it.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.shares[0].waiting.count() + self.shares[1].waiting.count()
     }
 }

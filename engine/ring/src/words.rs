@@ -99,11 +99,18 @@ impl RequestWords {
         self.0[6]
     }
 
-    /// Whether every field that must be zero in a request for host memory is.
+    /// See [`Request::layout_block`].
+    #[must_use]
+    #[inline(always)]
+    pub fn layout_block(&self) -> u32 {
+        low(self.0[7])
+    }
+
+    /// Whether every field that must be zero in any request is.
     #[must_use]
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        u64::from(half(self.0[2], 16)) | self.0[7] == 0
+        u32::from(half(self.0[2], 16)) | high(self.0[7]) == 0
     }
 }
 

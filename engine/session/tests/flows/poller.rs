@@ -129,6 +129,7 @@ impl FakePoller {
                 };
                 self.mailbox.post(Notice::Attached(session, region, outcome));
             }
+            Command::AttachRemote { .. } => panic!("the session room attaches arenas only"),
             Command::Detach(slot, region) if hold => self.owed.push(Command::Detach(slot, region)),
             Command::Detach(slot, region) => self.forget(slot, region),
             Command::CloseSession(slot) if hold => self.owed.push(Command::CloseSession(slot)),

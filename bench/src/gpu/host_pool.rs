@@ -1,0 +1,76 @@
+//! What connectors without a dataplane do: threads that block in reads or writes of pinned
+//! buffers, with a copy to or from the GPU behind or before each.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use kvrail_gpu::cuda::{Copier, Cuda};
+use kvrail_gpu::{Staging, StagingOptions, Way as CopyWay};
+use kvrail_memory::{Lease, LeasePool, Region};
+use rustix::io::{pread, pwrite};
+
+use super::case::{Case, KV_BLOCKS, Meter, Run, Way};
+use super::ground::Cache;
+
+/// Threads of the pool.
+const THREADS: usize = 16;
+
+/// Runs the pool for so long.
+pub(super) fn run(
+    cuda: &Cuda,
+    file: &OwnedFd,
+    cache: &Cache,
+    case: Case,
+    (file_bytes, time): (u64, Duration),
+) -> Result<Run> {
+    let pool = |_| {
+        let options = StagingOptions { slot_bytes: case.block_bytes, slots: 1 };
+        let staging = Arc::new(Staging::new(options)?);
+        let memory: Arc<Region> = Arc::clone(staging.region());
+        let lease = LeasePool::new(memory, 4096).lease(case.block_bytes as usize)?;
+        Ok((cuda.copier(&staging)?, lease))
+    };
+    let buffers = (0..THREADS).map(pool).collect::<Result<Vec<_>>>()?;
+    let region = &*cache.region;
+    let (next, meter) = (AtomicU64::new(0), Mutex::new(Meter::new(time)));
+    let work = |(copier, mut host): (Copier, Lease)| -> Result<()> {
+        copier.begin()?;
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let block = u32::try_from(number % u64::from(KV_BLOCKS))?;
+            let volume_block = number % case.volume_blocks(file_bytes);
+            let (since, offset) = (Instant::now(), volume_block * u64::from(case.block_bytes));
+            let range = (block, 0, case.block_bytes);
+            let whole = host.len();
+            match case.way {
+                Way::Read => {
+                    let moved = pread(file, &mut host[..], offset)?;
+                    ensure!(moved == whole, "read {moved} of {whole} bytes");
+                    copier.start(CopyWay::Scatter, region, range, 0)?;
+                    copier.wait()?;
+                }
+                Way::Write => {
+                    copier.start(CopyWay::Gather, region, range, 0)?;
+                    copier.wait()?;
+                    ensure!(pwrite(file, &host[..], offset)? == whole, "a short write");
+                }
+            }
+            let mut meter = meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.moved(case.block_bytes, block, volume_block, since);
+            if meter.is_over() {
+                return Ok(());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            buffers.into_iter().map(|buffer| scope.spawn(|| work(buffer))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| anyhow!("a thread of the pool panicked"))?
+        })
+    })?;
+    meter.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+}

@@ -1,0 +1,98 @@
+//! kvrail's arms: requests over a lane, to GPU memory by either mechanism, or to host memory.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use kvrail_ring::{Opcode, RegionId, Request, Ring, Status};
+
+use super::case::{Case, KV_BLOCKS, Meter, Run, Way};
+use super::pollers::{GPU, HOST, Pollers};
+
+/// How long a client that waits for large blocks sleeps between two looks.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    Gpu,
+    Host,
+}
+
+/// One request under way, by place.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    block: u32,
+    volume_block: u64,
+    since: Instant,
+}
+
+/// Keeps `depth` requests under way for so long.
+pub(super) fn run(
+    pollers: &mut Pollers,
+    case: Case,
+    memory: Memory,
+    (file_bytes, time): (u64, Duration),
+) -> Result<Run> {
+    let mut meter = Meter::new(time);
+    let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
+    let (mut next, mut open) = (0_u64, 0_u32);
+    let blocks = case.volume_blocks(file_bytes);
+    loop {
+        let over = meter.is_over();
+        for (place, flight) in flights.iter_mut().enumerate() {
+            if over || flight.is_some() || pollers.lane.free(1)? == 0 {
+                continue;
+            }
+            // Blocks of the cache and of the volume drift against each other.
+            let it = Flight {
+                block: u32::try_from(next % u64::from(KV_BLOCKS))?,
+                volume_block: next % blocks,
+                since: Instant::now(),
+            };
+            pollers.lane.stage(request(case, memory, place, &it));
+            *flight = Some(it);
+            (next, open) = (next + 1, open + 1);
+        }
+        if pollers.lane.publish() == Ring::Now {
+            pollers.doorbell.ring();
+        }
+        if open == 0 {
+            return meter.finish();
+        }
+        let mut seen = 0;
+        while let Some(completion) = pollers.lane.take()? {
+            let place = usize::try_from(completion.user_data())?;
+            let flight = flights[place].take().expect("a completion for what is under way");
+            let status = completion.status();
+            ensure!(status == Status::Ok, "block {}: {status}", flight.volume_block);
+            meter.moved(case.block_bytes, flight.block, flight.volume_block, flight.since);
+            seen += 1;
+        }
+        pollers.lane.release();
+        open -= seen;
+        if seen == 0 && case.depth > 1 {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+fn request(case: Case, memory: Memory, place: usize, flight: &Flight) -> Request {
+    let (region, region_offset, layout_block): (RegionId, u64, u32) = match memory {
+        Memory::Gpu => (GPU, 0, flight.block),
+        Memory::Host => (HOST, place as u64 * u64::from(case.block_bytes), 0),
+    };
+    let opcode = match case.way {
+        Way::Read => Opcode::Read,
+        Way::Write => Opcode::Write,
+    };
+    Request {
+        user_data: place as u64,
+        opcode: opcode as u8,
+        region: region.0,
+        length: case.block_bytes,
+        volume_offset: flight.volume_block * u64::from(case.block_bytes),
+        region_offset,
+        layout_block,
+        ..Request::default()
+    }
+}
