@@ -162,10 +162,10 @@ impl<M: Mode> Uring<M> {
     /// it is final.
     #[cold]
     fn suspect<W: Wire>(&mut self, id: SlotId, outcome: Outcome, result: i32) -> Outcome {
-        let outcome = self.removal.judge(&self.target, outcome);
+        let &Operation { opcode, offset, length, .. } = self.flights.piece(id);
+        let cause = W::cause(result);
+        let outcome = self.removal.judge(&self.target, opcode, (outcome, cause));
         if let Some(status) = self.flights.failing(id, outcome) {
-            let &Operation { opcode, offset, length, .. } = self.flights.piece(id);
-            let cause = W::cause(result);
             self.failure = Some(Failure { opcode, offset, length, status, cause });
         }
         outcome
