@@ -2,8 +2,8 @@
 //! can do.
 //!
 //! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify, the SMART log, a discovery controller's log. Never reads or writes a
-//! block, claims nothing, and never runs on a poller.
+//! that only ask: Identify, the SMART log, a discovery controller's log; and key files. Never
+//! reads or writes a block, claims nothing, and never runs on a poller.
 
 mod address;
 mod admin;
@@ -15,6 +15,7 @@ mod host;
 mod layout;
 mod link;
 mod resolve;
+mod secret_file;
 mod selector;
 
 pub use address::PciAddress;
@@ -26,4 +27,5 @@ pub use host::{Controller, Host, Namespace, head_of};
 pub use layout::RECORD_BYTES;
 pub use link::Link;
 pub use resolve::resolve;
+pub use secret_file::{SecretFileError, read_secret};
 pub use selector::{BadSelector, Selector};

@@ -1,5 +1,5 @@
-//! NVMe over Fabrics in one machine, over software RDMA, TCP and loop: a target that `kvrail target`
-//! makes, and two clients, `kvrail host` and nvme-cli.
+//! NVMe over Fabrics in one machine, over software RDMA, TCP and loop: a target that
+//! `kvrail target` makes, and two clients, `kvrail host` and nvme-cli.
 
 pub(crate) mod bytes;
 mod connect;
