@@ -46,7 +46,7 @@ impl Figures {
     }
 
     /// Several rounds as one: sums of counts, medians of rates and percentiles, the least minimum
-    /// and the greatest maximum.
+    /// and the greatest maximum. A round in which nothing ended has no latency.
     #[must_use]
     pub fn over_rounds(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| {
@@ -55,7 +55,11 @@ impl Figures {
         let cpu = |figure: fn(&Self) -> Option<f64>| {
             median(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
         };
-        let ends = rounds.iter().map(|round| &round.latency_ns);
+        let ends =
+            rounds.iter().filter(|round| round.operations > 0).map(|round| &round.latency_ns);
+        let latency = |figure: fn(&Latency) -> f64| {
+            median(&ends.clone().map(figure).collect::<Vec<_>>()).unwrap_or(0.0)
+        };
         Self {
             operations: rounds.iter().map(|round| round.operations).sum(),
             seconds: rounds.iter().map(|round| round.seconds).sum(),
@@ -63,11 +67,11 @@ impl Figures {
             bytes_per_second: of(|round| round.bytes_per_second),
             latency_ns: Latency {
                 min: ends.clone().map(|ns| ns.min).reduce(f64::min).unwrap_or(0.0),
-                p50: of(|round| round.latency_ns.p50),
-                p90: of(|round| round.latency_ns.p90),
-                p99: of(|round| round.latency_ns.p99),
-                p999: of(|round| round.latency_ns.p999),
-                max: ends.map(|ns| ns.max).reduce(f64::max).unwrap_or(0.0),
+                p50: latency(|ns| ns.p50),
+                p90: latency(|ns| ns.p90),
+                p99: latency(|ns| ns.p99),
+                p999: latency(|ns| ns.p999),
+                max: ends.clone().map(|ns| ns.max).reduce(f64::max).unwrap_or(0.0),
             },
             whole_cpu_per_gib: cpu(|round| round.whole_cpu_per_gib),
             process_cpu_per_gib: cpu(|round| round.process_cpu_per_gib),
@@ -187,6 +191,14 @@ mod tests {
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[9.0, 1.0, 3.0]), Some(3.0));
         assert_eq!(median(&[1.0, 9.0, 3.0, 5.0]), Some(4.0));
+    }
+
+    #[test]
+    fn a_round_without_operations_has_no_latency() {
+        let empty = Figures { operations: 0, ..round(0.0, 0.0, None) };
+        let one = Figures::over_rounds(&[round(10.0, 100.0, None), empty]);
+        assert_eq!((one.operations, one.iops), (10, 50.0));
+        assert_eq!((one.latency_ns.min, one.latency_ns.p50), (10.0, 10.0));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::rig::{Place, Sidecar, kvrail, kvrail_program, run};
 use kvrail_client::{Pages, Request};
 
 /// The user `nobody` of every Linux system.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))

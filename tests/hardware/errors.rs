@@ -1,39 +1,16 @@
 //! Sectors that fail: the requests that touch them fail, and nothing else does.
 
-use std::time::Duration;
-
-use kvrail_client::{Arena, Client, Pages, Queue, Request, Status, Volume};
+use kvrail_client::{Request, Status};
 use kvrail_protocol::DeviceState;
 
 use crate::bed::Bed;
 use crate::machine;
+use crate::one::One;
 
 /// Volume offsets of what fails on `kvr-fault`: reads of byte 2 MiB and writes of byte 4 MiB of the
 /// device, where the label takes the first MiB.
 const BAD_READ: u64 = 1 << 20;
 const BAD_WRITE: u64 = 3 << 20;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A client of one volume that does one thing at a time.
-struct One {
-    client: Client,
-    volume: Volume,
-    arena: Arena,
-    queue: Queue,
-}
-
-impl One {
-    fn end(
-        &mut self,
-        offset: u64,
-        make: fn(&Volume, u64, kvrail_client::Lease) -> Request,
-    ) -> Status {
-        let lease = self.arena.lease(4096).expect("one at a time");
-        self.queue.submit(make(&self.volume, offset, lease)).expect("room");
-        self.queue.wait(PATIENCE).expect("the sidecar lives").expect("it ends").status
-    }
-}
 
 #[test]
 fn bad_sectors_fail_their_own_requests_only() {
@@ -43,11 +20,7 @@ fn bad_sectors_fail_their_own_requests_only() {
     for mode in ["interrupt", "iopoll", "passthrough"] {
         let bed = Bed::new(mode, "kvr-fault", 1);
         let sidecar = bed.serve();
-        let client = sidecar.attach();
-        let volume = client.volume("kv").expect("the volume is there");
-        let arena = client.create_arena(1 << 20, Pages::Auto).expect("memory");
-        let queue = client.open_queue(8).expect("a queue");
-        let mut one = One { client, volume, arena, queue };
+        let mut one = One::of(&sidecar);
         for (offset, read, write) in [
             (0, Status::Ok, Status::Ok),
             (BAD_READ, Status::IoError, Status::Ok),
@@ -59,7 +32,7 @@ fn bad_sectors_fail_their_own_requests_only() {
             println!("{mode}: offset {offset}: read {}, write {}", seen.0, seen.1);
             assert_eq!(seen, (read, write), "{mode}, offset {offset}");
         }
-        let report = one.client.status().expect("the sidecar answers");
+        let report = sidecar.status();
         assert_eq!(report.devices[0].state, DeviceState::Serving);
         assert_eq!(report.devices[0].errors, 2);
         drop(one);

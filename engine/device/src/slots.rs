@@ -134,7 +134,7 @@ impl<T> Slots<T> {
             Some(Slot { generation, value: Some(value), .. }) if *generation == id.generation => {
                 Ok(value)
             }
-            _ => Err(self.stale(id)),
+            other => Err(stale(id, self.slots.len(), other)),
         }
     }
 
@@ -144,10 +144,8 @@ impl<T> Slots<T> {
     /// As `get`.
     #[inline(always)]
     pub fn get_mut(&mut self, id: SlotId) -> Result<&mut T, StaleSlot> {
-        // Checked by `get` first: the borrow checker does not let the error path look at `self`.
-        self.get(id)?;
-        let slot = &mut self.slots[id.index as usize];
-        Ok(slot.value.as_mut().expect("get has seen it"))
+        let slot = claimed(&mut self.slots, id)?;
+        Ok(slot.value.as_mut().expect("claimed"))
     }
 
     /// Takes the value out; the id names nothing from now on.
@@ -156,21 +154,58 @@ impl<T> Slots<T> {
     /// As `get`.
     #[inline(always)]
     pub fn release(&mut self, id: SlotId) -> Result<T, StaleSlot> {
-        self.get(id)?;
-        let slot = &mut self.slots[id.index as usize];
-        let value = slot.value.take().expect("get has seen it");
-        slot.generation = slot.generation.wrapping_add(1) & GENERATION_MASK;
-        slot.next_free = self.first_free;
-        self.first_free = id.index;
+        let slot = claimed(&mut self.slots, id)?;
+        let value = slot.value.take().expect("claimed");
+        slot.free(id.index, &mut self.first_free);
         self.claimed -= 1;
         Ok(value)
     }
 
-    #[cold]
-    fn stale(&self, id: SlotId) -> StaleSlot {
-        let current = self.slots.get(id.index as usize).map(|slot| slot.generation);
-        StaleSlot { id, capacity: self.capacity(), current }
+    /// Drops a value of which `look` makes something, and returns that; keeps it where it makes
+    /// nothing. Looks the slot up once, and moves nothing.
+    ///
+    /// # Errors
+    /// As `get`.
+    #[inline(always)]
+    pub fn release_if<R>(
+        &mut self,
+        id: SlotId,
+        look: impl FnOnce(&T) -> Option<R>,
+    ) -> Result<Option<R>, StaleSlot> {
+        let slot = claimed(&mut self.slots, id)?;
+        let made = look(slot.value.as_ref().expect("claimed"));
+        if made.is_some() {
+            slot.value = None;
+            slot.free(id.index, &mut self.first_free);
+            self.claimed -= 1;
+        }
+        Ok(made)
     }
+}
+
+impl<T> Slot<T> {
+    /// Puts itself, emptied, first in the free list; no id names it until it is claimed again.
+    #[inline(always)]
+    fn free(&mut self, index: u32, first_free: &mut u32) {
+        self.generation = self.generation.wrapping_add(1) & GENERATION_MASK;
+        self.next_free = std::mem::replace(first_free, index);
+    }
+}
+
+/// The slot of an id that names something claimed.
+#[inline(always)]
+fn claimed<T>(slots: &mut [Slot<T>], id: SlotId) -> Result<&mut Slot<T>, StaleSlot> {
+    let capacity = slots.len();
+    match slots.get_mut(id.index as usize) {
+        Some(slot) if slot.generation == id.generation && slot.value.is_some() => Ok(slot),
+        other => Err(stale(id, capacity, other.as_deref())),
+    }
+}
+
+#[cold]
+fn stale<T>(id: SlotId, capacity: usize, slot: Option<&Slot<T>>) -> StaleSlot {
+    let capacity = u32::try_from(capacity).expect("checked in new");
+    StaleSlot { id, capacity, current: slot.map(|slot| slot.generation) }
 }
 
 #[cfg(test)]
@@ -233,7 +268,13 @@ mod tests {
                     }
                 } else if let Some(packed) = model.keys().nth(usize::from(step) % 7).copied() {
                     let id = SlotId::from_u64(packed);
-                    prop_assert_eq!(slots.release(id).ok(), model.remove(&packed));
+                    prop_assert_eq!(slots.release_if(id, |_| None::<u8>), Ok(None));
+                    if step % 4 == 1 {
+                        prop_assert_eq!(slots.release(id).ok(), model.remove(&packed));
+                    } else {
+                        let released = slots.release_if(id, |value| Some(*value));
+                        prop_assert_eq!(released, Ok(model.remove(&packed)));
+                    }
                     dead.push(id);
                 }
                 prop_assert_eq!(slots.claimed() as usize, model.len());
@@ -241,6 +282,7 @@ mod tests {
                     prop_assert_eq!(slots.get(SlotId::from_u64(*packed)), Ok(value));
                 }
                 prop_assert!(dead.iter().all(|id| slots.get(*id).is_err()));
+                prop_assert!(dead.iter().all(|id| slots.release_if(*id, |_| Some(())).is_err()));
             }
         }
     }

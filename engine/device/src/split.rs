@@ -124,7 +124,7 @@ impl Flights {
     }
 
     /// Takes an operation, or gives it back when there is no room now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, operation: Operation) -> Result<Taken, Operation> {
         if self.in_flight >= self.limits.depth || self.cutting.is_some() {
             return Err(operation);
@@ -206,6 +206,31 @@ impl Flights {
             Outcome::Transient(status) => (retries >= TRANSIENT_MAX).then_some(status),
             Outcome::Again => (retries >= RETRIES_MAX).then_some(Status::IoError),
             Outcome::Moved(bytes) => (bytes < self.limits.granule).then_some(Status::IoError),
+        }
+    }
+
+    /// Ends a piece that moves bytes and is all of its operation, if all of them were moved: what
+    /// most answers say. Any other answer is for `settle`.
+    ///
+    /// # Panics
+    /// As `settle`.
+    #[inline(always)]
+    pub(crate) fn settle_whole(
+        &mut self,
+        id: SlotId,
+        moved_all: impl FnOnce(&Operation) -> bool,
+    ) -> Option<(Finished, BufferIndex)> {
+        let ended = self.pieces.release_if(id, |Piece { rest, done, join, .. }| {
+            let whole = join.is_none() && moves_bytes(rest.opcode) && moved_all(rest);
+            let bytes = done + rest.length;
+            whole.then_some((Finished { tag: rest.tag, status: Status::Ok, bytes }, rest.buffer))
+        });
+        match ended {
+            Ok(ended) => {
+                self.in_flight -= u32::from(ended.is_some());
+                ended
+            }
+            Err(stale) => panic!("invariant 1: a completion for nothing in flight: {stale}"),
         }
     }
 

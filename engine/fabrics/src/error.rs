@@ -1,5 +1,6 @@
 //! Why something about fabrics was not done: what, the rule or the cause, and the remedy.
 
+use kvrail_nvme::BadNqn;
 use thiserror::Error;
 
 /// How grave it is, for exit statuses.
@@ -46,5 +47,11 @@ impl FabricsError {
             _ => format!("check {}", path.display()),
         };
         Self::failed(format!("{doing} {}: {why}", path.display()), remedy)
+    }
+}
+
+impl From<BadNqn> for FabricsError {
+    fn from(bad: BadNqn) -> Self {
+        Self::usage(bad.to_string(), BadNqn::REMEDY)
     }
 }

@@ -6,11 +6,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 use kvrail_memory::Root;
+use kvrail_nvme::Nqn;
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::FabricsError;
-use crate::nqn::Nqn;
 
 /// Where nvme-cli keeps both, too.
 const NQN_FILE: &str = "/etc/nvme/hostnqn";

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kvrail_nvme::Nqn;
+
 use crate::address::{Address, Transport};
 use crate::error::FabricsError;
 use crate::identity::Identity;
-use crate::nqn::Nqn;
 use crate::secret::Secret;
 
 use Transport::{Loop, Rdma, Tcp};

@@ -107,7 +107,7 @@ impl Wish {
                 // Nothing on a poller reads the memory of a GPU.
                 let summed = request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
                 if summed && spot.side == Side::Remote {
-                    let _never_last = regions.leave(id); // the region is live, seen just now
+                    let _never_last = regions.leave(id, 1); // the region is live, seen just now
                     return Err(Status::Unsupported);
                 }
                 Ok(Self::Operation(Target { opcode, class, place, spot }))
@@ -144,17 +144,26 @@ fn locate_range(
     }
 }
 
+/// What the flags of a sound request ask for.
+fn wishes(flags: u8) -> (Checksum, Durability) {
+    let checksum = match flags & (FLAG_CHECKSUM | FLAG_VERIFY) {
+        0 => Checksum::Off,
+        FLAG_CHECKSUM => Checksum::Compute,
+        _ => Checksum::Verify,
+    };
+    let durable = flags & FLAG_DURABLE != 0;
+    (checksum, if durable { Durability::Durable } else { Durability::Visible })
+}
+
 impl Accepted {
     /// What is kept of a sound request.
     #[inline(always)]
     pub(crate) fn new(request: &RequestWords, origin: Origin, target: Target) -> Self {
         let Target { opcode, class, place, spot } = target;
-        let checksum = match request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) {
-            0 => Checksum::Off,
-            FLAG_CHECKSUM => Checksum::Compute,
-            _ => Checksum::Verify,
+        let (checksum, durability) = match request.flags() {
+            0 => (Checksum::Off, Durability::Visible), // most requests
+            flags => wishes(flags),
         };
-        let durable = request.flags() & FLAG_DURABLE != 0;
         Self {
             user_data: request.user_data(),
             device_offset: place.device_offset,
@@ -171,7 +180,7 @@ impl Accepted {
             device: place.device,
             opcode,
             class,
-            durability: if durable { Durability::Durable } else { Durability::Visible },
+            durability,
             checksum,
         }
     }

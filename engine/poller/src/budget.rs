@@ -17,7 +17,8 @@ pub struct Budget {
 /// A budget and what is taken of it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    budget: Budget,
+    /// What each class may fill.
+    limits: [Budget; Class::ALL.len()],
     operations: u32,
     bytes: u64,
 }
@@ -25,36 +26,39 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(budget: Budget) -> Self {
         assert!(budget.operations > 0 && budget.bytes > 0, "a device without budget does nothing");
-        Self { budget, operations: 0, bytes: 0 }
+        let kept_back =
+            Budget { operations: (budget.operations * 3 / 4).max(1), bytes: budget.bytes / 4 * 3 };
+        let limits = Class::ALL.map(|class| match class {
+            Class::Demand => budget,
+            Class::Prefetch | Class::Background => kept_back,
+        });
+        Self { limits, operations: 0, bytes: 0 }
     }
 
     /// Whether one more of this class fits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fits(&self, class: Class, length: u32) -> bool {
-        if self.operations == 0 {
-            return true;
-        }
-        let Budget { operations, bytes } = match class {
-            Class::Demand => self.budget,
-            Class::Prefetch | Class::Background => Budget {
-                operations: (self.budget.operations * 3 / 4).max(1),
-                bytes: self.budget.bytes / 4 * 3,
-            },
-        };
-        self.operations < operations && self.bytes + u64::from(length) <= bytes
+        let limit = &self.limits[class as usize];
+        let within =
+            self.operations < limit.operations && self.bytes + u64::from(length) <= limit.bytes;
+        within || self.operations == 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge(&mut self, length: u32) {
         self.operations += 1;
         self.bytes += u64::from(length);
     }
 
+    /// Gives back what so many operations of so many bytes in all were charged.
     #[inline]
-    pub(crate) fn refund(&mut self, length: u32) {
-        assert!(self.operations > 0, "invariant 1: a device finished more than it was given");
-        self.operations -= 1;
-        self.bytes -= u64::from(length);
+    pub(crate) fn refund(&mut self, operations: u32, bytes: u64) {
+        assert!(
+            operations <= self.operations && bytes <= self.bytes,
+            "invariant 1: a device finished more than it was given"
+        );
+        self.operations -= operations;
+        self.bytes -= bytes;
         assert!(self.operations > 0 || self.bytes == 0, "bytes of a budget leaked");
     }
 
@@ -88,7 +92,7 @@ mod tests {
         assert!(ledger.fits(Class::Background, 1 << 20));
         ledger.charge(1 << 20);
         assert!(!ledger.fits(Class::Demand, 512));
-        ledger.refund(1 << 20);
+        ledger.refund(1, 1 << 20);
         assert!(ledger.fits(Class::Demand, 512));
     }
 }

@@ -5,9 +5,9 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
 use crate::accept::{Accepted, Checksum};
-use crate::lanes::Life;
 use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
+use crate::run::Run;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// Brings back what devices finished; returns how many events there were.
@@ -22,13 +22,15 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.events.is_empty() {
             return 0;
         }
+        let mut run = None;
         for at in 0..self.events.len() {
             match self.events[at] {
-                Event::Finished(Finished { tag, status, bytes }) => {
-                    self.finished(index, SlotId::from_u64(tag), status, bytes);
-                }
+                Event::Finished(finished) => self.finished(index, finished, &mut run),
                 Event::Detached(buffer) => self.device_forgot(index, buffer),
             }
+        }
+        if let Some(run) = run {
+            self.account(index, &run);
         }
         let seen = self.events.len() as u64;
         self.events.clear();
@@ -37,7 +39,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// An operation ended at its device.
     #[inline(always)]
-    fn finished(&mut self, index: usize, id: SlotId, mut status: Status, bytes: u32) {
+    fn finished(&mut self, index: usize, finished: Finished, run: &mut Option<Run>) {
+        let Finished { tag, mut status, bytes } = finished;
+        let id = SlotId::from_u64(tag);
         let accepted = self.requests.release(id);
         let mut accepted = accepted.expect("invariant 1: finished twice, or never started");
         let whole = bytes == accepted.length || accepted.opcode == Opcode::Discard;
@@ -46,38 +50,54 @@ impl<D: Device, C: Clock> Poller<D, C> {
             "invariant 3: OK with {bytes} of {} bytes",
             accepted.length
         );
-        self.units[index].share(accepted.side).ledger.refund(accepted.length);
-        let counters = &self.stats.devices[index];
-        counters.device_latency.record(self.now_ns.saturating_sub(accepted.submitted_ns));
-        counters.queue_latency.record(accepted.submitted_ns - accepted.accepted_ns);
-        match accepted.opcode {
-            Opcode::Read => {
-                counters.reads.add(1);
-                counters.read_bytes.add(u64::from(bytes));
-            }
-            Opcode::Write => {
-                counters.writes.add(1);
-                counters.write_bytes.add(u64::from(bytes));
-            }
-            Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(1),
-        }
         if status == Status::Ok && accepted.checksum != Checksum::Off {
             status = self.check_read(&mut accepted);
         }
-        if status != Status::Ok {
-            self.failed(index);
-        }
-        if status == Status::DeviceGone {
-            self.lost(index);
-        }
-        self.conclude(id, &accepted, status, bytes);
+        let run = match run {
+            Some(run) if run.continues(&accepted, status) => run,
+            run => {
+                if let Some(ended) = run.take() {
+                    self.account(index, &ended);
+                }
+                run.insert(Run::of(&accepted, status, self.now_ns))
+            }
+        };
+        self.timers.clear(id);
+        self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
     }
 
-    /// Counts an operation that did not end OK, and has the control thread log why.
+    /// Counts a run that ended at its device.
+    #[inline(never)]
+    fn account(&mut self, index: usize, run: &Run) {
+        self.units[index].share(run.side).ledger.refund(run.count, run.length);
+        let (counters, count) = (&self.stats.devices[index], u64::from(run.count));
+        counters.device_latency.record(run.device_ns, count);
+        counters.queue_latency.record(run.queue_ns, count);
+        match run.opcode {
+            Opcode::Read => {
+                counters.reads.add(count);
+                counters.read_bytes.add(run.bytes);
+            }
+            Opcode::Write => {
+                counters.writes.add(count);
+                counters.write_bytes.add(run.bytes);
+            }
+            Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(count),
+        }
+        if run.status != Status::Ok {
+            self.failed(index, count);
+        }
+        if run.status == Status::DeviceGone {
+            self.lost(index);
+        }
+        self.conclude(run);
+    }
+
+    /// Counts operations that did not end OK, and has the control thread log why.
     #[cold]
-    fn failed(&mut self, index: usize) {
+    fn failed(&mut self, index: usize, count: u64) {
         let errors = &self.stats.devices[index].errors;
-        errors.add(1);
+        errors.add(count);
         let errors = errors.get();
         if let Some(failure) = self.units[index].failure_to_tell(self.now_ns) {
             self.mailbox.tell(DeviceFailure { device: index, failure, errors });
@@ -101,42 +121,38 @@ impl<D: Device, C: Clock> Poller<D, C> {
     #[inline(never)]
     pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
-        self.conclude(id, &accepted, status, bytes);
+        let mut run = Run::of(&accepted, status, self.now_ns);
+        self.timers.clear(id);
+        self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
+        self.conclude(&run);
     }
 
-    /// Posts the one completion of a request that has just been released.
-    #[inline(always)]
-    fn conclude(&mut self, id: SlotId, accepted: &Accepted, status: Status, bytes: u32) {
-        self.timers.clear(id);
-        let bytes = if status == Status::Ok { accepted.length } else { bytes };
-        let completion = accepted.completion(status, bytes, self.now_ns);
-        let life = self.lanes.complete(accepted.lane, completion);
-        let counters = &self.stats.sessions[usize::from(accepted.session.0)];
-        counters.completed.add(1);
-        if status == Status::Ok {
-            counters.bytes.add(u64::from(bytes));
+    /// Counts a run out of its session, region and lane; its completions are posted.
+    #[inline]
+    fn conclude(&mut self, run: &Run) {
+        let counters = &self.stats.sessions[usize::from(run.session.0)];
+        counters.completed.add(u64::from(run.count));
+        if run.status == Status::Ok {
+            counters.bytes.add(run.bytes);
         } else {
-            counters.failed.add(1);
+            counters.failed.add(u64::from(run.count));
         }
-        self.sessions.leave(accepted.session);
-        if let Some(region) = accepted.region()
-            && self.regions.leave(region)
+        self.sessions.leave(run.session, run.count);
+        if let Some(region) = run.region
+            && self.regions.leave(region, run.count)
         {
             self.let_go(region);
         }
-        if life == Life::Closing {
-            self.settle_lane(accepted.lane);
-        }
+        self.lanes.mark_staged(run.lane);
+        self.settle_lane(run.lane);
     }
 
     /// Posts LATE for requests whose deadline has passed.
     pub(crate) fn report_late(&mut self) {
         while let Some(id) = self.timers.next_due(self.now_ns) {
             let accepted = self.requests.get_mut(id).expect("a deadline goes with its request");
-            let notice = Completion {
-                flags: FLAG_NOTICE,
-                ..accepted.completion(Status::Late, 0, self.now_ns)
-            };
+            let late = Run::of(accepted, Status::Late, self.now_ns);
+            let notice = Completion { flags: FLAG_NOTICE, ..late.completion(accepted, 0) };
             let (lane, device) = (accepted.lane, usize::from(accepted.device));
             self.stats.devices[device].late.add(1);
             // A notice may be dropped; a lane fault shows again at the next take.
@@ -151,23 +167,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
             .expect("invariant 2: a device forgot a region that was not letting go");
         if let Some((region, farewell)) = self.regions.device_forgot(buffer) {
             self.region_gone(region, farewell);
-        }
-    }
-}
-
-impl Accepted {
-    #[inline(always)]
-    fn completion(&self, status: Status, bytes: u32, now_ns: u64) -> Completion {
-        let clip = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
-        Completion {
-            user_data: self.user_data,
-            status: status.number(),
-            flags: 0,
-            lap: 0,
-            bytes,
-            checksum: self.sum,
-            device_ns: clip(now_ns.saturating_sub(self.submitted_ns)),
-            queue_ns: clip(self.submitted_ns - self.accepted_ns),
         }
     }
 }

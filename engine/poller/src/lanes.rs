@@ -113,19 +113,16 @@ impl Lanes {
         self.order.iter().find(fits).copied()
     }
 
-    /// Stages a completion; it is published at the end of the tick. A lane that is closing may
-    /// be empty now.
+    /// Stages a completion; it is published at the end of the tick, after `mark_staged`. A lane
+    /// that is closing may be empty now.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, place: u16, completion: Completion) -> Life {
-        let lane = self.get(place);
-        let life = lane.life;
-        lane.seat.lane.complete(completion);
-        self.mark_staged(place);
-        life
+    pub(crate) fn complete(&mut self, place: u16, completion: Completion) {
+        self.get(place).seat.lane.complete(completion);
     }
 
+    /// Notes that a lane has something to publish.
     #[inline(always)]
-    fn mark_staged(&mut self, place: u16) {
+    pub(crate) fn mark_staged(&mut self, place: u16) {
         self.staged[usize::from(place) / 64] |= 1 << (place % 64);
         self.staged_words |= 1 << (place / 64);
     }

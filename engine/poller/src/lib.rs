@@ -19,6 +19,7 @@ mod placement;
 mod poller;
 mod presence;
 mod region;
+mod run;
 mod sessions;
 mod sleep;
 mod stats;

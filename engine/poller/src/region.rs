@@ -127,11 +127,12 @@ impl Regions {
         Ok(Spot { buffer: region.buffer, offset, side })
     }
 
-    /// Counts a completed request out; true when the region may now let go.
-    #[inline(always)]
-    pub(crate) fn leave(&mut self, id: RegionId) -> bool {
+    /// Counts completed requests out; true when the region may now let go.
+    #[inline]
+    pub(crate) fn leave(&mut self, id: RegionId, count: u32) -> bool {
         let region = self.known(id);
-        region.under_way -= 1;
+        let left = region.under_way.checked_sub(count);
+        region.under_way = left.expect("invariant 2: more requests left a region than entered");
         region.under_way == 0 && matches!(region.life, Life::Leaving)
     }
 

@@ -37,23 +37,23 @@ impl Sessions {
         wanted.min(own + (COMMON - self.common))
     }
 
+    /// Counts requests in, no more than `allowance` said.
     #[inline]
-    pub(crate) fn enter(&mut self, session: SessionSlot) {
+    pub(crate) fn enter(&mut self, session: SessionSlot, count: u32) {
         let under_way = &mut self.under_way[usize::from(session.0)];
-        *under_way += 1;
-        if *under_way > SHARE {
-            self.common += 1;
-        }
+        let before = under_way.saturating_sub(SHARE);
+        *under_way += count;
+        self.common += under_way.saturating_sub(SHARE) - before;
     }
 
+    /// Counts requests out.
     #[inline]
-    pub(crate) fn leave(&mut self, session: SessionSlot) {
+    pub(crate) fn leave(&mut self, session: SessionSlot, count: u32) {
         let under_way = &mut self.under_way[usize::from(session.0)];
-        assert!(*under_way > 0, "invariant 1: a session completes more than it asked");
-        if *under_way > SHARE {
-            self.common -= 1;
-        }
-        *under_way -= 1;
+        assert!(*under_way >= count, "invariant 1: a session completes more than it asked");
+        let before = under_way.saturating_sub(SHARE);
+        *under_way -= count;
+        self.common -= before - under_way.saturating_sub(SHARE);
     }
 
     pub(crate) fn close(&mut self, session: SessionSlot) {
@@ -82,15 +82,19 @@ mod tests {
         let mut sessions = Sessions::new();
         let hog = SessionSlot(3);
         while sessions.allowance(hog, 1) > 0 {
-            sessions.enter(hog);
+            sessions.enter(hog, 1);
         }
         assert_eq!(sessions.under_way[3], SHARE + COMMON);
         for other in (0..64).filter(|other| *other != 3) {
             assert_eq!(sessions.allowance(SessionSlot(other), u32::MAX), SHARE);
         }
-        for _ in 0..SHARE + COMMON {
-            sessions.leave(hog);
-        }
+        sessions.leave(hog, 3);
+        assert_eq!(sessions.allowance(hog, 9), 3);
+        sessions.leave(hog, COMMON - 1);
+        assert_eq!((sessions.common, sessions.under_way[3]), (0, SHARE - 2));
+        sessions.enter(hog, 5);
+        assert_eq!(sessions.common, 3);
+        sessions.leave(hog, SHARE + 3);
         assert_eq!(sessions.common, 0);
         sessions.forget(hog);
     }

@@ -50,8 +50,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
             let mut batch = ArrayVec::<RequestWords, { BATCH as usize }>::new();
             let lane = &mut self.lanes.get(place).seat.lane;
             broken = lane.take_some((most - taken).min(BATCH), |it| batch.push(it)).err();
+            let count = u32::try_from(batch.len()).expect("at most BATCH");
+            self.sessions.enter(session, count);
             batch.iter().for_each(|request| self.accept(request, origin, refusal));
-            taken += u32::try_from(batch.len()).expect("at most BATCH");
+            taken += count;
             if batch.is_empty() || broken.is_some() {
                 break;
             }
@@ -101,15 +103,16 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if status != Status::Ok {
             counters.failed.add(1);
         }
+        self.sessions.leave(origin.session, 1);
         // The lane is being taken from, so it is not closing.
-        let _life = self.lanes.complete(origin.lane, Completion::refused(user_data, status));
+        self.lanes.complete(origin.lane, Completion::refused(user_data, status));
+        self.lanes.mark_staged(origin.lane);
     }
 
     /// Enters a checked request and moves it to its device at once where nobody waits.
     #[inline(always)]
     fn admit(&mut self, accepted: Accepted, deadline_ns: u64) {
         let Accepted { class, length, session, side, .. } = accepted;
-        self.sessions.enter(session);
         let index = usize::from(accepted.device);
         let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
         if deadline_ns != 0 {

@@ -55,6 +55,9 @@ impl Timers {
     /// The request is completed; it may have no deadline, or none any more.
     #[inline]
     pub(crate) fn clear(&mut self, id: SlotId) {
+        if self.timers.is_empty() {
+            return; // nobody has a deadline: the usual case
+        }
         let place = self.places[id.index() as usize];
         if place != NONE {
             self.remove(place as usize);

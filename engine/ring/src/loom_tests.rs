@@ -50,22 +50,22 @@ impl Store for Shared {
     }
 
     fn write(&self, index: u32, slot: u64, lap: u8) {
-        self.0.slots[index as usize].with_mut(|cell| store(cell, slot));
-        self.0.signals[index as usize].store(with_lap(slot, lap), Ordering::Relaxed);
+        self.0.slots[index as usize % DEPTH].with_mut(|cell| store(cell, slot));
+        self.0.signals[index as usize % DEPTH].store(with_lap(slot, lap), Ordering::Relaxed);
     }
 
     fn mark(&self, index: u32, lap: u8) {
-        let signal = self.0.signals[index as usize].load(Ordering::Relaxed);
+        let signal = self.0.signals[index as usize % DEPTH].load(Ordering::Relaxed);
         let marked = with_lap(signal, lap);
-        self.0.signals[index as usize].store(marked, Ordering::Release); // P, pairs with T
+        self.0.signals[index as usize % DEPTH].store(marked, Ordering::Release); // P, pairs with T
     }
 
     fn signal(&self, index: u32) -> u64 {
-        self.0.signals[index as usize].load(Ordering::Acquire) // T, pairs with P
+        self.0.signals[index as usize % DEPTH].load(Ordering::Acquire) // T, pairs with P
     }
 
     fn read(&self, index: u32, signal: u64) -> u64 {
-        let slot = self.0.slots[index as usize].with(load);
+        let slot = self.0.slots[index as usize % DEPTH].with(load);
         assert_eq!(signal, slot, "the word with the lap is of the same slot as the rest");
         slot
     }

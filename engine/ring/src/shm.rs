@@ -50,7 +50,8 @@ unsafe impl Sync for ShmWord {}
 #[derive(Debug)]
 pub(crate) struct ShmWords<const WORDS: usize> {
     words: NonNull<AtomicU64>,
-    count: u32,
+    /// One less than the slots there are, a power of two.
+    mask: u32,
     _memory: Arc<dyn Pinned>,
 }
 
@@ -58,16 +59,17 @@ impl<const WORDS: usize> ShmWords<WORDS> {
     pub(crate) fn at(memory: &Arc<dyn Pinned>, offset: usize, count: u32) -> Self {
         let end = offset + count as usize * WORDS * 8;
         assert!(offset.is_multiple_of(8) && end <= memory.bytes(), "slots inside the block");
+        assert!(count.is_power_of_two(), "{count} slots cannot be masked");
         // SAFETY: the offset is inside the block, asserted above; the block is page-aligned.
         let words = unsafe { memory.base().add(offset) }.cast();
-        Self { words, count, _memory: Arc::clone(memory) }
+        Self { words, mask: count - 1, _memory: Arc::clone(memory) }
     }
 
     #[inline(always)]
     fn words(&self, index: u32) -> &[AtomicU64; WORDS] {
-        assert!(index < self.count);
-        // SAFETY: `index` is inside the array, asserted above, and the array inside the block.
-        let first = unsafe { self.words.add(index as usize * WORDS) };
+        let place = (index & self.mask) as usize;
+        // SAFETY: `place` is inside the array, masked above, and the array inside the block.
+        let first = unsafe { self.words.add(place * WORDS) };
         // SAFETY: aligned, inside the block that `_memory` keeps alive, reached by atomics only.
         unsafe { first.cast().as_ref() }
     }
@@ -124,7 +126,7 @@ impl<const WORDS: usize> Store for ShmRing<WORDS> {
     type Slot = [u64; WORDS];
 
     fn depth(&self) -> u32 {
-        self.slots.count
+        self.slots.mask + 1
     }
 
     #[inline(always)]

@@ -74,7 +74,8 @@ pub enum Purpose {
     Write,
 }
 
-/// Where the counter and the slots of one ring live.
+/// Where the counter and the slots of one ring live. Slots are named by free-running counters; the
+/// store masks them.
 pub trait Store {
     /// What a slot holds.
     type Slot: Copy;
@@ -82,16 +83,16 @@ pub trait Store {
     fn depth(&self) -> u32;
     /// Written by the consumer only.
     fn head(&self) -> &AtomicU32;
-    /// Stores a slot with this lap, in any order. `index` is masked.
-    fn write(&self, index: u32, slot: Self::Slot, lap: u8);
-    /// Stores this lap into a slot that was written: P. `index` is masked.
-    fn mark(&self, index: u32, lap: u8);
-    /// Loads the word with the lap: T. `index` is masked.
-    fn signal(&self, index: u32) -> u64;
-    /// Loads the rest of a slot, each word once; `signal` was loaded before. `index` is masked.
-    fn read(&self, index: u32, signal: u64) -> Self::Slot;
-    /// A hint that this slot is needed soon. `index` is masked.
-    fn prefetch(&self, _index: u32, _purpose: Purpose) {}
+    /// Stores a slot with this lap, in any order.
+    fn write(&self, counter: u32, slot: Self::Slot, lap: u8);
+    /// Stores this lap into a slot that was written: P.
+    fn mark(&self, counter: u32, lap: u8);
+    /// Loads the word with the lap: T.
+    fn signal(&self, counter: u32) -> u64;
+    /// Loads the rest of a slot, each word once; `signal` was loaded before.
+    fn read(&self, counter: u32, signal: u64) -> Self::Slot;
+    /// A hint that this slot is needed soon.
+    fn prefetch(&self, _counter: u32, _purpose: Purpose) {}
 }
 
 /// The lap of the slot at this counter; the first is 1, and memory begins as 0. The lap before is
@@ -153,10 +154,10 @@ impl<S: Store> Producer<S> {
         let lap = lap_at(self.tail, self.lap_shift);
         // The first slot of a batch keeps the lap before, which hides all of the batch.
         let hidden = u8::from(self.tail == self.published);
-        self.store.write(self.tail & self.mask, slot, lap.wrapping_sub(hidden));
+        self.store.write(self.tail, slot, lap.wrapping_sub(hidden));
         let ahead = self.tail.wrapping_add(WRITE_AHEAD);
         if ahead.wrapping_sub(self.head_seen) <= self.mask {
-            self.store.prefetch(ahead & self.mask, Purpose::Write);
+            self.store.prefetch(ahead, Purpose::Write);
         }
         self.tail = self.tail.wrapping_add(1);
     }
@@ -167,7 +168,7 @@ impl<S: Store> Producer<S> {
         let staged = self.tail.wrapping_sub(self.published);
         if staged > 0 {
             let lap = lap_at(self.published, self.lap_shift);
-            self.store.mark(self.published & self.mask, lap); // P, pairs with T
+            self.store.mark(self.published, lap); // P, pairs with T
             self.published = self.tail;
         }
         staged
@@ -194,7 +195,7 @@ impl<S: Store> Consumer<S> {
     /// The signal word of the next slot, if the producer has published it.
     #[inline(always)]
     fn look(&self) -> Result<Option<u64>, LaneFault> {
-        let signal = self.store.signal(self.head & self.mask); // T, pairs with P
+        let signal = self.store.signal(self.head); // T, pairs with P
         let (lap, expected) = (lap_in(signal), lap_at(self.head, self.lap_shift));
         if lap == expected {
             return Ok(Some(signal));
@@ -221,8 +222,8 @@ impl<S: Store> Consumer<S> {
     #[inline(always)]
     pub fn take(&mut self) -> Result<Option<S::Slot>, LaneFault> {
         let Some(signal) = self.look()? else { return Ok(None) };
-        let slot = self.store.read(self.head & self.mask, with_lap(signal, 0));
-        self.store.prefetch(self.head.wrapping_add(AHEAD) & self.mask, Purpose::Read);
+        let slot = self.store.read(self.head, with_lap(signal, 0));
+        self.store.prefetch(self.head.wrapping_add(AHEAD), Purpose::Read);
         self.head = self.head.wrapping_add(1);
         Ok(Some(slot))
     }

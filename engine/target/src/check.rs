@@ -5,10 +5,9 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use kvrail_nvme::Selector;
+use kvrail_nvme::{DISCOVERY_NQN, Nqn, Selector};
 
 use crate::error::Problem;
-use crate::nqn::check_nqn;
 use crate::wish::{Host, Namespace, Offload, Port, SERVICE_DEFAULT, Subsystem, Transport, Wish};
 
 /// Namespaces the kernel's target reports to a host at most (NVMET_MAX_NAMESPACES).
@@ -56,11 +55,16 @@ impl Findings {
     }
 
     fn nqn(&mut self, key: &str, nqn: &str) {
-        if let Err(bad) = check_nqn(nqn) {
-            let remedy = "write a name such as \"nqn.2026-01.org.example:kv0\"; a host's own name \
-                          stands in its /etc/nvme/hostnqn";
-            self.add(key, quoted(nqn), bad.to_string(), remedy);
-        }
+        let rule = match nqn.parse::<Nqn>() {
+            Ok(nqn) if nqn.as_str() == DISCOVERY_NQN => {
+                "is the name of the discovery service".into()
+            }
+            Ok(_) => return,
+            Err(bad) => bad.rule,
+        };
+        let remedy = "write a name such as \"nqn.2026-01.org.example:kv0\"; a host's own name \
+                      stands in its /etc/nvme/hostnqn";
+        self.add(key, quoted(nqn), rule, remedy);
     }
 
     fn unique<'a>(&mut self, key: &str, field: &str, all: impl Iterator<Item = &'a str>) {

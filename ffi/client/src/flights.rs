@@ -185,7 +185,7 @@ impl Flights {
         flight.origin.tag = request.tag;
         flight.origin.opcode = request.opcode;
         debug_assert!(flight.origin.lease.is_none(), "a free entry owns nothing");
-        std::mem::swap(&mut flight.origin.lease, &mut request.lease);
+        flight.origin.lease = request.lease.take();
         u64::from(flight.generation) << 32 | u64::from(index)
     }
 
@@ -286,7 +286,7 @@ impl Flights {
                     queue_ns,
                     lease,
                 });
-                std::mem::swap(&mut done.lease, &mut flight.origin.lease);
+                done.lease = flight.origin.lease.take();
             }
             Owner::Head(head) => self.join(head, end, hardware, sink),
             Owner::Nobody => {}

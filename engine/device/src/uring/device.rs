@@ -8,7 +8,7 @@ use kvrail_memory::Pinned;
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
-use crate::contract::{BufferIndex, Description, Device, Event, Events, Operation, Wait};
+use crate::contract::{BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait};
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::removal::Removal;
@@ -112,9 +112,31 @@ impl<M: Mode> Uring<M> {
     }
 
     /// Takes one answer of the kernel, from a ring that carries `W`.
-    #[inline]
+    #[inline(always)]
     fn answer<W: Wire>(&mut self, name: u64, result: i32, events: &mut Events) {
         let id = SlotId::from_u64(name);
+        let moved_all =
+            |piece: &Operation| W::outcome(result, piece.length) == Outcome::Moved(piece.length);
+        match self.flights.settle_whole(id, moved_all) {
+            Some((finished, buffer)) => self.end(finished, Some(buffer), events),
+            None => self.answer_in_part::<W>(id, result, events),
+        }
+    }
+
+    /// The operation has ended.
+    #[inline(always)]
+    fn end(&mut self, finished: Finished, buffer: Option<BufferIndex>, events: &mut Events) {
+        events.push(Event::Finished(finished));
+        if let Some(at) = buffer
+            && self.table.release(at) == Leave::Now
+        {
+            self.forget(at);
+        }
+    }
+
+    /// Takes an answer that is not the whole of an operation, moves no bytes, or is a failure.
+    #[inline(never)]
+    fn answer_in_part<W: Wire>(&mut self, id: SlotId, result: i32, events: &mut Events) {
         let piece = self.flights.piece(id);
         let asked = if moves_bytes(piece.opcode) { piece.length } else { 0 };
         let aside = Self::goes_aside(piece.opcode);
@@ -126,14 +148,7 @@ impl<M: Mode> Uring<M> {
             self.aside -= 1;
         }
         match self.flights.settle(id, outcome) {
-            Settled::Ended(finished, buffer) => {
-                events.push(Event::Finished(finished));
-                if let Some(at) = buffer
-                    && self.table.release(at) == Leave::Now
-                {
-                    self.forget(at);
-                }
-            }
+            Settled::Ended(finished, buffer) => self.end(finished, buffer, events),
             Settled::Reissue if aside => {
                 self.aside += 1;
                 self.staged_aside.push(id);
@@ -147,10 +162,10 @@ impl<M: Mode> Uring<M> {
     /// it is final.
     #[cold]
     fn suspect<W: Wire>(&mut self, id: SlotId, outcome: Outcome, result: i32) -> Outcome {
-        let outcome = self.removal.judge(&self.target, outcome);
+        let &Operation { opcode, offset, length, .. } = self.flights.piece(id);
+        let cause = W::cause(result);
+        let outcome = self.removal.judge(&self.target, opcode, (outcome, cause));
         if let Some(status) = self.flights.failing(id, outcome) {
-            let &Operation { opcode, offset, length, .. } = self.flights.piece(id);
-            let cause = W::cause(result);
             self.failure = Some(Failure { opcode, offset, length, status, cause });
         }
         outcome
@@ -222,7 +237,7 @@ impl<M: Mode> Device for Uring<M> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         let aside = Self::goes_aside(operation.opcode);
         if aside && self.aside >= SIDE_ENTRIES {

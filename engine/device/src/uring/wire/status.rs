@@ -56,6 +56,10 @@ const TABLE: &[(u16, &str, Status)] = &[
     (0x371, "command aborted by host", IoError),
 ];
 
+/// What drives say of a namespace that they do not have: Invalid Field in Command of one that is
+/// not attached, Invalid Namespace or Format of a number they do not know.
+const NO_NAMESPACE: [u16; 2] = [0x002, 0x00b];
+
 /// The status field of a completed command, without its phase bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmeStatus(u16);
@@ -76,6 +80,12 @@ impl NvmeStatus {
     #[must_use]
     pub fn status(self) -> Status {
         self.known().map_or(IoError, |(_, _, status)| *status)
+    }
+
+    /// Whether a read or write would be answered like this if the drive had no such namespace.
+    #[cold]
+    pub(crate) fn may_mean_no_namespace(self) -> bool {
+        NO_NAMESPACE.contains(&(self.0 & CODE))
     }
 
     /// Another try may succeed unless the drive says no. Block requests are tried again by the

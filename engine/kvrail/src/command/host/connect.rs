@@ -1,8 +1,9 @@
 //! `kvrail host connect`.
 
 use clap::Args;
-use kvrail_fabrics::{Connected, IoPolicy, Nqn, Purpose, connect, set_io_policy};
+use kvrail_fabrics::{Connected, IoPolicy, Purpose, connect, set_io_policy};
 use kvrail_memory::Root;
+use kvrail_nvme::Nqn;
 
 use super::arguments::EndArgs;
 use crate::context::Context;

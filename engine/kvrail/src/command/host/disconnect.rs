@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use clap::Args;
-use kvrail_fabrics::{Nqn, Which, disconnect, subsystems};
+use kvrail_fabrics::{Which, disconnect, subsystems};
 use kvrail_memory::Root;
+use kvrail_nvme::Nqn;
 use kvrail_volume::holders;
 use serde::Serialize;
 

@@ -1,8 +1,9 @@
 //! `kvrail host discover`.
 
 use clap::Args;
-use kvrail_fabrics::{Entry, Nqn, Purpose, Subtype, discover};
+use kvrail_fabrics::{Entry, Purpose, Subtype, discover};
 use kvrail_memory::Root;
+use kvrail_nvme::Nqn;
 
 use super::arguments::EndArgs;
 use crate::context::Context;

@@ -1,8 +1,9 @@
 //! `kvrail host policy`.
 
 use clap::Args;
-use kvrail_fabrics::{IoPolicy, Nqn, set_io_policy};
+use kvrail_fabrics::{IoPolicy, set_io_policy};
 use kvrail_memory::Root;
+use kvrail_nvme::Nqn;
 use serde::Serialize;
 
 use crate::context::Context;

@@ -22,7 +22,7 @@ use crate::failure::{Exit, Failure};
 pub(crate) enum TargetCommand {
     /// Show what apply would do; changes nothing
     Plan(plan::PlanArgs),
-    /// Make the kernel's target equal to [target]; all of it or nothing
+    /// Make the kernel's target equal to `[target]`; all of it or nothing
     Apply(apply::ApplyArgs),
     /// Show what kvrail made, and whether it is as planned
     Status(status::StatusArgs),
@@ -30,7 +30,7 @@ pub(crate) enum TargetCommand {
     Undo(undo::UndoArgs),
     /// Write the plan, or a tree, as nvmetcli's JSON
     Export(export::ExportArgs),
-    /// Read nvmetcli's JSON and print it as a [target] for the configuration
+    /// Read nvmetcli's JSON and print it as a `[target]` for the configuration
     Import(import::ImportArgs),
 }
 

@@ -26,12 +26,12 @@ pub(super) const WISHES: &[Edit] = &[
     (
         "nqn = \"nqn.2026-01.org.example:kv0",
         "nqn = \"nqn.26-01.org.example:kv0",
-        &["qualified name"],
+        &["has no date", "nqn.2026-01.org.example:kv0"],
     ),
     (
         "nqn = \"nqn.2026-01.org.example:kv0",
         "nqn = \"nqn.2026-13.org.example:kv0",
-        &["qualified name"],
+        &["has no date"],
     ),
     ("nqn = \"nqn.2026-01.org.example:kv0", "nqn = \"nqn.2026-01.", &["target.subsystem.0.nqn"]),
     (
@@ -55,8 +55,8 @@ pub(super) const WISHES: &[Edit] = &[
         "nqn = \"nqn.2014-08.org.nvmexpress.discovery\"",
         &["discovery service"],
     ),
-    ("nqn = \"nqn.2026-01.org.example:kv0\"", "nqn = \"LONG\"", &["224 bytes", "223 at most"]),
-    ("\"nqn.2026-01.org.example:a\"]", "\"LONG\"]", &["target.subsystem.0.hosts.0", "223 at most"]),
+    ("nqn = \"nqn.2026-01.org.example:kv0\"", "nqn = \"LONG\"", &["224 bytes", "at most 223"]),
+    ("\"nqn.2026-01.org.example:a\"]", "\"LONG\"]", &["target.subsystem.0.hosts.0", "at most 223"]),
     (
         "nqn = \"nqn.2026-01.org.example:kv1",
         "nqn = \"nqn.2026-01.org.example:kv0",
