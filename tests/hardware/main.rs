@@ -7,7 +7,6 @@
 mod bed;
 mod devices;
 mod errors;
-mod fabric;
 mod fabrics;
 mod identity;
 mod in_use;
@@ -15,7 +14,6 @@ mod load;
 mod machine;
 mod modes;
 mod monitor;
-mod multipath;
 mod one;
 mod passthrough;
 mod removal;

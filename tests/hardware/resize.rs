@@ -8,12 +8,11 @@ use kvrail_client::{Request, Status};
 use kvrail_protocol::DeviceState;
 use tempfile::TempDir;
 
-use crate::fabric::{TREE, connect, disconnect, namespace, place};
+use crate::fabrics::nvme_cli::{connect, disconnect, namespace};
+use crate::fabrics::target::{LOOP, NQN, TREE};
 use crate::machine::{self, tool};
 use crate::one::One;
 use crate::rig::{Place, Sidecar, eventually, run};
-
-const SUBSYSTEM: &str = "nqn.2026-01.org.example:elastic";
 
 const MIB: u64 = 1 << 20;
 /// The namespace, the volume on it, and the namespace when it is smaller and larger.
@@ -36,8 +35,7 @@ impl Elastic {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("blocks");
         set_length(&file, WHOLE);
-        let (subsystem, port) =
-            (format!("{TREE}/subsystems/{SUBSYSTEM}"), format!("{TREE}/ports/7"));
+        let (subsystem, port) = (format!("{TREE}/subsystems/{NQN}"), format!("{TREE}/ports/7"));
         tool(&format!(
             "modprobe nvmet; modprobe nvme-loop; mkdir -p {subsystem}/namespaces/1 {port}
              echo 1 >{subsystem}/attr_allow_any_host
@@ -46,14 +44,14 @@ impl Elastic {
              echo loop >{port}/addr_trtype; ln -s {subsystem} {port}/subsystems/",
             file.display()
         ));
-        connect(&place("loop", "", 0), SUBSYSTEM, &[]).expect(0, &[]);
-        Self { folder, device: namespace(SUBSYSTEM, 1) }
+        connect(LOOP, &[]).expect(0, &[]);
+        Self { folder, device: namespace() }
     }
 
     /// Gives it another size, and waits until the kernel has it.
     fn resize(&self, bytes: u64) {
         set_length(&self.folder.path().join("blocks"), bytes);
-        tool(&format!("echo 1 >{TREE}/subsystems/{SUBSYSTEM}/namespaces/1/revalidate_size"));
+        tool(&format!("echo 1 >{TREE}/subsystems/{NQN}/namespaces/1/revalidate_size"));
         let name = self.device.file_name().expect("a node has a name");
         let size = Path::new("/sys/block").join(name).join("size");
         eventually("the kernel has its new size", || {
@@ -64,10 +62,10 @@ impl Elastic {
 
 impl Drop for Elastic {
     fn drop(&mut self) {
-        disconnect(SUBSYSTEM);
+        disconnect();
         tool(&format!(
-            "cd {TREE}; rm ports/7/subsystems/{SUBSYSTEM}; rmdir ports/7
-             rmdir subsystems/{SUBSYSTEM}/namespaces/1 subsystems/{SUBSYSTEM}"
+            "cd {TREE}; rm ports/7/subsystems/{NQN}; rmdir ports/7
+             rmdir subsystems/{NQN}/namespaces/1 subsystems/{NQN}"
         ));
     }
 }

@@ -91,6 +91,27 @@ pub(crate) fn p2p_queues(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     }])
 }
 
+/// Memory of a drive's own (its controller memory buffer), which `p2pmem` of the kernel's target
+/// uses where the kernel publishes it. A drive without any is no fault.
+pub(crate) fn p2p_memory(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
+    let one = |drive: &&Controller| {
+        let published = match drive.pci {
+            Some(pci) => machine.text(&format!("sys/bus/pci/devices/{pci}/p2pmem/size"))?,
+            None => None,
+        };
+        let has_buffer = machine.text(&format!("sys/class/nvme/{}/cmb", drive.name))?.is_some();
+        Ok(match published {
+            Some(bytes) => Outcome::ok(format!("{bytes} bytes of peer-to-peer memory")),
+            None if has_buffer => {
+                Outcome::warning("a controller memory buffer that the kernel does not publish")
+            }
+            None => Outcome::ok("no controller memory buffer"),
+        }
+        .of(&drive.name))
+    };
+    local(machine)?.iter().map(one).collect()
+}
+
 pub(crate) fn multipath(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let value = machine.text("sys/module/nvme_core/parameters/multipath")?;
     Ok(vec![match value.as_deref() {

@@ -148,10 +148,12 @@ fn keep(root: &Root, path: &str, text: &str) -> Result<(), FabricsError> {
     })();
     written.map_err(|why| {
         let error = FabricsError::file(&path, "keeping this host's name in", &why);
-        FabricsError {
-            remedy: format!("{}, or give --hostnqn and --hostid", error.remedy),
-            ..error
-        }
+        // Whoever is not root cannot connect with a given name either.
+        let remedy = match why.kind() {
+            std::io::ErrorKind::PermissionDenied => error.remedy,
+            _ => format!("{}, or give --hostnqn and --hostid", error.remedy),
+        };
+        FabricsError { remedy, ..error }
     })
 }
 

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_nvme::{SecretFileError, read_secret};
 
 use crate::error::FabricsError;
 
@@ -25,14 +26,18 @@ impl Secret {
     /// Reads the first line of a file; `-` is standard input.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no well-formed secret. The secret itself is not named.
+    /// The file cannot be read, others than its owner may, or it holds no well-formed secret.
+    /// The secret itself is not named.
     pub fn read(path: &Path) -> Result<Self, FabricsError> {
         let text = if path == Path::new("-") {
-            std::io::read_to_string(std::io::stdin())
+            std::io::read_to_string(std::io::stdin()).map_err(SecretFileError::from)
         } else {
-            std::fs::read_to_string(path)
+            read_secret(path)
         };
-        let text = text.map_err(|why| FabricsError::file(path, "reading the secret in", &why))?;
+        let text = text.map_err(|why| {
+            let words = format!("the secret in {}: {why}", path.display());
+            FabricsError::refused(words, why.remedy(path))
+        })?;
         let line = text.lines().next().unwrap_or_default();
         line.trim().parse().map_err(|error: FabricsError| FabricsError {
             message: format!("{}: {}", path.display(), error.message),

@@ -1,6 +1,7 @@
 //! `kvrail target` as an operator meets it, on a machine without a target.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use assert_cmd::Command;
@@ -82,7 +83,7 @@ fn without_a_wish_there_is_nothing_to_apply_or_undo() {
         .code(2)
         .stderr(contains("exports nothing").and(contains("config default")));
     ground.run(&["export"]).code(2).stderr(contains("exports nothing"));
-    ground.run(&["plan"]).success().stdout(contains("nothing to do"));
+    ground.run(&["plan"]).code(2).stderr(contains("exports nothing").and(contains("target undo")));
     ground.run(&["undo"]).success().stdout(contains("nothing to do"));
     ground.run(&["status"]).success().stdout(contains("made by kvrail: 0"));
 }
@@ -115,12 +116,50 @@ fn a_bad_wish_is_refused_like_every_bad_configuration() {
     assert!(message.contains("kvrail.toml:"), "{message}");
 }
 
+/// The key, not what is in it, and the mode that is wrong.
+#[test]
+fn a_key_that_others_may_read_is_refused() {
+    let key = "[[target.host]]\nnqn = \"nqn.2026-01.org.example:a\"\ndhchap_key_file = \"KEY\"\n";
+    let ground = Ground::new("");
+    let file = ground.path("key");
+    fs::write(&file, "DHHC-1:01:Pb0Ce3OtFQmcMeGl9wwF2pSAkHNdOyvN8Vjp9Gqevpdu9aLT:").unwrap();
+    let mut text = fs::read_to_string(ground.path("kvrail.toml")).unwrap();
+    text.push_str(&key.replace("KEY", file.to_str().unwrap()));
+    fs::write(ground.path("kvrail.toml"), text + WISH).unwrap();
+    for mode in [0o640, 0o604] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        for verb in ["plan", "apply"] {
+            let refused = ground.run(&[verb]).code(3);
+            let named = contains("target.host.0.dhchap_key_file = ");
+            let why = contains(format!("mode {mode:04o}")).and(contains("chmod 0600"));
+            refused.stderr(named.and(why).and(contains("Pb0Ce").not()));
+        }
+    }
+    fs::remove_file(&file).unwrap();
+    ground.run(&["apply"]).code(3).stderr(contains("cannot be read").and(contains("mode 0600")));
+}
+
+/// As far as a host without these drives and cards can: what is refused is the host's, not theirs.
+#[test]
+fn the_examples_are_valid_configurations() {
+    for text in [
+        include_str!("../../../config/examples/target.toml"),
+        include_str!("../../../config/examples/target-offload.toml"),
+    ] {
+        let ground = Ground::new(text);
+        let refused = ground.run(&["plan"]).code(3);
+        refused.stderr(contains("target.subsystem.0.namespace.0.device = pci:0000:01:00.0/1"));
+    }
+}
+
 #[test]
 fn a_tree_that_is_not_there_is_explained() {
-    let ground = Ground::new("");
+    let ground = Ground::new(WISH);
     fs::remove_dir_all(ground.path("tree")).unwrap();
-    let refused = ground.run(&["plan"]).code(3);
-    refused.stderr(contains("configfs is not mounted").and(contains("modprobe nvmet")));
+    for verb in ["plan", "export"] {
+        let refused = ground.run(&[verb, "--tree", ground.path("tree").to_str().unwrap()]).code(3);
+        refused.stderr(contains("configfs is not mounted").and(contains("modprobe nvmet")));
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! can do.
 //!
 //! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify, the SMART log, a discovery controller's log. Never reads or writes a
-//! block, claims nothing, and never runs on a poller.
+//! that only ask: Identify, the SMART log, a discovery controller's log; and key files. Never
+//! reads or writes a block, claims nothing, and never runs on a poller.
 
 mod address;
 mod admin;
@@ -16,6 +16,7 @@ mod layout;
 mod link;
 mod nqn;
 mod resolve;
+mod secret_file;
 mod selector;
 
 pub use address::PciAddress;
@@ -28,4 +29,5 @@ pub use layout::RECORD_BYTES;
 pub use link::Link;
 pub use nqn::{BadNqn, DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
 pub use resolve::resolve;
+pub use secret_file::{SecretFileError, read_secret};
 pub use selector::{BadSelector, Selector};

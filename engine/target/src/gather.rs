@@ -3,11 +3,10 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use kvrail_memory::Root;
-use kvrail_nvme::{IdentityError, Selector, resolve};
+use kvrail_nvme::{IdentityError, Selector, read_secret, resolve};
 
 use crate::facts::{Device, Facts, Key, Parameters, Unusable};
 use crate::wish::{Port, SERVICE_DEFAULT, Transport, Wish};
@@ -67,15 +66,8 @@ fn unknown(error: &IdentityError) -> Unusable {
 }
 
 fn key(file: &Path) -> Result<Key, Unusable> {
-    let readable = "make it a file that root can read, of mode 0600";
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Unusable::new(format!("it cannot be read ({error})"), readable))?;
-    let mode = std::fs::metadata(file).map_or(0, |about| about.permissions().mode());
-    if mode & 0o007 != 0 {
-        let rule = format!("everybody may touch it (mode {:04o})", mode & 0o7777);
-        return Err(Unusable::new(rule, format!("chmod 0600 {}", file.display())));
-    }
-    Key::parse(&text)
+    let text = read_secret(file);
+    Key::parse(&text.map_err(|error| Unusable::new(error.to_string(), error.remedy(file)))?)
 }
 
 fn address(port: &Port, root: &Root, is_open: bool) -> Result<(), Unusable> {

@@ -1,14 +1,11 @@
 //! Discover, connect, use, disconnect: over each transport, with nothing left behind.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::OFlags;
-
-use super::network::Network;
-use super::target::{LOOP, NQN, RDMA, TCP, Target};
+use super::bytes::same_both_ways;
+use super::target::{LOOP, NQN, RDMA, TCP, Target, Wish, tree};
 use super::{host, listed, traces};
 use crate::machine;
 use crate::rig::{Place, Sidecar, kvrail, run};
@@ -20,14 +17,11 @@ fn device(connected: &serde_json::Value) -> String {
 
 #[test]
 fn each_transport_gives_the_device_and_leaves_nothing() {
-    if !machine::is_ours() {
-        return;
-    }
-    let _network = Network::up();
-    let backing = machine::namespace("kvr-main", 2);
-    let _target = Target::of(&backing);
+    let Some(target) = Target::ready() else { return };
+    let empty = tree();
+    target.apply(&Wish::default());
     let before = traces();
-    for (seed, way) in [RDMA, TCP, LOOP].into_iter().enumerate() {
+    for way in [RDMA, TCP, LOOP] {
         let found = host(&format!("discover {way}"));
         let entries = found.as_array().expect("a list");
         assert!(entries.iter().any(|it| it["nqn"] == NQN && it["subtype"] == "nvme"), "{found}");
@@ -45,45 +39,22 @@ fn each_transport_gives_the_device_and_leaves_nothing() {
         let words = format!("connect {way} -n {NQN}");
         let second = run(kvrail().arg("host").args(words.split_whitespace()));
         second.expect(3, &["already connected", "--duplicate-connect"]);
-        let seed = u8::try_from(seed).expect("three ways");
-        same_bytes(Path::new(&device), &backing, 17 + seed);
-        same_bytes(&backing, Path::new(&device), 71 + seed);
+        same_both_ways(Path::new(&device), &machine::namespace("kvr-main", 2));
 
         let gone = host(&format!("disconnect -n {NQN}"));
         assert_eq!(gone["disconnected"][0], connected["controller"]);
         assert_eq!(listed(NQN), None);
         assert_eq!(traces(), before, "{way} left something");
     }
-}
-
-/// Writes through one device, and reads it back through both, past every cache.
-fn same_bytes(through: &Path, other: &Path, seed: u8) {
-    let mut pattern = Aligned::new();
-    pattern.bytes().iter_mut().zip(0_u32..).for_each(|(byte, at)| {
-        *byte = seed.wrapping_add(at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]);
-    });
-    direct(through).write_all_at(pattern.bytes(), 1 << 20).expect("it takes a write");
-    for path in [through, other] {
-        let mut back = Aligned::new();
-        direct(path).read_exact_at(back.bytes(), 1 << 20).expect("it can be read");
-        assert!(back.bytes() == pattern.bytes(), "other bytes in {}", path.display());
-    }
-}
-
-fn direct(path: &Path) -> File {
-    let flags = OFlags::DIRECT.bits().cast_signed();
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-    file.unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+    target.undo();
+    assert_eq!(tree(), empty);
+    assert_eq!(traces(), before);
 }
 
 #[test]
 fn polled_queues_serve_a_polled_ring() {
-    if !machine::is_ours() {
-        return;
-    }
-    let _network = Network::up();
-    let backing = machine::namespace("kvr-main", 2);
-    let _target = Target::of(&backing);
+    let Some(target) = Target::ready() else { return };
+    target.apply(&Wish::default());
     for way in [RDMA, TCP] {
         let connected = host(&format!("connect {way} -n {NQN} --nr-poll-queues 1 --queue-size 64"));
         let device = device(&connected);
@@ -114,21 +85,17 @@ pub(super) fn volume_on(device: &str, bytes: u64) -> Place {
 
 #[test]
 fn a_secret_lets_in_and_none_or_another_does_not() {
-    if !machine::is_ours() {
-        return;
-    }
-    let network = Network::up();
-    let backing = machine::namespace("kvr-main", 2);
-    let target = Target::of(&backing);
+    let Some(target) = Target::ready() else { return };
     let host_nqn = "nqn.2026-11.org.example:host";
     let [right, wrong] = [(), ()].map(|()| {
         let made = machine::tool(&format!("nvme gen-dhchap-key --nqn {host_nqn}"));
         assert!(made.starts_with("DHHC-1:"), "{made}");
         made.trim().to_owned()
     });
-    target.only(host_nqn, Some(&right));
+    let [key, file] = [(), ()].map(|()| tempfile::NamedTempFile::new().expect("a temporary file"));
+    fs::write(key.path(), &right).expect("our own file");
+    target.apply(&Wish { key: Some(key.path()), ..Wish::only(host_nqn) });
     let before = traces();
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let secret = format!("--dhchap-secret-file {}", file.path().display());
     let words = format!("connect {LOOP} -n {NQN} --hostnqn {host_nqn}");
     let cases = [("", wrong.as_str()), (secret.as_str(), wrong.as_str())];
@@ -147,22 +114,4 @@ fn a_secret_lets_in_and_none_or_another_does_not() {
     assert!(!shown.to_string().contains(&right), "the secret does not show");
     host(&format!("disconnect -n {NQN}"));
     assert_eq!(traces(), before);
-    drop((target, network));
-}
-
-/// A page-aligned buffer of 256 KiB, as O_DIRECT wants it.
-struct Aligned(Vec<u8>, usize);
-
-const LENGTH: usize = 256 << 10;
-
-impl Aligned {
-    fn new() -> Self {
-        let bytes = vec![0; LENGTH + 4096];
-        let skip = bytes.as_ptr().align_offset(4096);
-        Self(bytes, skip)
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.0[self.1..self.1 + LENGTH]
-    }
 }

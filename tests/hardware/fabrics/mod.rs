@@ -1,11 +1,13 @@
-//! NVMe over Fabrics in one machine: a target made by hand in configfs, and `kvrail host` that
-//! connects to it over software RDMA, TCP and loop.
+//! NVMe over Fabrics in one machine, over software RDMA, TCP and loop: a target that
+//! `kvrail target` makes, and two clients, `kvrail host` and nvme-cli.
 
+pub(crate) mod bytes;
 mod connect;
-pub(crate) mod network;
-pub(crate) mod paths;
+mod network;
+pub(crate) mod nvme_cli;
+mod paths;
 mod refusals;
-mod target;
+pub(crate) mod target;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,12 +1,12 @@
 //! Native multipath: a path that is taken away under verified load costs no error.
 
-use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use kvrail_tests::span_bytes;
 
 use super::connect::volume_on;
-use super::network::Network;
-use super::target::{NQN, RDMA, RDMA_OTHER, Target};
+use super::nvme_cli::{connect, disconnect, namespace};
+use super::target::{NQN, RDMA, RDMA_OTHER, Target, Wish, is_open, shut, tree};
 use super::{host, listed};
 use crate::machine::{self, tool};
 use crate::rig::{Actor, Sidecar, eventually, kvrail, run};
@@ -14,36 +14,79 @@ use crate::rig::{Actor, Sidecar, eventually, kvrail, run};
 /// Threads of the load.
 const THREADS: u32 = 2;
 
-/// The NVMe drivers with native multipath. The machine's own drives go for as long: the suite's
-/// other tests want them without.
-pub(crate) struct Multipath;
+/// The NVMe drivers with native multipath: the suite's other tests want them without.
+struct Multipath;
 
 impl Multipath {
-    pub(crate) fn on() -> Self {
-        reload("nvme_core multipath=Y");
+    fn on() -> Self {
+        reload("Y");
         Self
     }
 }
 
 impl Drop for Multipath {
     fn drop(&mut self) {
-        reload("nvme_core multipath=N");
-        tool("modprobe nvme poll_queues=2");
-        eventually("the machine's own drives are back", || {
-            ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow", "kvr-format"]
-                .iter()
-                .all(|serial| machine::find(serial, 1).is_some())
-        });
+        reload("N");
     }
 }
 
-fn reload(core: &str) {
+fn reload(multipath: &str) {
     // Whichever of them is loaded; the target uses the core too.
     tool(
         "for m in nvme-loop nvmet-rdma nvmet-tcp nvmet nvme-rdma nvme-tcp nvme nvme-fabrics; do \
          modprobe -rq $m || :; done",
     );
-    tool(&format!("modprobe -r nvme-core && modprobe {core}"));
+    tool(&format!("modprobe -r nvme-core && modprobe nvme_core multipath={multipath}"));
+    tool("modprobe nvme poll_queues=2");
+    eventually("the machine's own drives are back", || {
+        ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow", "kvr-format"]
+            .iter()
+            .all(|serial| machine::find(serial, 1).is_some())
+    });
+}
+
+/// With these ANA states at the two RDMA ports.
+fn states_at(target: &Target, ana: [&str; 2]) {
+    target.apply(&Wish { ana, ..Wish::default() });
+}
+
+#[test]
+fn a_path_that_goes_under_a_load_that_is_not_ours_costs_no_error() {
+    if !machine::is_ours() {
+        return;
+    }
+    let _multipath = Multipath::on();
+    let target = Target::ready().expect("it is our machine");
+    let before = tree();
+    states_at(&target, ["optimized", "optimized"]);
+    for way in [RDMA, RDMA_OTHER] {
+        connect(way, &["-k", "4", "-c", "1"]).expect(0, &[]);
+    }
+    let device = namespace();
+    let mut load = Command::new("fio");
+    load.args(["--name=verified", "--rw=randwrite", "--bs=16k", "--iodepth=8", "--direct=1"]);
+    load.args(["--ioengine=libaio", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1"]);
+    load.args(["--size=24m", "--rate=1m", "--verify_backlog=64"]);
+    load.arg(format!("--filename={}", device.display()));
+    // It would write into the line that says how this test ends.
+    let mut load = load.stdout(Stdio::null()).spawn().expect("fio");
+    let moment = || std::thread::sleep(std::time::Duration::from_secs(3));
+    moment();
+    states_at(&target, ["inaccessible", "optimized"]);
+    moment();
+    states_at(&target, ["optimized", "non-optimized"]);
+    moment();
+    // Not through kvrail: the path goes as it goes when somebody pulls a cable.
+    shut(1);
+    moment();
+    states_at(&target, ["optimized", "optimized"]);
+    assert!(is_open(1), "the path is repaired");
+    let ended = load.wait().expect("fio ends");
+    assert!(ended.success(), "the load saw an error: {ended}");
+    println!("{}", tool("nvme list-subsys"));
+    disconnect();
+    target.undo();
+    assert_eq!(tree(), before);
 }
 
 #[test]
@@ -52,9 +95,9 @@ fn a_lost_path_costs_no_error() {
         return;
     }
     let _multipath = Multipath::on();
-    let _network = Network::up();
-    let backing = Backing::new();
-    let target = Target::of(&backing.0);
+    let target = Target::ready().expect("it is our machine");
+    let before = tree();
+    states_at(&target, ["optimized", "optimized"]);
     let quick = "--keep-alive-tmo 2 --reconnect-delay 1 --ctrl-loss-tmo 600";
     let first = host(&format!("connect {RDMA} -n {NQN} {quick} --iopolicy round-robin"));
     host(&format!("connect {RDMA_OTHER} -n {NQN} {quick}"));
@@ -70,14 +113,14 @@ fn a_lost_path_costs_no_error() {
     let mut actor = Actor::traffic(&sidecar, 0, THREADS, 12.0);
     assert!(actor.wait_until_running());
     // Told to go elsewhere, then lost, then the other one.
-    target.ana(4, "inaccessible");
+    states_at(&target, ["optimized", "inaccessible"]);
     eventually("the state is seen", || ana().contains(&"inaccessible".to_owned()));
-    target.ana(4, "optimized");
+    states_at(&target, ["optimized", "optimized"]);
     eventually("the state is seen", || ana() == ["optimized", "optimized"]);
     for port in [1, 4] {
-        target.shut(port);
+        shut(port);
         eventually("a path is lost", || states().contains(&"connecting".to_owned()));
-        target.open(port);
+        states_at(&target, ["optimized", "optimized"]);
         eventually("it comes back", || states() == ["live", "live"]);
     }
     // One path of two may go although the volume is in use; the last one not.
@@ -94,27 +137,8 @@ fn a_lost_path_costs_no_error() {
     sidecar.stop();
     host(&format!("disconnect -n {NQN}"));
     assert_eq!(listed(NQN), None);
-}
-
-/// A block device in memory that stands for a drive. A file would do as well for the target, but
-/// shows blocks of 4 KiB, and the load has smaller ones.
-struct Backing(PathBuf);
-
-const FILE: &str = "/dev/shm/backing";
-
-impl Backing {
-    fn new() -> Self {
-        let bytes = span_bytes(THREADS) + (16 << 20);
-        tool(&format!("modprobe loop && truncate -s {bytes} {FILE}"));
-        let made = tool(&format!("losetup -f --show {FILE}"));
-        Self(made.trim().into())
-    }
-}
-
-impl Drop for Backing {
-    fn drop(&mut self) {
-        tool(&format!("losetup -d {}; rm {FILE}", self.0.display()));
-    }
+    target.undo();
+    assert_eq!(tree(), before);
 }
 
 /// ANA states of the paths to the namespace, in the order of their controllers.

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::network::Network;
-use super::target::{NQN, Target};
+use super::target::{NQN, Target, Wish};
 use super::traces;
-use crate::machine;
 use crate::rig::{kvrail, run};
 
 /// Longest that any refusal may take: the deadline of 15 s, in a machine that is 15 times slower
@@ -14,12 +12,8 @@ const SOON: Duration = Duration::from_secs(40);
 
 #[test]
 fn whatever_is_wrong_is_said_soon_and_leaves_nothing() {
-    if !machine::is_ours() {
-        return;
-    }
-    let _network = Network::up();
-    let target = Target::of(&machine::namespace("kvr-main", 2));
-    target.only("nqn.2026-11.org.example:another", None);
+    let Some(target) = Target::ready() else { return };
+    target.apply(&Wish::only("nqn.2026-11.org.example:another"));
     let before = traces();
     let known = format!("-n {NQN}");
     let cases: &[(&str, &str, i32, &[&str])] = &[

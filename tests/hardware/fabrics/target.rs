@@ -1,115 +1,184 @@
-//! A target of the kernel, made by hand in configfs; taken down with the value.
+//! A target that `kvrail target` makes: one namespace of a drive at four ports, undone with the
+//! value. Also the kernel's target tree as text.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::network::{ADDRESS, OTHER};
-use crate::rig::{kvrail, run};
+use tempfile::TempDir;
 
-const NVMET: &str = "/sys/kernel/config/nvmet";
+use super::network::{ADDRESS, Network, OTHER};
+use crate::machine::{self, tool};
+use crate::rig::{Outcome, kvrail, run};
 
-pub(super) const NQN: &str = "nqn.2026-11.org.example:kv";
+/// The kernel's tree.
+pub(crate) const TREE: &str = "/sys/kernel/config/nvmet";
+
+pub(crate) const NQN: &str = "nqn.2026-01.org.example:kv0";
+
+/// The drive behind it.
+pub(crate) const DRIVE: &str = "serial:kvr-main/2";
 
 /// Ways to the target as options of `kvrail host`, by number of the port.
-pub(super) const RDMA: &str = "-t rdma -a 192.0.2.1 -s 4420";
-pub(super) const TCP: &str = "-t tcp -a 192.0.2.1 -s 4421";
-pub(super) const LOOP: &str = "-t loop";
-pub(super) const RDMA_OTHER: &str = "-t rdma -a 192.0.2.2 -s 4420";
+pub(crate) const RDMA: &str = "-t rdma -a 192.0.2.1 -s 4420";
+pub(crate) const TCP: &str = "-t tcp -a 192.0.2.1 -s 4421";
+pub(crate) const LOOP: &str = "-t loop";
+pub(crate) const RDMA_OTHER: &str = "-t rdma -a 192.0.2.2 -s 4420";
 
-/// One subsystem with one namespace, on four ports.
-pub(super) struct Target;
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish<'a> {
+    /// The only host that is let in; any host where there is none.
+    pub(crate) host: Option<&'a str>,
+    /// The file with that host's key.
+    pub(crate) key: Option<&'a Path>,
+    /// ANA states of the namespace at the two RDMA ports.
+    pub(crate) ana: [&'a str; 2],
+    /// More lines of `[target]`.
+    pub(crate) more: &'a str,
+}
+
+impl Default for Wish<'_> {
+    fn default() -> Self {
+        Self { host: None, key: None, ana: ["optimized"; 2], more: "" }
+    }
+}
+
+impl<'a> Wish<'a> {
+    pub(crate) fn only(host: &'a str) -> Self {
+        Self { host: Some(host), ..Self::default() }
+    }
+
+    fn text(&self, state: &Path) -> String {
+        let port = |id: u16, transport: &str, place: &str, ana: &str| {
+            format!(
+                "[[target.port]]\nid = {id}\ntransport = {transport:?}\nsubsystems = [{NQN:?}]\n\
+                 {place}\nana = [{{ group = 2, state = {ana:?} }}]\n"
+            )
+        };
+        let [here, there] = [ADDRESS, OTHER].map(|address| format!("address = {address:?}"));
+        let who = match self.host {
+            Some(host) => format!("hosts = [{host:?}]"),
+            None => "allow_any_host = true".into(),
+        };
+        let key = self.host.zip(self.key).map(|(host, file)| {
+            format!("[[target.host]]\nnqn = {host:?}\ndhchap_key_file = {file:?}\n")
+        });
+        [
+            format!("[target]\nstate = {state:?}\n{}\n", self.more),
+            key.unwrap_or_default(),
+            format!("[[target.subsystem]]\nnqn = {NQN:?}\n{who}\n"),
+            format!("[[target.subsystem.namespace]]\nnsid = 1\ndevice = {DRIVE:?}\n"),
+            "ana_group = 2\n".into(),
+            port(1, "rdma", &here, self.ana[0]),
+            port(2, "tcp", &format!("{here}\nservice = 4421"), "optimized"),
+            port(3, "loop", "", "optimized"),
+            port(4, "rdma", &there, self.ana[1]),
+        ]
+        .concat()
+    }
+}
+
+/// A place from which the target is managed.
+pub(crate) struct Target {
+    pub(crate) folder: TempDir,
+    _network: Network,
+}
 
 impl Target {
-    /// Exports a device to any host.
-    pub(super) fn of(backing: &Path) -> Self {
-        let subsystem = Self::subsystem();
-        fs::create_dir(&subsystem).expect("nvmet is loaded");
-        put(&subsystem.join("attr_allow_any_host"), "1");
-        let namespace = subsystem.join("namespaces/1");
-        fs::create_dir(&namespace).expect("our subsystem");
-        put(&namespace.join("device_path"), backing.to_str().expect("a plain path"));
-        put(&namespace.join("enable"), "1");
-        let it = Self;
-        it.port(1, "rdma", Some((ADDRESS, "4420")));
-        it.port(2, "tcp", Some((ADDRESS, "4421")));
-        it.port(3, "loop", None);
-        it.port(4, "rdma", Some((OTHER, "4420")));
-        it
-    }
-
-    fn port(&self, number: u32, transport: &str, address: Option<(&str, &str)>) {
-        let port = Self::port_dir(number);
-        fs::create_dir(&port).expect("nvmet is loaded");
-        put(&port.join("addr_trtype"), transport);
-        if let Some((traddr, trsvcid)) = address {
-            put(&port.join("addr_adrfam"), "ipv4");
-            put(&port.join("addr_traddr"), traddr);
-            put(&port.join("addr_trsvcid"), trsvcid);
+    /// Nothing is exported yet, and the drive has nothing known on it; none outside of the machine.
+    pub(crate) fn ready() -> Option<Self> {
+        if !machine::is_ours() {
+            return None;
         }
-        self.open(number);
+        let network = Network::up();
+        blank(&machine::namespace("kvr-main", 2));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Some(Self { folder, _network: network })
     }
 
-    /// Lets the subsystem be reached through a port.
-    pub(super) fn open(&self, number: u32) {
-        symlink(Self::subsystem(), Self::link(number)).expect("the port can be enabled");
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
     }
 
-    /// Takes the subsystem away from a port: its connections are lost.
-    pub(super) fn shut(&self, number: u32) {
-        fs::remove_file(Self::link(number)).expect("it was open");
+    /// The configuration for a wish.
+    pub(crate) fn text(&self, wish: &Wish) -> String {
+        wish.text(&self.state())
     }
 
-    /// The ANA state of all namespaces behind a port.
-    pub(super) fn ana(&self, number: u32, state: &str) {
-        put(&Self::port_dir(number).join("ana_groups/1/ana_state"), state);
+    pub(crate) fn configure(&self, text: &str) {
+        fs::write(self.configuration(), text).expect("our own folder");
     }
 
-    /// Only this host from now on, with a secret if there is one.
-    pub(super) fn only(&self, host: &str, secret: Option<&str>) {
-        let dir = Path::new(NVMET).join("hosts").join(host);
-        fs::create_dir(&dir).expect("nvmet is loaded");
-        if let Some(secret) = secret {
-            put(&dir.join("dhchap_key"), secret);
-        }
-        put(&Self::subsystem().join("attr_allow_any_host"), "0");
-        let link = Self::subsystem().join("allowed_hosts").join(host);
-        symlink(&dir, link).expect("a host can be allowed");
+    pub(crate) fn configuration(&self) -> PathBuf {
+        self.folder.path().join("kvrail.toml")
     }
 
-    fn subsystem() -> PathBuf {
-        Path::new(NVMET).join("subsystems").join(NQN)
+    /// `kvrail target` with the configuration.
+    pub(crate) fn run(&self, words: &[&str]) -> Outcome {
+        target(&self.configuration(), words)
     }
 
-    fn port_dir(number: u32) -> PathBuf {
-        Path::new(NVMET).join("ports").join(number.to_string())
+    pub(crate) fn apply(&self, wish: &Wish) {
+        self.configure(&self.text(wish));
+        self.run(&["apply"]).expect(0, &[]);
     }
 
-    fn link(number: u32) -> PathBuf {
-        Self::port_dir(number).join("subsystems").join(NQN)
+    pub(crate) fn undo(&self) {
+        self.run(&["undo"]).expect(0, &[]);
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // What a test that failed left connected.
+        // What a test that failed left.
         run(kvrail().args(["host", "disconnect", "--force", "-n", NQN]));
-        let subsystem = Self::subsystem();
-        for number in 1..=4 {
-            let _ = fs::remove_file(Self::link(number));
-            let _ = fs::remove_dir(Self::port_dir(number));
-        }
-        let allowed = fs::read_dir(subsystem.join("allowed_hosts")).into_iter().flatten();
-        for host in allowed.flatten() {
-            let _ = fs::remove_file(host.path());
-            let _ = fs::remove_dir(Path::new(NVMET).join("hosts").join(host.file_name()));
-        }
-        let _ = fs::write(subsystem.join("namespaces/1/enable"), "0");
-        let _ = fs::remove_dir(subsystem.join("namespaces/1"));
-        let _ = fs::remove_dir(subsystem);
+        self.run(&["undo"]);
     }
 }
 
-fn put(path: &Path, text: &str) {
-    fs::write(path, text).unwrap_or_else(|why| panic!("{text} to {}: {why}", path.display()));
+/// Nothing known on it.
+pub(crate) fn blank(device: &Path) {
+    let to = device.display();
+    tool(&format!("dd if=/dev/zero of={to} bs=1M count=2 oflag=direct status=none"));
+}
+
+/// `kvrail target` with a configuration.
+fn target(configuration: &Path, words: &[&str]) -> Outcome {
+    run(kvrail().arg("target").args(words).arg("--config").arg(configuration))
+}
+
+/// Somebody takes the subsystem away from a port, behind everybody's back: connections are lost.
+pub(crate) fn shut(port: u16) {
+    fs::remove_file(opening(port)).expect("it was open");
+}
+
+/// Whether the subsystem can be reached through a port.
+pub(crate) fn is_open(port: u16) -> bool {
+    fs::symlink_metadata(opening(port)).is_ok()
+}
+
+fn opening(port: u16) -> String {
+    format!("{TREE}/ports/{port}/subsystems/{NQN}")
+}
+
+/// The whole tree: every directory, link and attribute with its value.
+pub(crate) fn tree() -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![PathBuf::from(TREE)];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("the target's module is loaded").flatten() {
+            let (path, kind) = (entry.path(), entry.file_type().expect("configfs knows"));
+            let text = if kind.is_symlink() {
+                format!("link to {}", fs::read_link(&path).expect("a link").display())
+            } else if kind.is_dir() {
+                open.push(path.clone());
+                "directory".into()
+            } else {
+                fs::read_to_string(&path).unwrap_or_else(|error| error.to_string())
+            };
+            found.insert(path, text);
+        }
+    }
+    found
 }

@@ -58,6 +58,14 @@ pub(super) const NVME: &[Check] = &[
         remedy: "install the vendor's stack with its nvme driver (mlnx-nvme)",
     },
     Check {
+        id: "p2p-memory",
+        group: Nvme,
+        purposes: TARGET,
+        probe: Look(nvme::p2p_memory),
+        cost: "bytes between drive and network card go through this host's memory",
+        remedy: "boot a kernel with CONFIG_PCI_P2PDMA, and see `dmesg | grep CMB`",
+    },
+    Check {
         id: "multipath",
         group: Nvme,
         purposes: HOST,

@@ -97,6 +97,9 @@ pub(crate) const CASES: &[Case] = &[
     ("p2p-queues", Target, Warning, "not the vendor's", |it| {
         it.remove("sys/module/nvme/parameters/num_p2p_queues");
     }),
+    ("p2p-memory", Target, Warning, "does not publish", |it| {
+        it.put(&format!("{NVME}/cmb"), "cmbloc : 0x00000002\ncmbsz  : 0x0000401b");
+    }),
     ("multipath", Initiator, Warning, "N", |it| {
         it.put("sys/module/nvme_core/parameters/multipath", "N");
     }),

@@ -141,6 +141,35 @@ fn a_configuration_of_cufile_may_be_elsewhere() {
 }
 
 #[test]
+fn memory_of_a_drive_that_is_published_is_shown() {
+    let host = Host::good();
+    host.put("sys/class/nvme/nvme0/cmb", "cmbloc : 0x00000002");
+    host.put("sys/bus/pci/devices/0000:03:00.0/p2pmem/size", "67108864");
+    let report = host.report(Some(Purpose::Target), works());
+    let found = find(&report, "p2p-memory")[0];
+    assert_eq!((found.subject.as_str(), found.verdict), ("nvme0", Verdict::Ok));
+    assert!(found.seen.starts_with("67108864 bytes"), "{found:?}");
+}
+
+/// cuFile asks for the device that a file lies on, so no other one's entry counts.
+#[test]
+fn the_udev_entry_is_that_of_the_device_below_the_path() {
+    let host = Host::good();
+    let root = "22 1 259:1 / / rw - ext4 /dev/nvme0n1 rw";
+    let data = "40 22 259:7 / /data rw - xfs /dev/nvme0n1p7 rw";
+    host.put("proc/self/mountinfo", &format!("{root}\n{data}"));
+    let report = host.report(Some(Gpu), works());
+    let found = find(&report, "cufile-udev");
+    assert_eq!((found.len(), found[0].verdict), (1, Failure));
+    assert_eq!(found[0].subject, "/data");
+    let remedy = found[0].remedy.as_deref().unwrap();
+    assert!(remedy.contains("E:ID_FS_TYPE=xfs\\n' >/run/udev/data/b259:7"), "{remedy}");
+    host.put("run/udev/data/b259:7", "E:ID_FS_USAGE=filesystem\nE:ID_FS_TYPE=xfs");
+    let report = host.report(Some(Gpu), works());
+    assert_eq!(find(&report, "cufile-udev")[0].verdict, Verdict::Ok);
+}
+
+#[test]
 fn nothing_below_the_root_is_changed() {
     let host = Host::good();
     let before = listing(host.0.path());

@@ -32,6 +32,22 @@ pub(crate) fn strangers(tree: &FakeTree) {
     tree.state().history.clear();
 }
 
+/// `config/examples` as this host and the vendor's can have them.
+#[test]
+fn the_examples_are_made_and_undone() {
+    for (text, flavor) in [
+        (include_str!("../../../../config/examples/target.toml"), Flavor::Recent),
+        (include_str!("../../../../config/examples/target-offload.toml"), Flavor::Vendor),
+    ] {
+        let (tree, store) = (FakeTree::new(flavor), MemoryStore::default());
+        let before = tree.text();
+        let steps = apply(&tree, &store, &desired(&text.replace("[[target.", "[["), flavor));
+        assert!(steps.last().is_some_and(|step| step.path().starts_with("ports/")), "{steps:?}");
+        open(&tree, &store).undo().unwrap();
+        assert_eq!(tree.text(), before);
+    }
+}
+
 #[test]
 fn what_is_applied_is_there_and_undo_leaves_no_trace() {
     for flavor in FLAVORS {

@@ -72,6 +72,7 @@ fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
 /// A configuration that exports nothing.
 fn nothing_wished() -> Failure {
     Failure::new(Exit::Usage, "the configuration exports nothing").with_remedy(
-        "add [[target.subsystem]] and [[target.port]]; `kvrail config default` explains them",
+        "add [[target.subsystem]] and [[target.port]] (`kvrail config default` explains them); to \
+         remove what kvrail made: kvrail target undo",
     )
 }

@@ -1,0 +1,131 @@
+//! `kvrail` in the hands of a user who may do nothing: what needs root says so, what does not
+//! works.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+use assert_cmd::Command;
+use assert_cmd::assert::Assert;
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+use serde_json::Value;
+
+/// `nobody`.
+const NOBODY: u32 = 65_534;
+
+const KEY: &str = "DHHC-1:01:Pb0Ce3OtFQmcMeGl9wwF2pSAkHNdOyvN8Vjp9Gqevpdu9aLT:";
+
+/// A folder that everybody can enter, with a copy of the program.
+struct Nobody(tempfile::TempDir);
+
+impl Nobody {
+    /// None where these tests are not root's: then they are nobody's already.
+    fn new() -> Option<Self> {
+        if !rustix::process::getuid().is_root() {
+            println!("skipped: only root becomes somebody else");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_kvrail"), folder.path().join("kvrail")).unwrap();
+        Some(Self(folder))
+    }
+
+    fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn run(&self, words: &str) -> Assert {
+        let mut command = std::process::Command::new(self.0.path().join("kvrail"));
+        command.uid(NOBODY).gid(NOBODY).env_clear().env("KVRAIL_CONFIG", "/dev/null");
+        command.args(words.split(' ')).current_dir("/");
+        Command::from_std(command).assert()
+    }
+}
+
+#[test]
+fn a_target_needs_root_and_says_so() {
+    let Some(nobody) = Nobody::new() else { return };
+    let state = nobody.0.path().join("state");
+    let key = nobody.file("key", KEY, 0o600);
+    let text = format!(
+        "[target]\nstate = {state:?}\n\
+         [[target.host]]\nnqn = \"nqn.2026-01.org.example:a\"\ndhchap_key_file = {key:?}\n\
+         [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\n\
+         hosts = [\"nqn.2026-01.org.example:a\"]\n\
+         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
+         [[target.port]]\nid = 1\ntransport = \"loop\"\n\
+         subsystems = [\"nqn.2026-01.org.example:kv0\"]\n"
+    );
+    let file = nobody.file("kvrail.toml", &text, 0o644).display().to_string();
+    for verb in ["apply", "undo"] {
+        let refused = nobody.run(&format!("target {verb} --config {file}")).code(1);
+        let remedy = contains("remedy: run as root");
+        refused.stderr(contains(state.to_str().unwrap()).and(contains("denied")).and(remedy));
+    }
+    nobody.run(&format!("target status --config {file}")).success();
+    // A tree he can read, a key he cannot.
+    let tree = nobody.0.path().join("tree");
+    for folder in ["hosts", "subsystems", "ports"] {
+        fs::create_dir_all(tree.join(folder)).unwrap();
+    }
+    let words = format!("target plan --config {file} --tree {}", tree.display());
+    let unreadable =
+        contains("target.host.0.dhchap_key_file = ").and(contains("Permission denied"));
+    nobody.run(&words).code(3).stderr(unreadable.and(contains("mode 0600")));
+}
+
+#[test]
+fn a_connection_needs_root_and_says_so() {
+    let Some(nobody) = Nobody::new() else { return };
+    let to = "-t tcp -a 192.0.2.1";
+    for words in [
+        format!("host connect {to} -n nqn.2026-11.org.example:kv"),
+        format!("host connect {to} -n nqn.2026-11.org.example:kv --hostnqn nqn.2026-11.org:me"),
+        format!("host discover {to}"),
+    ] {
+        let ended = nobody.run(&words);
+        let code = ended.get_output().status.code().unwrap();
+        assert!([1, 3].contains(&code), "{ended:?}");
+        // Without the module there is no device to be kept from.
+        ended.stderr(contains("remedy: run as root").or(contains("remedy: modprobe nvme-fabrics")));
+    }
+    let key = nobody.file("key", KEY, 0o600).display().to_string();
+    let words = format!("host connect {to} -n nqn.2026-11.org.example:kv --dhchap-secret-file");
+    let refused = nobody.run(&format!("{words} {key} --hostnqn nqn.2026-11.org:me")).code(3);
+    refused.stderr(contains(&*key).and(contains("Permission denied")).and(contains("its owner")));
+    nobody.run("host list").success();
+}
+
+#[test]
+fn a_key_that_others_may_read_is_refused() {
+    let Some(nobody) = Nobody::new() else { return };
+    for mode in [0o640, 0o604] {
+        let key = nobody.file("key", KEY, mode).display().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail"));
+        command.env("KVRAIL_CONFIG", "/dev/null").args(["host", "connect", "-t", "loop"]);
+        command.args(["-n", "nqn.2026-11.org:a", "--hostnqn", "nqn.2026-11.org:me"]);
+        let refused = command.args(["--dhchap-secret-file", &key]).assert().code(3);
+        let stderr = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(stderr.contains(&format!("mode {mode:04o}")), "{stderr}");
+        assert!(stderr.contains(&format!("chmod 0600 {key}")) && !stderr.contains(KEY), "{stderr}");
+    }
+}
+
+#[test]
+fn looking_needs_no_root() {
+    let Some(nobody) = Nobody::new() else { return };
+    nobody.run("topology").success().stdout(contains("machine\n"));
+    for purpose in ["serve", "target", "host", "gpu", "bench"] {
+        let ended = nobody.run(&format!("check --for {purpose} --format json"));
+        let code = ended.get_output().status.code().unwrap();
+        assert!([0, 6, 7].contains(&code), "{purpose}: {code}");
+        let report: Value = serde_json::from_slice(&ended.get_output().stdout).unwrap();
+        assert_eq!(report["purpose"], purpose);
+    }
+}
