@@ -77,10 +77,11 @@ args=(
  nvme.poll_queues=2 nvme_core.multipath=N hugepages=64"
 )
 
+# Becomes the emulator: to be called in a shell of its own, whose number is then the emulator's.
 start() {
     local libraries=$qemu/usr/lib/x86_64-linux-gnu
     # `setsid` gives it a process group to end; `timeout` ends it even if this script is killed.
-    setsid timeout --kill-after 5 "$((limit - SECONDS + 1))" \
+    exec setsid timeout --kill-after 5 "$((limit - SECONDS + 1))" \
         "$qemu/usr/lib64/ld-linux-x86-64.so.2" --inhibit-cache --library-path "$libraries" \
         "$qemu/usr/bin/qemu-system-x86_64" "${args[@]}" 2>"$out/emulator"
 }
@@ -88,7 +89,7 @@ start() {
 if [[ $shell == yes ]]; then
     args+=(-chardev stdio,id=console,signal=off -device virtconsole,chardev=console)
     [[ ! -t 0 ]] || stty raw -echo
-    start || true
+    (start) || true
     [[ ! -t 0 ]] || stty sane
     exit 0
 fi
