@@ -15,6 +15,17 @@ use crate::rig::{
 /// A user without any right: `nobody`.
 const NOBODY: u32 = 65_534;
 
+/// Copies both programs to where another user can reach them. By another process: while this one had
+/// a copy open for writing, a child that some other test starts at that moment would inherit it, and
+/// the copy could not be run ("text file busy").
+fn copy_programs(place: &Place) -> Option<()> {
+    let mut cp = Command::new("cp");
+    cp.args([kvrail_program().as_path(), actor_program()]).arg(place.path("kvrail").parent()?);
+    let status = cp.status().ok()?;
+    fs::rename(place.path("kvrail-actor"), place.path("actor")).ok()?;
+    status.success().then_some(())
+}
+
 /// Gives the place to somebody else, with copies of the programs where he can reach them.
 fn hand_over(place: &Place) -> Option<()> {
     if !is_root() {
@@ -26,9 +37,7 @@ fn hand_over(place: &Place) -> Option<()> {
     }
     let run = place.socket();
     chown(run.parent()?, Some(NOBODY), Some(NOBODY)).ok()?;
-    fs::copy(kvrail_program(), place.path("kvrail")).ok()?;
-    fs::copy(actor_program(), place.path("actor")).ok()?;
-    Some(())
+    copy_programs(place)
 }
 
 /// The sidecar as `nobody`, with more restrictions.
@@ -142,8 +151,7 @@ fn a_user_who_may_not_attach_is_told_the_key() {
     place.configure("sidecar.socket_mode = \"0666\"");
     let sidecar = Sidecar::start(&place);
     let copy = place.path("kvrail");
-    fs::copy(kvrail_program(), &copy).unwrap();
-    fs::copy(actor_program(), place.path("actor")).unwrap();
+    copy_programs(&place).unwrap();
     let (actor, socket) = (place.path("actor"), place.socket());
     let ask = |user: &str| {
         let mut command = Command::new(&actor);
