@@ -15,9 +15,9 @@ use crate::rig::{
 /// A user without any right: `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Copies both programs to where another user can reach them. By another process: while this one had
-/// a copy open for writing, a child that some other test starts at that moment would inherit it, and
-/// the copy could not be run ("text file busy").
+/// Copies both programs to where another user can reach them. By another process: while this one
+/// had a copy open for writing, a child that some other test starts at that moment would inherit
+/// it, and the copy could not be run ("text file busy").
 fn copy_programs(place: &Place) -> Option<()> {
     let mut cp = Command::new("cp");
     cp.args([kvrail_program().as_path(), actor_program()]).arg(place.path("kvrail").parent()?);
