@@ -35,6 +35,14 @@ fn swap(one: &str, other: &str) {
     assert_eq!(after, [before[1], before[0]], "the names have not been swapped");
 }
 
+/// An empty place, and drives without a label: other tests leave theirs behind.
+fn blank() -> Place {
+    for (serial, nsid) in [("kvr-main", 1), ("kvr-main", 2), ("kvr-slow", 1)] {
+        machine::wipe_label(&machine::namespace(serial, nsid));
+    }
+    Place::empty(0)
+}
+
 fn wipe(volume: &str, members: &[PathBuf]) {
     run(kvrail().args(["volume", "wipe", volume]).args(members)).expect(0, &[]);
 }
@@ -44,7 +52,7 @@ fn names_swapped_between_boots_are_found_again() {
     if !machine::is_ours() {
         return;
     }
-    let mut place = Place::empty(0);
+    let mut place = blank();
     let slow = format!("pci:{}", address("kvr-slow", 1));
     place.members = vec!["serial:kvr-main/1".into(), slow.clone().into()];
     place.create(span_bytes(THREADS), "256KiB").expect(0, &[]);
@@ -75,7 +83,7 @@ fn a_plain_name_that_means_another_drive_now_is_refused() {
     if !machine::is_ours() {
         return;
     }
-    let mut place = Place::empty(0);
+    let mut place = blank();
     // The drive with one namespace: the other has two, which the kernel numbers as it finds them,
     // so that either may have the name then.
     place.members = vec![machine::namespace("kvr-slow", 1)];
