@@ -317,6 +317,7 @@ impl Reader<'_> {
             id: self.parse(at, entry, ["", "portid"]).unwrap_or_default(),
             transport,
             address: self.parse(at, entry, ["addr", "traddr"]),
+            nic: None,
             service: self.parse(at, entry, ["addr", "trsvcid"]),
             subsystems: words(entry, "subsystems"),
             // The kernel writes a 0 of its own where nothing travels inline.

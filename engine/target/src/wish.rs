@@ -209,9 +209,12 @@ pub struct Port {
     pub id: u16,
     /// How.
     pub transport: Transport,
-    /// Address of a network card of this host; none for `loop`.
+    /// Address of a network card of this host; none for `loop`, or where `nic` finds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// The RDMA card whose address it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nic: Option<Nic>,
     /// Port number at the address; 4420 where it is not said; none for `loop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<u16>,
@@ -229,6 +232,37 @@ pub struct Port {
     /// States of ANA groups through this port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ana: Vec<Ana>,
+}
+
+/// How an RDMA card is named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Nic {
+    /// The one with the shortest way to the drives that the port exports: `nearest`.
+    Nearest,
+    /// By its own name or that of one of its network interfaces.
+    Named(String),
+}
+
+impl From<String> for Nic {
+    fn from(text: String) -> Self {
+        if text == "nearest" { Self::Nearest } else { Self::Named(text) }
+    }
+}
+
+impl From<Nic> for String {
+    fn from(nic: Nic) -> Self {
+        nic.to_string()
+    }
+}
+
+impl std::fmt::Display for Nic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Nearest => "nearest",
+            Self::Named(name) => name,
+        })
+    }
 }
 
 /// How hosts reach a port.

@@ -1,7 +1,7 @@
 //! A target that `kvrail target` makes: one namespace of a drive at four ports, undone with the
 //! value. Also the kernel's target tree as text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -160,6 +160,27 @@ pub(crate) fn is_open(port: u16) -> bool {
 
 fn opening(port: u16) -> String {
     format!("{TREE}/ports/{port}/subsystems/{NQN}")
+}
+
+/// Who is let in at any port, by name; `*` is everybody.
+pub(crate) fn let_in() -> BTreeSet<String> {
+    let below = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let mut names = BTreeSet::new();
+    for port in below(&Path::new(TREE).join("ports")) {
+        for subsystem in below(&port.join("subsystems")) {
+            let any = fs::read_to_string(subsystem.join("attr_allow_any_host"));
+            if any.is_ok_and(|text| text.trim() == "1") {
+                names.insert("*".into());
+            }
+            let hosts = below(&subsystem.join("allowed_hosts"));
+            let name = |host: &PathBuf| host.file_name().expect("it has a name").to_owned();
+            names.extend(hosts.iter().map(|it| name(it).to_string_lossy().into_owned()));
+        }
+    }
+    names
 }
 
 /// The whole tree: every directory, link and attribute with its value.

@@ -31,7 +31,7 @@ pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
 pub(crate) use size::Size;
-pub(crate) use target::AtStop;
+pub(crate) use target::{AtStop, Target};
 
 /// Every key with its explanation, as shipped.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");
