@@ -34,7 +34,7 @@ pub(crate) struct Globals {
     /// Configuration file [default: /etc/kvrail/kvrail.toml where it exists]
     #[arg(long, global = true, value_name = "FILE", env = "KVRAIL_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<PathBuf>,
-    /// Set one key over file and environment; may be repeated
+    /// Set one key over file and environment; may be repeated. Relative paths begin here
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Output for people or for programs

@@ -183,15 +183,21 @@ pub(crate) fn let_in() -> BTreeSet<String> {
     names
 }
 
-/// The whole tree: every directory, link and attribute with its value.
+/// The whole tree: every directory, link and attribute with its value. What vanishes meanwhile is
+/// left out.
 pub(crate) fn tree() -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![PathBuf::from(TREE)];
     while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(&directory).expect("the target's module is loaded").flatten() {
-            let (path, kind) = (entry.path(), entry.file_type().expect("configfs knows"));
+        let Ok(entries) = fs::read_dir(&directory) else {
+            assert_ne!(directory, Path::new(TREE), "the target's module is not loaded");
+            continue;
+        };
+        for entry in entries.flatten() {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             let text = if kind.is_symlink() {
-                format!("link to {}", fs::read_link(&path).expect("a link").display())
+                let target = fs::read_link(&path).unwrap_or_default();
+                format!("link to {}", target.display())
             } else if kind.is_dir() {
                 open.push(path.clone());
                 "directory".into()

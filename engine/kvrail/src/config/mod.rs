@@ -4,6 +4,7 @@
 //! Knows no device and no client; what only this host can tell (does the path exist, is the CPU
 //! there) is checked by who uses it.
 
+mod anchor;
 mod auto;
 mod check;
 mod choices;
