@@ -9,6 +9,7 @@ use kvrail_fabrics::{
     disconnect, discover, set_io_policy, subsystems,
 };
 use kvrail_memory::Root;
+use kvrail_nvme::Transport;
 
 const NQN: &str = "nqn.2026-11.org.example:kv";
 const LOCAL: &str = "nqn.2026-11.org.example:drive";

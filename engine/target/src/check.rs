@@ -5,12 +5,10 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use kvrail_nvme::{DISCOVERY_NQN, Nqn, Selector};
+use kvrail_nvme::{DISCOVERY_NQN, Nqn, SERVICE_DEFAULT, Selector, Transport};
 
 use crate::error::Problem;
-use crate::wish::{
-    Host, Namespace, Nic, Offload, Port, SERVICE_DEFAULT, Subsystem, Transport, Wish,
-};
+use crate::wish::{Host, Namespace, Nic, Offload, Port, Subsystem, Wish};
 
 /// Namespaces the kernel's target reports to a host at most (NVMET_MAX_NAMESPACES).
 const NSID_MAX: u32 = 1024;

@@ -7,12 +7,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use kvrail_memory::Root;
-use kvrail_nvme::{IdentityError, PciAddress, Selector, read_secret, resolve};
+use kvrail_nvme::{
+    IdentityError, PciAddress, SERVICE_DEFAULT, Selector, Transport, read_secret, resolve,
+};
 use kvrail_topology::Map;
 
 use crate::facts::{Device, Facts, Key, Parameters, Unusable};
 use crate::nic::listening;
-use crate::wish::{Port, SERVICE_DEFAULT, Transport, Wish};
+use crate::wish::{Port, Wish};
 
 /// By selector.
 type Devices = BTreeMap<String, Result<Device, Unusable>>;

@@ -46,6 +46,6 @@ pub use snapshot::{Node, Snapshot};
 pub use step::{Step, Value};
 pub use tree::{Entry, EntryKind, Tree};
 pub use wish::{
-    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Nic, Offload, P2pMem, Port,
-    SERVICE_DEFAULT, Subsystem, Transport, Wish,
+    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Nic, Offload, P2pMem, Port, Subsystem,
+    Wish,
 };

@@ -132,7 +132,7 @@ fn unloadable(wish: &Wish, module: &str) -> Problem {
         "install the kernel's module package, or boot a kernel that has it; `modprobe {module}` \
          says why it cannot be loaded"
     );
-    let port = wish.port.iter().position(|port| port.transport.module() == module);
+    let port = wish.port.iter().position(|port| port.transport.target_module() == module);
     let (key, value) = match port {
         Some(index) => {
             (format!("target.port.{index}.transport"), wish.port[index].transport.name())

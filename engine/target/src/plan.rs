@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use kvrail_nvme::{SERVICE_DEFAULT, Transport};
 use uuid::Uuid;
 
 use crate::check::check;
@@ -13,9 +14,7 @@ use crate::facts::{Device, Facts, Features, Unusable};
 use crate::item::{Attribute, Desired, Item};
 use crate::offload::{Outcome, Serving, decide, parameters};
 use crate::snapshot::NVMET;
-use crate::wish::{
-    Content, Host, Namespace, Offload, P2pMem, Port, SERVICE_DEFAULT, Subsystem, Transport, Wish,
-};
+use crate::wish::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, Wish};
 
 /// What is to be in the tree, and what it means.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +73,7 @@ pub fn plan(wish: &Wish, facts: &Facts) -> Result<Plan, Vec<Problem>> {
         planner.plan.notes.extend(parameters(facts));
     }
     let transports: BTreeSet<Transport> = wish.port.iter().map(|port| port.transport).collect();
-    let modules = transports.into_iter().map(Transport::module);
+    let modules = transports.into_iter().map(Transport::target_module);
     let modules = (!wish.is_empty()).then_some(NVMET).into_iter().chain(modules).collect();
     let desired = Desired::new(modules, planner.items);
     Ok(Plan { desired, ..planner.plan })

@@ -4,12 +4,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use kvrail_nvme::Selector;
+use kvrail_nvme::{Selector, Transport};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-
-/// Port of NVMe over RDMA and TCP that IANA gives to I/O controllers.
-pub const SERVICE_DEFAULT: u16 = 4420;
 
 /// Everything to export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,40 +259,6 @@ impl std::fmt::Display for Nic {
             Self::Nearest => "nearest",
             Self::Named(name) => name,
         })
-    }
-}
-
-/// How hosts reach a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// RDMA: InfiniBand, RoCE, iWARP.
-    Rdma,
-    /// TCP.
-    Tcp,
-    /// This host alone.
-    Loop,
-}
-
-impl Transport {
-    /// The kernel's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rdma => "rdma",
-            Self::Tcp => "tcp",
-            Self::Loop => "loop",
-        }
-    }
-
-    /// The module that serves it, as in `/sys/module`.
-    #[must_use]
-    pub const fn module(self) -> &'static str {
-        match self {
-            Self::Rdma => "nvmet_rdma",
-            Self::Tcp => "nvmet_tcp",
-            Self::Loop => "nvme_loop",
-        }
     }
 }
 
