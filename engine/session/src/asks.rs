@@ -185,7 +185,13 @@ impl Server {
                 self.reply(id, seq, Answer::Status(report), &[]);
                 Ok(())
             }
-            Ask::Hello(_) | Ask::Bye => Err((Status::Internal, "heard before".into())),
+            Ask::AttachGpu(_) => Err((
+                Status::Unsupported,
+                "this sidecar serves no GPU; configure one (gpu.devices) and restart it".into(),
+            )),
+            Ask::Hello(_) | Ask::Bye | Ask::Spilled { .. } => {
+                Err((Status::Internal, "heard before".into()))
+            }
         }
     }
 
@@ -224,11 +230,14 @@ impl Server {
             pollers: pollers.map(|poller| PollerInfo { cpu: poller.cpu }).collect(),
             spin: self.config.spin,
             volumes: self.volumes.clone(),
+            gpus: Vec::new(),
             limits: LimitsInfo {
                 arenas: narrow(self.limits.arenas_per_session),
                 arena_bytes: self.limits.arena_bytes_per_session,
                 queues: narrow(self.limits.queues_per_session),
                 queue_depth: self.limits.queue_depth,
+                gpu_regions: 0,
+                gpu_bytes: 0,
             },
         }
     }

@@ -67,7 +67,15 @@ pub(super) fn welcome(geometry: Geometry, pollers: u16, spin_ns: u64) -> Welcome
             pollers: (0..geometry.members).map(|member| member % pollers).collect(),
             members: vec![],
         }],
-        limits: LimitsInfo { arenas: 1, arena_bytes: 1, queues: 1, queue_depth: 1 },
+        gpus: vec![],
+        limits: LimitsInfo {
+            arenas: 1,
+            arena_bytes: 1,
+            queues: 1,
+            queue_depth: 1,
+            gpu_regions: 0,
+            gpu_bytes: 0,
+        },
     }
 }
 
