@@ -80,6 +80,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
+        gpus: vec![],
     }
 }
 
