@@ -61,7 +61,7 @@ pub use client::{AttachOptions, Client};
 pub use done::{Done, Ticket};
 pub use error::ClientError;
 pub use gpu::{GpuCache, GpuMemory, GpuRange, GpuRegion};
-pub use kvrail_layout::{Fragment, LayoutError};
+pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
 pub use kvrail_protocol::{GpuInfo, GpuMechanism, GpuRoute, Pages, RefusalCode, StatusReport};
 pub use kvrail_ring::{Class, Epoch, Geometry, Opcode, PollerIndex, Status};
 pub use queue::Queue;
