@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_cufile::{Compat, CuFile};
+use kvrail_layout::{Fragment, Layout};
 
 use super::context::Context;
 use super::copier::Copier;
@@ -13,7 +14,6 @@ use super::mover::CudaMover;
 use crate::contract::{DirectGpu, Gpu, GpuIdentity, Mover, OwnMemory};
 use crate::error::GpuError;
 use crate::handle::GpuHandle;
-use crate::layout::{Fragment, Layout};
 use crate::region::{Backing, GpuRegion, Memory};
 use crate::staging::Staging;
 
