@@ -59,7 +59,8 @@ impl Drop for Attached {
         let (region, keep) = (Arc::clone(&self.region), ManuallyDrop::new(self.keep.take()));
         let work = move || {
             let _gone = region.detach();
-            drop(ManuallyDrop::into_inner(keep));
+            // Not when the interpreter ends: then they stay.
+            let _freed = Python::try_attach(|_| drop(ManuallyDrop::into_inner(keep)));
         };
         let _started = thread::Builder::new().name("kvrail-detach".into()).spawn(work);
     }
