@@ -118,6 +118,28 @@ pub(crate) unsafe fn take<T>(variable: *mut *mut T, what: &str) -> Result<Box<T>
     Ok(unsafe { Box::from_raw(pointer) })
 }
 
+/// A descriptor of our own for what the caller has open.
+pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
+    if fd < 0 {
+        return Err(Failure::argument(format!("fd is {fd}; pass an open descriptor")));
+    }
+    // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
+    // kernel says so below.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fd.try_clone_to_owned().map_err(|error| {
+        Failure::new(KVRAIL_E_SYSTEM, format!("duplicating the descriptor: {error}"))
+    })
+}
+
+/// A text with the zero at its end that C wants; a longer one is cut.
+pub(crate) fn letters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut letters = [0; N];
+    for (to, byte) in letters[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = c_char::from_ne_bytes([byte]);
+    }
+    letters
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::CStr;
@@ -152,26 +174,4 @@ mod tests {
             assert!(refused.text.starts_with("it is"), "{}", refused.text);
         }
     }
-}
-
-/// A descriptor of our own for what the caller has open.
-pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
-    if fd < 0 {
-        return Err(Failure::argument(format!("fd is {fd}; pass an open descriptor")));
-    }
-    // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
-    // kernel says so below.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fd.try_clone_to_owned().map_err(|error| {
-        Failure::new(KVRAIL_E_SYSTEM, format!("duplicating the descriptor: {error}"))
-    })
-}
-
-/// A text with the zero at its end that C wants; a longer one is cut.
-pub(crate) fn letters<const N: usize>(text: &str) -> [c_char; N] {
-    let mut letters = [0; N];
-    for (to, byte) in letters[..N - 1].iter_mut().zip(text.bytes()) {
-        *to = c_char::from_ne_bytes([byte]);
-    }
-    letters
 }
