@@ -19,7 +19,9 @@ const RENAMES: &str = "rename,renameat,renameat2";
 fn killed_at(record: usize, words: &[&str], configuration: &Path) -> Command {
     let inject = format!("inject={RENAMES}:signal=KILL:when={record}");
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &inject]).arg(kvrail_program());
+    command
+        .args(["-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", &inject])
+        .arg(kvrail_program());
     command.args(words).arg("--config").arg(configuration);
     without_configuration(&mut command);
     command
@@ -45,6 +47,7 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
     target.run(&["apply"]).expect(0, &[]);
     let applied = tree();
     target.undo();
+    let began = std::time::Instant::now();
     for (verb, at_least) in [("apply", 20), ("undo", 8)] {
         for record in 1.. {
             if verb == "undo" && tree() == before {
@@ -58,6 +61,7 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
                 break;
             }
             let what = format!("{verb} killed at {record}");
+            println!("{what} {:?}", began.elapsed());
             assert_nobody_else(&what);
             // What was under way goes on, or goes back.
             if (record % 2 == 1) == (verb == "undo") {
