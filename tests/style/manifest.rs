@@ -12,7 +12,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ring", &["memory"]),
     ("device", &["memory", "ring"]),
     ("cufile", &[]),
-    ("gpu", &["cufile", "device", "memory", "ring"]),
+    ("layout", &[]),
+    ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
     ("nvme", &["memory"]),
     ("target", &["memory", "nvme", "topology", "volume"]),
@@ -22,7 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "volume"]),
     ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "volume"]),
-    ("client", &["memory", "protocol", "ring"]),
+    ("client", &["layout", "memory", "protocol", "ring"]),
     ("c", &["client"]),
     ("python", &["client", "memory"]),
     (

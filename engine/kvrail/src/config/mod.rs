@@ -9,6 +9,7 @@ mod auto;
 mod check;
 mod choices;
 mod error;
+mod gpu;
 mod layers;
 mod load;
 mod model;
@@ -27,6 +28,7 @@ mod default_file;
 
 pub(crate) use choices::{LogFormat, Unsealed};
 pub(crate) use error::ConfigError;
+pub(crate) use gpu::GpuName;
 pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
