@@ -4,6 +4,7 @@
 # shellcheck source=inside.sh
 . /job/inside.sh
 
+set -o pipefail
 programs=/job/programs
 # The tests find the binaries where they were built.
 target=$(<$programs/target)
@@ -12,9 +13,19 @@ ln -sf $programs/kvrail $programs/kvrail-actor "$target/"
 
 export RUST_BACKTRACE=1 KVRAIL_HARDWARE=1
 status=0
+# Adds to each test's line the seconds it took.
+timed() {
+    local line since=$SECONDS
+    while IFS= read -r line; do
+        if [[ $line == "test "*" ... "* ]]; then
+            line+=" ($((SECONDS - since)) s)" since=$SECONDS
+        fi
+        echo "$line"
+    done
+}
 step() {
     echo "== $1"
-    "${@:2}" --test-threads 1 --show-output || status=1
+    "${@:2}" --test-threads 1 --show-output 2>&1 | timed || status=1
 }
 
 echo "== machine: kernel $(uname -r), $(nproc) processors"
