@@ -21,9 +21,10 @@ began=$SECONDS host=$(ticks_of_host) ours=$(ticks_of_ours)
 "$vm/boot.sh" "$kernel" --limit "${LIMIT:-1200}" --out "$results" --programs "$results/programs" \
     -- env "${settings[@]}" /job/programs/ratios.sh "$@" || status=$?
 others=$(($(ticks_of_host) - host - $(ticks_of_ours) + ours))
+((others > 0)) || others=0
+all=$(((SECONDS - began) * $(getconf CLK_TCK) * $(nproc)))
 rm -rf "$results/programs"
-say "other work had $((others * 100 / ((SECONDS - began) * $(getconf CLK_TCK) * $(nproc)))) % of" \
-    "this host; a machine with two spinning processors needs two cores, so above some percent" \
-    "the ratios of polled modes are the host's scheduler's"
+say "other work had $((others * 100 / all)) % of this host; two processors that spin need two cores," \
+    "so above a few percent the ratios of polled modes are those of the host's scheduler"
 say "every figure is in $results/figures"
 exit $status
