@@ -2,7 +2,8 @@
 //! their way out. Asked on a poller, after a failure: it allocates nothing.
 //!
 //! A plain namespace hangs below its controller. One that may be reached by several paths has a
-//! head, which hangs below the subsystem, and the subsystem names its controllers: they come and go.
+//! head, which hangs below the subsystem, and the subsystem names its controllers: they come and
+//! go.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -24,7 +24,7 @@ others=$(($(ticks_of_host) - host - $(ticks_of_ours) + ours))
 ((others > 0)) || others=0
 all=$(((SECONDS - began) * $(getconf CLK_TCK) * $(nproc)))
 rm -rf "$results/programs"
-say "other work had $((others * 100 / all)) % of this host; two processors that spin need two cores," \
-    "so above a few percent the ratios of polled modes are those of the host's scheduler"
+say "other work had $((others * 100 / all)) % of this host; two processors that spin need two" \
+    "cores, so above a few percent the ratios of polled modes are those of the host's scheduler"
 say "every figure is in $results/figures"
 exit $status
