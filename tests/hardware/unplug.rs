@@ -97,7 +97,7 @@ fn a_pulled_path_that_was_the_last_is_gone_and_served_again_when_it_is_back() {
     }
     let _multipath = Multipath::on();
     assert!(machine::is_head(PULLED.0, 1), "it may have several paths");
-    for mode in ["interrupt", "iopoll", "passthrough"] {
+    for mode in ["iopoll", "passthrough"] {
         pull_and_put_back(mode);
     }
 }
