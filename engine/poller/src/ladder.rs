@@ -1,8 +1,10 @@
 //! The sleep ladder: spin while something is expected soon, else sleep.
 //!
-//! Two expectations, because two things end an idle moment: with operations at the device, its
-//! next completion; with none, the client's next request. Each is a running mean of the gaps seen
-//! lately, clipped so that one long pause is forgotten after a few events.
+//! Three expectations, because three things end an idle moment: with operations at the device, its
+//! next completion; with all of them at a GPU's poller, the end of its copy; with none, the
+//! client's next request. Each is a running mean of the gaps seen lately, clipped so that one long
+//! pause is forgotten after a few events. Where one follows another without an event, as a copy
+//! follows a read, a gap begins anew.
 
 /// What an idle poller should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,7 @@ pub(crate) enum Advice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expecting {
     Completion,
+    Copy,
     Request,
 }
 
@@ -23,14 +26,16 @@ pub(crate) enum Expecting {
 pub(crate) struct Ladder {
     spin_ns: u64,
     last_event_ns: u64,
-    completion_gap_ns: u64,
-    request_gap_ns: u64,
+    expecting: Expecting,
+    /// Running means, by what was expected.
+    gaps_ns: [u64; 3],
 }
 
 impl Ladder {
     /// `spin_ns` is the longest spin; 0 never spins.
     pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
-        Self { spin_ns, last_event_ns: now_ns, completion_gap_ns: 0, request_gap_ns: 0 }
+        let expecting = Expecting::Request;
+        Self { spin_ns, last_event_ns: now_ns, expecting, gaps_ns: [0; 3] }
     }
 
     /// Something happened after waiting for `expecting`.
@@ -38,23 +43,21 @@ impl Ladder {
     pub(crate) fn event(&mut self, expecting: Expecting, now_ns: u64) {
         let gap = now_ns.saturating_sub(self.last_event_ns).min(4 * self.spin_ns);
         self.last_event_ns = now_ns;
-        let mean = self.gap(expecting);
+        self.expecting = expecting;
+        let mean = &mut self.gaps_ns[expecting as usize];
         *mean = (*mean * 3 + gap) / 4;
     }
 
     /// Nothing happened.
     #[inline]
     pub(crate) fn advise(&mut self, expecting: Expecting, now_ns: u64) -> Advice {
-        let idle_ns = now_ns.saturating_sub(self.last_event_ns);
-        let soon = *self.gap(expecting) <= self.spin_ns;
-        if idle_ns < self.spin_ns && soon { Advice::Spin } else { Advice::Sleep }
-    }
-
-    fn gap(&mut self, expecting: Expecting) -> &mut u64 {
-        match expecting {
-            Expecting::Completion => &mut self.completion_gap_ns,
-            Expecting::Request => &mut self.request_gap_ns,
+        if expecting == Expecting::Copy && self.expecting != Expecting::Copy {
+            self.last_event_ns = now_ns;
         }
+        self.expecting = expecting;
+        let idle_ns = now_ns.saturating_sub(self.last_event_ns);
+        let soon = self.gaps_ns[expecting as usize] <= self.spin_ns;
+        if idle_ns < self.spin_ns && soon { Advice::Spin } else { Advice::Sleep }
     }
 }
 
@@ -93,6 +96,29 @@ mod tests {
             ladder.event(Expecting::Request, now);
         }
         assert_eq!(ladder.advise(Expecting::Request, now), Advice::Spin);
+    }
+
+    #[test]
+    fn spins_for_a_short_copy_behind_a_long_read() {
+        let mut ladder = Ladder::new(20_000, 0);
+        let mut now = 0;
+        for _ in 0..8 {
+            ladder.event(Expecting::Request, now);
+            now += 300_000; // the device reads, and hands the bytes to the GPU's poller
+            assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Spin);
+            now += 7_000;
+            assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Spin);
+            ladder.event(Expecting::Copy, now);
+        }
+        for _ in 0..8 {
+            ladder.event(Expecting::Request, now);
+            ladder.advise(Expecting::Copy, now);
+            now += 2_000_000; // a GPU that is busy with others
+            ladder.event(Expecting::Copy, now);
+            now += 1_000;
+        }
+        ladder.event(Expecting::Request, now);
+        assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Sleep);
     }
 
     #[test]
