@@ -111,6 +111,18 @@ pub(super) fn has(symbol: &str) -> bool {
     unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_ok()
 }
 
+/// Version of CUDA that the driver speaks, 1000 * major + 10 * minor.
+///
+/// # Errors
+/// As `devices`.
+pub fn driver_version() -> Result<u32, GpuError> {
+    load()?;
+    let mut version: c_int = 0;
+    // SAFETY: the number lives on this stack.
+    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+    Ok(version.unsigned_abs())
+}
+
 /// The GPUs of this machine, in the driver's order.
 ///
 /// # Errors

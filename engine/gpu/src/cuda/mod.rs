@@ -17,7 +17,7 @@ mod mapped;
 mod mover;
 mod rectangles;
 
-pub use context::devices;
+pub use context::{devices, driver_version};
 pub use copier::Copier;
 pub use exporter::Export;
 pub use gpu::{Copies, Cuda};
