@@ -29,7 +29,13 @@ impl Nobody {
         }
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_kvrail"), folder.path().join("kvrail")).unwrap();
+        // By another process: a descriptor open for writing here would be inherited by whatever a
+        // test beside this one starts, and the kernel runs no program that is open for writing.
+        let copied = std::process::Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_kvrail"))
+            .arg(folder.path().join("kvrail"))
+            .status();
+        assert!(copied.unwrap().success(), "cp failed");
         Some(Self(folder))
     }
 
