@@ -21,6 +21,7 @@ use kvrail_poller::{
 use kvrail_ring::{Bell, ClientLane, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment};
 
 use super::ground::Ground;
+use crate::cpu::usable_cores;
 
 /// The one session.
 const SESSION: SessionSlot = SessionSlot(0);
@@ -28,11 +29,24 @@ const SESSION: SessionSlot = SessionSlot(0);
 const DEPTH: u32 = 64;
 /// Bytes of host memory: blocks of 2 MiB, 16 of them under way.
 const HOST_BYTES: usize = 64 << 20;
+/// From so many cores on pollers are pinned.
+const CORES_MIN: usize = 8;
 /// As `pollers.spin` of the sidecar.
 const SPIN: Duration = Duration::from_micros(20);
 /// Its regions: host memory, and the GPU's.
 pub(super) const HOST: RegionId = RegionId(0);
 pub(super) const GPU: RegionId = RegionId(1);
+
+/// Cores of the two pollers of every set, where there are enough for all threads of any arm: apart,
+/// so that they share no core's two threads, and last, where the kernel starts nothing by itself.
+/// The sets run in turns.
+fn seats() -> Result<(Option<u32>, Option<u32>)> {
+    let cores = usable_cores()?;
+    Ok(match cores[..] {
+        [.., gpu, _, device] if cores.len() >= CORES_MIN => (Some(device), Some(gpu)),
+        _ => (None, None),
+    })
+}
 
 /// Both pollers, running.
 #[derive(Debug)]
@@ -108,9 +122,10 @@ impl Pollers {
         device: impl FnOnce() -> Result<D, DeviceError> + Send + 'static,
     ) -> Result<Self> {
         let GpuSide { port, setup, choice, mailbox } = gpu_side(gpu, choice)?;
-        let gpu = kvrail_gpu::start(gpu, GpuSeat { cpu: None, spin: SPIN }, setup)?;
+        let (core, gpu_core) = seats()?;
+        let gpu = kvrail_gpu::start(gpu, GpuSeat { cpu: gpu_core, spin: SPIN }, setup)?;
         let open = move || Ok(vec![Bridge::new(device()?, vec![port])?]);
-        let seat = Seat { index: PollerIndex(0), cpu: None };
+        let seat = Seat { index: PollerIndex(0), cpu: core };
         let setup = poller_setup(volume_bytes);
         let device =
             kvrail_poller::start::<_, DeviceError>(seat, setup, Arc::clone(&mailbox), open)?;

@@ -8,10 +8,12 @@
 // the lists are copied by the driver during the call.
 
 use std::ptr;
+use std::time::Instant;
 
 use cudarc::driver::sys;
 
 use super::context::{check, has};
+use super::crowd::Crowd;
 use super::import::Opened;
 use super::launch::Stream;
 use super::mapped::Mapped;
@@ -71,15 +73,19 @@ impl Engines {
 
     /// What it uses, for people.
     pub(super) fn description(&self) -> String {
-        let listed = if self.listed.is_some() { "lists" } else { "no lists: older driver" };
-        format!("copy engines ({listed}), kernels for short runs")
+        let listed = match self.listed {
+            Some(_) => "else copy engines with lists",
+            None => "no lists: older driver",
+        };
+        format!("copy engines for even rows, kernels for others while the GPU has time ({listed})")
     }
 
-    /// Whether all of these moves are work for engines.
-    pub(super) fn suit(&self, moves: &[Move<'_>]) -> bool {
+    /// Whether all of these moves are work for engines, rather than for a kernel.
+    pub(super) fn suit(&self, moves: &[Move<'_>], crowd: Crowd) -> bool {
+        let lists = self.listed.is_some() && crowd.is_there(Instant::now());
         moves.iter().all(|it| match Shape::of(*it) {
             Shape::Rectangles => true,
-            Shape::List => self.listed.is_some(),
+            Shape::List => lists,
             Shape::Scattered => false,
         })
     }

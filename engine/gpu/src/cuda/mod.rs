@@ -7,6 +7,7 @@
 mod batches;
 mod context;
 mod copier;
+mod crowd;
 mod direct;
 mod engines;
 mod exporter;

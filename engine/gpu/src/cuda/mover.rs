@@ -4,10 +4,12 @@
 // in drop; regions are held by the jobs of the poller until their launch is done.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use kvrail_memory::HeapBlock;
 
 use super::context::{Context, check};
+use super::crowd::Crowd;
 use super::engines::Engines;
 use super::gpu::Copies;
 use super::import::Opened;
@@ -37,6 +39,7 @@ pub(super) struct CudaMover {
     arrived: Opened,
     batch: Box<Batch>,
     launches: Box<[Launch]>,
+    crowd: Crowd,
     turn: usize,
     context: Arc<Context>,
     _pool: Arc<Staging>,
@@ -48,6 +51,8 @@ struct Launch {
     ticket: u32,
     running: Option<(Way, usize)>,
     looks: u32,
+    /// When it began, where it is a kernel.
+    kernel: Option<Instant>,
 }
 
 impl CudaMover {
@@ -63,7 +68,7 @@ impl CudaMover {
         let arrived = Opened::allocate(context, words)?;
         zero(&arrived)?;
         let region: Arc<kvrail_memory::Region> = Arc::clone(pool.region());
-        let idle = Launch { ticket: 0, running: None, looks: 0 };
+        let idle = Launch { ticket: 0, running: None, looks: 0, kernel: None };
         let (staging, flags) =
             (Mapped::new(context, region)?, Mapped::new(context, Arc::new(flags))?);
         let streams = [streams()?, streams()?];
@@ -81,6 +86,7 @@ impl CudaMover {
             arrived,
             batch: Box::new(Batch::EMPTY),
             launches: vec![idle; usize::from(launches)].into(),
+            crowd: Crowd::default(),
             turn: 0,
             context: Arc::clone(context),
             _pool: Arc::clone(pool),
@@ -95,7 +101,8 @@ impl CudaMover {
         index: usize,
         moves: &[Move<'_>],
     ) -> Result<(), CudaError> {
-        let by_engines = self.engines.as_ref().is_ok_and(|engines| engines.suit(moves));
+        let by_engines = self.engines.as_ref().is_ok_and(|it| it.suit(moves, self.crowd));
+        self.launches[index].kernel = (!by_engines).then(Instant::now);
         if !by_engines {
             self.fill(index, moves);
         }
@@ -185,6 +192,9 @@ impl Mover for CudaMover {
         let (way, stream) = launch.running.expect("a launch is asked about while it runs");
         if self.flags.word(index) == launch.ticket {
             launch.running = None;
+            if let Some(started) = launch.kernel {
+                self.crowd.done(started, Instant::now());
+            }
             return Ok(Progress::Done);
         }
         launch.looks += 1;

@@ -10,8 +10,8 @@ use crate::layout::{Run, Runs};
 /// Most rectangles of a move that are given to the engines one by one: each is a call of 2 us.
 const SINGLE_MAX: usize = 8;
 
-/// Fewest bytes a copy of a list moves on average, where there is a call for lists. An entry costs
-/// 0.45 us of this thread, so below this engines would be slower than half of the bus.
+/// Fewest bytes a copy of a list moves on average. An entry costs 0.45 us and more of this thread,
+/// so below this engines would be slower than half of the bus.
 const LISTED_BYTES_MIN: u64 = 16 << 10;
 
 /// Widest distance of two rows; the driver's limit on every GPU so far is above it.
