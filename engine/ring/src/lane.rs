@@ -72,12 +72,12 @@ impl ServerLane {
     /// As `is_ready`.
     #[inline(always)]
     pub fn take(&mut self) -> Result<Option<RequestWords>, LaneFault> {
-        if !self.has_room()? {
-            return Ok(None);
+        let mut request = None;
+        if self.has_room()? {
+            let taken = self.requests.take(|words| request = Some(RequestWords(words)))?;
+            self.reserved += u32::from(taken);
         }
-        let request = self.requests.take()?;
-        self.reserved += u32::from(request.is_some());
-        Ok(request.map(RequestWords))
+        Ok(request)
     }
 
     /// As `take`, up to `most` times. What was taken before a fault is taken.
@@ -92,9 +92,10 @@ impl ServerLane {
     ) -> Result<(), LaneFault> {
         let room = self.completions.free(self.reserved + most)? - self.reserved;
         for _ in 0..most.min(room) {
-            let Some(request) = self.requests.take()? else { break };
+            if !self.requests.take(|words| sink(RequestWords(words)))? {
+                break;
+            }
             self.reserved += 1;
-            sink(RequestWords(request));
         }
         Ok(())
     }
@@ -185,6 +186,12 @@ impl ClientLane {
         self.requests.free(wanted)
     }
 
+    /// Whether a request can be staged. What is wrong where none can, `free` says.
+    #[inline(always)]
+    pub fn has_room(&mut self) -> bool {
+        self.requests.free(1).is_ok_and(|free| free > 0)
+    }
+
     /// Writes a request that the sidecar sees after `publish`. The caller has asked `free`.
     #[inline(always)]
     pub fn stage(&mut self, request: Request) {
@@ -213,9 +220,19 @@ impl ClientLane {
     ///
     /// # Errors
     /// As `is_ready`.
-    #[inline(always)]
     pub fn take(&mut self) -> Result<Option<CompletionWords>, LaneFault> {
-        Ok(self.completions.take()?.map(CompletionWords))
+        let mut completion = None;
+        self.take_into(|words| completion = Some(words))?;
+        Ok(completion)
+    }
+
+    /// As `take`, for those in a hurry: gives it to `sink`, and says whether there was one.
+    ///
+    /// # Errors
+    /// As `is_ready`.
+    #[inline(always)]
+    pub fn take_into(&mut self, sink: impl FnOnce(CompletionWords)) -> Result<bool, LaneFault> {
+        self.completions.take(|words| sink(CompletionWords(words)))
     }
 
     /// Gives the slots of all taken completions back to the sidecar.

@@ -81,6 +81,12 @@ fn load(cell: *const u64) -> u64 {
     unsafe { cell.read() }
 }
 
+fn next(consumer: &mut Consumer<Shared>) -> Result<Option<u64>, LaneFault> {
+    let mut taken = None;
+    consumer.take(|slot| taken = Some(slot))?;
+    Ok(taken)
+}
+
 /// Batches published with one store arrive whole, in order, over the wrap of ring and counters.
 #[test]
 fn publication_and_wrap_around() {
@@ -105,7 +111,7 @@ fn publication_and_wrap_around() {
         });
         let mut expected = 0;
         while expected < 4 {
-            while let Some(slot) = consumer.take().unwrap() {
+            while let Some(slot) = next(&mut consumer).unwrap() {
                 assert_eq!(slot, expected);
                 expected += 1;
             }
@@ -130,8 +136,8 @@ fn a_batch_is_published_by_one_store() {
             producer.stage(11);
             assert_eq!(producer.publish(), 2);
         });
-        if let Some(first) = consumer.take().unwrap() {
-            assert_eq!((first, consumer.take()), (10, Ok(Some(11))));
+        if let Some(first) = next(&mut consumer).unwrap() {
+            assert_eq!((first, next(&mut consumer)), (10, Ok(Some(11))));
         }
         sender.join().unwrap();
     });
@@ -144,7 +150,7 @@ fn a_lap_that_cannot_be_is_a_fault() {
         let shared = Shared::new(0);
         let mut consumer = Consumer::new(shared.clone(), 0);
         let peer = thread::spawn(move || shared.mark(0, 3));
-        let seen = consumer.take();
+        let seen = next(&mut consumer);
         let fault = LaneFault::Lap { slot: 0, lap: 3, expected: 1 };
         assert!(seen == Ok(None) || seen == Err(fault), "{seen:?}");
         peer.join().unwrap();
@@ -183,7 +189,7 @@ fn no_wake_up_is_lost() {
                 }
                 sleeper.retract(&word);
             }
-            while consumer.take().unwrap().is_some() {
+            while next(&mut consumer).unwrap().is_some() {
                 taken += 1;
             }
             consumer.release();

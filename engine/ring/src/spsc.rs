@@ -133,7 +133,9 @@ impl<S: Store> Producer<S> {
         if free >= wanted { Ok(free) } else { self.look() }
     }
 
-    #[inline(never)]
+    /// Seldom, but no call: a call might panic for all the compiler knows, and what its caller
+    /// would have to drop then must lie in memory.
+    #[inline(always)]
     fn look(&mut self) -> Result<u32, LaneFault> {
         let depth = self.mask + 1;
         let head = self.store.head().load(Ordering::Acquire); // F, pairs with R
@@ -150,16 +152,19 @@ impl<S: Store> Producer<S> {
     /// If the ring is full: a slot would be lost.
     #[inline(always)]
     pub fn stage(&mut self, slot: S::Slot) {
-        assert!(self.tail.wrapping_sub(self.head_seen) <= self.mask, "staged into a full ring");
-        let lap = lap_at(self.tail, self.lap_shift);
-        // The first slot of a batch keeps the lap before, which hides all of the batch.
-        let hidden = u8::from(self.tail == self.published);
-        self.store.write(self.tail, slot, lap.wrapping_sub(hidden));
-        let ahead = self.tail.wrapping_add(WRITE_AHEAD);
-        if ahead.wrapping_sub(self.head_seen) <= self.mask {
-            self.store.prefetch(ahead, Purpose::Write);
+        // Everything is loaded before the slot is stored: the compiler cannot know that the slot is
+        // nothing of ours, and would load it again.
+        let tail = self.tail;
+        let used = tail.wrapping_sub(self.head_seen);
+        assert!(used <= self.mask, "staged into a full ring");
+        self.tail = tail.wrapping_add(1);
+        if used + WRITE_AHEAD <= self.mask {
+            self.store.prefetch(tail.wrapping_add(WRITE_AHEAD), Purpose::Write);
         }
-        self.tail = self.tail.wrapping_add(1);
+        // The first slot of a batch keeps the lap before, which hides all of the batch.
+        let hidden = u8::from(tail == self.published);
+        let lap = lap_at(tail, self.lap_shift).wrapping_sub(hidden);
+        self.store.write(tail, slot, lap);
     }
 
     /// Makes everything staged visible with one store; returns how many slots that were.
@@ -215,17 +220,21 @@ impl<S: Store> Consumer<S> {
         self.look().map(|signal| signal.is_some())
     }
 
-    /// Takes the next slot as a private copy, or nothing when none is there.
+    /// Takes the next slot and gives a private copy of it to `sink`; false when none is there.
+    ///
+    /// The copy is not returned: within a `Result` its words share their place with a fault's
+    /// narrower fields, and are stored and loaded in different widths on their way.
     ///
     /// # Errors
     /// As `is_ready`.
     #[inline(always)]
-    pub fn take(&mut self) -> Result<Option<S::Slot>, LaneFault> {
-        let Some(signal) = self.look()? else { return Ok(None) };
-        let slot = self.store.read(self.head, with_lap(signal, 0));
-        self.store.prefetch(self.head.wrapping_add(AHEAD), Purpose::Read);
-        self.head = self.head.wrapping_add(1);
-        Ok(Some(slot))
+    pub fn take(&mut self, sink: impl FnOnce(S::Slot)) -> Result<bool, LaneFault> {
+        let Some(signal) = self.look()? else { return Ok(false) };
+        let head = self.head;
+        self.head = head.wrapping_add(1);
+        self.store.prefetch(self.head.wrapping_add(AHEAD - 1), Purpose::Read);
+        sink(self.store.read(head, with_lap(signal, 0)));
+        Ok(true)
     }
 
     /// Gives everything taken back to the producer with one store.

@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     memory_mask: u64,
     /// The lane of each member.
     lanes: Vec<u16>,
+    /// The lane of the only member.
+    only: Option<u16>,
 }
 
 impl Plan {
@@ -37,6 +39,10 @@ impl Plan {
             capacity: geometry.capacity(),
             block_mask: u64::from(geometry.logical_block) - 1,
             memory_mask: u64::from(geometry.memory_alignment) - 1,
+            only: match volume.info.pollers[..] {
+                [lane] => Some(lane),
+                _ => None,
+            },
             lanes: volume.info.pollers.clone(),
         }
     }
@@ -80,23 +86,21 @@ impl Plan {
         if request.length > PIECE_BYTES_MAX {
             return None;
         }
-        let lane = match self.geometry.members {
-            _ if request.opcode == Opcode::Flush => match self.lanes[..] {
-                [lane] => lane,
-                _ => return None,
-            },
-            1 => self.lanes[0],
-            members => {
-                let stripe = request.offset / self.geometry.stripe_bytes;
+        let lane = match self.only {
+            Some(lane) => lane,
+            None if request.opcode == Opcode::Flush => return None,
+            None => {
+                // Neither divisor is 0; said like this, nothing here can panic (see `stage`).
+                let stripe = request.offset.checked_div(self.geometry.stripe_bytes)?;
                 let inside = request.offset - stripe * self.geometry.stripe_bytes;
                 if inside + request.length > self.geometry.stripe_bytes {
                     return None;
                 }
-                let member = stripe % u64::from(members);
-                self.lanes[usize::try_from(member).expect("below members, a u16")]
+                let member = stripe.checked_rem(u64::from(self.geometry.members))?;
+                *self.lanes.get(usize::try_from(member).ok()?)?
             }
         };
-        let length = u32::try_from(request.length).expect("at most PIECE_BYTES_MAX");
+        let length = u32::try_from(request.length).ok()?;
         Some(LanePiece { lane, volume_offset: request.offset, length })
     }
 
