@@ -80,24 +80,32 @@ impl ServerLane {
         Ok(request)
     }
 
-    /// As `take`, up to `most` times. What was taken before a fault is taken.
-    ///
-    /// # Errors
-    /// As `is_ready`.
+    /// As `take`, up to `most` times and until `sink` returns false; returns how many were taken,
+    /// and what the client did wrong then. What was taken before a fault is taken.
     #[inline(always)]
-    pub fn take_some(
+    pub fn take_while(
         &mut self,
         most: u32,
-        mut sink: impl FnMut(RequestWords),
-    ) -> Result<(), LaneFault> {
-        let room = self.completions.free(self.reserved + most)? - self.reserved;
-        for _ in 0..most.min(room) {
-            if !self.requests.take(|words| sink(RequestWords(words)))? {
-                break;
+        mut sink: impl FnMut(RequestWords) -> bool,
+    ) -> (u32, Result<(), LaneFault>) {
+        let room = match self.completions.free(self.reserved + most) {
+            Ok(free) => free - self.reserved,
+            Err(fault) => return (0, Err(fault)),
+        };
+        let (mut taken, mut outcome) = (0, Ok(()));
+        let (most, mut wanted) = (most.min(room), true);
+        while wanted && taken < most {
+            match self.requests.take(|words| wanted = sink(RequestWords(words))) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(fault) => {
+                    outcome = Err(fault);
+                    break;
+                }
             }
-            self.reserved += 1;
         }
-        Ok(())
+        self.reserved += taken;
+        (taken, outcome)
     }
 
     /// Gives the slots of all taken requests back to the client.

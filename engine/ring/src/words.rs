@@ -106,6 +106,15 @@ impl RequestWords {
         low(self.0[7])
     }
 
+    /// Whether it has no flags, no deadline and no layout block, and zero in every field that must
+    /// be: what most requests are.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_simple(&self) -> bool {
+        let others = low(self.0[1]) & 0xff00 | u32::from(half(self.0[2], 16));
+        u64::from(others) | self.0[6] | self.0[7] == 0
+    }
+
     /// Whether every field that must be zero in any request is.
     #[must_use]
     #[inline(always)]

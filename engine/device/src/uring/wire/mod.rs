@@ -58,9 +58,17 @@ pub trait Wire: fmt::Debug + Send + Sized + 'static {
     /// Largest request, in bytes, whatever the block layer's own limits are.
     fn request_bytes_max(&self, target: &Target) -> u32;
 
-    /// The entry for a piece whose buffer range begins at `address`. Reads and writes name
-    /// registered buffers only.
-    fn entry(&self, operation: &Operation, address: usize) -> Self::Entry;
+    /// The entry for a piece that reads into the buffer range at `address`, a registered one.
+    fn read(&self, operation: &Operation, address: usize) -> Self::Entry;
+
+    /// The entry for a piece that writes from the buffer range at `address`, a registered one.
+    fn write(&self, operation: &Operation, address: usize) -> Self::Entry;
+
+    /// The entry for what has no buffer.
+    fn other(&self, operation: &Operation) -> Self::Entry;
+
+    /// Whether a completion's `res` says that a read or write of `asked` bytes moved them all.
+    fn moved_all(result: i32, asked: u32) -> bool;
 
     /// The meaning of a completion's `res` for a piece of `asked` bytes.
     fn outcome(result: i32, asked: u32) -> Outcome;
