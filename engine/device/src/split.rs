@@ -75,6 +75,8 @@ struct Piece {
     rest: Operation,
     done: u32,
     retries: u32,
+    /// Whether it is all of a read or write: `join` is none, and bytes are moved.
+    whole: bool,
     join: Option<SlotId>,
 }
 
@@ -141,7 +143,8 @@ impl Flights {
         if !simple {
             return None;
         }
-        let piece = Piece { rest: operation.anew(), done: 0, retries: 0, join: None };
+        let rest = operation.anew();
+        let piece = Piece { rest, done: 0, retries: 0, whole: true, join: None };
         let id = self.pieces.claim(piece).ok()?;
         self.in_flight += 1;
         Some(id)
@@ -155,7 +158,8 @@ impl Flights {
         if self.first_cut(&operation) < operation.length {
             return self.take_parts(operation);
         }
-        let piece = Piece { rest: operation, done: 0, retries: 0, join: None };
+        let whole = moves_bytes(operation.opcode);
+        let piece = Piece { rest: operation, done: 0, retries: 0, whole, join: None };
         let id = self.pieces.claim(piece).map_err(|piece| piece.rest)?;
         self.in_flight += 1;
         Ok(Taken::Whole(id))
@@ -197,7 +201,7 @@ impl Flights {
         rest.length = self.first_cut(&rest);
         let next = join.next + rest.length;
         let whole = join.operation.length;
-        let piece = Piece { rest, done: 0, retries: 0, join: Some(id) };
+        let piece = Piece { rest, done: 0, retries: 0, whole: false, join: Some(id) };
         let piece = self.pieces.claim(piece).expect("there was room");
         let join = self.joins.get_mut(id).expect("looked up above");
         join.next = next;
@@ -243,8 +247,8 @@ impl Flights {
         id: SlotId,
         moved_all: impl FnOnce(&Operation) -> bool,
     ) -> Option<Finished> {
-        let ended = self.pieces.release_if(id, |Piece { rest, done, join, .. }| {
-            let whole = join.is_none() && moves_bytes(rest.opcode) && moved_all(rest);
+        let ended = self.pieces.release_if(id, |Piece { rest, done, whole, .. }| {
+            let whole = *whole && moved_all(rest);
             let bytes = done + rest.length;
             whole.then_some(Finished { tag: rest.tag, status: Status::Ok, bytes })
         });

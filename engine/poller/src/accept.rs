@@ -121,8 +121,8 @@ impl Target {
         placement: &Placement,
         regions: &mut Regions,
     ) -> Option<Self> {
-        let (opcode, class) = (request.opcode()?, request.class()?);
-        if !matches!(opcode, Opcode::Read | Opcode::Write) || !request.is_simple() {
+        let (opcode, class) = (request.transfer()?, request.class()?);
+        if !request.is_simple() {
             return None;
         }
         let (offset, length) = (request.region_offset(), request.length());

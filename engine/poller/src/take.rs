@@ -34,7 +34,11 @@ enum Halt {
 impl<D: Device> Desk<'_, D> {
     /// Enters a simple and sound request, and gives it to its device where nobody waits.
     #[inline(always)]
-    fn admit(&mut self, request: &RequestWords, (session, lane): (SessionSlot, u16)) -> Option<Halt> {
+    fn admit(
+        &mut self,
+        request: &RequestWords,
+        (session, lane): (SessionSlot, u16),
+    ) -> Option<Halt> {
         let target = Target::simple(request, session, self.placement, self.regions);
         let Some(target) = target else { return Some(Halt::Other(*request)) };
         let origin = Origin { session, lane, now_ns: self.now_ns };

@@ -40,6 +40,7 @@ impl Shared {
 
 impl Store for Shared {
     type Slot = u64;
+    type Place<'a> = (&'a Heap, usize);
 
     fn depth(&self) -> u32 {
         u32::try_from(DEPTH).unwrap()
@@ -49,23 +50,26 @@ impl Store for Shared {
         &self.0.head
     }
 
-    fn write(&self, index: u32, slot: u64, lap: u8) {
-        self.0.slots[index as usize % DEPTH].with_mut(|cell| store(cell, slot));
-        self.0.signals[index as usize % DEPTH].store(with_lap(slot, lap), Ordering::Relaxed);
+    fn place(&self, index: u32) -> (&Heap, usize) {
+        (&self.0, index as usize % DEPTH)
     }
 
-    fn mark(&self, index: u32, lap: u8) {
-        let signal = self.0.signals[index as usize % DEPTH].load(Ordering::Relaxed);
-        let marked = with_lap(signal, lap);
-        self.0.signals[index as usize % DEPTH].store(marked, Ordering::Release); // P, pairs with T
+    fn write((heap, at): (&Heap, usize), slot: u64, lap: u8) {
+        heap.slots[at].with_mut(|cell| store(cell, slot));
+        heap.signals[at].store(with_lap(slot, lap), Ordering::Relaxed);
     }
 
-    fn signal(&self, index: u32) -> u64 {
-        self.0.signals[index as usize % DEPTH].load(Ordering::Acquire) // T, pairs with P
+    fn mark((heap, at): (&Heap, usize), lap: u8) {
+        let signal = heap.signals[at].load(Ordering::Relaxed);
+        heap.signals[at].store(with_lap(signal, lap), Ordering::Release); // P, pairs with T
     }
 
-    fn read(&self, index: u32, signal: u64) -> u64 {
-        let slot = self.0.slots[index as usize % DEPTH].with(load);
+    fn signal((heap, at): (&Heap, usize)) -> u64 {
+        heap.signals[at].load(Ordering::Acquire) // T, pairs with P
+    }
+
+    fn read((heap, at): (&Heap, usize), signal: u64) -> u64 {
+        let slot = heap.slots[at].with(load);
         assert_eq!(signal, slot, "the word with the lap is of the same slot as the rest");
         slot
     }
@@ -149,7 +153,7 @@ fn a_lap_that_cannot_be_is_a_fault() {
     loom::model(|| {
         let shared = Shared::new(0);
         let mut consumer = Consumer::new(shared.clone(), 0);
-        let peer = thread::spawn(move || shared.mark(0, 3));
+        let peer = thread::spawn(move || Shared::mark(shared.place(0), 3));
         let seen = next(&mut consumer);
         let fault = LaneFault::Lap { slot: 0, lap: 3, expected: 1 };
         assert!(seen == Ok(None) || seen == Err(fault), "{seen:?}");

@@ -36,6 +36,19 @@ impl RequestWords {
         Opcode::from_number(byte(self.0[1], 0))
     }
 
+    /// The opcode, if it is one that moves bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn transfer(&self) -> Option<Opcode> {
+        const READ: u8 = Opcode::Read as u8;
+        const WRITE: u8 = Opcode::Write as u8;
+        match byte(self.0[1], 0) {
+            READ => Some(Opcode::Read),
+            WRITE => Some(Opcode::Write),
+            _ => None,
+        }
+    }
+
     /// See [`Request::flags`].
     #[must_use]
     #[inline(always)]

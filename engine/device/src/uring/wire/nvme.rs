@@ -141,7 +141,7 @@ impl Nvme {
         address: usize,
     ) -> squeue::Entry128 {
         let command = opcode::UringCmd80::new(FILE, COMMAND_IO);
-        let command = command.cmd(self.command(code, control, operation, address));
+        let command = command.cmd(self.command(code, control, &operation.anew(), address));
         command.buf_index(Some(table_entry(operation))).build()
     }
 
