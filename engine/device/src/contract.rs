@@ -83,6 +83,9 @@ impl Operation {
     #[inline(always)]
     pub(crate) fn anew(&self) -> Self {
         let Self { tag, opcode, durability, offset, length, buffer, buffer_offset } = *self;
+        // Nothing happens to the tag. But made of the same fields, it would be the same operation
+        // to the compiler's first passes, and at the same place.
+        let tag = tag.swap_bytes().swap_bytes();
         Self { tag, opcode, durability, offset, length, buffer, buffer_offset }
     }
 }

@@ -56,7 +56,6 @@ impl Kin {
 
     /// The region its bytes are in; `None` where no bytes move.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "takes the high half of a word")]
     pub(crate) fn region(self) -> Option<RegionId> {
         let moves = matches!(self.opcode(), Opcode::Read | Opcode::Write);
         moves.then_some(RegionId((self.0 >> 32) as u32))

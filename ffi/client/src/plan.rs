@@ -5,6 +5,7 @@ use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Geometry, Opcode};
 
+use crate::arena::Lease;
 use crate::gpu::GpuRange;
 use crate::refused::Reason;
 use crate::request::Request;
@@ -69,7 +70,15 @@ impl Plan {
     /// Checks the memory that bytes go to or come from.
     #[inline(always)]
     pub(crate) fn check_memory(&self, request: &Request) -> Result<(), Reason> {
-        let Some(lease) = &request.lease else { return self.check_gpu(request) };
+        match &request.lease {
+            Some(lease) => self.check_lease(request, lease),
+            None => self.check_gpu(request),
+        }
+    }
+
+    /// As `check_memory`, for memory of the host.
+    #[inline(always)]
+    pub(crate) fn check_lease(&self, request: &Request, lease: &Lease) -> Result<(), Reason> {
         if lease.client != request.client {
             return Err(Reason::Foreign { what: "lease" });
         }

@@ -134,7 +134,7 @@ impl Request {
     #[inline(always)]
     pub(crate) fn bare(&self) -> Self {
         let Self { opcode, flags, class, volume, lane, client, .. } = *self;
-        let Self { offset, length, checksum, deadline_ns, tag, .. } = *self;
+        let Self { offset, length, checksum, deadline_ns, tag, gpu, .. } = *self;
         let lease = None;
         Self {
             opcode,
@@ -149,6 +149,7 @@ impl Request {
             deadline_ns,
             tag,
             lease,
+            gpu,
         }
     }
 

@@ -109,18 +109,19 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// The piece of a read or write without flags, if it is sound and one piece. Any other request
-    /// is for `launch`.
+    /// The piece of a read or write of host memory without flags, if it is sound and one piece. Any
+    /// other request is for `launch`.
     #[inline(always)]
     fn simple(&self, request: &Request) -> Option<LanePiece> {
         let plan = self.plans.get(usize::from(request.volume))?;
+        let lease = request.lease.as_ref()?;
         let open = self.life == Life::Open && request.client == self.tag;
         let moves = matches!(request.opcode, Opcode::Read | Opcode::Write);
         if !open || !moves || request.flags != 0 {
             return None;
         }
         plan.check_range(request).ok()?;
-        plan.check_memory(request).ok()?;
+        plan.check_lease(request, lease).ok()?;
         plan.single(request)
     }
 

@@ -84,8 +84,8 @@ pub struct Ring<W: Wire> {
     submission: Submission,
     completing: Completing,
     registered: Registered,
-    /// Pushed and not yet handed to the kernel; with a kernel thread, which takes by itself, not yet
-    /// looked whether it sleeps.
+    /// Pushed and not yet handed to the kernel; with a kernel thread, which takes by itself: since
+    /// it was last looked whether that thread sleeps.
     queued: u32,
     /// Pushed and not yet answered.
     open: u32,
