@@ -31,4 +31,7 @@ step() {
 echo "== machine: kernel $(uname -r), $(nproc) processors"
 step hardware $programs/hardware
 KVRAIL_CONTRACT_DEVICE=$(namespace kvr-main 1) step contract $programs/contract polled::
+# Blocks of 4 KiB.
+KVRAIL_CONTRACT_DEVICE=$(namespace kvr-format 1) step contract-4KiB $programs/contract \
+    polled::{passthrough,iopoll}::{offsets,sizes}_round_trip
 exit $status
