@@ -101,9 +101,9 @@ impl Harness for FileHarness {
         })?;
         let members = vec![file.path().to_owned()];
         self.file = Some(file);
-        let mode = match options.mode.as_str() {
-            "auto" => ModeName::Interrupt,
-            named => named.parse().map_err(anyhow::Error::msg)?,
+        let mode = match options.mode.as_deref() {
+            None | Some("auto") => ModeName::Interrupt,
+            Some(named) => named.parse().map_err(anyhow::Error::msg)?,
         };
         Ok(Ground {
             members,

@@ -112,9 +112,9 @@ pub struct BenchOptions {
     /// Allow the benchmark to overwrite that volume, or foreign data on the members
     #[arg(long)]
     pub overwrite: bool,
-    /// Ring mode of the sidecar that is started, or `auto`
-    #[arg(long, default_value = "auto", value_name = "MODE")]
-    pub mode: String,
+    /// Ring mode of the sidecar that is started, or `auto`; by default what the configuration says
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
     /// How kvrail's client threads wait for completions
     #[arg(long, value_enum, default_value = "adaptive")]
     pub client_wait: ClientWait,

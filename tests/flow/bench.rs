@@ -128,6 +128,44 @@ fn self_contained(html: &Path) {
 }
 
 #[test]
+fn its_sidecar_is_configured_as_asked() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("set");
+    fs::create_dir(&folder).unwrap();
+    let file = place.path("kvrail.toml");
+    // Neither its volumes nor its socket: the benchmark brings its own.
+    let text = "[sidecar]\nsocket = \"/nowhere/kvrail.sock\"\n[device]\nmode = \"sqpoll\"\n\
+                [[volume]]\nname = \"kv\"\nmembers = [\"/nowhere/kv.img\"]\n";
+    fs::write(&file, text).unwrap();
+    let small = ["--op", "read", "--block", "4KiB", "--depth", "1", "--format", "json"];
+    for (more, mode) in [(&[][..], "sqpoll"), (&["--set", "device.mode=interrupt"], "interrupt")] {
+        let mut command = bench();
+        command.args(small).arg("--dir").arg(&folder).arg("--config").arg(&file).args(more);
+        let outcome = run(&mut command);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let report = report(&outcome.stdout);
+        clean(&report);
+        assert_eq!(report["environment"]["modes"][0]["mode"], mode, "{more:?}");
+    }
+    nothing_left(&folder);
+}
+
+#[test]
+fn no_key_is_taken_in_silence() {
+    let unknown = run(kvrail().args(["bench", "--set", "poller.spin=1ms"]));
+    assert_eq!(unknown.code, Some(2), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("poller.spin"), "{}", unknown.stderr);
+    let set = "pollers.spin=1ms";
+    let attached = ["bench", "--attach", "/no", "--volume", "kv", "--set", set];
+    let refused = run(kvrail().args(attached));
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains(set) && refused.stderr.contains("--attach"));
+}
+
+#[test]
 fn an_interrupt_leaves_nothing_behind() {
     if !can_pin(PINNED) {
         return;

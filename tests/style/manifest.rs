@@ -16,7 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
     ("nvme", &["memory"]),
-    ("target", &["memory", "nvme", "volume"]),
+    ("target", &["memory", "nvme", "topology", "volume"]),
     ("fabrics", &["memory", "nvme"]),
     ("topology", &["memory", "nvme"]),
     ("check", &["memory", "nvme", "topology"]),

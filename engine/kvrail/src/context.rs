@@ -50,6 +50,11 @@ impl Context {
         Ok(load(&self.layers)?)
     }
 
+    /// The first key set on the command line.
+    pub(crate) fn first_set(&self) -> Option<&str> {
+        self.layers.sets.first().map(String::as_str)
+    }
+
     /// The configuration file in use, if there is one.
     pub(crate) fn config_file(&self) -> Option<&Path> {
         self.layers.file.as_deref()

@@ -1,4 +1,5 @@
-//! A sidecar with a volume of its own, for the length of a benchmark.
+//! A sidecar with a volume of its own, for the length of a benchmark. It is configured as `kvrail
+//! serve` would be, but for socket, volumes and what would reach beyond this process.
 //!
 //! Everything lies in one temporary directory: the volume's file, the configuration, the socket
 //! and the sidecar's log. It is removed at the end, also when a signal ends the benchmark. A volume
@@ -26,6 +27,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
+use crate::config::{Config, Volume};
 use crate::context::Verbosity;
 use crate::members::paths;
 
@@ -51,14 +53,15 @@ struct Debris {
 #[derive(Debug)]
 pub(crate) struct Embedded {
     verbosity: Verbosity,
+    config: Config,
     debris: Arc<Mutex<Debris>>,
     dir: Option<TempDir>,
     child: Option<Child>,
 }
 
 impl Embedded {
-    pub(crate) fn new(verbosity: Verbosity) -> Self {
-        Self { verbosity, debris: Arc::default(), dir: None, child: None }
+    pub(crate) fn new(verbosity: Verbosity, config: Config) -> Self {
+        Self { verbosity, config, debris: Arc::default(), dir: None, child: None }
     }
 
     fn note(&self, change: impl FnOnce(&mut Debris)) {
@@ -104,14 +107,10 @@ impl Embedded {
         ProgressBar::with_draw_target(None, target).with_style(style)
     }
 
-    fn start(&mut self, dir: &Path, members: &[PathBuf], mode: &str) -> Result<PathBuf> {
+    fn start(&mut self, dir: &Path, members: &[PathBuf], mode: Option<&str>) -> Result<PathBuf> {
         let (socket, config, log) =
             (dir.join("kvrail.sock"), dir.join("kvrail.toml"), dir.join("kvrail.log"));
-        let text = format!(
-            "[sidecar]\nsocket = {socket:?}\n[device]\nmode = {mode:?}\n\
-             [[volume]]\nname = \"bench\"\nmembers = {members:?}\n\
-             [[volume]]\nname = \"null\"\nmembers = [\"null:1TiB\"]\n",
-        );
+        let text = toml::to_string(&own_config(&self.config, &socket, members, mode)?)?;
         fs::write(&config, text).with_context(|| format!("{}", config.display()))?;
         let output = File::create(&log).with_context(|| format!("{}", log.display()))?;
         let program = std::env::current_exe().context("the path of this program")?;
@@ -204,7 +203,7 @@ impl Harness for Embedded {
         if !options.members.is_empty() {
             self.note(|debris| debris.devices.clone_from(&members));
         }
-        let socket = self.start(&path, &members, &options.mode)?;
+        let socket = self.start(&path, &members, options.mode.as_deref())?;
         let null_volume = Some("null".to_owned());
         attach(&Serving { socket, volume: "bench".into(), null_volume }, options)
     }
@@ -234,6 +233,29 @@ impl Drop for Embedded {
 /// The name in the label.
 fn name() -> VolumeName {
     "bench".parse().expect("a valid name")
+}
+
+/// What the sidecar is told: the configuration in force with these volumes, and no others.
+fn own_config(
+    base: &Config,
+    socket: &Path,
+    members: &[PathBuf],
+    mode: Option<&str>,
+) -> Result<Config> {
+    let none = Config::default();
+    let mut config =
+        Config { gpu: none.gpu, target: none.target, volume: none.volume, ..base.clone() };
+    config.sidecar.socket = socket.to_owned();
+    if let Some(mode) = mode {
+        config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
+    }
+    let null = PathBuf::from("null:1TiB");
+    for (name, members) in [("bench", members), ("null", std::slice::from_ref(&null))] {
+        let members = members.iter().cloned().map(Selector::Path).collect();
+        let name = name.parse().map_err(anyhow::Error::msg)?;
+        config.volume.push(Volume { name, members, device: Default::default() });
+    }
+    Ok(config)
 }
 
 /// Where the devices named are.

@@ -18,6 +18,7 @@ Examples:
   kvrail bench --member serial:S6CKNE0T,serial:S6CKNE1B        blank drives, wiped at the end
   kvrail bench --op read --block 4KiB,64KiB --depth 1,32 --arms kvrail,raw,raw:sqpoll
   kvrail bench --block 256KiB --depth 8 --open 80% --seconds 10
+  kvrail bench --set pollers.spin=200us --set device.depth=64
   kvrail bench --replay trace.txt --format json
   kvrail bench --attach /run/kvrail/kvrail.sock --volume kv0 --overwrite";
 
@@ -35,15 +36,18 @@ pub(crate) struct BenchArgs {
 /// `Failure` when something stands in the way; status 5 when data came back wrong.
 pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     let options = args.options;
-    let mut embedded = Embedded::new(context.verbosity);
-    let mut attached = AttachHarness;
-    let harness: &mut dyn Harness =
-        if options.attach.is_some() { &mut attached } else { &mut embedded };
+    let mut harness: Box<dyn Harness> = match options.attach {
+        None => Box::new(Embedded::new(context.verbosity, context.config()?.config)),
+        Some(_) => match context.first_set() {
+            None => Box::new(AttachHarness),
+            Some(set) => return Err(pointless(set)),
+        },
+    };
     let format = match context.format {
         Format::Human => kvrail_bench::Format::Table,
         Format::Json => kvrail_bench::Format::Json,
     };
-    let outcome = kvrail_bench::command(&options, harness, format, &mut stdout().lock());
+    let outcome = kvrail_bench::command(&options, &mut *harness, format, &mut stdout().lock());
     match outcome {
         Ok(Verdict::Clean) => Ok(()),
         Ok(Verdict::Failed) => Err(Failure::new(
@@ -52,4 +56,10 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
         )),
         Err(error) => Err(Failure::new(Exit::Failed, format!("{error:#}"))),
     }
+}
+
+fn pointless(set: &str) -> Failure {
+    let message = format!("--set {set}: --attach measures a sidecar that has its configuration");
+    Failure::new(Exit::Usage, message)
+        .with_remedy("set the key where that sidecar is started, or leave --attach out")
 }

@@ -264,7 +264,8 @@ impl Findings<'_> {
                 continue;
             }
             if member.path().is_some_and(Path::is_relative) {
-                let remedy = "write absolute paths; the sidecar runs in another directory";
+                let remedy =
+                    "write absolute paths; `--set` on the command line takes relative ones";
                 let rule = "it must be an absolute path, pci:, serial: or wwid:";
                 self.add(key, member, rule, remedy);
             }

@@ -14,7 +14,7 @@ use super::policy::policy;
 use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
-use super::{devices, gpus, report, signals, volumes};
+use super::{devices, gpus, report, signals, target, volumes};
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
@@ -37,13 +37,14 @@ impl Sidecar {
     /// # Errors
     /// `Failure` with the cause and the remedy; nothing is left running or claimed.
     pub(crate) fn start(config: &Config, reload: Reload) -> Result<Self, Failure> {
-        let orders = signals::listen(reload)?;
+        let (door, inbox) = target::door();
+        let orders = signals::listen(reload, door.clone())?;
         let probe = kvrail_device::probe_memory()
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let mut served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
         let plan = Plan::make(config, &served, &opened.gpus)?;
-        let target = Export::start(config)?;
+        let target = Export::start(&config.target, door, inbox)?;
         let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
