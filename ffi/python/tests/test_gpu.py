@@ -179,11 +179,11 @@ class Torch:
         return self._address
 
     def stride(self):
-        if self._sparse:
-            raise RuntimeError("Cannot access stride of a sparse tensor")
         return (512, 1)
 
     def untyped_storage(self):
+        if self._sparse:
+            raise NotImplementedError("Cannot access storage of SparseTensorImpl")
         return self
 
     def nbytes(self):

@@ -185,11 +185,11 @@ def _torch_view(name: str, tensor: Any) -> _View:
     itemsize = tensor.element_size()
     try:
         strides = tuple(step * itemsize for step in tensor.stride())
-    except RuntimeError as error:
-        raise TensorError(f"{name} has no strides: {error}; pass dense tensors") from None
-    # A storage that was resized away leaves the tensor its shape.
-    stored = tensor.untyped_storage().nbytes()
-    address = tensor.data_ptr() if stored > 0 else 0
+        # A storage that was resized away leaves the tensor its shape.
+        stored = tensor.untyped_storage().nbytes()
+        address = tensor.data_ptr() if stored > 0 else 0
+    except RuntimeError as error:  # of a sparse one, a fake one
+        raise TensorError(f"{name} is no plain memory ({error}); pass dense tensors") from None
     return _View(name, address, tuple(tensor.shape), strides, itemsize)
 
 

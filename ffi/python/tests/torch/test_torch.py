@@ -115,7 +115,30 @@ def test_memory_is_kept_for_the_region(client):
     region.close()
 
 
-EXPANDABLE = """
+def test_other_libraries(client):
+    """CuPy tells where its arrays are by `__cuda_array_interface__`."""
+    cupy = pytest.importorskip("cupy")
+    array = cupy.arange(8 * 1024, dtype=cupy.float32).reshape(8, 1024)
+    kept = array.copy()
+    cupy.cuda.Device().synchronize()
+    with client.gpu_region([array]) as region:
+        volume = client.volume("kv")
+        offsets = [at * region.block_bytes for at in range(8)]
+        volume.write_blocks(region, offsets, range(8))
+        array[:] = 0
+        cupy.cuda.Device().synchronize()
+        volume.read_blocks(region, offsets, range(7, -1, -1))
+        assert (array == kept[::-1]).all()
+    cupy.cuda.set_allocator(cupy.cuda.malloc_managed)
+    try:
+        managed = cupy.zeros((8, 1024), dtype=cupy.float32)
+    finally:
+        cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    with pytest.raises(kvrail.TensorError, match="managed"):
+        client.gpu_region([managed])
+
+
+ALLOCATORS = """
 import sys, torch, kvrail
 with kvrail.Client(sys.argv[1]) as client:
     small = torch.full((8, 4096), 5, dtype=torch.uint8, device="cuda")
@@ -140,16 +163,21 @@ with kvrail.Client(sys.argv[1]) as client:
 """
 
 
-def test_expandable_segments(client):
-    """Virtual memory: a tensor within one piece of it is shared, one over a border is refused."""
+@pytest.mark.parametrize(
+    ("allocator", "small", "large"),
+    [
+        # Virtual memory: a tensor within one piece is shared, one over a border cannot be.
+        ("expandable_segments:True", "small: shared", "large: tensor 0 goes over the border"),
+        ("backend:cudaMallocAsync", "small: tensor 0 cannot be shared", "large: tensor 0 cannot"),
+    ],
+)
+def test_allocators(allocator, small, large):
     with kvrail.serve("64MiB", settings={"gpu.devices": '["0"]'}) as sidecar:
-        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-        command = [sys.executable, "-c", EXPANDABLE, str(sidecar.socket)]
+        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": allocator}
+        command = [sys.executable, "-c", ALLOCATORS, str(sidecar.socket)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    print(done.stdout)
     assert done.returncode == 0, done.stderr
-    assert "small: shared" in done.stdout
-    assert "expandable_segments:False" in done.stdout
+    assert small in done.stdout and large in done.stdout, done.stdout
 
 
 def test_the_show():
