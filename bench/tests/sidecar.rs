@@ -115,6 +115,7 @@ fn config(directory: &Path) -> ServerConfig {
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
+        gpus: vec![],
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, run};
+use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, can_pin, run};
 
 /// What watches a program while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,17 +72,31 @@ fn watched(program: &Path, watch: Watch, sidecar: &Sidecar) -> Command {
 
 /// Compiles and runs a program under each watch.
 fn passes(source: &str, words: &str) {
+    passes_at(&Place::with_volume(2, 16 << 20), source, words);
+}
+
+/// As `passes`, beside host memory that plays a GPU's.
+fn passes_with_gpu(source: &str, words: &str) {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let mut place = Place::with_volume(2, 16 << 20);
+    place.configure("gpu.devices = [\"stand-in:0\"]");
+    place.configure("gpu.staging = \"4MiB\"\ngpu.slot = \"64KiB\"");
+    passes_at(&place, source, words);
+}
+
+fn passes_at(place: &Place, source: &str, words: &str) {
     if !have("cc") || !have("c++") {
         return;
     }
-    let place = Place::with_volume(2, 16 << 20);
-    let sidecar = Sidecar::start(&place);
+    let sidecar = Sidecar::start(place);
     let before = sidecar.belongings();
     for watch in [Watch::Sanitizers, Watch::Valgrind] {
         if watch == Watch::Valgrind && !have("valgrind") {
             continue;
         }
-        let program = compile(source, watch, &place);
+        let program = compile(source, watch, place);
         let said = run(&mut watched(&program, watch, &sidecar));
         assert_eq!(said.code, Some(0), "{watch:?}: {said:#?}");
         assert!(said.stdout.contains(words), "{watch:?}: {said:#?}");
@@ -99,6 +113,16 @@ fn a_c_program_moves_blocks() {
 #[test]
 fn a_cpp_program_moves_blocks_in_threads() {
     passes("ffi/c/examples/threads.cpp", "4 threads, 32 rounds: right");
+}
+
+#[test]
+fn a_c_program_moves_blocks_of_gpu_memory() {
+    passes_with_gpu("ffi/c/examples/pages.c", "16 blocks of 16 parts: right");
+}
+
+#[test]
+fn every_misuse_of_gpu_memory_is_refused() {
+    passes_with_gpu("tests/flow/c/pages.c", "every misuse of GPU memory was refused");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod bench;
 mod c_abi;
 mod drain;
+mod gpu;
 mod guide;
 mod hostile;
 mod idle;

@@ -5,7 +5,7 @@ use std::fs;
 use kvrail_client::{Pages, Request, Status};
 use rustix::process::Signal;
 
-use crate::rig::{LONG, Place, Sidecar, eventually};
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
 #[test]
 fn a_reload_changes_limits_for_those_who_ask_next_and_names_what_waits() {
@@ -45,5 +45,34 @@ fn a_reload_of_a_broken_configuration_changes_nothing() {
     assert!(sidecar.said().contains("sesions"), "{}", sidecar.said());
     sidecar.assert_alive();
     sidecar.attach();
+    sidecar.stop();
+}
+
+/// The target's own thread says why it stays; the rest of the configuration is taken over.
+#[test]
+fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
+    let mut place = Place::with_volume(1, 8 << 20);
+    let mut sidecar = Sidecar::start(&place);
+    let state = place.path("state");
+    place.configure(&format!(
+        "sidecar.log = \"debug\"\n[target]\nstate = {state:?}\n\
+         [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\nallow_any_host = true\n\
+         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
+         [[target.port]]\nid = 1\ntransport = \"loop\"\n\
+         subsystems = [\"nqn.2026-01.org.example:kv0\"]"
+    ));
+    place.configuration();
+    for times in 1..=2 {
+        sidecar.signal(Signal::HUP);
+        let told = || sidecar.said().matches("the target in force stays").count() == times;
+        eventually("the reason", told);
+    }
+    let said = sidecar.said();
+    assert!(said.contains("no NVMe namespace") && said.contains("serial:nobody/1"), "{said}");
+    assert!(said.contains("now on: sidecar.log"), "{said}");
+    // Whoever comes next may have the target.
+    let undo = ["target", "undo", "--config"];
+    run(kvrail().args(undo).arg(place.configuration())).expect(0, &[]);
+    sidecar.assert_alive();
     sidecar.stop();
 }

@@ -10,6 +10,7 @@ mod errors;
 mod fabrics;
 mod identity;
 mod in_use;
+mod kills;
 mod load;
 mod machine;
 mod modes;

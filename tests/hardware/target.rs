@@ -1,15 +1,15 @@
 //! The target on a real kernel: nvme-cli as the host, over RDMA, TCP and loop; undone without a
-//! trace, killed at any step, repaired while the sidecar runs.
+//! trace, repaired and changed while the sidecar runs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::process::Signal;
 
 use crate::fabrics::bytes::same_both_ways;
 use crate::fabrics::nvme_cli::{HOST, connect, disconnect, discover, namespace, seen};
-use crate::fabrics::target::{LOOP, NQN, RDMA, TCP, TREE, Target, Wish, blank, shut, tree};
+use crate::fabrics::target::{LOOP, NQN, RDMA, TCP, TREE, Target, Wish, blank, let_in, shut, tree};
 use crate::machine::{self, tool};
 use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
@@ -183,43 +183,6 @@ fn preferred_offload_falls_back_and_says_so() {
     assert_eq!(tree(), before);
 }
 
-/// Killed right before its n-th record is in place: the tree may hold a half, the next start none.
-#[test]
-fn a_kill_at_any_step_leaves_all_or_nothing() {
-    let Some(target) = Target::ready() else { return };
-    target.configure(&target.text(&Wish::only(HOST)));
-    let before = tree();
-    target.run(&["apply"]).expect(0, &[]);
-    let applied = tree();
-    target.undo();
-    let mut kills = 0;
-    for verb in ["apply", "undo"] {
-        for step in (1..60).step_by(4) {
-            if verb == "undo" {
-                target.run(&["apply"]).expect(0, &[]);
-            }
-            let inject = format!("inject=rename,renameat,renameat2:signal=KILL:when={step}");
-            let mut command = Command::new("strace");
-            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &inject]);
-            command.arg(crate::rig::kvrail_program()).args(["target", verb, "--config"]);
-            let ended = run(command.arg(target.configuration()));
-            if ended.code == Some(0) {
-                target.undo();
-                break;
-            }
-            kills += 1;
-            if step % 8 == 1 {
-                target.run(&["apply"]).expect(0, &[]);
-                assert_eq!(tree(), applied, "{verb} killed at {step}");
-            }
-            target.undo();
-            assert_eq!(tree(), before, "{verb} killed at {step}");
-        }
-    }
-    println!("killed {kills} times");
-    assert!(kills >= 10, "{kills}");
-}
-
 /// The sidecar holds the drive, repairs the target, and takes it down when it is told to.
 #[test]
 fn a_running_sidecar_keeps_it_up() {
@@ -248,6 +211,91 @@ fn a_running_sidecar_keeps_it_up() {
     sidecar.signal(Signal::TERM);
     assert!(sidecar.wait().success(), "{}", sidecar.said());
     assert_eq!(tree(), before, "{}", sidecar.said());
+}
+
+/// Changed, kept where the change cannot be made, emptied and filled again.
+#[test]
+fn a_reload_changes_the_target_of_a_running_sidecar() {
+    let Some(target) = Target::ready() else { return };
+    let before = tree();
+    let other = "nqn.2026-01.org.example:another";
+    let text = |host| target.text(&Wish { more: "watch = \"200ms\"", ..Wish::only(host) });
+    let mut at = Place::with_volume(1, 8 << 20);
+    let plain = at.extra.clone();
+    at.configure(&text(HOST));
+    let sidecar = Sidecar::start(&at);
+    let applied = tree();
+    let mut reload = |text: &str| {
+        at.extra = format!("{plain}{text}\n");
+        at.configuration();
+        sidecar.signal(Signal::HUP);
+    };
+    reload(&text(other));
+    eventually("the other host is let in", || let_in() == BTreeSet::from([other.to_owned()]));
+    reload(&text(HOST).replace("serial:kvr-main/2", "serial:nobody"));
+    eventually("a drive that is not there is refused", || {
+        sidecar.said().contains("the target in force stays") && sidecar.said().contains("nobody")
+    });
+    assert_eq!(let_in(), BTreeSet::from([other.to_owned()]));
+    reload("");
+    eventually("nothing is exported", || tree() == before);
+    // Nobody has it now.
+    target.configure(&text(HOST));
+    target.run(&["apply"]).expect(0, &[]);
+    target.undo();
+    reload(&text(HOST));
+    eventually("it is as it was at first", || tree() == applied);
+    sidecar.stop();
+    assert_eq!(tree(), applied, "what is kept stays");
+    target.undo();
+    assert_eq!(tree(), before);
+}
+
+/// A plan loads no module, and names those that apply loads; what it says is what is done.
+#[test]
+fn a_plan_needs_no_module() {
+    let Some(target) = Target::ready() else { return };
+    target.configure(&target.text(&Wish::only(HOST)));
+    tool("for m in nvme-loop nvmet-rdma nvmet-tcp nvmet; do modprobe -r $m; done");
+    let words = ["modprobe nvmet\n", "modprobe nvmet_rdma\n", "modprobe nvme_loop\n", "loads them"];
+    let planned = target.run(&["plan"]);
+    planned.expect(0, &[]);
+    assert!(words.iter().all(|it| planned.stdout.contains(it)), "{planned:#?}");
+    target.run(&["status"]).expect(8, &["not as planned", "kvrail target apply"]);
+    assert!(!Path::new(TREE).exists(), "neither has loaded anything");
+    target.run(&["apply"]).expect(0, &[]);
+    target.run(&["status"]).expect(0, &[]);
+    target.undo();
+    // As the machine's other tests expect it.
+    assert!(Path::new(TREE).exists());
+}
+
+/// The address is that of the card, where it has but one.
+#[test]
+fn a_port_finds_its_address_at_the_card() {
+    let Some(target) = Target::ready() else { return };
+    let whole = target.text(&Wish::only(HOST));
+    let first = &whole[..whole.find("[[target.port]]\nid = 2").expect("it has four")];
+    let configure = |nic: &str| {
+        let nic = format!("nic = {nic:?}");
+        target.configure(&first.replace("address = \"192.0.2.1\"", &nic));
+    };
+    configure("nearest");
+    target.run(&["plan"]).expect(3, &["target.port.0.nic = nearest", "can be used (rxe0)"]);
+    configure("rxe0");
+    target.run(&["plan"]).expect(3, &["target.port.0.nic = rxe0", "192.0.2.1, 192.0.2.2"]);
+    tool("ip address del 192.0.2.2/24 dev dum0");
+    eventually("the card has one address", || target.run(&["plan"]).code == Some(0));
+    for nic in ["nearest", "rxe0", "dum0"] {
+        configure(nic);
+        target.run(&["apply"]).expect(0, &[]);
+        let address = fs::read_to_string(format!("{TREE}/ports/1/addr_traddr"));
+        assert_eq!(address.expect("the port is there").trim(), "192.0.2.1", "{nic}");
+        connect(RDMA, &[]).expect(0, &[]);
+        namespace();
+        disconnect();
+        target.undo();
+    }
 }
 
 /// nvmetcli's JSON of what is there leads back to it.

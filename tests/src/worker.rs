@@ -251,7 +251,7 @@ impl Worker {
                 self.tally.verified += 1;
             }
             (Kind::Read, _) => {
-                let seen = self.inspect(&lease, block.offset);
+                let (_, seen) = inspect(&self.pattern, &mut self.tally, &lease, block.offset);
                 // Every sector is right on its own; the block becomes so with its first write.
                 self.own[entry.block].lease = Some(lease);
                 return self.write_first(entry.block, seen + 1);
@@ -286,29 +286,35 @@ impl Worker {
         }
     }
 
-    /// What an earlier process left: every sector of this volume whole and at its place, of
-    /// whatever version; the rest is as `kvrail volume create` filled it. Returns the highest.
-    fn inspect(&mut self, bytes: &[u8], offset: u64) -> u32 {
-        let mut sample = [0; SECTOR_BYTES];
-        self.pattern.fill(&mut sample, 0, 0);
-        let mut highest = 0;
-        for (sector, at) in bytes.chunks(SECTOR_BYTES).zip((offset..).step_by(SECTOR_BYTES)) {
-            if sector[..8] != sample[..8] {
-                continue; // not marked as this volume's: never written by traffic
-            }
-            let word = sector[16..24].try_into().expect("eight bytes");
-            let version = u32::try_from(u64::from_le_bytes(word)).unwrap_or(u32::MAX);
-            if let (_, Some(first)) = self.pattern.verify(sector, at, version) {
-                self.tally.blame(format!("left by an earlier process: {first}"));
-            }
-            highest = highest.max(version);
-        }
-        highest
-    }
-
     fn note(&mut self, outcome: Result<(), String>) {
         if let Err(what) = outcome {
             self.tally.blame(what);
         }
     }
+}
+
+/// What an earlier process left: every sector of this volume whole and at its place, of whatever
+/// version; the rest is as `kvrail volume create` filled it. Returns the lowest and the highest.
+pub(crate) fn inspect(
+    pattern: &Pattern,
+    tally: &mut Tally,
+    bytes: &[u8],
+    offset: u64,
+) -> (u32, u32) {
+    let mut sample = [0; SECTOR_BYTES];
+    pattern.fill(&mut sample, 0, 0);
+    let (mut lowest, mut highest) = (u32::MAX, 0);
+    for (sector, at) in bytes.chunks(SECTOR_BYTES).zip((offset..).step_by(SECTOR_BYTES)) {
+        if sector[..8] != sample[..8] {
+            lowest = 0; // not marked as this volume's: never written by traffic
+            continue;
+        }
+        let word = sector[16..24].try_into().expect("eight bytes");
+        let version = u32::try_from(u64::from_le_bytes(word)).unwrap_or(u32::MAX);
+        if let (_, Some(first)) = pattern.verify(sector, at, version) {
+            tally.blame(format!("left by an earlier process: {first}"));
+        }
+        (lowest, highest) = (lowest.min(version), highest.max(version));
+    }
+    (lowest, highest)
 }

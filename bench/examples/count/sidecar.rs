@@ -132,5 +132,6 @@ fn config(directory: &Path) -> ServerConfig {
         identity: Identity { epoch: Epoch(1), version: "count".into() },
         spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
         notes: vec![],
+        gpus: vec![],
     }
 }

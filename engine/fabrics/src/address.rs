@@ -3,45 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use kvrail_nvme::{SERVICE_DEFAULT, Transport};
 use serde::Serialize;
 
 use crate::error::FabricsError;
 
-/// Port of I/O controllers, registered for NVMe over RDMA and used for TCP alike.
-const SERVICE_IO: u16 = 4420;
-
 /// Port of discovery services over TCP.
 const SERVICE_DISCOVERY_TCP: u16 = 8009;
-
-/// How packets travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// RDMA: RoCE, InfiniBand, iWARP.
-    Rdma,
-    /// TCP.
-    Tcp,
-    /// This host's own target.
-    Loop,
-}
-
-impl Transport {
-    /// The kernel's word.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rdma => "rdma",
-            Self::Tcp => "tcp",
-            Self::Loop => "loop",
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Where a target is reached, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -88,7 +56,7 @@ impl Address {
                 }
                 let service = match (transport, purpose) {
                     (Transport::Tcp, Purpose::Discovery) => SERVICE_DISCOVERY_TCP,
-                    _ => SERVICE_IO,
+                    _ => SERVICE_DEFAULT,
                 };
                 Ok(Self { trsvcid: plain.trsvcid.or(Some(service)), ..plain })
             }

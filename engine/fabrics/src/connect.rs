@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use kvrail_memory::Root;
 use serde::Serialize;
 
-use crate::address::Transport;
 use crate::device::Fabrics;
 use crate::error::FabricsError;
 use crate::options::{Flag, Options};
 use crate::tree::{Controller, Namespace, Subsystem, subsystems};
+use kvrail_nvme::Transport;
 
 /// How long a new connection's namespaces may take to show up: the kernel scans behind it.
 const SCAN_PATIENCE: Duration = Duration::from_secs(5);

@@ -145,7 +145,9 @@ mod tests {
     use rustix::io::Errno;
 
     use super::{Fabrics, failure, instance, known_keys, unknown_to_kernel};
-    use crate::address::{Address, Purpose, Transport};
+    use kvrail_nvme::Transport;
+
+    use crate::address::{Address, Purpose};
     use crate::error::Class;
     use crate::identity::Identity;
     use crate::options::Options;

@@ -19,7 +19,7 @@ mod options;
 mod secret;
 mod tree;
 
-pub use address::{Address, Purpose, Transport};
+pub use address::{Address, Purpose};
 pub use connect::{Connected, connect};
 pub use disconnect::{Which, disconnect};
 pub use discover::discover;

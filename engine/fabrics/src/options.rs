@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvrail_nvme::Nqn;
 
-use crate::address::{Address, Transport};
+use kvrail_nvme::Transport;
+
+use crate::address::Address;
 use crate::error::FabricsError;
 use crate::identity::Identity;
 use crate::secret::Secret;
@@ -220,7 +222,7 @@ fn fits(key: &str, transports: &[Transport], it: Transport) -> Result<(), Fabric
 #[cfg(test)]
 mod tests {
     use super::{Flag, Options, SETTINGS};
-    use crate::address::{Address, Purpose, Transport};
+    use crate::address::{Address, Purpose};
     use crate::identity::Identity;
     use crate::secret::Secret;
 

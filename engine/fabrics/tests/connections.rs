@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use kvrail_fabrics::{
-    Address, Class, FabricsError, Identity, IoPolicy, Options, Purpose, Transport, Which, connect,
-    disconnect, discover, set_io_policy, subsystems,
+    Address, Class, FabricsError, Identity, IoPolicy, Options, Purpose, Which, connect, disconnect,
+    discover, set_io_policy, subsystems,
 };
 use kvrail_memory::Root;
+use kvrail_nvme::Transport;
 
 const NQN: &str = "nqn.2026-11.org.example:kv";
 const LOCAL: &str = "nqn.2026-11.org.example:drive";

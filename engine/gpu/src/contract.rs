@@ -12,11 +12,11 @@ use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use kvrail_layout::Fragment;
 use serde::{Deserialize, Serialize};
 
 use crate::error::GpuError;
 use crate::handle::{GpuHandle, GpuUuid};
-use crate::layout::Fragment;
 use crate::region::GpuRegion;
 use crate::staging::Staging;
 

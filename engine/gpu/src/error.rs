@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use kvrail_cufile::CuFileError;
+use kvrail_layout::LayoutError;
 use kvrail_memory::MemoryError;
 use thiserror::Error;
 
 use crate::handle::GpuUuid;
-use crate::layout::LayoutError;
 
 /// A failed call of the CUDA driver.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -1,8 +1,8 @@
 //! KV blocks between devices and GPU memory: layouts, handles, mechanisms, the GPU's poller.
 //!
-//! Owns everything that knows of GPUs: what a client exported (`GpuHandle`, `GpuRegion`), where
-//! the bytes of a block lie in it (`Layout`), the staging pool, the bridge that makes a device
-//! reach GPU memory, and the poller that copies. Knows nothing of lanes or sessions.
+//! Owns everything that knows of GPUs: what a client exported (`GpuHandle`, `GpuRegion`), the
+//! staging pool, the bridge that makes a device reach GPU memory, and the poller that copies. Where
+//! the bytes of a block lie, `layout` says. Knows nothing of lanes or sessions.
 //!
 //! A GPU is used through the contract (`Gpu`, `Mover`, `DirectGpu`): by CUDA, loaded at run time,
 //! or by a stand-in on host memory, which obeys faults. One conformance suite runs over both.
@@ -14,7 +14,6 @@ pub mod cuda;
 mod error;
 mod handle;
 mod health;
-pub mod layout;
 mod poller;
 mod port;
 mod region;
@@ -32,7 +31,7 @@ pub use contract::{
 pub use error::{CudaError, GpuError};
 pub use handle::{BadUuid, GpuHandle, GpuUuid};
 pub use health::{GpuCounts, Health};
-pub use layout::{Fragment, Layout, LayoutError};
+pub use kvrail_layout::{self as layout, Fragment, Layout, LayoutError};
 pub use poller::{
     BatchPool, GpuPoller, GpuPollerHandle, GpuSeat, GpuSetup, GpuStartError, GpuTurn, start,
 };

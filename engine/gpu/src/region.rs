@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use kvrail_cufile::Buffer;
 use kvrail_device::RemoteMemory;
+use kvrail_layout::Layout;
 use kvrail_memory::Region;
 
 use crate::contract::Keep;
 use crate::handle::GpuUuid;
-use crate::layout::Layout;
 
 /// One memory of a region.
 #[derive(Debug)]

@@ -242,7 +242,9 @@ fn own_config(
     members: &[PathBuf],
     mode: Option<&str>,
 ) -> Result<Config> {
-    let mut config = Config { target: Default::default(), volume: Vec::new(), ..base.clone() };
+    let none = Config::default();
+    let mut config =
+        Config { gpu: none.gpu, target: none.target, volume: none.volume, ..base.clone() };
     config.sidecar.socket = socket.to_owned();
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;

@@ -22,6 +22,7 @@ Exit status:
     5  data came back wrong
     6  kvrail check: warnings, no failure
     7  kvrail check: failures
+    8  kvrail target status: not as planned
   130  interrupted";
 
 /// Why a command ended without success.
@@ -42,6 +43,8 @@ pub(crate) enum Exit {
     Warnings,
     /// The environment does not do.
     Unfit,
+    /// What is there differs from the plan.
+    Differs,
     /// A signal ended it.
     Interrupted,
 }
@@ -57,6 +60,7 @@ impl Exit {
             Self::WrongData => 5,
             Self::Warnings => 6,
             Self::Unfit => 7,
+            Self::Differs => 8,
             // What shells report for SIGINT.
             Self::Interrupted => 130,
         }
@@ -241,6 +245,7 @@ mod tests {
             Exit::WrongData,
             Exit::Warnings,
             Exit::Unfit,
+            Exit::Differs,
             Exit::Interrupted,
         ];
         for exit in all {

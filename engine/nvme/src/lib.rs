@@ -18,6 +18,7 @@ mod nqn;
 mod resolve;
 mod secret_file;
 mod selector;
+mod transport;
 
 pub use address::PciAddress;
 pub use discovery::Discovery;
@@ -31,3 +32,4 @@ pub use nqn::{BadNqn, DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
 pub use resolve::resolve;
 pub use secret_file::{SecretFileError, read_secret};
 pub use selector::{BadSelector, Selector};
+pub use transport::{SERVICE_DEFAULT, Transport};

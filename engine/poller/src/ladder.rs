@@ -5,6 +5,15 @@
 //! client's next request. Each is a running mean of the gaps seen lately, clipped so that one long
 //! pause is forgotten after a few events. Where one follows another without an event, as a copy
 //! follows a read, a gap begins anew.
+//!
+//! Who would sleep but has a device to poll yields now and then; who spins does not: within the
+//! time it may spin, a poller makes no system call.
+
+/// Nanoseconds between two yields, for machines where somebody else wants the core. A poller of a
+/// polled queue never sleeps while requests are under way, and whoever shares its core would wait
+/// for the scheduler's slice, some milliseconds. A yield to nobody takes half a microsecond, one
+/// part in a hundred.
+const YIELD_AFTER_NS: u64 = 50_000;
 
 /// What an idle poller should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +38,19 @@ pub(crate) struct Ladder {
     expecting: Expecting,
     /// Running means, by what was expected.
     gaps_ns: [u64; 3],
+    yielded_ns: u64,
 }
 
 impl Ladder {
     /// `spin_ns` is the longest spin; 0 never spins.
     pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
-        let expecting = Expecting::Request;
-        Self { spin_ns, last_event_ns: now_ns, expecting, gaps_ns: [0; 3] }
+        Self {
+            spin_ns,
+            last_event_ns: now_ns,
+            expecting: Expecting::Request,
+            gaps_ns: [0; 3],
+            yielded_ns: now_ns,
+        }
     }
 
     /// Something happened after waiting for `expecting`.
@@ -58,6 +73,15 @@ impl Ladder {
         let idle_ns = now_ns.saturating_sub(self.last_event_ns);
         let soon = self.gaps_ns[expecting as usize] <= self.spin_ns;
         if idle_ns < self.spin_ns && soon { Advice::Spin } else { Advice::Sleep }
+    }
+
+    /// Whether somebody who was advised to sleep, and may not, should yield its core now.
+    pub(crate) fn owes_a_yield(&mut self, now_ns: u64) -> bool {
+        let owed = now_ns.saturating_sub(self.yielded_ns) >= YIELD_AFTER_NS;
+        if owed {
+            self.yielded_ns = now_ns;
+        }
+        owed
     }
 }
 
@@ -119,6 +143,13 @@ mod tests {
         }
         ladder.event(Expecting::Request, now);
         assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Sleep);
+    }
+
+    #[test]
+    fn yields_now_and_then() {
+        let mut ladder = Ladder::new(0, 1_000);
+        let yields = (0..1_000).filter(|us| ladder.owes_a_yield(1_000 + us * 1_000)).count();
+        assert_eq!(yields, 19, "one in 50 us of a millisecond, none at its start");
     }
 
     #[test]

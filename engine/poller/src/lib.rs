@@ -38,4 +38,4 @@ pub use mailbox::{
 pub use placement::Route;
 pub use poller::{Poller, Setup, Turn};
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
-pub use thread::{Seat, StartError, start};
+pub use thread::{Seat, Sleep, StartError, start};

@@ -16,11 +16,14 @@ use crate::poller::{Poller, Setup, SleepsIn, Turn};
 use crate::stats::PollerStats;
 use crate::unit::{Rest, Unit};
 
-/// Nanoseconds of idle turns between two yields, for machines where somebody else wants the core. A
-/// poller of a polled queue never sleeps while requests are under way, and whoever shares its core
-/// would wait for the scheduler's slice, some milliseconds. A yield to nobody takes half a
-/// microsecond, one part in a hundred.
-const YIELD_AFTER_NS: u64 = 50_000;
+/// How a poller's attempt to sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Something is there, or the time is over.
+    Over,
+    /// A device must be polled.
+    Denied,
+}
 
 /// Why a poller did not start.
 #[derive(Debug, thiserror::Error)]
@@ -121,26 +124,20 @@ fn wake_up<D: Device, E>(
 /// The life of a poller.
 fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
     let mut ladder = Ladder::new(poller.spin_ns, poller.clock.now_ns());
-    let mut yielded_ns = 0;
     poller.begin();
     loop {
         let expecting = poller.expecting();
         match poller.tick() {
             Turn::Stopped => return,
             Turn::Busy => ladder.event(expecting, poller.now_ns),
-            Turn::Idle => {
-                // Asked again: a device may have handed everything to a GPU's poller just now.
-                let advice = ladder.advise(poller.expecting(), poller.now_ns);
-                if advice == Advice::Sleep {
-                    poller.sleep(poller.beat_ns);
-                } else {
-                    if poller.now_ns.saturating_sub(yielded_ns) >= YIELD_AFTER_NS {
-                        thread::yield_now();
-                        yielded_ns = poller.now_ns;
-                    }
-                    std::hint::spin_loop();
-                }
-            }
+            Turn::Idle => match ladder.advise(poller.expecting(), poller.now_ns) {
+                Advice::Spin => std::hint::spin_loop(),
+                Advice::Sleep => match poller.sleep(poller.beat_ns) {
+                    Sleep::Over => {}
+                    Sleep::Denied if ladder.owes_a_yield(poller.now_ns) => thread::yield_now(),
+                    Sleep::Denied => std::hint::spin_loop(),
+                },
+            },
         }
     }
 }
@@ -160,9 +157,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
     /// Returns at once while a device must be polled.
-    pub fn sleep(&mut self, longest_ns: u64) {
+    pub fn sleep(&mut self, longest_ns: u64) -> Sleep {
         if !self.can_rest() {
-            return;
+            return Sleep::Denied;
         }
         self.read_clock();
         self.lanes.announce_sleep();
@@ -180,6 +177,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.mailbox.nudge().retract(&mut self.sleeper);
         self.lanes.retract_sleep();
         self.look_at_clock();
+        Sleep::Over
     }
 
     /// Whether every device wakes us; puts descriptors seen for the first time into the set. The

@@ -21,12 +21,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ChannelError;
+use crate::gpu::GPU_FDS_MAX;
 
 /// Bytes of one packet at most.
 pub const PACKET_BYTES_MAX: usize = 64 << 10;
 
-/// Descriptors of one message at most: a segment, a bell, and one doorbell for each poller.
-pub const FDS_MAX: usize = 2 + POLLERS_MAX as usize;
+/// Descriptors of one message at most: the kernel takes no more (SCM_MAX_FD). A queue needs a
+/// segment, a bell, and one doorbell for each poller; a GPU region one for each memory.
+pub const FDS_MAX: usize = 253;
+
+const _: () = assert!(2 + POLLERS_MAX as usize <= FDS_MAX && GPU_FDS_MAX < FDS_MAX);
 
 /// Control bytes for `FDS_MAX` descriptors.
 const CONTROL_MANY: usize = cmsg_space!(ScmRights(FDS_MAX));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::GpuInfo;
 use crate::message::LimitsInfo;
 use crate::volume::VolumeInfo;
 
@@ -15,8 +16,14 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 1, minor: 0 };
+    /// The version this crate speaks: 1.1 added GPU memory.
+    pub const CURRENT: Self = Self { major: 1, minor: 1 };
+
+    /// Whether GPU memory can be talked about.
+    #[must_use]
+    pub fn knows_gpus(self) -> bool {
+        self.minor >= 1
+    }
 
     /// What two sides of one major speak with each other.
     #[must_use]
@@ -97,6 +104,9 @@ pub struct Welcome {
     pub spin: SpinHints,
     /// All volumes, by id.
     pub volumes: Vec<VolumeInfo>,
+    /// The GPUs that are served.
+    #[serde(default)]
+    pub gpus: Vec<GpuInfo>,
     /// What this session may have.
     pub limits: LimitsInfo,
 }

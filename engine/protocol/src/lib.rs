@@ -11,6 +11,7 @@
 
 mod channel;
 mod error;
+mod gpu;
 mod hello;
 mod message;
 mod report;
@@ -19,11 +20,15 @@ mod volume;
 
 pub use channel::{Channel, FDS_MAX, PACKET_BYTES_MAX, Packet, PacketBuffer};
 pub use error::ChannelError;
+pub use gpu::{
+    GPU_FDS_MAX, GpuFragment, GpuInfo, GpuMechanism, GpuMemory, GpuRegionInfo, GpuReport, GpuRoute,
+    GpuState, LEGACY_HANDLE_BYTES, LegacyHandle, StagingReport,
+};
 pub use hello::{Hello, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
 pub use message::{Answer, Ask, ClientMessage, Hardware, LimitsInfo, Pages, SidecarMessage};
 pub use report::{
     DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
     SidecarReport, SidecarState, StatusReport, VolumeReport,
 };
-pub use spill::{SPILL_BYTES_MAX, unspill};
+pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use volume::{GeometryInfo, VolumeInfo};

@@ -3,6 +3,7 @@
 use kvrail_ring::Status;
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
 use crate::report::StatusReport;
 
@@ -50,7 +51,11 @@ pub enum Ask {
         /// Its exact size in bytes.
         bytes: u64,
     },
-    /// Forget an arena. Answer: `Detached`, when nothing can touch it any more.
+    /// Use memory of a GPU. Comes with a descriptor for each memory that is one, in their order.
+    /// Answer: `GpuRegion`. Since protocol 1.1.
+    AttachGpu(GpuRegionInfo),
+    /// Forget an arena or a region of GPU memory. Answer: `Detached`, when nothing can touch it any
+    /// more.
     DetachArena {
         /// Which.
         region: u32,
@@ -69,14 +74,21 @@ pub enum Ask {
     Status,
     /// I leave. Answer: none; the sidecar closes the socket.
     Bye,
+    /// The ask is in the first descriptor, a memory file of at least the seals SHRINK and WRITE,
+    /// because it is longer than a packet; other descriptors belong to it. Since protocol 1.1.
+    Spilled {
+        /// Its length.
+        bytes: u64,
+    },
 }
 
 impl Ask {
     /// Descriptors that belong to it.
     #[must_use]
-    pub const fn fds(&self) -> usize {
+    pub fn fds(&self) -> usize {
         match self {
             Self::BringArena { .. } => 1,
+            Self::AttachGpu(region) => region.fds(),
             _ => 0,
         }
     }
@@ -138,7 +150,19 @@ pub enum Answer {
         /// What to tell the operator, when other pages than the best ones were used.
         note: Option<String>,
     },
-    /// The arena is forgotten; nothing can touch it any more.
+    /// A region of GPU memory is attached.
+    GpuRegion {
+        /// Its name in requests; their `layout_block` names a block, their `region_offset` the
+        /// first byte within it.
+        region: u32,
+        /// Blocks of it.
+        blocks: u32,
+        /// Bytes of one block.
+        block_bytes: u64,
+        /// How bytes get there, for each volume.
+        routes: Vec<GpuRoute>,
+    },
+    /// The arena or region is forgotten; nothing can touch it any more.
     Detached {
         /// Which.
         region: u32,
@@ -179,6 +203,12 @@ pub struct LimitsInfo {
     pub queues: u32,
     /// Requests in one lane.
     pub queue_depth: u32,
+    /// Regions of GPU memory at once.
+    #[serde(default)]
+    pub gpu_regions: u32,
+    /// Bytes of all its regions of GPU memory.
+    #[serde(default)]
+    pub gpu_bytes: u64,
 }
 
 /// A status as its name.

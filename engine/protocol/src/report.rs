@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::gpu::GpuReport;
+
 /// The state of a sidecar at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -14,6 +16,9 @@ pub struct StatusReport {
     pub devices: Vec<DeviceReport>,
     /// Its volumes, by id.
     pub volumes: Vec<VolumeReport>,
+    /// Its GPUs.
+    #[serde(default)]
+    pub gpus: Vec<GpuReport>,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.
@@ -189,6 +194,12 @@ pub struct SessionReport {
     pub arenas: u32,
     /// Bytes of them.
     pub arena_bytes: u64,
+    /// Regions of GPU memory it has.
+    #[serde(default)]
+    pub gpu_regions: u32,
+    /// Bytes of them.
+    #[serde(default)]
+    pub gpu_bytes: u64,
     /// Queues it has.
     pub queues: u32,
     /// Requests accepted.

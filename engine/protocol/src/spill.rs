@@ -1,20 +1,52 @@
-//! Messages from the sidecar that are longer than a packet: they travel in a sealed memory file.
+//! Messages that are longer than a packet: they travel in a sealed memory file.
 //!
-//! Only a status report of a large sidecar needs this. The sidecar never accepts a spilled
-//! message.
+//! From the sidecar a status report of a large one; from a client a GPU layout of many fragments.
+//! The client's is hostile: the file must be one in memory, so that reading it cannot hang, and is
+//! read once.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 use crate::channel::{Channel, PACKET_BYTES_MAX, Packet, decode, encode};
 use crate::error::ChannelError;
-use crate::message::SidecarMessage;
+use crate::message::{Ask, ClientMessage, SidecarMessage};
 
-/// Bytes of a spilled message at most.
+/// Bytes of a spilled message of the sidecar at most.
 pub const SPILL_BYTES_MAX: u64 = 8 << 20;
+
+/// Bytes of a spilled ask at most: the largest layout, with 1,024 fragments and 256 legacy handles,
+/// has less than a quarter of it.
+pub const ASK_BYTES_MAX: u64 = 1 << 20;
+
+/// The file of a message that is too long for a packet.
+fn spill(text: &[u8], most: u64) -> Result<(u64, OwnedFd), ChannelError> {
+    let bytes = text.len() as u64;
+    if bytes > most {
+        return Err(ChannelError::Oversize);
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("kvrail-message", flags).map_err(ChannelError::Socket)?);
+    file.write_all_at(text, 0).map_err(|error| ChannelError::Malformed(error.to_string()))?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals).map_err(ChannelError::Socket)?;
+    Ok((bytes, file.into()))
+}
+
+/// What a file holds.
+fn read(file: OwnedFd, bytes: u64, most: u64) -> Result<Vec<u8>, ChannelError> {
+    if bytes > most {
+        return Err(ChannelError::Oversize);
+    }
+    let length = usize::try_from(bytes).map_err(|_| ChannelError::Oversize)?;
+    let mut text = vec![0; length];
+    File::from(file)
+        .read_exact_at(&mut text, 0)
+        .map_err(|error| ChannelError::Malformed(error.to_string()))?;
+    Ok(text)
+}
 
 impl Channel {
     /// As `send`, for a message without descriptors that may be longer than a packet.
@@ -26,16 +58,26 @@ impl Channel {
         if text.len() <= PACKET_BYTES_MAX {
             return self.send_bytes(&text, &[]);
         }
-        let bytes = text.len() as u64;
-        if bytes > SPILL_BYTES_MAX {
-            return Err(ChannelError::Oversize);
-        }
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(memfd_create("kvrail-message", flags).map_err(ChannelError::Socket)?);
-        file.write_all_at(&text, 0).map_err(|error| ChannelError::Malformed(error.to_string()))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-        fcntl_add_seals(&file, seals).map_err(ChannelError::Socket)?;
+        let (bytes, file) = spill(&text, SPILL_BYTES_MAX)?;
         self.send(&SidecarMessage::Spilled { bytes }, &[file.as_fd()])
+    }
+
+    /// As `send`, for an ask that may be longer than a packet.
+    ///
+    /// # Errors
+    /// As `send`; `Oversize` beyond `ASK_BYTES_MAX`.
+    pub fn send_ask(
+        &self,
+        message: &ClientMessage,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let text = encode(message)?;
+        if text.len() <= PACKET_BYTES_MAX {
+            return self.send_bytes(&text, fds);
+        }
+        let (bytes, file) = spill(&encode(&message.ask)?, ASK_BYTES_MAX)?;
+        let fds: Vec<_> = std::iter::once(file.as_fd()).chain(fds.iter().copied()).collect();
+        self.send(&ClientMessage { seq: message.seq, ask: Ask::Spilled { bytes } }, &fds)
     }
 }
 
@@ -46,16 +88,34 @@ impl Channel {
 pub fn unspill(packet: Packet<SidecarMessage>) -> Result<Packet<SidecarMessage>, ChannelError> {
     let SidecarMessage::Spilled { bytes } = packet.message else { return Ok(packet) };
     let (_, [file]): (_, [OwnedFd; 1]) = packet.exactly()?;
-    if bytes > SPILL_BYTES_MAX {
-        return Err(ChannelError::Oversize);
-    }
-    let length = usize::try_from(bytes).map_err(|_| ChannelError::Oversize)?;
-    let mut text = vec![0; length];
-    File::from(file)
-        .read_exact_at(&mut text, 0)
-        .map_err(|error| ChannelError::Malformed(error.to_string()))?;
-    match decode(&text)? {
+    match decode(&read(file, bytes, SPILL_BYTES_MAX)?)? {
         SidecarMessage::Spilled { .. } => Err(ChannelError::Malformed("spilled twice".into())),
         message => Ok(Packet { message, fds: Vec::new() }),
+    }
+}
+
+/// Replaces a `Spilled` ask by the one in its memory file; passes every other through.
+///
+/// # Errors
+/// `MissingFds`, `Oversize`, or `Malformed`, also for a file that is not sealed memory: the client
+/// does not keep to the protocol.
+pub fn unspill_ask(packet: Packet<ClientMessage>) -> Result<Packet<ClientMessage>, ChannelError> {
+    let Packet { message: ClientMessage { seq, ask }, mut fds } = packet;
+    let Ask::Spilled { bytes } = ask else {
+        return Ok(Packet { message: ClientMessage { seq, ask }, fds });
+    };
+    if fds.is_empty() {
+        return Err(ChannelError::MissingFds { present: 0, needed: 1 });
+    }
+    let file = fds.remove(0);
+    // Only files in memory have seals; reading any other could wait for whoever serves it.
+    let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+    if !seals.contains(SealFlags::SHRINK | SealFlags::WRITE) {
+        let wrong = "a spilled ask must be in a memory file with the seals SHRINK and WRITE";
+        return Err(ChannelError::Malformed(wrong.into()));
+    }
+    match decode(&read(file, bytes, ASK_BYTES_MAX)?)? {
+        Ask::Spilled { .. } => Err(ChannelError::Malformed("spilled twice".into())),
+        ask => Ok(Packet { message: ClientMessage { seq, ask }, fds }),
     }
 }

@@ -116,7 +116,7 @@ pub struct Request {
     pub class: u8,
     /// Belongs to the lane: which lap this slot is of. Zero outside of one.
     pub lap: u8,
-    /// The arena, a [`RegionId`] of this session.
+    /// The arena or the region of GPU memory, a [`RegionId`] of this session.
     pub region: u32,
     /// The volume, a [`VolumeId`].
     pub volume: u16,
@@ -128,13 +128,15 @@ pub struct Request {
     /// First byte in the volume, a multiple of its logical block. A flush flushes the member that
     /// this byte lies on; a volume is flushed by one flush for each member.
     pub volume_offset: u64,
-    /// First byte in the arena, aligned as the volume's memory alignment says.
+    /// First byte in the arena, aligned as the volume's memory alignment says. In a region of GPU
+    /// memory the first byte within the block, a multiple of 16 besides.
     pub region_offset: u64,
     /// CRC-64/NVME the bytes must have, with `FLAG_VERIFY`.
     pub checksum: u64,
     /// Nanoseconds after acceptance at which a LATE notice is due; 0 is never.
     pub deadline_ns: u64,
-    /// Block index of a GPU layout; zero for host memory.
+    /// Index of the KV block in a region of GPU memory; zero for host memory. One request stays
+    /// within one block.
     pub layout_block: u32,
     /// Must be zero.
     pub reserved_b: u32,

@@ -1,44 +1,48 @@
-//! Arenas: made or brought, attached to every device, detached when nothing can touch them.
+//! Arenas and regions of GPU memory: made or brought, attached to every device, detached when
+//! nothing can touch them.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use kvrail_device::BufferIndex;
-use kvrail_memory::{MemoryError, PageSize, Pinned, Region};
+use kvrail_device::{BufferIndex, RemoteMemory};
+use kvrail_memory::{MemoryError, PageSize, Pinned};
 use kvrail_poller::{Command, SessionSlot};
 use kvrail_protocol::Answer;
 use kvrail_ring::{RegionId, Status};
 
 use crate::asks::Failure;
 use crate::config::PagePolicy;
-use crate::maker::{Made, Recipe};
+use crate::maker::{Memory, Outcome, Recipe};
 use crate::pollers::PollerSet;
 use crate::regions::{Grant, Shortage};
 use crate::server::Server;
 
-/// Whose memory file it is.
+/// Where its memory is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Ours; the client gets the descriptor with the answer.
     Sidecar,
     /// The client's.
     Client,
+    /// The client's, on the GPU of this place.
+    Gpu(usize),
 }
 
-/// One arena.
+/// One arena, or one region of GPU memory.
 #[derive(Debug)]
 pub(crate) struct Arena {
     grant: Grant,
-    /// Kept until every poller has detached, and then a little longer for unmapping.
-    region: Option<Arc<Region>>,
+    origin: Origin,
+    /// Kept until every poller has detached, and then a little longer for closing.
+    memory: Option<Memory>,
     stage: Stage,
 }
 
 /// Life of an arena. Answers go to the ask with this `seq`.
 #[derive(Debug)]
 enum Stage {
-    /// The memory thread is at work.
-    Making { seq: u64, origin: Origin },
+    /// A memory thread is at work.
+    Making { seq: u64 },
     /// Pollers register it with their devices.
     Attaching(Attaching),
     /// A device refused it; those that took it give it back.
@@ -47,12 +51,13 @@ enum Stage {
     Live,
     /// Pollers finish what uses it.
     Detaching { seq: u64, waiting: PollerSet },
+    /// A memory thread closes handles of a GPU: only then may their owner free the memory.
+    Closing { seq: u64, outcome: Result<(), Failure> },
 }
 
 #[derive(Debug)]
 struct Attaching {
     seq: u64,
-    origin: Origin,
     note: Option<String>,
     waiting: PollerSet,
     took: PollerSet,
@@ -65,9 +70,17 @@ impl Arena {
         self.grant.bytes
     }
 
-    /// Whether the memory thread still works on it.
-    pub(crate) fn is_being_made(&self) -> bool {
-        matches!(self.stage, Stage::Making { .. })
+    /// The place of the GPU it is on.
+    pub(crate) fn gpu(&self) -> Option<usize> {
+        match self.origin {
+            Origin::Sidecar | Origin::Client => None,
+            Origin::Gpu(at) => Some(at),
+        }
+    }
+
+    /// Whether a memory thread still works on it.
+    pub(crate) fn is_with_maker(&self) -> bool {
+        matches!(self.stage, Stage::Making { .. } | Stage::Closing { .. })
     }
 }
 
@@ -103,10 +116,10 @@ impl Server {
             return Err((Status::Invalid, MemoryError::Empty.to_string()));
         }
         self.seat(id)?;
-        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        let session = &self.sessions[&id];
         let (most, most_bytes) =
             (self.limits.arenas_per_session, self.limits.arena_bytes_per_session);
-        if session.arenas.len() >= most {
+        if session.arena_count() >= most {
             return Err((
                 Status::Quota,
                 format!(
@@ -127,54 +140,60 @@ impl Server {
         }
         let total = self.limits.arena_bytes_total;
         let grant = self.regions.grant(bytes).map_err(|short| shortage(short, bytes, total))?;
-        let region = grant.id;
         let origin = match &recipe {
             Recipe::Create { .. } => Origin::Sidecar,
-            Recipe::Import(..) => Origin::Client,
+            Recipe::Import(..) | Recipe::Open(..) => Origin::Client,
         };
-        let arena = Arena { grant, region: None, stage: Stage::Making { seq, origin } };
-        session.arenas.insert(region, arena);
-        self.maker.make(id, region, recipe);
+        self.add_region(id, seq, (origin, grant), recipe);
         Ok(())
     }
 
-    /// The memory thread answered.
-    pub(crate) fn made(&mut self, made: Made) {
-        let Made { session: id, region: number, outcome } = made;
+    /// Gives a memory thread its job.
+    pub(crate) fn add_region(
+        &mut self,
+        id: u64,
+        seq: u64,
+        (origin, grant): (Origin, Grant),
+        recipe: Recipe,
+    ) {
+        let region = grant.id;
+        let arena = Arena { grant, origin, memory: None, stage: Stage::Making { seq } };
+        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        session.arenas.insert(region, arena);
+        self.maker.make(origin.hand(), (id, region), recipe);
+    }
+
+    /// A memory thread answered.
+    pub(crate) fn made(&mut self, id: u64, number: RegionId, outcome: Outcome) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let reclaiming = session.is_reclaiming();
         let Some(arena) = session.arenas.get_mut(&number) else { return };
-        let Stage::Making { seq, origin } = arena.stage else { return };
-        let made = match outcome {
-            Ok(made) if !reclaiming => made,
-            Ok((region, _)) => {
-                self.maker.unmap(Arc::new(region));
+        let Stage::Making { seq } = arena.stage else { return };
+        let (memory, unfulfilled) = match outcome {
+            Ok(made) => made,
+            Err(failure) => {
                 self.drop_arena(id, number);
-                return self.reclaimed(id);
-            }
-            Err(error) => {
-                self.drop_arena(id, number);
-                self.fail(id, seq, (status_of(&error), error.to_string()));
+                self.fail(id, seq, failure);
                 return self.reclaimed(id);
             }
         };
-        let (region, unfulfilled) = made;
-        let region = Arc::new(region);
-        self.regions.settle(&mut arena.grant, region.bytes() as u64);
+        arena.memory = Some(memory.clone());
+        if reclaiming {
+            drop(memory);
+            self.drop_arena(id, number);
+            return self.reclaimed(id);
+        }
+        if let Memory::Host(region) = &memory {
+            self.regions.settle(&mut arena.grant, region.bytes() as u64);
+        }
         let whys: Vec<_> = unfulfilled.iter().map(|(_, why)| why.to_string()).collect();
         let note = Some(whys.join("; ")).filter(|note| !note.is_empty());
-        arena.region = Some(Arc::clone(&region));
         let (waiting, took) = (self.pollers.all(), PollerSet::default());
         let failure = None;
-        arena.stage = Stage::Attaching(Attaching { seq, origin, note, waiting, took, failure });
+        arena.stage = Stage::Attaching(Attaching { seq, note, waiting, took, failure });
         let slot = session.slot.expect("a session with an arena has a slot");
         let buffer = BufferIndex(arena.grant.buffers.start);
-        self.pollers.send_each(waiting, || Command::Attach {
-            session: slot,
-            region: number,
-            buffer,
-            memory: Arc::clone(&region) as Arc<dyn Pinned>,
-        });
+        self.pollers.send_each(waiting, || attach(slot, number, buffer, &memory));
         for (what, why) in unfulfilled {
             self.note_memory(what, why.to_string());
         }
@@ -219,26 +238,38 @@ impl Server {
         let Stage::Attaching(attaching) = std::mem::replace(&mut arena.stage, Stage::Live) else {
             return;
         };
-        let Attaching { seq, origin, note, took, failure, .. } = attaching;
+        let Attaching { seq, note, took, failure, .. } = attaching;
         match failure {
-            None => {
-                let region = Arc::clone(arena.region.as_ref().expect("made before attached"));
-                let bytes = region.bytes() as u64;
-                tracing::info!(session = id, region = %number, bytes, ?origin, "arena attached");
+            None => self.attach_done(id, seq, number, note),
+            Some(failure) if took.is_empty() => self.let_go(id, seq, number, Err(failure)),
+            Some(failure) => {
+                arena.stage = Stage::Unwinding { seq, waiting: took, failure };
+                self.pollers.send_each(took, || Command::Detach(slot, number));
+            }
+        }
+    }
+
+    /// Tells the client of its new arena or region.
+    fn attach_done(&mut self, id: u64, seq: u64, number: RegionId, note: Option<String>) {
+        let arena = &self.sessions[&id].arenas[&number];
+        let (origin, bytes) = (arena.origin, arena.bytes());
+        tracing::info!(session = id, region = %number, bytes, ?origin, "attached");
+        match arena.memory.clone().expect("made before attached") {
+            Memory::Host(region) => {
                 let page_bytes = region.page().bytes() as u64;
                 let answer = Answer::Arena { region: number.0, bytes, page_bytes, note };
                 match origin {
                     Origin::Sidecar => self.reply(id, seq, answer, &[region.fd().as_fd()]),
-                    Origin::Client => self.reply(id, seq, answer, &[]),
+                    Origin::Client | Origin::Gpu(_) => self.reply(id, seq, answer, &[]),
                 }
             }
-            Some(failure) if took.is_empty() => {
-                self.drop_arena(id, number);
-                self.fail(id, seq, failure);
-            }
-            Some(failure) => {
-                arena.stage = Stage::Unwinding { seq, waiting: took, failure };
-                self.pollers.send_each(took, || Command::Detach(slot, number));
+            Memory::Gpu(region) => {
+                let (blocks, block_bytes) =
+                    (region.layout().blocks(), region.layout().block_bytes());
+                let at = arena.gpu().expect("memory of a GPU");
+                let routes = self.config.gpus[at].routes.clone();
+                let answer = Answer::GpuRegion { region: number.0, blocks, block_bytes, routes };
+                self.reply(id, seq, answer, &[]);
             }
         }
     }
@@ -276,16 +307,44 @@ impl Server {
             return;
         }
         match std::mem::replace(&mut arena.stage, Stage::Live) {
-            Stage::Unwinding { seq, failure, .. } => {
-                self.drop_arena(id, number);
-                self.fail(id, seq, failure);
-            }
-            Stage::Detaching { seq, .. } => {
-                self.drop_arena(id, number);
-                tracing::info!(session = id, region = %number, "arena detached");
+            Stage::Unwinding { seq, failure, .. } => self.let_go(id, seq, number, Err(failure)),
+            Stage::Detaching { seq, .. } => self.let_go(id, seq, number, Ok(())),
+            _ => {}
+        }
+    }
+
+    /// No poller has it any more. Handles of a GPU are closed before the client hears of it.
+    fn let_go(&mut self, id: u64, seq: u64, number: RegionId, outcome: Result<(), Failure>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(arena) = session.arenas.get_mut(&number) else { return };
+        if arena.gpu().is_none() {
+            return self.gone(id, seq, number, outcome);
+        }
+        let hand = arena.origin.hand();
+        arena.stage = Stage::Closing { seq, outcome };
+        let memory = arena.memory.take().expect("it was attached");
+        self.maker.close(hand, (id, number), memory);
+    }
+
+    /// A memory thread closed it. The session may have ended meanwhile.
+    pub(crate) fn closed(&mut self, id: u64, number: RegionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(arena) = session.arenas.get_mut(&number) else { return };
+        if let Stage::Closing { seq, outcome } = std::mem::replace(&mut arena.stage, Stage::Live) {
+            self.gone(id, seq, number, outcome);
+            self.reclaimed(id);
+        }
+    }
+
+    /// Nothing is left of it.
+    fn gone(&mut self, id: u64, seq: u64, number: RegionId, outcome: Result<(), Failure>) {
+        self.drop_arena(id, number);
+        match outcome {
+            Err(failure) => self.fail(id, seq, failure),
+            Ok(()) => {
+                tracing::info!(session = id, region = %number, "detached");
                 self.reply(id, seq, Answer::Detached { region: number.0 }, &[]);
             }
-            _ => {}
         }
     }
 
@@ -294,8 +353,22 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(arena) = session.arenas.remove(&number) else { return };
         self.regions.free(arena.grant);
-        if let Some(region) = arena.region {
-            self.maker.unmap(region);
+        if let Some(memory) = arena.memory {
+            self.maker.close(arena.origin.hand(), (id, number), memory);
+        }
+    }
+}
+
+/// What pollers are told of new memory.
+fn attach(session: SessionSlot, region: RegionId, buffer: BufferIndex, memory: &Memory) -> Command {
+    match memory {
+        Memory::Host(memory) => {
+            let memory = Arc::clone(memory) as Arc<dyn Pinned>;
+            Command::Attach { session, region, buffer, memory }
+        }
+        Memory::Gpu(memory) => {
+            let memory = Arc::clone(memory) as Arc<dyn RemoteMemory>;
+            Command::AttachRemote { session, region, buffer, memory }
         }
     }
 }
@@ -317,13 +390,4 @@ fn shortage(shortage: Shortage, bytes: u64, total: u64) -> Failure {
         ),
     };
     (Status::Quota, message)
-}
-
-fn status_of(error: &MemoryError) -> Status {
-    match error {
-        MemoryError::NoPages { .. } | MemoryError::Map { .. } | MemoryError::Place { .. } => {
-            Status::NoSpace
-        }
-        _ => Status::Invalid,
-    }
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use kvrail_memory::PageSize;
 use kvrail_poller::SessionSlot;
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, Hello, LimitsInfo, Packet, Pages,
-    PollerInfo, RefusalCode, SidecarMessage, Version, Welcome,
+    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, LimitsInfo, Packet, Pages,
+    PollerInfo, RefusalCode, SidecarMessage, Version, Welcome, unspill_ask,
 };
 use kvrail_ring::Status;
 use kvrail_ring::limits::LANE_VERSION;
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::access::Peer;
 use crate::config::PagePolicy;
 use crate::events::Source;
+use crate::gpus::ServedGpu;
 use crate::leaving::Ending;
 use crate::maker::Recipe;
 use crate::server::Server;
@@ -122,7 +123,9 @@ impl Server {
             let Some(session) = self.sessions.get(&id) else { return };
             let Some(channel) = &session.channel else { return };
             let greeting = matches!(session.phase, Phase::Greeting { .. });
-            match channel.receive::<ClientMessage>(&mut self.buffer, 1) {
+            // More than one come with GPU memory only.
+            let fds_max = if greeting || self.config.gpus.is_empty() { 1 } else { FDS_MAX };
+            match channel.receive(&mut self.buffer, fds_max).and_then(unspill_ask) {
                 Ok(packet) => self.hear(id, packet),
                 Err(ChannelError::WouldBlock) => return,
                 Err(ChannelError::Closed) => return self.end(id, Ending::HungUp),
@@ -141,7 +144,8 @@ impl Server {
         let seq = packet.message.seq;
         let greeting = matches!(session.phase, Phase::Greeting { .. });
         let (present, needed) = (packet.fds.len(), packet.message.ask.fds());
-        if present != needed {
+        // Of GPU memory the answer says what is missing.
+        if present != needed && !matches!(packet.message.ask, Ask::AttachGpu(_)) {
             let reason = format!("a message came with {present} descriptors instead of {needed}");
             return self.end(id, Ending::Expelled(reason));
         }
@@ -185,7 +189,10 @@ impl Server {
                 self.reply(id, seq, Answer::Status(report), &[]);
                 Ok(())
             }
-            Ask::Hello(_) | Ask::Bye => Err((Status::Internal, "heard before".into())),
+            Ask::AttachGpu(region) => self.attach_gpu(id, seq, region, fds),
+            Ask::Hello(_) | Ask::Bye | Ask::Spilled { .. } => {
+                Err((Status::Internal, "heard before".into()))
+            }
         }
     }
 
@@ -224,11 +231,14 @@ impl Server {
             pollers: pollers.map(|poller| PollerInfo { cpu: poller.cpu }).collect(),
             spin: self.config.spin,
             volumes: self.volumes.clone(),
+            gpus: self.config.gpus.iter().map(ServedGpu::info).collect(),
             limits: LimitsInfo {
                 arenas: narrow(self.limits.arenas_per_session),
                 arena_bytes: self.limits.arena_bytes_per_session,
                 queues: narrow(self.limits.queues_per_session),
                 queue_depth: self.limits.queue_depth,
+                gpu_regions: narrow(self.limits.gpu_regions_per_session),
+                gpu_bytes: self.limits.gpu_bytes_per_session,
             },
         }
     }

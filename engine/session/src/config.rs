@@ -10,6 +10,7 @@ use kvrail_ring::Epoch;
 use kvrail_ring::limits::LANE_DEPTH_MAX;
 
 use crate::access::Access;
+use crate::gpus::ServedGpu;
 
 /// What clients may have. Every field names its key in the configuration; messages about a limit
 /// name it too.
@@ -23,6 +24,10 @@ pub struct Limits {
     pub arena_bytes_per_session: u64,
     /// `limits.arena_bytes_total`: bytes of all arenas.
     pub arena_bytes_total: u64,
+    /// `limits.gpu_regions_per_session`: regions of GPU memory of one client at once.
+    pub gpu_regions_per_session: usize,
+    /// `limits.gpu_bytes_per_session`: bytes of all GPU memory of one client.
+    pub gpu_bytes_per_session: u64,
     /// `limits.queues_per_session`: queues of one client at once.
     pub queues_per_session: usize,
     /// `limits.queue_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
@@ -38,6 +43,8 @@ impl Default for Limits {
             arenas_per_session: 16,
             arena_bytes_per_session: 64 << 30,
             arena_bytes_total: 256 << 30,
+            gpu_regions_per_session: 16,
+            gpu_bytes_per_session: 1 << 40,
             queues_per_session: 64,
             queue_depth: 1024,
             handshake_timeout: Duration::from_secs(5),
@@ -50,6 +57,7 @@ impl Limits {
     pub(crate) fn clamped(mut self) -> Self {
         self.sessions = self.sessions.min(SESSIONS_MAX);
         self.arenas_per_session = self.arenas_per_session.min(REGIONS_MAX);
+        self.gpu_regions_per_session = self.gpu_regions_per_session.min(REGIONS_MAX);
         self.queues_per_session = self.queues_per_session.min(LANES_MAX);
         self.queue_depth = self.queue_depth.min(LANE_DEPTH_MAX);
         self
@@ -119,4 +127,6 @@ pub struct ServerConfig {
     pub spin: SpinHints,
     /// What the operator should know from the start; more is added while serving.
     pub notes: Vec<String>,
+    /// The GPUs, none where there is nothing to do with them.
+    pub gpus: Vec<ServedGpu>,
 }

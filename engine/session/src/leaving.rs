@@ -6,6 +6,7 @@ use std::time::Instant;
 use kvrail_poller::{Command, SessionSlot};
 use kvrail_protocol::{Hardware, SidecarMessage};
 
+use crate::arenas::Arena;
 use crate::server::Server;
 use crate::session::{Phase, Session};
 
@@ -99,12 +100,13 @@ impl Server {
     pub(crate) fn reclaimed(&mut self, id: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Phase::Reclaiming { waiting, .. } = &session.phase else { return };
-        let making = session.arenas.values().any(|arena| arena.is_being_made());
+        let making = session.arenas.values().any(|arena| arena.is_with_maker());
         if !waiting.is_empty() || making {
             return;
         }
         let (arenas, queues) = (session.arenas.len(), session.queues.len());
-        let (bytes, pid) = (session.arena_bytes(), session.peer.pid);
+        let pid = session.peer.pid;
+        let bytes: u64 = session.arenas.values().map(Arena::bytes).sum();
         let took_ms = session.since.elapsed().as_millis();
         tracing::info!(session = id, pid, arenas, bytes, queues, took_ms, "session reclaimed");
         let numbers: Vec<_> = session.arenas.keys().copied().collect();
@@ -133,7 +135,8 @@ impl Server {
 
 fn log_end(session: &Session, ending: &Ending) {
     let (pid, name) = (session.peer.pid, &session.name);
-    let (arenas, bytes) = (session.arenas.len(), session.arena_bytes());
+    let arenas = session.arenas.len();
+    let bytes: u64 = session.arenas.values().map(Arena::bytes).sum();
     let queues = session.queues.len();
     let (id, reason) = (session.id, ending.reason());
     match ending {

@@ -1,6 +1,6 @@
 //! Sessions: who may attach, what each client has, and how all of it comes back.
 //!
-//! Owns the session socket, the clients' arenas and the sidecar's half of every queue until a
+//! Owns the session socket, the clients' arenas and GPU regions and the sidecar's half of every queue until a
 //! poller serves it. Runs on the control thread, one epoll loop, never on a data path; the
 //! pollers are told by commands and answer with notices. Invariant 2 (ownership) ends here: memory
 //! is given back only when every poller said that nothing can touch it. So does invariant 4
@@ -13,6 +13,7 @@ mod asks;
 mod config;
 mod error;
 mod events;
+mod gpus;
 mod leaving;
 mod maker;
 mod notices;
@@ -30,6 +31,7 @@ mod stopping;
 pub use access::Access;
 pub use config::{Home, Identity, Limits, PagePolicy, Policy, ServerConfig};
 pub use error::ServerError;
+pub use gpus::ServedGpu;
 pub use orders::{OrderReceiver, OrderSender, order_channel};
 pub use server::Server;
 pub use stopping::{Stopped, StoppedHow};

@@ -1,19 +1,23 @@
-//! The thread that makes, maps and unmaps arenas: touching the pages of a large one takes seconds,
-//! and other clients must not wait for it.
+//! The threads that make, open and close memory: touching the pages of a large arena takes
+//! seconds, a GPU's driver may not answer at all, and other clients must not wait for either. One
+//! for host memory, and one for each GPU.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use kvrail_gpu::{Fragment, Gpu, GpuHandle, GpuRegion};
 use kvrail_memory::{MemoryError, Region, Sealing, place};
 use kvrail_ring::{Bell, RegionId};
 use rustix::io::Errno;
 
+use crate::asks::Failure;
 use crate::config::{Home, PagePolicy};
 use crate::error::ServerError;
+use crate::gpus::refusal;
 
-/// What an arena is made of.
+/// What an arena or a region is made of.
 #[derive(Debug)]
 pub(crate) enum Recipe {
     /// New memory.
@@ -25,59 +29,110 @@ pub(crate) enum Recipe {
     },
     /// A client's memory file, the size it announced, and the seals it must have.
     Import(OwnedFd, u64, Sealing),
+    /// A client's memory on a GPU.
+    Open(Arc<dyn Gpu>, GpuRecipe),
 }
+
+/// What a client says of its memory on a GPU.
+#[derive(Debug)]
+pub(crate) struct GpuRecipe {
+    pub(crate) handles: Vec<GpuHandle>,
+    pub(crate) fragments: Vec<Fragment>,
+    pub(crate) blocks: u32,
+}
+
+/// Memory that clients and hardware use.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// An arena.
+    Host(Arc<Region>),
+    /// A region on a GPU.
+    Gpu(Arc<GpuRegion>),
+}
+
+/// Which thread does it: 0 for host memory, one more than its place in the list for a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hand(usize);
+
+impl Hand {
+    pub(crate) const HOST: Self = Self(0);
+
+    /// The one of this GPU.
+    pub(crate) const fn of_gpu(gpu: usize) -> Self {
+        Self(gpu + 1)
+    }
+}
+
+/// Whose memory it is: session and region.
+pub(crate) type Whose = (u64, RegionId);
 
 #[derive(Debug)]
 enum Job {
-    Make { session: u64, region: RegionId, recipe: Recipe },
-    Unmap(Arc<Region>),
+    Make(Whose, Recipe),
+    Close(Whose, Memory),
 }
 
 /// What is not as wished, and why.
 pub(crate) type Unfulfilled = (&'static str, MemoryError);
 
 /// Memory, with what the operator should know of it; or why there is none.
-pub(crate) type Outcome = Result<(Region, Vec<Unfulfilled>), MemoryError>;
+pub(crate) type Outcome = Result<(Memory, Vec<Unfulfilled>), Failure>;
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) struct Made {
-    pub(crate) session: u64,
-    pub(crate) region: RegionId,
-    pub(crate) outcome: Outcome,
+pub(crate) enum Made {
+    /// It is there, or not.
+    Made(Whose, Outcome),
+    /// This process has let go of it.
+    Closed(Whose),
 }
 
-/// The control thread's end. The thread ends when this is dropped and its jobs are done.
+/// The control thread's end. The threads end when this is dropped and their jobs are done.
 #[derive(Debug)]
 pub(crate) struct Maker {
-    jobs: Sender<Job>,
+    hands: Vec<Sender<Job>>,
     made: Receiver<Made>,
 }
 
 impl Maker {
-    /// Starts the thread; it rings `to_control` after every answer.
-    pub(crate) fn start(to_control: Arc<Bell>, home: Home) -> Result<Self, ServerError> {
-        let (jobs, job_queue) = channel();
+    /// Starts the threads; they ring `to_control` after every answer.
+    pub(crate) fn start(
+        to_control: &Arc<Bell>,
+        home: &Home,
+        gpus: usize,
+    ) -> Result<Self, ServerError> {
         let (answers, made) = channel();
-        let work = move || work(&job_queue, &answers, &to_control, &home);
-        thread::Builder::new().name("kvrail-memory".into()).spawn(work).map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-            ServerError::Loop { step: "spawning the memory thread", errno }
-        })?;
-        Ok(Self { jobs, made })
+        let hand = |at: usize| {
+            let (jobs, queue) = channel();
+            let (answers, to_control, home) =
+                (answers.clone(), Arc::clone(to_control), home.clone());
+            let name = match at.checked_sub(1) {
+                None => "kvrail-memory".to_owned(),
+                Some(gpu) => format!("kvrail-import-{gpu}"),
+            };
+            let work = move || work(&queue, &answers, &to_control, &home);
+            thread::Builder::new().name(name).spawn(work).map_err(|error| {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+                ServerError::Loop { step: "spawning a memory thread", errno }
+            })?;
+            Ok(jobs)
+        };
+        let hands = (0..=gpus).map(hand).collect::<Result<_, ServerError>>()?;
+        Ok(Self { hands, made })
     }
 
-    pub(crate) fn make(&self, session: u64, region: RegionId, recipe: Recipe) {
-        self.post(Job::Make { session, region, recipe });
+    /// Answer: `Made`.
+    pub(crate) fn make(&self, hand: Hand, whose: Whose, recipe: Recipe) {
+        self.post(hand, Job::Make(whose, recipe));
     }
 
-    /// Unmaps, if this is the last reference.
-    pub(crate) fn unmap(&self, region: Arc<Region>) {
-        self.post(Job::Unmap(region));
+    /// Closes it, if this is the last reference. Answer: `Closed`.
+    pub(crate) fn close(&self, hand: Hand, whose: Whose, memory: Memory) {
+        self.post(hand, Job::Close(whose, memory));
     }
 
-    fn post(&self, job: Job) {
-        self.jobs.send(job).expect("the memory thread lives as long as its queue");
+    fn post(&self, hand: Hand, job: Job) {
+        self.hands[hand.0].send(job).expect("a memory thread lives as long as its queue");
     }
 
     pub(crate) fn receive(&self) -> Option<Made> {
@@ -87,28 +142,48 @@ impl Maker {
 
 fn work(jobs: &Receiver<Job>, answers: &Sender<Made>, to_control: &Bell, home: &Home) {
     while let Ok(job) = jobs.recv() {
-        match job {
-            Job::Make { session, region, recipe } => {
-                let outcome = cook(&format!("kvrail-arena-{session}"), recipe, home);
-                if answers.send(Made { session, region, outcome }).is_err() {
-                    return;
-                }
-                to_control.ring();
+        let answer = match job {
+            Job::Make(whose, recipe) => {
+                Made::Made(whose, cook(&format!("kvrail-arena-{}", whose.0), recipe, home))
             }
-            Job::Unmap(region) => drop(region),
+            Job::Close(whose, memory) => {
+                drop(memory);
+                Made::Closed(whose)
+            }
+        };
+        if answers.send(answer).is_err() {
+            return;
         }
+        to_control.ring();
     }
 }
 
 fn cook(name: &str, recipe: Recipe, home: &Home) -> Outcome {
-    let (region, pages) = match recipe {
-        Recipe::Create { bytes, pages: PagePolicy::Best } => Region::create_best(name, bytes)?,
-        Recipe::Create { bytes, pages: PagePolicy::Exactly(page) } => {
-            (Region::create(name, bytes, page)?, None)
+    match recipe {
+        Recipe::Create { bytes, pages } => {
+            let (region, unfulfilled) = create(name, bytes, pages, home).map_err(failure)?;
+            Ok((Memory::Host(Arc::new(region)), unfulfilled))
         }
         Recipe::Import(fd, bytes, sealing) => {
-            return Ok((Region::import_with(fd, bytes, sealing)?, Vec::new()));
+            let region = Region::import_with(fd, bytes, sealing).map_err(failure)?;
+            Ok((Memory::Host(Arc::new(region)), Vec::new()))
         }
+        Recipe::Open(gpu, GpuRecipe { handles, fragments, blocks }) => {
+            let region = gpu.import(handles, fragments, blocks).map_err(|error| refusal(&error))?;
+            Ok((Memory::Gpu(region), Vec::new()))
+        }
+    }
+}
+
+fn create(
+    name: &str,
+    bytes: usize,
+    pages: PagePolicy,
+    home: &Home,
+) -> Result<(Region, Vec<Unfulfilled>), MemoryError> {
+    let (region, pages) = match pages {
+        PagePolicy::Best => Region::create_best(name, bytes)?,
+        PagePolicy::Exactly(page) => (Region::create(name, bytes, page)?, None),
     };
     let elsewhere = match home {
         Home::Anywhere => None,
@@ -121,4 +196,14 @@ fn cook(name: &str, recipe: Recipe, home: &Home) -> Outcome {
     let pages = pages.map(|why| ("arenas get base pages", why));
     let elsewhere = elsewhere.map(|why| ("arenas lie far from the devices", why));
     Ok((region, pages.into_iter().chain(elsewhere).collect()))
+}
+
+fn failure(error: MemoryError) -> Failure {
+    let status = match error {
+        MemoryError::NoPages { .. } | MemoryError::Map { .. } | MemoryError::Place { .. } => {
+            kvrail_ring::Status::NoSpace
+        }
+        _ => kvrail_ring::Status::Invalid,
+    };
+    (status, error.to_string())
 }

@@ -1,10 +1,11 @@
-//! What pollers and the memory thread answer.
+//! What pollers and the memory threads answer.
 
 use kvrail_poller::{DeviceFailure, Notice, PollerHandle};
 use kvrail_ring::{Status, hush};
 use rustix::fd::AsFd;
 
 use crate::leaving::Ending;
+use crate::maker::Made;
 use crate::server::Server;
 
 impl Server {
@@ -13,7 +14,10 @@ impl Server {
     pub(crate) fn read_notices(&mut self) {
         hush(self.to_control.as_fd());
         while let Some(made) = self.maker.receive() {
-            self.made(made);
+            match made {
+                Made::Made((id, region), outcome) => self.made(id, region, outcome),
+                Made::Closed((id, region)) => self.closed(id, region),
+            }
         }
         while let Some((poller, notice)) = self.pollers.receive() {
             self.notice(poller, notice);

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use kvrail_device::BUFFERS_MAX;
+use kvrail_device::{BUFFERS_MAX, REMOTES_MAX};
 use kvrail_poller::REGIONS_MAX;
 use kvrail_ring::RegionId;
 use kvrail_ring::limits::REGISTERED_BYTES_MAX;
 use range_alloc::RangeAllocator;
 
-/// What an arena takes of the table.
+// A region of GPU memory has the entry of its place, behind those of host memory.
+const _: () = assert!(REGIONS_MAX <= REMOTES_MAX as usize);
+
+/// What an arena, or a region of GPU memory, takes of the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) id: RegionId,
@@ -29,22 +32,34 @@ pub(crate) enum Shortage {
     Bytes(u64),
 }
 
-/// All arenas of all sessions.
+/// All arenas and GPU regions of all sessions.
 #[derive(Debug)]
 pub(crate) struct RegionTable {
     /// Free places with the generation each will have next. First in, first out: a place rests as
     /// long as possible, so a number comes back after 33 million arenas at the earliest.
     free: VecDeque<(u16, u16)>,
     buffers: RangeAllocator<u16>,
+    /// Regions of GPU memory.
+    remotes: usize,
+    /// Of arenas.
     bytes: u64,
     bytes_max: u64,
 }
 
+impl Grant {
+    /// Whether it is of GPU memory, which belongs to its client and counts against no total.
+    fn is_remote(&self) -> bool {
+        self.buffers.start >= BUFFERS_MAX
+    }
+}
+
 impl RegionTable {
-    pub(crate) fn new(bytes_max: u64) -> Self {
+    /// A table whose arenas leave the last `reserved` entries of the devices' tables alone.
+    pub(crate) fn new(bytes_max: u64, reserved: u16) -> Self {
         let places = u16::try_from(REGIONS_MAX).expect("a place is the low half of a region id");
         let free = (0..places).map(|place| (place, 0)).collect();
-        Self { free, buffers: RangeAllocator::new(0..BUFFERS_MAX), bytes: 0, bytes_max }
+        let buffers = RangeAllocator::new(0..BUFFERS_MAX - reserved);
+        Self { free, buffers, remotes: 0, bytes: 0, bytes_max }
     }
 
     /// Changes the limit; what is granted already stays.
@@ -52,8 +67,9 @@ impl RegionTable {
         self.bytes_max = bytes_max;
     }
 
+    /// Arenas there are.
     pub(crate) fn used(&self) -> usize {
-        REGIONS_MAX - self.free.len()
+        REGIONS_MAX - self.free.len() - self.remotes
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -76,8 +92,15 @@ impl RegionTable {
         let buffers = self.buffers.allocate_range(count).map_err(|_| short)?;
         self.free.pop_front();
         self.bytes += bytes;
-        let id = RegionId(u32::from(generation) << 16 | u32::from(place));
-        Ok(Grant { id, buffers, bytes })
+        Ok(Grant { id: number(place, generation), buffers, bytes })
+    }
+
+    /// Sets aside what a region of GPU memory needs.
+    pub(crate) fn grant_remote(&mut self, bytes: u64) -> Result<Grant, Shortage> {
+        let (place, generation) = self.free.pop_front().ok_or(Shortage::Regions)?;
+        self.remotes += 1;
+        let buffers = BUFFERS_MAX + place..BUFFERS_MAX + place + 1;
+        Ok(Grant { id: number(place, generation), buffers, bytes })
     }
 
     /// Gives back what was set aside beyond `bytes`, now that the size is known.
@@ -92,9 +115,18 @@ impl RegionTable {
         let [place, generation] = [grant.id.0 & 0xffff, grant.id.0 >> 16]
             .map(|half| u16::try_from(half).expect("half of 32 bits"));
         self.free.push_back((place, generation.wrapping_add(1)));
-        self.buffers.free_range(grant.buffers);
-        self.bytes -= grant.bytes;
+        if grant.is_remote() {
+            self.remotes -= 1;
+        } else {
+            self.buffers.free_range(grant.buffers);
+            self.bytes -= grant.bytes;
+        }
     }
+}
+
+/// A place and how often it was given out, as one number.
+fn number(place: u16, generation: u16) -> RegionId {
+    RegionId(u32::from(generation) << 16 | u32::from(place))
 }
 
 #[cfg(test)]
@@ -106,7 +138,7 @@ mod tests {
 
     #[test]
     fn every_resource_runs_out_with_its_own_name_and_comes_back() {
-        let mut table = RegionTable::new(4 << 40);
+        let mut table = RegionTable::new(4 << 40, 0);
         let grants: Vec<_> = (0..REGIONS_MAX).map(|_| table.grant(4096).unwrap()).collect();
         assert_eq!(table.grant(4096), Err(Shortage::Regions));
         grants.into_iter().for_each(|grant| table.free(grant));
@@ -123,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_number_is_not_reused_soon() {
-        let mut table = RegionTable::new(1 << 40);
+        let mut table = RegionTable::new(1 << 40, 0);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..10 * REGIONS_MAX {
             let grant = table.grant((1 << 30) + 1).unwrap();
@@ -135,11 +167,32 @@ mod tests {
 
     #[test]
     fn settling_gives_back_what_rounding_took() {
-        let mut table = RegionTable::new(10 << 20);
+        let mut table = RegionTable::new(10 << 20, 0);
         let mut grant = table.grant(2 << 20).unwrap();
         table.settle(&mut grant, 4096);
         assert_eq!(table.bytes(), 4096);
         table.free(grant);
         assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn gpu_memory_has_entries_of_its_own_and_staging_keeps_the_last_of_the_others() {
+        let mut table = RegionTable::new(4 << 40, 2);
+        let all = table.grant(u64::from(BUFFERS_MAX - 2) << 30).unwrap();
+        assert_eq!(all.buffers, 0..BUFFERS_MAX - 2);
+        assert_eq!(table.grant(1), Err(Shortage::Buffers(1)));
+        let bytes = table.bytes();
+        let remotes: Vec<_> =
+            (1..REGIONS_MAX).map(|_| table.grant_remote(u64::MAX).unwrap()).collect();
+        assert_eq!(table.grant_remote(1), Err(Shortage::Regions));
+        assert_eq!((table.used(), table.bytes()), (1, bytes), "no arena has become more");
+        let mut entries: Vec<_> = remotes.iter().map(|grant| grant.buffers.start).collect();
+        entries.sort_unstable();
+        entries.dedup();
+        assert_eq!(entries.len(), REGIONS_MAX - 1);
+        assert!(entries.iter().all(|entry| (BUFFERS_MAX..BUFFERS_MAX + 512).contains(entry)));
+        remotes.into_iter().for_each(|grant| table.free(grant));
+        table.free(all);
+        assert_eq!((table.used(), table.bytes()), (0, 0));
     }
 }

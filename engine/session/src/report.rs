@@ -85,6 +85,7 @@ impl Server {
             pollers: (0..handles.len()).map(|poller| self.report_poller(poller)).collect(),
             devices,
             volumes: self.volumes.iter().map(report_volume).collect(),
+            gpus: (0..self.config.gpus.len()).map(|at| self.report_gpu(at)).collect(),
             sessions: attached.map(|session| self.report_session(session)).collect(),
             regions: self.report_regions(),
             notes,
@@ -125,6 +126,7 @@ impl Server {
     fn report_session(&self, session: &Session) -> SessionReport {
         let counted = session.slot.map(|slot| self.counted(slot)).unwrap_or_default();
         let counts = counted.since(session.counted_before);
+        let (gpu_regions, gpu_bytes) = session.gpu_regions(None);
         let state = match &session.phase {
             Phase::Greeting { .. } => "greeting".into(),
             Phase::Attached => "attached".into(),
@@ -137,8 +139,10 @@ impl Server {
             gid: session.peer.gid,
             name: session.name.clone(),
             library: session.library.clone(),
-            arenas: narrow(session.arenas.len()),
+            arenas: narrow(session.arena_count()),
             arena_bytes: session.arena_bytes(),
+            gpu_regions: narrow(gpu_regions),
+            gpu_bytes,
             queues: narrow(session.queues.len()),
             accepted: counts.accepted,
             completed: counts.completed,
@@ -167,7 +171,7 @@ impl Server {
         RegionsReport {
             arenas: narrow(self.regions.used()),
             bytes: self.regions.bytes(),
-            quarantined: narrow(held().map(|session| session.arenas.len()).sum()),
+            quarantined: narrow(held().map(Session::arena_count).sum()),
             quarantined_bytes: held().map(Session::arena_bytes).sum(),
             quarantined_oldest_s: with_arenas
                 .map(|session| session.since.elapsed().as_secs())

@@ -76,9 +76,10 @@ impl Server {
         events.watch(listener.as_fd(), Source::Listener).map_err(failed)?;
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
         let limits = config.policy.limits.clone().clamped();
-        let maker = Maker::start(Arc::clone(&to_control), config.home.clone())?;
+        let maker = Maker::start(&to_control, &config.home, config.gpus.len())?;
+        let staging = u16::try_from(config.gpus.len()).expect("GPUs are few");
         Ok(Self {
-            regions: RegionTable::new(limits.arena_bytes_total),
+            regions: RegionTable::new(limits.arena_bytes_total, staging),
             busy: BusyShares::new(pollers.len()),
             pollers: Pollers::new(pollers),
             config,

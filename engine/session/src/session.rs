@@ -51,6 +51,7 @@ pub(crate) struct Session {
     pub(crate) slot: Option<SessionSlot>,
     /// What earlier sessions in that place had counted.
     pub(crate) counted_before: Counts,
+    /// Arenas and regions of GPU memory.
     pub(crate) arenas: BTreeMap<RegionId, Arena>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) next_queue: u32,
@@ -74,8 +75,22 @@ impl Session {
         }
     }
 
+    /// Arenas in host memory.
+    pub(crate) fn arena_count(&self) -> usize {
+        self.arenas.values().filter(|arena| arena.gpu().is_none()).count()
+    }
+
+    /// Bytes of them.
     pub(crate) fn arena_bytes(&self) -> u64 {
-        self.arenas.values().map(Arena::bytes).sum()
+        let host = self.arenas.values().filter(|arena| arena.gpu().is_none());
+        host.map(Arena::bytes).sum()
+    }
+
+    /// Regions on this GPU, or on all, and their bytes.
+    pub(crate) fn gpu_regions(&self, on: Option<usize>) -> (usize, u64) {
+        let there = |arena: &&Arena| arena.gpu().is_some_and(|at| on.is_none_or(|on| on == at));
+        let sizes = self.arenas.values().filter(there).map(Arena::bytes);
+        sizes.fold((0, 0), |(count, bytes), more| (count + 1, bytes + more))
     }
 
     pub(crate) fn is_reclaiming(&self) -> bool {

@@ -5,10 +5,10 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use kvrail_nvme::{DISCOVERY_NQN, Nqn, Selector};
+use kvrail_nvme::{DISCOVERY_NQN, Nqn, SERVICE_DEFAULT, Selector, Transport};
 
 use crate::error::Problem;
-use crate::wish::{Host, Namespace, Offload, Port, SERVICE_DEFAULT, Subsystem, Transport, Wish};
+use crate::wish::{Host, Namespace, Nic, Offload, Port, Subsystem, Wish};
 
 /// Namespaces the kernel's target reports to a host at most (NVMET_MAX_NAMESPACES).
 const NSID_MAX: u32 = 1024;
@@ -238,17 +238,28 @@ impl Findings {
 
     fn address(&mut self, at: &str, port: &Port) {
         let key = format!("{at}.address");
-        let remedy = "write an address of this host's network card (`ip address`)";
+        let remedy = "write an address of this host's network card (`ip address`), or nic = \
+                      \"nearest\" instead";
+        if port.transport == Transport::Loop {
+            let words = |value: &dyn Display| value.to_string();
+            let said = [
+                ("address", port.address.as_ref().map(|it| words(it))),
+                ("nic", port.nic.as_ref().map(|it| words(it))),
+                ("service", port.service.as_ref().map(|it| words(it))),
+            ];
+            for (field, value) in said {
+                let Some(value) = value else { continue };
+                let rule = format!("the loop transport has no {field}");
+                self.add(&format!("{at}.{field}"), value, rule, "remove it");
+            }
+            return;
+        }
+        if let (Some(_), Some(nic)) = (port.address, &port.nic) {
+            let rule = "the card's address is taken, and another is written";
+            self.add(&format!("{at}.nic"), nic, rule, "write either nic or address");
+        }
         match (port.transport, port.address) {
-            (Transport::Loop, Some(address)) => {
-                self.add(&key, address, "the loop transport has no address", "remove it");
-            }
-            (Transport::Loop, None) => {
-                if let Some(service) = port.service {
-                    let key = format!("{at}.service");
-                    self.add(&key, service, "the loop transport has no service", "remove it");
-                }
-            }
+            (_, None) if port.nic.is_some() => {}
             (transport, None) => {
                 let rule = format!("transport {:?} needs one", transport.name());
                 self.add(&key, "none", rule, remedy);
@@ -342,14 +353,16 @@ fn is_kernel_name(device: &Selector) -> bool {
     device.path().is_some_and(|path| !path.starts_with("/dev/disk"))
 }
 
-/// Where a port listens.
-fn place(port: &Port) -> (Transport, Option<IpAddr>, u16) {
-    (port.transport, port.address, port.service.unwrap_or(SERVICE_DEFAULT))
+/// Where a port listens, as it is written.
+fn place(port: &Port) -> (Transport, Option<IpAddr>, Option<&Nic>, u16) {
+    (port.transport, port.address, port.nic.as_ref(), port.service.unwrap_or(SERVICE_DEFAULT))
 }
 
 fn shown(port: &Port) -> String {
     let service = port.service.unwrap_or(SERVICE_DEFAULT);
-    port.address.map_or_else(|| "on this host".into(), |address| format!("{address} {service}"))
+    let nic = || port.nic.as_ref().map(|nic| format!("{nic} {service}"));
+    let address = port.address.map(|address| format!("{address} {service}"));
+    address.or_else(nic).unwrap_or_else(|| "on this host".into())
 }
 
 /// Why nothing can listen at an address that hosts are told.

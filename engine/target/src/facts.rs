@@ -1,6 +1,7 @@
 //! What a plan has to know of this host, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -30,12 +31,21 @@ pub struct Facts {
     pub devices: BTreeMap<String, Result<Device, Unusable>>,
     /// By file. Never printed.
     pub keys: BTreeMap<PathBuf, Result<Key, Unusable>>,
-    /// By port number: where its address is, or why not.
-    pub addresses: BTreeMap<u16, Result<(), Unusable>>,
+    /// By port number: where it listens, or why it cannot.
+    pub addresses: BTreeMap<u16, Result<Listening, Unusable>>,
     /// Module parameters of the vendor's stack.
     pub parameters: Parameters,
     /// Physical addresses that the kernel uses as memory; empty where it does not say.
     pub memory: Vec<Range<u64>>,
+}
+
+/// Where a port listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listening {
+    /// None for `loop`.
+    pub address: Option<IpAddr>,
+    /// What the operator should know of it.
+    pub note: Option<String>,
 }
 
 /// Attributes by kind of object.

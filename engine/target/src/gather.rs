@@ -1,15 +1,23 @@
 //! Reads what a plan has to know: drives, addresses, keys, module parameters. Changes nothing.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::ops::Range;
 use std::path::Path;
 
 use kvrail_memory::Root;
-use kvrail_nvme::{IdentityError, Selector, read_secret, resolve};
+use kvrail_nvme::{
+    IdentityError, PciAddress, SERVICE_DEFAULT, Selector, Transport, read_secret, resolve,
+};
+use kvrail_topology::Map;
 
 use crate::facts::{Device, Facts, Key, Parameters, Unusable};
-use crate::wish::{Port, SERVICE_DEFAULT, Transport, Wish};
+use crate::nic::listening;
+use crate::wish::{Port, Wish};
+
+/// By selector.
+type Devices = BTreeMap<String, Result<Device, Unusable>>;
 
 /// Everything of this host that the wish touches. `open` are the ports that are ours and listen
 /// already: their addresses are taken, by us. Features are left for the tree to tell.
@@ -17,14 +25,23 @@ use crate::wish::{Port, SERVICE_DEFAULT, Transport, Wish};
 pub fn gather(wish: &Wish, root: &Root, open: &[u16]) -> Facts {
     let namespaces = wish.subsystem.iter().flat_map(|subsystem| &subsystem.namespace);
     let devices = namespaces.map(|it| (it.device.to_string(), device(&it.device, root)));
+    let devices: Devices = devices.collect();
     let files = wish.host.iter().flat_map(|it| [&it.dhchap_key_file, &it.dhchap_ctrl_key_file]);
     let keys = files.flatten().map(|file| (file.clone(), key(file)));
-    let address = |port: &Port| (port.id, address(port, root, open.contains(&port.id)));
+    // A host whose map cannot be read has no cards that could be found.
+    let map = Map::read(root).ok();
+    let listening = |port: &Port| {
+        let found = listening(port, &drives(port, wish, &devices), map.as_ref());
+        let checked = found.and_then(|found| {
+            address(port, found.address, root, open.contains(&port.id)).map(|()| found)
+        });
+        (port.id, checked)
+    };
     Facts {
         features: None,
-        devices: devices.collect(),
         keys: keys.collect(),
-        addresses: wish.port.iter().map(address).collect(),
+        addresses: wish.port.iter().map(listening).collect(),
+        devices,
         parameters: parameters(root),
         memory: memory(root),
     }
@@ -70,8 +87,21 @@ fn key(file: &Path) -> Result<Key, Unusable> {
     Key::parse(&text.map_err(|error| Unusable::new(error.to_string(), error.remedy(file)))?)
 }
 
-fn address(port: &Port, root: &Root, is_open: bool) -> Result<(), Unusable> {
-    let Some(address) = port.address else { return Ok(()) };
+/// Where the drives sit that a port exports.
+fn drives(port: &Port, wish: &Wish, devices: &Devices) -> Vec<PciAddress> {
+    let offered = wish.subsystem.iter().filter(|it| port.subsystems.contains(&it.nqn));
+    let named = offered.flat_map(|subsystem| &subsystem.namespace);
+    let found = named.filter_map(|it| devices.get(&it.device.to_string())?.as_ref().ok());
+    found.filter_map(|device| device.pci).collect()
+}
+
+fn address(
+    port: &Port,
+    address: Option<IpAddr>,
+    root: &Root,
+    is_open: bool,
+) -> Result<(), Unusable> {
+    let Some(address) = address else { return Ok(()) };
     let service = port.service.unwrap_or(SERVICE_DEFAULT);
     if let Err(error) = UdpSocket::bind((address, 0)) {
         let rule = match error.kind() {

@@ -7,23 +7,31 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, open, statfs};
 use rustix::io::Errno;
 
 use crate::tree::{Entry, EntryKind, Tree};
+
+/// Of configfs, from the kernel's `linux/magic.h`.
+const CONFIGFS_MAGIC: u64 = 0x6265_6570;
 
 /// A tree at a directory: `/sys/kernel/config/nvmet`, or a copy to look at.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     root: PathBuf,
+    /// Modules that are loaded, and most of those that are built in.
     modules: PathBuf,
+    /// Names of all that are built in.
+    built_in: PathBuf,
 }
 
 impl Kernel {
     /// The tree below `root`; modules are those of this host.
     #[must_use]
     pub fn at(root: &Path) -> Self {
-        Self { root: root.to_owned(), modules: "/sys/module".into() }
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let built_in = format!("/lib/modules/{}/modules.builtin", release.trim()).into();
+        Self { root: root.to_owned(), modules: "/sys/module".into(), built_in }
     }
 
     fn full(&self, path: &str) -> PathBuf {
@@ -97,15 +105,53 @@ impl Tree for Kernel {
         fs::remove_dir(self.full(path)).map_err(|error| errno(&error))
     }
 
+    /// One that is built in and has no parameters does not show among the loaded ones.
     fn has_module(&self, name: &str) -> bool {
-        self.modules.join(name).is_dir()
+        let built_in = fs::read_to_string(&self.built_in).unwrap_or_default();
+        let file = format!("{name}.ko");
+        let mut files = built_in.lines().filter_map(|line| line.rsplit('/').next());
+        self.modules.join(name).is_dir() || files.any(|it| it.replace('-', "_") == file)
+    }
+
+    fn can_load(&self, name: &str) -> bool {
+        // Without modprobe nobody knows.
+        modprobe(&["--dry-run", name]) != Err(Errno::NODEV)
+    }
+
+    fn can_appear(&self) -> bool {
+        let above = self.root.parent().and_then(|above| statfs(above).ok());
+        above.is_some_and(|it| u64::try_from(it.f_type) == Ok(CONFIGFS_MAGIC))
     }
 
     fn load_module(&mut self, name: &str) -> Result<(), Errno> {
-        let mut command = Command::new("modprobe");
-        command.arg(name).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let status = command.status().map_err(|error| errno(&error))?;
-        // modprobe says no more than that it failed: the module is not there for us.
-        if status.success() { Ok(()) } else { Err(Errno::NODEV) }
+        modprobe(&[name])
+    }
+}
+
+fn modprobe(arguments: &[&str]) -> Result<(), Errno> {
+    let mut command = Command::new("modprobe");
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = command.status().map_err(|error| errno(&error))?;
+    // modprobe says no more than that it failed: the module is not there for us.
+    if status.success() { Ok(()) } else { Err(Errno::NODEV) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kernel;
+    use crate::tree::Tree;
+
+    #[test]
+    fn built_in_modules_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("modules.builtin");
+        let built_in = "kernel/drivers/nvme/target/nvme-loop.ko\nkernel/fs/ext4/ext4.ko\n";
+        std::fs::write(&list, built_in).unwrap();
+        let modules = folder.path().join("module");
+        std::fs::create_dir_all(modules.join("nvmet_tcp")).unwrap();
+        let tree = Kernel { root: folder.path().join("nvmet"), modules, built_in: list };
+        assert!(tree.has_module("nvme_loop") && tree.has_module("nvmet_tcp"));
+        assert!(!tree.has_module("nvmet_rdma") && !tree.has_module("loop"));
+        assert!(!tree.can_appear(), "no configfs is there");
     }
 }

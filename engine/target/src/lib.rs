@@ -14,6 +14,7 @@ mod facts;
 mod gather;
 mod item;
 mod kernel;
+mod nic;
 mod nvmetcli;
 mod offload;
 mod operate;
@@ -30,7 +31,7 @@ mod wish;
 pub use check::check;
 pub use claims::Claims;
 pub use error::{Aftermath, Class, Problem, TargetError};
-pub use facts::{Device, Facts, Features, Key, Parameters, Unusable};
+pub use facts::{Device, Facts, Features, Key, Listening, Parameters, Unusable};
 pub use gather::gather;
 pub use item::{Attribute, Desired, Form, Item};
 pub use kernel::Kernel;
@@ -45,6 +46,6 @@ pub use snapshot::{Node, Snapshot};
 pub use step::{Step, Value};
 pub use tree::{Entry, EntryKind, Tree};
 pub use wish::{
-    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Offload, P2pMem, Port, SERVICE_DEFAULT,
-    Subsystem, Transport, Wish,
+    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Nic, Offload, P2pMem, Port, Subsystem,
+    Wish,
 };

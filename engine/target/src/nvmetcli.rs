@@ -1,14 +1,14 @@
 //! nvmetcli's JSON (`nvmetcli save`, `nvmetcli restore`): written from what is planned or there,
 //! read into a wish. Keys never travel in it.
 
-use kvrail_nvme::Selector;
+use kvrail_nvme::{Selector, Transport};
 use serde_json::{Map, Value, json};
 
 use crate::error::Problem;
 use crate::item::{Attribute, Desired, Form, Item, is_secret};
 use crate::place::{Place, is_below};
 use crate::snapshot::{Node, Snapshot};
-use crate::wish::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, Transport, Wish};
+use crate::wish::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, Wish};
 
 /// What was read, and what kvrail has no key for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,6 +317,7 @@ impl Reader<'_> {
             id: self.parse(at, entry, ["", "portid"]).unwrap_or_default(),
             transport,
             address: self.parse(at, entry, ["addr", "traddr"]),
+            nic: None,
             service: self.parse(at, entry, ["addr", "trsvcid"]),
             subsystems: words(entry, "subsystems"),
             // The kernel writes a 0 of its own where nothing travels inline.

@@ -1,10 +1,12 @@
 //! The whole way, for whoever operates a target: look, plan, claim, apply.
 
 use kvrail_memory::Root;
+use rustix::io::Errno;
 
 use crate::claims::Claims;
 use crate::error::{Problem, TargetError};
 use crate::gather::gather;
+use crate::item::Desired;
 use crate::place::{Place, place};
 use crate::plan::{Export, Plan, plan};
 use crate::probe::features;
@@ -25,17 +27,47 @@ pub struct Applied {
 }
 
 impl<T: Tree, S: Store> Target<T, S> {
-    /// What is to be and the steps to it. Changes nothing, claims nothing.
+    /// What is to be and the steps to it. Changes nothing, claims nothing. Where the tree comes
+    /// with a module that is not loaded yet, an empty one is planned for.
     ///
     /// # Errors
     /// `TargetError::Refused` with everything that stands against it.
     pub fn plan(&self, wish: &Wish, root: &Root) -> Result<(Plan, Vec<Step>), TargetError> {
-        let present = self.snapshot()?;
+        let present = self.outlook(wish)?;
         let mut facts = gather(wish, root, &self.open_ports());
         facts.features = features(&present);
-        let plan = plan(wish, &facts).map_err(TargetError::Refused)?;
-        let steps = self.preview(&plan.desired)?;
+        let mut plan = plan(wish, &facts).map_err(TargetError::Refused)?;
+        let steps = self.steps(&present, wish, &plan.desired)?;
+        let modules: Vec<&str> = steps.iter().filter_map(Step::module).collect();
+        if !modules.is_empty() {
+            let note = format!("not loaded, apply loads them first: {}", modules.join(", "));
+            plan.notes.push(note);
+        }
         Ok((plan, steps))
+    }
+
+    fn outlook(&self, wish: &Wish) -> Result<Snapshot, TargetError> {
+        match self.snapshot() {
+            Err(TargetError::Unreadable { errno: Errno::NOENT, .. })
+                if wish.is_empty() || self.tree().can_appear() =>
+            {
+                Ok(Snapshot::default())
+            }
+            seen => seen,
+        }
+    }
+
+    /// The steps from a tree, if all modules for them can be had.
+    fn steps(
+        &self,
+        present: &Snapshot,
+        wish: &Wish,
+        desired: &Desired,
+    ) -> Result<Vec<Step>, TargetError> {
+        let steps = self.between(present, desired)?;
+        let lacking = steps.iter().filter_map(Step::module).filter(|it| !self.tree().can_load(it));
+        let problems: Vec<Problem> = lacking.map(|module| unloadable(wish, module)).collect();
+        if problems.is_empty() { Ok(steps) } else { Err(TargetError::Refused(problems)) }
     }
 
     /// Makes it so; `claims` holds the devices then.
@@ -51,6 +83,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         let mut facts = gather(wish, root, &self.open_ports());
         // What no kernel could do is refused before the tree is touched at all.
         let first = plan(wish, &facts).map_err(TargetError::Refused)?;
+        self.steps(&self.outlook(wish)?, wish, &first.desired)?;
         self.ready()?;
         self.preview(&first.desired)?;
         if !wish.is_empty() {
@@ -90,4 +123,21 @@ impl<T: Tree, S: Store> Target<T, S> {
         let owned = self.owned().into_iter();
         owned.filter_map(|path| path.strip_prefix("ports/")?.parse().ok()).collect()
     }
+}
+
+/// A module that this kernel does not have.
+fn unloadable(wish: &Wish, module: &str) -> Problem {
+    let rule = format!("it needs the module {module}, which this kernel does not have");
+    let remedy = format!(
+        "install the kernel's module package, or boot a kernel that has it; `modprobe {module}` \
+         says why it cannot be loaded"
+    );
+    let port = wish.port.iter().position(|port| port.transport.target_module() == module);
+    let (key, value) = match port {
+        Some(index) => {
+            (format!("target.port.{index}.transport"), wish.port[index].transport.name())
+        }
+        None => ("target.configfs".to_owned(), "not there"),
+    };
+    Problem::refused(key, value, rule, remedy)
 }

@@ -1,8 +1,10 @@
 //! From a wish and this host to the objects of the tree. Pure: nothing is read or changed here.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use kvrail_nvme::{SERVICE_DEFAULT, Transport};
 use uuid::Uuid;
 
 use crate::check::check;
@@ -11,7 +13,8 @@ use crate::error::Problem;
 use crate::facts::{Device, Facts, Features, Unusable};
 use crate::item::{Attribute, Desired, Item};
 use crate::offload::{Outcome, Serving, decide, parameters};
-use crate::wish::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, Transport, Wish};
+use crate::snapshot::NVMET;
+use crate::wish::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, Wish};
 
 /// What is to be in the tree, and what it means.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +51,14 @@ pub fn plan(wish: &Wish, facts: &Facts) -> Result<Plan, Vec<Problem>> {
     if !wrong.is_empty() {
         return Err(wrong);
     }
-    let mut planner =
-        Planner { wish, facts, items: Vec::new(), problems: Vec::new(), plan: Plan::default() };
+    let mut planner = Planner {
+        wish,
+        facts,
+        items: Vec::new(),
+        problems: Vec::new(),
+        places: Vec::new(),
+        plan: Plan::default(),
+    };
     planner.hosts();
     for index in 0..wish.subsystem.len() {
         planner.subsystem(index);
@@ -64,7 +73,8 @@ pub fn plan(wish: &Wish, facts: &Facts) -> Result<Plan, Vec<Problem>> {
         planner.plan.notes.extend(parameters(facts));
     }
     let transports: BTreeSet<Transport> = wish.port.iter().map(|port| port.transport).collect();
-    let modules = transports.into_iter().map(Transport::module).collect();
+    let modules = transports.into_iter().map(Transport::target_module);
+    let modules = (!wish.is_empty()).then_some(NVMET).into_iter().chain(modules).collect();
     let desired = Desired::new(modules, planner.items);
     Ok(Plan { desired, ..planner.plan })
 }
@@ -74,6 +84,8 @@ struct Planner<'a> {
     facts: &'a Facts,
     items: Vec<Item>,
     problems: Vec<Problem>,
+    /// Where the ports before this one listen.
+    places: Vec<(Transport, Option<IpAddr>, u16)>,
     plan: Plan,
 }
 
@@ -270,16 +282,13 @@ impl<'a> Planner<'a> {
         let port: &Port = &self.wish.port[index];
         let path = format!("ports/{}", port.id);
         let key = |field: &str| format!("target.port.{index}.{field}");
-        if let (Some(address), Some(Err(why))) = (port.address, self.facts.addresses.get(&port.id))
-        {
-            self.unusable(key("address"), address, why);
-        }
+        let address = self.listening(index);
         let mut directory = self.directory(|features| &features.port);
         directory.put("addr_trtype", port.transport.name());
-        if let Some(address) = port.address {
+        if let Some(address) = address {
             directory.put("addr_adrfam", if address.is_ipv4() { "ipv4" } else { "ipv6" });
             directory.put("addr_traddr", address);
-            directory.put("addr_trsvcid", port.service.unwrap_or(crate::wish::SERVICE_DEFAULT));
+            directory.put("addr_trsvcid", port.service.unwrap_or(SERVICE_DEFAULT));
         }
         let mut optional = |field: &str, name: &str, value: Option<u32>| {
             self.optional(&mut directory, key(field), name, value);
@@ -303,6 +312,41 @@ impl<'a> Planner<'a> {
             let link = format!("{path}/subsystems/{name}");
             self.items.push(Item::link(link, format!("subsystems/{name}")));
         }
+    }
+}
+
+impl Planner<'_> {
+    /// The address of a port: the one that is written, or that of its card.
+    fn listening(&mut self, index: usize) -> Option<IpAddr> {
+        let port = &self.wish.port[index];
+        let (field, written) = match &port.nic {
+            Some(nic) => ("nic", nic.to_string()),
+            None => ("address", port.address?.to_string()),
+        };
+        let key = format!("target.port.{index}.{field}");
+        let address = match self.facts.addresses.get(&port.id) {
+            Some(Ok(listening)) => {
+                self.plan.notes.extend(listening.note.clone());
+                listening.address
+            }
+            Some(Err(why)) => {
+                self.unusable(key, written, why);
+                return None;
+            }
+            None => port.address,
+        };
+        let place = (port.transport, address, port.service.unwrap_or(SERVICE_DEFAULT));
+        match self.places.iter().position(|other| *other == place) {
+            Some(other) if port.nic.is_some() => {
+                let other = self.wish.port[other].id;
+                let rule = format!("its address is that of port {other}, which listens there");
+                let remedy = "give one of them another service, or another card";
+                self.unusable(key, written, &Unusable::new(rule, remedy));
+            }
+            _ => {}
+        }
+        self.places.push(place);
+        address
     }
 }
 

@@ -9,7 +9,7 @@ use crate::explain::explain;
 use crate::item::Desired;
 use crate::place::{is_below, place};
 use crate::record::{Intent, Owned, Phase, Record, Store};
-use crate::snapshot::{Node, Snapshot};
+use crate::snapshot::{NVMET, Node, Snapshot};
 use crate::step::Step;
 use crate::tree::Tree;
 
@@ -78,14 +78,16 @@ impl<T: Tree, S: Store> Target<T, S> {
         }
     }
 
-    /// Loads nvmet where its tree is missing.
+    /// Loads nvmet where its tree is missing and would come with it.
     ///
     /// # Errors
-    /// `TargetError::Unreadable` when there is no tree afterwards either.
+    /// `TargetError::Step` when it cannot be loaded, `Unreadable` when there is no tree.
     pub fn ready(&mut self) -> Result<(), TargetError> {
-        if self.tree.list("") == Err(Errno::NOENT) {
-            // What it could not do shows in the next look.
-            let _loaded = self.tree.load_module("nvmet");
+        if self.tree.list("") == Err(Errno::NOENT) && self.tree.can_appear() {
+            let step = Step::Load { module: NVMET.to_owned() };
+            if let Err(errno) = self.take(&step) {
+                return Err(Failed::Step { step, errno }.into_error(Aftermath::RolledBack));
+            }
         }
         self.snapshot().map(drop)
     }
@@ -120,7 +122,16 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// # Errors
     /// `TargetError::Refused` names what is in the way.
     pub fn preview(&self, desired: &Desired) -> Result<Vec<Step>, TargetError> {
-        diff::steps(&self.snapshot()?, &self.record, desired).map_err(TargetError::Refused)
+        self.between(&self.snapshot()?, desired)
+    }
+
+    /// What would be done to a tree that looks like this.
+    pub(crate) fn between(
+        &self,
+        present: &Snapshot,
+        desired: &Desired,
+    ) -> Result<Vec<Step>, TargetError> {
+        diff::steps(present, &self.record, desired).map_err(TargetError::Refused)
     }
 
     /// Makes what kvrail has in the tree equal to `desired`; returns the steps taken. After an
@@ -130,7 +141,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// `TargetError` with cause and remedy.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Step>, TargetError> {
         let before = self.snapshot()?;
-        let steps = diff::steps(&before, &self.record, desired).map_err(TargetError::Refused)?;
+        let steps = self.between(&before, desired)?;
         let back = diff::as_desired(&before, &self.record);
         if let Err(failed) = self.walk(&steps, Way::Forward) {
             let aftermath = self.go_back(&back);

@@ -26,12 +26,15 @@ pub enum Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub(crate) nodes: BTreeMap<String, Node>,
-    /// Of the modules that were asked about, those that are there.
+    /// Of the modules that a target may need, those that are there.
     pub(crate) modules: BTreeSet<&'static str>,
 }
 
-/// Modules a target may need.
-pub(crate) const MODULES: [&str; 4] = ["nvmet", "nvmet_rdma", "nvmet_tcp", "nvme_loop"];
+/// The module whose tree it is.
+pub(crate) const NVMET: &str = "nvmet";
+
+/// One for each transport.
+const TRANSPORTS: [&str; 3] = ["nvmet_rdma", "nvmet_tcp", "nvme_loop"];
 
 impl Snapshot {
     /// Reads a whole tree. Objects that vanish meanwhile are left out.
@@ -39,7 +42,6 @@ impl Snapshot {
     /// # Errors
     /// `TargetError::Unreadable` when there is no tree, or it may not be read.
     pub fn read(tree: &impl Tree) -> Result<Self, TargetError> {
-        let modules = MODULES.into_iter().filter(|name| tree.has_module(name)).collect();
         let mut nodes = BTreeMap::new();
         let mut open = vec![String::new()];
         while let Some(directory) = open.pop() {
@@ -66,7 +68,9 @@ impl Snapshot {
                 nodes.insert(path, node);
             }
         }
-        Ok(Self { nodes, modules })
+        // Who has a tree has its module, even where it is a copy.
+        let modules = TRANSPORTS.into_iter().filter(|name| tree.has_module(name)).chain([NVMET]);
+        Ok(Self { nodes, modules: modules.collect() })
     }
 
     /// The text of an attribute.

@@ -64,6 +64,15 @@ impl Step {
         Self::Write { path, value: Value { text: text.into(), secret } }
     }
 
+    /// The module it loads, if it loads one.
+    #[must_use]
+    pub fn module(&self) -> Option<&str> {
+        match self {
+            Self::Load { module } => Some(module),
+            _ => None,
+        }
+    }
+
     /// The path it changes; the module for `Load`.
     #[must_use]
     pub fn path(&self) -> &str {

@@ -47,6 +47,10 @@ pub trait Tree {
     fn remove_dir(&mut self, path: &str) -> Result<(), Errno>;
     /// Whether a module is loaded or built in.
     fn has_module(&self, name: &str) -> bool;
+    /// Whether a module is there to be loaded.
+    fn can_load(&self, name: &str) -> bool;
+    /// Whether a tree that is not there appears when its module is loaded.
+    fn can_appear(&self) -> bool;
     /// Loads a module.
     fn load_module(&mut self, name: &str) -> Result<(), Errno>;
 }

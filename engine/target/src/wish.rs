@@ -4,12 +4,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use kvrail_nvme::Selector;
+use kvrail_nvme::{Selector, Transport};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-
-/// Port of NVMe over RDMA and TCP that IANA gives to I/O controllers.
-pub const SERVICE_DEFAULT: u16 = 4420;
 
 /// Everything to export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,9 +206,12 @@ pub struct Port {
     pub id: u16,
     /// How.
     pub transport: Transport,
-    /// Address of a network card of this host; none for `loop`.
+    /// Address of a network card of this host; none for `loop`, or where `nic` finds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// The RDMA card whose address it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nic: Option<Nic>,
     /// Port number at the address; 4420 where it is not said; none for `loop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<u16>,
@@ -231,37 +231,34 @@ pub struct Port {
     pub ana: Vec<Ana>,
 }
 
-/// How hosts reach a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// RDMA: InfiniBand, RoCE, iWARP.
-    Rdma,
-    /// TCP.
-    Tcp,
-    /// This host alone.
-    Loop,
+/// How an RDMA card is named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Nic {
+    /// The one with the shortest way to the drives that the port exports: `nearest`.
+    Nearest,
+    /// By its own name or that of one of its network interfaces.
+    Named(String),
 }
 
-impl Transport {
-    /// The kernel's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rdma => "rdma",
-            Self::Tcp => "tcp",
-            Self::Loop => "loop",
-        }
+impl From<String> for Nic {
+    fn from(text: String) -> Self {
+        if text == "nearest" { Self::Nearest } else { Self::Named(text) }
     }
+}
 
-    /// The module that serves it, as in `/sys/module`.
-    #[must_use]
-    pub const fn module(self) -> &'static str {
-        match self {
-            Self::Rdma => "nvmet_rdma",
-            Self::Tcp => "nvmet_tcp",
-            Self::Loop => "nvme_loop",
-        }
+impl From<Nic> for String {
+    fn from(nic: Nic) -> Self {
+        nic.to_string()
+    }
+}
+
+impl std::fmt::Display for Nic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Nearest => "nearest",
+            Self::Named(name) => name,
+        })
     }
 }
 

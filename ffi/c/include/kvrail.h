@@ -13,9 +13,10 @@
  * at a time; a second one gets KVRAIL_E_BUSY. Open one queue for each thread. No object may be
  * closed while another thread uses it. After fork() the child gets KVRAIL_E_FORKED: attach there.
  *
- * Memory: requests name arenas and positions within them. While a read is under way its bytes
- * change; while a write is, they must not. A read that ends KVRAIL_RESTARTED may still be written
- * by hardware: do not use that memory again before the next attach.
+ * Memory: requests name arenas and positions within them, or GPU regions, a block and a position
+ * within the block. While a read is under way its bytes change; while a write is, they must not. A
+ * read that ends KVRAIL_RESTARTED may still be written by hardware: do not use that memory again
+ * before the next attach, and memory of a GPU not before the sidecar's process is gone.
  */
 
 #ifndef KVRAIL_H
@@ -101,7 +102,7 @@
 // The sidecar has no such volume.
 #define KVRAIL_E_NO_VOLUME (-10)
 
-// No such arena is attached; it may be detached already.
+// No such arena or GPU region is attached; it may be detached already.
 #define KVRAIL_E_NO_ARENA (-11)
 
 // The queue is full; poll it and submit the rest again.
@@ -122,6 +123,9 @@
 // A bug in libkvrail; close the object and attach again.
 #define KVRAIL_E_PANIC (-17)
 
+// The sidecar does not serve this GPU.
+#define KVRAIL_E_NO_GPU (-18)
+
 
 // Generation of the ABI. It grows when a program built for the one before cannot run any more;
 // the soname grows with it.
@@ -141,6 +145,25 @@
 
 // 1 GiB hugepages or an error.
 #define KVRAIL_PAGES_1GIB 3
+
+// Bytes of a GPU's UUID as text, with the zero at its end.
+#define KVRAIL_UUID_BYTES 48
+
+// Bytes of a PCIe address as text, with the zero at its end.
+#define KVRAIL_PCI_BYTES 32
+
+// Bytes of a GPU's name with the zero at its end; a longer one is cut.
+#define KVRAIL_GPU_NAME_BYTES 96
+
+// Bytes of a legacy handle, as of a cudaIpcMemHandle_t.
+#define KVRAIL_HANDLE_BYTES 64
+
+// A descriptor of CUDA's virtual memory management, exported with
+// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; for a stand-in a sealed memfd.
+#define KVRAIL_GPU_DESCRIPTOR 0
+
+// A handle of cudaIpcGetMemHandle. The memory must live until the region is detached.
+#define KVRAIL_GPU_LEGACY 1
 
 // A round trip to a poller (its number in `offset`), without a device.
 #define KVRAIL_NOP 0
@@ -218,6 +241,12 @@ typedef struct kvrail_client_info {
     uint64_t arena_bytes_max;
     // Bytes that stay out of reach because hardware may still write them.
     uint64_t fenced_bytes;
+    // GPUs that the sidecar serves.
+    uint32_t gpus;
+    // GPU regions this client may have at once.
+    uint32_t gpu_regions_max;
+    // Bytes all its GPU regions may have together.
+    uint64_t gpu_bytes_max;
 } kvrail_client_info;
 
 // A volume.
@@ -268,6 +297,83 @@ typedef struct kvrail_arena_info {
     uint64_t page_bytes;
 } kvrail_arena_info;
 
+// A GPU that the sidecar serves.
+typedef struct kvrail_gpu_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Its number in the sidecar, which may be another one in this process.
+    uint32_t index;
+    // Bytes of its memory.
+    uint64_t memory_bytes;
+    // The same everywhere, as nvidia-smi -L prints it.
+    char uuid[KVRAIL_UUID_BYTES];
+    // Its PCIe address.
+    char pci_address[KVRAIL_PCI_BYTES];
+    // What it is called.
+    char name[KVRAIL_GPU_NAME_BYTES];
+} kvrail_gpu_info;
+
+// Memory of this program on a GPU, as it exported it.
+typedef struct kvrail_gpu_memory {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_GPU_DESCRIPTOR or KVRAIL_GPU_LEGACY.
+    uint32_t kind;
+    // The descriptor, which stays the caller's; 0 for a legacy handle.
+    int fd;
+    // Must be 0.
+    uint32_t reserved;
+    // First byte of the memory in the allocation of a legacy handle; 0 for a descriptor.
+    uint64_t offset;
+    // Bytes from there on; for a descriptor the exact size of the allocation.
+    uint64_t bytes;
+    // The legacy handle.
+    uint8_t handle[KVRAIL_HANDLE_BYTES];
+} kvrail_gpu_memory;
+
+// One fragment of every block: K or V of one layer, say.
+typedef struct kvrail_gpu_fragment {
+    // sizeof this structure.
+    uint32_t size;
+    // Place of its memory in the region's memories.
+    uint32_t memory;
+    // First byte of block 0's in that memory, a multiple of 16.
+    uint64_t base;
+    // Bytes from one block's to the next block's, a multiple of 16.
+    uint64_t stride;
+    // Its bytes, at least 512 and a multiple of 16.
+    uint64_t bytes;
+} kvrail_gpu_fragment;
+
+// A paged KV cache on one GPU. A block is all its fragments, one after the other in this order;
+// together they must be a multiple of 512 bytes.
+typedef struct kvrail_gpu_region_options {
+    // sizeof this structure.
+    uint32_t size;
+    // Blocks of the cache.
+    uint32_t blocks;
+    // UUID of the GPU as text.
+    const char *gpu;
+    // What the fragments lie in.
+    const struct kvrail_gpu_memory *memories;
+    // At most 256.
+    size_t memory_count;
+    // The fragments of every block.
+    const struct kvrail_gpu_fragment *fragments;
+    // At most 1024.
+    size_t fragment_count;
+} kvrail_gpu_region_options;
+
+// A region.
+typedef struct kvrail_gpu_region_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Its number, for requests; never 0.
+    uint32_t region;
+    // Bytes of one block.
+    uint64_t block_bytes;
+} kvrail_gpu_region_info;
+
 // What queue to open.
 typedef struct kvrail_queue_options {
     // sizeof this structure.
@@ -288,11 +394,12 @@ typedef struct kvrail_request {
     uint16_t flags;
     // Number of the volume.
     uint32_t volume;
-    // Number of the arena for reads and writes, else 0.
+    // Number of the arena or GPU region for reads and writes, else 0.
     uint32_t region;
     // First byte in the volume, a multiple of its logical block.
     uint64_t offset;
-    // First byte in the arena, a multiple of the volume's memory alignment.
+    // First byte in the arena, or in the block of the GPU region; a multiple of the volume's
+    // memory alignment, and of 16 in a block.
     uint64_t position;
     // Bytes to move, a multiple of the volume's logical block.
     uint64_t length;
@@ -302,6 +409,10 @@ typedef struct kvrail_request {
     uint64_t checksum;
     // If not 0: a notice KVRAIL_LATE comes when the request takes longer; it still goes on.
     uint64_t deadline_ns;
+    // Which block of the GPU region; 0 for an arena.
+    uint32_t block;
+    // Must be 0.
+    uint32_t reserved;
 } kvrail_request;
 
 // The end of a request, or a notice that it is late.
@@ -386,6 +497,22 @@ int32_t kvrail_arena_bring(const struct kvrail_client *client,
 // Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
 // requests under way are finished first. The program must not touch it either from then on.
 int32_t kvrail_arena_detach(const struct kvrail_client *client, uint32_t region);
+
+// The GPU of this place in the sidecar's list; places count from 0.
+int32_t kvrail_gpu_at(const struct kvrail_client *client,
+                      uint32_t place,
+                      struct kvrail_gpu_info *info);
+
+// Has the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
+// memory behind legacy handles must live until the region is detached.
+int32_t kvrail_gpu_region_attach(const struct kvrail_client *client,
+                                 const struct kvrail_gpu_region_options *options,
+                                 struct kvrail_gpu_region_info *info);
+
+// Takes a region away from the sidecar. Blocks until nothing can touch the memory any more;
+// requests under way are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
+// process must be gone before the memory is used for anything else.
+int32_t kvrail_gpu_region_detach(const struct kvrail_client *client, uint32_t region);
 
 // Opens a queue. `options` may be NULL.
 int32_t kvrail_queue_open(const struct kvrail_client *client,

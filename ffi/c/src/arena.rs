@@ -1,17 +1,16 @@
 //! Arenas: made by the sidecar or brought by the program, named by number.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms; a descriptor
-// is borrowed for the length of the call.
+// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use kvrail_client::{Arena, Pages};
 
-use crate::client::{Client, Session, session};
-use crate::code::{Failure, KVRAIL_E_SYSTEM};
-use crate::edge::call;
+use crate::client::{Client, Memory, Session, session};
+use crate::code::Failure;
+use crate::edge::{call, duplicate};
 use crate::sized::{SizedStruct, read, write};
 
 /// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
@@ -77,7 +76,7 @@ unsafe fn hand_out(session: &Session, arena: Arena, info: *mut ArenaInfo) -> Res
     // SAFETY: the caller's structure.
     let told = unsafe { write(info, &value) };
     match told {
-        Ok(()) => session.add(region, arena),
+        Ok(()) => session.add(region, Memory::Arena(Arc::new(arena))),
         // Nobody knows its number, so nobody could detach it.
         Err(_) => arena.detach()?,
     }
@@ -126,16 +125,7 @@ pub unsafe extern "C" fn kvrail_arena_bring(
     call(|| {
         // SAFETY: the caller's handle.
         let session = unsafe { session(client) }?;
-        if fd < 0 {
-            return Err(Failure::argument(format!("fd is {fd}; pass an open memfd")));
-        }
-        // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
-        // kernel says so below.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let own = fd.try_clone_to_owned().map_err(|error| {
-            Failure::new(KVRAIL_E_SYSTEM, format!("duplicating the descriptor: {error}"))
-        })?;
-        let arena = session.client.bring_arena(own, bytes)?;
+        let arena = session.client.bring_arena(duplicate(fd)?, bytes)?;
         // SAFETY: the caller's structure.
         unsafe { hand_out(session, arena, info) }
     })
@@ -148,6 +138,6 @@ pub unsafe extern "C" fn kvrail_arena_detach(client: *const Client, region: u32)
     call(|| {
         // SAFETY: the caller's handle.
         let session = unsafe { session(client) }?;
-        Ok(session.remove(region)?.detach()?)
+        Ok(session.remove(region, Memory::arena)?.detach()?)
     })
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use kvrail_client::{Arena, AttachOptions as Options};
+use kvrail_client::{Arena, AttachOptions as Options, GpuRegion};
 
 use crate::code::{Failure, KVRAIL_E_NO_ARENA};
 use crate::edge::{call, shared, store, take, text};
@@ -22,52 +22,96 @@ pub struct Client {
     pub(crate) session: Arc<Session>,
 }
 
+/// What requests move.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// Memory of this host.
+    Arena(Arc<Arena>),
+    /// Memory of a GPU.
+    Gpu(Arc<GpuRegion>),
+}
+
+impl Memory {
+    pub(crate) fn arena(&self) -> Option<Arc<Arena>> {
+        match self {
+            Self::Arena(arena) => Some(Arc::clone(arena)),
+            Self::Gpu(_) => None,
+        }
+    }
+
+    pub(crate) fn gpu(&self) -> Option<Arc<GpuRegion>> {
+        match self {
+            Self::Arena(_) => None,
+            Self::Gpu(region) => Some(Arc::clone(region)),
+        }
+    }
+}
+
+/// Memories of a client by number, ascending.
+pub(crate) type Memories = Vec<(u32, Memory)>;
+
 /// What a client and its queues share.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: kvrail_client::Client,
     pub(crate) birth: Birth,
     /// By number, ascending.
-    arenas: RwLock<Vec<(u32, Arc<Arena>)>>,
-    /// Changes of `arenas`.
+    memories: RwLock<Memories>,
+    /// Changes of `memories`.
     changes: AtomicU32,
 }
 
 impl Session {
-    /// How often arenas came or went. Queues keep copies of the list and compare.
+    /// How often memories came or went. Queues keep copies of the list and compare.
     #[inline]
     pub(crate) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire) // pairs with Release in `change`
     }
 
-    pub(crate) fn arenas(&self) -> Vec<(u32, Arc<Arena>)> {
-        self.arenas.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn memories(&self) -> Memories {
+        self.memories.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<(u32, Arc<Arena>)>) -> T) -> T {
-        let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
-        let outcome = change(&mut arenas);
+    fn change<T>(&self, change: impl FnOnce(&mut Memories) -> T) -> T {
+        let mut memories = self.memories.write().unwrap_or_else(PoisonError::into_inner);
+        let outcome = change(&mut memories);
         self.changes.fetch_add(1, Ordering::Release); // pairs with Acquire in `changes`
         outcome
     }
 
-    pub(crate) fn add(&self, number: u32, arena: Arena) {
-        self.change(|arenas| {
-            let place = arenas.partition_point(|(other, _)| *other < number);
-            arenas.insert(place, (number, Arc::new(arena)));
+    pub(crate) fn add(&self, number: u32, memory: Memory) {
+        self.change(|memories| {
+            let place = memories.partition_point(|(other, _)| *other < number);
+            memories.insert(place, (number, memory));
         });
     }
 
-    pub(crate) fn remove(&self, number: u32) -> Result<Arc<Arena>, Failure> {
-        self.change(|arenas| {
-            let place = arenas.binary_search_by_key(&number, |(other, _)| *other);
-            place.map(|place| arenas.remove(place).1).map_err(|_| no_arena(number))
+    /// Removes a memory of the kind that `pick` picks.
+    pub(crate) fn remove<T>(
+        &self,
+        number: u32,
+        pick: impl FnOnce(&Memory) -> Option<T>,
+    ) -> Result<T, Failure> {
+        self.change(|memories| {
+            let place = memories.binary_search_by_key(&number, |(other, _)| *other);
+            let place = place.map_err(|_| no_memory(number))?;
+            let picked = pick(&memories[place].1).ok_or_else(|| other_kind(number))?;
+            memories.remove(place);
+            Ok(picked)
         })
     }
 }
 
-pub(crate) fn no_arena(number: u32) -> Failure {
-    let text = format!("arena {number} is not attached; it may be detached already");
+pub(crate) fn no_memory(number: u32) -> Failure {
+    let text = format!("memory {number} is not attached; it may be detached already");
+    Failure::new(KVRAIL_E_NO_ARENA, text)
+}
+
+fn other_kind(number: u32) -> Failure {
+    let text = format!(
+        "memory {number} is of the other kind; kvrail_arena_detach is for arenas, \
+         kvrail_gpu_region_detach for GPU regions"
+    );
     Failure::new(KVRAIL_E_NO_ARENA, text)
 }
 
@@ -115,6 +159,12 @@ pub struct ClientInfo {
     pub arena_bytes_max: u64,
     /// Bytes that stay out of reach because hardware may still write them.
     pub fenced_bytes: u64,
+    /// GPUs that the sidecar serves.
+    pub gpus: u32,
+    /// GPU regions this client may have at once.
+    pub gpu_regions_max: u32,
+    /// Bytes all its GPU regions may have together.
+    pub gpu_bytes_max: u64,
 }
 
 // SAFETY: integers without padding, the size first.
@@ -170,8 +220,8 @@ pub unsafe extern "C" fn kvrail_attach(
         let socket = unsafe { text(socket, "socket") }?;
         let birth = Birth::now()?;
         let attached = kvrail_client::Client::attach_with(socket, &options)?;
-        let (arenas, changes) = (RwLock::default(), AtomicU32::new(1));
-        let session = Session { client: attached, birth, arenas, changes };
+        let (memories, changes) = (RwLock::default(), AtomicU32::new(1));
+        let session = Session { client: attached, birth, memories, changes };
         let handle = Box::into_raw(Box::new(Client { session: Arc::new(session) }));
         // SAFETY: as above.
         unsafe { store(client, handle, "client") }
@@ -211,6 +261,9 @@ pub unsafe extern "C" fn kvrail_client_describe(
             arenas_max: limits.arenas,
             arena_bytes_max: limits.arena_bytes,
             fenced_bytes: client.fenced_bytes(),
+            gpus: count(client.gpus().len()),
+            gpu_regions_max: limits.gpu_regions,
+            gpu_bytes_max: limits.gpu_bytes,
         };
         // SAFETY: the caller's structure.
         unsafe { write(info, &value) }

@@ -26,13 +26,14 @@ errors! {
     KVRAIL_E_PROTOCOL = -8 "The sidecar broke the protocol, which is a bug; attach again.";
     KVRAIL_E_MEMORY = -9 "The memory cannot be mapped or used.";
     KVRAIL_E_NO_VOLUME = -10 "The sidecar has no such volume.";
-    KVRAIL_E_NO_ARENA = -11 "No such arena is attached; it may be detached already.";
+    KVRAIL_E_NO_ARENA = -11 "No such arena or GPU region is attached; it may be detached already.";
     KVRAIL_E_FULL = -12 "The queue is full; poll it and submit the rest again.";
     KVRAIL_E_REFUSED = -13 "The request is out of range or misaligned; nothing was done.";
     KVRAIL_E_BUSY = -14 "Another thread uses this queue now; open one for each thread.";
     KVRAIL_E_FORKED = -15 "This process is a fork of the one that attached; attach here.";
     KVRAIL_E_SYSTEM = -16 "The kernel refused.";
     KVRAIL_E_PANIC = -17 "A bug in libkvrail; close the object and attach again.";
+    KVRAIL_E_NO_GPU = -18 "The sidecar does not serve this GPU.";
 }
 
 /// All went well.
@@ -103,6 +104,9 @@ impl From<ClientError> for Failure {
             ClientError::Protocol { .. } => KVRAIL_E_PROTOCOL,
             ClientError::Memory(_) => KVRAIL_E_MEMORY,
             ClientError::UnknownVolume { .. } => KVRAIL_E_NO_VOLUME,
+            ClientError::NoGpu { .. } => KVRAIL_E_NO_GPU,
+            ClientError::Layout(_) => KVRAIL_E_ARGUMENT,
+            ClientError::OldSidecar { .. } => KVRAIL_E_VERSION,
             ClientError::Forked => KVRAIL_E_FORKED,
             ClientError::System { .. } => KVRAIL_E_SYSTEM,
         };

@@ -4,10 +4,11 @@
 // used otherwise during the call. That is all a C library can ask, and all it relies on here.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::code::{Failure, KVRAIL_E_PANIC, KVRAIL_OK};
+use crate::code::{Failure, KVRAIL_E_PANIC, KVRAIL_E_SYSTEM, KVRAIL_OK};
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -115,6 +116,28 @@ pub(crate) unsafe fn take<T>(variable: *mut *mut T, what: &str) -> Result<Box<T>
     placed(pointer, what)?;
     // SAFETY: the handle came from `Box::into_raw`, and the variable that held it is null now.
     Ok(unsafe { Box::from_raw(pointer) })
+}
+
+/// A descriptor of our own for what the caller has open.
+pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
+    if fd < 0 {
+        return Err(Failure::argument(format!("fd is {fd}; pass an open descriptor")));
+    }
+    // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
+    // kernel says so below.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fd.try_clone_to_owned().map_err(|error| {
+        Failure::new(KVRAIL_E_SYSTEM, format!("duplicating the descriptor: {error}"))
+    })
+}
+
+/// A text with the zero at its end that C wants; a longer one is cut.
+pub(crate) fn letters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut letters = [0; N];
+    for (to, byte) in letters[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = c_char::from_ne_bytes([byte]);
+    }
+    letters
 }
 
 #[cfg(test)]

@@ -24,7 +24,9 @@ fn generated() -> String {
     config.after_includes = Some(constants());
     // The source alone: no look at other packages, so no run of cargo.
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for module in ["version", "code", "edge", "client", "volume", "arena", "request", "queue"] {
+    for module in
+        ["version", "code", "edge", "client", "volume", "arena", "gpu", "request", "queue"]
+    {
         builder = builder.with_src(here.join("src").join(module).with_extension("rs"));
     }
     let mut text = Vec::new();

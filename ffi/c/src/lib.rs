@@ -2,15 +2,15 @@
 //!
 //! Owns the border to C: sized structures, codes, error texts, and the handles behind opaque
 //! pointers. All work is done by `kvrail_client`. Panics stop here; null pointers and ranges are
-//! checked here. A client's arenas are named by number, so a stale one is an error and no crash.
-//! GPU memory will be named by the same numbers: `Request::memory` says which memory, not which
-//! kind.
+//! checked here. A client's arenas and GPU regions are named by number, so a stale one is an error
+//! and no crash; a request names either, and for a GPU region a block of it.
 
 pub mod arena;
 pub mod client;
 pub mod code;
 pub mod edge;
 mod fork;
+pub mod gpu;
 #[cfg(test)]
 mod header;
 pub mod queue;

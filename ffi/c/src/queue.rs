@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use kvrail_client::{Arena, Armed, Done};
+use kvrail_client::{Armed, Done};
 
-use crate::client::{Client, Session, session};
+use crate::client::{Client, Memories, Session, session};
 use crate::code::{Failure, KVRAIL_E_BUSY, KVRAIL_E_TIMEOUT};
 use crate::edge::{call, shared, store, take};
 use crate::request::{Completion, Request};
@@ -28,7 +28,7 @@ pub struct Queue {
 struct Held {
     queue: kvrail_client::Queue,
     /// A copy of the session's, as of `changes`.
-    arenas: Vec<(u32, Arc<Arena>)>,
+    memories: Memories,
     changes: u32,
     /// Ends that were fetched; those before `next` were handed out.
     done: Vec<Done>,
@@ -54,12 +54,12 @@ impl Held {
     ) -> Result<(), Failure> {
         let changes = session.changes();
         if self.changes != changes {
-            self.arenas = session.arenas();
+            self.memories = session.memories();
             self.changes = changes;
         }
         let mut outcome = Ok(());
         for at in 0..requests.count() {
-            let staged = requests.get(at).and_then(|it| it.build(session, &self.arenas));
+            let staged = requests.get(at).and_then(|it| it.build(session, &self.memories));
             let staged =
                 staged.and_then(|it| self.queue.stage(it).map_err(|refused| refused.reason.into()));
             match staged {
@@ -145,8 +145,8 @@ pub unsafe extern "C" fn kvrail_queue_open(
         let wanted = if options.is_null() { 0 } else { unsafe { read(options) }?.depth };
         let depth = if wanted == 0 { DEPTH } else { wanted };
         let opened = session.client.open_queue(depth as usize)?;
-        let (arenas, done) = (Vec::new(), Vec::new());
-        let held = Held { queue: opened, arenas, changes: 0, done, next: 0 };
+        let (memories, done) = (Vec::new(), Vec::new());
+        let held = Held { queue: opened, memories, changes: 0, done, next: 0 };
         let made = Queue { session: Arc::clone(session), held: Mutex::new(held) };
         // SAFETY: as above.
         unsafe { store(queue, Box::into_raw(Box::new(made)), "queue") }

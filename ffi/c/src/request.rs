@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
-use kvrail_client::{Arena, Class, Done, Lease, Opcode, PollerIndex, Status, Volume};
+use kvrail_client::{
+    Arena, Class, Done, GpuRange, GpuRegion, Lease, Opcode, PollerIndex, Status, Volume,
+};
 
-use crate::client::{Session, no_arena};
+use crate::client::{Memory, Session, no_memory};
 use crate::code::Failure;
 use crate::sized::SizedStruct;
 use crate::volume::no_volume;
@@ -51,11 +53,12 @@ pub struct Request {
     pub flags: u16,
     /// Number of the volume.
     pub volume: u32,
-    /// Number of the arena for reads and writes, else 0.
+    /// Number of the arena or GPU region for reads and writes, else 0.
     pub region: u32,
     /// First byte in the volume, a multiple of its logical block.
     pub offset: u64,
-    /// First byte in the arena, a multiple of the volume's memory alignment.
+    /// First byte in the arena, or in the block of the GPU region; a multiple of the volume's
+    /// memory alignment, and of 16 in a block.
     pub position: u64,
     /// Bytes to move, a multiple of the volume's logical block.
     pub length: u64,
@@ -65,6 +68,10 @@ pub struct Request {
     pub checksum: u64,
     /// If not 0: a notice KVRAIL_LATE comes when the request takes longer; it still goes on.
     pub deadline_ns: u64,
+    /// Which block of the GPU region; 0 for an arena.
+    pub block: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: integers without padding, the size first.
@@ -120,20 +127,32 @@ impl From<&Done> for Completion {
 const _: () = assert!(Status::Ok.number() == 0);
 
 impl Request {
-    /// The request as the client library has it. `arenas` are this client's, by number, ascending.
+    /// The request as the client library has it.
     #[inline]
     pub(crate) fn build(
         &self,
         session: &Session,
-        arenas: &[(u32, std::sync::Arc<Arena>)],
+        memories: &[(u32, Memory)],
     ) -> Result<kvrail_client::Request, Failure> {
         type Built = kvrail_client::Request;
         let mut built = match Opcode::from_number(self.opcode) {
             Some(Opcode::Read) => {
-                Built::read(self.volume(session)?, self.offset, self.lease(arenas)?)
+                let volume = self.volume(session)?;
+                match self.memory(memories)? {
+                    Memory::Arena(arena) => Built::read(volume, self.offset, self.lease(arena)?),
+                    Memory::Gpu(region) => {
+                        Built::read_gpu(volume, self.offset, self.range(region)?)
+                    }
+                }
             }
             Some(Opcode::Write) => {
-                Built::write(self.volume(session)?, self.offset, self.lease(arenas)?)
+                let volume = self.volume(session)?;
+                match self.memory(memories)? {
+                    Memory::Arena(arena) => Built::write(volume, self.offset, self.lease(arena)?),
+                    Memory::Gpu(region) => {
+                        Built::write_gpu(volume, self.offset, self.range(region)?)
+                    }
+                }
             }
             Some(Opcode::Flush) => Built::flush(self.volume(session)?),
             Some(Opcode::Discard) => {
@@ -190,12 +209,27 @@ impl Request {
         volumes.get(self.volume as usize).ok_or_else(|| no_volume(self.volume, volumes.len()))
     }
 
-    /// The name of the range in memory.
+    /// The memory named; `memories` are this client's.
     #[inline]
-    fn lease(&self, arenas: &[(u32, std::sync::Arc<Arena>)]) -> Result<Lease, Failure> {
-        let place = arenas.binary_search_by_key(&self.region, |(number, _)| *number);
-        let place = place.map_err(|_| no_arena(self.region))?;
-        let arena = &arenas[place].1;
+    fn memory<'a>(&self, memories: &'a [(u32, Memory)]) -> Result<&'a Memory, Failure> {
+        let place = memories.binary_search_by_key(&self.region, |(number, _)| *number);
+        place.map(|place| &memories[place].1).map_err(|_| no_memory(self.region))
+    }
+
+    /// The name of the range of a block.
+    fn range(&self, region: &GpuRegion) -> Result<GpuRange, Failure> {
+        if self.reserved != 0 {
+            return Err(self.bad("reserved", u64::from(self.reserved), "0"));
+        }
+        Ok(region.range(self.block, self.position, self.length)?)
+    }
+
+    /// The name of the range of an arena.
+    #[inline]
+    fn lease(&self, arena: &Arena) -> Result<Lease, Failure> {
+        if self.block != 0 {
+            return Err(self.bad("block", u64::from(self.block), "0 for an arena"));
+        }
         let [position, length] = [self.position, self.length]
             .map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         // SAFETY: nobody dereferences it; see the head of this file.

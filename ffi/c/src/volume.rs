@@ -9,7 +9,7 @@ use kvrail_client::Volume;
 
 use crate::client::{Client, session};
 use crate::code::{Failure, KVRAIL_E_NO_VOLUME};
-use crate::edge::{call, text};
+use crate::edge::{call, letters, text};
 use crate::sized::{SizedStruct, write};
 
 /// Bytes of a volume's name with the zero at its end; a longer one is cut.
@@ -49,10 +49,6 @@ unsafe impl SizedStruct for VolumeInfo {
 
 fn describe(volume: &Volume) -> VolumeInfo {
     let geometry = volume.geometry();
-    let mut name = [0; KVRAIL_NAME_BYTES];
-    for (to, byte) in name[..KVRAIL_NAME_BYTES - 1].iter_mut().zip(volume.name().bytes()) {
-        *to = c_char::from_ne_bytes([byte]);
-    }
     VolumeInfo {
         size: 0,
         volume: u32::from(volume.id().0),
@@ -63,7 +59,7 @@ fn describe(volume: &Volume) -> VolumeInfo {
         members: u32::from(geometry.members),
         reserved: 0,
         uuid: volume.uuid().into_bytes(),
-        name,
+        name: letters(volume.name()),
     }
 }
 

@@ -5,7 +5,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use kvrail_memory::{LeasePool, MemoryError};
-use kvrail_protocol::{Answer, Ask};
 use kvrail_ring::RegionId;
 
 use crate::client::{Client, ClientTag};
@@ -110,12 +109,7 @@ impl Arena {
     /// `SidecarGone` when the sidecar ends before it answers: hardware may still write then.
     /// `Denied` when it was detached before.
     pub fn detach(&self) -> Result<(), ClientError> {
-        let region = self.region.0;
-        let ask = Ask::DetachArena { region };
-        match self.client.shared().control.call_patiently("detaching an arena", ask)?.message {
-            Answer::Detached { region: other } if other == region => Ok(()),
-            other => Err(ClientError::protocol(format!("answer to detach: {other:?}"))),
-        }
+        self.client.detach("detaching an arena", self.region)
     }
 }
 

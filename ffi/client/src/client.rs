@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, LimitsInfo, Pages, StatusReport, Welcome,
+    Answer, Ask, Channel, ChannelError, GpuInfo, LimitsInfo, Pages, StatusReport, Version, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, RegionId, Segment, SessionId};
@@ -56,6 +56,9 @@ pub(crate) struct Shared {
     pub(crate) control: Control,
     pub(crate) tag: ClientTag,
     pub(crate) volumes: Vec<Volume>,
+    pub(crate) gpus: Vec<GpuInfo>,
+    /// What both sides speak.
+    pub(crate) protocol: Version,
     pub(crate) pollers: usize,
     pub(crate) spin: SpinLimits,
     epoch: Epoch,
@@ -120,6 +123,8 @@ impl Client {
             control: Control::new(channel, HELLO_SEQ, timeout),
             tag,
             volumes: volumes.collect::<Result<_, ChannelError>>()?,
+            gpus: welcome.gpus.clone(),
+            protocol: welcome.protocol,
             pollers: welcome.pollers.len(),
             spin: SpinLimits::new(&welcome.spin),
             epoch: Epoch(welcome.epoch),
@@ -240,6 +245,15 @@ impl Client {
         let wanted = self.shared.volumes.iter().map(|volume| volume.geometry.memory_alignment);
         let alignment = wanted.fold(LEASE_ALIGNMENT, u32::max);
         Arena::new(self.clone(), LeasePool::new(Arc::new(memory), alignment as usize), facts)
+    }
+
+    /// Takes a region away from the sidecar, and waits until nothing can touch it any more.
+    pub(crate) fn detach(&self, what: &'static str, region: RegionId) -> Result<(), ClientError> {
+        let ask = Ask::DetachArena { region: region.0 };
+        match self.shared.control.call_patiently(what, ask)?.message {
+            Answer::Detached { region: other } if other == region.0 => Ok(()),
+            other => Err(ClientError::protocol(format!("answer to detach: {other:?}"))),
+        }
     }
 
     /// Opens a queue for one thread. At most `depth` pieces of requests can be under way in it;

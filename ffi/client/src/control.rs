@@ -143,7 +143,7 @@ impl Control {
                 return Err(self.gone_error());
             }
             message.seq = state.last_seq + 1;
-            match self.channel.send(&message, fds) {
+            match self.channel.send_ask(&message, fds) {
                 Ok(()) => {
                     state.last_seq = message.seq;
                     state.wanted.insert(message.seq);

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kvrail_layout::LayoutError;
 use kvrail_memory::MemoryError;
-use kvrail_protocol::{ChannelError, RefusalCode};
+use kvrail_protocol::{ChannelError, RefusalCode, Version};
 use kvrail_ring::{SegmentError, Status};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -73,6 +74,31 @@ pub enum ClientError {
         name: String,
         /// What there is.
         known: Vec<String>,
+    },
+    /// The sidecar serves no such GPU.
+    #[error(
+        "the sidecar serves no GPU {wanted}; it serves: {}; name one of them, or add the GPU to \
+         the sidecar's configuration",
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    )]
+    NoGpu {
+        /// The UUID asked for.
+        wanted: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// The layout of a cache in GPU memory is wrong.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The sidecar is too old for what was asked.
+    #[error("the sidecar speaks protocol {spoken}, {what} needs {current}; update the sidecar")]
+    OldSidecar {
+        /// What was asked.
+        what: &'static str,
+        /// What it speaks.
+        spoken: Version,
+        /// What this library speaks.
+        current: Version,
     },
     /// This process is a fork of the one that attached.
     #[error("a client cannot be used across fork(); attach in the child")]

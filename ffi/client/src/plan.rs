@@ -1,8 +1,11 @@
 //! What a queue knows of a volume: how to check a range, cut it, and where its pieces go.
 
+use kvrail_layout::UNIT_BYTES;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Geometry, Opcode};
 
+use crate::gpu::GpuRange;
 use crate::refused::Reason;
 use crate::request::Request;
 use crate::volume::Volume;
@@ -60,7 +63,7 @@ impl Plan {
     /// Checks the memory that bytes go to or come from.
     #[inline(always)]
     pub(crate) fn check_memory(&self, request: &Request) -> Result<(), Reason> {
-        let Some(lease) = &request.lease else { return Err(Reason::Empty) };
+        let Some(lease) = &request.lease else { return self.check_gpu(request) };
         if lease.client != request.client {
             return Err(Reason::Foreign { what: "lease" });
         }
@@ -70,6 +73,29 @@ impl Plan {
         let offset = lease.offset() as u64;
         if offset & self.memory_mask != 0 {
             return Err(Reason::BufferMisaligned { offset, alignment: self.memory_mask + 1 });
+        }
+        Ok(())
+    }
+
+    /// As `check_memory`, for memory of a GPU.
+    #[inline(never)]
+    fn check_gpu(&self, request: &Request) -> Result<(), Reason> {
+        let Some(GpuRange { client, start, bytes, .. }) = request.gpu else {
+            return Err(Reason::Empty);
+        };
+        if client != request.client {
+            return Err(Reason::Foreign { what: "GPU region" });
+        }
+        if request.length > bytes {
+            let (bytes, block_bytes) = (request.length, start + bytes);
+            return Err(Reason::OutsideBlock { start, bytes, block_bytes });
+        }
+        let alignment = (self.memory_mask + 1).max(UNIT_BYTES);
+        if !start.is_multiple_of(alignment) {
+            return Err(Reason::BlockMisaligned { start, alignment });
+        }
+        if request.flags & (FLAG_CHECKSUM | FLAG_VERIFY) != 0 {
+            return Err(Reason::GpuChecksum);
         }
         Ok(())
     }

@@ -72,10 +72,42 @@ pub enum Reason {
         /// The unit.
         alignment: u64,
     },
-    /// The volume or the arena belongs to another client.
+    /// A block that the cache does not have.
+    #[error("block {block} does not exist; the GPU region has {blocks}, counted from 0")]
+    NoBlock {
+        /// What was asked.
+        block: u32,
+        /// Blocks there are.
+        blocks: u32,
+    },
+    /// Bytes beyond the end of a block.
+    #[error("{bytes} bytes from {start} on leave the block of {block_bytes} bytes; ask for less")]
+    OutsideBlock {
+        /// What was asked.
+        start: u64,
+        /// What was asked.
+        bytes: u64,
+        /// Bytes of every block, or of the range that was made of it.
+        block_bytes: u64,
+    },
+    /// A range of a block starts where this volume's devices or the GPU cannot.
+    #[error("the range starts at byte {start} of its block; it must be a multiple of {alignment}")]
+    BlockMisaligned {
+        /// Where it starts.
+        start: u64,
+        /// The unit.
+        alignment: u64,
+    },
+    /// A checksum of bytes in GPU memory.
+    #[error(
+        "the sidecar does not read GPU memory, so it computes no checksum there; leave it away, or \
+         move the block through an arena"
+    )]
+    GpuChecksum,
+    /// The volume or the memory belongs to another client.
     #[error("the {what} belongs to another client; use this client's own")]
     Foreign {
-        /// `volume` or `lease`.
+        /// `volume`, `lease` or `GPU region`.
         what: &'static str,
     },
     /// No such poller.

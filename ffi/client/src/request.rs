@@ -7,6 +7,7 @@ use kvrail_ring::{Class, Opcode, PollerIndex};
 
 use crate::arena::Lease;
 use crate::client::{Client, ClientTag};
+use crate::gpu::GpuRange;
 use crate::volume::Volume;
 
 /// One request, built step by step and given to a [`crate::Queue`]. It owns its lease.
@@ -26,6 +27,8 @@ pub struct Request {
     pub(crate) deadline_ns: u64,
     pub(crate) tag: u64,
     pub(crate) lease: Option<Lease>,
+    /// In place of a lease.
+    pub(crate) gpu: Option<GpuRange>,
 }
 
 impl Request {
@@ -50,6 +53,7 @@ impl Request {
             deadline_ns: 0,
             tag: 0,
             lease,
+            gpu: None,
         }
     }
 
@@ -63,6 +67,23 @@ impl Request {
     #[inline]
     pub fn write(volume: &Volume, offset: u64, lease: Lease) -> Self {
         Self::new(Opcode::Write, volume, offset, lease.bytes(), Some(lease))
+    }
+
+    /// Fills the range of a block in GPU memory with the volume's bytes from `offset` on. Nothing
+    /// may use that memory until the request has ended; after [`kvrail_ring::Status::Restarted`]
+    /// not before the sidecar's process is gone.
+    #[inline]
+    pub fn read_gpu(volume: &Volume, offset: u64, range: GpuRange) -> Self {
+        let request = Self::new(Opcode::Read, volume, offset, range.bytes, None);
+        Self { gpu: Some(range), ..request }
+    }
+
+    /// Writes the range of a block in GPU memory to the volume from `offset` on. The kernels that
+    /// made its bytes must have ended: the sidecar knows nothing of the program's streams.
+    #[inline]
+    pub fn write_gpu(volume: &Volume, offset: u64, range: GpuRange) -> Self {
+        let request = Self::new(Opcode::Write, volume, offset, range.bytes, None);
+        Self { gpu: Some(range), ..request }
     }
 
     /// Makes every write to the volume that was completed before durable.
@@ -97,6 +118,7 @@ impl Request {
             deadline_ns: 0,
             tag: 0,
             lease: None,
+            gpu: None,
         }
     }
 
@@ -110,7 +132,7 @@ impl Request {
         Self { tag, ..self }
     }
 
-    /// Moves only the first `length` bytes of the lease.
+    /// Moves only the first `length` bytes of the lease or range.
     pub fn length(self, length: u64) -> Self {
         Self { length, ..self }
     }

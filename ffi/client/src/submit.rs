@@ -240,8 +240,13 @@ impl Template {
     #[inline(always)]
     fn of(request: &Request) -> Self {
         let lease = request.lease.as_ref();
-        let (region, region_offset) =
-            lease.map_or((0, 0), |lease| (lease.region.0, lease.offset() as u64));
+        let mut place = lease.map_or((0, 0), |lease| (lease.region.0, lease.offset() as u64));
+        let mut layout_block = 0;
+        if let Some(range) = &request.gpu {
+            place = (range.region.0, range.start);
+            layout_block = range.block;
+        }
+        let (region, region_offset) = place;
         let slot = kvrail_ring::Request {
             opcode: request.opcode as u8,
             flags: request.flags,
@@ -251,9 +256,11 @@ impl Template {
             region_offset,
             checksum: request.checksum,
             deadline_ns: request.deadline_ns,
+            layout_block,
             ..kvrail_ring::Request::default()
         };
-        Self { slot, memory_at: lease.map(|_| request.offset) }
+        let moves = lease.is_some() || request.gpu.is_some();
+        Self { slot, memory_at: moves.then_some(request.offset) }
     }
 
     #[inline(always)]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvrail_client::{Arena, Queue, Reason, Request, Volume};
+use kvrail_client::{Arena, GpuRange, Lease, Queue, Reason, Request, Volume};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::completion::Completion;
 use crate::errors::raised::{RequestError, TimedOutError};
 use crate::errors::{from_reason, from_status};
+use crate::gpu::Attached;
 use crate::memory::named;
 use crate::numbers::Numbers;
 use crate::options::Options;
@@ -28,17 +29,45 @@ pub(crate) enum Work {
 /// Where bytes come from and go to.
 #[derive(Clone, Debug)]
 pub(crate) struct Moves {
-    arena: Arc<Arena>,
+    memory: Memory,
     offsets: Numbers,
+    /// First byte in the arena, or in each block.
     positions: Numbers,
     lengths: Numbers,
+}
+
+/// Whose bytes.
+#[derive(Clone, Debug)]
+enum Memory {
+    Arena(Arc<Arena>),
+    Blocks(Arc<Attached>, Numbers),
+}
+
+/// A range of memory that a request takes along.
+enum Range {
+    Arena(Lease),
+    Block(GpuRange),
 }
 
 impl Moves {
     /// One range.
     pub(crate) fn one(arena: Arc<Arena>, offset: u64, length: u64, position: u64) -> Self {
         let [offsets, positions, lengths] = [offset, position, length].map(Numbers::One);
-        Self { arena, offsets, positions, lengths }
+        Self { memory: Memory::Arena(arena), offsets, positions, lengths }
+    }
+
+    /// Blocks of a region, or the same part of each: first byte and bytes.
+    pub(crate) fn blocks(
+        region: Arc<Attached>,
+        offsets: &Bound<'_, PyAny>,
+        blocks: &Bound<'_, PyAny>,
+        part: Option<(u64, u64)>,
+    ) -> PyResult<Self> {
+        let (start, length) = part.unwrap_or((0, region.block_bytes()));
+        let offsets = Numbers::read("offsets", offsets)?;
+        let memory = Memory::Blocks(region, Numbers::read("blocks", blocks)?);
+        let [positions, lengths] = [start, length].map(Numbers::One);
+        Ok(Self { memory, offsets, positions, lengths })
     }
 
     /// One range for each number in the arrays.
@@ -49,16 +78,32 @@ impl Moves {
         lengths: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         Ok(Self {
-            arena,
+            memory: Memory::Arena(arena),
             offsets: Numbers::read("offsets", offsets)?,
             positions: Numbers::read("positions", positions)?,
             lengths: Numbers::read("length", lengths)?,
         })
     }
 
+    /// The memory of the range with this number.
+    fn range(&self, index: usize) -> PyResult<Range> {
+        let (position, length) = (self.positions.get(index), self.lengths.get(index));
+        match &self.memory {
+            Memory::Arena(arena) => named(arena, position, length).map(Range::Arena),
+            Memory::Blocks(region, blocks) => {
+                region.range(blocks.get(index), position, length).map(Range::Block)
+            }
+        }
+    }
+
     /// How many ranges; all arrays must agree.
     fn count(&self, options: &Options) -> PyResult<usize> {
+        let blocks = match &self.memory {
+            Memory::Arena(_) => None,
+            Memory::Blocks(_, blocks) => blocks.count(),
+        };
         let said = [
+            ("blocks", blocks),
             ("offsets", self.offsets.count()),
             ("positions", self.positions.count()),
             ("length", self.lengths.count()),
@@ -101,19 +146,18 @@ impl Batch {
 
     /// The request with this number.
     fn build(&self, index: usize) -> PyResult<Request> {
-        let moves = |moves: &Moves| -> PyResult<_> {
-            let lease = named(&moves.arena, moves.positions.get(index), moves.lengths.get(index))?;
-            Ok((moves.offsets.get(index), lease))
-        };
+        let (volume, moves) = (&self.volume, |moves: &Moves| -> PyResult<_> {
+            Ok((moves.offsets.get(index), moves.range(index)?))
+        });
         let request = match &self.work {
-            Work::Read(all) => {
-                let (offset, lease) = moves(all)?;
-                Request::read(&self.volume, offset, lease)
-            }
-            Work::Write(all) => {
-                let (offset, lease) = moves(all)?;
-                Request::write(&self.volume, offset, lease)
-            }
+            Work::Read(all) => match moves(all)? {
+                (offset, Range::Arena(lease)) => Request::read(volume, offset, lease),
+                (offset, Range::Block(range)) => Request::read_gpu(volume, offset, range),
+            },
+            Work::Write(all) => match moves(all)? {
+                (offset, Range::Arena(lease)) => Request::write(volume, offset, lease),
+                (offset, Range::Block(range)) => Request::write_gpu(volume, offset, range),
+            },
             Work::Flush => Request::flush(&self.volume),
             Work::Discard { offset, length } => Request::discard(&self.volume, *offset, *length),
         };

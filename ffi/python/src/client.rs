@@ -1,15 +1,17 @@
 //! Clients as Python sees them.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvrail_client::{AttachOptions, ClientError, Pages};
 use pyo3::prelude::*;
+use serde::Serialize;
 
 use crate::arena::Arena;
 use crate::errors::from_client;
-use crate::errors::raised::{InternalError, RequestError};
+use crate::errors::raised::{InternalError, LayoutError, RequestError};
+use crate::gpu::{GpuRegion, attach};
+use crate::memory::duplicate;
 use crate::options::seconds;
 use crate::session::Session;
 use crate::volume::Volume;
@@ -34,15 +36,11 @@ fn pages(name: &str) -> PyResult<Pages> {
     }
 }
 
-/// A descriptor of our own for the file that Python has open.
-fn duplicate(file: &Bound<'_, PyAny>) -> PyResult<OwnedFd> {
-    let number: i32 = match file.extract() {
-        Ok(number) => number,
-        Err(_) => file.call_method0("fileno")?.extract()?,
-    };
-    // Through procfs: no trust in the number is needed, and it opens the same memory.
-    let path = format!("/proc/self/fd/{number}");
-    Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
+/// What the sidecar told, as dictionaries and lists.
+fn plain<'py>(py: Python<'py>, told: &(impl Serialize + ?Sized)) -> PyResult<Bound<'py, PyAny>> {
+    let text = serde_json::to_string(told)
+        .map_err(|error| InternalError::new_err(format!("what the sidecar told: {error}")))?;
+    py.import("json")?.call_method1("loads", (text,))
 }
 
 /// An arena that nobody waits for any more.
@@ -113,12 +111,36 @@ impl Client {
         Ok(Arena::new(&self.session, arena.map_err(from_client)?))
     }
 
+    #[getter]
+    fn gpus<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        plain(py, self.session.client()?.gpus())
+    }
+
+    #[pyo3(signature = (tensors=None, *, layout=None, block_dim=0))]
+    fn gpu_region(
+        &self,
+        py: Python<'_>,
+        tensors: Option<Bound<'_, PyAny>>,
+        layout: Option<Bound<'_, PyAny>>,
+        block_dim: isize,
+    ) -> PyResult<GpuRegion> {
+        self.session.client()?;
+        let layout = match (tensors, layout) {
+            (Some(tensors), None) => {
+                py.import("kvrail.gpu")?.call_method1("paged", (tensors, block_dim))?
+            }
+            (None, Some(layout)) => layout,
+            _ => {
+                let text = "pass either tensors or a kvrail.gpu.Layout";
+                return Err(LayoutError::new_err(text));
+            }
+        };
+        attach(&self.session, &layout)
+    }
+
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session.client()?;
-        let report = ask(py, move || client.status(), drop)?.map_err(from_client)?;
-        let text = serde_json::to_string(&report)
-            .map_err(|error| InternalError::new_err(format!("the status: {error}")))?;
-        py.import("json")?.call_method1("loads", (text,))
+        plain(py, &ask(py, move || client.status(), drop)?.map_err(from_client)?)
     }
 
     #[getter]

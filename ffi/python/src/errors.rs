@@ -15,6 +15,7 @@ pub(crate) mod raised {
     import_exception!(kvrail.errors, GpuError);
     import_exception!(kvrail.errors, InternalError);
     import_exception!(kvrail.errors, KvrailError);
+    import_exception!(kvrail.errors, LayoutError);
     import_exception!(kvrail.errors, MemoryUnusableError);
     import_exception!(kvrail.errors, MissError);
     import_exception!(kvrail.errors, NoSidecarError);
@@ -26,6 +27,7 @@ pub(crate) mod raised {
     import_exception!(kvrail.errors, RequestError);
     import_exception!(kvrail.errors, SessionEndedError);
     import_exception!(kvrail.errors, TimedOutError);
+    import_exception!(kvrail.errors, UnknownGpuError);
     import_exception!(kvrail.errors, UnknownVolumeError);
     import_exception!(kvrail.errors, UnsupportedError);
     import_exception!(kvrail.errors, VersionMismatchError);
@@ -51,6 +53,9 @@ pub(crate) fn from_client(error: ClientError) -> PyErr {
         }
         ClientError::Memory(_) => MemoryUnusableError::new_err(text),
         ClientError::UnknownVolume { .. } => UnknownVolumeError::new_err(text),
+        ClientError::NoGpu { .. } => UnknownGpuError::new_err(text),
+        ClientError::Layout(_) => LayoutError::new_err(text),
+        ClientError::OldSidecar { .. } => VersionMismatchError::new_err(text),
         ClientError::Forked => ForkedError::new_err(text),
         ClientError::System { .. } => KvrailError::new_err(text),
     }

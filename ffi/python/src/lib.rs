@@ -5,8 +5,8 @@
 //! `python/kvrail/_kvrail.pyi`; exceptions are made in `python/kvrail/errors.py`.
 //!
 //! Whatever waits gives the interpreter lock away, and comes back in slices to look for signals.
-//! Objects share a `session::Session`; closing it closes them all. GPU memory will be one more
-//! class beside `arena::Arena`: requests take their memory from `memory::named` alone.
+//! Objects share a `session::Session`; closing it closes them all. CUDA is spoken in Python alone
+//! (`python/kvrail/_cuda.py`): what comes here of GPU memory are handles and numbers.
 
 mod arena;
 mod batch;
@@ -15,6 +15,7 @@ mod cell;
 mod client;
 mod completion;
 mod errors;
+mod gpu;
 mod memory;
 mod numbers;
 mod options;
@@ -36,6 +37,8 @@ mod _kvrail {
     use crate::client::Client;
     #[pymodule_export]
     use crate::completion::Completion;
+    #[pymodule_export]
+    use crate::gpu::GpuRegion;
     #[pymodule_export]
     use crate::queue::Queue;
     #[pymodule_export]

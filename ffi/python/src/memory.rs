@@ -5,12 +5,13 @@
 // the bytes is ever formed here: Python and the devices share them as C programs do.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
 use kvrail_client::{Arena, ClientError, Lease};
 use kvrail_memory::Pinned;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyOSError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -25,6 +26,20 @@ pub(crate) fn named(arena: &Arena, position: u64, length: u64) -> PyResult<Lease
     let memory = unsafe { arena.pool().assume(position, length) };
     let memory = memory.map_err(|error| from_client(ClientError::from(error)))?;
     arena.adopt(memory).map_err(from_client)
+}
+
+/// A descriptor of our own for what Python has open: a number, or something with `fileno`.
+pub(crate) fn duplicate(file: &Bound<'_, PyAny>) -> PyResult<OwnedFd> {
+    let number: i32 = match file.extract() {
+        Ok(number) => number,
+        Err(_) => file.call_method0("fileno")?.extract()?,
+    };
+    if number < 0 {
+        return Err(PyOSError::new_err(format!("descriptor {number} is not open")));
+    }
+    // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
+    // kernel says so.
+    Ok(unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?)
 }
 
 /// Fills a buffer view with all of the memory.

@@ -14,6 +14,7 @@ use crate::cell::Cell;
 use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::errors::raised::{QueueBusyError, QueueFullError};
+use crate::gpu::GpuRegion;
 use crate::options::seconds;
 use crate::session::Session;
 use crate::wait::{ask, deadline, wait_for};
@@ -153,6 +154,32 @@ impl Queue {
     ) -> PyResult<Bound<'py, PyRange>> {
         let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
         self.submit_many(arena.py(), Work::Write(moves), options)
+    }
+
+    #[pyo3(signature = (region, offsets, blocks, *, part=None, **options))]
+    fn read_blocks<'py>(
+        &self,
+        region: &Bound<'py, GpuRegion>,
+        offsets: &Bound<'py, PyAny>,
+        blocks: &Bound<'py, PyAny>,
+        part: Option<(u64, u64)>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyRange>> {
+        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        self.submit_many(region.py(), Work::Read(moves), options)
+    }
+
+    #[pyo3(signature = (region, offsets, blocks, *, part=None, **options))]
+    fn write_blocks<'py>(
+        &self,
+        region: &Bound<'py, GpuRegion>,
+        offsets: &Bound<'py, PyAny>,
+        blocks: &Bound<'py, PyAny>,
+        part: Option<(u64, u64)>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyRange>> {
+        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        self.submit_many(region.py(), Work::Write(moves), options)
     }
 
     #[pyo3(signature = (**options))]

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use crate::birth::Birth;
 use crate::cell::Cell;
 use crate::errors::from_client;
+use crate::gpu::Attached;
 use crate::queue::Held;
 use crate::wait::ask;
 
@@ -20,6 +21,7 @@ pub(crate) struct Session {
     client: Cell<Client>,
     birth: Birth,
     arenas: Mutex<Vec<Weak<Cell<Arena>>>>,
+    regions: Mutex<Vec<Weak<Cell<Attached>>>>,
     queues: Mutex<Vec<Weak<Cell<Mutex<Held>>>>>,
     /// Queues that no synchronous call uses now.
     idle: Mutex<Vec<Queue>>,
@@ -42,6 +44,7 @@ impl Session {
             client: Cell::new("client", client),
             birth: Birth::now(),
             arenas: Mutex::default(),
+            regions: Mutex::default(),
             queues: Mutex::default(),
             idle: Mutex::default(),
         }
@@ -64,6 +67,12 @@ impl Session {
     pub(crate) fn add_arena(&self, arena: Arena) -> Arc<Cell<Arena>> {
         let cell = Arc::new(Cell::new("arena", arena));
         remember(&self.arenas, &cell);
+        cell
+    }
+
+    pub(crate) fn add_region(&self, region: Attached) -> Arc<Cell<Attached>> {
+        let cell = Arc::new(Cell::new("GPU region", region));
+        remember(&self.regions, &cell);
         cell
     }
 
@@ -90,7 +99,8 @@ impl Session {
         }
     }
 
-    /// Closes everything. Blocks until what is under way has ended, or for some seconds.
+    /// Closes everything. Blocks until what is under way has ended, or for some seconds; and until
+    /// the sidecar has let go of GPU memory, which is not this library's to keep.
     pub(crate) fn close(&self) {
         let client = self.client.take();
         let queues: Vec<_> = lock(&self.queues).drain(..).filter_map(|it| it.upgrade()).collect();
@@ -99,6 +109,11 @@ impl Session {
         drop(idle);
         let arenas: Vec<_> = lock(&self.arenas).drain(..).filter_map(|it| it.upgrade()).collect();
         arenas.iter().for_each(|arena| drop(arena.take()));
+        let regions: Vec<_> = lock(&self.regions).drain(..).filter_map(|it| it.upgrade()).collect();
+        for region in regions.iter().filter_map(|region| region.take()) {
+            // Gone or not, nothing of this session can reach it afterwards.
+            let _gone = region.detach();
+        }
         drop(client);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvrail_client::GpuRoute;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -9,6 +10,7 @@ use crate::arena::Arena;
 use crate::batch::{Batch, Moves, Work};
 use crate::completion::Completion;
 use crate::errors::from_client;
+use crate::gpu::GpuRegion;
 use crate::queue::{Held, Queue};
 use crate::session::Session;
 use crate::wait::ask;
@@ -24,6 +26,11 @@ pub(crate) struct Volume {
 impl Volume {
     pub(crate) fn new(session: &Arc<Session>, volume: kvrail_client::Volume) -> Self {
         Self { session: Arc::clone(session), volume }
+    }
+
+    /// How its bytes get to the region.
+    pub(crate) fn route<'a>(&self, region: &'a kvrail_client::GpuRegion) -> Option<&'a GpuRoute> {
+        region.route(&self.volume)
     }
 
     fn run(
@@ -132,6 +139,32 @@ impl Volume {
     ) -> PyResult<Vec<Completion>> {
         let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
         self.run(arena.py(), Work::Write(moves), options)
+    }
+
+    #[pyo3(signature = (region, offsets, blocks, *, part=None, **options))]
+    fn read_blocks(
+        &self,
+        region: &Bound<'_, GpuRegion>,
+        offsets: &Bound<'_, PyAny>,
+        blocks: &Bound<'_, PyAny>,
+        part: Option<(u64, u64)>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<Completion>> {
+        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        self.run(region.py(), Work::Read(moves), options)
+    }
+
+    #[pyo3(signature = (region, offsets, blocks, *, part=None, **options))]
+    fn write_blocks(
+        &self,
+        region: &Bound<'_, GpuRegion>,
+        offsets: &Bound<'_, PyAny>,
+        blocks: &Bound<'_, PyAny>,
+        part: Option<(u64, u64)>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<Completion>> {
+        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        self.run(region.py(), Work::Write(moves), options)
     }
 
     #[pyo3(signature = (**options))]

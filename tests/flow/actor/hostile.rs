@@ -1,6 +1,7 @@
 //! What a client may do to a sidecar without harming anybody but itself. Each attack checks that
 //! its own end is the one that was promised, and panics otherwise.
 
+mod gpu;
 mod lanes;
 mod memory;
 mod words;
@@ -39,6 +40,8 @@ pub(crate) fn run(words: &[String]) {
         "deaf" => lanes::deaf(&target),
         "bells" => lanes::bells(&target),
         "flood" => lanes::flood(&target),
+        "blocks" => gpu::blocks(&target),
+        "caches" => gpu::caches(&target),
         "holes" => memory::holes(&target),
         "truncate" => memory::truncate(&target),
         other => panic!("no attack {other}"),

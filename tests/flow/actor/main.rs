@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! kvrail-actor traffic PLAN.JSON-AS-TEXT
+//! kvrail-actor gpu PLAN.JSON-AS-TEXT
 //! kvrail-actor hostile KIND SOCKET VOLUME SECONDS
 //! kvrail-actor under RESTRICTION... -- PROGRAM ARGUMENTS
 //! ```
@@ -14,13 +15,14 @@ mod under;
 
 use std::io::Write;
 
-use kvrail_tests::{Plan, drive};
+use kvrail_tests::{GpuPlan, Plan, drive, drive_gpu};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (verb, rest) = arguments.split_first().expect("a verb");
     match verb.as_str() {
         "traffic" => traffic(&rest[0]),
+        "gpu" => gpu(&rest[0]),
         "hostile" => hostile::run(rest),
         "under" => under::run(rest),
         other => panic!("no verb {other}"),
@@ -31,6 +33,13 @@ fn main() {
 fn traffic(plan: &str) {
     let plan: Plan = serde_json::from_str(plan).expect("a plan");
     let tally = drive(&plan, || say("running")).expect("a session");
+    say(&serde_json::to_string(&tally).expect("plain figures"));
+}
+
+/// The same for blocks of a GPU; `running` once each block was written.
+fn gpu(plan: &str) {
+    let plan: GpuPlan = serde_json::from_str(plan).expect("a plan");
+    let tally = drive_gpu(&plan, || say("running")).expect("a session");
     say(&serde_json::to_string(&tally).expect("plain figures"));
 }
 

@@ -53,7 +53,7 @@ impl Rude {
 
     pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         self.seq += 1;
-        self.channel.send(&ClientMessage { seq: self.seq, ask }, fds)
+        self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
     }
 
     /// Asks and waits for the answer.

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -175,6 +177,51 @@ static void child(void) {
     }
 }
 
+/* A sidecar that lets nobody in: takes one client and sends this answer. */
+static void *refuse(void *answer) {
+    char hello[4096];
+    const int *listener = answer;
+    const char *code = (const char *)(listener + 1);
+    int peer = accept(*listener, NULL, NULL);
+    ssize_t heard = recv(peer, hello, sizeof hello, 0);
+    char reply[256];
+    int bytes = snprintf(reply, sizeof reply,
+                         "{\"Reply\":{\"seq\":1,\"answer\":{\"Refused\":{\"code\":\"%s\","
+                         "\"message\":\"it speaks protocol 9.0\"}}}}",
+                         code);
+    if (heard <= 0 || send(peer, reply, (size_t)bytes, MSG_NOSIGNAL) != bytes) {
+        exit(1);
+    }
+    close(peer);
+    return NULL;
+}
+
+static void refused(int32_t wanted, const char *code) {
+    struct {
+        int listener;
+        char code[16];
+    } answer = {.listener = socket(AF_UNIX, SOCK_SEQPACKET, 0)};
+    struct sockaddr_un path = {.sun_family = AF_UNIX};
+    char folder[] = "/tmp/kvrail-misuse-XXXXXX";
+    kvrail_client *nobody = NULL;
+    pthread_t thread;
+    if (mkdtemp(folder) == NULL) {
+        exit(1);
+    }
+    snprintf(answer.code, sizeof answer.code, "%s", code);
+    snprintf(path.sun_path, sizeof path.sun_path, "%s/s", folder);
+    if (bind(answer.listener, (struct sockaddr *)&path, sizeof path) || listen(answer.listener, 1)) {
+        exit(1);
+    }
+    pthread_create(&thread, NULL, refuse, &answer);
+    EXPECT(wanted, kvrail_attach(path.sun_path, NULL, &nobody));
+    EXPECT(KVRAIL_OK, nobody == NULL ? KVRAIL_OK : KVRAIL_E_PANIC);
+    pthread_join(thread, NULL);
+    close(answer.listener);
+    unlink(path.sun_path);
+    rmdir(folder);
+}
+
 static void *wait_a_second(void *none) {
     kvrail_completion end = {.size = sizeof end};
     size_t count;
@@ -210,6 +257,8 @@ int main(int argc, char **argv) {
     EXPECT(KVRAIL_OK, kvrail_queue_open(client, NULL, &queue));
     EXPECT(KVRAIL_OK, kvrail_arena_create(client, &wanted, &arena));
     nulls(argv[1]);
+    refused(KVRAIL_E_VERSION, "Version");
+    refused(KVRAIL_E_NOT_ADMITTED, "NotAllowed");
     requests();
     newer();
     two_threads();

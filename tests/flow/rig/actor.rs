@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use kvrail_tests::{Plan, Tally};
+use kvrail_tests::{GpuPlan, Plan, Tally};
 
 use super::binary::{actor_program, without_configuration};
 use super::{Place, Sidecar};
@@ -38,6 +38,12 @@ impl Actor {
         };
         let plan = serde_json::to_string(&plan).expect("a plan is text");
         Self::spawn(&["traffic", &plan])
+    }
+
+    /// Verified traffic of a paged cache on a GPU.
+    pub(crate) fn gpu(plan: &GpuPlan) -> Self {
+        let plan = serde_json::to_string(plan).expect("a plan is text");
+        Self::spawn(&["gpu", &plan])
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -1,7 +1,7 @@
 //! A target that `kvrail target` makes: one namespace of a drive at four ports, undone with the
 //! value. Also the kernel's target tree as text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -162,15 +162,42 @@ fn opening(port: u16) -> String {
     format!("{TREE}/ports/{port}/subsystems/{NQN}")
 }
 
-/// The whole tree: every directory, link and attribute with its value.
+/// Who is let in at any port, by name; `*` is everybody.
+pub(crate) fn let_in() -> BTreeSet<String> {
+    let below = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let mut names = BTreeSet::new();
+    for port in below(&Path::new(TREE).join("ports")) {
+        for subsystem in below(&port.join("subsystems")) {
+            let any = fs::read_to_string(subsystem.join("attr_allow_any_host"));
+            if any.is_ok_and(|text| text.trim() == "1") {
+                names.insert("*".into());
+            }
+            let hosts = below(&subsystem.join("allowed_hosts"));
+            let name = |host: &PathBuf| host.file_name().expect("it has a name").to_owned();
+            names.extend(hosts.iter().map(|it| name(it).to_string_lossy().into_owned()));
+        }
+    }
+    names
+}
+
+/// The whole tree: every directory, link and attribute with its value. What vanishes meanwhile is
+/// left out.
 pub(crate) fn tree() -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![PathBuf::from(TREE)];
     while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(&directory).expect("the target's module is loaded").flatten() {
-            let (path, kind) = (entry.path(), entry.file_type().expect("configfs knows"));
+        let Ok(entries) = fs::read_dir(&directory) else {
+            assert_ne!(directory, Path::new(TREE), "the target's module is not loaded");
+            continue;
+        };
+        for entry in entries.flatten() {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             let text = if kind.is_symlink() {
-                format!("link to {}", fs::read_link(&path).expect("a link").display())
+                let target = fs::read_link(&path).unwrap_or_default();
+                format!("link to {}", target.display())
             } else if kind.is_dir() {
                 open.push(path.clone());
                 "directory".into()

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
-    BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event, Events, Finished, Operation,
-    RemoteMemory, SlotId, Wait,
+    BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event, Events, Failure, Finished,
+    Operation, RemoteMemory, Replacement, SlotId, Wait,
 };
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::wake::Waker;
@@ -37,6 +37,8 @@ const SMALL_BYTES_MAX: u32 = 64 << 10;
 #[derive(Debug)]
 struct Link {
     port: Arc<Port>,
+    /// How bytes travel: the port's way, until the device is replaced.
+    route: Route,
     waker: Waker,
     /// Entry of its staging memory in the device within.
     staging: BufferIndex,
@@ -81,13 +83,9 @@ impl<D: Device> Bridge<D> {
             let staging: Arc<Region> = Arc::clone(port.staging.region());
             inner.attach(entry, staging)?;
             description.features.push(port.description());
-            links.push(Link {
-                port,
-                waker: Waker::default(),
-                staging: entry,
-                pushed: false,
-                coming: 0,
-            });
+            let (route, waker) = (port.route, Waker::default());
+            let staging = entry;
+            links.push(Link { port, route, waker, staging, pushed: false, coming: 0 });
         }
         Ok(Self {
             inner,
@@ -123,7 +121,7 @@ impl<D: Device> Bridge<D> {
         if !self.transfers.is_open() || self.ready.len() >= READY_MAX / 2 {
             return Err(operation);
         }
-        let slot = match port.route {
+        let slot = match self.links[at].route {
             Route::Direct(_) => None,
             Route::Staged => Some(self.slot(at, operation.opcode).ok_or(operation)?),
         };
@@ -152,7 +150,7 @@ impl<D: Device> Bridge<D> {
                 return;
             }
             let at = self.regions.get(buffer).port;
-            let slot = match self.links[at].port.route {
+            let slot = match self.links[at].route {
                 Route::Direct(_) => None,
                 Route::Staged => match self.slot(at, opcode) {
                     None => return,
@@ -218,12 +216,12 @@ impl<D: Device> Bridge<D> {
         let entry = self.regions.get(operation.buffer);
         let link = &mut self.links[entry.port];
         let read = operation.opcode == Opcode::Read;
-        let work = match (link.port.route, slot) {
-            (Route::Direct(file), _) => {
+        let work = match (link.route, slot) {
+            (Route::Direct(file), None) => {
                 let way = if read { DirectWay::Read } else { DirectWay::Write };
                 Work::Direct { way, file, offset: operation.offset }
             }
-            (Route::Staged, slot) => {
+            (_, slot) => {
                 let way = if read { Way::Scatter } else { Way::Gather };
                 let slot = slot.expect("a staged part has a slot");
                 Work::Move { way, staged: link.port.staging.offset(slot) }
@@ -451,5 +449,16 @@ impl<D: Device> Device for Bridge<D> {
 
     fn block(&mut self, timeout_ns: u64) {
         self.inner.block(timeout_ns);
+    }
+
+    fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+        self.inner.replace(with)?;
+        // The GPU's own calls name the file that was there before.
+        self.links.iter_mut().for_each(|link| link.route = Route::Staged);
+        Ok(())
+    }
+
+    fn take_failure(&mut self) -> Option<Failure> {
+        self.inner.take_failure()
     }
 }

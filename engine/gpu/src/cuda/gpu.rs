@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_cufile::{Compat, CuFile};
+use kvrail_layout::{Fragment, Layout};
 
 use super::context::Context;
 use super::copier::Copier;
@@ -13,7 +14,6 @@ use super::mover::CudaMover;
 use crate::contract::{DirectGpu, Gpu, GpuIdentity, Mover, OwnMemory};
 use crate::error::GpuError;
 use crate::handle::GpuHandle;
-use crate::layout::{Fragment, Layout};
 use crate::region::{Backing, GpuRegion, Memory};
 use crate::staging::Staging;
 
@@ -48,9 +48,18 @@ impl Cuda {
     ///
     /// # Errors
     /// `GpuError::CuFile` when it is missing or its driver cannot be opened.
-    pub fn with_direct(mut self, compat: Compat) -> Result<Self, GpuError> {
+    pub fn with_direct(self, compat: Compat) -> Result<Self, GpuError> {
         self.context.enter()?;
-        self.direct = Some(CuFileGpu::new(&self.context, CuFile::open(compat)?)?);
+        self.with_cufile(CuFile::open(compat)?)
+    }
+
+    /// Uses the cuFile that another GPU of this process opened.
+    ///
+    /// # Errors
+    /// `GpuError::CuFile` when it does not say what it can.
+    pub fn with_cufile(mut self, library: Arc<CuFile>) -> Result<Self, GpuError> {
+        self.context.enter()?;
+        self.direct = Some(CuFileGpu::new(&self.context, library)?);
         Ok(self)
     }
 

@@ -10,12 +10,12 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use kvrail_layout::FragmentRow;
 use zerocopy::IntoBytes;
 
 use super::context::{Context, check};
 use crate::error::{CudaError, GpuError};
 use crate::handle::GpuHandle;
-use crate::layout::FragmentRow;
 
 /// Lazily shared peers may be opened (`CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`).
 const LAZY_PEER: u32 = 1;

@@ -81,11 +81,22 @@ pub struct GpuPollerHandle {
 impl GpuPollerHandle {
     /// Ends the thread once nothing is under way, and waits for that.
     pub fn stop(self) {
+        self.ask_to_stop();
+        let ended = self.thread.join();
+        assert!(ended.is_ok(), "the poller of GPU {} panicked", self.identity.index);
+    }
+
+    /// Ends the thread once nothing is under way, which may be never where a GPU hangs.
+    pub fn ask_to_stop(&self) {
         // Read in `tick`; ordered by the ring below, and a late view costs one sleep.
         self.stop.store(true, Ordering::Relaxed);
         self.nudge.ring();
-        let ended = self.thread.join();
-        assert!(ended.is_ok(), "the poller of GPU {} panicked", self.identity.index);
+    }
+
+    /// Whether the thread has ended.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.thread.is_finished()
     }
 }
 

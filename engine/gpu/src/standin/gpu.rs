@@ -3,6 +3,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvrail_layout::{Fragment, Layout};
+
 use super::batch::HostBatch;
 use super::memory::{HostMemory, open};
 use super::mover::HostMover;
@@ -12,7 +14,6 @@ use crate::contract::{
 };
 use crate::error::GpuError;
 use crate::handle::{GpuHandle, GpuUuid};
-use crate::layout::{Fragment, Layout};
 use crate::region::{Backing, GpuRegion, Memory};
 use crate::staging::Staging;
 

@@ -8,6 +8,12 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_table, print_text, table};
 
+const EXAMPLES: &str = "\
+Examples:
+  kvrail config default > /etc/kvrail/kvrail.toml    every key, explained
+  kvrail config check                                before a restart or a SIGHUP
+  kvrail config show --origin                        what is in force, and who says so";
+
 const CHECK_EXAMPLES: &str = "\
 Examples:
   kvrail config check
@@ -26,6 +32,7 @@ Examples:
 
 /// What to do with the configuration.
 #[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
 pub(crate) enum ConfigCommand {
     /// Read all layers and check them; says nothing about devices
     #[command(after_help = CHECK_EXAMPLES)]

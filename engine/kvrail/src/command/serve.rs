@@ -20,7 +20,8 @@ Examples:
 
 SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING.
 A second signal stops at once. SIGHUP reads the configuration again: what may be attached, limits,
-pages, the drain timeout and the log change at once, the log names keys that need a restart.";
+pages, the drain timeout, the log and the target change at once, the log names keys that need a
+restart. A [target] that was emptied is taken down; a change that cannot be made leaves what is.";
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_client::{Client, ClientError};
-use kvrail_protocol::{DeviceReport, DeviceState, LatencyReport, StatusReport};
+use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport};
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
@@ -53,6 +53,7 @@ fn text(report: &StatusReport) -> String {
         sidecar(report),
         volumes(report),
         devices(report),
+        gpus(report),
         latencies(report),
         pollers(report),
         sessions(report),
@@ -137,6 +138,44 @@ fn devices(report: &StatusReport) -> String {
     format!("{}\n{}", trimmed(&rows), why.collect::<Vec<_>>().join("\n"))
 }
 
+fn gpus(report: &StatusReport) -> String {
+    if report.gpus.is_empty() {
+        return String::new();
+    }
+    let mut rows = table(&[
+        "GPU", "UUID", "STATE", "CPU", "REGIONS", "SLOTS", "LAUNCHES", "MOVES", "TO GPU",
+        "FROM GPU", "DIRECT", "FAILED",
+    ]);
+    let mut lines = Vec::new();
+    for it in &report.gpus {
+        rows.add_row([
+            it.gpu.index.to_string(),
+            it.gpu.uuid.clone(),
+            match it.state {
+                GpuState::Serving => "serving".into(),
+                GpuState::Failed => "failed".into(),
+            },
+            it.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()),
+            format!("{} ({})", it.regions, human_bytes(it.region_bytes)),
+            format!("{} of {}", it.staging.taken, it.staging.slots),
+            it.launches.to_string(),
+            it.moves.to_string(),
+            human_bytes(it.scattered_bytes),
+            human_bytes(it.gathered_bytes),
+            human_bytes(it.direct_bytes),
+            it.failed.to_string(),
+        ]);
+        lines.extend(it.failure.iter().map(|why| format!("  {}: {why}", it.gpu.index)));
+        lines.extend(it.routes.iter().map(|route| {
+            let volume = report.volumes.get(usize::from(route.volume));
+            let volume = volume.map_or("?", |volume| volume.name.as_str());
+            let (mechanism, reason) = (route.mechanism, &route.reason);
+            format!("  {}: volume {volume} is {mechanism}: {reason}", it.gpu.index)
+        }));
+    }
+    format!("{}\n{}", trimmed(&rows), lines.join("\n"))
+}
+
 fn latencies(report: &StatusReport) -> String {
     let busy = |device: &&DeviceReport| device.device_latency.p50_ns > 0;
     if !report.devices.iter().any(|device| busy(&device)) {
@@ -187,6 +226,7 @@ fn sessions(report: &StatusReport) -> String {
         "FOR",
         "QUEUES",
         "ARENAS",
+        "GPU REGIONS",
         "ACCEPTED",
         "COMPLETED",
         "FAILED",
@@ -202,6 +242,7 @@ fn sessions(report: &StatusReport) -> String {
             format!("{} s", session.since_s),
             session.queues.to_string(),
             format!("{} ({})", session.arenas, human_bytes(session.arena_bytes)),
+            format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes)),
             session.accepted.to_string(),
             session.completed.to_string(),
             session.failed.to_string(),

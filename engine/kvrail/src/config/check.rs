@@ -35,6 +35,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     found.pollers(&config.pollers);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
+    found.gpu(config);
     found.target(&config.target);
     found.volumes(config);
     found.problems
@@ -154,6 +155,9 @@ impl Findings<'_> {
             let remedy = "set it lower, or limits.arena_bytes_total higher";
             self.add(key, one, rule, remedy);
         }
+        self.range("limits.gpu_regions_per_session", &limits.gpu_regions_per_session, &(1..=most));
+        let bytes = Size::new(4 << 10)..=Size::new(1 << 50);
+        self.range("limits.gpu_bytes_per_session", &limits.gpu_bytes_per_session, &bytes);
         self.range(
             "limits.queues_per_session",
             &limits.queues_per_session,
@@ -260,7 +264,8 @@ impl Findings<'_> {
                 continue;
             }
             if member.path().is_some_and(Path::is_relative) {
-                let remedy = "write absolute paths; the sidecar runs in another directory";
+                let remedy =
+                    "write absolute paths; `--set` on the command line takes relative ones";
                 let rule = "it must be an absolute path, pci:, serial: or wwid:";
                 self.add(key, member, rule, remedy);
             }
@@ -276,6 +281,14 @@ impl Findings<'_> {
 }
 
 impl Findings<'_> {
+    fn gpu(&mut self, config: &Config) {
+        let devices = config.volume.iter().map(|volume| volume.members.len()).sum();
+        let pollers = config.pollers.cpus.fixed();
+        for (key, value, rule, remedy) in config.gpu.check(pollers, devices) {
+            self.add(key, value, rule, remedy);
+        }
+    }
+
     fn target(&mut self, target: &Target) {
         for (key, path) in [("configfs", &target.configfs), ("state", &target.state)] {
             if !path.is_absolute() {

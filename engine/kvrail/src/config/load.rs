@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::anchor::anchor;
 use super::check::check;
 use super::error::ConfigError;
 use super::layers::{Layers, Override};
@@ -64,10 +65,11 @@ pub(crate) fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
     for change in layers.overrides()? {
         table = apply(table, &change, &mut origins)?;
     }
-    let config = Config::deserialize(table.clone()).map_err(|error| ConfigError::Parse {
+    let mut config = Config::deserialize(table.clone()).map_err(|error| ConfigError::Parse {
         path: layers.file.clone().unwrap_or_default(),
         message: error.to_string(),
     })?;
+    anchor(&mut config, &origins);
     let problems = check(&config, &origins);
     if problems.is_empty() {
         Ok(Loaded { config, origins })

@@ -4,10 +4,12 @@
 //! Knows no device and no client; what only this host can tell (does the path exist, is the CPU
 //! there) is checked by who uses it.
 
+mod anchor;
 mod auto;
 mod check;
 mod choices;
 mod error;
+mod gpu;
 mod layers;
 mod load;
 mod model;
@@ -26,12 +28,13 @@ mod default_file;
 
 pub(crate) use choices::{LogFormat, Unsealed};
 pub(crate) use error::ConfigError;
+pub(crate) use gpu::GpuName;
 pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
 pub(crate) use size::Size;
-pub(crate) use target::AtStop;
+pub(crate) use target::{AtStop, Target};
 
 /// Every key with its explanation, as shipped.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
 use super::choices::{FileMode, LogFormat, Pages, Unsealed};
+use super::gpu::Gpu;
 use super::period::Period;
 use super::size::Size;
 use super::target::Target;
@@ -23,6 +24,7 @@ pub(crate) struct Config {
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
     pub(crate) device: Device,
+    pub(crate) gpu: Gpu,
     pub(crate) target: Target,
     pub(crate) volume: Vec<Volume>,
 }
@@ -88,6 +90,8 @@ pub(crate) struct Limits {
     pub(crate) arenas_per_session: u32,
     pub(crate) arena_bytes_per_session: Size,
     pub(crate) arena_bytes_total: Size,
+    pub(crate) gpu_regions_per_session: u32,
+    pub(crate) gpu_bytes_per_session: Size,
     pub(crate) queues_per_session: u32,
     pub(crate) queue_depth: u32,
     pub(crate) handshake_timeout: Period,
@@ -100,6 +104,8 @@ impl Default for Limits {
             arenas_per_session: 16,
             arena_bytes_per_session: Size::new(64 << 30),
             arena_bytes_total: Size::new(256 << 30),
+            gpu_regions_per_session: 16,
+            gpu_bytes_per_session: Size::new(1 << 40),
             queues_per_session: 64,
             queue_depth: 1024,
             handshake_timeout: Period::from_s(5),

@@ -5,6 +5,7 @@ use toml::Value;
 use super::Config;
 use super::load::flatten;
 use super::model::Memory;
+use super::target::Target;
 
 impl Config {
     /// This configuration, with what can change while serving taken from `new`.
@@ -16,6 +17,9 @@ impl Config {
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;
         renewed.sidecar.log.clone_from(&new.sidecar.log);
+        // What is kept up stays where it is.
+        let (configfs, state) = (self.target.configfs.clone(), self.target.state.clone());
+        renewed.target = Target { configfs, state, ..new.target.clone() };
         renewed
     }
 
@@ -58,5 +62,16 @@ mod tests {
         let at_next_start = ["sidecar.log_format", "volume", "volume.0.members", "volume.0.name"];
         assert_eq!(renewed.differing_keys(&after), at_next_start);
         assert!(after.differing_keys(&after).is_empty());
+    }
+
+    #[test]
+    fn a_target_changes_and_stays_where_it_is() {
+        let port = "[[target.port]]\nid = 1\ntransport = \"loop\"\nsubsystems = []\n";
+        let text = format!("[target]\nstate = \"/elsewhere\"\nat_stop = \"undo\"\n{port}");
+        let (before, after) = (Config::default(), config(&text));
+        let renewed = before.renewed_by(&after);
+        assert_eq!(renewed.target.wish(), after.target.wish());
+        assert!(before.differing_keys(&renewed).contains(&"target.at_stop".to_owned()));
+        assert_eq!(renewed.differing_keys(&after), ["target.state"]);
     }
 }

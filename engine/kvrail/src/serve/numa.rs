@@ -30,6 +30,12 @@ fn node_of(member: &Source, topology: &Topology) -> Option<u32> {
     topology.node_of_block_device(major(device), minor(device)).ok()?
 }
 
+/// The node of a GPU; a stand-in has none, nor has any GPU where the kernel knows no nodes.
+pub(super) fn node_of_gpu(pci_address: &str) -> Option<u32> {
+    let path = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
 /// The node that all of them have.
 pub(super) fn common(mut nodes: impl Iterator<Item = Option<u32>>) -> Option<u32> {
     let first = nodes.next()??;

@@ -1,5 +1,8 @@
 //! Which poller drives which device, and where it runs.
 
+use std::sync::Arc;
+
+use kvrail_gpu::Gpu;
 use kvrail_memory::Topology;
 use kvrail_poller::{Budget, Seat};
 use kvrail_protocol::SpinHints;
@@ -49,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) spin_ns: u64,
     pub(crate) beat_ns: u64,
     pub(crate) cores: usize,
+    /// Where each GPU's poller runs.
+    pub(crate) gpu_cpus: Vec<Option<u32>>,
     /// A CPU for kernel threads of sqpoll rings, where one is left.
     pub(crate) spare_cpu: Option<u32>,
     /// Where arenas lie.
@@ -59,13 +64,17 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Decides.
-    pub(crate) fn make(config: &Config, served: &[Served]) -> Result<Self, Failure> {
+    pub(crate) fn make(
+        config: &Config,
+        served: &[Served],
+        gpus: &[Arc<dyn Gpu>],
+    ) -> Result<Self, Failure> {
         let topology = Topology::host().map_err(|error| {
             Failure::new(Exit::Failed, format!("the machine's CPUs cannot be read: {error}"))
         })?;
         let devices = devices(config, served);
         let cores = topology.usable_cores().max(1);
-        let count = poller_count(config, devices.len(), cores);
+        let count = poller_count(config, devices.len(), cores.saturating_sub(gpus.len()));
         let nodes = numa::nodes_of(&devices, served, &topology);
         let near: Vec<_> = (0..count)
             .map(|poller| numa::common(nodes.iter().copied().skip(poller).step_by(count)))
@@ -87,12 +96,15 @@ impl Plan {
             None if cores > 1 => SPIN_NS,
             None => 0,
         };
-        let taken: Vec<u32> = cpus.iter().flatten().copied().collect();
+        let gpu_nodes: Vec<_> =
+            gpus.iter().map(|gpu| numa::node_of_gpu(&gpu.identity().pci_address)).collect();
+        let gpu_cpus = cpus_of_gpus(config, &topology, &cpus, &gpu_nodes)?;
+        let taken: Vec<u32> = cpus.iter().chain(&gpu_cpus).flatten().copied().collect();
         let free = topology.cpus_by_preference(None).into_iter().find(|cpu| !taken.contains(cpu));
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         let beat_ns = config.pollers.heartbeat.ns();
         let pollers = pollers.collect();
-        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, spare_cpu, home, notes })
+        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, home, notes })
     }
 
     /// What a device may hold at once.
@@ -109,7 +121,7 @@ impl Plan {
 
     /// What clients need to know to spin no more than the machine can bear.
     pub(crate) fn hints(&self) -> SpinHints {
-        let spinning = if self.spin_ns == 0 { 0 } else { self.pollers.len() };
+        let spinning = if self.spin_ns == 0 { 0 } else { self.pollers.len() + self.gpu_cpus.len() };
         SpinHints {
             spin_ns: if self.spin_ns == 0 { 0 } else { SPIN_CLIENT_NS },
             cores: u32::try_from(self.cores).unwrap_or(u32::MAX),
@@ -167,6 +179,36 @@ fn cpus(
     Ok(taken)
 }
 
+/// A CPU for the poller of each GPU, on its node, of those that the devices' pollers leave; none
+/// where too few are left for the clients.
+fn cpus_of_gpus(
+    config: &Config,
+    topology: &Topology,
+    pollers: &[Option<u32>],
+    near: &[Option<u32>],
+) -> Result<Vec<Option<u32>>, Failure> {
+    let count = near.len();
+    if let Some(fixed) = config.gpu.cpus.fixed() {
+        if fixed.len() < count {
+            let what = format!("gpu.cpus names {} CPUs for {count} GPUs", fixed.len());
+            return Err(Failure::new(Exit::Usage, what)
+                .with_remedy("name one for each GPU, or set gpu.cpus = \"auto\""));
+        }
+        return Ok(fixed.iter().take(count).map(|&cpu| Some(u32::from(cpu))).collect());
+    }
+    let pinned = pollers.iter().all(Option::is_some);
+    if !pinned || topology.allowed().len() <= pollers.len() + count {
+        return Ok(vec![None; count]);
+    }
+    let mut taken = pollers.to_vec();
+    for node in near {
+        let free = |cpu: &u32| !taken.contains(&Some(*cpu));
+        let cpu = topology.cpus_by_preference(*node).into_iter().find(free);
+        taken.push(cpu);
+    }
+    Ok(taken.split_off(pollers.len()))
+}
+
 fn planned(
     index: usize,
     count: usize,
@@ -180,7 +222,7 @@ fn planned(
 
 #[cfg(test)]
 mod tests {
-    use super::cpus;
+    use super::{cpus, cpus_of_gpus};
     use crate::config::Config;
     use crate::serve::numa::tests::machine;
 
@@ -192,5 +234,25 @@ mod tests {
         assert_eq!(seats(&[Some(1), Some(1), Some(1)]), [Some(2), Some(3), Some(1)]);
         // One CPU is left for the clients, or nobody is pinned.
         assert_eq!(seats(&[None; 4]), [None; 4]);
+    }
+
+    #[test]
+    fn gpus_pollers_run_beside_their_gpu_where_cpus_are_left() {
+        let topology = machine(&[(0, "0-1"), (1, "2-3")]);
+        let seats = |pollers: &[Option<u32>], near: &[Option<u32>]| {
+            cpus_of_gpus(&Config::default(), &topology, pollers, near).unwrap()
+        };
+        assert_eq!(seats(&[Some(1)], &[Some(1)]), [Some(2)]);
+        assert_eq!(seats(&[Some(1)], &[Some(0), Some(0)]), [Some(0), Some(2)]);
+        assert_eq!(
+            seats(&[Some(1), Some(2)], &[None, None]),
+            [None; 2],
+            "none is left for clients"
+        );
+        assert_eq!(seats(&[None], &[Some(1)]), [None], "pollers float, so does this");
+        let fixed: Config = toml::from_str("[gpu]\ncpus = [3]").unwrap();
+        assert_eq!(cpus_of_gpus(&fixed, &topology, &[None], &[None]).unwrap(), [Some(3)]);
+        let why = cpus_of_gpus(&fixed, &topology, &[None], &[None; 2]).unwrap_err().log_text();
+        assert!(why.contains("gpu.cpus names 1 CPUs for 2 GPUs"), "{why}");
     }
 }

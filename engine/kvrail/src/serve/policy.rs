@@ -18,6 +18,8 @@ pub(super) fn policy(config: &Config) -> Policy {
             arenas_per_session: limits.arenas_per_session as usize,
             arena_bytes_per_session: limits.arena_bytes_per_session.bytes(),
             arena_bytes_total: limits.arena_bytes_total.bytes(),
+            gpu_regions_per_session: limits.gpu_regions_per_session as usize,
+            gpu_bytes_per_session: limits.gpu_bytes_per_session.bytes(),
             queues_per_session: limits.queues_per_session as usize,
             queue_depth: limits.queue_depth,
             handshake_timeout: limits.handshake_timeout.duration(),

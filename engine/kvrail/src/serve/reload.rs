@@ -3,6 +3,7 @@
 use kvrail_session::OrderSender;
 
 use super::policy::policy;
+use super::target::Door;
 use crate::config::Config;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -23,19 +24,22 @@ impl Reload {
     }
 
     /// Reads and applies; a configuration with an error changes nothing.
-    pub(super) fn run(&mut self, orders: &OrderSender) {
-        if let Err(failure) = self.apply(orders) {
+    pub(super) fn run(&mut self, orders: &OrderSender, target: &Door) {
+        if let Err(failure) = self.apply(orders, target) {
             let why = failure.log_text();
             tracing::error!("SIGHUP: the configuration in force stays: {why}");
         }
     }
 
-    fn apply(&mut self, orders: &OrderSender) -> Result<(), Failure> {
+    fn apply(&mut self, orders: &OrderSender, target: &Door) -> Result<(), Failure> {
         let new = self.context.config()?.config;
         let renewed = self.in_force.renewed_by(&new);
         let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
+        // The target's own thread takes it over, or says why not; it is asked again each time.
+        let (kept_up, now): (Vec<_>, Vec<_>) =
+            now.into_iter().partition(|key| key.starts_with("target."));
         (self.set_log)(&renewed.sidecar.log)?;
-        if now.is_empty() && later.is_empty() {
+        if kept_up.is_empty() && now.is_empty() && later.is_empty() {
             tracing::info!("SIGHUP: nothing has changed");
         }
         if !now.is_empty() {
@@ -45,6 +49,7 @@ impl Reload {
         if !later.is_empty() {
             tracing::warn!("SIGHUP: in force after a restart only: {}", later.join(", "));
         }
+        target.renew(&renewed.target);
         self.in_force = renewed;
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use kvrail_poller::PollerHandle;
 use kvrail_protocol::VolumeInfo;
 use kvrail_ring::Geometry;
+use kvrail_session::ServedGpu;
 
 use super::plan::Plan;
 use crate::config::Config;
@@ -52,6 +53,34 @@ pub(super) fn text(
     let _ = writeln!(text, "  memory: {memory}");
     for note in &plan.notes {
         let _ = writeln!(text, "  note: {note}");
+    }
+    text
+}
+
+/// What it says of GPUs.
+pub(super) fn gpus(gpus: &[ServedGpu], volumes: &[VolumeInfo]) -> String {
+    let mut text = String::new();
+    for it in gpus {
+        let identity = it.gpu.identity();
+        let place = it.cpu.map_or("unpinned".into(), |cpu| format!("CPU {cpu}"));
+        let options = it.staging.options();
+        let _ = writeln!(
+            text,
+            "  GPU {} {} ({}), poller on {place}, {} staging slots of {} in {} pages",
+            identity.index,
+            identity.uuid,
+            identity.name,
+            options.slots,
+            human_bytes(u64::from(options.slot_bytes)),
+            human_bytes(it.staging.region().page().bytes() as u64),
+        );
+        for route in &it.routes {
+            let volume = &volumes[usize::from(route.volume)].name;
+            let _ = writeln!(text, "    volume {volume}: {} ({})", route.mechanism, route.reason);
+        }
+        if let Some(remark) = it.staging.remark() {
+            let _ = writeln!(text, "    note: staging memory: {remark}");
+        }
     }
     text
 }

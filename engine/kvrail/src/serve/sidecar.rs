@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_ring::{Bell, Epoch};
 use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
 use super::comeback::Comeback;
+use super::gpus::Gpus;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
-use super::{devices, report, signals, volumes};
+use super::{devices, gpus, report, signals, target, volumes};
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
@@ -24,6 +26,7 @@ pub(crate) struct Sidecar {
     _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
     _comeback: Comeback,
+    _gpus: Gpus,
     /// What to tell the operator.
     pub(crate) report: String,
 }
@@ -34,22 +37,27 @@ impl Sidecar {
     /// # Errors
     /// `Failure` with the cause and the remedy; nothing is left running or claimed.
     pub(crate) fn start(config: &Config, reload: Reload) -> Result<Self, Failure> {
-        let orders = signals::listen(reload)?;
+        let (door, inbox) = target::door();
+        let orders = signals::listen(reload, door.clone())?;
         let probe = kvrail_device::probe_memory()
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let mut served = volumes::open_all(config)?;
-        let plan = Plan::make(config, &served)?;
-        let target = Export::start(config)?;
+        let opened = gpus::open_all(config)?;
+        let plan = Plan::make(config, &served, &opened.gpus)?;
+        let target = Export::start(&config.target, door, inbox)?;
         let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
-        let pollers = start_pollers(&plan, &mut served, &bell)?;
+        let mailboxes = mailboxes(&plan, &bell)?;
+        let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
+        let pollers = start_pollers(&plan, &mut served, &mailboxes, &gpus)?;
         let infos = volumes::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        report += &report::gpus(&gpus.served, &infos);
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let comeback = Comeback::watch(&plan, &pollers, served)?;
-        let server_config = server_config(config, &plan);
+        let server_config = server_config(config, &plan, &gpus);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, orders, _target: target, _comeback: comeback, report })
+        Ok(Self { server, orders, _target: target, _comeback: comeback, _gpus: gpus, report })
     }
 
     /// Serves until a signal ends it.
@@ -68,16 +76,23 @@ pub(super) fn exhausted(what: &str, errno: rustix::io::Errno) -> Failure {
         .with_remedy("raise the limit of open files (LimitNOFILE=, ulimit -n)")
 }
 
+/// One for each poller.
+fn mailboxes(plan: &Plan, bell: &Arc<Bell>) -> Result<Vec<Arc<Mailbox>>, Failure> {
+    let mailbox = |_| Mailbox::new(Arc::clone(bell)).map(Arc::new);
+    let made: Result<_, _> = plan.pollers.iter().map(mailbox).collect();
+    made.map_err(|errno| exhausted("a mailbox", errno))
+}
+
 fn start_pollers(
     plan: &Plan,
     served: &mut [Served],
-    bell: &Arc<Bell>,
+    mailboxes: &[Arc<Mailbox>],
+    gpus: &Gpus,
 ) -> Result<Vec<PollerHandle>, Failure> {
     let routes: Vec<Route> = volumes::routes(served, plan);
     let mut sources = devices::sources(plan, served)?;
     let mut started = Vec::with_capacity(plan.pollers.len());
-    for poller in &plan.pollers {
-        let mailbox = Mailbox::new(Arc::clone(bell)).map_err(|e| exhausted("a mailbox", e))?;
+    for (poller, mailbox) in plan.pollers.iter().zip(mailboxes) {
         let setup = Setup {
             routes: routes.clone(),
             devices: poller.devices.clone(),
@@ -90,8 +105,19 @@ fn start_pollers(
             .iter()
             .map(|device| sources[usize::from(device.0)].take().expect("one poller a device"))
             .collect();
-        let open = move || own.into_iter().map(devices::Source::open).collect();
-        let outcome = kvrail_poller::start(poller.seat, setup, Arc::new(mailbox), open);
+        let mailbox = Arc::clone(mailbox);
+        // Two types of poller: without a GPU nothing of bridges is on a block's way.
+        let outcome = if gpus.is_empty() {
+            let open = move || own.into_iter().map(devices::Source::open).collect();
+            kvrail_poller::start(poller.seat, setup, mailbox, open)
+        } else {
+            let ports: Vec<_> = poller.devices.iter().map(|&it| gpus.ports_of(it)).collect();
+            let open = move || {
+                let bridged = own.into_iter().zip(ports);
+                bridged.map(|(source, ports)| Bridge::new(source.open()?, ports)).collect()
+            };
+            kvrail_poller::start(poller.seat, setup, mailbox, open)
+        };
         match outcome {
             Ok(handle) => started.push(handle),
             Err(error) => {
@@ -114,7 +140,7 @@ fn end(pollers: Vec<PollerHandle>) {
     }
 }
 
-fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
+fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
     ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
@@ -123,6 +149,7 @@ fn server_config(config: &Config, plan: &Plan) -> ServerConfig {
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),
+        gpus: gpus.served.clone(),
     }
 }
 

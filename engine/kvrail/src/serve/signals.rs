@@ -9,10 +9,11 @@ use signal_hook::iterator::Signals;
 
 use super::reload::Reload;
 use super::sidecar::exhausted;
+use super::target::Door;
 use crate::failure::{Exit, Failure};
 
 /// Listens on a thread of its own until the process ends; the server gets the orders.
-pub(super) fn listen(mut reload: Reload) -> Result<OrderReceiver, Failure> {
+pub(super) fn listen(mut reload: Reload, target: Door) -> Result<OrderReceiver, Failure> {
     let (sender, receiver) = order_channel().map_err(|errno| exhausted("an eventfd", errno))?;
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
@@ -21,7 +22,7 @@ pub(super) fn listen(mut reload: Reload) -> Result<OrderReceiver, Failure> {
     let life = move || {
         for signal in signals.forever() {
             if signal == SIGHUP {
-                reload.run(&sender);
+                reload.run(&sender, &target);
             } else {
                 // A supervisor that is not there is told nothing.
                 let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);

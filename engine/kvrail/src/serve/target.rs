@@ -1,5 +1,6 @@
 //! The target while the sidecar runs: brought up at start, looked at now and then, repaired where
-//! others changed what kvrail made, taken down at stop where the configuration says so.
+//! others changed what kvrail made, changed when the configuration is read again, taken down at
+//! stop where it says so.
 //!
 //! On a thread of its own: the kernel may take its time over a step.
 
@@ -7,16 +8,51 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use kvrail_memory::Root;
-use kvrail_target::{Claims, FileStore, Kernel, Target, TargetError, Wish};
+use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 
 use crate::command::target::{locked, seen, show};
-use crate::config::{AtStop, Config};
+use crate::config::{AtStop, Target as Wanted};
 use crate::failure::{Exit, Failure};
+
+/// What the target's thread is told.
+#[derive(Debug)]
+enum Word {
+    /// The configuration was read again.
+    Wanted(Box<Wanted>),
+    /// The sidecar stops.
+    Stop,
+}
+
+/// The way to the target's thread, which may have to begin yet.
+#[derive(Clone, Debug)]
+pub(super) struct Door(Sender<Word>);
+
+/// The thread's end of it.
+#[derive(Debug)]
+pub(super) struct Inbox(Receiver<Word>);
+
+/// Both ends.
+pub(super) fn door() -> (Door, Inbox) {
+    let (sender, receiver) = channel();
+    (Door(sender), Inbox(receiver))
+}
+
+impl Door {
+    /// Has the target changed to what is wanted now; the log says what came of it.
+    pub(super) fn renew(&self, wanted: &Wanted) {
+        self.tell(Word::Wanted(Box::new(wanted.clone())));
+    }
+
+    fn tell(&self, word: Word) {
+        // A thread that has ended needs no telling.
+        let _told = self.0.send(word);
+    }
+}
 
 /// The target of a running sidecar; dropping it stops the watch.
 #[derive(Debug)]
 pub(super) struct Export {
-    stop: Option<Sender<()>>,
+    door: Door,
     watch: Option<JoinHandle<()>>,
     /// What was brought up, a line each.
     pub(super) report: Vec<String>,
@@ -27,38 +63,22 @@ impl Export {
     ///
     /// # Errors
     /// `Failure` with cause and remedy; the tree is as it was.
-    pub(super) fn start(config: &Config) -> Result<Self, Failure> {
-        let wish = config.target.wish();
-        if wish.is_empty() {
-            return Ok(Self { stop: None, watch: None, report: leftover(config) });
-        }
-        let mut target = locked(config)?;
+    pub(super) fn start(wanted: &Wanted, door: Door, inbox: Inbox) -> Result<Self, Failure> {
         let root = Root::default();
-        let mut claims = Claims::default();
-        let applied = target.bring(&wish, &root, &mut claims)?;
-        let mut report: Vec<String> = applied.plan.outcomes.iter().map(show::outcome).collect();
-        report.extend(applied.plan.notes.iter().chain(&claims.notes).cloned());
-        let (stop, stopped) = channel();
-        let at_stop = config.target.at_stop;
-        let every = config.target.watch.duration();
-        let mut keeper = Keeper { target, wish, root, claims, last: String::new() };
-        let life = move || {
-            while next(&stopped, every) {
-                keeper.look();
-            }
-            keeper.end(at_stop);
-        };
-        let watch = thread::Builder::new().name("kvrail-target".into()).spawn(life);
-        let watch = watch.map_err(|error| {
+        let mut keeper = Keeper { wanted: wanted.clone(), held: None, root, last: String::new() };
+        let report =
+            if wanted.wish().is_empty() { leftover(wanted) } else { keeper.bring(wanted)? };
+        let watch = thread::Builder::new().name("kvrail-target".into());
+        let watch = watch.spawn(move || keeper.live(&inbox.0)).map_err(|error| {
             Failure::new(Exit::Failed, format!("the target's thread cannot start: {error}"))
         })?;
-        Ok(Self { stop: Some(stop), watch: Some(watch), report })
+        Ok(Self { door, watch: Some(watch), report })
     }
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        self.door.tell(Word::Stop);
         if let Some(watch) = self.watch.take() {
             // A panic there has been printed.
             let _ended = watch.join();
@@ -67,8 +87,8 @@ impl Drop for Export {
 }
 
 /// What an earlier configuration exported is not taken down unasked: hosts may be at it.
-fn leftover(config: &Config) -> Vec<String> {
-    let count = seen(config, None).map_or(0, |target| target.owned().len());
+fn leftover(wanted: &Wanted) -> Vec<String> {
+    let count = seen(wanted, None).map_or(0, |target| target.owned().len());
     if count == 0 {
         return Vec::new();
     }
@@ -77,27 +97,83 @@ fn leftover(config: &Config) -> Vec<String> {
     )]
 }
 
-/// Waits for the next look; false when the sidecar stops.
-fn next(stopped: &Receiver<()>, every: std::time::Duration) -> bool {
-    matches!(stopped.recv_timeout(every), Err(RecvTimeoutError::Timeout))
-}
-
 struct Keeper {
-    target: Target<Kernel, FileStore>,
-    wish: Wish,
+    /// In force.
+    wanted: Wanted,
+    /// None where nothing is wished for: others may have the target then.
+    held: Option<Held>,
     root: Root,
-    claims: Claims,
     /// What was said last: the same is said once.
     last: String,
 }
 
+/// The target, locked, and its devices.
+struct Held {
+    target: Target<Kernel, FileStore>,
+    claims: Claims,
+}
+
 impl Keeper {
+    fn live(mut self, inbox: &Receiver<Word>) {
+        loop {
+            let word = match &self.held {
+                Some(_) => inbox.recv_timeout(self.wanted.watch.duration()),
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match word {
+                Ok(Word::Wanted(wanted)) => self.renew(*wanted),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.end();
+    }
+
+    /// Brings up what is wanted, in one change from what is there; says what it is.
+    fn bring(&mut self, wanted: &Wanted) -> Result<Vec<String>, Failure> {
+        let earlier = self.held.take();
+        let was_held = earlier.is_some();
+        let mut held = match earlier {
+            Some(held) => held,
+            None => Held { target: locked(wanted)?, claims: Claims::default() },
+        };
+        let result = held.target.bring(&wanted.wish(), &self.root, &mut held.claims);
+        let notes = held.claims.notes.clone();
+        let is_kept = if result.is_ok() { !wanted.wish().is_empty() } else { was_held };
+        self.held = is_kept.then_some(held);
+        let Applied { plan, .. } = result?;
+        let outcomes = plan.outcomes.iter().map(show::outcome);
+        Ok(outcomes.chain(plan.notes).chain(notes).collect())
+    }
+
+    fn renew(&mut self, wanted: Wanted) {
+        if wanted == self.wanted {
+            return;
+        }
+        if wanted.wish() != self.wanted.wish() {
+            match self.bring(&wanted) {
+                Ok(lines) => {
+                    tracing::info!("SIGHUP: the target is as [target] says now");
+                    lines.iter().for_each(|line| tracing::info!("target: {line}"));
+                }
+                Err(failure) => {
+                    let why = failure.log_text();
+                    tracing::error!("SIGHUP: the target in force stays: {why}");
+                    return;
+                }
+            }
+        }
+        self.wanted = wanted;
+        self.last.clear();
+    }
+
     fn look(&mut self) {
-        match self.repair() {
+        let Some(held) = &mut self.held else { return };
+        match held.repair(&self.wanted, &self.root) {
             Ok(0) => self.last.clear(),
             Ok(steps) => tracing::warn!(steps, "the target was not as planned, and is again"),
             Err(error) => {
-                self.claims.forget_missing();
+                held.claims.forget_missing();
                 let words = format!("{error}; {}", error.remedy());
                 if words != self.last {
                     tracing::error!("the target is not as planned: {words}");
@@ -107,25 +183,28 @@ impl Keeper {
         }
     }
 
-    fn repair(&mut self) -> Result<usize, TargetError> {
-        let (_, steps) = self.target.plan(&self.wish, &self.root)?;
+    fn end(self) {
+        let Some(mut held) = self.held.filter(|_| self.wanted.at_stop == AtStop::Undo) else {
+            return;
+        };
+        match held.target.undo() {
+            Ok(steps) => tracing::info!(steps = steps.len(), "the target is taken down"),
+            Err(error) => tracing::error!("the target stays: {error}; {}", error.remedy()),
+        }
+    }
+}
+
+impl Held {
+    fn repair(&mut self, wanted: &Wanted, root: &Root) -> Result<usize, TargetError> {
+        let wish = wanted.wish();
+        let (_, steps) = self.target.plan(&wish, root)?;
         if steps.is_empty() {
             return Ok(0);
         }
         for step in &steps {
             tracing::info!("target: {step}");
         }
-        let applied = self.target.bring(&self.wish, &self.root, &mut self.claims)?;
+        let applied = self.target.bring(&wish, root, &mut self.claims)?;
         Ok(applied.steps.len())
-    }
-
-    fn end(mut self, at_stop: AtStop) {
-        if at_stop == AtStop::Keep {
-            return;
-        }
-        match self.target.undo() {
-            Ok(steps) => tracing::info!(steps = steps.len(), "the target is taken down"),
-            Err(error) => tracing::error!("the target stays: {error}; {}", error.remedy()),
-        }
     }
 }

@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 const LONG: Duration = Duration::from_secs(10);
 
 /// A client without manners.
-struct Rude {
+pub(crate) struct Rude {
     channel: Channel,
     seq: u64,
 }
@@ -29,19 +29,19 @@ impl Rude {
         Self { channel: Channel::connect(&sidecar.socket()).unwrap(), seq: 0 }
     }
 
-    fn attach(sidecar: &Sidecar) -> Self {
+    pub(crate) fn attach(sidecar: &Sidecar) -> Self {
         let mut rude = Self::connect(sidecar);
         let answer = rude.ask(hello(Version::CURRENT, LANE_VERSION), &[]);
         assert!(matches!(answer, SidecarMessage::Reply { answer: Answer::Welcome(_), .. }));
         rude
     }
 
-    fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         self.seq += 1;
-        self.channel.send(&ClientMessage { seq: self.seq, ask }, fds)
+        self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
     }
 
-    fn ask(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> SidecarMessage {
+    pub(crate) fn ask(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> SidecarMessage {
         self.send(ask, fds).unwrap();
         self.hear().unwrap().0
     }
@@ -60,7 +60,7 @@ impl Rude {
     }
 
     /// The sidecar says goodbye with this reason, and closes.
-    fn hear_closing(&self) -> String {
+    pub(crate) fn hear_closing(&self) -> String {
         loop {
             match self.hear().unwrap().0 {
                 SidecarMessage::Closing { reason, .. } => {

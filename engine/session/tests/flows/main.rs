@@ -1,5 +1,9 @@
 //! Flows between the real server and the real client, or a client without manners.
 
+mod gpu;
+mod gpu_faults;
+mod gpu_refusals;
+mod gpu_rig;
 mod hostile;
 mod leaks;
 mod poller;

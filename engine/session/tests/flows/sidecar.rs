@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvrail_device::{Description, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions};
+use kvrail_device::{
+    Description, Device, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions,
+};
 use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
@@ -49,6 +51,9 @@ pub(crate) fn geometry() -> Geometry {
     }
 }
 
+/// A device that keeps its bytes in memory.
+pub(crate) type Sim = SimDevice<MonotonicClock>;
+
 /// A running sidecar.
 pub(crate) struct Sidecar {
     pub(crate) directory: TempDir,
@@ -80,6 +85,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
+        gpus: vec![],
     }
 }
 
@@ -114,10 +120,12 @@ fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle
     (0..2).map(start).collect()
 }
 
-/// Two pollers; the first drives members 0 and 2, the second member 1.
-fn real_pollers(
+/// Two pollers; the first drives members 0 and 2, the second member 1. Each device is made into
+/// what its poller drives.
+pub(crate) fn real_pollers<D: Device + Send + 'static>(
     to_control: &Arc<Bell>,
     plan: impl Fn(usize) -> FaultPlan,
+    mut make: impl FnMut(Sim, &Arc<Mailbox>) -> D,
 ) -> (Vec<PollerHandle>, Vec<SimControl>) {
     let members = (0..3).map(DeviceIndex).collect();
     let route = Route { geometry: geometry(), members };
@@ -142,6 +150,7 @@ fn real_pollers(
         let devices: Vec<_> = members.iter().map(device).collect();
         controls.extend(devices.iter().map(SimDevice::control));
         let mailbox = Arc::new(Mailbox::new(Arc::clone(to_control)).unwrap());
+        let devices: Vec<D> = devices.into_iter().map(|device| make(device, &mailbox)).collect();
         let seat = Seat { index: PollerIndex(index), cpu: None };
         kvrail_poller::start::<_, Infallible>(seat, setup, mailbox, || Ok(devices)).unwrap()
     };
@@ -173,12 +182,12 @@ impl Sidecar {
         let mut config = config(directory.path());
         change(&mut config);
         let to_control = Arc::new(Bell::eventfd().unwrap());
-        let (handles, controls) = real_pollers(&to_control, plan);
+        let (handles, controls) = real_pollers(&to_control, plan, |device, _| device);
         let switches = Arc::default();
         (Self::serve(directory, config, (handles, to_control), switches), controls)
     }
 
-    fn serve(
+    pub(crate) fn serve(
         directory: TempDir,
         config: ServerConfig,
         (handles, to_control): (Vec<PollerHandle>, Arc<Bell>),

@@ -133,6 +133,16 @@ const HOSTS: &[(&str, Spoil, &[&str])] = &[
         &["modprobe nvmet_rdma", "cannot be loaded", "CONFIG_NVME_TARGET_RDMA"],
     ),
     (
+        "configfs is not mounted",
+        |_, tree| tree.state().is_mounted = false,
+        &["the nvmet tree", "configfs is not mounted", "mount -t configfs none"],
+    ),
+    (
+        "not root",
+        |_, tree| tree.state().is_root = false,
+        &["mkdir hosts/", "does not let this user do it", "run as root", "as it was"],
+    ),
+    (
         "nvmet is missing",
         |_, tree| {
             tree.state().modules.remove("nvmet");

@@ -2,6 +2,7 @@
 
 mod calls;
 mod ends;
+mod gpu;
 mod joins;
 mod refusals;
 mod rig;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvrail_memory::{HeapBlock, LeasePool, Pinned};
 use kvrail_protocol::{
-    Channel, GeometryInfo, LimitsInfo, PollerInfo, SpinHints, Version, VolumeInfo, Welcome,
+    Channel, GeometryInfo, GpuInfo, LimitsInfo, PollerInfo, SpinHints, Version, VolumeInfo, Welcome,
 };
 use kvrail_ring::{
     Bell, Completion, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
@@ -19,6 +19,7 @@ use crate::queue::{Parts, Queue};
 use crate::volume::Volume;
 
 pub(super) const LONG: Duration = Duration::from_secs(10);
+pub(super) const GPU: &str = "GPU-a4b6f0c1-02d3-11ee-8c99-0242ac120002";
 pub(super) const ARENA_BYTES: usize = 4 << 20;
 
 pub(super) struct Rig {
@@ -67,7 +68,21 @@ pub(super) fn welcome(geometry: Geometry, pollers: u16, spin_ns: u64) -> Welcome
             pollers: (0..geometry.members).map(|member| member % pollers).collect(),
             members: vec![],
         }],
-        limits: LimitsInfo { arenas: 1, arena_bytes: 1, queues: 1, queue_depth: 1 },
+        gpus: vec![GpuInfo {
+            index: 0,
+            uuid: GPU.into(),
+            name: "fake".into(),
+            pci_address: "none".into(),
+            memory_bytes: 1 << 30,
+        }],
+        limits: LimitsInfo {
+            arenas: 1,
+            arena_bytes: 1,
+            queues: 1,
+            queue_depth: 1,
+            gpu_regions: 0,
+            gpu_bytes: 0,
+        },
     }
 }
 

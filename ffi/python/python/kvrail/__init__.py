@@ -6,14 +6,17 @@
 A :class:`Client` has volumes and arenas. A :class:`Volume` reads and writes, one range or arrays
 of them, and waits. A :class:`Queue` does the same without waiting, for loops that poll;
 :class:`kvrail.aio.Queue` is for ``asyncio``. An :class:`Arena` is memory: wrap it with
-``numpy.frombuffer`` or ``torch.from_dlpack``, without a copy.
+``numpy.frombuffer`` or ``torch.from_dlpack``, without a copy. A :class:`GpuRegion` is a paged KV
+cache in GPU memory, made of tensors by :meth:`Client.gpu_region`; requests name its blocks.
 
 Threads: clients, volumes and arenas may be used from any thread. A queue is for one thread at a
 time; another one gets :class:`QueueBusyError`. Calls that wait give the interpreter lock away.
 
 Bytes under way belong to the sidecar's devices: do not read memory while a read into it is under
 way, nor change it while it is written. A call that raises :class:`TimedOutError` or
-``KeyboardInterrupt`` leaves its requests under way; closing the arena waits for them.
+``KeyboardInterrupt`` leaves its requests under way; closing the arena or region waits for them.
+The sidecar knows nothing of CUDA streams: synchronize before you write blocks that kernels have
+made, and use blocks that are read only after their requests have ended.
 """
 
 import os as _os
@@ -22,6 +25,7 @@ from kvrail._kvrail import (
     Arena,
     Client,
     Completion,
+    GpuRegion,
     Queue,
     Volume,
     __version__,
@@ -36,6 +40,7 @@ from kvrail.errors import (
     GpuError,
     InternalError,
     KvrailError,
+    LayoutError,
     MemoryUnusableError,
     MissError,
     NoSidecarError,
@@ -47,7 +52,9 @@ from kvrail.errors import (
     RequestError,
     ServeError,
     SessionEndedError,
+    TensorError,
     TimedOutError,
+    UnknownGpuError,
     UnknownVolumeError,
     UnsupportedError,
     VersionMismatchError,
@@ -62,8 +69,10 @@ __all__ = [
     "DeviceError",
     "ForkedError",
     "GpuError",
+    "GpuRegion",
     "InternalError",
     "KvrailError",
+    "LayoutError",
     "MemoryUnusableError",
     "MissError",
     "NoSidecarError",
@@ -77,7 +86,9 @@ __all__ = [
     "ServeError",
     "SessionEndedError",
     "Sidecar",
+    "TensorError",
     "TimedOutError",
+    "UnknownGpuError",
     "UnknownVolumeError",
     "UnsupportedError",
     "VersionMismatchError",

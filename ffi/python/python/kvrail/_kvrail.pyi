@@ -1,9 +1,11 @@
 """The compiled half of the package."""
 
 import os
+from collections.abc import Iterable
 from typing import Any, Protocol, SupportsIndex, Unpack
 
-from kvrail._types import Numbers, Options
+from kvrail._types import GpuInfo, Numbers, Options
+from kvrail.gpu import Layout
 
 __version__: str
 
@@ -42,6 +44,19 @@ class Client:
     def bring_arena(self, file: int | _HasFileno, nbytes: int) -> Arena:
         """Registers memory of the program's own: a memfd of exactly so many bytes, fully
         allocated, sealed against shrinking, growing and sealing. The file stays the caller's."""
+    @property
+    def gpus(self) -> list[GpuInfo]:
+        """The GPUs that the sidecar serves."""
+    def gpu_region(
+        self,
+        tensors: Iterable[Any] | None = None,
+        *,
+        layout: Layout | None = None,
+        block_dim: int = 0,
+    ) -> GpuRegion:
+        """Has the sidecar use GPU memory of this process: a paged cache of CUDA tensors, such as K
+        and V of every layer, each with the block index in `block_dim` (see `kvrail.gpu.paged`), or
+        what a layout says. The region keeps the tensors until it is closed."""
     def status(self) -> dict[str, Any]:
         """The sidecar's state: devices, modes in force, latencies, sessions."""
     @property
@@ -88,6 +103,29 @@ class Arena:
         copy: bool | None = None,
     ) -> object: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class GpuRegion:
+    """A paged KV cache in GPU memory, attached. A context manager. It keeps its tensors until the
+    sidecar has let go of their memory, also when it is dropped without being closed."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the cache."""
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all its fragments together."""
+    @property
+    def gpu(self) -> str:
+        """UUID of its GPU."""
+    def route(self, volume: Volume) -> tuple[str, str] | None:
+        """How bytes get between the volume and the GPU ("direct", "staged", ...), and why so."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed; then requests with it raise ClosedError."""
+    def close(self) -> None:
+        """Takes it away from the sidecar. Waits until nothing can touch the memory any more."""
+    def __enter__(self) -> GpuRegion: ...
+    def __exit__(self, *raised: object) -> None: ...
 
 class Completion:
     """The end of a request, or a notice that it is late."""
@@ -184,6 +222,28 @@ class Volume:
         **options: Unpack[Options],
     ) -> list[Completion]:
         """Writes many ranges at once, as `read_many` reads them."""
+    def read_blocks(
+        self,
+        region: GpuRegion,
+        offsets: Numbers,
+        blocks: Numbers,
+        *,
+        part: tuple[int, int] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Fills blocks of a region, each with the volume's bytes from its offset on; ends as for
+        `read_many`. `part` is the first byte and the number of bytes to move of each block."""
+    def write_blocks(
+        self,
+        region: GpuRegion,
+        offsets: Numbers,
+        blocks: Numbers,
+        *,
+        part: tuple[int, int] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Writes blocks of a region, as `read_blocks` reads them. Synchronize the streams that
+        made them first."""
     def flush(self, **options: Unpack[Options]) -> Completion:
         """Makes every write that was completed before durable."""
     def discard(
@@ -234,6 +294,26 @@ class Queue:
         **options: Unpack[Options],
     ) -> range:
         """Submits writes, as `read_many` does reads."""
+    def read_blocks(
+        self,
+        region: GpuRegion,
+        offsets: Numbers,
+        blocks: Numbers,
+        *,
+        part: tuple[int, int] | None = None,
+        **options: Unpack[Options],
+    ) -> range:
+        """Submits reads into blocks of a region, as `read_many` does into an arena."""
+    def write_blocks(
+        self,
+        region: GpuRegion,
+        offsets: Numbers,
+        blocks: Numbers,
+        *,
+        part: tuple[int, int] | None = None,
+        **options: Unpack[Options],
+    ) -> range:
+        """Submits writes of blocks of a region, as `read_blocks` does reads."""
     def flush(self, **options: Unpack[Options]) -> int:
         """Submits a flush; returns its ticket."""
     def discard(

@@ -15,6 +15,21 @@ Numbers = SupportsIndex | Sequence[int] | Array
 """One integer for each request, or one for all of them."""
 
 
+class GpuInfo(TypedDict):
+    """A GPU that a sidecar serves."""
+
+    index: int
+    """Its number in the sidecar; another process may count otherwise."""
+    uuid: str
+    """The same everywhere, as ``nvidia-smi -L`` prints it."""
+    name: str
+    """What it is called."""
+    pci_address: str
+    """Its PCIe address."""
+    memory_bytes: int
+    """Bytes of its memory."""
+
+
 class Options(TypedDict, total=False):
     """What a request may ask for."""
 

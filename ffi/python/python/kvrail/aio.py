@@ -1,11 +1,12 @@
 """Queues for ``asyncio``: the event loop waits on the sidecar's bell, no thread is needed."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable, Sized
 from types import TracebackType
 from typing import Unpack
 
-from kvrail._kvrail import Arena, Completion, Volume
+from kvrail._kvrail import Arena, Completion, GpuRegion, Volume
 from kvrail._kvrail import Queue as _Queue
 from kvrail._types import Numbers, Options
 from kvrail.errors import KvrailError, QueueFullError
@@ -92,6 +93,32 @@ class Queue:
         """Writes many ranges; the first that failed raises its exception."""
         return await self._run(self._queue.write_many, arena, (offsets, positions, length), options)
 
+    async def read_blocks(
+        self,
+        region: GpuRegion,
+        offsets: Numbers,
+        blocks: Numbers,
+        *,
+        part: tuple[int, int] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Fills blocks of GPU memory; the first that failed raises its exception."""
+        submit = functools.partial(self._queue.read_blocks, part=part)
+        return await self._run(submit, region, (offsets, blocks), options)
+
+    async def write_blocks(
+        self,
+        region: GpuRegion,
+        offsets: Numbers,
+        blocks: Numbers,
+        *,
+        part: tuple[int, int] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """Writes blocks of GPU memory; the first that failed raises its exception."""
+        submit = functools.partial(self._queue.write_blocks, part=part)
+        return await self._run(submit, region, (offsets, blocks), options)
+
     async def flush(self) -> Completion:
         """Makes every write that was completed before durable."""
         batch = _Batch(self._loop)
@@ -128,8 +155,8 @@ class Queue:
     async def _run(
         self,
         submit: Callable[..., range],
-        arena: Arena,
-        numbers: tuple[Numbers, Numbers, Numbers],
+        memory: Arena | GpuRegion,
+        numbers: tuple[Numbers, ...],
         options: Options,
     ) -> list[Completion]:
         batch = _Batch(self._loop)
@@ -137,7 +164,7 @@ class Queue:
         try:
             while (done := len(batch.tickets)) < count:
                 rest = (_rest(it, done) for it in numbers) if done else numbers
-                tickets = submit(arena, *rest, **options)
+                tickets = submit(memory, *rest, **options)
                 self._add(batch, tickets)
                 if not tickets:
                     await self._wait_for_news()

@@ -59,6 +59,18 @@ class UnknownVolumeError(KvrailError, LookupError):
     """The sidecar has no such volume."""
 
 
+class UnknownGpuError(KvrailError, LookupError):
+    """The sidecar does not serve this GPU."""
+
+
+class TensorError(KvrailError, TypeError):
+    """Something that is no memory of a GPU to be shared: on the host, freed, of several GPUs."""
+
+
+class LayoutError(KvrailError, ValueError):
+    """Shapes, strides or fragments that are no paged cache; the message names which and why."""
+
+
 class QueueFullError(KvrailError):
     """As much is under way as the queue holds: poll it, then try again."""
 

@@ -27,7 +27,7 @@ const LAP: usize = 11;
 /// Pauses within which a batch is served, unless its session has ended.
 const SERVED_WITHIN: u32 = 100;
 
-fn ring(queue: &RawQueue) {
+pub(super) fn ring(queue: &RawQueue) {
     for doorbell in &queue.doorbells {
         let _rung = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
     }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kvrail_fabrics::{Address, Flag, Identity, Options, Purpose, Secret, Transport};
+use kvrail_fabrics::{Address, Flag, Identity, Options, Purpose, Secret};
 use kvrail_memory::Root;
-use kvrail_nvme::Nqn;
+use kvrail_nvme::{Nqn, Transport};
 use uuid::Uuid;
 
 use crate::failure::{Exit, Failure};

@@ -12,8 +12,19 @@ use clap::Subcommand;
 use crate::context::Context;
 use crate::failure::Failure;
 
+const EXAMPLES: &str = "\
+Examples:
+  kvrail host discover -t tcp -a 192.0.2.1
+  kvrail host connect -t tcp -a 192.0.2.1 -n nqn.2026-11.org.example:kv0
+  kvrail host list                                devices, paths, ANA states
+  kvrail host policy -n nqn.2026-11.org.example:kv0 --iopolicy queue-depth
+  kvrail host disconnect -n nqn.2026-11.org.example:kv0
+
+Options have nvme-cli's names; what is connected here `nvme list-subsys` shows too.";
+
 /// What to do with connections.
 #[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
 pub(crate) enum HostCommand {
     /// Ask a target's discovery service what it has
     Discover(Box<discover::DiscoverArgs>),

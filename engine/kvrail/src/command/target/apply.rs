@@ -31,17 +31,17 @@ pub(crate) struct ApplyArgs {
 
 /// Makes it so.
 pub(super) fn run(args: &ApplyArgs, context: &Context) -> Result<(), Failure> {
-    let config = context.config()?.config;
-    let wish = config.target.wish();
+    let wanted = context.config()?.config.target;
+    let wish = wanted.wish();
     if wish.is_empty() {
         return Err(super::nothing_wished());
     }
     let root = Root::default();
     if args.dry_run {
-        let (plan, steps) = super::seen(&config, None)?.plan(&wish, &root)?;
+        let (plan, steps) = super::seen(&wanted, None)?.plan(&wish, &root)?;
         return Report::new("planned", &plan, &steps).print(context, Steps::Listed);
     }
-    let mut target = super::locked(&config)?;
+    let mut target = super::locked(&wanted)?;
     if let Some(step) = target.interrupted() {
         context.note(&format!("an earlier change was interrupted at: {step}; going on from there"));
     }

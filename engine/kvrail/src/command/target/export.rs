@@ -32,11 +32,11 @@ pub(super) fn run(args: &ExportArgs, context: &Context) -> Result<(), Failure> {
         let present = Snapshot::read(&Kernel::at(tree))?;
         return print_json(&export(&everything(&present)));
     }
-    let config = context.config()?.config;
-    let wish = config.target.wish();
+    let wanted = context.config()?.config.target;
+    let wish = wanted.wish();
     if wish.is_empty() {
         return Err(super::nothing_wished());
     }
-    let (plan, _) = super::seen(&config, None)?.plan(&wish, &Root::default())?;
+    let (plan, _) = super::seen(&wanted, None)?.plan(&wish, &Root::default())?;
     print_json(&export(&plan.desired))
 }

@@ -3,22 +3,33 @@
 mod apply;
 mod export;
 mod import;
+mod open;
 mod plan;
 pub(crate) mod show;
 mod status;
 mod undo;
 
-use std::path::Path;
-
 use clap::Subcommand;
-use kvrail_target::{FileStore, Kernel, Store, Target};
 
-use crate::config::Config;
+use self::open::nothing_wished;
+pub(crate) use self::open::{locked, seen};
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail target plan                      what would be done; changes nothing
+  kvrail target apply                     do it, all or nothing
+  kvrail target status                    is it as planned? 0: yes, 8: no
+  kvrail target undo                      remove what kvrail made, and nothing else
+  kvrail target export > nvmet.json       the plan as nvmetcli's JSON; `import` reads such a file
+
+What to export stands in [target] of the configuration: `kvrail config default` explains its keys.
+`kvrail serve` applies it at start and keeps it up.";
 
 /// What to do with the NVMe over Fabrics target.
 #[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
 pub(crate) enum TargetCommand {
     /// Show what apply would do; changes nothing
     Plan(plan::PlanArgs),
@@ -44,35 +55,4 @@ pub(crate) fn run(command: TargetCommand, context: &Context) -> Result<(), Failu
         TargetCommand::Export(args) => export::run(&args, context),
         TargetCommand::Import(args) => import::run(&args, context),
     }
-}
-
-/// The target to change: locked against every other kvrail.
-pub(crate) fn locked(config: &Config) -> Result<Target<Kernel, FileStore>, Failure> {
-    open(&config.target.configfs, FileStore::open(&config.target.state)?)
-}
-
-/// The target to look at, or a copy of one.
-pub(crate) fn seen(
-    config: &Config,
-    tree: Option<&Path>,
-) -> Result<Target<Kernel, FileStore>, Failure> {
-    let root = tree.unwrap_or(&config.target.configfs);
-    open(root, FileStore::look(&config.target.state))
-}
-
-fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
-    let place = "/proc/sys/kernel/random/boot_id";
-    let boot = std::fs::read_to_string(place)
-        .map_err(|error| Failure::new(Exit::Failed, format!("{place}: {error}")))?;
-    // A record of one tree says nothing of another.
-    let boot = format!("{} {}", boot.trim(), root.display());
-    Ok(Target::open(Kernel::at(root), store, &boot)?)
-}
-
-/// A configuration that exports nothing.
-fn nothing_wished() -> Failure {
-    Failure::new(Exit::Usage, "the configuration exports nothing").with_remedy(
-        "add [[target.subsystem]] and [[target.port]] (`kvrail config default` explains them); to \
-         remove what kvrail made: kvrail target undo",
-    )
 }

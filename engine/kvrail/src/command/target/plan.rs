@@ -26,12 +26,12 @@ pub(crate) struct PlanArgs {
 
 /// Looks and shows.
 pub(super) fn run(args: &PlanArgs, context: &Context) -> Result<(), Failure> {
-    let config = context.config()?.config;
-    let wish = config.target.wish();
+    let wanted = context.config()?.config.target;
+    let wish = wanted.wish();
     if wish.is_empty() {
         return Err(super::nothing_wished());
     }
-    let target = super::seen(&config, args.tree.as_deref())?;
+    let target = super::seen(&wanted, args.tree.as_deref())?;
     let (plan, steps) = target.plan(&wish, &Root::default())?;
     Report::new("planned", &plan, &steps).print(context, Steps::Listed)
 }

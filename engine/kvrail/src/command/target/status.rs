@@ -7,15 +7,17 @@ use serde::Serialize;
 
 use super::show::outcome;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
   kvrail target status
+  kvrail target status >/dev/null || kvrail target apply
   kvrail target status --format json | jq .as_planned
 
-Exit status 0 means that it could be looked at, not that it is as planned.";
+Exit status: 0 when it is as planned, 8 when not; 1, 2 or 3 when there can be no plan, as of
+`kvrail target plan`. What could be seen is shown in any case.";
 
 /// Arguments of `kvrail target status`.
 #[derive(Debug, Args)]
@@ -33,13 +35,16 @@ struct Status<'a> {
 }
 
 /// Looks and shows.
+///
+/// # Errors
+/// `Failure` after the report, when the target is not as planned.
 pub(super) fn run(_args: &StatusArgs, context: &Context) -> Result<(), Failure> {
-    let config = context.config()?.config;
-    let target = super::seen(&config, None)?;
-    let planned = target.plan(&config.target.wish(), &Root::default());
+    let wanted = context.config()?.config.target;
+    let target = super::seen(&wanted, None)?;
+    let planned = target.plan(&wanted.wish(), &Root::default());
     let (subsystems, missing, problem) = match planned {
         Ok((plan, steps)) => (plan.outcomes, steps, None),
-        Err(error) => (Vec::new(), Vec::new(), Some(error.to_string())),
+        Err(error) => (Vec::new(), Vec::new(), Some(error)),
     };
     let status = Status {
         as_planned: problem.is_none() && missing.is_empty(),
@@ -47,12 +52,21 @@ pub(super) fn run(_args: &StatusArgs, context: &Context) -> Result<(), Failure> 
         made: target.owned(),
         subsystems,
         missing,
-        problem,
+        problem: problem.as_ref().map(ToString::to_string),
     };
-    if context.format == Format::Json {
-        return print_json(&status);
+    match context.format {
+        Format::Json => print_json(&status)?,
+        Format::Human => print_text(&words(&status))?,
     }
-    print_text(&words(&status))
+    match problem {
+        Some(error) => Err(error.into()),
+        None if status.as_planned => Ok(()),
+        None => {
+            let words = format!("target: not as planned, {} step(s) missing", status.missing.len());
+            let remedy = "kvrail target apply; `kvrail serve` does it by itself";
+            Err(Failure::new(Exit::Differs, words).with_remedy(remedy))
+        }
+    }
 }
 
 fn words(status: &Status<'_>) -> String {
@@ -60,11 +74,11 @@ fn words(status: &Status<'_>) -> String {
     lines.push(format!("made by kvrail: {} object(s) and link(s)", status.made.len()));
     lines.extend(status.made.iter().map(|path| format!("  {path}")));
     lines.extend(status.interrupted.map(|step| format!("interrupted at: {step}")));
-    lines.extend(status.problem.iter().map(|problem| format!("problem: {problem}")));
     if !status.missing.is_empty() {
-        lines.push(format!("not as planned, {} step(s) missing:", status.missing.len()));
+        lines.push("missing:".into());
         lines.extend(status.missing.iter().map(|step| format!("  {step}")));
-    } else if status.as_planned {
+    }
+    if status.as_planned {
         lines.push("as planned".into());
     }
     lines.join("\n")

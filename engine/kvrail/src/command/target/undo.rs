@@ -25,8 +25,8 @@ pub(crate) struct UndoArgs {
 
 /// Takes it down.
 pub(super) fn run(args: &UndoArgs, context: &Context) -> Result<(), Failure> {
-    let config = context.config()?.config;
-    let mut target = super::locked(&config)?;
+    let wanted = context.config()?.config.target;
+    let mut target = super::locked(&wanted)?;
     if target.owned().is_empty() {
         return Report::new("undone", &Plan::default(), &[]).print(context, Steps::Counted);
     }

@@ -16,8 +16,18 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
 
+const EXAMPLES: &str = "\
+Examples:
+  kvrail volume create kv0 /data/kv0.img --size 64GiB
+  kvrail volume list
+  kvrail volume inspect /data/kv0.img
+  kvrail volume wipe kv0 /data/kv0.img
+
+Serve it: kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]'";
+
 /// What to do with volumes.
 #[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
 pub(crate) enum VolumeCommand {
     /// Make a volume on files or block devices
     Create(create::CreateArgs),

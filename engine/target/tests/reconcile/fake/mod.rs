@@ -49,6 +49,10 @@ pub(crate) struct State {
     pub(crate) modules: BTreeSet<String>,
     /// Modules that can be loaded.
     pub(crate) loadable: BTreeSet<String>,
+    /// Whether configfs is mounted.
+    pub(crate) is_mounted: bool,
+    /// Whether the program may do what it does.
+    pub(crate) is_root: bool,
     /// Block devices that exist, with the p2p queues each has left.
     pub(crate) devices: BTreeMap<String, u32>,
     /// Addresses of network interfaces; those of RDMA devices begin with `rdma `.
@@ -74,6 +78,8 @@ impl FakeTree {
             next_id: 1,
             modules: words(&["nvmet", "nvmet_rdma", "nvmet_tcp", "nvme_loop"]),
             loadable: words(&["nvmet", "nvmet_rdma", "nvmet_tcp", "nvme_loop"]),
+            is_mounted: true,
+            is_root: true,
             devices: ["/dev/nvme0n1", "/dev/nvme0n2", "/dev/nvme1n1", "/dev/nvme2n1"]
                 .map(|device| (device.to_owned(), 2))
                 .into(),
@@ -122,7 +128,7 @@ impl FakeTree {
         }
         let result = {
             let mut state = self.state();
-            let result = change(&mut state);
+            let result = if state.is_root { change(&mut state) } else { Err(Errno::ACCESS) };
             let access = state.access();
             state.history.push(access);
             result
@@ -133,6 +139,10 @@ impl FakeTree {
 }
 
 impl State {
+    fn has_tree(&self) -> bool {
+        self.is_mounted && self.modules.contains("nvmet")
+    }
+
     fn born(&mut self, path: &str) {
         self.add(path, false);
     }
@@ -203,8 +213,7 @@ impl State {
 impl Tree for FakeTree {
     fn list(&self, path: &str) -> Result<Vec<Entry>, Errno> {
         let state = self.state();
-        if !state.modules.contains("nvmet") || (!path.is_empty() && !state.nodes.contains_key(path))
-        {
+        if !state.has_tree() || (!path.is_empty() && !state.nodes.contains_key(path)) {
             return Err(Errno::NOENT);
         }
         let kind = |node: &Node| match node {
@@ -270,6 +279,14 @@ impl Tree for FakeTree {
 
     fn has_module(&self, name: &str) -> bool {
         self.state().modules.contains(name)
+    }
+
+    fn can_load(&self, name: &str) -> bool {
+        self.state().loadable.contains(name)
+    }
+
+    fn can_appear(&self) -> bool {
+        self.state().is_mounted
     }
 
     fn load_module(&mut self, name: &str) -> Result<(), Errno> {

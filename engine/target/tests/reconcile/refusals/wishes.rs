@@ -195,6 +195,16 @@ pub(super) const WISHES: &[Edit] = &[
     ("address = \"192.0.2.2\"\n", "", &["target.port.1.address = none", "\"tcp\" needs one"]),
     (
         "address = \"192.0.2.1\"",
+        "address = \"192.0.2.1\"\nnic = \"mlx5_0\"",
+        &["target.port.0.nic = mlx5_0", "another is written"],
+    ),
+    (
+        "transport = \"tcp\"\naddress = \"192.0.2.2\"",
+        "transport = \"loop\"\nnic = \"nearest\"",
+        &["target.port.1.nic = nearest", "loop transport has no nic"],
+    ),
+    (
+        "address = \"192.0.2.1\"",
         "address = \"0.0.0.0\"",
         &["target.port.0.address = 0.0.0.0", "all networks"],
     ),

@@ -4,7 +4,7 @@ use std::mem::size_of;
 
 use zerocopy::{Immutable, IntoBytes};
 
-use super::Layout;
+use crate::Layout;
 
 /// One fragment as the kernel sees it; `Fragment` in `kernels/move.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable)]

@@ -1,6 +1,6 @@
 //! From numbers of bytes to places: the runs of memory that a range of a block consists of.
 
-use super::Layout;
+use crate::Layout;
 
 /// Bytes that lie one after the other both in the block and in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

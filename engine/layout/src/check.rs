@@ -1,12 +1,12 @@
 //! What a layout must satisfy, before any address is made of it.
 
-use super::{
+use crate::{
     BLOCK_UNIT_BYTES, FRAGMENT_BYTES_MIN, FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX,
     UNIT_BYTES,
 };
 
 /// All rules.
-pub(super) fn check(
+pub(crate) fn check(
     fragments: &[Fragment],
     blocks: u32,
     memories: &[u64],

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Fragment, Layout, LayoutError};
+use crate::{Fragment, Layout, LayoutError};
 
 /// K and V of each layer in one tensor each, as flash-attention caches are.
 fn paged(layers: u16, bytes: u64, blocks: u32) -> (Vec<Fragment>, Vec<u64>) {

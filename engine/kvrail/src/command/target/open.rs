@@ -1,0 +1,39 @@
+//! The target that `[target]` names: its tree, and the record of what kvrail made there.
+
+use std::path::Path;
+
+use kvrail_target::{FileStore, Kernel, Store, Target};
+
+use crate::config::Target as Wanted;
+use crate::failure::{Exit, Failure};
+
+/// The target to change: locked against every other kvrail.
+pub(crate) fn locked(wanted: &Wanted) -> Result<Target<Kernel, FileStore>, Failure> {
+    open(&wanted.configfs, FileStore::open(&wanted.state)?)
+}
+
+/// The target to look at, or a copy of one.
+pub(crate) fn seen(
+    wanted: &Wanted,
+    tree: Option<&Path>,
+) -> Result<Target<Kernel, FileStore>, Failure> {
+    let root = tree.unwrap_or(&wanted.configfs);
+    open(root, FileStore::look(&wanted.state))
+}
+
+fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
+    let place = "/proc/sys/kernel/random/boot_id";
+    let boot = std::fs::read_to_string(place)
+        .map_err(|error| Failure::new(Exit::Failed, format!("{place}: {error}")))?;
+    // A record of one tree says nothing of another.
+    let boot = format!("{} {}", boot.trim(), root.display());
+    Ok(Target::open(Kernel::at(root), store, &boot)?)
+}
+
+/// A configuration that exports nothing.
+pub(super) fn nothing_wished() -> Failure {
+    Failure::new(Exit::Usage, "the configuration exports nothing").with_remedy(
+        "add [[target.subsystem]] and [[target.port]] (`kvrail config default` explains them); to \
+         remove what kvrail made: kvrail target undo",
+    )
+}

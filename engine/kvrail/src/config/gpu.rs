@@ -1,0 +1,166 @@
+//! Which GPUs are served, and how.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kvrail_gpu::{GpuUuid, MechanismChoice};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::auto::Auto;
+use super::size::Size;
+
+/// Bytes of the smallest unit of memory that slots are made of.
+const PAGE_BYTES: u64 = 4096;
+
+/// Slots of a pool at least: reads and writes both go on while some of them are full.
+const SLOTS_MIN: u64 = 4;
+
+/// Devices that the poller of one GPU serves at most.
+const DEVICES_MAX: usize = 64;
+
+/// The GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Gpu {
+    pub(crate) devices: Vec<GpuName>,
+    pub(crate) mechanism: MechanismChoice,
+    pub(crate) staging: Size,
+    pub(crate) slot: Size,
+    pub(crate) cpus: Auto<Vec<u16>>,
+}
+
+impl Default for Gpu {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            mechanism: MechanismChoice::Auto,
+            staging: Size::new(128 << 20),
+            slot: Size::new(1 << 20),
+            cpus: Auto::Auto,
+        }
+    }
+}
+
+/// A GPU as the operator names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuName {
+    /// Every GPU of this machine.
+    All,
+    /// By the driver's number.
+    Number(u32),
+    /// By what does not change.
+    Uuid(GpuUuid),
+    /// Host memory that plays one.
+    StandIn(u32),
+}
+
+impl FromStr for GpuName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_prefix("stand-in:").map(str::parse);
+        match (text, number, text.parse()) {
+            ("all", ..) => Ok(Self::All),
+            (_, Some(Ok(number)), _) => Ok(Self::StandIn(number)),
+            (_, None, Ok(number)) => Ok(Self::Number(number)),
+            _ if text.starts_with("GPU-") => {
+                text.parse().map(Self::Uuid).map_err(|error: kvrail_gpu::BadUuid| error.to_string())
+            }
+            _ => Err(format!(
+                "{text:?} names no GPU; write its UUID (`nvidia-smi -L`), its number, or \"all\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for GpuName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Uuid(uuid) => write!(f, "{uuid}"),
+            Self::StandIn(number) => write!(f, "stand-in:{number}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for GpuName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        super::text::deserialize(deserializer, "a GPU such as \"GPU-...\", \"0\" or \"all\"")
+    }
+}
+
+impl Serialize for GpuName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One thing wrong: key, value, rule, remedy.
+pub(super) type Finding = (&'static str, String, String, &'static str);
+
+impl Gpu {
+    /// What is wrong, for pollers on these CPUs and this many devices.
+    pub(super) fn check(&self, pollers: Option<&Vec<u16>>, devices: usize) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let twice =
+            self.devices.iter().enumerate().find(|(at, it)| self.devices[..*at].contains(it));
+        if let Some((_, name)) = twice {
+            let rule = format!("it names {name} twice");
+            found.push(("gpu.devices", self.names(), rule, "name each GPU once"));
+        } else if self.devices.len() > 1 && self.devices.contains(&GpuName::All) {
+            let rule = "\"all\" are the others too".to_owned();
+            found.push(("gpu.devices", self.names(), rule, "name \"all\" alone, or the others"));
+        }
+        found.extend(self.check_staging());
+        if let (Some(cpus), Some(pollers)) = (self.cpus.fixed(), pollers)
+            && let Some(cpu) = cpus.iter().find(|cpu| pollers.contains(cpu))
+        {
+            let rule = "a poller of devices spins on that CPU (pollers.cpus)".to_owned();
+            found.push(("gpu.cpus", cpu.to_string(), rule, "give the GPU's poller its own CPU"));
+        }
+        if !self.devices.is_empty() && devices > DEVICES_MAX {
+            let rule = format!("GPUs reach {DEVICES_MAX} devices at most, there are {devices}");
+            found.push(("gpu.devices", self.names(), rule, "serve fewer volumes beside GPUs"));
+        }
+        found
+    }
+
+    fn check_staging(&self) -> Option<Finding> {
+        let (slot, all) = (self.slot.bytes(), self.staging.bytes());
+        if !slot.is_multiple_of(PAGE_BYTES) || !(64 << 10..=64 << 20).contains(&slot) {
+            let rule = "it must be 64KiB to 64MiB in whole pages of 4KiB".to_owned();
+            return Some(("gpu.slot", self.slot.to_string(), rule, "use \"1MiB\""));
+        }
+        let fits = all.is_multiple_of(slot) && (SLOTS_MIN * slot..=1 << 30).contains(&all);
+        if !fits {
+            let rule =
+                format!("it must be {SLOTS_MIN} slots of {} to 1GiB, in whole slots", self.slot);
+            let remedy = "use \"128MiB\", or a smaller gpu.slot";
+            return Some(("gpu.staging", self.staging.to_string(), rule, remedy));
+        }
+        None
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<String> = self.devices.iter().map(ToString::to_string).collect();
+        format!("[{}]", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GpuName;
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        let uuid = "GPU-a4b6f0c1-02d3-11ee-8c99-0242ac120002";
+        for text in ["all", "0", "17", uuid, "stand-in:0", "stand-in:3"] {
+            let name: GpuName = text.parse().unwrap();
+            assert_eq!(name.to_string(), text);
+        }
+        for bad in ["", "-1", "GPU-1", "stand-in:", "stand-in:x", "all,0", "4294967296", "h200"] {
+            assert!(bad.parse::<GpuName>().unwrap_err().contains("nvidia-smi -L"), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Attacks on regions of GPU memory: requests that name what is not there, and regions that end
+//! under way. The GPU is a stand-in.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use kvrail_gpu::StandIn;
+use kvrail_memory::{PageSize, Region};
+use kvrail_protocol::{Answer, Ask, GpuFragment, GpuMemory, GpuRegionInfo};
+use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
+use kvrail_ring::{ClientLane, Opcode, Request, Segment, Status};
+
+use super::Target;
+use crate::rude::{RawQueue, Rude, pause};
+
+const BLOCKS: u32 = 8;
+const BLOCK_BYTES: u32 = 8192;
+
+/// A cache of one memory, and its descriptor.
+fn cache() -> (GpuRegionInfo, OwnedFd) {
+    let bytes = u64::from(BLOCKS * BLOCK_BYTES);
+    let memory = Region::create("a-cache", usize::try_from(bytes).expect("small"), PageSize::Base);
+    let fd = memory.expect("memory is left").fd().try_clone_to_owned().expect("a descriptor");
+    let stride = u64::from(BLOCK_BYTES);
+    let half = |base| GpuFragment { memory: 0, base, stride, bytes: stride / 2 };
+    let info = GpuRegionInfo {
+        gpu: StandIn::uuid(0).to_string(),
+        blocks: BLOCKS,
+        memories: vec![GpuMemory::Descriptor { bytes }],
+        fragments: vec![half(stride / 2), half(0)],
+    };
+    (info, fd)
+}
+
+fn attach(rude: &mut Rude) -> u32 {
+    let (info, fd) = cache();
+    match rude.ask(Ask::AttachGpu(info), &[fd.as_fd()]).0 {
+        Answer::GpuRegion { region, blocks, block_bytes, .. } => {
+            assert_eq!((blocks, block_bytes), (BLOCKS, u64::from(BLOCK_BYTES)));
+            region
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A whole block, read from the volume's begin.
+fn good(region: u32) -> Request {
+    let (opcode, length) = (Opcode::Read as u8, BLOCK_BYTES);
+    Request { opcode, region, length, layout_block: 7, ..Request::default() }
+}
+
+/// Each wrong in one place, and how it must end.
+fn wrong(region: u32, strange: u32) -> Vec<(Request, Status)> {
+    let good = good(region);
+    let with = |change: fn(&mut Request)| {
+        let mut request = good;
+        change(&mut request);
+        (request, Status::Invalid)
+    };
+    let mut all = vec![
+        with(|it| it.layout_block = BLOCKS),
+        with(|it| it.layout_block = u32::MAX),
+        with(|it| it.region_offset = 512),
+        with(|it| it.region_offset = u64::MAX - 511),
+        with(|it| (it.region_offset, it.length) = (8, 4096)),
+        with(|it| it.length = BLOCK_BYTES + 512),
+        with(|it| it.length = 0),
+        with(|it| it.opcode = Opcode::Flush as u8),
+        with(|it| it.region ^= 0x1_0000),
+        (Request { region: strange, ..good }, Status::Invalid),
+    ];
+    for flag in [FLAG_CHECKSUM, FLAG_VERIFY] {
+        all.push((Request { flags: flag, ..good }, Status::Unsupported));
+    }
+    all
+}
+
+fn lane(queue: &RawQueue) -> ClientLane {
+    let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+    segment.into_client().0.remove(0)
+}
+
+/// Sends these; how each ended, by its place.
+fn run(queue: &RawQueue, lane: &mut ClientLane, requests: &[Request]) -> HashMap<u64, Status> {
+    for (number, request) in (0_u64..).zip(requests) {
+        assert!(lane.free(1).expect("an honest sidecar") > 0, "a slot is free");
+        lane.stage(Request { user_data: number, ..*request });
+    }
+    let _asleep = lane.publish();
+    super::lanes::ring(queue);
+    let mut ends = HashMap::new();
+    while ends.len() < requests.len() {
+        pause();
+        while let Some(completion) = lane.take().expect("an honest sidecar") {
+            let fields = completion.fields();
+            let twice = ends.insert(fields.user_data, fields.status());
+            assert!(twice.is_none(), "ended twice: {fields:?}");
+        }
+        lane.release();
+    }
+    ends
+}
+
+/// Requests for blocks that are not there, beside one that is: each is refused alone.
+pub(crate) fn blocks(target: &Target) -> u64 {
+    let mut rude = Rude::attach(&target.socket);
+    let mut other = Rude::attach(&target.socket);
+    let strange = attach(&mut other);
+    let region = attach(&mut rude);
+    let queue = rude.queue(64);
+    let mut lane = lane(&queue);
+    let mut rounds = 0;
+    while target.time_is_left() {
+        let mut all = wrong(region, strange);
+        all.push((good(region), Status::Ok));
+        let requests: Vec<Request> = all.iter().map(|(request, _)| *request).collect();
+        let ends = run(&queue, &mut lane, &requests);
+        for (number, (request, status)) in (0_u64..).zip(&all) {
+            assert_eq!(ends[&number], *status, "{request:?}");
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Attaches caches by the dozen, wrongly too, and leaves with requests under way: by detach, by
+/// bye, by hanging up.
+pub(crate) fn caches(target: &Target) -> u64 {
+    let mut dice = fastrand::Rng::with_seed(14);
+    let mut rounds = 0;
+    while target.time_is_left() {
+        let mut rude = Rude::attach(&target.socket);
+        let queue = rude.queue(64);
+        let mut lane = lane(&queue);
+        for _ in 0..dice.u32(1..6) {
+            let region = attach(&mut rude);
+            refused(&mut rude, &mut dice);
+            for _ in 0..8 {
+                assert!(lane.free(1).expect("an honest sidecar") > 0, "a slot is free");
+                lane.stage(good(region));
+            }
+            let _asleep = lane.publish();
+            super::lanes::ring(&queue);
+            if dice.bool() {
+                let detached = rude.ask(Ask::DetachArena { region }, &[]).0;
+                assert_eq!(detached, Answer::Detached { region });
+            }
+        }
+        if dice.bool() {
+            rude.send(Ask::Bye, &[]).expect("the sidecar reads");
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+/// One mistake: an error, and the session goes on.
+fn refused(rude: &mut Rude, dice: &mut fastrand::Rng) {
+    let (mut info, fd) = cache();
+    let pipe = rustix::pipe::pipe().expect("a pipe").0;
+    let fds: Vec<BorrowedFd<'_>> = match dice.u8(..5) {
+        0 => Vec::new(),
+        1 => vec![fd.as_fd(), fd.as_fd()],
+        2 => vec![pipe.as_fd()],
+        3 => {
+            info.fragments[0].base += 16;
+            vec![fd.as_fd()]
+        }
+        _ => {
+            info.memories = vec![GpuMemory::Descriptor { bytes: 1 << 30 }];
+            vec![fd.as_fd()]
+        }
+    };
+    let answer = rude.ask(Ask::AttachGpu(info), &fds).0;
+    assert!(matches!(answer, Answer::Error { status: Status::Invalid, .. }), "{answer:?}");
+}

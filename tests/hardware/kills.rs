@@ -1,0 +1,119 @@
+//! Killed at every single step, on a real kernel: what the next start finds becomes everything or
+//! nothing, and nobody is ever let in who was not to be.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use kvrail_client::Client;
+
+use crate::fabrics::nvme_cli::HOST;
+use crate::fabrics::target::{Target, Wish, let_in, tree};
+use crate::rig::{Place, Sidecar, eventually, kvrail_program, run, without_configuration};
+
+/// What is done before and after a step is recorded by renaming a file: each of these moments is
+/// one between two steps.
+const RENAMES: &str = "rename,renameat,renameat2";
+
+/// `kvrail` that is killed right before its n-th record is in place.
+fn killed_at(record: usize, words: &[&str], configuration: &Path) -> Command {
+    let inject = format!("inject={RENAMES}:signal=KILL:when={record}");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &inject]).arg(kvrail_program());
+    command.args(words).arg("--config").arg(configuration);
+    without_configuration(&mut command);
+    command
+}
+
+/// One of the four ports, the one over loop: every kind of step.
+fn text(target: &Target, more: &str) -> String {
+    let whole = target.text(&Wish { more, ..Wish::only(HOST) });
+    let port = |id: u32| whole.find(&format!("[[target.port]]\nid = {id}")).expect("it has four");
+    format!("{}{}", &whole[..port(1)], &whole[port(3)..port(4)])
+}
+
+fn assert_nobody_else(words: &str) {
+    let in_now = let_in();
+    assert!(in_now.is_subset(&BTreeSet::from([HOST.to_owned()])), "{words}: {in_now:?}");
+}
+
+#[test]
+fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
+    let Some(target) = Target::ready() else { return };
+    target.configure(&text(&target, ""));
+    let before = tree();
+    target.run(&["apply"]).expect(0, &[]);
+    let applied = tree();
+    target.undo();
+    for (verb, at_least) in [("apply", 20), ("undo", 8)] {
+        for record in 1.. {
+            if verb == "undo" && tree() == before {
+                target.run(&["apply"]).expect(0, &[]);
+            }
+            let ended = run(&mut killed_at(record, &["target", verb], &target.configuration()));
+            if let Some(code) = ended.code {
+                assert_eq!(code, 0, "{ended:#?}");
+                println!("{verb}: killed at each of {} records", record - 1);
+                assert!(record > at_least, "{verb} has {record} records");
+                break;
+            }
+            let what = format!("{verb} killed at {record}");
+            assert_nobody_else(&what);
+            // What was under way goes on, or goes back.
+            if (record % 2 == 1) == (verb == "undo") {
+                target.run(&["apply"]).expect(0, &[]);
+                assert_eq!(tree(), applied, "{what}");
+            }
+            if verb == "apply" || record % 2 == 0 {
+                target.undo();
+                assert_eq!(tree(), before, "{what}");
+            }
+        }
+        target.undo();
+    }
+    assert_eq!(tree(), before);
+}
+
+/// The sidecar's own start: the same steps, by the same hand.
+#[test]
+fn a_kill_at_every_step_of_a_sidecars_start_leaves_all_or_nothing() {
+    let Some(target) = Target::ready() else { return };
+    let before = tree();
+    let mut at = Place::with_volume(1, 8 << 20);
+    let text = text(&target, "at_stop = \"undo\"");
+    target.configure(&text);
+    // No time is spent on finding the best mode.
+    at.configure("device.mode = \"interrupt\"");
+    at.configure(&text);
+    target.run(&["apply"]).expect(0, &[]);
+    let applied = tree();
+    target.undo();
+    for record in 1.. {
+        let command = killed_at(record, &["serve", "--end-with-parent"], &at.configuration());
+        let mut sidecar = Sidecar::launch(&at, command);
+        let mut ended = None;
+        eventually("it is killed, or serves", || {
+            ended = sidecar.ended();
+            ended.is_some() || Client::attach(sidecar.socket()).is_ok()
+        });
+        if ended.is_none() {
+            println!("serve: killed at each of {} records", record - 1);
+            assert!(record > 20, "its start has {record} records");
+            drop(sidecar);
+            break;
+        }
+        let what = format!("its start killed at {record}");
+        assert_eq!(ended.and_then(|it| it.code()), None, "{what}: {}", sidecar.said());
+        assert_nobody_else(&what);
+        if record % 8 == 1 {
+            let sidecar = Sidecar::start(&at);
+            assert_eq!(tree(), applied, "{what}");
+            sidecar.stop();
+        } else {
+            target.undo();
+        }
+        assert_eq!(tree(), before, "{what}");
+    }
+    // The tracer is gone, and the sidecar with it: it takes down what it made.
+    eventually("nothing is exported", || tree() == before);
+}

@@ -1,0 +1,118 @@
+//! A paged cache in memory that plays a GPU's: three layers with K and V in a memory each, and a
+//! state of another size, at an odd place, in one of its own.
+
+use std::ops::Range;
+
+use kvrail_client::{GpuCache, GpuMemory};
+use kvrail_gpu::{DirectPath, Fragment, Gpu, GpuError, GpuHandle, OwnMemory, StandIn};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of one block.
+pub(crate) const BLOCK_BYTES: usize = 64 << 10;
+
+/// Layers with K and V.
+const LAYERS: u16 = 3;
+/// Bytes of K or V of one layer and block.
+const FRAGMENT: u64 = 8 << 10;
+/// Bytes of the state, what lies before the first one, and between two.
+const STATE: u64 = BLOCK_BYTES as u64 - 2 * LAYERS as u64 * FRAGMENT;
+const STATE_BASE: u64 = 528;
+const STATE_STRIDE: u64 = STATE + 48;
+
+/// How memory is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Export {
+    /// By descriptor.
+    Descriptor,
+    /// By a handle that names it.
+    Legacy,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct PagedCache {
+    blocks: u32,
+    memories: Vec<Box<dyn OwnMemory>>,
+}
+
+/// Memory, first byte there, and which of a block's bytes.
+type Place = (usize, u64, Range<usize>);
+
+/// Fragments of every block, in their order.
+fn fragments(blocks: u32) -> Vec<Fragment> {
+    let values = FRAGMENT * u64::from(blocks);
+    let both = |memory| {
+        [0, values].map(|base| Fragment { memory, base, stride: FRAGMENT, bytes: FRAGMENT })
+    };
+    let state = Fragment { memory: LAYERS, base: STATE_BASE, stride: STATE_STRIDE, bytes: STATE };
+    (0..LAYERS).flat_map(both).chain([state]).collect()
+}
+
+impl PagedCache {
+    /// A cache of so many blocks.
+    ///
+    /// # Errors
+    /// When there is not that much memory.
+    pub fn new(blocks: u32, export: Export) -> Result<Self, GpuError> {
+        let gpu = StandIn::new(0, DirectPath::Compat);
+        let allocate = |bytes| match export {
+            Export::Descriptor => gpu.allocate(bytes),
+            Export::Legacy => gpu.allocate_legacy(bytes),
+        };
+        let layer = 2 * FRAGMENT * u64::from(blocks);
+        let states = STATE_BASE + STATE_STRIDE * u64::from(blocks);
+        let sizes = (0..LAYERS).map(|_| layer).chain([states.next_multiple_of(4096)]);
+        Ok(Self { blocks, memories: sizes.map(allocate).collect::<Result<_, _>>()? })
+    }
+
+    /// What a client says to attach it.
+    ///
+    /// # Errors
+    /// When memory cannot be exported.
+    pub fn described(&self) -> Result<GpuCache, GpuError> {
+        let mut cache = GpuCache::new(StandIn::uuid(0).to_string(), self.blocks);
+        for memory in &self.memories {
+            cache = cache.memory(match memory.export()? {
+                GpuHandle::Vmm { fd, bytes } => GpuMemory::Descriptor { fd, bytes },
+                GpuHandle::LegacyIpc { handle, offset, bytes } => {
+                    GpuMemory::Legacy { handle, offset, bytes }
+                }
+            });
+        }
+        Ok(fragments(self.blocks).into_iter().fold(cache, GpuCache::fragment))
+    }
+
+    /// Where the fragments of a block are.
+    fn places(&self, block: u32) -> impl Iterator<Item = Place> + use<> {
+        let mut at = 0;
+        fragments(self.blocks).into_iter().map(move |it| {
+            let own = at..at + usize::try_from(it.bytes).expect("small");
+            at = own.end;
+            (usize::from(it.memory), it.base + u64::from(block) * it.stride, own)
+        })
+    }
+
+    /// Fills a block.
+    ///
+    /// # Panics
+    /// If these are not the bytes of one block.
+    pub fn store(&mut self, block: u32, bytes: &[u8]) {
+        assert_eq!(bytes.len(), BLOCK_BYTES);
+        for (memory, at, own) in self.places(block) {
+            self.memories[memory].write(at, &bytes[own]).expect("our own memory");
+        }
+    }
+
+    /// The bytes of a block.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    #[must_use]
+    pub fn load(&self, block: u32) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        for (memory, at, own) in self.places(block) {
+            self.memories[memory].read(at, &mut bytes[own]).expect("our own memory");
+        }
+        bytes
+    }
+}
