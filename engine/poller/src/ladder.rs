@@ -44,13 +44,8 @@ pub(crate) struct Ladder {
 impl Ladder {
     /// `spin_ns` is the longest spin; 0 never spins.
     pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
-        Self {
-            spin_ns,
-            last_event_ns: now_ns,
-            expecting: Expecting::Request,
-            gaps_ns: [0; 3],
-            yielded_ns: now_ns,
-        }
+        let expecting = Expecting::Request;
+        Self { spin_ns, last_event_ns: now_ns, expecting, gaps_ns: [0; 3], yielded_ns: now_ns }
     }
 
     /// Something happened after waiting for `expecting`.
@@ -123,6 +118,13 @@ mod tests {
     }
 
     #[test]
+    fn yields_now_and_then() {
+        let mut ladder = Ladder::new(0, 1_000);
+        let yields = (0..1_000).filter(|us| ladder.owes_a_yield(1_000 + us * 1_000)).count();
+        assert_eq!(yields, 19, "one in 50 us of a millisecond, none at its start");
+    }
+
+    #[test]
     fn spins_for_a_short_copy_behind_a_long_read() {
         let mut ladder = Ladder::new(20_000, 0);
         let mut now = 0;
@@ -143,13 +145,6 @@ mod tests {
         }
         ladder.event(Expecting::Request, now);
         assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Sleep);
-    }
-
-    #[test]
-    fn yields_now_and_then() {
-        let mut ladder = Ladder::new(0, 1_000);
-        let yields = (0..1_000).filter(|us| ladder.owes_a_yield(1_000 + us * 1_000)).count();
-        assert_eq!(yields, 19, "one in 50 us of a millisecond, none at its start");
     }
 
     #[test]

@@ -130,6 +130,7 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
         match poller.tick() {
             Turn::Stopped => return,
             Turn::Busy => ladder.event(expecting, poller.now_ns),
+            // Asked again: a device may have handed everything to a GPU's poller just now.
             Turn::Idle => match ladder.advise(poller.expecting(), poller.now_ns) {
                 Advice::Spin => std::hint::spin_loop(),
                 Advice::Sleep => match poller.sleep(poller.beat_ns) {

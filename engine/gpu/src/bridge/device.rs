@@ -39,6 +39,8 @@ struct Link {
     port: Arc<Port>,
     /// How bytes travel: the port's way, until the device is replaced.
     route: Route,
+    /// What is said of that then, where it makes a difference; written before the poller starts.
+    farewell: Option<String>,
     waker: Waker,
     /// Entry of its staging memory in the device within.
     staging: BufferIndex,
@@ -84,8 +86,11 @@ impl<D: Device> Bridge<D> {
             inner.attach(entry, staging)?;
             description.features.push(port.description());
             let (route, waker) = (port.route, Waker::default());
+            let direct = matches!(route, Route::Direct(_));
+            let name = &description.name;
+            let farewell = direct.then(|| format!("{name} was replaced, and is staged since"));
             let staging = entry;
-            links.push(Link { port, route, waker, staging, pushed: false, coming: 0 });
+            links.push(Link { port, route, farewell, waker, staging, pushed: false, coming: 0 });
         }
         Ok(Self {
             inner,
@@ -454,7 +459,12 @@ impl<D: Device> Device for Bridge<D> {
     fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
         self.inner.replace(with)?;
         // The GPU's own calls name the file that was there before.
-        self.links.iter_mut().for_each(|link| link.route = Route::Staged);
+        for link in &mut self.links {
+            link.route = Route::Staged;
+            if let Some(farewell) = link.farewell.take() {
+                link.port.health.fall_back(farewell);
+            }
+        }
         Ok(())
     }
 
