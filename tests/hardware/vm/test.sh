@@ -23,9 +23,10 @@ for kernel in "$@"; do
     # One line of JSON for each test.
     awk -v kernel="$kernel" '
         /^== / { part = $2 }
-        /^test .* \.\.\. [a-zA-Z]+$/ {
-            printf "{\"kernel\":\"%s\",\"suite\":\"%s\",\"test\":\"%s\",\"result\":\"%s\"}\n",
-                kernel, part, $2, $NF
+        /^test .* \.\.\. [a-zA-Z]+ \([0-9]+ s\)$/ {
+            printf "{\"kernel\":\"%s\",\"suite\":\"%s\",\"test\":\"%s\",\"result\":\"%s\"",
+                kernel, part, $2, $(NF - 2)
+            printf ",\"seconds\":%d}\n", substr($(NF - 1), 2)
         }' "$results/$kernel/log" >"$results/$kernel/results.json"
     say "$kernel kernel: $(wc -l <"$results/$kernel/results.json") tests in" \
         "$((SECONDS - began)) s; $results/$kernel has log, results.json and console"

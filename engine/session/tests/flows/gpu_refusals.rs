@@ -18,7 +18,7 @@ use crate::sidecar::Sidecar;
 fn good() -> (GpuRegionInfo, Vec<OwnedFd>) {
     let cache = Cache::new();
     let mut fds = Vec::new();
-    let said = |handle| match handle {
+    let mut said = |handle| match handle {
         GpuHandle::Vmm { fd, bytes } => {
             fds.push(fd);
             GpuMemory::Descriptor { bytes }

@@ -53,30 +53,40 @@ impl Wire for Block {
         target.transfer_bytes_max()
     }
 
-    #[inline]
-    fn entry(&self, operation: &Operation, address: usize) -> squeue::Entry {
-        let Operation { offset, length, .. } = *operation;
-        let buffer = || table_entry(operation);
+    #[inline(always)]
+    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        let address = without_provenance_mut(address);
+        let entry = table_entry(operation);
+        let read = opcode::ReadFixed::new(FILE, address, operation.length, entry);
+        read.offset(operation.offset).build()
+    }
+
+    #[inline(always)]
+    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        let flags = match operation.durability {
+            Durability::Visible => 0,
+            // The block layer makes it FUA, or a flush behind, or nothing, as the cache of the
+            // device demands.
+            Durability::Durable => libc::RWF_DSYNC,
+        };
+        let address = without_provenance_mut(address);
+        let entry = table_entry(operation);
+        let write = opcode::WriteFixed::new(FILE, address, operation.length, entry);
+        write.offset(operation.offset).rw_flags(flags).write_stream(self.stream).build()
+    }
+
+    fn other(&self, operation: &Operation) -> squeue::Entry {
         match operation.opcode {
-            Opcode::Read => {
-                let address = without_provenance_mut(address);
-                opcode::ReadFixed::new(FILE, address, length, buffer()).offset(offset).build()
-            }
-            Opcode::Write => {
-                let flags = match operation.durability {
-                    Durability::Visible => 0,
-                    // The block layer makes it FUA, or a flush behind, or nothing, as the cache
-                    // of the device demands.
-                    Durability::Durable => libc::RWF_DSYNC,
-                };
-                let address = without_provenance_mut(address);
-                let write = opcode::WriteFixed::new(FILE, address, length, buffer());
-                write.offset(offset).rw_flags(flags).write_stream(self.stream).build()
-            }
             Opcode::Flush => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
-            Opcode::Discard => self.discard(offset, u64::from(length)),
+            Opcode::Discard => self.discard(operation.offset, u64::from(operation.length)),
             Opcode::Nop => opcode::Nop::new().build(),
+            Opcode::Read | Opcode::Write => unreachable!("reads and writes have buffers"),
         }
+    }
+
+    #[inline(always)]
+    fn moved_all(result: i32, asked: u32) -> bool {
+        u32::try_from(result) == Ok(asked)
     }
 
     #[inline]
