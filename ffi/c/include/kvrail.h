@@ -400,8 +400,8 @@ const char *kvrail_status_meaning(int32_t code);
 const char *kvrail_last_error(void);
 
 // Attaches to the sidecar behind the socket at this path. `options` may be NULL.
-int32_t kvrail_attach(const char *socket, const kvrail_attach_options *options, kvrail_client
-    **client);
+int32_t kvrail_attach(const char *socket, const kvrail_attach_options *options,
+    kvrail_client **client);
 
 // Closes the client and sets the variable to NULL. The session ends, and the memory of its
 // arenas is unmapped, when its queues are closed too.
@@ -427,8 +427,8 @@ int32_t kvrail_arena_create(const kvrail_client *client, const kvrail_arena_opti
 // Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes, fully
 // allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. The descriptor stays the
 // caller's. The memory is mapped once more, at `info->base`.
-int32_t kvrail_arena_bring(const kvrail_client *client, int fd, uint64_t bytes, kvrail_arena_info
-    *info);
+int32_t kvrail_arena_bring(const kvrail_client *client, int fd, uint64_t bytes,
+    kvrail_arena_info *info);
 
 // Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
 // requests under way are finished first. The program must not touch it either from then on.
@@ -439,8 +439,8 @@ int32_t kvrail_gpu_at(const kvrail_client *client, uint32_t place, kvrail_gpu_in
 
 // Has the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
 // memory behind legacy handles must live until the region is detached.
-int32_t kvrail_gpu_region_attach(const kvrail_client *client, const kvrail_gpu_region_options
-    *options, kvrail_gpu_region_info *info);
+int32_t kvrail_gpu_region_attach(const kvrail_client *client,
+    const kvrail_gpu_region_options *options, kvrail_gpu_region_info *info);
 
 // Takes a region away from the sidecar. Blocks until nothing can touch the memory any more;
 // requests under way are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
@@ -458,19 +458,19 @@ int32_t kvrail_queue_close(kvrail_queue **queue, uint64_t timeout_ns);
 // Submits requests, all of them with one store for each device thread. Ends at the first that is
 // refused and returns why; those before it are under way. `submitted` counts them, and the first
 // so many places of `tickets` have their names; either may be NULL.
-int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_t count, uint64_t
-    *tickets, size_t *submitted);
+int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_t count,
+    uint64_t *tickets, size_t *submitted);
 
 // Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.
-int32_t kvrail_poll(kvrail_queue *queue, kvrail_completion *completions, size_t capacity, size_t
-    *count);
+int32_t kvrail_poll(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
+    size_t *count);
 
 // Waits until `least` requests have ended (at most `capacity`), and fetches up to `capacity`
 // ends. KVRAIL_E_TIMEOUT: the time is over, `count` are there. KVRAIL_OK with fewer than `least`:
 // nothing is under way that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
 // as the sidecar lives.
-int32_t kvrail_wait(kvrail_queue *queue, kvrail_completion *completions, size_t capacity, size_t
-    least, uint64_t timeout_ns, size_t *count);
+int32_t kvrail_wait(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
+    size_t least, uint64_t timeout_ns, size_t *count);
 
 // A descriptor for event loops: it becomes readable when something has ended, after
 // kvrail_queue_arm. Only to be waited on, never to be read; it belongs to the queue.

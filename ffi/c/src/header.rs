@@ -37,17 +37,15 @@ fn generated() -> String {
 /// A declaration in as few lines as it fits.
 fn wrapped(declared: &str) -> String {
     const COLUMNS: usize = 100;
+    let joined = declared.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut lines = vec![String::new()];
-    for word in declared.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
-        if line.len() + 1 + word.len() > COLUMNS {
-            lines.push(format!("    {word}"));
-        } else {
-            *line += if line.is_empty() { "" } else { " " };
-            *line += word;
+    for parameter in joined.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if line.len() + parameter.trim_end().len() <= COLUMNS => *line += parameter,
+            _ => lines.push(format!("    {parameter}")),
         }
     }
-    lines.join("\n")
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
 }
 
 /// Declarations and constants close together: cbindgen gives each parameter a line of its own, and
