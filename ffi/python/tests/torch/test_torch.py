@@ -24,6 +24,11 @@ def client() -> Iterator[kvrail.Client]:
         yield client
 
 
+def ran(command, environment=None):
+    capture = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(command, env=environment, check=False, **capture)
+
+
 def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
@@ -174,13 +179,19 @@ with kvrail.Client(sys.argv[1]) as client:
 def test_allocators(allocator, small, large):
     with kvrail.serve("64MiB", settings={"gpu.devices": '["0"]'}) as sidecar:
         environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": allocator}
-        command = [sys.executable, "-c", ALLOCATORS, str(sidecar.socket)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        done = ran([sys.executable, "-c", ALLOCATORS, str(sidecar.socket)], environment)
     assert done.returncode == 0, done.stderr
     assert small in done.stdout and large in done.stdout, done.stdout
 
 
+def test_the_guide():
+    from test_guide import TENSORS  # beside this folder
+
+    done = ran([sys.executable, "-c", TENSORS])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_show():
-    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=300)
+    done = ran([sys.executable, str(EXAMPLE)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("every byte equal") == 3
