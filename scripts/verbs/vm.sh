@@ -18,7 +18,7 @@ esac
 cat >&2 <<'USAGE'
 usage: scripts/dev vm build                     fetch and unpack what a machine boots from
        scripts/dev vm test [KERNEL...]          the hardware suite on both kernels
-       scripts/dev vm bench [KERNEL [MODE...]]  the table of ratios; ROUNDS=3
+       scripts/dev vm bench [KERNEL [MODE...]]  the table of ratios; ROUNDS=3, PLACES=nvme
        scripts/dev vm shell [--kernel KERNEL]   a shell in a machine
        scripts/dev vm run [--kernel KERNEL] [--limit S] [--out DIR] [--programs DIR] -- COMMAND
 KERNEL is stable or backports; tests/hardware/README.md has the rest

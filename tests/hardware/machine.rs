@@ -17,7 +17,8 @@ pub(crate) fn is_ours() -> bool {
     ours
 }
 
-/// The block device of a namespace, if it is there now. Kernel names change with every boot.
+/// The block device of a namespace, if it is there now. Kernel names change with every boot. With
+/// native multipath it may be a head; its paths are hidden.
 pub(crate) fn find(serial: &str, nsid: u32) -> Option<PathBuf> {
     let entries = fs::read_dir("/sys/block").expect("sysfs is mounted");
     let names = entries.map(|entry| entry.expect("sysfs can be listed").file_name());
@@ -26,9 +27,17 @@ pub(crate) fn find(serial: &str, nsid: u32) -> Option<PathBuf> {
             let path = PathBuf::from("/sys/block").join(name).join(of);
             fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
         };
-        attribute("device/serial") == serial && attribute("nsid") == nsid.to_string()
+        attribute("device/serial") == serial
+            && attribute("nsid") == nsid.to_string()
+            && attribute("hidden") != "1"
     });
     ours.next().map(|name| PathBuf::from("/dev").join(name))
+}
+
+/// Whether a namespace hangs below a subsystem, which may have several controllers.
+pub(crate) fn is_head(serial: &str, nsid: u32) -> bool {
+    let above = Path::new("/sys/block").join(name(serial, nsid)).join("device");
+    above.join("iopolicy").exists()
 }
 
 /// As `find`, for a namespace that must be there.

@@ -15,6 +15,7 @@ mod load;
 mod machine;
 mod modes;
 mod monitor;
+mod multipath;
 mod one;
 mod passthrough;
 mod removal;

@@ -1,8 +1,10 @@
-//! What mode passthrough refuses before anything is sent.
+//! What is refused before anything is sent: pieces of a namespace, and character devices without
+//! permission.
 
 use std::os::unix::process::CommandExt;
 
 use kvrail_client::{Request, Status};
+use kvrail_device::{DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
 
 use crate::bed::Bed;
 use crate::devices::NOBODY;
@@ -11,21 +13,37 @@ use crate::one::One;
 use crate::rig::{Place, Sidecar, kvrail, run};
 
 #[test]
-fn a_partition_cannot_be_passed_through() {
+fn a_partition_is_refused_in_every_mode_and_nothing_is_written() {
     if !machine::is_ours() {
         return;
     }
     let disk = name("kvr-main", 2);
     machine::wipe_label(&machine::namespace("kvr-main", 2));
     tool(&format!("printf 'n\\np\\n1\\n\\n+32M\\nw\\n' | fdisk /dev/{disk}"));
-    let mut place = Place::empty(0);
-    place.members = vec![format!("/dev/{disk}p1").into()];
-    place.extra.clear();
-    place.configure("device.mode = \"passthrough\"");
-    place.create(8 << 20, "256KiB").expect(0, &[]);
+    let head = || tool(&format!("dd if=/dev/{disk} bs=1M count=4 iflag=direct | md5sum"));
+    let before = head();
+    let part = format!("/dev/{disk}p1");
+    let what = format!("{part}: it is a partition of {disk}, no namespace");
+    let remedy = format!("name {disk} itself");
+    for mode in ["interrupt", "iopoll", "passthrough"] {
+        let mut place = Place::empty(0);
+        place.members = vec![part.clone().into()];
+        place.extra.clear();
+        place.configure(&format!("device.mode = {mode:?}"));
+        for force in [&[][..], &["--force"]] {
+            let mut create = kvrail();
+            create.args(["volume", "create", "kv"]).args(force);
+            run(create.args(&place.members)).expect(2, &[&what, &remedy]);
+        }
+        run(&mut place.serve()).expect(2, &[&what, &remedy]);
+    }
+    // Whoever opens it by himself is told so where commands would reach the neighbours.
+    let fd = open_path(&part, DirectIo::Required).expect("our own device");
+    let passed = ModeChoice::Fixed(ModeName::Passthrough);
+    let refused = Mechanism::open(passed, UringOptions::new(&part, fd)).expect_err("a partition");
     let words = format!("is a partition of {disk}: commands would reach all of the namespace");
-    run(&mut place.serve()).expect(3, &[&words, "use mode iopoll or interrupt"]);
-    run(kvrail().args(["volume", "wipe", "kv"]).args(&place.members)).expect(0, &[]);
+    assert!(refused.to_string().contains(&words), "{refused}");
+    assert_eq!(head(), before, "something was written");
     tool(&format!("wipefs -qa /dev/{disk}; partx -d /dev/{disk} || true"));
 }
 

@@ -8,6 +8,7 @@ use kvrail_protocol::DeviceState;
 use crate::bed::Bed;
 use crate::load::Load;
 use crate::machine;
+use crate::multipath::Multipath;
 use crate::rig::{VOLUME, eventually, run};
 
 /// The controller of a namespace: its node and its number in the subsystem.
@@ -27,6 +28,19 @@ fn a_namespace_that_is_detached_is_gone_and_served_again_when_it_is_attached() {
     if !machine::is_ours() {
         return;
     }
+    for mode in ["interrupt", "iopoll", "passthrough"] {
+        detach_and_attach(mode);
+    }
+}
+
+/// A head outlives its last path for a moment, and fails requests in words of its own then.
+#[test]
+fn a_head_that_loses_its_last_path_is_gone_and_served_again_when_it_has_one() {
+    if !machine::is_ours() {
+        return;
+    }
+    let _multipath = Multipath::on();
+    assert!(machine::is_head("kvr-pull", 1), "it may have several paths");
     for mode in ["interrupt", "iopoll", "passthrough"] {
         detach_and_attach(mode);
     }

@@ -1,5 +1,6 @@
 //! A namespace that shrinks and grows under a running sidecar: one of the kernel's own target, on a
-//! file, because the emulator's namespaces never change their size.
+//! file, because the emulator's namespaces never change their size. Reached over TCP, which has
+//! queues to poll and takes commands passed through.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use kvrail_protocol::DeviceState;
 use tempfile::TempDir;
 
 use crate::fabrics::nvme_cli::{connect, disconnect, namespace};
-use crate::fabrics::target::{LOOP, NQN, TREE};
+use crate::fabrics::target::{NQN, TREE};
 use crate::machine::{self, tool};
 use crate::one::One;
-use crate::rig::{Place, Sidecar, eventually, run};
+use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
 const MIB: u64 = 1 << 20;
 /// The namespace, the volume on it, and the namespace when it is smaller and larger.
@@ -23,6 +24,8 @@ const LARGE: u64 = 96 * MIB;
 
 /// An offset of the volume that the small namespace does not have.
 const BEYOND: u64 = 40 * MIB;
+
+const WAY: &str = "-t tcp -a 127.0.0.1 -s 4427";
 
 /// The namespace, exported and attached on this machine until it is dropped.
 struct Elastic {
@@ -37,14 +40,17 @@ impl Elastic {
         set_length(&file, WHOLE);
         let (subsystem, port) = (format!("{TREE}/subsystems/{NQN}"), format!("{TREE}/ports/7"));
         tool(&format!(
-            "modprobe nvmet; modprobe nvme-loop; mkdir -p {subsystem}/namespaces/1 {port}
+            "modprobe -a nvmet-tcp nvme-tcp; mkdir -p {subsystem}/namespaces/1 {port}
              echo 1 >{subsystem}/attr_allow_any_host
              cd {subsystem}/namespaces/1
              echo -n {} >device_path; echo 1 >buffered_io; echo 1 >enable
-             echo loop >{port}/addr_trtype; ln -s {subsystem} {port}/subsystems/",
+             cd {port}
+             echo tcp >addr_trtype; echo ipv4 >addr_adrfam
+             echo 127.0.0.1 >addr_traddr; echo 4427 >addr_trsvcid
+             ln -s {subsystem} subsystems/",
             file.display()
         ));
-        connect(LOOP, &[]).expect(0, &[]);
+        connect(WAY, &["--nr-poll-queues", "1"]).expect(0, &[]);
         Self { folder, device: namespace() }
     }
 
@@ -81,10 +87,16 @@ fn a_namespace_that_shrinks_is_gone_until_it_has_its_size_again() {
         return;
     }
     let elastic = Elastic::new();
+    for mode in ["interrupt", "iopoll", "passthrough"] {
+        shrink_and_grow(&elastic, mode);
+    }
+}
+
+fn shrink_and_grow(elastic: &Elastic, mode: &str) {
     let mut at = Place::empty(0);
     at.members = vec![elastic.device.clone()];
     at.extra.clear(); // O_DIRECT is required, as it is by default
-    at.configure("device.mode = \"interrupt\"");
+    at.configure(&format!("device.mode = {mode:?}"));
     at.create(VOLUME, "256KiB").expect(0, &[]);
     let sidecar = Sidecar::start(&at);
     let mut one = One::of(&sidecar);
@@ -107,11 +119,13 @@ fn a_namespace_that_shrinks_is_gone_until_it_has_its_size_again() {
     assert_eq!(ends(BEYOND), [Status::Ok; 2]);
     let said = sidecar.stop();
     for line in said.lines().filter(|line| line.contains("/dev/nvme")) {
-        println!("log: {line}");
+        println!("{mode}: log: {line}");
     }
 
     elastic.resize(SMALL);
     run(&mut at.serve()).expect(3, &["it shrank", &why]);
     elastic.resize(LARGE);
     Sidecar::start(&at).stop();
+    elastic.resize(WHOLE);
+    run(kvrail().args(["volume", "wipe", "kv"]).args(&at.members)).expect(0, &[]);
 }

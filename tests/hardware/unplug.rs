@@ -10,6 +10,7 @@ use crate::bed::{Bed, OTHER};
 use crate::load::Load;
 use crate::machine;
 use crate::monitor::Monitor;
+use crate::multipath::Multipath;
 use crate::rig::{Actor, Sidecar, eventually};
 use crate::timeline::Timeline;
 
@@ -84,6 +85,19 @@ fn a_pulled_controller_is_gone_and_served_again_when_it_is_back() {
         return;
     }
     for mode in ["interrupt", "iopoll", "passthrough"] {
+        pull_and_put_back(mode);
+    }
+}
+
+/// The namespace is a head then, of which no path is left.
+#[test]
+fn a_pulled_path_that_was_the_last_is_gone_and_served_again_when_it_is_back() {
+    if !machine::is_ours() {
+        return;
+    }
+    let _multipath = Multipath::on();
+    assert!(machine::is_head(PULLED.0, 1), "it may have several paths");
+    for mode in ["iopoll", "passthrough"] {
         pull_and_put_back(mode);
     }
 }

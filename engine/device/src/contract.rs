@@ -216,6 +216,13 @@ pub trait Device: fmt::Debug {
     /// Operations prepared and not yet finished.
     fn in_flight(&self) -> u32;
 
+    /// Whether everything in flight is with another thread of this process now, whose part is
+    /// short: a wait of its own kind, for whoever decides to spin or to sleep.
+    #[inline]
+    fn is_handed_over(&self) -> bool {
+        false
+    }
+
     /// How to wait for `reap` to have something. Asked anew before each sleep: the answer arms the
     /// descriptor, and changes with what is in flight. Always the same descriptor for one device
     /// and kind of answer, so it may stay in an epoll set.

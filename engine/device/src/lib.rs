@@ -6,6 +6,7 @@
 mod auto;
 mod clock;
 mod contract;
+mod controllers;
 mod error;
 mod failure;
 mod mechanism;

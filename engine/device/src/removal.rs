@@ -6,15 +6,14 @@
 //! drive refuses plain reads and writes then, which no drive does that has the namespace, so they
 //! are asked again until the kernel has taken it away or time has shown that it stays.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvrail_ring::{Opcode, Status};
 use rustix::fs::{SeekFrom, seek};
-use rustix::io::{Errno, pread};
+use rustix::io::Errno;
 
+use crate::controllers::Controllers;
 use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Kind, Target};
@@ -27,9 +26,8 @@ const DOUBT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Removal {
     gone: Gone,
-    /// The NVMe controller's state in sysfs, kept open: it changes before commands in flight are
-    /// cancelled, and cannot be read once the controller is gone.
-    state: Option<OwnedFd>,
+    /// For NVMe namespaces.
+    controllers: Option<Controllers>,
     /// The first and the last refusal of a series.
     refused: Option<(Instant, Instant)>,
 }
@@ -44,11 +42,9 @@ impl Removal {
     /// Begins to watch a device that is there.
     pub(crate) fn watch(target: &Target) -> Self {
         let disk = target.queue.as_ref().filter(|_| target.kind == Kind::Block);
-        let state = disk.and_then(|queue| {
-            let path = Path::new("/sys/block").join(&queue.disk).join("device/state");
-            File::open(path).ok().filter(|_| queue.disk.starts_with("nvme"))
-        });
-        Self { gone: Gone::No, state: state.map(OwnedFd::from), refused: None }
+        let controllers =
+            disk.and_then(|queue| Controllers::of(&Path::new("/sys/block").join(&queue.disk)));
+        Self { gone: Gone::No, controllers, refused: None }
     }
 
     /// What a suspect answer to a request means. Asked for failures and short transfers only.
@@ -59,7 +55,7 @@ impl Removal {
         opcode: Opcode,
         (outcome, cause): (Outcome, Cause),
     ) -> Outcome {
-        if self.gone == Gone::No && (has_shrunk(target) || self.is_leaving()) {
+        if self.gone == Gone::No && (has_shrunk(target) || self.are_leaving()) {
             self.gone = Gone::Yes;
         }
         if self.gone == Gone::Yes {
@@ -72,14 +68,21 @@ impl Removal {
     }
 
     /// Whether a drive that does not know its namespace would answer like this. The kernel makes
-    /// EOPNOTSUPP of what the drive says of block requests.
+    /// EOPNOTSUPP of what the drive says of block requests. A head that has lost its last path and
+    /// is still there fails them with EIO, and commands passed through with EINVAL.
     fn is_refusal(&self, opcode: Opcode, cause: Cause) -> bool {
+        let Some(controllers) = &self.controllers else { return false };
         let refused = match cause {
-            Cause::Errno(errno) => errno == Errno::OPNOTSUPP,
+            Cause::Errno(Errno::OPNOTSUPP) => true,
+            Cause::Errno(Errno::IO | Errno::INVAL) => controllers.are_paths(),
+            Cause::Errno(_) | Cause::Short => false,
             Cause::Nvme(status) => status.may_mean_no_namespace(),
-            Cause::Short => false,
         };
-        refused && self.state.is_some() && matches!(opcode, Opcode::Read | Opcode::Write)
+        refused && matches!(opcode, Opcode::Read | Opcode::Write)
+    }
+
+    fn are_leaving(&self) -> bool {
+        self.controllers.as_ref().is_some_and(Controllers::are_leaving)
     }
 
     /// Whether a refusal now belongs to a series that began a moment ago.
@@ -89,21 +92,6 @@ impl Removal {
         self.refused = Some((first, now));
         now.duration_since(first) < DOUBT
     }
-
-    /// Whether the controller is on its way out. One that is reset or reconnects comes back.
-    fn is_leaving(&self) -> bool {
-        let Some(state) = &self.state else { return false };
-        let mut word = [0; 32];
-        match pread(state, &mut word, 0) {
-            Ok(length) => is_final(&word[..length]),
-            Err(_) => true,
-        }
-    }
-}
-
-/// States of the kernel's driver that have no way back: `dead`, `deleting`, `deleting (no IO)`.
-fn is_final(state: &[u8]) -> bool {
-    state.starts_with(b"de")
 }
 
 /// Whether a block device has fewer bytes than when it was opened: none, when it was removed.
@@ -125,22 +113,13 @@ mod tests {
     use kvrail_ring::{Opcode, Status};
     use rustix::io::Errno;
 
-    use super::{DOUBT, Gone, Removal, is_final};
+    use super::{DOUBT, Gone, Removal};
     use crate::contract::DirectIo;
+    use crate::controllers::Controllers;
     use crate::failure::Cause;
     use crate::split::Outcome;
     use crate::target::Target;
     use crate::uring::NvmeStatus;
-
-    #[test]
-    fn states_without_a_way_back_are_told_from_others() {
-        for state in ["dead\n", "deleting\n", "deleting (no IO)\n"] {
-            assert!(is_final(state.as_bytes()));
-        }
-        for state in ["live\n", "new\n", "resetting\n", "connecting\n", ""] {
-            assert!(!is_final(state.as_bytes()));
-        }
-    }
 
     /// A device of 1 MiB, and what is watched of it, with the controller's state in a file.
     fn watched() -> (Target, Removal, tempfile::NamedTempFile) {
@@ -149,8 +128,8 @@ mod tests {
         let target = Target::examine("memory", fd, DirectIo::Off).unwrap();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"live\n").unwrap();
-        let state = Some(File::open(file.path()).unwrap().into());
-        (target, Removal { gone: Gone::No, state, refused: None }, file)
+        let state = Controllers::One(File::open(file.path()).unwrap().into());
+        (target, Removal { gone: Gone::No, controllers: Some(state), refused: None }, file)
     }
 
     /// Commands in flight are cancelled before the device has lost its bytes.
@@ -182,6 +161,26 @@ mod tests {
         std::fs::write(file.path(), "deleting\n").unwrap();
         let gone = Outcome::Failed(Status::DeviceGone);
         assert_eq!(removal.judge(&target, Opcode::Read, block), gone);
+    }
+
+    /// A head without a path says EIO and EINVAL where a plain namespace does not.
+    #[test]
+    fn a_head_without_a_path_is_asked_again() {
+        let (target, mut plain, _) = watched();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("nvme0")).unwrap();
+        std::fs::write(directory.path().join("nvme0/state"), "live\n").unwrap();
+        let paths = Controllers::Paths(File::open(directory.path()).unwrap().into());
+        let mut head = Removal { gone: Gone::No, controllers: Some(paths), refused: None };
+        for errno in [Errno::IO, Errno::INVAL] {
+            let failed = (Outcome::Failed(Status::IoError), Cause::Errno(errno));
+            assert_eq!(plain.judge(&target, Opcode::Read, failed), failed.0);
+            assert_eq!(head.judge(&target, Opcode::Read, failed), Outcome::Again);
+        }
+        std::fs::write(directory.path().join("nvme0/state"), "deleting\n").unwrap();
+        let failed = (Outcome::Failed(Status::IoError), Cause::Errno(Errno::IO));
+        let gone = Outcome::Failed(Status::DeviceGone);
+        assert_eq!(head.judge(&target, Opcode::Read, failed), gone);
     }
 
     #[test]

@@ -39,7 +39,7 @@ const LAST_LOOK: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberKind {
-    /// A block device or a partition.
+    /// A block device, or a partition of one that is no NVMe namespace.
     Block,
     /// A regular file.
     File,
@@ -83,8 +83,8 @@ impl Claim {
     /// Opens a block device or an existing file for reading and writing, for us alone.
     ///
     /// # Errors
-    /// `Reason::Busy` names who has it; `Partitioned`, `ReadOnly`, `NotStorage`, `NoDirect` and
-    /// `Open` say what else is wrong with it.
+    /// `Reason::Busy` names who has it; `Partition`, `Partitioned`, `ReadOnly`, `NotStorage`,
+    /// `NoDirect` and `Open` say what else is wrong with it.
     pub fn open(path: &Path, direct: DirectIo) -> Result<Self, VolumeError> {
         Self::open_with(&Kernel::default(), path, direct)
     }
@@ -257,6 +257,9 @@ fn open_exclusively(
 
 /// What is wrong with a device whoever has it.
 fn check_kind(kernel: &Kernel, device: u64) -> Result<(), Reason> {
+    if let Some(namespace) = kernel.namespace_around(device) {
+        return Err(Reason::Partition { namespace });
+    }
     if kernel.is_read_only(device) {
         return Err(Reason::ReadOnly);
     }

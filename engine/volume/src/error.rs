@@ -57,6 +57,9 @@ pub enum Reason {
     /// Somebody has it; nobody known when the list is empty.
     #[error("it is in use{}", colon_list(holders))]
     Busy { holders: Vec<Holder> },
+    /// A piece of an NVMe namespace: names, labels and commands are of whole ones.
+    #[error("it is a partition of {namespace}, no namespace")]
+    Partition { namespace: String },
     /// A whole disk with partitions.
     #[error("it has partitions{}", colon_list(partitions))]
     Partitioned { partitions: Vec<String> },
@@ -159,7 +162,8 @@ impl Reason {
             | Self::NoSize
             | Self::BadSize { .. }
             | Self::Duplicate { .. }
-            | Self::NotStorage { .. } => Class::Usage,
+            | Self::NotStorage { .. }
+            | Self::Partition { .. } => Class::Usage,
             Self::Open { .. } | Self::Io { .. } | Self::NoSpace { .. } | Self::NoDirect { .. } => {
                 Class::Failed
             }
@@ -206,8 +210,11 @@ impl Reason {
             Self::Open { errno } => open_remedy(*errno),
             Self::Io { errno, .. } => io_remedy(*errno),
             Self::NotStorage { .. } => "name a block device or a file",
+            Self::Partition { namespace } => {
+                return format!("name {namespace} itself, or a file on a file system");
+            }
             Self::Partitioned { .. } => {
-                "name one of its partitions, or remove the partition table (wipefs --all)"
+                "remove the partition table if nobody needs it (wipefs --all), or name another"
             }
             Self::ReadOnly => "make it writable (blockdev --setrw, mount -o remount,rw, chmod)",
             Self::Metadata { .. } => {

@@ -105,6 +105,14 @@ impl Kernel {
         found
     }
 
+    /// The NVMe namespace that the device is a partition of.
+    pub(crate) fn namespace_around(&self, device: u64) -> Option<String> {
+        let directory = self.block_directory(device);
+        directory.join("partition").exists().then_some(())?;
+        let disk = directory.parent()?.file_name()?.to_string_lossy().into_owned();
+        disk.starts_with("nvme").then_some(disk)
+    }
+
     /// Whether the kernel refuses writes to the device.
     pub(crate) fn is_read_only(&self, device: u64) -> bool {
         text(&self.block_directory(device).join("ro")).is_some_and(|text| text == "1")
@@ -415,6 +423,8 @@ mod tests {
         assert_eq!(kernel.queue_number(makedev(259, 1), "logical_block_size"), Some(4096));
         assert_eq!([kernel.metadata_bytes(disk), kernel.metadata_bytes(makedev(259, 1))], [8; 2]);
         assert_eq!(kernel.metadata_bytes(makedev(1, 1)), 0);
+        assert_eq!(kernel.namespace_around(disk), None);
+        assert_eq!(kernel.namespace_around(makedev(259, 1)), Some("nvme0n1".into()));
         // Without a size there is nothing behind the node.
         assert_eq!(kernel.block_nodes(), [Path::new("/dev/nvme0n1")]);
     }

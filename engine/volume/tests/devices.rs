@@ -124,7 +124,7 @@ fn a_partitioned_disk_is_refused_and_its_partitions_named() {
         let words = refusal(make(&NewVolume { overwrite, ..on(&device) }));
         assert_says(&words, &["has partitions", &parts[0], "wipefs"]);
     }
-    // A partition by itself is a member like any other, and holds its disk.
+    // A partition of what is no NVMe namespace is a member like any other, and holds its disk.
     let part = std::path::Path::new("/dev").join(&parts[0]);
     if !part.exists() {
         println!("skipped: no node for {}", parts[0]);

@@ -9,41 +9,11 @@ use super::nvme_cli::{connect, disconnect, namespace};
 use super::target::{NQN, RDMA, RDMA_OTHER, Target, Wish, is_open, shut, tree};
 use super::{host, listed};
 use crate::machine::{self, tool};
+use crate::multipath::Multipath;
 use crate::rig::{Actor, Sidecar, eventually, kvrail, run};
 
 /// Threads of the load.
 const THREADS: u32 = 2;
-
-/// The NVMe drivers with native multipath: the suite's other tests want them without.
-struct Multipath;
-
-impl Multipath {
-    fn on() -> Self {
-        reload("Y");
-        Self
-    }
-}
-
-impl Drop for Multipath {
-    fn drop(&mut self) {
-        reload("N");
-    }
-}
-
-fn reload(multipath: &str) {
-    // Whichever of them is loaded; the target uses the core too.
-    tool(
-        "for m in nvme-loop nvmet-rdma nvmet-tcp nvmet nvme-rdma nvme-tcp nvme nvme-fabrics; do \
-         modprobe -rq $m || :; done",
-    );
-    tool(&format!("modprobe -r nvme-core && modprobe nvme_core multipath={multipath}"));
-    tool("modprobe nvme poll_queues=2");
-    eventually("the machine's own drives are back", || {
-        ["kvr-main", "kvr-pull", "kvr-fault", "kvr-slow", "kvr-format"]
-            .iter()
-            .all(|serial| machine::find(serial, 1).is_some())
-    });
-}
 
 /// With these ANA states at the two RDMA ports.
 fn states_at(target: &Target, ana: [&str; 2]) {

@@ -46,7 +46,7 @@ out=$(cd "$out" && pwd)
 rm -f "$out"/{status,started,log}
 : >"$out/log"
 
-cp "$vm/guest.sh" "$work/job/"
+cp "$vm/guest.sh" "$vm/inside.sh" "$work/job/"
 [[ -z $programs ]] || cp -r "$programs/." "$work/job/programs/"
 [[ $shell == yes ]] || printf '%q ' "$@" >"$work/job/command"
 all_controllers

@@ -3,6 +3,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 . "$vm/packages.sh"
+. "$vm/tools.sh"
 . "$vm/kernel.sh"
 
 [[ $(dpkg --print-architecture 2>/dev/null) == amd64 ]] || die "needs Debian on amd64"

@@ -20,7 +20,8 @@ die() {
 part_folder() {
     local name=$1 recipe
     case $name in
-        tools | qemu) recipe=$(cat "$vm/packages.sh") ;;
+        tools) recipe=$(cat "$vm/packages.sh" "$vm/tools.sh") ;;
+        qemu) recipe=$(cat "$vm/packages.sh") ;;
         kernel-*) recipe=$(cat "$vm/packages.sh" "$vm/kernel.sh" "$vm/init.sh") ;;
     esac
     echo "$cache/$name-$(sha256sum <<<"$suite $name $recipe" | head -c 12)"

@@ -2,13 +2,9 @@
 # Fetches packages of the distribution and unpacks them; installs nothing. Sourced by build.sh.
 # shellcheck disable=SC2034,SC2154 # variables shared with common.sh and build.sh
 
-# What runs the machine, and what runs in it. The distribution's own emulator of this suite loses a
-# race with its other virtual CPUs now and then; the one of its backports does not.
+# What runs the machine. The distribution's own emulator of this suite loses a race with its other
+# virtual CPUs now and then; the one of its backports does not.
 qemu_packages=(qemu-system-x86 seabios)
-tool_packages=(
-    bash bash-static busybox-static coreutils cpio dmsetup e2fsprogs fio iproute2 jq kmod lvm2 mdadm
-    nvme-cli pciutils rdma-core strace util-linux xz-utils zstd ibverbs-providers libgcc-s1
-)
 
 # Apt with folders of its own: no package of the host counts as installed and nothing of the host
 # changes. Mirror, keys, proxy and the like are the host's.
@@ -76,22 +72,4 @@ make_tree() {
     say "fetching ${packages[0]} and others"
     logged apt apt-get install -y -d -t "$release" "${packages[@]}"
     unpack "$tree"
-}
-
-# The tree that the machine runs from, with the folders and links that installing would make.
-make_tools() {
-    local tree=$1 name
-    make_tree "$suite" "${tool_packages[@]}" "$tree"
-    mkdir -p "$tree"/{dev,proc,sys,run,tmp,root,job,out,etc/nvme,usr/local/bin,usr/lib/modules}
-    for name in bin sbin lib lib64; do
-        [[ -e $tree/$name ]] || ln -s "usr/$name" "$tree/$name"
-    done
-    for name in $("$tree/usr/bin/busybox" --list); do
-        [[ -e $tree/usr/bin/$name || -e $tree/usr/sbin/$name ]] ||
-            ln -s ../../bin/busybox "$tree/usr/local/bin/$name"
-    done
-    echo 'root:x:0:0:root:/root:/bin/bash' >"$tree/etc/passwd"
-    echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >>"$tree/etc/passwd"
-    printf 'root:x:0:\nnogroup:x:65534:\n' >"$tree/etc/group"
-    printf '127.0.0.1 localhost\n' >"$tree/etc/hosts"
 }

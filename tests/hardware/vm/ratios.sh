@@ -1,23 +1,18 @@
 #!/usr/bin/env bash
 # Runs in a machine: one sidecar after the other, modes in turn, and the table of ratios of medians.
+# ROUNDS, SPAN (seconds of a measurement) and PLACES (of nvme, null, stripe) come from outside.
 set -euo pipefail
+# shellcheck source=inside.sh
+. /job/inside.sh
 
 PATH=/job/programs:$PATH
-rounds=${ROUNDS:-3}
+rounds=${ROUNDS:-3} span=${SPAN:-0.6}
+read -ra places <<<"${PLACES:-nvme null stripe}"
 modes=("$@")
-(($#)) || modes=(interrupt passthrough hybrid iopoll passthrough+iopoll sqpoll sqpoll+iopoll)
+(($#)) || modes=(interrupt iopoll hybrid passthrough passthrough+iopoll)
 figures=/out/figures
 : >"$figures"
 export KVRAIL_CONFIG=/dev/null
-
-# The kernel's name for namespace $2 of the controller with serial $1.
-namespace() {
-    local block
-    for block in /sys/block/nvme*n*; do
-        [[ $(tr -d ' ' <"$block/device/serial") == "$1" && $(<"$block/nsid") == "$2" ]] || continue
-        echo "/dev/${block##*/}"
-    done
-}
 
 # A memory-backed null device: name, then attributes.
 null_device() {
@@ -37,7 +32,9 @@ serve() {
     done
     kvrail volume create kv --stripe 256KiB --quiet "${@:2}" >/dev/null
     said=$(IFS=,; printf '"%s",' "${@:2}")
+    # The poller has a processor, client and fio have the other one, in every arm.
     kvrail serve --set sidecar.socket=/tmp/s --set "device.mode=\"$mode\"" \
+        --set 'pollers.cpus=[1]' --set pollers.count=1 \
         --set "volume=[{name=\"kv\",members=[${said%,}]}]" >/tmp/serve 2>&1 &
     sidecar=$!
     for ((tries = 0; tries < 300; tries++)); do
@@ -54,17 +51,15 @@ leave() {
     wait "$sidecar" || true
 }
 
-# One round of one row: block size, depth, arms; figures go to the file as ROW ARM IOPS P50.
+# One round of a place: arms, block size, depths; figures go to the file as ROW ARM IOPS P50.
 measure() {
-    local row=$1 mode=$2 arms=$3 block=$4 depth=$5
-    kvrail bench --attach /tmp/s --volume kv --overwrite --arms "$arms" --op read --quiet \
-        --block "$block" --depth "$depth" --clients 1 --rounds 1 --seconds 1.5 --warm-up 0.5 \
-        --volume-size 32MiB --format json >/tmp/bench.json
-    jq -r '.runs[] | [.arm, .iops, .latency_ns.p50] | @tsv' /tmp/bench.json |
-        while read -r arm iops p50; do
-            [[ $arm != kvrail ]] || arm=$mode
-            echo "$row $arm $iops $p50" >>"$figures"
-        done
+    local place=$1 mode=$2 arms=$3 block=$4 depths=$5
+    taskset -c 0 kvrail bench --attach /tmp/s --volume kv --overwrite --arms "$arms" --op read \
+        --block "$block" --depth "$depths" --clients 1 --rounds 1 --seconds "$span" \
+        --warm-up 0.3 --volume-size 32MiB --quiet --format json >/tmp/bench.json
+    jq -r --arg place "$place" --arg mode "$mode" '.runs[] |
+        ["\($place)-d\(.depth)", (if .arm == "kvrail" then $mode else .arm end), .iops,
+            .latency_ns.p50] | map(tostring) | join(" ")' /tmp/bench.json >>"$figures"
 }
 
 # Median of a column (3: IOPS, 4: p50) of a row's arm.
@@ -84,40 +79,24 @@ line() {
     printf '%-56s %10.0f %10.0f %6s  %s\n' "$1" "${above:-0}" "${below:-0}" "$ratio" "$7"
 }
 
-modprobe null_blk nr_devices=0
-nvme=$(namespace kvr-main 1)
-fast=$(null_device nullb0 irqmode=0)
-slow=()
-for nth in 1 2 3 4; do
-    # 16 ms for each 256 KiB, two at a time: 31 MiB a second, whatever the processor does.
-    slow+=("$(null_device "nullb$nth" irqmode=2 completion_nsec=16000000 hw_queue_depth=2 \
-        max_sectors=512)")
-done
-
-declare -A why
-echo "kernel $(uname -r), $rounds rounds, medians; modes on $nvme (NVMe) and $fast (null_blk)"
-for ((round = 1; round <= rounds; round++)); do
+# One round of the modes on a device.
+modes_on() {
+    local place=$1 member=$2 mode arms
     for mode in "${modes[@]}"; do
-        for place in nvme null; do
-            member=$nvme
-            [[ $place == nvme ]] || member=$fast
-            if ! serve "$mode" "$member"; then
-                why[$place $mode]=$refused
-                continue
-            fi
-            arms=kvrail
-            [[ $mode != iopoll ]] || arms=kvrail,fio
-            measure "$place-d32" "$mode" "$arms" 4KiB 32
-            measure "$place-d1" "$mode" kvrail 4KiB 1
-            leave
-        done
+        if ! serve "$mode" "$member"; then
+            why[$place $mode]=$refused
+            continue
+        fi
+        arms=kvrail
+        [[ $mode != iopoll ]] || arms=kvrail,fio
+        measure "$place" "$mode" "$arms" 4KiB 1,32
+        leave
     done
-    serve interrupt "${slow[0]}" && measure stripe one kvrail 1MiB 8 && leave
-    serve interrupt "${slow[@]}" && measure stripe four kvrail 1MiB 8 && leave
-done
+}
 
-printf '%-56s %10s %10s %6s  %s\n' "" above below ratio aim
-for place in nvme null; do
+# Rows of a place: what the aims speak of, then every mode beside iopoll.
+table_of() {
+    local place=$1 mode
     line "$place: kvrail iopoll / fio hipri, 4 KiB d32, IOPS" \
         "$place-d32" iopoll "$place-d32" fio 3 ">= 0.95"
     line "$place: kvrail iopoll / interrupt, 4 KiB d1, p50" \
@@ -133,5 +112,39 @@ for place in nvme null; do
         line "$place: kvrail $mode / iopoll, 4 KiB d1, p50" \
             "$place-d1" "$mode" "$place-d1" iopoll 4 "measured"
     done
+}
+
+modprobe null_blk nr_devices=0
+nvme=$(namespace kvr-main 1)
+fast=$(null_device nullb0 irqmode=0)
+slow=()
+for nth in 1 2 3 4; do
+    # 16 ms for each 256 KiB, two at a time: 31 MiB a second, whatever the processor does.
+    slow+=("$(null_device "nullb$nth" irqmode=2 completion_nsec=16000000 hw_queue_depth=2 \
+        max_sectors=512)")
 done
-line "null: 4 members striped / one, 1 MiB d8, IOPS" stripe four stripe one 3 ">= 3.6"
+
+declare -A why
+echo "kernel $(uname -r), $rounds rounds of $span s, medians, modes in turn;" \
+    "nvme: $nvme, null: $fast"
+for ((round = 1; round <= rounds; round++)); do
+    for place in "${places[@]}"; do
+        case $place in
+            nvme) modes_on nvme "$nvme" ;;
+            null) modes_on null "$fast" ;;
+            stripe)
+                serve interrupt "${slow[0]}" && measure one stripe kvrail 1MiB 8 && leave
+                serve interrupt "${slow[@]}" && measure four stripe kvrail 1MiB 8 && leave
+                ;;
+        esac
+    done
+done
+
+printf '%-56s %10s %10s %6s  %s\n' "" above below ratio aim
+for place in "${places[@]}"; do
+    if [[ $place != stripe ]]; then
+        table_of "$place"
+        continue
+    fi
+    line "null: 4 members striped / one, 1 MiB d8, IOPS" four-d8 stripe one-d8 stripe 3 ">= 3.6"
+done

@@ -1,29 +1,37 @@
 #!/usr/bin/env bash
 # Runs in a machine: the hardware suite, and the device contract on a real namespace in each mode.
 
+# shellcheck source=inside.sh
+. /job/inside.sh
+
+set -o pipefail
 programs=/job/programs
 # The tests find the binaries where they were built.
 target=$(<$programs/target)
 mkdir -p "$target" "$(dirname "$target")/tmp"
 ln -sf $programs/kvrail $programs/kvrail-actor "$target/"
 
-# The kernel's name for namespace $2 of the controller with serial $1.
-namespace() {
-    local block
-    for block in /sys/block/nvme*n*; do
-        [[ $(tr -d ' ' <"$block/device/serial") == "$1" && $(<"$block/nsid") == "$2" ]] || continue
-        echo "/dev/${block##*/}"
-    done
-}
-
 export RUST_BACKTRACE=1 KVRAIL_HARDWARE=1
 status=0
+# Adds to each test's line the seconds it took.
+timed() {
+    local line since=$SECONDS
+    while IFS= read -r line; do
+        if [[ $line == "test "*" ... "* ]]; then
+            line+=" ($((SECONDS - since)) s)" since=$SECONDS
+        fi
+        echo "$line"
+    done
+}
 step() {
     echo "== $1"
-    "${@:2}" --test-threads 1 --show-output || status=1
+    "${@:2}" --test-threads 1 --show-output 2>&1 | timed || status=1
 }
 
 echo "== machine: kernel $(uname -r), $(nproc) processors"
 step hardware $programs/hardware
 KVRAIL_CONTRACT_DEVICE=$(namespace kvr-main 1) step contract $programs/contract polled::
+# Blocks of 4 KiB.
+KVRAIL_CONTRACT_DEVICE=$(namespace kvr-format 1) step contract-4KiB $programs/contract \
+    polled::{passthrough,iopoll}::{offsets,sizes}_round_trip
 exit $status

@@ -4,7 +4,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # Seconds one machine may take; it takes a quarter of that where nothing else runs.
-limit=${KVRAIL_VM_LIMIT:-900}
+limit=${KVRAIL_VM_LIMIT:-1500}
 (($#)) || set -- "${kernels[@]}"
 
 "$vm/build.sh"
@@ -23,9 +23,10 @@ for kernel in "$@"; do
     # One line of JSON for each test.
     awk -v kernel="$kernel" '
         /^== / { part = $2 }
-        /^test .* \.\.\. [a-zA-Z]+$/ {
-            printf "{\"kernel\":\"%s\",\"suite\":\"%s\",\"test\":\"%s\",\"result\":\"%s\"}\n",
-                kernel, part, $2, $NF
+        /^test .* \.\.\. [a-zA-Z]+ \([0-9]+ s\)$/ {
+            printf "{\"kernel\":\"%s\",\"suite\":\"%s\",\"test\":\"%s\",\"result\":\"%s\"",
+                kernel, part, $2, $(NF - 2)
+            printf ",\"seconds\":%d}\n", substr($(NF - 1), 2)
         }' "$results/$kernel/log" >"$results/$kernel/results.json"
     say "$kernel kernel: $(wc -l <"$results/$kernel/results.json") tests in" \
         "$((SECONDS - began)) s; $results/$kernel has log, results.json and console"

@@ -4,6 +4,8 @@
 //! and those of NVMe; `drive` says how each mode drives a ring; `open` makes a device, `device`
 //! is the device itself, `refit` gives it another file.
 
+#[cfg(test)]
+mod again;
 mod device;
 mod drive;
 mod mode;

@@ -99,10 +99,25 @@ impl From<ModeName> for &'static str {
 /// A mode that is none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "mode {0:?} is unknown; write interrupt, iopoll, hybrid, sqpoll, sqpoll+iopoll, passthrough, \
-     passthrough+iopoll or auto"
+    "mode {0:?} is unknown{hint}; write interrupt, iopoll, hybrid, sqpoll, sqpoll+iopoll, \
+     passthrough, passthrough+iopoll or auto",
+    hint = hint(.0)
 )]
 pub struct UnknownMode(pub String);
+
+/// Why there is no such mode although each of its words is one.
+fn hint(text: &str) -> &'static str {
+    let mut words: Vec<&str> = text.split('+').collect();
+    words.sort_unstable();
+    match words[..] {
+        ["passthrough", "sqpoll"] | ["iopoll", "passthrough", "sqpoll"] => {
+            " (the poller itself passes commands through, no kernel thread does)"
+        }
+        ["hybrid", "passthrough"] => " (naps before polling are for block requests only)",
+        ["hybrid", "sqpoll"] => " (the kernel thread polls all the time: sqpoll+iopoll)",
+        _ => "",
+    }
+}
 
 impl FromStr for ModeName {
     type Err = UnknownMode;
@@ -133,5 +148,20 @@ mod tests {
         let error = "SQPOLL".parse::<ModeName>().unwrap_err().to_string();
         assert!(error.contains("\"SQPOLL\""), "{error}");
         assert!(ModeName::ALL.iter().all(|mode| error.contains(mode.name())), "{error}");
+    }
+
+    #[test]
+    fn words_that_do_not_go_together_are_refused_with_the_reason() {
+        for (text, reason) in [
+            ("passthrough+sqpoll", "no kernel thread does"),
+            ("sqpoll+passthrough", "no kernel thread does"),
+            ("passthrough+sqpoll+iopoll", "no kernel thread does"),
+            ("passthrough+hybrid", "for block requests only"),
+            ("sqpoll+hybrid", "sqpoll+iopoll"),
+        ] {
+            let error = text.parse::<ModeName>().unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains(reason), "{error}");
+            assert!(error.contains("passthrough+iopoll or auto"), "{error}");
+        }
     }
 }
