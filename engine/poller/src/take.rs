@@ -118,8 +118,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     /// Takes requests as long as they are simple and go to their device at once. Returns how many
-    /// it took, and what became of the last one if it was not like that. By itself: there are no
-    /// registers to spare.
+    /// it took, and what became of the last one if it was not like that.
     #[inline(never)]
     fn take_simple(
         &mut self,
