@@ -1,12 +1,12 @@
 //! Block requests: reads and writes with registered buffers, fsync, discard.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::ptr::without_provenance_mut;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types::FsyncFlags};
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
+use super::transfer::{Code, Transfer};
 use super::{FILE, Wire, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
@@ -55,10 +55,7 @@ impl Wire for Block {
 
     #[inline(always)]
     fn read(&self, operation: &Operation, address: usize) -> squeue::Entry {
-        let address = without_provenance_mut(address);
-        let entry = table_entry(operation);
-        let read = opcode::ReadFixed::new(FILE, address, operation.length, entry);
-        read.offset(operation.offset).build()
+        transfer(Code::Read, operation, address).entry()
     }
 
     #[inline(always)]
@@ -67,12 +64,10 @@ impl Wire for Block {
             Durability::Visible => 0,
             // The block layer makes it FUA, or a flush behind, or nothing, as the cache of the
             // device demands.
-            Durability::Durable => libc::RWF_DSYNC,
+            Durability::Durable => libc::RWF_DSYNC.cast_unsigned(),
         };
-        let address = without_provenance_mut(address);
-        let entry = table_entry(operation);
-        let write = opcode::WriteFixed::new(FILE, address, operation.length, entry);
-        write.offset(operation.offset).rw_flags(flags).write_stream(self.stream).build()
+        let transfer = transfer(Code::Write, operation, address);
+        Transfer { flags, stream: self.stream, ..transfer }.entry()
     }
 
     fn other(&self, operation: &Operation) -> squeue::Entry {
@@ -97,6 +92,13 @@ impl Wire for Block {
     fn cause(result: i32) -> Cause {
         verdict::cause(result)
     }
+}
+
+#[inline(always)]
+fn transfer(code: Code, operation: &Operation, address: usize) -> Transfer {
+    let &Operation { offset, length, .. } = operation;
+    let (address, entry) = (address as u64, table_entry(operation));
+    Transfer { code, offset, address, length, flags: 0, entry, stream: 0 }
 }
 
 impl Block {

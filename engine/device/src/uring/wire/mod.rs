@@ -4,6 +4,7 @@
 mod block;
 mod nvme;
 mod status;
+mod transfer;
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
