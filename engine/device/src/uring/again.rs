@@ -126,7 +126,7 @@ impl Drive for Impatient {
 
 /// What the block of that number holds.
 fn content(number: u32) -> Vec<u8> {
-    (0..READ_BYTES).map(|at| (at / 4096 + number * 31) as u8).collect()
+    (0..READ_BYTES).map(|at| (at / 4096 + number * 31).to_le_bytes()[0]).collect()
 }
 
 /// A file that the page cache does not hold. Beside this program: `/tmp` may be memory.

@@ -20,7 +20,7 @@ use super::mapped::Mapped;
 use super::rectangles::{Rectangle, Rectangles, Shape};
 use crate::contract::{Move, Way};
 use crate::error::{CudaError, GpuError};
-use crate::layout::FRAGMENTS_MAX;
+use kvrail_layout::FRAGMENTS_MAX;
 
 /// Below this the driver sends the bytes of a plain copy to the GPU along with its commands, and
 /// the part of the GPU that unpacks them is the one that runs kernels. Rows are never sent so.

@@ -5,7 +5,7 @@
 //! a copy engine moves a rectangle at the speed of a plain copy. Pure numbers: no CUDA here.
 
 use crate::contract::Move;
-use crate::layout::{Run, Runs};
+use kvrail_layout::{Run, Runs};
 
 /// Most rectangles of a move that are given to the engines one by one: each is a call of 2 us.
 const SINGLE_MAX: usize = 8;
@@ -107,9 +107,9 @@ mod tests {
 
     use super::{Rectangle, Rectangles, Shape};
     use crate::contract::{DirectPath, Gpu, Move};
-    use crate::layout::Fragment;
     use crate::region::GpuRegion;
     use crate::standin::StandIn;
+    use kvrail_layout::Fragment;
 
     /// A region of the stand-in with one memory of 64 MiB.
     fn region(fragments: Vec<Fragment>, blocks: u32) -> Arc<GpuRegion> {
