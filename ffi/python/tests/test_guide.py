@@ -10,7 +10,7 @@ import pytest
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SNIPPETS = dict(re.findall(r"^```python title=(\S+)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE))
-# On a real GPU: by tests/torch.
+# On a real GPU: by tests/pytorch.
 TENSORS = SNIPPETS.pop("tensors.py")
 SNIPPETS["README.md"] = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[0]
 
