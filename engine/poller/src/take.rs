@@ -119,7 +119,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Takes requests as long as they are simple and go to their device at once. Returns how many
     /// it took, and what became of the last one if it was not like that.
-    #[inline(never)]
+    #[inline(always)]
     fn take_simple(
         &mut self,
         whose: (SessionSlot, u16),
