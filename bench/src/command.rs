@@ -59,6 +59,10 @@ pub fn command(
 }
 
 fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
+    if let Some(path) = &options.json {
+        let json = results.report.json()?;
+        write_file(path, |out| Ok(writeln!(out, "{json}")?))?;
+    }
     if let Some(path) = &options.html {
         let page = html(&results.report)?;
         write_file(path, |out| Ok(out.write_all(page.as_bytes())?))?;
@@ -69,7 +73,10 @@ fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
     Ok(())
 }
 
-fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+pub(crate) fn write_file(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> Result<()>,
+) -> Result<()> {
     let named = || format!("{}: cannot be written", path.display());
     let mut out = BufWriter::new(File::create(path).with_context(named)?);
     fill(&mut out).with_context(named)?;

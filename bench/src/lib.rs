@@ -32,7 +32,7 @@ pub mod trace;
 pub mod versions;
 
 pub use command::{Format, Verdict, command};
-pub use gpu::{GpuReport, GpuRow};
+pub use gpu::{GpuFound, GpuRatio, GpuReport, GpuRun};
 pub use harness::{FileHarness, Ground, Harness, NullLane, Sidecar};
 pub use options::{ArmName, BenchOptions, Workload};
 pub use run::{Results, run};

@@ -89,7 +89,7 @@ pub struct BenchOptions {
     #[arg(long, default_value = "1GiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub volume_size: u64,
     /// Move blocks between a file in --dir and the memory of this GPU, by every mechanism there is,
-    /// instead of measuring host memory
+    /// instead of measuring host memory; --op, --block, --rounds, --seconds and --json are heeded
     #[arg(long, value_name = "INDEX")]
     pub gpu: Option<u32>,
     /// Directory of the embedded file volume
@@ -134,6 +134,9 @@ pub struct BenchOptions {
     /// Write a report with plots, one self-contained page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write the results as JSON too, whatever is printed
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
     /// Write all histograms as an HdrHistogram interval log
     #[arg(long, value_name = "FILE")]
     pub hdr_log: Option<PathBuf>,

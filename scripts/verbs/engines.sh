@@ -2,8 +2,8 @@
 # The adapters against the real vLLM and LMCache: scripts/dev engines [PYTHON that has them].
 set -euo pipefail
 
-home=${CARGO_TARGET_DIR:-target}/python
-python=${1:-$home/engines/bin/python}
+home=$(realpath -ms "${CARGO_TARGET_DIR:-target}")/python
+python=$(realpath -ms "${1:-$home/engines/bin/python}")
 if [[ ! -x $python ]]; then
     echo "installing vLLM and LMCache with PyTorch, about 8 GB, into $home/engines"
     python3 -m venv "$home/engines"
@@ -16,7 +16,7 @@ wheel=$(scripts/verbs/wheel.sh release)
 rm -rf "$home/unpacked"
 "$python" -m zipfile -e "$wheel" "$home/unpacked"
 chmod 755 "$home/unpacked/kvrail/bin/kvrail"
-export PYTHONPATH=$PWD/$home/unpacked CUDA_VISIBLE_DEVICES=
+export PYTHONPATH=$home/unpacked CUDA_VISIBLE_DEVICES=
 "$python" -c 'from importlib.metadata import version as v
 print(*(f"{name} {v(name)}" for name in ("vllm", "lmcache", "torch")), sep=", ")'
 cd ffi/python

@@ -12,7 +12,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
 python3 -c 'import ensurepip' 2>/dev/null ||
     skip "Python makes no environments (apt-get install python3-venv)"
 
-home=${CARGO_TARGET_DIR:-target}/python
+home=$(realpath -ms "${CARGO_TARGET_DIR:-target}")/python
 mkdir -p "$home"
 if [[ ! -x $home/tests/bin/pytest ]]; then
     rm -rf "$home/tests"
@@ -32,8 +32,8 @@ sed -n "/^\`\`\`python title=first.py/,/^\`\`\`\$/{//!p}" docs/guide.md >"$home/
 
 echo "== types"
 "$home/tests/bin/pip" install -q --no-index --force-reinstall "$wheel"
-(cd ffi/python && "../../$home/tests/bin/mypy" python/kvrail)
+(cd ffi/python && "$home/tests/bin/mypy" python/kvrail)
 
 echo "== tests"
 cd ffi/python
-PYTHONDONTWRITEBYTECODE=1 exec "../../$home/tests/bin/python" -m pytest "$@"
+PYTHONDONTWRITEBYTECODE=1 exec "$home/tests/bin/python" -m pytest "$@"

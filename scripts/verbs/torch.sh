@@ -15,4 +15,4 @@ chmod 755 "$home/unpacked/kvrail/bin/kvrail"
 export PYTHONPATH=$PWD/$home/unpacked
 cd ffi/python
 "$python" examples/kvrail_torch.py
-PYTHONDONTWRITEBYTECODE=1 exec "$python" -m pytest -rs tests/torch
+PYTHONDONTWRITEBYTECODE=1 exec "$python" -m pytest -rs tests/pytorch

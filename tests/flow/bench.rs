@@ -165,6 +165,17 @@ fn no_key_is_taken_in_silence() {
     assert!(refused.stderr.contains(set) && refused.stderr.contains("--attach"));
 }
 
+/// Without a GPU, and with one of another number: one sentence says what is missing, status 1.
+#[test]
+fn a_gpu_that_is_not_there_is_one_sentence() {
+    let mut command = kvrail();
+    let done = run(command.args(["bench", "--gpu", "4711"]));
+    assert_eq!((done.code, done.stdout.as_str()), (Some(1), ""), "{}", done.stderr);
+    let named = ["no CUDA driver", "there is no GPU 4711"];
+    assert!(named.iter().any(|words| done.stderr.contains(words)), "{}", done.stderr);
+    assert_eq!(done.stderr.trim().lines().count(), 1, "{}", done.stderr);
+}
+
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     if !can_pin(PINNED) {

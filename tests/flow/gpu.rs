@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_tests::{Export, GPU_BLOCK_BYTES, GpuPlan, Tally};
+use kvrail_tests::{Device, Export, GPU_BLOCK_BYTES, GpuPlan, Tally};
 use serde_json::Value;
 
 use crate::rig::{Actor, Place, Sidecar, can_pin, eventually, hostile, kvrail, run, soak_seconds};
@@ -35,7 +35,8 @@ fn plan(sidecar: &Sidecar, process: u64, seconds: f64) -> GpuPlan {
         offset: gpu_offset(process),
         blocks: BLOCKS,
         least_version: 0,
-        export: if process % 2 == 0 { Export::Descriptor } else { Export::Legacy },
+        device: Device::StandIn,
+        export: if process.is_multiple_of(2) { Export::Descriptor } else { Export::Legacy },
         seconds,
         seed: process,
     }

@@ -7,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::rig::{actor_program, eventually, kvrail_program, run, without_configuration};
+use crate::rig::{actor_program, can_pin, eventually, kvrail_program, run, without_configuration};
 
 const GUIDE: &str = include_str!("../../docs/guide.md");
 const RUST: &str = include_str!("guide/main.rs");
+const RUST_PAGES: &str = include_str!("guide/pages.rs");
 
 /// The snippet with this title.
 fn snippet(title: &str) -> String {
@@ -43,10 +44,11 @@ impl Drop for Serving {
     }
 }
 
-fn serving() -> (TempDir, Serving) {
+/// A sidecar by the snippet of this title, with a volume.
+fn serving(title: &str) -> (TempDir, Serving) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     run(&mut shell(&snippet("create"), folder.path())).expect(0, &[]);
-    let script = format!("exec {} --end-with-parent", snippet("serve").trim_end());
+    let script = format!("exec {} --end-with-parent", snippet(title).trim_end());
     let mut command = shell(&script, folder.path());
     let child = command.stderr(Stdio::null()).process_group(0).spawn().expect("bash starts");
     let serving = Serving(child);
@@ -57,11 +59,23 @@ fn serving() -> (TempDir, Serving) {
 
 #[test]
 fn the_rust_program_is_the_guides_and_runs() {
-    let without_head = RUST.split_once("\n\n").expect("a head").1;
-    assert_eq!(without_head, snippet("main.rs"), "guide/main.rs is not the guide's snippet");
-    let (folder, _serving) = serving();
-    let mut program = Command::new(env!("CARGO_BIN_EXE_kvrail-guide"));
-    let said = run(program.current_dir(folder.path()));
+    let program = env!("CARGO_BIN_EXE_kvrail-guide");
+    is_the_guides_and_runs("main.rs", RUST, program, "serve");
+}
+
+#[test]
+fn the_rust_program_for_gpu_memory_is_the_guides_and_runs() {
+    if can_pin(160 << 20) {
+        let program = env!("CARGO_BIN_EXE_kvrail-guide-pages");
+        is_the_guides_and_runs("pages.rs", RUST_PAGES, program, "serve-gpu");
+    }
+}
+
+fn is_the_guides_and_runs(title: &str, source: &str, program: &str, serve: &str) {
+    let without_head = source.split_once("\n\n").expect("a head").1;
+    assert_eq!(without_head, snippet(title), "guide/{title} is not the guide's snippet");
+    let (folder, _serving) = serving(serve);
+    let said = run(Command::new(program).current_dir(folder.path()));
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
 }
 
@@ -74,7 +88,7 @@ fn the_c_program_is_installed_compiled_and_runs() {
             return;
         }
     }
-    let (folder, _serving) = serving();
+    let (folder, _serving) = serving("serve");
     let prefix = folder.path().join("prefix");
     let built = actor_program().parent().expect("a folder");
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -93,10 +107,24 @@ fn the_c_program_is_installed_compiled_and_runs() {
 
 #[test]
 fn every_snippet_has_a_test() {
-    let known = ["first.py", "batches.py", "loop.py", "create", "serve", "guide.c", "compile"];
+    let known = [
+        "first.py",
+        "batches.py",
+        "loop.py",
+        "pages.py",
+        "create",
+        "serve",
+        "serve-gpu",
+        "guide.c",
+        "compile",
+        "main.rs",
+        "pages.rs",
+        // By scripts/dev torch, where there is a GPU.
+        "tensors.py",
+    ];
     let fences = GUIDE.lines().filter(|line| line.starts_with("```") && line.len() > 3);
     for fence in fences {
         let title = fence.split_once(" title=").map_or("", |(_, title)| title);
-        assert!(known.contains(&title) || title == "main.rs", "nobody runs {fence:?}");
+        assert!(known.contains(&title), "nobody runs {fence:?}");
     }
 }

@@ -10,7 +10,7 @@ use kvrail_client::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::paged::{BLOCK_BYTES, Export, PagedCache};
+use crate::paged::{BLOCK_BYTES, Device, Export, PagedCache};
 use crate::tally::{Acknowledged, Tally};
 use crate::worker::{PATIENCE, inspect};
 
@@ -33,6 +33,8 @@ pub struct GpuPlan {
     pub blocks: u32,
     /// Version that all of them have at least; 0 where nobody wrote them.
     pub least_version: u32,
+    /// Which GPU its cache is on.
+    pub device: Device,
     /// How memory is handed over.
     pub export: Export,
     /// For how long, after each block was looked at and written once.
@@ -110,7 +112,7 @@ impl<'a> Driver<'a> {
         let volume = client.volume(&plan.volume)?;
         // More blocks than requests, so that what is written from one is read into another.
         let pages = u32::try_from(2 * DEPTH).expect("few");
-        let cache = PagedCache::new(pages, plan.export).expect("memory is left");
+        let cache = PagedCache::new(plan.device, pages, plan.export).expect("memory is left");
         let region = client.attach_gpu(cache.described().expect("our own memory"))?;
         let count = usize::try_from(plan.blocks).expect("few");
         Ok(Self {

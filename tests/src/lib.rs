@@ -15,6 +15,6 @@ mod worker;
 pub use blocks::{Block, LARGE_BYTES, blocks_of, span_bytes};
 pub use gpu::{GPU_BLOCK_BYTES, GpuPlan, drive_gpu};
 pub use ledger::{Kind, Ledger};
-pub use paged::{Export, PagedCache};
+pub use paged::{Device, Export, PagedCache};
 pub use tally::{Acknowledged, Tally};
 pub use traffic::{Plan, drive, verify};

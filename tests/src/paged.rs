@@ -1,10 +1,11 @@
-//! A paged cache in memory that plays a GPU's: three layers with K and V in a memory each, and a
-//! state of another size, at an odd place, in one of its own.
+//! A paged cache in the memory of a GPU, or of what plays one: three layers with K and V in a
+//! memory each, and a state of another size, at an odd place, in one of its own.
 
 use std::ops::Range;
 
 use kvrail_client::{GpuCache, GpuMemory};
-use kvrail_gpu::{DirectPath, Fragment, Gpu, GpuError, GpuHandle, OwnMemory, StandIn};
+use kvrail_gpu::cuda::Cuda;
+use kvrail_gpu::{DirectPath, Fragment, Gpu, GpuError, GpuHandle, GpuUuid, OwnMemory, StandIn};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one block.
@@ -19,6 +20,15 @@ const STATE: u64 = BLOCK_BYTES as u64 - 2 * LAYERS as u64 * FRAGMENT;
 const STATE_BASE: u64 = 528;
 const STATE_STRIDE: u64 = STATE + 48;
 
+/// Which GPU the memory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Device {
+    /// Host memory that plays one: number 0.
+    StandIn,
+    /// The one of this number.
+    Cuda(u32),
+}
+
 /// How memory is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Export {
@@ -31,6 +41,7 @@ pub enum Export {
 /// The cache.
 #[derive(Debug)]
 pub struct PagedCache {
+    uuid: GpuUuid,
     blocks: u32,
     memories: Vec<Box<dyn OwnMemory>>,
 }
@@ -48,21 +59,44 @@ fn fragments(blocks: u32) -> Vec<Fragment> {
     (0..LAYERS).flat_map(both).chain([state]).collect()
 }
 
+/// Makes memory of so many bytes at least.
+type Allocate = Box<dyn Fn(u64) -> Result<Box<dyn OwnMemory>, GpuError>>;
+
+impl Device {
+    fn open(self, export: Export) -> Result<(GpuUuid, Allocate), GpuError> {
+        Ok(match self {
+            Self::StandIn => {
+                let gpu = StandIn::new(0, DirectPath::Compat);
+                let allocate = move |bytes| match export {
+                    Export::Descriptor => gpu.allocate(bytes),
+                    Export::Legacy => gpu.allocate_legacy(bytes),
+                };
+                (StandIn::uuid(0), Box::new(allocate))
+            }
+            Self::Cuda(number) => {
+                let gpu = Cuda::open(number)?;
+                let export = match export {
+                    Export::Descriptor => kvrail_gpu::cuda::Export::Vmm,
+                    Export::Legacy => kvrail_gpu::cuda::Export::Legacy,
+                };
+                let uuid = gpu.identity().uuid;
+                (uuid, Box::new(move |bytes| gpu.allocate_for(export, bytes)))
+            }
+        })
+    }
+}
+
 impl PagedCache {
     /// A cache of so many blocks.
     ///
     /// # Errors
-    /// When there is not that much memory.
-    pub fn new(blocks: u32, export: Export) -> Result<Self, GpuError> {
-        let gpu = StandIn::new(0, DirectPath::Compat);
-        let allocate = |bytes| match export {
-            Export::Descriptor => gpu.allocate(bytes),
-            Export::Legacy => gpu.allocate_legacy(bytes),
-        };
+    /// When there is no such GPU, or not that much memory.
+    pub fn new(device: Device, blocks: u32, export: Export) -> Result<Self, GpuError> {
+        let (uuid, allocate) = device.open(export)?;
         let layer = 2 * FRAGMENT * u64::from(blocks);
         let states = STATE_BASE + STATE_STRIDE * u64::from(blocks);
         let sizes = (0..LAYERS).map(|_| layer).chain([states.next_multiple_of(4096)]);
-        Ok(Self { blocks, memories: sizes.map(allocate).collect::<Result<_, _>>()? })
+        Ok(Self { uuid, blocks, memories: sizes.map(allocate).collect::<Result<_, _>>()? })
     }
 
     /// What a client says to attach it.
@@ -70,7 +104,7 @@ impl PagedCache {
     /// # Errors
     /// When memory cannot be exported.
     pub fn described(&self) -> Result<GpuCache, GpuError> {
-        let mut cache = GpuCache::new(StandIn::uuid(0).to_string(), self.blocks);
+        let mut cache = GpuCache::new(self.uuid.to_string(), self.blocks);
         for memory in &self.memories {
             cache = cache.memory(match memory.export()? {
                 GpuHandle::Vmm { fd, bytes } => GpuMemory::Descriptor { fd, bytes },

@@ -1,12 +1,15 @@
-//! Cases: what is moved, and what a run of one arm found.
+//! Cases: what is moved, and how it lies in GPU memory.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
-use hdrhistogram::Histogram;
 use kvrail_gpu::Fragment;
 
-use crate::drive::latency_histogram;
+use crate::plan::Op;
+use crate::size::show_bytes;
+
+/// KV blocks in GPU memory.
+pub(super) const KV_BLOCKS: u32 = 64;
+
+/// Fragments of a paged block: K and V of 32 layers.
+const FRAGMENTS: u16 = 64;
 
 /// Which way blocks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,50 +20,109 @@ pub(super) enum Way {
     Write,
 }
 
+/// How a block lies in GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// In one piece.
+    Contiguous,
+    /// In 64 fragments of one tensor, at one distance.
+    Paged,
+    /// In 64 fragments of 32 tensors, K and V of a layer in each.
+    Layers,
+}
+
+impl Shape {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Contiguous => "contiguous",
+            Self::Paged => "paged",
+            Self::Layers => "layers",
+        }
+    }
+
+    pub(super) const fn fragments(self) -> u16 {
+        match self {
+            Self::Contiguous => 1,
+            Self::Paged | Self::Layers => FRAGMENTS,
+        }
+    }
+}
+
+/// What takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    /// Everything between a file and the GPU, and the same without a device.
+    Volume,
+    /// One copy after the other, without pollers.
+    Copies,
+}
+
 /// One case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
-    pub(super) name: &'static str,
     pub(super) way: Way,
     pub(super) block_bytes: u32,
-    pub(super) fragments: u32,
+    pub(super) shape: Shape,
     pub(super) depth: u32,
+    pub(super) field: Field,
 }
 
 /// All cases.
-pub(super) const CASES: [Case; 7] = [
-    read("read 4 KiB", 4 << 10, 1, 1),
-    read("read 1 MiB", 1 << 20, 1, 16),
-    read("read 2 MiB", 2 << 20, 1, 16),
-    read("read 2 MiB paged", 2 << 20, 64, 16),
-    write("write 1 MiB", 1 << 20, 1, 16),
-    write("write 2 MiB", 2 << 20, 1, 16),
-    write("write 2 MiB paged", 2 << 20, 64, 16),
+pub(super) const CASES: [Case; 9] = [
+    Case { depth: 1, ..volume(Way::Read, 4 << 10, Shape::Contiguous) },
+    volume(Way::Read, 1 << 20, Shape::Contiguous),
+    volume(Way::Read, 2 << 20, Shape::Contiguous),
+    volume(Way::Read, 2 << 20, Shape::Paged),
+    volume(Way::Read, 2 << 20, Shape::Layers),
+    volume(Way::Write, 1 << 20, Shape::Contiguous),
+    volume(Way::Write, 2 << 20, Shape::Layers),
+    Case { depth: 1, field: Field::Copies, ..volume(Way::Write, 2 << 20, Shape::Paged) },
+    Case { depth: 1, field: Field::Copies, ..volume(Way::Write, 2 << 20, Shape::Layers) },
 ];
 
-const fn read(name: &'static str, block_bytes: u32, fragments: u32, depth: u32) -> Case {
-    Case { name, way: Way::Read, block_bytes, fragments, depth }
+const fn volume(way: Way, block_bytes: u32, shape: Shape) -> Case {
+    Case { way, block_bytes, shape, depth: 16, field: Field::Volume }
 }
-
-const fn write(name: &'static str, block_bytes: u32, fragments: u32, depth: u32) -> Case {
-    Case { name, way: Way::Write, block_bytes, fragments, depth }
-}
-
-/// KV blocks in GPU memory.
-pub(super) const KV_BLOCKS: u32 = 64;
 
 impl Case {
+    pub(super) const fn op(&self) -> Op {
+        match self.way {
+            Way::Read => Op::Read,
+            Way::Write => Op::Write,
+        }
+    }
+
+    /// In words.
+    pub(super) fn name(&self) -> String {
+        let (size, shape) = (show_bytes(self.block_bytes.into()), self.shape.name());
+        let what = match self.field {
+            Field::Volume => self.op().name(),
+            Field::Copies => "copy out",
+        };
+        format!("{what} {size} {shape} d{}", self.depth)
+    }
+
+    /// Bytes of each memory that the cache lies in.
+    pub(super) fn memories(&self) -> Vec<u64> {
+        let whole = u64::from(self.block_bytes) * u64::from(KV_BLOCKS);
+        match self.shape {
+            Shape::Contiguous | Shape::Paged => vec![whole],
+            Shape::Layers => vec![whole / u64::from(FRAGMENTS / 2); usize::from(FRAGMENTS / 2)],
+        }
+    }
+
     /// The layout: fragment after fragment, each with all blocks one behind the other.
     pub(super) fn layout(&self) -> Vec<Fragment> {
-        let bytes = u64::from(self.block_bytes / self.fragments);
+        let bytes = u64::from(self.block_bytes) / u64::from(self.shape.fragments());
         let whole = bytes * u64::from(KV_BLOCKS);
-        let fragment = |index: u32| Fragment {
-            memory: 0,
-            base: u64::from(index) * whole,
-            stride: bytes,
-            bytes,
+        let fragment = |index: u16| {
+            let (memory, at) = match self.shape {
+                Shape::Contiguous | Shape::Paged => (0, index),
+                Shape::Layers => (index / 2, index % 2),
+            };
+            Fragment { memory, base: u64::from(at) * whole, stride: bytes, bytes }
         };
-        (0..self.fragments).map(fragment).collect()
+        (0..self.shape.fragments()).map(fragment).collect()
     }
 
     /// Blocks of the volume that a file of this size holds.
@@ -69,63 +131,18 @@ impl Case {
     }
 }
 
-/// What one run of one arm found.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) bytes: u64,
-    pub(super) seconds: f64,
-    pub(super) cpu_seconds: f64,
-    pub(super) latency_ns: Histogram<u64>,
-    /// Volume block last moved from or to each KV block.
-    pub(super) last: Vec<Option<u64>>,
-    /// Bytes read back and compared afterwards.
-    pub(super) verified_bytes: u64,
-}
+#[cfg(test)]
+mod tests {
+    use kvrail_gpu::Layout;
 
-/// CPU seconds of this process so far, all threads.
-fn cpu_seconds() -> f64 {
-    let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    #[expect(clippy::cast_precision_loss, reason = "seconds of a benchmark")]
-    let seconds = clock.tv_sec as f64 + clock.tv_nsec as f64 / 1e9;
-    seconds
-}
+    use super::{CASES, KV_BLOCKS};
 
-/// Counts a run.
-#[derive(Debug)]
-pub(super) struct Meter {
-    begun: Instant,
-    cpu: f64,
-    pub(super) run: Run,
-    stop_after: Duration,
-}
-
-impl Meter {
-    pub(super) fn new(stop_after: Duration) -> Self {
-        let last = vec![None; KV_BLOCKS as usize];
-        let latency_ns = latency_histogram();
-        let run =
-            Run { bytes: 0, seconds: 0.0, cpu_seconds: 0.0, latency_ns, last, verified_bytes: 0 };
-        Self { begun: Instant::now(), cpu: cpu_seconds(), run, stop_after }
-    }
-
-    /// Whether the time is over.
-    pub(super) fn is_over(&self) -> bool {
-        self.begun.elapsed() >= self.stop_after
-    }
-
-    /// One block was moved.
-    pub(super) fn moved(&mut self, bytes: u32, block: u32, volume_block: u64, since: Instant) {
-        self.run.bytes += u64::from(bytes);
-        self.run.last[block as usize] = Some(volume_block);
-        let nanoseconds = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.run.latency_ns.saturating_record(nanoseconds);
-    }
-
-    /// The end.
-    pub(super) fn finish(mut self) -> Result<Run> {
-        self.run.seconds = self.begun.elapsed().as_secs_f64();
-        self.run.cpu_seconds = cpu_seconds() - self.cpu;
-        ensure!(self.run.bytes > 0, "nothing was moved");
-        Ok(self.run)
+    #[test]
+    fn every_layout_is_one_and_holds_whole_blocks() {
+        for case in CASES {
+            let layout = Layout::new(case.layout(), KV_BLOCKS, &case.memories());
+            let layout = layout.unwrap_or_else(|error| panic!("{}: {error}", case.name()));
+            assert_eq!(layout.block_bytes(), u64::from(case.block_bytes), "{}", case.name());
+        }
     }
 }

@@ -2,53 +2,59 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
-use kvrail_cufile::{CuFile, Direction, File};
-use kvrail_gpu::{Backing, DirectEntry, DirectGpu, DirectWay, FileIndex};
+use anyhow::{Context, Result, ensure};
+use kvrail_cufile::{Buffer, CuFile, Direction, File};
+use kvrail_gpu::{Backing, BatchIo, DirectEntry, DirectGpu, DirectWay, FileIndex};
 
-use super::case::{Case, KV_BLOCKS, Meter, Run, Way};
+use super::case::{Case, KV_BLOCKS, Way};
 use super::ground::Cache;
+use super::meter::{Counts, Meter};
 
-/// Entries one batch takes; more is never open at once, for cuFile's pool has 64 buffers.
-const ENTRIES: usize = 64;
+/// Batch handles: while one waits for its last entry, the others move.
+const HANDLES: u32 = 4;
+
+/// Entries one handle takes; more than 64 are never open at once, for cuFile's pool has so many
+/// buffers.
+const ENTRIES: usize = 64 / HANDLES as usize;
 
 /// Entries of 1 MiB at most, as cuFile's own buffers are.
 const ENTRY_BYTES: u64 = 1 << 20;
 
-/// Batches of as many blocks as fit, each run of memory an entry; the next when all have ended.
-pub(super) fn batches(
-    gpu: &dyn DirectGpu,
-    file: FileIndex,
-    cache: &Cache,
-    case: Case,
-    (file_bytes, time): (u64, Duration),
-) -> Result<Run> {
-    let mut batch = gpu.batch(u32::try_from(ENTRIES)?)?;
-    let way = match case.way {
-        Way::Read => DirectWay::Read,
-        Way::Write => DirectWay::Write,
-    };
-    let mut meter = Meter::new(time);
-    let mut next = 0_u64;
-    while !meter.is_over() {
-        let mut entries = VecDeque::new();
-        let mut blocks = Vec::new();
-        let since = Instant::now();
-        while blocks.len() < case.depth as usize && entries.len() < ENTRIES {
-            let block = u32::try_from(next % u64::from(KV_BLOCKS))?;
-            let volume_block = next % case.volume_blocks(file_bytes);
-            next += 1;
-            blocks.push((block, volume_block));
-            let offset = volume_block * u64::from(case.block_bytes);
-            for run in cache.region.layout().runs(block, 0, case.block_bytes) {
+/// One handle and the blocks it works on.
+struct Hand<'a> {
+    batch: Box<dyn BatchIo>,
+    /// Entries not submitted yet.
+    waiting: VecDeque<DirectEntry<'a>>,
+    open: Vec<DirectEntry<'a>>,
+    blocks: Vec<(u32, u64)>,
+    since: Instant,
+}
+
+impl<'a> Hand<'a> {
+    fn new(gpu: &dyn DirectGpu) -> Result<Self> {
+        let batch = gpu.batch(u32::try_from(ENTRIES)?)?;
+        let (waiting, open) = (VecDeque::new(), Vec::new());
+        Ok(Self { batch, waiting, open, blocks: Vec::new(), since: Instant::now() })
+    }
+
+    /// Takes the entries of the next blocks.
+    fn take(&mut self, job: &Job<'a>, next: &mut u64) -> Result<()> {
+        self.since = Instant::now();
+        for _ in 0..(job.case.depth / HANDLES).max(1) {
+            let block = u32::try_from(*next % u64::from(KV_BLOCKS))?;
+            let volume_block = *next % job.case.volume_blocks(job.file_bytes);
+            *next += 1;
+            self.blocks.push((block, volume_block));
+            let offset = volume_block * u64::from(job.case.block_bytes);
+            for run in job.cache.region.layout().runs(block, 0, job.case.block_bytes) {
                 for from in (0..run.bytes).step_by(usize::try_from(ENTRY_BYTES)?) {
-                    entries.push_back(DirectEntry {
-                        way,
-                        file,
+                    self.waiting.push_back(DirectEntry {
+                        way: job.way,
+                        file: job.file,
                         file_offset: offset + run.at + from,
-                        region: &cache.region,
+                        region: &job.cache.region,
                         memory: run.memory,
                         offset: run.offset + from,
                         bytes: u32::try_from((run.bytes - from).min(ENTRY_BYTES))?,
@@ -56,21 +62,75 @@ pub(super) fn batches(
                 }
             }
         }
-        while !entries.is_empty() {
-            let count = entries.len().min(ENTRIES);
-            let part: Vec<DirectEntry<'_>> = entries.drain(..count).collect();
-            batch.submit(&part)?;
-            let mut wrong = 0;
-            while batch.open() > 0 {
-                batch.reap(&mut |end| {
-                    let expected = u64::from(part[end.index as usize].bytes);
-                    wrong += u32::from(end.outcome != Ok(expected));
-                })?;
-            }
-            ensure!(wrong == 0, "{wrong} entries of a cuFile batch failed");
+        Ok(())
+    }
+
+    /// Reaps and submits; true when all of its blocks are done.
+    fn turn(&mut self) -> Result<bool> {
+        let (open, mut wrong) = (&self.open, 0);
+        if self.batch.open() > 0 {
+            self.batch.reap(&mut |end| {
+                let expected = u64::from(open[end.index as usize].bytes);
+                wrong += u32::from(end.outcome != Ok(expected));
+            })?;
         }
-        for (block, volume_block) in blocks {
-            meter.moved(case.block_bytes, block, volume_block, since);
+        ensure!(wrong == 0, "{wrong} entries of a cuFile batch failed");
+        if self.batch.open() > 0 {
+            return Ok(false);
+        }
+        self.open.clear();
+        self.open.extend(self.waiting.drain(..self.waiting.len().min(ENTRIES)));
+        if self.open.is_empty() {
+            return Ok(true);
+        }
+        self.batch.submit(&self.open)?;
+        Ok(false)
+    }
+}
+
+/// What all handles work on.
+struct Job<'a> {
+    cache: &'a Cache,
+    case: Case,
+    way: DirectWay,
+    file: FileIndex,
+    file_bytes: u64,
+}
+
+/// Batches, each run of memory an entry; a handle takes its next blocks when all before have ended.
+pub(super) fn batches(
+    gpu: &dyn DirectGpu,
+    file: FileIndex,
+    cache: &Cache,
+    case: Case,
+    (file_bytes, mut meter): (u64, Meter<'_>),
+) -> Result<Counts> {
+    let way = match case.way {
+        Way::Read => DirectWay::Read,
+        Way::Write => DirectWay::Write,
+    };
+    let job = Job { cache, case, way, file, file_bytes };
+    let hands = case.depth.min(HANDLES);
+    let mut hands = (0..hands).map(|_| Hand::new(gpu)).collect::<Result<Vec<_>>>()?;
+    let (mut next, mut busy) = (0_u64, 0);
+    meter.begin()?;
+    for hand in &mut hands {
+        hand.take(&job, &mut next)?;
+        busy += 1;
+    }
+    while busy > 0 {
+        for hand in &mut hands {
+            if hand.blocks.is_empty() || !hand.turn()? {
+                continue;
+            }
+            for (block, volume_block) in hand.blocks.drain(..) {
+                meter.moved(case.block_bytes, block, volume_block, hand.since);
+            }
+            if meter.is_over() {
+                busy -= 1;
+            } else {
+                hand.take(&job, &mut next)?;
+            }
         }
     }
     meter.finish()
@@ -82,17 +142,21 @@ pub(super) fn calls(
     file: &File,
     cache: &Cache,
     case: Case,
-    (file_bytes, time): (u64, Duration),
-) -> Result<Run> {
-    let Backing::Gpu(Some(buffer)) = &cache.region.memories()[0].backing else {
-        bail!("the memory is not registered with cuFile");
+    (file_bytes, mut meter): (u64, Meter<'_>),
+) -> Result<Counts> {
+    let registered = |memory: &kvrail_gpu::Memory| match &memory.backing {
+        Backing::Gpu(Some(buffer)) => Some(Arc::clone(buffer)),
+        _ => None,
     };
+    let buffers: Option<Vec<Arc<Buffer>>> =
+        cache.region.memories().iter().map(registered).collect();
+    let buffers = buffers.context("the memory is not registered with cuFile")?;
     let direction = match case.way {
         Way::Read => Direction::Read,
         Way::Write => Direction::Write,
     };
-    let mut meter = Meter::new(time);
     let mut next = 0_u64;
+    meter.begin()?;
     while !meter.is_over() {
         let block = u32::try_from(next % u64::from(KV_BLOCKS))?;
         let volume_block = next % case.volume_blocks(file_bytes);
@@ -100,7 +164,8 @@ pub(super) fn calls(
         let (since, offset) = (Instant::now(), volume_block * u64::from(case.block_bytes));
         for run in cache.region.layout().runs(block, 0, case.block_bytes) {
             let bytes = usize::try_from(run.bytes)?;
-            let (from, to) = ((file, offset + run.at), (&**buffer, run.offset));
+            let buffer = &*buffers[usize::from(run.memory)];
+            let (from, to) = ((file, offset + run.at), (buffer, run.offset));
             let moved = library.transfer(direction, from, to, bytes)?;
             ensure!(moved == bytes, "cuFile moved {moved} of {bytes} bytes");
         }

@@ -4,17 +4,16 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use anyhow::{Context, Result, ensure};
-use kvrail_gpu::cuda::Cuda;
+use anyhow::{Context, Result};
 use kvrail_gpu::{Gpu, GpuRegion, OwnMemory};
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::case::{Case, KV_BLOCKS, Run, Way};
+use super::case::{Case, KV_BLOCKS, Way};
 
 /// Bytes whose content is computed at once.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 64 << 10;
 
 /// The file under the volume.
 #[derive(Debug)]
@@ -23,11 +22,20 @@ pub(super) struct Ground {
     pub(super) bytes: u64,
 }
 
-/// Bytes of a piece of the file: noise that names its place.
+/// Bytes that name their place.
+const STAMPED: usize = 512;
+
+/// Bytes of a piece of the file: noise, every sector of which names its place.
 fn piece(number: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(number ^ 0x6b76_7261_696c);
-    let mut bytes = vec![0; PIECE];
-    random.fill(&mut bytes);
+    static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut bytes = vec![0; PIECE];
+        fastrand::Rng::with_seed(0x6b76_7261_696c).fill(&mut bytes);
+        bytes
+    });
+    let mut bytes = NOISE.clone();
+    for (sector, stamped) in (number * (PIECE / STAMPED) as u64..).zip(bytes.chunks_mut(STAMPED)) {
+        stamped[..8].copy_from_slice(&sector.to_le_bytes());
+    }
     bytes
 }
 
@@ -94,19 +102,22 @@ impl Drop for Ground {
 /// GPU memory of one case.
 #[derive(Debug)]
 pub(super) struct Cache {
-    pub(super) memory: Box<dyn OwnMemory>,
+    memories: Vec<Box<dyn OwnMemory>>,
     pub(super) region: Arc<GpuRegion>,
     case: Case,
 }
 
 impl Cache {
-    pub(super) fn new(cuda: &Cuda, case: Case) -> Result<Self> {
-        let bytes = u64::from(case.block_bytes) * u64::from(KV_BLOCKS);
-        let mut memory = cuda.allocate(bytes)?;
-        let noise = content(1 << 40, usize::try_from(bytes)?);
-        memory.write(0, &noise)?;
-        let region = cuda.import(vec![memory.export()?], case.layout(), KV_BLOCKS)?;
-        Ok(Self { memory, region, case })
+    pub(super) fn new(gpu: &dyn Gpu, case: Case) -> Result<Self> {
+        let mut memories = Vec::new();
+        for (seed, bytes) in (0..).zip(case.memories()) {
+            let mut memory = gpu.allocate(bytes)?;
+            memory.write(0, &content((1 + seed) << 40, usize::try_from(bytes)?))?;
+            memories.push(memory);
+        }
+        let handles = memories.iter().map(|memory| memory.export()).collect::<Result<_, _>>()?;
+        let region = gpu.import(handles, case.layout(), KV_BLOCKS)?;
+        Ok(Self { memories, region, case })
     }
 
     /// The bytes of a KV block, read back.
@@ -115,16 +126,16 @@ impl Cache {
         for run in self.region.layout().runs(block, 0, self.case.block_bytes) {
             let from = usize::try_from(run.at)?;
             let to = from + usize::try_from(run.bytes)?;
-            self.memory.read(run.offset, &mut out[from..to])?;
+            self.memories[usize::from(run.memory)].read(run.offset, &mut out[from..to])?;
         }
         Ok(out)
     }
 
-    /// Every KV block that was moved holds what its volume block holds.
-    pub(super) fn verify(&self, ground: &Ground, run: &Run) -> Result<u64> {
+    /// Compares every KV block that was moved with what its volume block holds.
+    pub(super) fn verify(&self, ground: &Ground, last: &[Option<u64>]) -> Result<Verified> {
         let file = File::open(&ground.path)?;
-        let mut verified = 0;
-        for (block, volume_block) in (0..).zip(&run.last) {
+        let mut verified = Verified::default();
+        for (block, volume_block) in (0..).zip(last) {
             let Some(volume_block) = volume_block else { continue };
             let seen = self.block(block)?;
             let offset = volume_block * u64::from(self.case.block_bytes);
@@ -136,9 +147,22 @@ impl Cache {
                     stored
                 }
             };
-            ensure!(seen == expected, "block {block} differs from volume block {volume_block}");
-            verified += seen.len() as u64;
+            if seen != expected {
+                let words = format!("KV block {block} differs from volume block {volume_block}");
+                verified.first.get_or_insert(words);
+                verified.wrong_blocks += 1;
+            }
+            verified.bytes += seen.len() as u64;
         }
         Ok(verified)
     }
+}
+
+/// What reading back found.
+#[derive(Debug, Default)]
+pub(super) struct Verified {
+    pub(super) bytes: u64,
+    pub(super) wrong_blocks: u64,
+    /// The first of them in words.
+    pub(super) first: Option<String>,
 }

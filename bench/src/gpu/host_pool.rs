@@ -2,9 +2,8 @@
 //! buffers, with a copy to or from the GPU behind or before each.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use kvrail_gpu::cuda::{Copier, Cuda};
@@ -12,20 +11,21 @@ use kvrail_gpu::{Staging, StagingOptions, Way as CopyWay};
 use kvrail_memory::{Lease, LeasePool, Region};
 use rustix::io::{pread, pwrite};
 
-use super::case::{Case, KV_BLOCKS, Meter, Run, Way};
+use super::case::{Case, KV_BLOCKS, Way};
 use super::ground::Cache;
+use super::meter::{Counts, Meter};
 
-/// Threads of the pool.
-const THREADS: usize = 16;
+/// Threads of the pool. Each has KV blocks of its own: no two copies meet.
+const THREADS: u32 = 16;
 
-/// Runs the pool for so long.
+/// Runs the pool until the time is over.
 pub(super) fn run(
     cuda: &Cuda,
     file: &OwnedFd,
     cache: &Cache,
     case: Case,
-    (file_bytes, time): (u64, Duration),
-) -> Result<Run> {
+    (file_bytes, mut meter): (u64, Meter<'_>),
+) -> Result<Counts> {
     let pool = |_| {
         let options = StagingOptions { slot_bytes: case.block_bytes, slots: 1 };
         let staging = Arc::new(Staging::new(options)?);
@@ -35,11 +35,11 @@ pub(super) fn run(
     };
     let buffers = (0..THREADS).map(pool).collect::<Result<Vec<_>>>()?;
     let region = &*cache.region;
-    let (next, meter) = (AtomicU64::new(0), Mutex::new(Meter::new(time)));
-    let work = |(copier, mut host): (Copier, Lease)| -> Result<()> {
+    meter.begin()?;
+    let meter = Mutex::new(meter);
+    let work = |thread: u32, (copier, mut host): (Copier, Lease)| -> Result<()> {
         copier.begin()?;
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
+        for number in (u64::from(thread)..).step_by(THREADS as usize) {
             let block = u32::try_from(number % u64::from(KV_BLOCKS))?;
             let volume_block = number % case.volume_blocks(file_bytes);
             let (since, offset) = (Instant::now(), volume_block * u64::from(case.block_bytes));
@@ -61,13 +61,15 @@ pub(super) fn run(
             let mut meter = meter.lock().unwrap_or_else(PoisonError::into_inner);
             meter.moved(case.block_bytes, block, volume_block, since);
             if meter.is_over() {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     };
+    let work = &work;
     std::thread::scope(|scope| {
         let threads: Vec<_> =
-            buffers.into_iter().map(|buffer| scope.spawn(|| work(buffer))).collect();
+            (0..).zip(buffers).map(|(at, buffer)| scope.spawn(move || work(at, buffer))).collect();
         threads.into_iter().try_for_each(|thread| {
             thread.join().map_err(|_| anyhow!("a thread of the pool panicked"))?
         })

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use kvrail_ring::{Opcode, RegionId, Request, Ring, Status};
 
-use super::case::{Case, KV_BLOCKS, Meter, Run, Way};
+use super::case::{Case, KV_BLOCKS, Way};
+use super::meter::{Counts, Meter};
 use super::pollers::{GPU, HOST, Pollers};
 
 /// How long a client that waits for large blocks sleeps between two looks.
@@ -26,17 +27,17 @@ struct Flight {
     since: Instant,
 }
 
-/// Keeps `depth` requests under way for so long.
+/// Keeps `depth` requests under way until the time is over.
 pub(super) fn run(
     pollers: &mut Pollers,
     case: Case,
     memory: Memory,
-    (file_bytes, time): (u64, Duration),
-) -> Result<Run> {
-    let mut meter = Meter::new(time);
+    mut meter: Meter<'_>,
+) -> Result<Counts> {
     let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
     let (mut next, mut open) = (0_u64, 0_u32);
-    let blocks = case.volume_blocks(file_bytes);
+    let blocks = case.volume_blocks(pollers.volume_bytes);
+    meter.begin()?;
     loop {
         let over = meter.is_over();
         for (place, flight) in flights.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The sidecar's own pollers in this process: one for the file, one for the GPU, and a lane.
+//! The sidecar's own pollers in this process: one for the device, one for the GPU, and a lane.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::{
-    BUFFERS_MAX, BufferIndex, Description, Mechanism, ModeChoice, ModeName, RemoteMemory,
-    UringOptions,
+    BUFFERS_MAX, BufferIndex, Device, DeviceError, Mechanism, ModeChoice, ModeName, NullDevice,
+    NullOptions, RemoteMemory, UringOptions,
 };
 use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice,
@@ -21,16 +21,32 @@ use kvrail_poller::{
 use kvrail_ring::{Bell, ClientLane, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment};
 
 use super::ground::Ground;
+use crate::cpu::usable_cores;
 
 /// The one session.
 const SESSION: SessionSlot = SessionSlot(0);
 /// Requests its lane holds.
 const DEPTH: u32 = 64;
+/// Bytes of host memory: blocks of 2 MiB, 16 of them under way.
+const HOST_BYTES: usize = 64 << 20;
+/// From so many cores on pollers are pinned.
+const CORES_MIN: usize = 8;
 /// As `pollers.spin` of the sidecar.
 const SPIN: Duration = Duration::from_micros(20);
 /// Its regions: host memory, and the GPU's.
 pub(super) const HOST: RegionId = RegionId(0);
 pub(super) const GPU: RegionId = RegionId(1);
+
+/// Cores of the two pollers of every set, where there are enough for all threads of any arm: apart,
+/// so that they share no core's two threads, and last, where the kernel starts nothing by itself.
+/// The sets run in turns.
+fn seats() -> Result<(Option<u32>, Option<u32>)> {
+    let cores = usable_cores()?;
+    Ok(match cores[..] {
+        [.., gpu, _, device] if cores.len() >= CORES_MIN => (Some(device), Some(gpu)),
+        _ => (None, None),
+    })
+}
 
 /// Both pollers, running.
 #[derive(Debug)]
@@ -41,63 +57,96 @@ pub(super) struct Pollers {
     pub(super) doorbell: Arc<Bell>,
     pub(super) choice: Choice,
     pub(super) host: Arc<Region>,
+    pub(super) volume_bytes: u64,
+}
+
+/// What the GPU's poller needs before it starts.
+struct GpuSide {
+    port: Arc<Port>,
+    setup: GpuSetup,
+    choice: Choice,
+    mailbox: Arc<Mailbox>,
+}
+
+fn gpu_side(gpu: &dyn Gpu, choice: Choice) -> Result<GpuSide> {
+    let batches = match (choice.path, gpu.direct()) {
+        (Some(path), Some(direct)) => Some(BatchPool::new(direct, path)?),
+        _ => None,
+    };
+    let staging = Arc::new(Staging::new(StagingOptions::default())?);
+    let (health, to_gpu) = (Arc::new(Health::default()), Arc::new(Nudge::new()?));
+    let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd()?))?);
+    let port = Port::new(PortOptions {
+        gpu: gpu.identity().uuid,
+        health: Arc::clone(&health),
+        staging: Arc::clone(&staging),
+        to_gpu: Arc::clone(&to_gpu),
+        to_device: Arc::clone(mailbox.nudge()),
+        route: choice.route,
+        reason: choice.reason.clone(),
+    });
+    let setup = GpuSetup {
+        ports: vec![Arc::clone(&port)],
+        staging,
+        batches,
+        health,
+        nudge: to_gpu,
+        stop: Arc::new(AtomicBool::new(false)),
+    };
+    Ok(GpuSide { port, setup, choice, mailbox })
 }
 
 impl Pollers {
-    pub(super) fn start(gpu: &dyn Gpu, ground: &Ground, wanted: MechanismChoice) -> Result<Self> {
+    /// Between the file and the GPU, by the mechanism wanted.
+    pub(super) fn on_file(gpu: &dyn Gpu, ground: &Ground, wanted: MechanismChoice) -> Result<Self> {
         let name = ground.path.display().to_string();
         let member = Member { name: name.clone(), file: ground.direct()? };
         let choice = choose(gpu, member, wanted)?;
-        let batches = match (choice.path, gpu.direct()) {
-            (Some(path), Some(direct)) => Some(BatchPool::new(direct, path)?),
-            _ => None,
-        };
-        let staging = Arc::new(Staging::new(StagingOptions::default())?);
-        let (health, to_gpu) = (Arc::new(Health::default()), Arc::new(Nudge::new()?));
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd()?))?);
-        let port = Port::new(PortOptions {
-            gpu: gpu.identity().uuid,
-            health: Arc::clone(&health),
-            staging: Arc::clone(&staging),
-            to_gpu: Arc::clone(&to_gpu),
-            to_device: Arc::clone(mailbox.nudge()),
-            route: choice.route,
-            reason: choice.reason.clone(),
-        });
-        let setup = GpuSetup {
-            ports: vec![Arc::clone(&port)],
-            staging,
-            batches,
-            health,
-            nudge: to_gpu,
-            stop: Arc::new(AtomicBool::new(false)),
-        };
-        let gpu = kvrail_gpu::start(gpu, GpuSeat { cpu: None, spin: SPIN }, setup)?;
         let options = UringOptions::new(&name, ground.direct()?);
-        let open = move || {
-            let device = Mechanism::open(ModeChoice::Fixed(ModeName::Interrupt), options)?;
-            Ok(vec![Bridge::new(device, vec![port])?])
-        };
-        let seat = Seat { index: PollerIndex(0), cpu: None };
-        let device = kvrail_poller::start::<_, kvrail_device::DeviceError>(
-            seat,
-            poller_setup(ground.bytes),
-            Arc::clone(&mailbox),
-            open,
-        )?;
+        let open = || Mechanism::open(ModeChoice::Fixed(ModeName::Interrupt), options);
+        Self::start(gpu, choice, ground.bytes, open)
+    }
+
+    /// Without a device: what staging alone does.
+    pub(super) fn on_nothing(gpu: &dyn Gpu, bytes: u64) -> Result<Self> {
+        let reason = "no device".to_owned();
+        let choice = Choice { route: kvrail_gpu::Route::Staged, path: None, reason };
+        let options = NullOptions { capacity_bytes: bytes, ..NullOptions::default() };
+        Self::start(gpu, choice, bytes, move || Ok(NullDevice::new(options)))
+    }
+
+    fn start<D: Device + 'static>(
+        gpu: &dyn Gpu,
+        choice: Choice,
+        volume_bytes: u64,
+        device: impl FnOnce() -> Result<D, DeviceError> + Send + 'static,
+    ) -> Result<Self> {
+        let GpuSide { port, setup, choice, mailbox } = gpu_side(gpu, choice)?;
+        let (core, gpu_core) = seats()?;
+        let gpu = kvrail_gpu::start(gpu, GpuSeat { cpu: gpu_core, spin: SPIN }, setup)?;
+        let open = move || Ok(vec![Bridge::new(device()?, vec![port])?]);
+        let seat = Seat { index: PollerIndex(0), cpu: core };
+        let setup = poller_setup(volume_bytes);
+        let device =
+            kvrail_poller::start::<_, DeviceError>(seat, setup, Arc::clone(&mailbox), open)?;
         let (lane, doorbell) = add_lane(&mailbox)?;
-        let (host, _) = Region::create_best("kvrail-bench-host", 64 << 20)?;
-        let pollers =
-            Self { device, gpu, lane, doorbell: Arc::new(doorbell), choice, host: Arc::new(host) };
+        let (host, _) = Region::create_best("kvrail-bench-host", HOST_BYTES)?;
+        let (doorbell, host) = (Arc::new(doorbell), Arc::new(host));
+        let pollers = Self { device, gpu, lane, doorbell, choice, host, volume_bytes };
         let memory = Arc::clone(&pollers.host) as Arc<dyn Pinned>;
         let (session, buffer) = (SESSION, BufferIndex(0));
         pollers.tell(Command::Attach { session, region: HOST, buffer, memory })?;
         Ok(pollers)
     }
 
-    /// What the device says about itself.
-    pub(super) fn description(&self) -> &Description {
-        &self.device.devices[0].1
+    /// How its bytes travel, and why.
+    pub(super) fn words(&self) -> String {
+        let device = &self.device.devices[0].1;
+        let route = match self.choice.path {
+            Some(path) => format!("direct, {path:?}").to_lowercase(),
+            None => format!("staged, {}", self.gpu.description),
+        };
+        format!("{} {} {}; {route}; {}", device.kind, device.mode, device.io, self.choice.reason)
     }
 
     /// Attaches the GPU memory of a case.

@@ -38,7 +38,9 @@ pub struct Aim {
 }
 
 impl Aim {
-    fn new(what: &str, bound: Bound, aim: f64, value: Option<f64>) -> Option<Self> {
+    /// An aim, unless nothing was measured for it.
+    #[must_use]
+    pub fn new(what: &str, bound: Bound, aim: f64, value: Option<f64>) -> Option<Self> {
         let value = value?;
         let met = match bound {
             Bound::AtMost => value <= aim,

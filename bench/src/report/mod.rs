@@ -13,4 +13,4 @@ pub use self::log::{LogEntry, write_log};
 pub use self::schema::{
     ArmMode, Comparison, Latency, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,
 };
-pub use self::table::table;
+pub use self::table::{aims_table, machine, table};

@@ -25,12 +25,13 @@ pub fn table(report: &Report) -> String {
     add(runs(&report.runs));
     add(comparisons(&report.comparisons));
     add(report.lanes.as_ref().map(lanes).unwrap_or_default());
-    add(aims(&report.aims));
+    add(aims_table(&report.aims));
     add(verdict(report));
     text
 }
 
-fn machine(found: &Environment) -> String {
+/// The machine and the settings.
+pub fn machine(found: &Environment) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
     let virtual_machine = if found.virtual_machine { ", virtual machine" } else { "" };
@@ -175,7 +176,8 @@ fn lanes(report: &LaneReport) -> String {
     text
 }
 
-fn aims(all: &[Aim]) -> String {
+/// The aims, each with what was measured.
+pub fn aims_table(all: &[Aim]) -> String {
     if all.is_empty() {
         return String::new();
     }

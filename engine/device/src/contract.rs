@@ -77,6 +77,19 @@ pub struct Operation {
     pub buffer_offset: u64,
 }
 
+impl Operation {
+    /// The same operation, at another place: who is given this one's address does not keep the
+    /// other one out of registers.
+    #[inline(always)]
+    pub(crate) fn anew(&self) -> Self {
+        let Self { tag, opcode, durability, offset, length, buffer, buffer_offset } = *self;
+        // Nothing happens to the tag. But made of the same fields, it would be the same operation
+        // to the compiler's first passes, and at the same place.
+        let tag = tag.swap_bytes().swap_bytes();
+        Self { tag, opcode, durability, offset, length, buffer, buffer_offset }
+    }
+}
+
 /// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
@@ -202,6 +215,13 @@ pub trait Device: fmt::Debug {
 
     /// Operations prepared and not yet finished.
     fn in_flight(&self) -> u32;
+
+    /// Whether everything in flight is with another thread of this process now, whose part is
+    /// short: a wait of its own kind, for whoever decides to spin or to sleep.
+    #[inline]
+    fn is_handed_over(&self) -> bool {
+        false
+    }
 
     /// How to wait for `reap` to have something. Asked anew before each sleep: the answer arms the
     /// descriptor, and changes with what is in flight. Always the same descriptor for one device

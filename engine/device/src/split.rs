@@ -75,6 +75,8 @@ struct Piece {
     rest: Operation,
     done: u32,
     retries: u32,
+    /// Whether it is all of a read or write: `join` is none, and bytes are moved.
+    whole: bool,
     join: Option<SlotId>,
 }
 
@@ -94,6 +96,9 @@ struct Join {
 #[derive(Debug)]
 pub(crate) struct Flights {
     limits: Limits,
+    /// An operation of no more bytes is one piece wherever its buffer begins, unless it crosses a
+    /// table entry's border.
+    surely_whole: u32,
     pieces: Slots<Piece>,
     joins: Slots<Join>,
     /// The operation that is not yet cut to its end. Nothing new is taken before it is, so order
@@ -108,7 +113,9 @@ impl Flights {
         assert!(limits.transfer_bytes_max.is_multiple_of(limits.granule), "{limits:?}");
         assert!(u64::from(limits.paged_bytes_max) >= PAGE, "{limits:?}");
         let (pieces, joins) = (Slots::new(limits.pieces), Slots::new(limits.depth));
-        Self { limits, pieces, joins, cutting: None, in_flight: 0 }
+        let page = u32::try_from(PAGE).expect("a small constant");
+        let surely_whole = limits.transfer_bytes_max.min(limits.paged_bytes_max - (page - 1));
+        Self { limits, surely_whole, pieces, joins, cutting: None, in_flight: 0 }
     }
 
     /// Operations taken and not yet ended.
@@ -123,8 +130,27 @@ impl Flights {
         self.pieces.claimed()
     }
 
-    /// Takes an operation, or gives it back when there is no room now.
+    /// Takes a read or write that is one piece for sure, if there is room; any other operation is
+    /// for `take`.
     #[inline(always)]
+    pub(crate) fn take_whole(&mut self, operation: &Operation) -> Option<SlotId> {
+        let in_entry = operation.buffer_offset % REGISTERED_BYTES_MAX;
+        let simple = moves_bytes(operation.opcode)
+            && operation.length <= self.surely_whole
+            && in_entry + u64::from(operation.length) <= REGISTERED_BYTES_MAX
+            && self.in_flight < self.limits.depth
+            && self.cutting.is_none();
+        if !simple {
+            return None;
+        }
+        let rest = operation.anew();
+        let piece = Piece { rest, done: 0, retries: 0, whole: true, join: None };
+        let id = self.pieces.claim(piece).ok()?;
+        self.in_flight += 1;
+        Some(id)
+    }
+
+    /// Takes an operation, or gives it back when there is no room now.
     pub(crate) fn take(&mut self, operation: Operation) -> Result<Taken, Operation> {
         if self.in_flight >= self.limits.depth || self.cutting.is_some() {
             return Err(operation);
@@ -132,7 +158,8 @@ impl Flights {
         if self.first_cut(&operation) < operation.length {
             return self.take_parts(operation);
         }
-        let piece = Piece { rest: operation, done: 0, retries: 0, join: None };
+        let whole = moves_bytes(operation.opcode);
+        let piece = Piece { rest: operation, done: 0, retries: 0, whole, join: None };
         let id = self.pieces.claim(piece).map_err(|piece| piece.rest)?;
         self.in_flight += 1;
         Ok(Taken::Whole(id))
@@ -174,7 +201,7 @@ impl Flights {
         rest.length = self.first_cut(&rest);
         let next = join.next + rest.length;
         let whole = join.operation.length;
-        let piece = Piece { rest, done: 0, retries: 0, join: Some(id) };
+        let piece = Piece { rest, done: 0, retries: 0, whole: false, join: Some(id) };
         let piece = self.pieces.claim(piece).expect("there was room");
         let join = self.joins.get_mut(id).expect("looked up above");
         join.next = next;
@@ -210,7 +237,7 @@ impl Flights {
     }
 
     /// Ends a piece that moves bytes and is all of its operation, if all of them were moved: what
-    /// most answers say. Any other answer is for `settle`.
+    /// most answers say. Any other answer is for `settle`. `moved_all` is asked last.
     ///
     /// # Panics
     /// As `settle`.
@@ -219,11 +246,11 @@ impl Flights {
         &mut self,
         id: SlotId,
         moved_all: impl FnOnce(&Operation) -> bool,
-    ) -> Option<(Finished, BufferIndex)> {
-        let ended = self.pieces.release_if(id, |Piece { rest, done, join, .. }| {
-            let whole = join.is_none() && moves_bytes(rest.opcode) && moved_all(rest);
+    ) -> Option<Finished> {
+        let ended = self.pieces.release_if(id, |Piece { rest, done, whole, .. }| {
+            let whole = *whole && moved_all(rest);
             let bytes = done + rest.length;
-            whole.then_some((Finished { tag: rest.tag, status: Status::Ok, bytes }, rest.buffer))
+            whole.then_some(Finished { tag: rest.tag, status: Status::Ok, bytes })
         });
         match ended {
             Ok(ended) => {

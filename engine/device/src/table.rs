@@ -90,7 +90,7 @@ impl Table {
     /// # Panics
     /// If nothing is attached there or the range leaves the region: the caller checks operations
     /// before they come here (invariant 4).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn address(&self, at: BufferIndex, offset: u64, length: u32) -> usize {
         let entry = &self.entries[usize::from(at.0)];
         let end = offset.checked_add(u64::from(length));
@@ -110,9 +110,20 @@ impl Table {
     }
 
     /// Counts an operation that uses the region. `address` has checked that it is attached.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn acquire(&mut self, at: BufferIndex) {
         self.entries[usize::from(at.0)].uses += 1;
+    }
+
+    /// Counts it off, if the region is not leaving; else that is for `release`.
+    #[inline(always)]
+    pub(crate) fn release_attached(&mut self, at: BufferIndex) -> bool {
+        let entry = &mut self.entries[usize::from(at.0)];
+        if entry.state != State::Attached {
+            return false;
+        }
+        entry.uses = entry.uses.checked_sub(1).expect("invariant 1: released once per operation");
+        true
     }
 
     /// Counts it off. Says whether it was the last one of a region that is leaving: the hardware

@@ -222,6 +222,8 @@ fn fits(key: &str, transports: &[Transport], it: Transport) -> Result<(), Fabric
 #[cfg(test)]
 mod tests {
     use super::{Flag, Options, SETTINGS};
+    use kvrail_nvme::Transport;
+
     use crate::address::{Address, Purpose};
     use crate::identity::Identity;
     use crate::secret::Secret;

@@ -114,6 +114,9 @@ pub trait Gpu: Debug + Send + Sync {
 
 /// The GPU's copies, seen from its poller.
 pub trait Mover: Debug + Send {
+    /// What moves the bytes, and why, for people.
+    fn description(&self) -> String;
+
     /// Called once on the thread that makes all other calls.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Health {
     failed: OnceLock<String>,
     direct_failed: OnceLock<String>,
+    fell_back: OnceLock<String>,
     counters: Counters,
 }
 
@@ -97,6 +98,17 @@ impl Health {
     #[must_use]
     pub fn direct_failure(&self) -> Option<&str> {
         self.direct_failed.get().map(String::as_str)
+    }
+
+    /// Notes that a device goes staged that went direct before. The first stays.
+    pub(crate) fn fall_back(&self, what: String) {
+        let _first = self.fell_back.set(what);
+    }
+
+    /// Which device goes staged that went direct before.
+    #[must_use]
+    pub fn fallback(&self) -> Option<&str> {
+        self.fell_back.get().map(String::as_str)
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -2,6 +2,7 @@
 //! pair, so both queues have one producer and one consumer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use kvrail_ring::{Nudge, Status};
@@ -65,6 +66,8 @@ impl Job {
 pub struct Port {
     pub(crate) jobs: ArrayQueue<Job>,
     pub(crate) done: ArrayQueue<Done>,
+    /// Small parts at the device, which will be jobs soon. Written by the device's poller alone.
+    coming: AtomicU32,
     /// Wakes the GPU's poller.
     pub(crate) to_gpu: Arc<Nudge>,
     /// Wakes the poller of the device.
@@ -103,7 +106,30 @@ impl Port {
         let PortOptions { gpu, health, staging, to_gpu, to_device, route, reason } = options;
         staging.introduce(&to_device);
         let (jobs, done) = (ArrayQueue::new(JOBS_MAX as usize), ArrayQueue::new(JOBS_MAX as usize));
-        Arc::new(Self { jobs, done, to_gpu, to_device, gpu, health, staging, route, reason })
+        let coming = AtomicU32::new(0);
+        Arc::new(Self {
+            jobs,
+            done,
+            coming,
+            to_gpu,
+            to_device,
+            gpu,
+            health,
+            staging,
+            route,
+            reason,
+        })
+    }
+
+    /// Says how many small parts are at the device.
+    pub(crate) fn announce(&self, coming: u32) {
+        // A hint: whoever reads it late sleeps when it need not, or spins once more.
+        self.coming.store(coming, Ordering::Relaxed);
+    }
+
+    /// Whether a job will come soon.
+    pub(crate) fn expects(&self) -> bool {
+        self.coming.load(Ordering::Relaxed) > 0
     }
 
     /// What is used and why, as status and benchmarks print it.

@@ -4,14 +4,17 @@
 //! A slot is with one transfer from before its bytes are asked for until nobody touches them any
 //! more; the pool is shared by the pollers of all devices.
 
+mod free;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crossbeam_queue::ArrayQueue;
 use kvrail_memory::{MemoryError, Region};
 use kvrail_ring::Nudge;
 use kvrail_ring::limits::{POLLERS_MAX, REGISTERED_BYTES_MAX};
 use kvrail_ring::wake::Waker;
+
+use self::free::FreeSlots;
 
 /// Size and number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub struct SlotIndex(pub u16);
 pub struct Staging {
     region: Arc<Region>,
     options: StagingOptions,
-    free: ArrayQueue<SlotIndex>,
+    free: FreeSlots,
     /// Somebody found no slot since the last one came back.
     starving: AtomicBool,
     /// Pollers to wake then.
@@ -60,10 +63,7 @@ impl Staging {
         assert!(sound && bytes <= REGISTERED_BYTES_MAX, "{options:?}");
         let bytes = usize::try_from(bytes).expect("at most 1 GiB");
         let (region, remark) = Region::create_best("kvrail-staging", bytes)?;
-        let free = ArrayQueue::new(usize::from(options.slots));
-        for slot in 0..options.slots {
-            free.push(SlotIndex(slot)).expect("as many places as slots");
-        }
+        let free = FreeSlots::new(options.slots);
         let remark = remark.map(|why| why.to_string());
         let sleepers = (0..POLLERS_MAX).map(|_| OnceLock::new()).collect();
         let (region, starving) = (Arc::new(region), AtomicBool::new(false));
@@ -101,7 +101,7 @@ impl Staging {
     /// Slots nobody has.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.free.count()
     }
 
     /// Takes a slot, while at least `reserve` others stay free.
@@ -117,7 +117,10 @@ impl Staging {
 
     #[inline]
     fn try_take(&self, reserve: u16) -> Option<SlotIndex> {
-        if reserve > 0 && self.free.len() <= usize::from(reserve) { None } else { self.free.pop() }
+        if reserve > 0 && self.free.count() <= usize::from(reserve) {
+            return None;
+        }
+        self.free.take().map(SlotIndex)
     }
 
     /// Gives a slot back.
@@ -126,7 +129,7 @@ impl Staging {
     /// If it was not taken.
     #[inline]
     pub fn give_back(&self, slot: SlotIndex) {
-        self.free.push(slot).expect("a slot comes back once");
+        self.free.give_back(slot.0);
         // Pairs with the store in `take`.
         if self.starving.swap(false, Ordering::SeqCst) {
             for sleeper in self.sleepers.iter().map_while(OnceLock::get) {

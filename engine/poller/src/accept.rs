@@ -24,6 +24,46 @@ pub(crate) enum Checksum {
     Verify,
 }
 
+/// What the requests of a run have in common, in one word: region, lane, side, opcode. A lane is of
+/// one session, and so is a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kin(u64);
+
+impl Kin {
+    #[inline(always)]
+    fn new(region: RegionId, lane: u16, side: Side, opcode: Opcode) -> Self {
+        let place = u64::from(region.0) << 32 | u64::from(lane) << 16;
+        Self(place | (side as u64) << 8 | opcode as u64)
+    }
+
+    /// Place in the lane table.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "takes sixteen bits out of a word")]
+    pub(crate) fn lane(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "takes eight bits out of a word")]
+    pub(crate) fn opcode(self) -> Opcode {
+        Opcode::from_number(self.0 as u8).expect("made from one")
+    }
+
+    #[inline(always)]
+    pub(crate) fn side(self) -> Side {
+        if self.0 >> 8 & 0xff == 0 { Side::Host } else { Side::Remote }
+    }
+
+    /// The region its bytes are in; `None` where no bytes move.
+    #[inline(always)]
+    pub(crate) fn region(self) -> Option<RegionId> {
+        let moves = matches!(self.opcode(), Opcode::Read | Opcode::Write);
+        moves.then_some(RegionId((self.0 >> 32) as u32))
+    }
+}
+
+const _: () = assert!(Side::Host as u8 == 0);
+
 /// A request this poller answers for. Small, because it is stored and loaded for each request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted {
@@ -34,15 +74,11 @@ pub(crate) struct Accepted {
     pub(crate) sum: u64,
     pub(crate) accepted_ns: u64,
     pub(crate) submitted_ns: u64,
+    pub(crate) kin: Kin,
     pub(crate) length: u32,
-    region: RegionId,
     pub(crate) buffer: BufferIndex,
-    /// Place in the lane table.
-    pub(crate) lane: u16,
     pub(crate) session: SessionSlot,
     pub(crate) device: u8,
-    pub(crate) side: Side,
-    pub(crate) opcode: Opcode,
     pub(crate) class: Class,
     pub(crate) durability: Durability,
     pub(crate) checksum: Checksum,
@@ -74,10 +110,33 @@ pub(crate) struct Target {
     spot: Spot,
 }
 
+impl Target {
+    /// Where a simple read or write of host memory goes, if it is one and sound. A sound one is
+    /// counted in at its region; `Regions::leave` counts it out.
+    #[inline(always)]
+    pub(crate) fn simple(
+        request: &RequestWords,
+        session: SessionSlot,
+        placement: &Placement,
+        regions: &mut Regions,
+    ) -> Option<Self> {
+        let (opcode, class) = (request.transfer()?, request.class()?);
+        if !request.is_simple() {
+            return None;
+        }
+        let (offset, length) = (request.region_offset(), request.length());
+        let route = placement.volumes.get(usize::from(request.volume_id().0))?;
+        let place = route.place_simple(request.volume_offset(), length)?;
+        route.check_memory(offset).ok()?;
+        let buffer = regions.enter_host(session, request.region_id(), offset, length)?;
+        let spot = Spot { buffer, offset, side: Side::Host };
+        Some(Self { opcode, class, place, spot })
+    }
+}
+
 impl Wish {
     /// Checks a request against the volumes and the session's regions. A read or write that is
     /// sound is counted in at its region; `Regions::leave` counts it out.
-    #[inline(always)]
     pub(crate) fn check(
         request: &RequestWords,
         session: SessionSlot,
@@ -156,39 +215,33 @@ fn wishes(flags: u8) -> (Checksum, Durability) {
 }
 
 impl Accepted {
-    /// What is kept of a sound request.
+    /// What is kept of a sound request without flags.
     #[inline(always)]
-    pub(crate) fn new(request: &RequestWords, origin: Origin, target: Target) -> Self {
+    pub(crate) fn simple(request: &RequestWords, origin: Origin, target: Target) -> Self {
         let Target { opcode, class, place, spot } = target;
-        let (checksum, durability) = match request.flags() {
-            0 => (Checksum::Off, Durability::Visible), // most requests
-            flags => wishes(flags),
-        };
         Self {
             user_data: request.user_data(),
             device_offset: place.device_offset,
             buffer_offset: spot.offset,
-            sum: if checksum == Checksum::Verify { request.checksum() } else { 0 },
+            sum: 0,
             accepted_ns: origin.now_ns,
             submitted_ns: origin.now_ns,
+            kin: Kin::new(request.region_id(), origin.lane, spot.side, opcode),
             length: request.length(),
-            region: request.region_id(),
             buffer: spot.buffer,
-            side: spot.side,
-            lane: origin.lane,
             session: origin.session,
             device: place.device,
-            opcode,
             class,
-            durability,
-            checksum,
+            durability: Durability::Visible,
+            checksum: Checksum::Off,
         }
     }
 
-    /// The region its bytes are in; `None` where no bytes move.
-    #[inline(always)]
-    pub(crate) fn region(&self) -> Option<RegionId> {
-        matches!(self.opcode, Opcode::Read | Opcode::Write).then_some(self.region)
+    /// What is kept of any sound request.
+    pub(crate) fn new(request: &RequestWords, origin: Origin, target: Target) -> Self {
+        let (checksum, durability) = wishes(request.flags());
+        let sum = if checksum == Checksum::Verify { request.checksum() } else { 0 };
+        Self { sum, checksum, durability, ..Self::simple(request, origin, target) }
     }
 
     /// What the device is asked.
@@ -196,7 +249,7 @@ impl Accepted {
     pub(crate) fn operation(&self, tag: u64) -> Operation {
         Operation {
             tag,
-            opcode: self.opcode,
+            opcode: self.kin.opcode(),
             durability: self.durability,
             offset: self.device_offset,
             length: self.length,

@@ -39,9 +39,10 @@ impl Ledger {
     #[inline(always)]
     pub(crate) fn fits(&self, class: Class, length: u32) -> bool {
         let limit = &self.limits[class as usize];
-        let within =
-            self.operations < limit.operations && self.bytes + u64::from(length) <= limit.bytes;
-        within || self.operations == 0
+        if self.bytes + u64::from(length) <= limit.bytes && self.operations < limit.operations {
+            return true;
+        }
+        self.operations == 0
     }
 
     #[inline(always)]

@@ -40,11 +40,34 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// An operation ended at its device.
     #[inline(always)]
     fn finished(&mut self, index: usize, finished: Finished, run: &mut Option<Run>) {
+        let Finished { tag, status, bytes } = finished;
+        let id = SlotId::from_u64(tag);
+        if let Some(run) = run {
+            let lanes = &mut self.lanes;
+            // What most are: one more of the run, and all of its bytes.
+            let joined = self.requests.release_if(id, |accepted| {
+                let more = run.continues(accepted, status)
+                    && status == Status::Ok
+                    && bytes == accepted.length
+                    && accepted.checksum == Checksum::Off;
+                more.then(|| lanes.complete(accepted.kin.lane(), run.add_whole(accepted)))
+            });
+            if joined.expect("invariant 1: finished twice, or never started").is_some() {
+                self.timers.clear(id);
+                return;
+            }
+        }
+        self.finished_any(index, finished, run);
+    }
+
+    /// As `finished`, for all that may come.
+    #[inline(never)]
+    fn finished_any(&mut self, index: usize, finished: Finished, run: &mut Option<Run>) {
         let Finished { tag, mut status, bytes } = finished;
         let id = SlotId::from_u64(tag);
         let accepted = self.requests.release(id);
         let mut accepted = accepted.expect("invariant 1: finished twice, or never started");
-        let whole = bytes == accepted.length || accepted.opcode == Opcode::Discard;
+        let whole = bytes == accepted.length || accepted.kin.opcode() == Opcode::Discard;
         assert!(
             status != Status::Ok || whole,
             "invariant 3: OK with {bytes} of {} bytes",
@@ -53,34 +76,29 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if status == Status::Ok && accepted.checksum != Checksum::Off {
             status = self.check_read(&mut accepted);
         }
-        let run = match run {
-            Some(run) if run.continues(&accepted, status) => run,
-            run => {
-                if let Some(ended) = run.take() {
-                    self.account(index, &ended);
-                }
-                run.insert(Run::of(&accepted, status, self.now_ns))
-            }
-        };
+        if let Some(ended) = run.take_if(|run| !run.continues(&accepted, status)) {
+            self.account(index, &ended);
+        }
+        let run = run.get_or_insert_with(|| Run::of(&accepted, status, self.now_ns));
         self.timers.clear(id);
-        self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
+        self.lanes.complete(accepted.kin.lane(), run.add(&accepted, bytes));
     }
 
     /// Counts a run that ended at its device.
     #[inline(never)]
     fn account(&mut self, index: usize, run: &Run) {
-        self.units[index].share(run.side).ledger.refund(run.count, run.length);
+        self.units[index].share(run.kin.side()).ledger.refund(run.count, run.length);
         let (counters, count) = (&self.stats.devices[index], u64::from(run.count));
         counters.device_latency.record(run.device_ns, count);
         counters.queue_latency.record(run.queue_ns, count);
-        match run.opcode {
+        match run.kin.opcode() {
             Opcode::Read => {
                 counters.reads.add(count);
-                counters.read_bytes.add(run.bytes);
+                counters.read_bytes.add(run.bytes());
             }
             Opcode::Write => {
                 counters.writes.add(count);
-                counters.write_bytes.add(run.bytes);
+                counters.write_bytes.add(run.bytes());
             }
             Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(count),
         }
@@ -107,10 +125,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Computes the checksum of what was read.
     #[inline(never)]
     fn check_read(&mut self, accepted: &mut Accepted) -> Status {
-        if accepted.opcode != Opcode::Read {
+        if accepted.kin.opcode() != Opcode::Read {
             return Status::Ok;
         }
-        let region = accepted.region().and_then(|region| self.regions.get(region));
+        let region = accepted.kin.region().and_then(|region| self.regions.get(region));
         let memory = &region.expect("a read under way keeps its region").memory;
         let memory = memory.host().expect("checksums are of host memory");
         let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
@@ -123,7 +141,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
         let mut run = Run::of(&accepted, status, self.now_ns);
         self.timers.clear(id);
-        self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
+        self.lanes.complete(accepted.kin.lane(), run.add(&accepted, bytes));
         self.conclude(&run);
     }
 
@@ -133,18 +151,18 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let counters = &self.stats.sessions[usize::from(run.session.0)];
         counters.completed.add(u64::from(run.count));
         if run.status == Status::Ok {
-            counters.bytes.add(run.bytes);
+            counters.bytes.add(run.bytes());
         } else {
             counters.failed.add(u64::from(run.count));
         }
         self.sessions.leave(run.session, run.count);
-        if let Some(region) = run.region
+        if let Some(region) = run.kin.region()
             && self.regions.leave(region, run.count)
         {
             self.let_go(region);
         }
-        self.lanes.mark_staged(run.lane);
-        self.settle_lane(run.lane);
+        self.lanes.mark_staged(run.kin.lane());
+        self.settle_lane(run.kin.lane());
     }
 
     /// Posts LATE for requests whose deadline has passed.
@@ -153,7 +171,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             let accepted = self.requests.get_mut(id).expect("a deadline goes with its request");
             let late = Run::of(accepted, Status::Late, self.now_ns);
             let notice = Completion { flags: FLAG_NOTICE, ..late.completion(accepted, 0) };
-            let (lane, device) = (accepted.lane, usize::from(accepted.device));
+            let (lane, device) = (accepted.kin.lane(), usize::from(accepted.device));
             self.stats.devices[device].late.add(1);
             // A notice may be dropped; a lane fault shows again at the next take.
             let _dropped = self.lanes.notify(lane, notice);

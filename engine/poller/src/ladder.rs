@@ -1,8 +1,10 @@
 //! The sleep ladder: spin while something is expected soon, else sleep.
 //!
-//! Two expectations, because two things end an idle moment: with operations at the device, its
-//! next completion; with none, the client's next request. Each is a running mean of the gaps seen
-//! lately, clipped so that one long pause is forgotten after a few events.
+//! Three expectations, because three things end an idle moment: with operations at the device, its
+//! next completion; with all of them at a GPU's poller, the end of its copy; with none, the
+//! client's next request. Each is a running mean of the gaps seen lately, clipped so that one long
+//! pause is forgotten after a few events. Where one follows another without an event, as a copy
+//! follows a read, a gap begins anew.
 //!
 //! Who would sleep but has a device to poll yields now and then; who spins does not: within the
 //! time it may spin, a poller makes no system call.
@@ -24,6 +26,7 @@ pub(crate) enum Advice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expecting {
     Completion,
+    Copy,
     Request,
 }
 
@@ -32,21 +35,17 @@ pub(crate) enum Expecting {
 pub(crate) struct Ladder {
     spin_ns: u64,
     last_event_ns: u64,
-    completion_gap_ns: u64,
-    request_gap_ns: u64,
+    expecting: Expecting,
+    /// Running means, by what was expected.
+    gaps_ns: [u64; 3],
     yielded_ns: u64,
 }
 
 impl Ladder {
     /// `spin_ns` is the longest spin; 0 never spins.
     pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
-        Self {
-            spin_ns,
-            last_event_ns: now_ns,
-            completion_gap_ns: 0,
-            request_gap_ns: 0,
-            yielded_ns: now_ns,
-        }
+        let expecting = Expecting::Request;
+        Self { spin_ns, last_event_ns: now_ns, expecting, gaps_ns: [0; 3], yielded_ns: now_ns }
     }
 
     /// Something happened after waiting for `expecting`.
@@ -54,15 +53,20 @@ impl Ladder {
     pub(crate) fn event(&mut self, expecting: Expecting, now_ns: u64) {
         let gap = now_ns.saturating_sub(self.last_event_ns).min(4 * self.spin_ns);
         self.last_event_ns = now_ns;
-        let mean = self.gap(expecting);
+        self.expecting = expecting;
+        let mean = &mut self.gaps_ns[expecting as usize];
         *mean = (*mean * 3 + gap) / 4;
     }
 
     /// Nothing happened.
     #[inline]
     pub(crate) fn advise(&mut self, expecting: Expecting, now_ns: u64) -> Advice {
+        if expecting == Expecting::Copy && self.expecting != Expecting::Copy {
+            self.last_event_ns = now_ns;
+        }
+        self.expecting = expecting;
         let idle_ns = now_ns.saturating_sub(self.last_event_ns);
-        let soon = *self.gap(expecting) <= self.spin_ns;
+        let soon = self.gaps_ns[expecting as usize] <= self.spin_ns;
         if idle_ns < self.spin_ns && soon { Advice::Spin } else { Advice::Sleep }
     }
 
@@ -73,13 +77,6 @@ impl Ladder {
             self.yielded_ns = now_ns;
         }
         owed
-    }
-
-    fn gap(&mut self, expecting: Expecting) -> &mut u64 {
-        match expecting {
-            Expecting::Completion => &mut self.completion_gap_ns,
-            Expecting::Request => &mut self.request_gap_ns,
-        }
     }
 }
 
@@ -125,6 +122,29 @@ mod tests {
         let mut ladder = Ladder::new(0, 1_000);
         let yields = (0..1_000).filter(|us| ladder.owes_a_yield(1_000 + us * 1_000)).count();
         assert_eq!(yields, 19, "one in 50 us of a millisecond, none at its start");
+    }
+
+    #[test]
+    fn spins_for_a_short_copy_behind_a_long_read() {
+        let mut ladder = Ladder::new(20_000, 0);
+        let mut now = 0;
+        for _ in 0..8 {
+            ladder.event(Expecting::Request, now);
+            now += 300_000; // the device reads, and hands the bytes to the GPU's poller
+            assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Spin);
+            now += 7_000;
+            assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Spin);
+            ladder.event(Expecting::Copy, now);
+        }
+        for _ in 0..8 {
+            ladder.event(Expecting::Request, now);
+            ladder.advise(Expecting::Copy, now);
+            now += 2_000_000; // a GPU that is busy with others
+            ladder.event(Expecting::Copy, now);
+            now += 1_000;
+        }
+        ladder.event(Expecting::Request, now);
+        assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Sleep);
     }
 
     #[test]

@@ -60,17 +60,39 @@ pub(crate) struct Region {
     pub(crate) session: SessionSlot,
     pub(crate) buffer: BufferIndex,
     pub(crate) memory: Memory,
-    /// Of host memory; 0 for a GPU's, whose layout knows.
+    life: Life,
+}
+
+/// What each request needs of a region: small, and beside each other.
+#[derive(Clone, Copy, Debug)]
+struct Gate {
+    /// Who may enter: the region's id and session in one word; `CLOSED` where nobody may, and
+    /// for memory of a GPU, where more is to be asked.
+    key: u64,
+    /// Of host memory.
     bytes: u64,
     /// Requests accepted and not completed.
     under_way: u32,
-    life: Life,
+    buffer: BufferIndex,
+}
+
+/// No key: sessions have eight bits.
+const CLOSED: u64 = u64::MAX;
+
+impl Gate {
+    const FREE: Self = Self { key: CLOSED, bytes: 0, under_way: 0, buffer: BufferIndex(0) };
+
+    #[inline(always)]
+    fn key(session: SessionSlot, id: RegionId) -> u64 {
+        u64::from(session.0) << 32 | u64::from(id.0)
+    }
 }
 
 /// All regions, by the low half of their id.
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: Vec<Option<Region>>,
+    gates: Vec<Gate>,
 }
 
 /// Low half of an id: the place in the table.
@@ -80,7 +102,8 @@ fn place(id: RegionId) -> usize {
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        Self { table: (0..REGIONS_MAX).map(|_| None).collect() }
+        let table = (0..REGIONS_MAX).map(|_| None).collect();
+        Self { table, gates: vec![Gate::FREE; REGIONS_MAX] }
     }
 
     /// Enters a live region.
@@ -93,14 +116,33 @@ impl Regions {
     ) {
         let entry = &mut self.table[place(id)];
         assert!(entry.is_none(), "the control thread gives out free places only");
-        let bytes = memory.host().map_or(0, |memory| memory.bytes() as u64);
-        let (under_way, life) = (0, Life::Live);
-        *entry = Some(Region { id, session, buffer, memory, bytes, under_way, life });
+        let bytes = memory.host().map(|memory| memory.bytes() as u64);
+        let key = bytes.map_or(CLOSED, |_| Gate::key(session, id));
+        let gate = Gate { key, bytes: bytes.unwrap_or(0), under_way: 0, buffer };
+        self.gates[place(id)] = gate;
+        *entry = Some(Region { id, session, buffer, memory, life: Life::Live });
+    }
+
+    /// As `enter`, for a live region of host memory; any other is refused.
+    #[inline(always)]
+    pub(crate) fn enter_host(
+        &mut self,
+        session: SessionSlot,
+        id: RegionId,
+        offset: u64,
+        length: u32,
+    ) -> Option<BufferIndex> {
+        let gate = self.gates.get_mut(place(id))?;
+        let end = offset.checked_add(u64::from(length))?;
+        if gate.key != Gate::key(session, id) || end > gate.bytes {
+            return None;
+        }
+        gate.under_way += 1;
+        Some(gate.buffer)
     }
 
     /// Counts a request in at the live region it names, if that is the session's own and holds the
     /// range; says where the region stands in the devices' tables.
-    #[inline(always)]
     pub(crate) fn enter(
         &mut self,
         session: SessionSlot,
@@ -108,32 +150,34 @@ impl Regions {
         (block, offset): (u32, u64),
         length: u32,
     ) -> Result<Spot, Status> {
-        let entry = self.table.get_mut(place(id)).and_then(Option::as_mut);
+        let entry = self.table.get(place(id)).and_then(Option::as_ref);
         let region = entry.ok_or(Status::Invalid)?;
         let known = region.id == id && region.session == session;
         if !(known && matches!(region.life, Life::Live)) {
             return Err(Status::Invalid);
         }
-        let (offset, side) = match &region.memory {
-            Memory::Host(_) => {
-                let bytes = u64::from(length);
-                let inside = bytes <= region.bytes && offset <= region.bytes - bytes;
-                (Some(offset).filter(|_| inside && block == 0), Side::Host)
+        match &region.memory {
+            Memory::Host(_) if block == 0 => {
+                let buffer = self.enter_host(session, id, offset, length).ok_or(Status::Invalid)?;
+                Ok(Spot { buffer, offset, side: Side::Host })
             }
-            Memory::Remote(memory) => (memory.line(block, offset, length), Side::Remote),
-        };
-        let offset = offset.ok_or(Status::Invalid)?;
-        region.under_way += 1;
-        Ok(Spot { buffer: region.buffer, offset, side })
+            Memory::Host(_) => Err(Status::Invalid),
+            Memory::Remote(memory) => {
+                let offset = memory.line(block, offset, length).ok_or(Status::Invalid)?;
+                self.gates[place(id)].under_way += 1;
+                Ok(Spot { buffer: region.buffer, offset, side: Side::Remote })
+            }
+        }
     }
 
     /// Counts completed requests out; true when the region may now let go.
     #[inline]
     pub(crate) fn leave(&mut self, id: RegionId, count: u32) -> bool {
-        let region = self.known(id);
-        let left = region.under_way.checked_sub(count);
-        region.under_way = left.expect("invariant 2: more requests left a region than entered");
-        region.under_way == 0 && matches!(region.life, Life::Leaving)
+        let leaving = matches!(self.known(id).life, Life::Leaving);
+        let gate = &mut self.gates[place(id)];
+        let left = gate.under_way.checked_sub(count);
+        gate.under_way = left.expect("invariant 2: more requests left a region than entered");
+        gate.under_way == 0 && leaving
     }
 
     /// Takes no more requests for it; true when none is under way, so that it may let go.
@@ -143,14 +187,17 @@ impl Regions {
             return false;
         }
         region.life = Life::Leaving;
-        region.under_way == 0
+        let gate = &mut self.gates[place(id)];
+        gate.key = CLOSED;
+        gate.under_way == 0
     }
 
     /// The devices were told to forget it.
     pub(crate) fn let_go(&mut self, id: RegionId, devices_left: u8, farewell: Farewell) {
-        let region = self.known(id);
-        assert!(region.under_way == 0, "invariant 2: a region lets go with requests under way");
-        region.life = Life::LettingGo { devices_left, farewell };
+        let gate = &mut self.gates[place(id)];
+        assert!(gate.under_way == 0, "invariant 2: a region lets go with requests under way");
+        gate.key = CLOSED;
+        self.known(id).life = Life::LettingGo { devices_left, farewell };
     }
 
     /// One device forgot it; gives the region out when it was the last.

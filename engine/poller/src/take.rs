@@ -1,20 +1,58 @@
 //! Taking: requests out of lanes, in fair rounds, each checked once as a private copy.
 
-use arrayvec::ArrayVec;
-use kvrail_device::{Clock, Device, SlotId};
+use kvrail_device::{Clock, Device, SlotId, Slots};
 use kvrail_ring::{Completion, LaneFault, Opcode, RequestWords, Status};
 
-use crate::accept::{Accepted, Checksum, Origin, Wish};
-use crate::mailbox::Notice;
+use crate::accept::{Accepted, Checksum, Origin, Target, Wish};
+use crate::mailbox::{Notice, SessionSlot};
+use crate::placement::Placement;
 use crate::poller::Poller;
 use crate::presence::Presence;
-use crate::unit::Side;
+use crate::region::Regions;
+use crate::unit::{Side, Unit};
 
 /// Requests taken from one lane before the next lane has its turn.
 const LANE_QUANTUM: u32 = 32;
 
-/// Requests copied out of a lane together.
-const BATCH: u32 = 8;
+/// What a simple request needs of a poller; not its lanes, which it comes from.
+struct Desk<'a, D> {
+    placement: &'a Placement,
+    regions: &'a mut Regions,
+    requests: &'a mut Slots<Accepted>,
+    units: &'a mut [Unit<D>],
+    now_ns: u64,
+}
+
+/// Why a request was not given to its device at once.
+enum Halt {
+    /// It is not simple, or not sound.
+    Other(RequestWords),
+    /// It has its entry, but its device takes it later or not at all.
+    Entered(usize, SlotId),
+}
+
+impl<D: Device> Desk<'_, D> {
+    /// Enters a simple and sound request, and gives it to its device where nobody waits.
+    #[inline(always)]
+    fn admit(
+        &mut self,
+        request: &RequestWords,
+        (session, lane): (SessionSlot, u16),
+    ) -> Option<Halt> {
+        let target = Target::simple(request, session, self.placement, self.regions);
+        let Some(target) = target else { return Some(Halt::Other(*request)) };
+        let origin = Origin { session, lane, now_ns: self.now_ns };
+        let accepted = Accepted::simple(request, origin, target);
+        let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
+        let index = usize::from(accepted.device);
+        let unit = &mut self.units[index];
+        let open = unit.shares[Side::Host as usize].is_open(accepted.class, accepted.length);
+        let given = open
+            && unit.presence == Presence::Here
+            && unit.give(Side::Host, accepted.operation(id.to_u64()));
+        (!given).then_some(Halt::Entered(index, id))
+    }
+}
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// One round over all lanes; returns how many requests were taken.
@@ -42,20 +80,20 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         let most = self.sessions.allowance(session, LANE_QUANTUM);
         lane.held_back = most == 0;
-        let origin = Origin { session, lane: place, now_ns: self.now_ns };
         let refusal = self.refusal();
         let (mut taken, mut broken) = (0, None);
-        while taken < most {
-            // Several at once: their lines are on their way together.
-            let mut batch = ArrayVec::<RequestWords, { BATCH as usize }>::new();
-            let lane = &mut self.lanes.get(place).seat.lane;
-            broken = lane.take_some((most - taken).min(BATCH), |it| batch.push(it)).err();
-            let count = u32::try_from(batch.len()).expect("at most BATCH");
+        while taken < most && broken.is_none() {
+            let (count, outcome, halt) = self.take_simple((session, place), most - taken);
             self.sessions.enter(session, count);
-            batch.iter().for_each(|request| self.accept(request, origin, refusal));
             taken += count;
-            if batch.is_empty() || broken.is_some() {
-                break;
+            broken = outcome.err();
+            match halt {
+                Some(Halt::Other(request)) => {
+                    let origin = Origin { session, lane: place, now_ns: self.now_ns };
+                    self.accept(&request, origin, refusal);
+                }
+                Some(Halt::Entered(index, id)) => self.start_or_wait(index, id),
+                None => break,
             }
         }
         self.lanes.get(place).seat.lane.release();
@@ -79,8 +117,27 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.settle_lane(place);
     }
 
+    /// Takes requests as long as they are simple and go to their device at once. Returns how many
+    /// it took, and what became of the last one if it was not like that.
+    #[inline(never)]
+    fn take_simple(
+        &mut self,
+        whose: (SessionSlot, u16),
+        most: u32,
+    ) -> (u32, Result<(), LaneFault>, Option<Halt>) {
+        let refuses = self.refusal().is_some();
+        let Self { lanes, placement, regions, requests, units, now_ns, .. } = self;
+        let mut desk = Desk { placement, regions, requests, units, now_ns: *now_ns };
+        let mut halt = None;
+        let (count, outcome) = lanes.get(whose.1).seat.lane.take_while(most, |request| {
+            halt = if refuses { Some(Halt::Other(request)) } else { desk.admit(&request, whose) };
+            halt.is_none()
+        });
+        (count, outcome, halt)
+    }
+
     /// Answers for one request from now on.
-    #[inline(always)]
+    #[inline(never)]
     fn accept(&mut self, request: &RequestWords, origin: Origin, refusal: Option<Status>) {
         let wish = match refusal {
             Some(status) => Err(status),
@@ -88,7 +145,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         };
         match wish {
             Ok(Wish::Operation(target)) => {
-                self.admit(Accepted::new(request, origin, target), request.deadline_ns());
+                let accepted = Accepted::new(request, origin, target);
+                self.enter(accepted, request.deadline_ns());
             }
             Ok(Wish::Nop) => self.answer(origin, request.user_data(), Status::Ok),
             Err(status) => self.answer(origin, request.user_data(), status),
@@ -109,18 +167,23 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.lanes.mark_staged(origin.lane);
     }
 
-    /// Enters a checked request and moves it to its device at once where nobody waits.
-    #[inline(always)]
-    fn admit(&mut self, accepted: Accepted, deadline_ns: u64) {
-        let Accepted { class, length, session, side, .. } = accepted;
-        let index = usize::from(accepted.device);
+    /// Enters a checked request.
+    fn enter(&mut self, accepted: Accepted, deadline_ns: u64) {
         let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
         if deadline_ns != 0 {
             self.timers.set(accepted.accepted_ns.saturating_add(deadline_ns), id);
         }
+        self.start_or_wait(usize::from(accepted.device), id);
+    }
+
+    /// Moves an entered request to its device at once where nobody waits; else it waits.
+    #[inline(never)]
+    fn start_or_wait(&mut self, index: usize, id: SlotId) {
+        let accepted = *self.requests.get(id).expect("just claimed");
+        let Accepted { class, length, session, .. } = accepted;
+        let side = accepted.kin.side();
         let open = self.units[index].share(side).is_open(class, length);
-        let started = open && self.start(index, id, accepted);
-        if !started {
+        if !(open && self.start(index, id, accepted)) {
             let share = self.units[index].share(side);
             share.waiting.push(&mut self.nodes, id, (session, class, length));
         }
@@ -159,9 +222,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Gives a request to its device, or ends it when its checksum is wrong already or the device
     /// is gone; false when the device takes no more now.
-    #[inline(always)]
+    #[inline]
     fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
-        if accepted.opcode == Opcode::Write
+        if accepted.kin.opcode() == Opcode::Write
             && accepted.checksum != Checksum::Off
             && !self.check_write(id)
         {
@@ -174,11 +237,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.finish(id, Status::DeviceGone, 0);
             return true;
         }
-        if unit.device.prepare(accepted.operation(id.to_u64())).is_err() {
+        if !unit.give(accepted.kin.side(), accepted.operation(id.to_u64())) {
             return false;
         }
-        unit.share(accepted.side).ledger.charge(accepted.length);
-        unit.note_prepared();
         if accepted.submitted_ns != self.now_ns {
             let waited = self.requests.get_mut(id).expect("a claimed request");
             waited.submitted_ns = self.now_ns;
@@ -190,7 +251,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     #[inline(never)]
     fn check_write(&mut self, id: SlotId) -> bool {
         let accepted = self.requests.get_mut(id).expect("a claimed request");
-        let region = accepted.region().and_then(|region| self.regions.get(region));
+        let region = accepted.kin.region().and_then(|region| self.regions.get(region));
         let memory = &region.expect("a write under way keeps its region").memory;
         let memory = memory.host().expect("checksums are of host memory");
         let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);

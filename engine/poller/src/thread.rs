@@ -14,7 +14,7 @@ use crate::ladder::{Advice, Expecting, Ladder};
 use crate::mailbox::Mailbox;
 use crate::poller::{Poller, Setup, SleepsIn, Turn};
 use crate::stats::PollerStats;
-use crate::unit::Rest;
+use crate::unit::{Rest, Unit};
 
 /// How a poller's attempt to sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,8 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
         match poller.tick() {
             Turn::Stopped => return,
             Turn::Busy => ladder.event(expecting, poller.now_ns),
-            Turn::Idle => match ladder.advise(expecting, poller.now_ns) {
+            // Asked again: a device may have handed everything to a GPU's poller just now.
+            Turn::Idle => match ladder.advise(poller.expecting(), poller.now_ns) {
                 Advice::Spin => std::hint::spin_loop(),
                 Advice::Sleep => match poller.sleep(poller.beat_ns) {
                     Sleep::Over => {}
@@ -148,7 +149,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     fn expecting(&self) -> Expecting {
-        if self.in_flight() > 0 { Expecting::Completion } else { Expecting::Request }
+        if self.in_flight() == 0 {
+            return Expecting::Request;
+        }
+        let busy = |unit: &Unit<D>| unit.in_flight() > 0 && !unit.device.is_handed_over();
+        if self.units.iter().any(busy) { Expecting::Completion } else { Expecting::Copy }
     }
 
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.

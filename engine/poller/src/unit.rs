@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
-use kvrail_device::{Device, Failure, Wait};
+use kvrail_device::{Device, Failure, Operation, Wait};
 use kvrail_ring::Class;
 
 use crate::budget::{Budget, Ledger};
@@ -88,17 +88,23 @@ impl<D: Device> Unit<D> {
         }
     }
 
-    /// Notes one more thing to hand over, and hands over when there are enough.
-    #[inline]
-    pub(crate) fn note_prepared(&mut self) {
+    /// Gives an operation to the device, and hands over when there are enough; false when the
+    /// device takes no more now.
+    #[inline(always)]
+    pub(crate) fn give(&mut self, side: Side, operation: Operation) -> bool {
+        if self.device.prepare(operation).is_err() {
+            return false;
+        }
+        self.share(side).ledger.charge(operation.length);
         self.prepared += 1;
         if self.prepared >= HAND_OVER {
             self.submit();
         }
+        true
     }
 
     /// Hands over what was prepared.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn submit(&mut self) {
         self.device.submit();
         self.prepared = 0;

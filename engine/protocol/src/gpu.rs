@@ -188,7 +188,7 @@ pub struct GpuReport {
     pub cpu: Option<u32>,
     /// Whether it is served.
     pub state: GpuState,
-    /// Why it failed, or why its direct I/O did; nothing while all is well.
+    /// Why it failed, or why direct I/O did or was given up; nothing while all is as at start.
     pub failure: Option<String>,
     /// What the configuration asks for.
     pub configured: String,

@@ -154,7 +154,10 @@ proptest! {
     ) {
         let (client, server) = Channel::pair().unwrap();
         let fragments = numbers.iter().map(|[base, stride, bytes]| GpuFragment {
-            memory: u16::try_from(base % 65_536).unwrap(), base: *base, stride: *stride, bytes: *bytes,
+            memory: u16::try_from(base % 65_536).unwrap(),
+            base: *base,
+            stride: *stride,
+            bytes: *bytes,
         });
         let memories = handles.iter().zip(&numbers).map(|(half, [offset, bytes, _])| {
             let mut handle = [0; 64];

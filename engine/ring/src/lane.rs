@@ -72,31 +72,40 @@ impl ServerLane {
     /// As `is_ready`.
     #[inline(always)]
     pub fn take(&mut self) -> Result<Option<RequestWords>, LaneFault> {
-        if !self.has_room()? {
-            return Ok(None);
+        let mut request = None;
+        if self.has_room()? {
+            let taken = self.requests.take(|words| request = Some(RequestWords(words)))?;
+            self.reserved += u32::from(taken);
         }
-        let request = self.requests.take()?;
-        self.reserved += u32::from(request.is_some());
-        Ok(request.map(RequestWords))
+        Ok(request)
     }
 
-    /// As `take`, up to `most` times. What was taken before a fault is taken.
-    ///
-    /// # Errors
-    /// As `is_ready`.
+    /// As `take`, up to `most` times and until `sink` returns false; returns how many were taken,
+    /// and what the client did wrong then. What was taken before a fault is taken.
     #[inline(always)]
-    pub fn take_some(
+    pub fn take_while(
         &mut self,
         most: u32,
-        mut sink: impl FnMut(RequestWords),
-    ) -> Result<(), LaneFault> {
-        let room = self.completions.free(self.reserved + most)? - self.reserved;
-        for _ in 0..most.min(room) {
-            let Some(request) = self.requests.take()? else { break };
-            self.reserved += 1;
-            sink(RequestWords(request));
+        mut sink: impl FnMut(RequestWords) -> bool,
+    ) -> (u32, Result<(), LaneFault>) {
+        let room = match self.completions.free(self.reserved + most) {
+            Ok(free) => free - self.reserved,
+            Err(fault) => return (0, Err(fault)),
+        };
+        let (mut taken, mut outcome) = (0, Ok(()));
+        let (most, mut wanted) = (most.min(room), true);
+        while wanted && taken < most {
+            match self.requests.take(|words| wanted = sink(RequestWords(words))) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(fault) => {
+                    outcome = Err(fault);
+                    break;
+                }
+            }
         }
-        Ok(())
+        self.reserved += taken;
+        (taken, outcome)
     }
 
     /// Gives the slots of all taken requests back to the client.
@@ -185,6 +194,12 @@ impl ClientLane {
         self.requests.free(wanted)
     }
 
+    /// Whether a request can be staged. What is wrong where none can, `free` says.
+    #[inline(always)]
+    pub fn has_room(&mut self) -> bool {
+        self.requests.free(1).is_ok_and(|free| free > 0)
+    }
+
     /// Writes a request that the sidecar sees after `publish`. The caller has asked `free`.
     #[inline(always)]
     pub fn stage(&mut self, request: Request) {
@@ -213,9 +228,19 @@ impl ClientLane {
     ///
     /// # Errors
     /// As `is_ready`.
-    #[inline(always)]
     pub fn take(&mut self) -> Result<Option<CompletionWords>, LaneFault> {
-        Ok(self.completions.take()?.map(CompletionWords))
+        let mut completion = None;
+        self.take_into(|words| completion = Some(words))?;
+        Ok(completion)
+    }
+
+    /// As `take`, for those in a hurry: gives it to `sink`, and says whether there was one.
+    ///
+    /// # Errors
+    /// As `is_ready`.
+    #[inline(always)]
+    pub fn take_into(&mut self, sink: impl FnOnce(CompletionWords)) -> Result<bool, LaneFault> {
+        self.completions.take(|words| sink(CompletionWords(words)))
     }
 
     /// Gives the slots of all taken completions back to the sidecar.

@@ -40,6 +40,7 @@ impl Shared {
 
 impl Store for Shared {
     type Slot = u64;
+    type Place<'a> = (&'a Heap, usize);
 
     fn depth(&self) -> u32 {
         u32::try_from(DEPTH).unwrap()
@@ -49,23 +50,26 @@ impl Store for Shared {
         &self.0.head
     }
 
-    fn write(&self, index: u32, slot: u64, lap: u8) {
-        self.0.slots[index as usize % DEPTH].with_mut(|cell| store(cell, slot));
-        self.0.signals[index as usize % DEPTH].store(with_lap(slot, lap), Ordering::Relaxed);
+    fn place(&self, index: u32) -> (&Heap, usize) {
+        (&self.0, index as usize % DEPTH)
     }
 
-    fn mark(&self, index: u32, lap: u8) {
-        let signal = self.0.signals[index as usize % DEPTH].load(Ordering::Relaxed);
-        let marked = with_lap(signal, lap);
-        self.0.signals[index as usize % DEPTH].store(marked, Ordering::Release); // P, pairs with T
+    fn write((heap, at): (&Heap, usize), slot: u64, lap: u8) {
+        heap.slots[at].with_mut(|cell| store(cell, slot));
+        heap.signals[at].store(with_lap(slot, lap), Ordering::Relaxed);
     }
 
-    fn signal(&self, index: u32) -> u64 {
-        self.0.signals[index as usize % DEPTH].load(Ordering::Acquire) // T, pairs with P
+    fn mark((heap, at): (&Heap, usize), lap: u8) {
+        let signal = heap.signals[at].load(Ordering::Relaxed);
+        heap.signals[at].store(with_lap(signal, lap), Ordering::Release); // P, pairs with T
     }
 
-    fn read(&self, index: u32, signal: u64) -> u64 {
-        let slot = self.0.slots[index as usize % DEPTH].with(load);
+    fn signal((heap, at): (&Heap, usize)) -> u64 {
+        heap.signals[at].load(Ordering::Acquire) // T, pairs with P
+    }
+
+    fn read((heap, at): (&Heap, usize), signal: u64) -> u64 {
+        let slot = heap.slots[at].with(load);
         assert_eq!(signal, slot, "the word with the lap is of the same slot as the rest");
         slot
     }
@@ -79,6 +83,12 @@ fn store(cell: *mut u64, slot: u64) {
 fn load(cell: *const u64) -> u64 {
     // SAFETY: as in `store`.
     unsafe { cell.read() }
+}
+
+fn next(consumer: &mut Consumer<Shared>) -> Result<Option<u64>, LaneFault> {
+    let mut taken = None;
+    consumer.take(|slot| taken = Some(slot))?;
+    Ok(taken)
 }
 
 /// Batches published with one store arrive whole, in order, over the wrap of ring and counters.
@@ -105,7 +115,7 @@ fn publication_and_wrap_around() {
         });
         let mut expected = 0;
         while expected < 4 {
-            while let Some(slot) = consumer.take().unwrap() {
+            while let Some(slot) = next(&mut consumer).unwrap() {
                 assert_eq!(slot, expected);
                 expected += 1;
             }
@@ -130,8 +140,8 @@ fn a_batch_is_published_by_one_store() {
             producer.stage(11);
             assert_eq!(producer.publish(), 2);
         });
-        if let Some(first) = consumer.take().unwrap() {
-            assert_eq!((first, consumer.take()), (10, Ok(Some(11))));
+        if let Some(first) = next(&mut consumer).unwrap() {
+            assert_eq!((first, next(&mut consumer)), (10, Ok(Some(11))));
         }
         sender.join().unwrap();
     });
@@ -143,8 +153,8 @@ fn a_lap_that_cannot_be_is_a_fault() {
     loom::model(|| {
         let shared = Shared::new(0);
         let mut consumer = Consumer::new(shared.clone(), 0);
-        let peer = thread::spawn(move || shared.mark(0, 3));
-        let seen = consumer.take();
+        let peer = thread::spawn(move || Shared::mark(shared.place(0), 3));
+        let seen = next(&mut consumer);
         let fault = LaneFault::Lap { slot: 0, lap: 3, expected: 1 };
         assert!(seen == Ok(None) || seen == Err(fault), "{seen:?}");
         peer.join().unwrap();
@@ -183,7 +193,7 @@ fn no_wake_up_is_lost() {
                 }
                 sleeper.retract(&word);
             }
-            while consumer.take().unwrap().is_some() {
+            while next(&mut consumer).unwrap().is_some() {
                 taken += 1;
             }
             consumer.release();

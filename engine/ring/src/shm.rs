@@ -79,30 +79,15 @@ impl<const WORDS: usize> ShmWords<WORDS> {
         std::array::from_fn(|word| shared[word].load(Ordering::Relaxed))
     }
 
-    #[inline(always)]
     pub(crate) fn write(&self, index: u32, values: [u64; WORDS]) {
-        for (word, value) in self.words(index).iter().zip(values) {
-            word.store(value, Ordering::Relaxed); // ordered by P, which follows
-        }
+        store(self.words(index), values);
     }
+}
 
-    #[inline(always)]
-    fn prefetch(&self, index: u32, purpose: Purpose) {
-        let line: *const AtomicU64 = self.words(index).as_ptr();
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        match purpose {
-            // SAFETY: a hint without architectural effect, on an address inside the block anyway.
-            Purpose::Read => unsafe {
-                asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            },
-            // SAFETY: as above. The intrinsic would need a target feature that every processor of
-            // the last ten years has; older ones take the instruction for a no-operation.
-            Purpose::Write => unsafe {
-                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            },
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _no_hint_here = (line, purpose);
+#[inline(always)]
+fn store<const WORDS: usize>(place: &[AtomicU64; WORDS], values: [u64; WORDS]) {
+    for (word, value) in place.iter().zip(values) {
+        word.store(value, Ordering::Relaxed); // ordered by P, which follows in a ring
     }
 }
 
@@ -124,6 +109,7 @@ impl<const WORDS: usize> ShmRing<WORDS> {
 
 impl<const WORDS: usize> Store for ShmRing<WORDS> {
     type Slot = [u64; WORDS];
+    type Place<'a> = &'a [AtomicU64; WORDS];
 
     fn depth(&self) -> u32 {
         self.slots.mask + 1
@@ -135,34 +121,52 @@ impl<const WORDS: usize> Store for ShmRing<WORDS> {
     }
 
     #[inline(always)]
-    fn write(&self, index: u32, mut slot: [u64; WORDS], lap: u8) {
-        slot[SIGNAL_WORD] = with_lap(slot[SIGNAL_WORD], lap);
-        self.slots.write(index, slot);
+    fn place(&self, index: u32) -> &[AtomicU64; WORDS] {
+        self.slots.words(index)
     }
 
     #[inline(always)]
-    fn mark(&self, index: u32, lap: u8) {
-        let word = &self.slots.words(index)[SIGNAL_WORD];
+    fn write(place: &[AtomicU64; WORDS], mut slot: [u64; WORDS], lap: u8) {
+        slot[SIGNAL_WORD] = with_lap(slot[SIGNAL_WORD], lap);
+        store(place, slot);
+    }
+
+    #[inline(always)]
+    fn mark(place: &[AtomicU64; WORDS], lap: u8) {
+        let word = &place[SIGNAL_WORD];
         let signal = word.load(Ordering::Relaxed); // our own store, or the peer harms itself
         word.store(with_lap(signal, lap), Ordering::Release); // P, pairs with T
     }
 
     #[inline(always)]
-    fn signal(&self, index: u32) -> u64 {
-        self.slots.words(index)[SIGNAL_WORD].load(Ordering::Acquire) // T, pairs with P
+    fn signal(place: &[AtomicU64; WORDS]) -> u64 {
+        place[SIGNAL_WORD].load(Ordering::Acquire) // T, pairs with P
     }
 
     #[inline(always)]
-    fn read(&self, index: u32, signal: u64) -> [u64; WORDS] {
-        let shared = self.slots.words(index);
+    fn read(place: &[AtomicU64; WORDS], signal: u64) -> [u64; WORDS] {
         std::array::from_fn(|word| match word {
             SIGNAL_WORD => signal,
-            _ => shared[word].load(Ordering::Relaxed), // ordered by T, which came before
+            _ => place[word].load(Ordering::Relaxed), // ordered by T, which came before
         })
     }
 
     #[inline(always)]
-    fn prefetch(&self, index: u32, purpose: Purpose) {
-        self.slots.prefetch(index, purpose);
+    fn prefetch(place: &[AtomicU64; WORDS], purpose: Purpose) {
+        let line: *const AtomicU64 = place.as_ptr();
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        match purpose {
+            // SAFETY: a hint without architectural effect, on an address inside the block anyway.
+            Purpose::Read => unsafe {
+                asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            },
+            // SAFETY: as above. The intrinsic would need a target feature that every processor of
+            // the last ten years has; older ones take the instruction for a no-operation.
+            Purpose::Write => unsafe {
+                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            },
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _no_hint_here = (line, purpose);
     }
 }

@@ -79,20 +79,27 @@ pub enum Purpose {
 pub trait Store {
     /// What a slot holds.
     type Slot: Copy;
+    /// Where a slot is. Found once for each use: what is behind an atomic load is not known to be
+    /// what it was before it, and would be looked up again.
+    type Place<'a>: Copy
+    where
+        Self: 'a;
     /// Slots, a power of two.
     fn depth(&self) -> u32;
     /// Written by the consumer only.
     fn head(&self) -> &AtomicU32;
+    /// The slot of a counter.
+    fn place(&self, counter: u32) -> Self::Place<'_>;
     /// Stores a slot with this lap, in any order.
-    fn write(&self, counter: u32, slot: Self::Slot, lap: u8);
+    fn write(place: Self::Place<'_>, slot: Self::Slot, lap: u8);
     /// Stores this lap into a slot that was written: P.
-    fn mark(&self, counter: u32, lap: u8);
+    fn mark(place: Self::Place<'_>, lap: u8);
     /// Loads the word with the lap: T.
-    fn signal(&self, counter: u32) -> u64;
+    fn signal(place: Self::Place<'_>) -> u64;
     /// Loads the rest of a slot, each word once; `signal` was loaded before.
-    fn read(&self, counter: u32, signal: u64) -> Self::Slot;
+    fn read(place: Self::Place<'_>, signal: u64) -> Self::Slot;
     /// A hint that this slot is needed soon.
-    fn prefetch(&self, _counter: u32, _purpose: Purpose) {}
+    fn prefetch(_place: Self::Place<'_>, _purpose: Purpose) {}
 }
 
 /// The lap of the slot at this counter; the first is 1, and memory begins as 0. The lap before is
@@ -101,6 +108,16 @@ pub trait Store {
 #[inline(always)]
 fn lap_at(counter: u32, lap_shift: u32) -> u8 {
     ((counter >> lap_shift) as u8).wrapping_add(1)
+}
+
+/// Whether a slot was published that is to carry this lap next; nothing when its lap cannot be.
+#[inline(always)]
+fn is_published(signal: u64, expected: u8) -> Option<bool> {
+    match expected.wrapping_sub(lap_in(signal)) {
+        0 => Some(true),
+        1 => Some(false),
+        _ => None,
+    }
 }
 
 /// The writing half. One exists per ring.
@@ -133,7 +150,9 @@ impl<S: Store> Producer<S> {
         if free >= wanted { Ok(free) } else { self.look() }
     }
 
-    #[inline(never)]
+    /// Seldom, but no call: a call might panic for all the compiler knows, and what its caller
+    /// would have to drop then must lie in memory.
+    #[inline(always)]
     fn look(&mut self) -> Result<u32, LaneFault> {
         let depth = self.mask + 1;
         let head = self.store.head().load(Ordering::Acquire); // F, pairs with R
@@ -150,16 +169,20 @@ impl<S: Store> Producer<S> {
     /// If the ring is full: a slot would be lost.
     #[inline(always)]
     pub fn stage(&mut self, slot: S::Slot) {
-        assert!(self.tail.wrapping_sub(self.head_seen) <= self.mask, "staged into a full ring");
-        let lap = lap_at(self.tail, self.lap_shift);
-        // The first slot of a batch keeps the lap before, which hides all of the batch.
-        let hidden = u8::from(self.tail == self.published);
-        self.store.write(self.tail, slot, lap.wrapping_sub(hidden));
-        let ahead = self.tail.wrapping_add(WRITE_AHEAD);
-        if ahead.wrapping_sub(self.head_seen) <= self.mask {
-            self.store.prefetch(ahead, Purpose::Write);
+        // Everything is loaded before the slot is stored: the compiler cannot know that the slot is
+        // nothing of ours, and would load it again.
+        let tail = self.tail;
+        let used = tail.wrapping_sub(self.head_seen);
+        assert!(used <= self.mask, "staged into a full ring");
+        self.tail = tail.wrapping_add(1);
+        if used + WRITE_AHEAD <= self.mask {
+            let ahead = self.store.place(tail.wrapping_add(WRITE_AHEAD));
+            S::prefetch(ahead, Purpose::Write);
         }
-        self.tail = self.tail.wrapping_add(1);
+        // The first slot of a batch keeps the lap before, which hides all of the batch.
+        let hidden = u8::from(tail == self.published);
+        let lap = lap_at(tail, self.lap_shift).wrapping_sub(hidden);
+        S::write(self.store.place(tail), slot, lap);
     }
 
     /// Makes everything staged visible with one store; returns how many slots that were.
@@ -168,7 +191,7 @@ impl<S: Store> Producer<S> {
         let staged = self.tail.wrapping_sub(self.published);
         if staged > 0 {
             let lap = lap_at(self.published, self.lap_shift);
-            self.store.mark(self.published, lap); // P, pairs with T
+            S::mark(self.store.place(self.published), lap); // P, pairs with T
             self.published = self.tail;
         }
         staged
@@ -192,40 +215,45 @@ impl<S: Store> Consumer<S> {
         Self { store, mask, lap_shift, head: start, released: start }
     }
 
-    /// The signal word of the next slot, if the producer has published it.
-    #[inline(always)]
-    fn look(&self) -> Result<Option<u64>, LaneFault> {
-        let signal = self.store.signal(self.head); // T, pairs with P
-        let (lap, expected) = (lap_in(signal), lap_at(self.head, self.lap_shift));
-        if lap == expected {
-            return Ok(Some(signal));
-        }
-        if lap == expected.wrapping_sub(1) {
-            return Ok(None);
-        }
-        Err(LaneFault::Lap { slot: self.head & self.mask, lap, expected })
-    }
-
     /// Whether a slot can be taken now.
     ///
     /// # Errors
     /// `LaneFault` if the next slot carries a lap that cannot be.
     #[inline(always)]
     pub fn is_ready(&self) -> Result<bool, LaneFault> {
-        self.look().map(|signal| signal.is_some())
+        let signal = S::signal(self.store.place(self.head)); // T, pairs with P
+        is_published(signal, lap_at(self.head, self.lap_shift)).ok_or_else(|| self.fault(signal))
     }
 
-    /// Takes the next slot as a private copy, or nothing when none is there.
+    /// Takes the next slot and gives a private copy of it to `sink`; false when none is there.
+    ///
+    /// The copy is not returned: within a `Result` its words share their place with a fault's
+    /// narrower fields, and are stored and loaded in different widths on their way.
     ///
     /// # Errors
     /// As `is_ready`.
     #[inline(always)]
-    pub fn take(&mut self) -> Result<Option<S::Slot>, LaneFault> {
-        let Some(signal) = self.look()? else { return Ok(None) };
-        let slot = self.store.read(self.head, with_lap(signal, 0));
-        self.store.prefetch(self.head.wrapping_add(AHEAD), Purpose::Read);
-        self.head = self.head.wrapping_add(1);
-        Ok(Some(slot))
+    pub fn take(&mut self, sink: impl FnOnce(S::Slot)) -> Result<bool, LaneFault> {
+        let (head, expected) = (self.head, lap_at(self.head, self.lap_shift));
+        let place = self.store.place(head);
+        let ahead = self.store.place(head.wrapping_add(AHEAD));
+        let signal = S::signal(place); // T, pairs with P
+        match is_published(signal, expected) {
+            Some(true) => {}
+            Some(false) => return Ok(false),
+            None => return Err(self.fault(signal)),
+        }
+        S::prefetch(ahead, Purpose::Read);
+        let slot = S::read(place, with_lap(signal, 0));
+        self.head = head.wrapping_add(1);
+        sink(slot);
+        Ok(true)
+    }
+
+    #[cold]
+    fn fault(&self, signal: u64) -> LaneFault {
+        let (lap, expected) = (lap_in(signal), lap_at(self.head, self.lap_shift));
+        LaneFault::Lap { slot: self.head & self.mask, lap, expected }
     }
 
     /// Gives everything taken back to the producer with one store.

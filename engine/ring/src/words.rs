@@ -36,6 +36,19 @@ impl RequestWords {
         Opcode::from_number(byte(self.0[1], 0))
     }
 
+    /// The opcode, if it is one that moves bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn transfer(&self) -> Option<Opcode> {
+        const READ: u8 = Opcode::Read as u8;
+        const WRITE: u8 = Opcode::Write as u8;
+        match byte(self.0[1], 0) {
+            READ => Some(Opcode::Read),
+            WRITE => Some(Opcode::Write),
+            _ => None,
+        }
+    }
+
     /// See [`Request::flags`].
     #[must_use]
     #[inline(always)]
@@ -106,6 +119,15 @@ impl RequestWords {
         low(self.0[7])
     }
 
+    /// Whether it has no flags, no deadline and no layout block, and zero in every field that must
+    /// be: what most requests are.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_simple(&self) -> bool {
+        let others = low(self.0[1]) & 0xff00 | u32::from(half(self.0[2], 16));
+        u64::from(others) | self.0[6] | self.0[7] == 0
+    }
+
     /// Whether every field that must be zero in any request is.
     #[must_use]
     #[inline(always)]
@@ -137,6 +159,15 @@ impl CompletionWords {
     #[inline(always)]
     pub fn status(&self) -> Status {
         Status::from_number(half(self.0[1], 0)).unwrap_or(Status::Internal)
+    }
+
+    /// Whether it is a completion, not a notice, with the status OK and this number of bytes: what
+    /// most completions are, told with one comparison.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_whole(&self, bytes: u32) -> bool {
+        const { assert!(Status::Ok.number() == 0) };
+        self.0[1] == u64::from(bytes) << 32 // the lap is cleared in a copy
     }
 
     /// See [`Completion::flags`].

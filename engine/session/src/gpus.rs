@@ -145,6 +145,7 @@ impl Server {
         let counts = it.health.counts();
         let failed = it.health.failure();
         let direct = it.health.direct_failure().map(|why| format!("direct I/O ended: {why}"));
+        let fallback = it.health.fallback().map(str::to_owned);
         let owned = self.sessions.values().map(|session| session.gpu_regions(Some(at)));
         let (regions, region_bytes) =
             owned.fold((0, 0), |(count, bytes), (more, large)| (count + more, bytes + large));
@@ -154,7 +155,7 @@ impl Server {
             gpu: it.info(),
             cpu: it.cpu,
             state: if failed.is_none() { GpuState::Serving } else { GpuState::Failed },
-            failure: failed.map(str::to_owned).or(direct),
+            failure: failed.map(str::to_owned).or(direct).or(fallback),
             configured: it.configured.to_string(),
             routes: it.routes.clone(),
             regions: u32::try_from(regions).unwrap_or(u32::MAX),

@@ -13,7 +13,7 @@ use crate::wish::{Nic, Port};
 const REMEDY: &str = "`kvrail topology` shows the cards with their links and addresses; or write \
                       the address itself";
 
-/// Where a port listens whose drives sit at `drives`. A card that is far from them is noted.
+/// Where a port listens whose drives sit at `drives`. The way to a card's drives is noted.
 pub(crate) fn listening(
     port: &Port,
     drives: &[PciAddress],
@@ -21,11 +21,7 @@ pub(crate) fn listening(
 ) -> Result<Listening, Unusable> {
     let cards: Vec<&Device> = map.map(|map| map.of(Kind::Nic).collect()).unwrap_or_default();
     let Some(nic) = &port.nic else {
-        let card = cards.iter().find(|card| port.address.is_some_and(|it| has(card, it)));
-        let far = card.map(|card| (card, way(card, drives, map)));
-        let far = far.filter(|(card, way)| !card.place.route.is_empty() && !way.is_peer());
-        let note = far.map(|(card, way)| words(port, card, way));
-        return Ok(Listening { address: port.address, note });
+        return Ok(Listening { address: port.address, note: None });
     };
     let (card, address) = match nic {
         Nic::Named(name) => named(name, &cards)?,
@@ -83,10 +79,6 @@ fn address(card: &Device) -> Result<IpAddr, Unusable> {
             Err(Unusable::new(rule, "write the one that hosts are to use as address"))
         }
     }
-}
-
-fn has(card: &Device, address: IpAddr) -> bool {
-    ports(card).any(|port| port.addresses.contains(&address))
 }
 
 fn ports(card: &Device) -> impl Iterator<Item = &kvrail_topology::Port> {

@@ -29,175 +29,119 @@
 
 // Every byte asked for was moved.
 #define KVRAIL_OK (0)
-
 // The block is not there.
 #define KVRAIL_MISS (1)
-
 // The data do not match the expected checksum; treat the block as absent.
 #define KVRAIL_CORRUPT (2)
-
 // The device reported an error; a write may have happened in part.
 #define KVRAIL_IO_ERROR (3)
-
 // The device or file system is full; the write did not happen in full.
 #define KVRAIL_NO_SPACE (4)
-
 // The device is no longer there.
 #define KVRAIL_DEVICE_GONE (5)
-
 // The device hangs or fails; the request was not started.
 #define KVRAIL_DEVICE_DEGRADED (6)
-
 // The GPU failed; its memory must be considered lost.
 #define KVRAIL_GPU_ERROR (7)
-
 // The request is malformed, out of range or misaligned; nothing was done.
 #define KVRAIL_INVALID (8)
-
 // A limit of the session is reached; nothing was done.
 #define KVRAIL_QUOTA (9)
-
 // The sidecar is stopping; pieces not yet accepted were not done.
 #define KVRAIL_DRAINING (10)
-
 // The sidecar went away; whether the request happened is unknown.
 #define KVRAIL_RESTARTED (11)
-
 // A bug in kvrail; whether the request happened is unknown.
 #define KVRAIL_INTERNAL (12)
-
 // This device cannot do that; nothing was done.
 #define KVRAIL_UNSUPPORTED (13)
-
 // Notice only: the deadline passed, the request is still under way.
 #define KVRAIL_LATE (14)
-
 // An argument is null, out of range or of the wrong kind.
 #define KVRAIL_E_ARGUMENT (-1)
-
 // A structure uses members that this library is too old to know.
 #define KVRAIL_E_NEWER (-2)
-
 // Nothing answers at the socket; start a sidecar or name its socket.
 #define KVRAIL_E_NO_SIDECAR (-3)
-
 // The sidecar does not let this client in.
 #define KVRAIL_E_NOT_ADMITTED (-4)
-
 // Library and sidecar do not understand each other; update the older.
 #define KVRAIL_E_VERSION (-5)
-
 // The time is over; what was asked for may still happen.
 #define KVRAIL_E_TIMEOUT (-6)
-
 // The session has ended; attach again.
 #define KVRAIL_E_GONE (-7)
-
 // The sidecar broke the protocol, which is a bug; attach again.
 #define KVRAIL_E_PROTOCOL (-8)
-
 // The memory cannot be mapped or used.
 #define KVRAIL_E_MEMORY (-9)
-
 // The sidecar has no such volume.
 #define KVRAIL_E_NO_VOLUME (-10)
-
 // No such arena or GPU region is attached; it may be detached already.
 #define KVRAIL_E_NO_ARENA (-11)
-
 // The queue is full; poll it and submit the rest again.
 #define KVRAIL_E_FULL (-12)
-
 // The request is out of range or misaligned; nothing was done.
 #define KVRAIL_E_REFUSED (-13)
-
 // Another thread uses this queue now; open one for each thread.
 #define KVRAIL_E_BUSY (-14)
-
 // This process is a fork of the one that attached; attach here.
 #define KVRAIL_E_FORKED (-15)
-
 // The kernel refused.
 #define KVRAIL_E_SYSTEM (-16)
-
 // A bug in libkvrail; close the object and attach again.
 #define KVRAIL_E_PANIC (-17)
-
 // The sidecar does not serve this GPU.
 #define KVRAIL_E_NO_GPU (-18)
-
 
 // Generation of the ABI. It grows when a program built for the one before cannot run any more;
 // the soname grows with it.
 #define KVRAIL_ABI_VERSION 1
-
 // Bytes of a volume's name with the zero at its end; a longer one is cut.
 #define KVRAIL_NAME_BYTES 64
-
 // Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
 #define KVRAIL_PAGES_AUTO 0
-
 // Base pages of the machine.
 #define KVRAIL_PAGES_BASE 1
-
 // 2 MiB hugepages or an error.
 #define KVRAIL_PAGES_2MIB 2
-
 // 1 GiB hugepages or an error.
 #define KVRAIL_PAGES_1GIB 3
-
 // Bytes of a GPU's UUID as text, with the zero at its end.
 #define KVRAIL_UUID_BYTES 48
-
 // Bytes of a PCIe address as text, with the zero at its end.
 #define KVRAIL_PCI_BYTES 32
-
 // Bytes of a GPU's name with the zero at its end; a longer one is cut.
 #define KVRAIL_GPU_NAME_BYTES 96
-
 // Bytes of a legacy handle, as of a cudaIpcMemHandle_t.
 #define KVRAIL_HANDLE_BYTES 64
-
 // A descriptor of CUDA's virtual memory management, exported with
 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; for a stand-in a sealed memfd.
 #define KVRAIL_GPU_DESCRIPTOR 0
-
 // A handle of cudaIpcGetMemHandle. The memory must live until the region is detached.
 #define KVRAIL_GPU_LEGACY 1
-
 // A round trip to a poller (its number in `offset`), without a device.
 #define KVRAIL_NOP 0
-
 // Volume to memory.
 #define KVRAIL_READ 1
-
 // Memory to volume.
 #define KVRAIL_WRITE 2
-
 // Everything written and completed before is durable when this completes.
 #define KVRAIL_FLUSH 3
-
 // The range may be forgotten by the devices.
 #define KVRAIL_DISCARD 4
-
 // Somebody waits for it: the default.
 #define KVRAIL_DEMAND 0
-
 // Somebody may soon wait for it.
 #define KVRAIL_PREFETCH 1
-
 // Nobody waits for it.
 #define KVRAIL_BACKGROUND 2
-
 // A write is on stable media when it completes.
 #define KVRAIL_DURABLE 1
-
 // Return CRC-64/NVME of the bytes. For requests within one stripe.
 #define KVRAIL_CHECKSUM 2
-
 // Other bytes than `checksum` says end as KVRAIL_CORRUPT. For requests within one stripe.
 #define KVRAIL_VERIFY 4
-
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
 
@@ -456,109 +400,88 @@ const char *kvrail_status_meaning(int32_t code);
 const char *kvrail_last_error(void);
 
 // Attaches to the sidecar behind the socket at this path. `options` may be NULL.
-int32_t kvrail_attach(const char *socket,
-                      const struct kvrail_attach_options *options,
-                      struct kvrail_client **client);
+int32_t kvrail_attach(const char *socket, const kvrail_attach_options *options,
+    kvrail_client **client);
 
 // Closes the client and sets the variable to NULL. The session ends, and the memory of its
 // arenas is unmapped, when its queues are closed too.
-int32_t kvrail_close(struct kvrail_client **client);
+int32_t kvrail_close(kvrail_client **client);
 
 // What there is to know about the session.
-int32_t kvrail_client_describe(const struct kvrail_client *client, struct kvrail_client_info *info);
+int32_t kvrail_client_describe(const kvrail_client *client, kvrail_client_info *info);
 
 // A descriptor that reports a hang-up (POLLRDHUP) when the session ends. Only to be waited on; it
 // belongs to the client.
-int32_t kvrail_client_hangup_fd(const struct kvrail_client *client, int *fd);
+int32_t kvrail_client_hangup_fd(const kvrail_client *client, int *fd);
 
 // The volume of this name.
-int32_t kvrail_volume_find(const struct kvrail_client *client,
-                           const char *name,
-                           struct kvrail_volume_info *info);
+int32_t kvrail_volume_find(const kvrail_client *client, const char *name, kvrail_volume_info *info);
 
 // The volume of this number; numbers count from 0.
-int32_t kvrail_volume_at(const struct kvrail_client *client,
-                         uint32_t number,
-                         struct kvrail_volume_info *info);
+int32_t kvrail_volume_at(const kvrail_client *client, uint32_t number, kvrail_volume_info *info);
 
 // Has the sidecar make an arena and registers it with all devices.
-int32_t kvrail_arena_create(const struct kvrail_client *client,
-                            const struct kvrail_arena_options *options,
-                            struct kvrail_arena_info *info);
+int32_t kvrail_arena_create(const kvrail_client *client, const kvrail_arena_options *options,
+    kvrail_arena_info *info);
 
 // Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes, fully
 // allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. The descriptor stays the
 // caller's. The memory is mapped once more, at `info->base`.
-int32_t kvrail_arena_bring(const struct kvrail_client *client,
-                           int fd,
-                           uint64_t bytes,
-                           struct kvrail_arena_info *info);
+int32_t kvrail_arena_bring(const kvrail_client *client, int fd, uint64_t bytes,
+    kvrail_arena_info *info);
 
 // Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
 // requests under way are finished first. The program must not touch it either from then on.
-int32_t kvrail_arena_detach(const struct kvrail_client *client, uint32_t region);
+int32_t kvrail_arena_detach(const kvrail_client *client, uint32_t region);
 
 // The GPU of this place in the sidecar's list; places count from 0.
-int32_t kvrail_gpu_at(const struct kvrail_client *client,
-                      uint32_t place,
-                      struct kvrail_gpu_info *info);
+int32_t kvrail_gpu_at(const kvrail_client *client, uint32_t place, kvrail_gpu_info *info);
 
 // Has the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
 // memory behind legacy handles must live until the region is detached.
-int32_t kvrail_gpu_region_attach(const struct kvrail_client *client,
-                                 const struct kvrail_gpu_region_options *options,
-                                 struct kvrail_gpu_region_info *info);
+int32_t kvrail_gpu_region_attach(const kvrail_client *client,
+    const kvrail_gpu_region_options *options, kvrail_gpu_region_info *info);
 
 // Takes a region away from the sidecar. Blocks until nothing can touch the memory any more;
 // requests under way are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
 // process must be gone before the memory is used for anything else.
-int32_t kvrail_gpu_region_detach(const struct kvrail_client *client, uint32_t region);
+int32_t kvrail_gpu_region_detach(const kvrail_client *client, uint32_t region);
 
 // Opens a queue. `options` may be NULL.
-int32_t kvrail_queue_open(const struct kvrail_client *client,
-                          const struct kvrail_queue_options *options,
-                          struct kvrail_queue **queue);
+int32_t kvrail_queue_open(const kvrail_client *client, const kvrail_queue_options *options,
+    kvrail_queue **queue);
 
 // Waits until nothing is under way, closes the queue, and sets the variable to NULL, whatever it
 // returns. KVRAIL_E_TIMEOUT: requests were still under way at the end of the time.
-int32_t kvrail_queue_close(struct kvrail_queue **queue, uint64_t timeout_ns);
+int32_t kvrail_queue_close(kvrail_queue **queue, uint64_t timeout_ns);
 
 // Submits requests, all of them with one store for each device thread. Ends at the first that is
 // refused and returns why; those before it are under way. `submitted` counts them, and the first
 // so many places of `tickets` have their names; either may be NULL.
-int32_t kvrail_submit(struct kvrail_queue *queue,
-                      const struct kvrail_request *requests,
-                      size_t count,
-                      uint64_t *tickets,
-                      size_t *submitted);
+int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_t count,
+    uint64_t *tickets, size_t *submitted);
 
 // Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.
-int32_t kvrail_poll(struct kvrail_queue *queue,
-                    struct kvrail_completion *completions,
-                    size_t capacity,
-                    size_t *count);
+int32_t kvrail_poll(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
+    size_t *count);
 
 // Waits until `least` requests have ended (at most `capacity`), and fetches up to `capacity`
 // ends. KVRAIL_E_TIMEOUT: the time is over, `count` are there. KVRAIL_OK with fewer than `least`:
 // nothing is under way that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
 // as the sidecar lives.
-int32_t kvrail_wait(struct kvrail_queue *queue,
-                    struct kvrail_completion *completions,
-                    size_t capacity,
-                    size_t least,
-                    uint64_t timeout_ns,
-                    size_t *count);
+int32_t kvrail_wait(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
+    size_t least, uint64_t timeout_ns, size_t *count);
 
 // A descriptor for event loops: it becomes readable when something has ended, after
 // kvrail_queue_arm. Only to be waited on, never to be read; it belongs to the queue.
-int32_t kvrail_queue_fd(struct kvrail_queue *queue, int *fd);
+int32_t kvrail_queue_fd(kvrail_queue *queue, int *fd);
 
 // Prepares to wait on the descriptor. `ready` becomes 1 when something has ended already: then
 // poll, do not wait. Call kvrail_poll after each wait.
-int32_t kvrail_queue_arm(struct kvrail_queue *queue, int *ready);
+int32_t kvrail_queue_arm(kvrail_queue *queue, int *ready);
 
 // Pieces of requests that are under way.
-int32_t kvrail_queue_outstanding(struct kvrail_queue *queue, size_t *count);
+int32_t kvrail_queue_outstanding(kvrail_queue *queue, size_t *count);
 
 #ifdef __cplusplus
 }  // extern "C"

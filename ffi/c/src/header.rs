@@ -31,7 +31,47 @@ fn generated() -> String {
     }
     let mut text = Vec::new();
     builder.generate().expect("the source can be read").write(&mut text);
-    String::from_utf8(text).expect("a header is text")
+    tight(&String::from_utf8(text).expect("a header is text"))
+}
+
+/// A declaration in as few lines as it fits.
+fn wrapped(declared: &str) -> String {
+    const COLUMNS: usize = 100;
+    let joined = declared.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut lines = vec![String::new()];
+    for parameter in joined.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if line.len() + parameter.trim_end().len() <= COLUMNS => *line += parameter,
+            _ => lines.push(format!("    {parameter}")),
+        }
+    }
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+/// Declarations and constants close together: cbindgen gives each parameter a line of its own, and
+/// each constant a gap.
+fn tight(text: &str) -> String {
+    let mut paragraphs: Vec<String> = Vec::new();
+    for paragraph in text.split("\n\n") {
+        let (docs, declared) = paragraph.split_at(paragraph.find("int32_t kvrail_").unwrap_or(0));
+        let paragraph = match declared.starts_with("int32_t") {
+            // Each structure has its name without the word, too.
+            true => format!("{docs}{}", wrapped(&declared.replace("struct ", ""))),
+            false => paragraph.to_owned(),
+        };
+        let constant = |text: &str| {
+            let last = text.lines().last();
+            last.is_some_and(|line| line.starts_with("#define") && line != "#define KVRAIL_H")
+        };
+        match paragraphs.last_mut() {
+            Some(before) if constant(before) && constant(&paragraph) => {
+                *before += "\n";
+                *before += &paragraph;
+            }
+            _ => paragraphs.push(paragraph),
+        }
+    }
+    paragraphs.join("\n\n")
 }
 
 #[test]

@@ -10,20 +10,25 @@ use kvrail_ring::{CompletionWords, Opcode, Status};
 
 use crate::arena::Lease;
 use crate::done::{Done, Ticket};
+use crate::plan::LanePiece;
 use crate::request::Request;
 
 /// Where completions go.
 pub(crate) trait Sink {
-    /// Adds an end, and shows it where it lies now.
-    fn push(&mut self, done: Done) -> &mut Done;
+    /// Adds an end, made where it will lie.
+    fn push(&mut self, end: impl FnOnce() -> Done);
     fn count(&self) -> usize;
 }
 
 impl Sink for Vec<Done> {
     #[inline(always)]
-    fn push(&mut self, done: Done) -> &mut Done {
-        Self::push(self, done);
-        self.last_mut().expect("just pushed")
+    fn push(&mut self, end: impl FnOnce() -> Done) {
+        // Room first, then the end: what is made before there is room is made on the stack.
+        if self.len() < self.capacity() {
+            self.extend(std::iter::once_with(end));
+        } else {
+            grow(self, end());
+        }
     }
 
     fn count(&self) -> usize {
@@ -31,11 +36,15 @@ impl Sink for Vec<Done> {
     }
 }
 
+#[cold]
+fn grow(ends: &mut Vec<Done>, end: Done) {
+    ends.push(end);
+}
+
 impl Sink for std::collections::VecDeque<Done> {
     #[inline]
-    fn push(&mut self, done: Done) -> &mut Done {
-        self.push_back(done);
-        self.back_mut().expect("just pushed")
+    fn push(&mut self, end: impl FnOnce() -> Done) {
+        self.push_back(end());
     }
 
     fn count(&self) -> usize {
@@ -66,41 +75,69 @@ pub(crate) struct Origin {
     pub(crate) lease: Option<Lease>,
 }
 
-/// Whose piece it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    /// Free; the next free entry is on the stack, not here.
-    Nobody,
-    /// The only piece of its request, which is here.
-    Single,
-    /// One of several; the index of their head.
-    Head(u32),
-}
+/// The lane of what is in no lane.
+const NO_LANE: u16 = u16::MAX;
 
-/// A piece under way. The lease stays here from submission to completion: it is moved in once and
-/// out once.
+/// The head of the only piece of a request.
+const SINGLE: u32 = u32::MAX;
+
+/// The entry behind the last free one.
+const NONE: u32 = u32::MAX;
+
+/// A piece under way, or a free entry. The lease stays here from submission to completion: it is
+/// moved in once and out once.
 #[derive(Debug)]
-struct Flight {
-    generation: u32,
-    lane: u16,
+pub(crate) struct Flight {
+    /// `user_data` of the piece, or of the next one while the entry is free: index and generation.
+    name: u64,
+    /// Of the only piece of a request; else meaningless, as are tag and lease.
+    ticket: Ticket,
+    tag: u64,
     length: u32,
-    owner: Owner,
-    /// Of the only piece; meaningless otherwise, and then without a lease.
-    origin: Origin,
+    /// The index of the head, for one of several pieces; else `SINGLE`.
+    head: u32,
+    next_free: u32,
+    /// `NO_LANE` while the entry is free.
+    lane: u16,
+    opcode: Opcode,
+    lease: Option<Lease>,
 }
 
 impl Flight {
-    const FREE: Self = Self {
-        generation: 0,
-        lane: 0,
-        length: 0,
-        owner: Owner::Nobody,
-        origin: Origin { ticket: Ticket(0), tag: 0, opcode: Opcode::Nop, lease: None },
-    };
+    fn free(index: u32, depth: u32) -> Self {
+        Self {
+            name: u64::from(index),
+            ticket: Ticket(0),
+            tag: 0,
+            length: 0,
+            head: SINGLE,
+            next_free: if index + 1 < depth { index + 1 } else { NONE },
+            lane: NO_LANE,
+            opcode: Opcode::Nop,
+            lease: None,
+        }
+    }
+
+    /// Takes the only piece of a request; returns its `user_data`.
+    #[inline(always)]
+    pub(crate) fn carry(&mut self, piece: LanePiece, ticket: Ticket, request: Request) -> u64 {
+        debug_assert!(self.lease.is_none(), "a free entry owns nothing");
+        (self.ticket, self.tag, self.opcode) = (ticket, request.tag, request.opcode);
+        (self.lane, self.length, self.head) = (piece.lane, piece.length, SINGLE);
+        self.lease = request.lease;
+        self.name
+    }
 
     /// Whether OK promises `length` bytes.
     fn moves(&self) -> bool {
-        matches!(self.origin.opcode, Opcode::Read | Opcode::Write)
+        matches!(self.opcode, Opcode::Read | Opcode::Write)
+    }
+
+    /// Makes the entry free; its name is another one from now on.
+    #[inline(always)]
+    fn leave(&mut self) {
+        self.lane = NO_LANE;
+        self.name = self.name.wrapping_add(1 << 32);
     }
 }
 
@@ -130,7 +167,9 @@ struct End {
 #[derive(Debug)]
 pub(crate) struct Flights {
     flights: Vec<Flight>,
-    free: Vec<u32>,
+    first_free: u32,
+    /// Free entries.
+    room: u32,
     heads: Vec<Head>,
     free_heads: Vec<u32>,
     /// Memory that hardware may still write although its request has ended.
@@ -151,8 +190,9 @@ impl Flights {
             late: false,
         };
         Self {
-            flights: (0..depth).map(|_| Flight::FREE).collect(),
-            free: (0..depth).rev().collect(),
+            flights: (0..depth).map(|index| Flight::free(index, depth)).collect(),
+            first_free: if depth == 0 { NONE } else { 0 },
+            room: depth,
             heads: (0..depth).map(head).collect(),
             free_heads: (0..depth).rev().collect(),
             fenced: Vec::new(),
@@ -168,25 +208,16 @@ impl Flights {
     /// Pieces that can be added.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
-        self.free.len()
+        self.room as usize
     }
 
-    /// Adds a request of one piece; returns its `user_data`. The caller has asked `room`.
+    /// An entry for one more piece, if there is one. It is the piece's from now on.
     #[inline(always)]
-    pub(crate) fn add(
-        &mut self,
-        lane: u16,
-        length: u32,
-        ticket: Ticket,
-        request: &mut Request,
-    ) -> u64 {
-        let (index, flight) = self.enter(lane, length, Owner::Single);
-        flight.origin.ticket = ticket;
-        flight.origin.tag = request.tag;
-        flight.origin.opcode = request.opcode;
-        debug_assert!(flight.origin.lease.is_none(), "a free entry owns nothing");
-        flight.origin.lease = request.lease.take();
-        u64::from(flight.generation) << 32 | u64::from(index)
+    pub(crate) fn claim(&mut self) -> Option<&mut Flight> {
+        let flight = self.flights.get_mut(self.first_free as usize)?;
+        self.first_free = flight.next_free;
+        self.room -= 1;
+        Some(flight)
     }
 
     /// Adds a request of `pieces` pieces, at least two, to be added by `add_piece`.
@@ -205,21 +236,14 @@ impl Flights {
         head
     }
 
-    /// Adds one piece of a request; returns its `user_data`.
-    pub(crate) fn add_piece(&mut self, lane: u16, length: u32, head: u32) -> u64 {
+    /// Adds one piece of a request; returns its `user_data`. The caller has asked `room`.
+    pub(crate) fn add_piece(&mut self, piece: LanePiece, head: u32) -> u64 {
         let origin = self.heads[head as usize].origin.as_ref().expect("added before its pieces");
         let opcode = origin.opcode;
-        let (index, flight) = self.enter(lane, length, Owner::Head(head));
-        flight.origin.opcode = opcode;
-        u64::from(flight.generation) << 32 | u64::from(index)
-    }
-
-    #[inline(always)]
-    fn enter(&mut self, lane: u16, length: u32, owner: Owner) -> (u32, &mut Flight) {
-        let index = self.free.pop().expect("the caller has asked for room");
-        let flight = &mut self.flights[index as usize];
-        (flight.lane, flight.length, flight.owner) = (lane, length, owner);
-        (index, flight)
+        let flight = self.claim().expect("the caller has asked for room");
+        (flight.lane, flight.length) = (piece.lane, piece.length);
+        (flight.head, flight.opcode) = (head, opcode);
+        flight.name
     }
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
@@ -231,11 +255,44 @@ impl Flights {
         completion: &CompletionWords,
         sink: &mut impl Sink,
     ) -> Result<bool, Untrue> {
-        let [generation, index] = halves(completion.user_data());
+        let [_, index] = halves(completion.user_data());
+        // What most are: a whole request that ended well.
+        if let Some(flight) = self.flights.get_mut(index as usize)
+            && flight.name == completion.user_data()
+            && flight.lane == lane
+            && flight.head == SINGLE
+            && completion.is_whole(flight.length)
+        {
+            flight.leave();
+            flight.next_free = std::mem::replace(&mut self.first_free, index);
+            self.room += 1;
+            sink.push(|| Done {
+                ticket: flight.ticket,
+                tag: flight.tag,
+                status: Status::Ok,
+                bytes: u64::from(flight.length),
+                checksum: completion.checksum(),
+                device_ns: completion.device_ns(),
+                queue_ns: completion.queue_ns(),
+                lease: flight.lease.take(),
+            });
+            return Ok(true);
+        }
+        self.settle_any(lane, *completion, sink)
+    }
+
+    /// As `settle`, for all that may come.
+    #[inline(never)]
+    fn settle_any(
+        &mut self,
+        lane: u16,
+        completion: CompletionWords,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Untrue> {
+        let [_, index] = halves(completion.user_data());
         let unknown = Untrue::Unknown(completion.user_data());
         let flight = self.flights.get_mut(index as usize).ok_or(unknown)?;
-        let live = flight.owner != Owner::Nobody;
-        if !live || flight.generation != generation || flight.lane != lane {
+        if flight.name != completion.user_data() || flight.lane != lane {
             return Err(unknown);
         }
         if completion.flags() & FLAG_NOTICE != 0 {
@@ -260,37 +317,22 @@ impl Flights {
     }
 
     /// Ends a piece; hands out its request if it was the last.
-    #[inline(always)]
     fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
         let flight = &mut self.flights[index as usize];
-        flight.generation = flight.generation.wrapping_add(1);
-        let owner = std::mem::replace(&mut flight.owner, Owner::Nobody);
-        self.free.push(index);
-        match owner {
-            Owner::Single => {
-                let Origin { ticket, tag, opcode, .. } = flight.origin;
-                if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
-                    self.fenced.extend(flight.origin.lease.take()); // invariant 2
-                }
-                let End { status, bytes, checksum, device_ns, queue_ns } = end;
-                let (bytes, lease) = (u64::from(bytes), None);
-                // The lease goes from here to there: made into one struct with the rest on the
-                // stack it would be loaded wide right after it was stored narrow.
-                let done = sink.push(Done {
-                    ticket,
-                    tag,
-                    status,
-                    bytes,
-                    checksum,
-                    device_ns,
-                    queue_ns,
-                    lease,
-                });
-                done.lease = flight.origin.lease.take();
-            }
-            Owner::Head(head) => self.join(head, end, hardware, sink),
-            Owner::Nobody => {}
+        flight.leave();
+        flight.next_free = std::mem::replace(&mut self.first_free, index);
+        self.room += 1;
+        if flight.head != SINGLE {
+            let head = flight.head;
+            return self.join(head, end, hardware, sink);
         }
+        let (ticket, tag, mut lease) = (flight.ticket, flight.tag, flight.lease.take());
+        if flight.opcode == Opcode::Read && hardware == Hardware::MayBeActive {
+            self.fenced.extend(lease.take()); // invariant 2
+        }
+        let End { status, bytes, checksum, device_ns, queue_ns } = end;
+        let bytes = u64::from(bytes);
+        sink.push(|| Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
     }
 
     #[inline(never)]
@@ -314,34 +356,33 @@ impl Flights {
         if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
             self.fenced.extend(lease.take()); // invariant 2: may still be written
         }
-        sink.push(Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+        sink.push(|| Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
     }
 
     /// Passes a notice on, once for each request.
     #[cold]
     fn notice(&mut self, index: u32, sink: &mut impl Sink) {
         let flight = &self.flights[index as usize];
-        let origin = match flight.owner {
-            Owner::Single => &flight.origin,
-            Owner::Head(head) => {
-                let head = &mut self.heads[head as usize];
-                if std::mem::replace(&mut head.late, true) {
-                    return;
-                }
-                head.origin.as_ref().expect("a head lives until its last piece ends")
+        let (ticket, tag) = if flight.head == SINGLE {
+            (flight.ticket, flight.tag)
+        } else {
+            let head = &mut self.heads[flight.head as usize];
+            if std::mem::replace(&mut head.late, true) {
+                return;
             }
-            Owner::Nobody => return,
+            let origin = head.origin.as_ref().expect("a head lives until its last piece ends");
+            (origin.ticket, origin.tag)
         };
-        let (ticket, tag, status) = (origin.ticket, origin.tag, Status::Late);
-        let (bytes, checksum, device_ns, queue_ns, lease) = (0, 0, 0, 0, None);
-        sink.push(Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+        let (status, lease) = (Status::Late, None);
+        let (bytes, checksum, device_ns, queue_ns) = (0, 0, 0, 0);
+        sink.push(|| Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
     }
 
     /// Ends everything under way with this status.
     pub(crate) fn abandon(&mut self, status: Status, hardware: Hardware, sink: &mut impl Sink) {
         let end = End { status, bytes: 0, checksum: 0, device_ns: 0, queue_ns: 0 };
         for index in 0..self.flights.len() {
-            if self.flights[index].owner != Owner::Nobody {
+            if self.flights[index].lane != NO_LANE {
                 let index = u32::try_from(index).expect("a lane has few slots");
                 self.finish(index, end, hardware, sink);
             }

@@ -5,6 +5,7 @@ use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Geometry, Opcode};
 
+use crate::arena::Lease;
 use crate::gpu::GpuRange;
 use crate::refused::Reason;
 use crate::request::Request;
@@ -29,6 +30,8 @@ pub(crate) struct Plan {
     memory_mask: u64,
     /// The lane of each member.
     lanes: Vec<u16>,
+    /// The lane of the only member.
+    only: Option<u16>,
 }
 
 impl Plan {
@@ -40,6 +43,10 @@ impl Plan {
             capacity: geometry.capacity(),
             block_mask: u64::from(geometry.logical_block) - 1,
             memory_mask: u64::from(geometry.memory_alignment) - 1,
+            only: match volume.info.pollers[..] {
+                [lane] => Some(lane),
+                _ => None,
+            },
             lanes: volume.info.pollers.clone(),
         }
     }
@@ -63,7 +70,15 @@ impl Plan {
     /// Checks the memory that bytes go to or come from.
     #[inline(always)]
     pub(crate) fn check_memory(&self, request: &Request) -> Result<(), Reason> {
-        let Some(lease) = &request.lease else { return self.check_gpu(request) };
+        match &request.lease {
+            Some(lease) => self.check_lease(request, lease),
+            None => self.check_gpu(request),
+        }
+    }
+
+    /// As `check_memory`, for memory of the host.
+    #[inline(always)]
+    pub(crate) fn check_lease(&self, request: &Request, lease: &Lease) -> Result<(), Reason> {
         if lease.client != request.client {
             return Err(Reason::Foreign { what: "lease" });
         }
@@ -106,23 +121,21 @@ impl Plan {
         if request.length > PIECE_BYTES_MAX {
             return None;
         }
-        let lane = match self.geometry.members {
-            _ if request.opcode == Opcode::Flush => match self.lanes[..] {
-                [lane] => lane,
-                _ => return None,
-            },
-            1 => self.lanes[0],
-            members => {
-                let stripe = request.offset / self.geometry.stripe_bytes;
+        let lane = match self.only {
+            Some(lane) => lane,
+            None if request.opcode == Opcode::Flush => return None,
+            None => {
+                // Neither divisor is 0; said like this, nothing here can panic (see `stage`).
+                let stripe = request.offset.checked_div(self.geometry.stripe_bytes)?;
                 let inside = request.offset - stripe * self.geometry.stripe_bytes;
                 if inside + request.length > self.geometry.stripe_bytes {
                     return None;
                 }
-                let member = stripe % u64::from(members);
-                self.lanes[usize::try_from(member).expect("below members, a u16")]
+                let member = stripe.checked_rem(u64::from(self.geometry.members))?;
+                *self.lanes.get(usize::try_from(member).ok()?)?
             }
         };
-        let length = u32::try_from(request.length).expect("at most PIECE_BYTES_MAX");
+        let length = u32::try_from(request.length).ok()?;
         Some(LanePiece { lane, volume_offset: request.offset, length })
     }
 

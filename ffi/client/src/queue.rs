@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvrail_protocol::{Answer, Ask, Hardware};
 use kvrail_ring::{Bell, ClientLane, ClientSleep, Segment, Status};
 
-use crate::client::Client;
+use crate::client::{Client, ClientTag};
 use crate::done::Done;
 use crate::error::ClientError;
 use crate::flights::Flights;
@@ -82,6 +82,8 @@ pub(crate) enum Life {
 #[derive(Debug)]
 pub struct Queue {
     pub(crate) client: Client,
+    /// The client's, for requests to be compared with.
+    pub(crate) tag: ClientTag,
     number: u32,
     pub(crate) lanes: Vec<LaneEnd>,
     /// Lanes with staged requests, one bit each.
@@ -125,6 +127,7 @@ impl Queue {
             outstanding: 0,
         });
         Ok(Self {
+            tag: client.tag(),
             client,
             number,
             lanes: lanes.collect(),

@@ -34,28 +34,27 @@ impl LaneEnd {
         flights: &mut Flights,
         sink: &mut impl Sink,
     ) -> Result<(), Box<Trouble>> {
-        let mut trouble = Ok(());
+        let (mut ended, mut trouble) = (0, Ok(()));
         // No more than were under way: whoever polls gets back to its work.
         for _ in 0..self.outstanding {
-            let completion = match self.lane.take() {
-                Ok(Some(completion)) => completion,
-                Ok(None) => break,
+            let taken =
+                self.lane.take_into(|completion| match flights.settle(index, &completion, sink) {
+                    Ok(one) => ended += u32::from(one),
+                    Err(untrue) => {
+                        ended += u32::from(matches!(untrue, Untrue::Short { .. }));
+                        trouble = Err(Box::new(Trouble::Untrue(describe(index, untrue))));
+                    }
+                });
+            match taken {
+                Ok(true) => {}
+                Ok(false) => break,
                 Err(fault) => {
                     let what = format!("completion lane {index}: {fault}");
-                    return Err(Box::new(Trouble::Lane(what)));
-                }
-            };
-            match flights.settle(index, &completion, sink) {
-                Ok(true) => self.outstanding -= 1,
-                Ok(false) => {}
-                Err(untrue) => {
-                    if matches!(untrue, Untrue::Short { .. }) {
-                        self.outstanding -= 1;
-                    }
-                    trouble = Err(Box::new(Trouble::Untrue(describe(index, untrue))));
+                    return Err(Box::new(Trouble::Lane(what))); // nothing is under way after this
                 }
             }
         }
+        self.outstanding -= ended;
         self.lane.release();
         trouble
     }

@@ -122,6 +122,37 @@ impl Request {
         }
     }
 
+    /// The same request, at another place: who is given this one's address does not keep the other
+    /// one out of registers.
+    #[inline(always)]
+    pub(crate) fn anew(self) -> Self {
+        let bare = self.bare();
+        Self { lease: self.lease, ..bare }
+    }
+
+    /// The request without its lease.
+    #[inline(always)]
+    pub(crate) fn bare(&self) -> Self {
+        let Self { opcode, flags, class, volume, lane, client, .. } = *self;
+        let Self { offset, length, checksum, deadline_ns, tag, gpu, .. } = *self;
+        let lease = None;
+        Self {
+            opcode,
+            flags,
+            class,
+            volume,
+            lane,
+            client,
+            offset,
+            length,
+            checksum,
+            deadline_ns,
+            tag,
+            lease,
+            gpu,
+        }
+    }
+
     /// How urgent it is; [`Class::Demand`] unless said otherwise.
     pub fn class(self, class: Class) -> Self {
         Self { class, ..self }

@@ -27,7 +27,7 @@ impl Queue {
     /// # Errors
     /// `Refused` gives the request back with the reason; nothing happened.
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
         let ticket = self.stage(request)?;
         self.publish();
@@ -64,8 +64,30 @@ impl Queue {
     /// # Errors
     /// As `submit`.
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    #[inline]
-    pub fn stage(&mut self, mut request: Request) -> Result<Ticket, Refused> {
+    #[inline(always)]
+    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
+        // What most are: sound, and one piece. Nothing here takes the request's address, and
+        // nothing can panic while it is held: it stays in registers on its way to the table.
+        if let Some(piece) = self.simple(&request)
+            && let Some(end) = self.lanes.get_mut(usize::from(piece.lane))
+            && end.lane.has_room()
+            && let Some(flight) = self.flights.claim()
+        {
+            self.last_ticket += 1;
+            let ticket = Ticket(self.last_ticket);
+            let template = Template::of(&request);
+            let user_data = flight.carry(piece, ticket, request);
+            end.put(template.slot(piece, user_data));
+            self.staged |= 1 << piece.lane;
+            return Ok(ticket);
+        }
+        self.stage_any(request.anew())
+    }
+
+    /// As `stage`, for any request.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    #[inline(never)]
+    fn stage_any(&mut self, mut request: Request) -> Result<Ticket, Refused> {
         match self.launch(&mut request) {
             Ok(ticket) => Ok(ticket),
             Err(reason) => Err(Refused { request, reason }),
@@ -73,17 +95,34 @@ impl Queue {
     }
 
     /// Takes the request's lease when it takes the request.
-    #[inline(always)]
     fn launch(&mut self, request: &mut Request) -> Result<Ticket, Reason> {
         self.admit(request)?;
         let Some(piece) = self.single(request)? else { return self.launch_pieces(request) };
         self.reserve(piece.lane, 1)?;
         let template = Template::of(request);
         let ticket = self.next_ticket();
-        let user_data = self.flights.add(piece.lane, piece.length, ticket, request);
+        let flight = self.flights.claim().expect("there is room, just seen");
+        let lease = request.lease.take();
+        let user_data = flight.carry(piece, ticket, Request { lease, ..request.bare() });
         self.staged |= 1 << piece.lane;
         self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
         Ok(ticket)
+    }
+
+    /// The piece of a read or write of host memory without flags, if it is sound and one piece. Any
+    /// other request is for `launch`.
+    #[inline(always)]
+    fn simple(&self, request: &Request) -> Option<LanePiece> {
+        let plan = self.plans.get(usize::from(request.volume))?;
+        let lease = request.lease.as_ref()?;
+        let open = self.life == Life::Open && request.client == self.tag;
+        let moves = matches!(request.opcode, Opcode::Read | Opcode::Write);
+        if !open || !moves || request.flags != 0 {
+            return None;
+        }
+        plan.check_range(request).ok()?;
+        plan.check_lease(request, lease).ok()?;
+        plan.single(request)
     }
 
     /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
@@ -99,14 +138,13 @@ impl Queue {
     }
 
     /// Checks what every request must fulfil.
-    #[inline(always)]
     fn admit(&self, request: &Request) -> Result<(), Reason> {
         match self.life {
             Life::Open => {}
             Life::Gone => return Err(Reason::SidecarGone),
             Life::Broken => return Err(Reason::Broken),
         }
-        if request.client != self.client.tag() {
+        if request.client != self.tag {
             return Err(Reason::Foreign { what: "volume" });
         }
         if request.flags != 0 {
@@ -116,7 +154,6 @@ impl Queue {
     }
 
     /// The piece of an admitted request, if it is one.
-    #[inline(always)]
     fn single(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
         if request.opcode == Opcode::Nop {
             return self.single_nop(request);
@@ -137,7 +174,6 @@ impl Queue {
         Ok(piece)
     }
 
-    #[inline(always)]
     fn single_nop(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
         let (poller, count) = (usize::from(request.lane), self.lanes.len());
         if poller >= count {
@@ -147,7 +183,6 @@ impl Queue {
     }
 
     /// Makes sure that `pieces` pieces fit into a lane.
-    #[inline(always)]
     fn reserve(&mut self, lane: u16, pieces: u32) -> Result<(), Reason> {
         if self.flights.room() < pieces as usize {
             return Err(self.full());
@@ -201,14 +236,13 @@ impl Queue {
         let count = u32::try_from(plan.pieces(request).count()).expect("at most the depth");
         let head = self.flights.add_head(count, origin);
         for piece in plan.pieces(request) {
-            let user_data = self.flights.add_piece(piece.lane, piece.length, head);
+            let user_data = self.flights.add_piece(piece, head);
             self.staged |= 1 << piece.lane;
             self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
         }
         Ok(ticket)
     }
 
-    #[inline(always)]
     fn next_ticket(&mut self) -> Ticket {
         self.last_ticket += 1;
         Ticket(self.last_ticket)

@@ -90,8 +90,8 @@ def test_queues_and_event_loops(client, uuid):
     with volume.open_queue(8) as queue:
         done = 0
         while done < len(there):
-            tickets = queue.write_blocks(region, offsets[done:], there[done:], priority="background")
-            done += len(tickets)
+            rest = (offsets[done:], there[done:])
+            done += len(queue.write_blocks(region, *rest, priority="background"))
             assert all(end.ok for end in queue.wait(1))
         assert all(end.ok for end in queue.wait(8))
     cache.clear()
@@ -179,11 +179,11 @@ class Torch:
         return self._address
 
     def stride(self):
-        if self._sparse:
-            raise RuntimeError("Cannot access stride of a sparse tensor")
         return (512, 1)
 
     def untyped_storage(self):
+        if self._sparse:
+            raise NotImplementedError("Cannot access storage of SparseTensorImpl")
         return self
 
     def nbytes(self):
@@ -236,9 +236,11 @@ def test_no_driver(client):
 
 
 def test_layouts_that_the_sidecar_would_refuse(client, uuid):
-    def refused(words, error=kvrail.LayoutError, *, gpu_of=uuid, blocks=2, memory=None, fragment=None):
-        memory = memory or gpu.Memory(8192, handle=bytes(64))
-        layout = gpu.Layout(gpu_of, blocks, [memory], [fragment or gpu.Fragment(0, 0, 1024, 1024)])
+    good = gpu.Memory(8192, handle=bytes(64)), gpu.Fragment(0, 0, 1024, 1024)
+
+    def refused(words, error=kvrail.LayoutError, *, gpu_of=uuid, blocks=2, **parts):
+        memory, fragment = parts.get("memory", good[0]), parts.get("fragment", good[1])
+        layout = gpu.Layout(gpu_of, blocks, [memory], [fragment])
         with pytest.raises(error, match=words):
             client.gpu_region(layout=layout)
 

@@ -10,6 +10,8 @@ import pytest
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SNIPPETS = dict(re.findall(r"^```python title=(\S+)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE))
+# On a real GPU: by tests/pytorch.
+TENSORS = SNIPPETS.pop("tensors.py")
 SNIPPETS["README.md"] = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[0]
 
 
@@ -21,4 +23,4 @@ def test_a_snippet_runs(title):
 
 
 def test_there_are_snippets():
-    assert set(SNIPPETS) == {"README.md", "first.py", "batches.py", "loop.py"}
+    assert set(SNIPPETS) == {"README.md", "first.py", "batches.py", "loop.py", "pages.py"}

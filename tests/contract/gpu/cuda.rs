@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use kvrail_cufile::Compat;
-use kvrail_gpu::cuda::Cuda;
+use kvrail_gpu::cuda::{Copies, Cuda};
 use kvrail_gpu::{Gpu, GpuError, MechanismChoice};
 
-fn plain() -> Option<Arc<dyn Gpu>> {
+fn plain(copies: Copies) -> Option<Arc<dyn Gpu>> {
     match Cuda::open(0) {
-        Ok(cuda) => Some(Arc::new(cuda)),
+        Ok(cuda) => Some(Arc::new(cuda.with_copies(copies))),
         Err(error @ (GpuError::NoDriver | GpuError::NoSuchGpu { .. })) => {
             println!("skipped: {error}");
             None
@@ -20,7 +20,7 @@ fn plain() -> Option<Arc<dyn Gpu>> {
 /// cuFile opens once in a process.
 fn with_direct() -> Option<Arc<dyn Gpu>> {
     static OPENED: OnceLock<Option<Arc<Cuda>>> = OnceLock::new();
-    plain()?;
+    plain(Copies::Auto)?;
     let open = || match Cuda::open(0).and_then(|cuda| cuda.with_direct(Compat::Allowed)) {
         Ok(cuda) => Some(Arc::new(cuda)),
         Err(error) => {
@@ -32,10 +32,20 @@ fn with_direct() -> Option<Arc<dyn Gpu>> {
 }
 
 mod staged {
-    use super::{Arc, Gpu, MechanismChoice};
+    use super::{Arc, Copies, Gpu, MechanismChoice};
 
     fn open() -> Option<(Arc<dyn Gpu>, MechanismChoice)> {
-        Some((super::plain()?, MechanismChoice::Staged))
+        Some((super::plain(Copies::Auto)?, MechanismChoice::Staged))
+    }
+
+    gpu_conformance!(open);
+}
+
+mod kernels {
+    use super::{Arc, Copies, Gpu, MechanismChoice};
+
+    fn open() -> Option<(Arc<dyn Gpu>, MechanismChoice)> {
+        Some((super::plain(Copies::Kernels)?, MechanismChoice::Staged))
     }
 
     gpu_conformance!(open);
@@ -54,7 +64,7 @@ mod compat {
 /// A GPU that is not there is named, with what is.
 #[test]
 fn a_gpu_that_does_not_exist() {
-    if plain().is_none() {
+    if plain(Copies::Auto).is_none() {
         return;
     }
     let error = Cuda::open(4711).unwrap_err().to_string();

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use kvrail_device::Device;
 use kvrail_gpu::{DirectPath, Gpu, MechanismChoice, Route, StagingOptions, StandIn};
 
 use super::layouts::plans;
-use super::rig::Rig;
+use super::rig::{AT, Rig};
 
 fn gpu(path: DirectPath) -> Arc<dyn Gpu> {
     Arc::new(StandIn::new(0, path))
@@ -59,6 +60,30 @@ fn auto_is_direct_only_past_host_memory() {
 #[should_panic(expected = "is required and not possible")]
 fn required_direct_does_not_fall_back() {
     route(DirectPath::Compat, MechanismChoice::RequireDirect);
+}
+
+/// The GPU's poller hears of a small read while the device works on it, and of no other.
+#[test]
+fn a_small_read_is_expected_at_the_gpu_until_it_is_there() {
+    use kvrail_ring::Opcode::{Read, Write};
+    let gpu = gpu(DirectPath::Direct);
+    let plan = &plans()[0];
+    let pool = StagingOptions { slot_bytes: 1 << 20, slots: 4 };
+    let mut rig = Rig::new(&*gpu, MechanismChoice::Staged, plan, pool);
+    let large = rig.block_bytes();
+    assert!(large > 64 << 10, "{} has {large} bytes", plan.name);
+    for (opcode, length, expected) in
+        [(Read, 4096, true), (Write, 4096, false), (Read, large, false)]
+    {
+        let operation = rig.operation(opcode, (0, 0, length), 0);
+        assert!(rig.offer(operation));
+        rig.bridge.submit();
+        assert_eq!(rig.poller.expects_jobs(), expected, "{operation:?}");
+        rig.turn_until("the read has ended", |rig| rig.finished.len() == 1);
+        rig.finished.clear();
+        assert!(!rig.poller.expects_jobs() && !rig.bridge.is_handed_over());
+    }
+    assert!(rig.bridge.detach(AT).is_ok());
 }
 
 #[test]

@@ -210,7 +210,8 @@ static void refused(int32_t wanted, const char *code) {
     }
     snprintf(answer.code, sizeof answer.code, "%s", code);
     snprintf(path.sun_path, sizeof path.sun_path, "%s/s", folder);
-    if (bind(answer.listener, (struct sockaddr *)&path, sizeof path) || listen(answer.listener, 1)) {
+    if (bind(answer.listener, (struct sockaddr *)&path, sizeof path) != 0 ||
+        listen(answer.listener, 1) != 0) {
         exit(1);
     }
     pthread_create(&thread, NULL, refuse, &answer);

@@ -4,7 +4,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # Seconds one machine may take; it takes a quarter of that where nothing else runs.
-limit=${KVRAIL_VM_LIMIT:-900}
+limit=${KVRAIL_VM_LIMIT:-1500}
 (($#)) || set -- "${kernels[@]}"
 
 "$vm/build.sh"

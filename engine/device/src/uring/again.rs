@@ -69,11 +69,23 @@ impl Wire for Hasty {
         self.0.request_bytes_max(target)
     }
 
-    fn entry(&self, operation: &Operation, address: usize) -> squeue::Entry {
+    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry {
         let Operation { offset, length, .. } = *operation;
         let address = without_provenance_mut(address);
         let read = opcode::ReadFixed::new(Fixed(0), address, length, operation.buffer.0);
         read.offset(offset).rw_flags(libc::RWF_NOWAIT).build()
+    }
+
+    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        self.0.write(operation, address)
+    }
+
+    fn other(&self, operation: &Operation) -> squeue::Entry {
+        self.0.other(operation)
+    }
+
+    fn moved_all(result: i32, asked: u32) -> bool {
+        Block::moved_all(result, asked)
     }
 
     fn outcome(result: i32, asked: u32) -> Outcome {
@@ -114,7 +126,7 @@ impl Drive for Impatient {
 
 /// What the block of that number holds.
 fn content(number: u32) -> Vec<u8> {
-    (0..READ_BYTES).map(|at| (at / 4096 + number * 31) as u8).collect()
+    (0..READ_BYTES).map(|at| (at / 4096 + number * 31).to_le_bytes()[0]).collect()
 }
 
 /// A file that the page cache does not hold. Beside this program: `/tmp` may be memory.

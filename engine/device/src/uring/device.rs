@@ -79,18 +79,16 @@ impl<M: Mode> Uring<M> {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn push_staged(&mut self) {
-        let (flights, table) = (&self.flights, &self.table);
-        let requests = self.staged.drain(..).map(|id| {
-            let piece = flights.piece(id);
+        for id in self.staged.drain(..) {
+            let piece = self.flights.piece(id);
             let address = match buffer_of(piece) {
-                Some(at) => table.address(at, piece.buffer_offset, piece.length),
+                Some(at) => self.table.address(at, piece.buffer_offset, piece.length),
                 None => 0,
             };
-            (piece, address, id.to_u64())
-        });
-        self.ring.push(requests);
+            self.ring.push(piece, address, id.to_u64());
+        }
     }
 
     /// Corrects the description: a thread has room for 16 registered rings.
@@ -105,26 +103,32 @@ impl<M: Mode> Uring<M> {
     #[cold]
     fn submit_aside(&mut self) {
         let Some(side) = &mut self.side else { return };
-        let flights = &self.flights;
-        let staged = self.staged_aside.drain(..);
-        side.push(staged.map(|id| (flights.piece(id), 0, id.to_u64())));
+        for id in self.staged_aside.drain(..) {
+            side.push(self.flights.piece(id), 0, id.to_u64());
+        }
         Interrupt::submit(side);
     }
 
-    /// Takes one answer of the kernel, from a ring that carries `W`.
+    /// Takes what most answers say: that an operation of one piece moved all of its bytes. Returns
+    /// the first completion that says something else.
     #[inline(always)]
-    fn answer<W: Wire>(&mut self, name: u64, result: i32, events: &mut Events) {
-        let id = SlotId::from_u64(name);
-        let moved_all =
-            |piece: &Operation| W::outcome(result, piece.length) == Outcome::Moved(piece.length);
-        match self.flights.settle_whole(id, moved_all) {
-            Some((finished, buffer)) => self.end(finished, Some(buffer), events),
-            None => self.answer_in_part::<W>(id, result, events),
-        }
+    fn reap_whole(&mut self, events: &mut Events) -> Option<Completion> {
+        let Self { ring, flights, table, .. } = self;
+        ring.answers(events.remaining_capacity(), |name, result| {
+            let ended = flights.settle_whole(SlotId::from_u64(name), |piece| {
+                M::Wire::moved_all(result, piece.length) && table.release_attached(piece.buffer)
+            });
+            match ended {
+                Some(finished) => {
+                    events.push(Event::Finished(finished));
+                    true
+                }
+                None => false,
+            }
+        })
     }
 
     /// The operation has ended.
-    #[inline(always)]
     fn end(&mut self, finished: Finished, buffer: Option<BufferIndex>, events: &mut Events) {
         events.push(Event::Finished(finished));
         if let Some(at) = buffer
@@ -134,9 +138,10 @@ impl<M: Mode> Uring<M> {
         }
     }
 
-    /// Takes an answer that is not the whole of an operation, moves no bytes, or is a failure.
+    /// Takes any answer of the kernel, from a ring that carries `W`.
     #[inline(never)]
-    fn answer_in_part<W: Wire>(&mut self, id: SlotId, result: i32, events: &mut Events) {
+    fn answer<W: Wire>(&mut self, name: u64, result: i32, events: &mut Events) {
+        let id = SlotId::from_u64(name);
         let piece = self.flights.piece(id);
         let asked = if moves_bytes(piece.opcode) { piece.length } else { 0 };
         let aside = Self::goes_aside(piece.opcode);
@@ -204,6 +209,27 @@ impl<M: Mode> Uring<M> {
         }
     }
 
+    /// As `prepare`, for all that may come.
+    #[inline(never)]
+    fn prepare_any(&mut self, operation: Operation) -> Result<(), Operation> {
+        let aside = Self::goes_aside(operation.opcode);
+        if aside && self.aside >= SIDE_ENTRIES {
+            return Err(operation);
+        }
+        match self.flights.take(operation)? {
+            Taken::Whole(id) if aside => {
+                self.aside += 1;
+                self.staged_aside.push(id);
+            }
+            Taken::Whole(id) => self.staged.push(id),
+            Taken::Parts => self.stage_parts(),
+        }
+        if let Some(at) = buffer_of(&operation) {
+            self.table.acquire(at);
+        }
+        Ok(())
+    }
+
     /// Whether anything waits for the next `submit`.
     fn has_staged(&self) -> bool {
         !self.staged.is_empty()
@@ -239,21 +265,13 @@ impl<M: Mode> Device for Uring<M> {
 
     #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
-        let aside = Self::goes_aside(operation.opcode);
-        if aside && self.aside >= SIDE_ENTRIES {
-            return Err(operation);
-        }
-        match self.flights.take(operation)? {
-            Taken::Whole(id) if aside => {
-                self.aside += 1;
-                self.staged_aside.push(id);
-            }
-            Taken::Whole(id) => self.staged.push(id),
-            Taken::Parts => self.stage_parts(),
-        }
-        if let Some(at) = buffer_of(&operation) {
-            self.table.acquire(at);
-        }
+        let Some(id) = self.flights.take_whole(&operation) else {
+            return self.prepare_any(operation.anew());
+        };
+        let Operation { buffer, buffer_offset, length, .. } = operation;
+        let address = self.table.address(buffer, buffer_offset, length);
+        self.table.acquire(buffer);
+        self.ring.push(&operation, address, id.to_u64());
         Ok(())
     }
 
@@ -275,8 +293,8 @@ impl<M: Mode> Device for Uring<M> {
     fn reap(&mut self, events: &mut Events) {
         self.ring.disarm();
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
-        while !events.is_full() {
-            match self.ring.pop() {
+        while !events.is_full() && !self.ring.is_empty() {
+            match self.reap_whole(events) {
                 Some(Completion::Answer { name, result }) => {
                     self.answer::<M::Wire>(name, result, events);
                 }
@@ -285,7 +303,7 @@ impl<M: Mode> Device for Uring<M> {
                     self.table.free(at);
                     events.push(Event::Detached(at));
                 }
-                None => break,
+                None => {}
             }
         }
         if self.aside > 0 {

@@ -146,9 +146,12 @@ macro_rules! by_thread {
             const FLAGS: IoringSetupFlags = $flags;
             type Wire = Block;
 
-            /// `push` has woken the kernel thread where it slept.
             #[inline]
-            fn submit(_: &mut Ring<Block>) {}
+            fn submit(ring: &mut Ring<Block>) {
+                if ring.queued() > 0 {
+                    ring.wake();
+                }
+            }
 
             #[inline]
             fn collect(ring: &mut Ring<Block>, _: u32) {

@@ -23,6 +23,7 @@ use std::{fmt, ptr};
 
 use io_uring::squeue::EntryMarker as _;
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, cqueue, opcode, types};
+use kvrail_ring::Opcode;
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, IoringRegisterOp, io_uring_enter, io_uring_enter_arg, io_uring_getevents_arg,
@@ -83,7 +84,8 @@ pub struct Ring<W: Wire> {
     submission: Submission,
     completing: Completing,
     registered: Registered,
-    /// Pushed and not yet handed to the kernel (always 0 with a kernel thread).
+    /// Pushed and not yet handed to the kernel; with a kernel thread, which takes by itself: since
+    /// it was last looked whether that thread sleeps.
     queued: u32,
     /// Pushed and not yet answered.
     open: u32,
@@ -182,34 +184,37 @@ impl<W: Wire> Ring<W> {
         self.enters
     }
 
-    /// Queues requests for the kernel; each comes with the address its buffer range has and the
-    /// name its completion will carry. A kernel thread may begin with them at once.
+    /// Queues a request for the kernel, with the address its buffer range has and the name its
+    /// completion will carry. A kernel thread may begin with it at once, unless it sleeps: then
+    /// `wake` wakes it.
     ///
     /// # Panics
     /// If the queue is full: it has an entry for every piece there can be.
-    #[inline]
-    pub(crate) fn push<'a>(&mut self, requests: impl Iterator<Item = (&'a Operation, usize, u64)>) {
-        let mut pushed = 0;
-        let mut queue = self.io.submission();
-        for (operation, address, name) in requests {
-            let mut entry = self.wire.entry(operation, address);
-            entry.set_user_data(name);
-            // SAFETY: the entry names registered memory by address and table entry; the kernel
-            // refuses (EFAULT) what is not within that entry, and `held` keeps the region alive
-            // until the kernel has freed the entry. All other entries name no memory.
-            let full = unsafe { queue.push(&entry) };
-            assert!(full.is_ok(), "the submission queue has an entry for each piece in flight");
-            pushed += 1;
-        }
-        drop(queue); // publishes the tail
-        self.open += pushed;
-        match self.submission {
-            Submission::Caller => self.queued += pushed,
-            Submission::KernelThread => self.wake(),
+    #[inline(always)]
+    pub(crate) fn push(&mut self, operation: &Operation, address: usize, name: u64) {
+        // Each kind by itself: an entry that is built here and pushed there goes over the stack.
+        match operation.opcode {
+            Opcode::Read => self.put(self.wire.read(operation, address), name),
+            Opcode::Write => self.put(self.wire.write(operation, address), name),
+            _ => self.put(self.wire.other(&operation.anew()), name),
         }
     }
 
-    /// Requests pushed and not yet handed over.
+    #[inline(always)]
+    fn put(&mut self, mut entry: W::Entry, name: u64) {
+        entry.set_user_data(name);
+        let mut queue = self.io.submission();
+        // SAFETY: the entry names registered memory by address and table entry; the kernel refuses
+        // (EFAULT) what is not within that entry, and `held` keeps the region alive until the
+        // kernel has freed the entry. All other entries name no memory.
+        let full = unsafe { queue.push(&entry) };
+        assert!(full.is_ok(), "the submission queue has an entry for each piece in flight");
+        drop(queue); // publishes the tail
+        self.open += 1;
+        self.queued += 1;
+    }
+
+    /// Requests pushed and not yet handed over, or whose kernel thread was not looked at since.
     #[inline]
     pub(crate) fn queued(&self) -> u32 {
         self.queued
@@ -222,7 +227,11 @@ impl<W: Wire> Ring<W> {
         if self.has_work() {
             flags |= IoringEnterFlags::GETEVENTS;
         }
-        match self.enter(self.queued, 0, flags) {
+        let submit = match self.submission {
+            Submission::Caller => self.queued,
+            Submission::KernelThread => 0, // these calls do not wake it
+        };
+        match self.enter(submit, 0, flags) {
             Ok(taken) => self.count_taken(taken),
             Err(errno) => expect_busy(errno),
         }
@@ -244,7 +253,8 @@ impl<W: Wire> Ring<W> {
     }
 
     /// Wakes the kernel thread if it sleeps.
-    fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
+        self.queued = 0;
         // The tail was stored; the flag is loaded below. Pairs with the full barrier between the
         // kernel thread's store of NEED_WAKEUP and its last look at the tail.
         fence(Ordering::SeqCst);
@@ -269,23 +279,51 @@ impl<W: Wire> Ring<W> {
     /// The next completion, if one was posted.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
-        loop {
-            let mut queue = self.io.completion();
-            let Some(entry) = queue.next() else {
-                forget(queue); // as in `with_completions`
-                return None;
-            };
-            drop(queue); // publishes the head
-            let entry: cqueue::Entry = entry.into(); // the second half of a wide one is not used
-            let name = entry.user_data();
-            if name & TAG == 0 {
-                self.open -= 1;
-                return Some(Completion::Answer { name, result: entry.result() });
-            }
-            if let Some(at) = self.tagged(name, &entry) {
-                return Some(Completion::Freed(at));
+        while !self.is_empty() {
+            let told = self.answers(1, |_, _| false);
+            if told.is_some() {
+                return told;
             }
         }
+        None
+    }
+
+    /// Gives up to `most` answers to `take`, by name and result, for as long as it takes them.
+    /// Returns the completion that is no answer or was not taken; it is the caller's.
+    #[inline(always)]
+    pub(crate) fn answers(
+        &mut self,
+        most: usize,
+        mut take: impl FnMut(u64, i32) -> bool,
+    ) -> Option<Completion> {
+        let mut queue = self.io.completion();
+        let mut answered = 0;
+        let mut other = None;
+        while (answered as usize) < most
+            && let Some(entry) = queue.next()
+        {
+            let entry: cqueue::Entry = entry.into(); // the second half of a wide one is not used
+            let (name, result) = (entry.user_data(), entry.result());
+            if name & TAG != 0 || !take(name, result) {
+                other = Some(entry);
+                break;
+            }
+            answered += 1;
+        }
+        drop(queue); // publishes the head
+        self.open -= answered;
+        other.and_then(|entry| self.told(&entry))
+    }
+
+    /// What a completion says; nothing where it is the ring's own business.
+    #[inline(never)]
+    fn told(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
+        let name = entry.user_data();
+        if name & TAG != 0 {
+            return self.tagged(name, entry).map(Completion::Freed);
+        }
+        self.open -= 1;
+        Some(Completion::Answer { name, result: entry.result() })
     }
 
     #[cold]

@@ -29,17 +29,25 @@ const DIRECT_BYTES_MAX: u32 = 16 << 20;
 /// Ends that wait to be reported: one for each transfer that fails at once or region that leaves.
 const READY_MAX: usize = 1024;
 
+/// Largest part of a read that the GPU's poller is told of in advance: a device answers in tens of
+/// microseconds, and whoever waits for 64 KiB feels the 6 us and more of a wake-up.
+const SMALL_BYTES_MAX: u32 = 64 << 10;
+
 /// One port and what the bridge knows about it.
 #[derive(Debug)]
 struct Link {
     port: Arc<Port>,
     /// How bytes travel: the port's way, until the device is replaced.
     route: Route,
+    /// What is said of that then, where it makes a difference; written before the poller starts.
+    farewell: Option<String>,
     waker: Waker,
     /// Entry of its staging memory in the device within.
     staging: BufferIndex,
-    /// Jobs were pushed since the last nudge.
+    /// Jobs were pushed, or small parts went to the device, since the last nudge.
     pushed: bool,
+    /// Small parts of reads at the device.
+    coming: u32,
 }
 
 /// A device with ports to GPUs.
@@ -78,7 +86,11 @@ impl<D: Device> Bridge<D> {
             inner.attach(entry, staging)?;
             description.features.push(port.description());
             let (route, waker) = (port.route, Waker::default());
-            links.push(Link { port, route, waker, staging: entry, pushed: false });
+            let direct = matches!(route, Route::Direct(_));
+            let name = &description.name;
+            let farewell = direct.then(|| format!("{name} was replaced, and is staged since"));
+            let staging = entry;
+            links.push(Link { port, route, farewell, waker, staging, pushed: false, coming: 0 });
         }
         Ok(Self {
             inner,
@@ -188,7 +200,19 @@ impl<D: Device> Bridge<D> {
         };
         let taken = self.inner.prepare(staged).is_ok();
         self.prepared |= taken;
+        if taken && is_small_read(&operation) {
+            self.expect(operation.buffer, 1);
+        }
         taken
+    }
+
+    /// Counts a small part to the device, or back: the GPU's poller stays awake for it, and if it
+    /// sleeps, wakes up while the device works.
+    fn expect(&mut self, at: BufferIndex, change: i32) {
+        let link = &mut self.links[self.regions.get(at).port];
+        link.coming = link.coming.checked_add_signed(change).expect("as many back as out");
+        link.port.announce(link.coming);
+        link.pushed |= change > 0;
     }
 
     /// Hands a part to the GPU's poller.
@@ -218,7 +242,10 @@ impl<D: Device> Bridge<D> {
 
     /// A part came back from the device within.
     fn device_ended(&mut self, id: SlotId, finished: Finished) {
-        let part = self.transfers.part(id);
+        let part = *self.transfers.part(id);
+        if is_small_read(&part.operation) {
+            self.expect(part.operation.buffer, -1);
+        }
         let short = finished.bytes != part.operation.length;
         let status = match finished.status {
             Status::Ok if short => Status::IoError,
@@ -260,7 +287,7 @@ impl<D: Device> Bridge<D> {
         }
     }
 
-    /// Moves everything on that can move: stalled parts, parts not cut yet, jobs to wake for.
+    /// Moves everything on that can move: stalled parts and parts not cut yet.
     fn advance(&mut self) {
         while let Some(id) = self.stalled.front().copied() {
             if !self.offer(id) {
@@ -269,6 +296,15 @@ impl<D: Device> Bridge<D> {
             self.stalled.pop_front();
         }
         self.cut();
+    }
+
+    /// Hands over what was prepared within, then wakes GPU pollers: the device does not wait for
+    /// that.
+    fn hand_over(&mut self) {
+        if self.prepared {
+            self.prepared = false;
+            self.inner.submit();
+        }
         for link in self.links.iter_mut().filter(|link| link.pushed) {
             link.pushed = false;
             link.port.to_gpu.wake(&mut link.waker);
@@ -305,6 +341,11 @@ impl<D: Device> Bridge<D> {
         }
         self.scratch = scratch;
     }
+}
+
+/// Whether a part goes to the device first, and will be back soon.
+fn is_small_read(operation: &Operation) -> bool {
+    operation.opcode == Opcode::Read && operation.length <= SMALL_BYTES_MAX
 }
 
 impl<D: Device> Device for Bridge<D> {
@@ -356,8 +397,8 @@ impl<D: Device> Device for Bridge<D> {
 
     fn submit(&mut self) {
         self.advance();
-        self.prepared = false;
-        self.inner.submit();
+        self.prepared = true; // operations of host memory went past us
+        self.hand_over();
     }
 
     fn reap(&mut self, events: &mut Events) {
@@ -369,10 +410,7 @@ impl<D: Device> Device for Bridge<D> {
         }
         self.collect();
         self.advance();
-        if self.prepared {
-            self.prepared = false;
-            self.inner.submit();
-        }
+        self.hand_over();
         while !events.is_full()
             && let Some(event) = self.ready.pop_front()
         {
@@ -384,6 +422,11 @@ impl<D: Device> Device for Bridge<D> {
     #[inline]
     fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    #[inline]
+    fn is_handed_over(&self) -> bool {
+        self.in_flight > 0 && self.inner.in_flight() == 0 && self.leaving == 0
     }
 
     fn wait(&self) -> Wait<'_> {
@@ -416,7 +459,12 @@ impl<D: Device> Device for Bridge<D> {
     fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
         self.inner.replace(with)?;
         // The GPU's own calls name the file that was there before.
-        self.links.iter_mut().for_each(|link| link.route = Route::Staged);
+        for link in &mut self.links {
+            link.route = Route::Staged;
+            if let Some(farewell) = link.farewell.take() {
+                link.port.health.fall_back(farewell);
+            }
+        }
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::error::{CudaError, GpuError};
 use crate::handle::GpuUuid;
 
 /// Every function of the driver that is called anywhere in this room.
-const SYMBOLS: [&str; 41] = [
+const SYMBOLS: [&str; 43] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuDeviceGetCount",
@@ -41,6 +41,8 @@ const SYMBOLS: [&str; 41] = [
     "cuMemcpyDtoH_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
+    "cuMemcpy2DAsync_v2",
+    "cuStreamWriteValue32_v2",
     "cuMemGetAddressRange_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
@@ -99,6 +101,26 @@ fn load() -> Result<(), GpuError> {
     // SAFETY: takes no pointers.
     check("cuInit", unsafe { sys::cuInit(0) })?;
     Ok(())
+}
+
+/// Whether the driver, loaded before, has a function that older ones lack.
+pub(super) fn has(symbol: &str) -> bool {
+    // SAFETY: a context is open, so the library is loaded, and stays so.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the pointer is not called here, only its presence is looked at.
+    unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_ok()
+}
+
+/// Version of CUDA that the driver speaks, 1000 * major + 10 * minor.
+///
+/// # Errors
+/// As `devices`.
+pub fn driver_version() -> Result<u32, GpuError> {
+    load()?;
+    let mut version: c_int = 0;
+    // SAFETY: the number lives on this stack.
+    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+    Ok(version.unsigned_abs())
 }
 
 /// The GPUs of this machine, in the driver's order.

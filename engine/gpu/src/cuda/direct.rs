@@ -4,8 +4,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use kvrail_cufile::{Buffer, CuFile, File, OpStatus, Properties};
+use kvrail_cufile::{Batch, Buffer, CuFile, Direction, Entry, File, OpStatus, Properties};
 
 use super::batches::CuFileBatch;
 use super::context::Context;
@@ -13,6 +15,12 @@ use super::import::Opened;
 use crate::contract::{BatchIo, DirectGpu, DirectPath, FileIndex, Registered};
 use crate::error::GpuError;
 use crate::udev;
+
+/// Bytes of the first read.
+const FIRST_BYTES: u32 = 4096;
+
+/// Longest wait for it; what is wrong with a library that takes longer shows when it is used.
+const FIRST_TIME: Duration = Duration::from_secs(2);
 
 /// cuFile with the files registered so far.
 #[derive(Debug)]
@@ -43,6 +51,28 @@ impl CuFileGpu {
         Ok(unsafe { self.library.register_buffer(memory.address, bytes, keep) }?)
     }
 
+    /// Reads a little, once in the life of the library: its first batch starts threads and blocks
+    /// for 25 ms, which would be a poller's time otherwise.
+    fn begin(&self, file: &Arc<File>) -> Result<(), GpuError> {
+        let memory = Arc::new(Opened::allocate(&self.context, u64::from(FIRST_BYTES))?);
+        let entry = Entry {
+            direction: Direction::Read,
+            file: Arc::clone(file),
+            file_offset: 0,
+            buffer: Arc::new(self.register_memory(&memory)?),
+            buffer_offset: 0,
+            bytes: FIRST_BYTES,
+        };
+        let mut batch = Batch::new(&self.library, 1)?;
+        batch.submit(&[entry])?;
+        let deadline = Instant::now() + FIRST_TIME;
+        while batch.open() > 0 && Instant::now() < deadline {
+            batch.reap(|_| ())?;
+            thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
     fn path(&self) -> (DirectPath, String) {
         let Properties { nvidia_fs, status_flags, .. } = self.properties;
         let (major, minor) = nvidia_fs;
@@ -69,8 +99,12 @@ impl DirectGpu for CuFileGpu {
                 None => GpuError::CuFile(error),
             }
         })?;
+        let registered = Arc::new(registered);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.push(Arc::new(registered));
+        if files.is_empty() {
+            self.begin(&registered)?;
+        }
+        files.push(registered);
         let file = FileIndex(u16::try_from(files.len() - 1).expect("few devices"));
         let (path, reason) = self.path();
         Ok(Registered { file, path, reason })

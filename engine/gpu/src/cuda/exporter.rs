@@ -3,6 +3,7 @@
 // UNSAFETY: the memory is owned by the value and freed in its drop; copies are bounded by it.
 
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
@@ -61,7 +62,7 @@ impl Exported {
                 type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
                 id: context.device,
             },
-            win32HandleMetaData: std::ptr::null_mut(),
+            win32HandleMetaData: ptr::null_mut(),
             allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
                 compressionType: 0,
                 gpuDirectRDMACapable: 0,
@@ -141,7 +142,11 @@ impl OwnMemory for Exported {
         let to = self.range(offset, bytes.len());
         // SAFETY: the range lies within the memory, checked above; read before the call returns.
         let got = unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) };
-        Ok(check("cuMemcpyHtoD", got)?)
+        check("cuMemcpyHtoD", got)?;
+        // That call returns when the driver has its copy of the bytes: another process would still
+        // find the old ones.
+        // SAFETY: the default stream of the current context.
+        Ok(check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })?)
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), GpuError> {

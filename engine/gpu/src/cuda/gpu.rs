@@ -17,11 +17,22 @@ use crate::handle::GpuHandle;
 use crate::region::{Backing, GpuRegion, Memory};
 use crate::staging::Staging;
 
+/// What moves bytes between staging and GPU memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copies {
+    /// Copy engines where they are as fast as the bus, else kernels.
+    #[default]
+    Auto,
+    /// Kernels alone: to compare with.
+    Kernels,
+}
+
 /// One GPU.
 #[derive(Debug)]
 pub struct Cuda {
     context: Arc<Context>,
     direct: Option<CuFileGpu>,
+    copies: Copies,
 }
 
 impl Cuda {
@@ -30,7 +41,7 @@ impl Cuda {
     /// # Errors
     /// `GpuError` when there is no driver, no such GPU, or the GPU is not usable.
     pub fn open(index: u32) -> Result<Self, GpuError> {
-        Ok(Self { context: Context::open(index)?, direct: None })
+        Ok(Self { context: Context::open(index)?, direct: None, copies: Copies::Auto })
     }
 
     /// Opens cuFile too. Before any region is imported, once per process.
@@ -50,6 +61,13 @@ impl Cuda {
         self.context.enter()?;
         self.direct = Some(CuFileGpu::new(&self.context, library)?);
         Ok(self)
+    }
+
+    /// Has bytes moved in another way than the usual.
+    #[must_use]
+    pub fn with_copies(mut self, copies: Copies) -> Self {
+        self.copies = copies;
+        self
     }
 
     /// The opened cuFile.
@@ -107,7 +125,7 @@ impl Gpu for Cuda {
     }
 
     fn mover(&self, staging: &Arc<Staging>, launches: u16) -> Result<Box<dyn Mover>, GpuError> {
-        Ok(Box::new(CudaMover::new(&self.context, staging, launches)?))
+        Ok(Box::new(CudaMover::new(&self.context, staging, launches, self.copies)?))
     }
 
     fn direct(&self) -> Option<&dyn DirectGpu> {

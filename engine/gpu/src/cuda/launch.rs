@@ -169,6 +169,11 @@ impl Stream {
         Ok(Self { context: Arc::clone(context), raw })
     }
 
+    /// What it belongs to.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// The driver's name for it.
     pub(super) fn raw(&self) -> sys::CUstream {
         self.raw

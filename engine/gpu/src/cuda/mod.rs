@@ -1,4 +1,4 @@
-//! CUDA: the driver found at run time, one context for each GPU, memory and kernels.
+//! CUDA: the driver found at run time, one context for each GPU, memory, copies and kernels.
 //!
 //! Calls go through cudarc's driver layer as it is generated (`driver::sys`): its safe layer has
 //! no shareable memory, no host registration, and events of its own on every copy. Every symbol
@@ -7,15 +7,18 @@
 mod batches;
 mod context;
 mod copier;
+mod crowd;
 mod direct;
+mod engines;
 mod exporter;
 mod gpu;
 mod import;
 mod launch;
 mod mapped;
 mod mover;
+mod rectangles;
 
-pub use context::devices;
+pub use context::{devices, driver_version};
 pub use copier::Copier;
 pub use exporter::Export;
-pub use gpu::Cuda;
+pub use gpu::{Copies, Cuda};

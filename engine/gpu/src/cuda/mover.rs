@@ -1,18 +1,22 @@
-//! The mover: launches of the gather and scatter kernels, watched through flags in host memory.
-#![expect(unsafe_code, reason = "launches kernels over memory it holds")]
+//! The mover: copies by engines and by kernels, watched through flags in host memory.
+#![expect(unsafe_code, reason = "starts copies over memory it holds")]
 // UNSAFETY: staging memory, flags and counters are held by the mover, which waits for its streams
 // in drop; regions are held by the jobs of the poller until their launch is done.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use kvrail_memory::HeapBlock;
 
 use super::context::{Context, check};
+use super::crowd::Crowd;
+use super::engines::Engines;
+use super::gpu::Copies;
 use super::import::Opened;
 use super::launch::{Batch, DeviceJob, Kernels, Stream};
 use super::mapped::Mapped;
 use crate::contract::{Fault, LaunchId, MOVES_MAX, Move, Mover, Progress, Way};
-use crate::error::GpuError;
+use crate::error::{CudaError, GpuError};
 use crate::staging::Staging;
 
 /// Streams for each way: while one launch ends, the next already moves.
@@ -24,16 +28,18 @@ const LOOKS_PER_QUERY: u32 = 1 << 12;
 /// Bytes of a flag or counter.
 const WORD_BYTES: u64 = 4;
 
-/// Moves by kernel. Fields drop in this order: streams drain before what kernels touch goes.
+/// Moves. Fields drop in this order: streams drain before what copies touch goes.
 #[derive(Debug)]
 pub(super) struct CudaMover {
     streams: [Vec<Stream>; 2],
     kernels: Kernels,
+    engines: Result<Engines, String>,
     staging: Mapped,
     flags: Mapped,
     arrived: Opened,
     batch: Box<Batch>,
     launches: Box<[Launch]>,
+    crowd: Crowd,
     turn: usize,
     context: Arc<Context>,
     _pool: Arc<Staging>,
@@ -45,6 +51,8 @@ struct Launch {
     ticket: u32,
     running: Option<(Way, usize)>,
     looks: u32,
+    /// When it began, where it is a kernel.
+    kernel: Option<Instant>,
 }
 
 impl CudaMover {
@@ -52,6 +60,7 @@ impl CudaMover {
         context: &Arc<Context>,
         pool: &Arc<Staging>,
         launches: u16,
+        copies: Copies,
     ) -> Result<Self, GpuError> {
         let streams = || (0..STREAMS).map(|_| Stream::new(context)).collect::<Result<Vec<_>, _>>();
         let words = u64::from(launches) * WORD_BYTES;
@@ -59,19 +68,55 @@ impl CudaMover {
         let arrived = Opened::allocate(context, words)?;
         zero(&arrived)?;
         let region: Arc<kvrail_memory::Region> = Arc::clone(pool.region());
-        let idle = Launch { ticket: 0, running: None, looks: 0 };
+        let idle = Launch { ticket: 0, running: None, looks: 0, kernel: None };
+        let (staging, flags) =
+            (Mapped::new(context, region)?, Mapped::new(context, Arc::new(flags))?);
+        let streams = [streams()?, streams()?];
+        let engines = match copies {
+            Copies::Kernels => Err("configured".to_owned()),
+            Copies::Auto => Engines::try_out(&streams[0][0], &staging, flags.address())
+                .map_err(|error| error.to_string()),
+        };
         Ok(Self {
-            streams: [streams()?, streams()?],
+            streams,
             kernels: Kernels::load(context)?,
-            staging: Mapped::new(context, region)?,
-            flags: Mapped::new(context, Arc::new(flags))?,
+            engines,
+            staging,
+            flags,
             arrived,
             batch: Box::new(Batch::EMPTY),
             launches: vec![idle; usize::from(launches)].into(),
+            crowd: Crowd::default(),
             turn: 0,
             context: Arc::clone(context),
             _pool: Arc::clone(pool),
         })
+    }
+
+    /// Starts a launch by engines, or by a kernel where a move is nothing for them.
+    fn start(
+        &mut self,
+        way: Way,
+        turn: usize,
+        index: usize,
+        moves: &[Move<'_>],
+    ) -> Result<(), CudaError> {
+        let by_engines = self.engines.as_ref().is_ok_and(|it| it.suit(moves, self.crowd));
+        self.launches[index].kernel = (!by_engines).then(Instant::now);
+        if !by_engines {
+            self.fill(index, moves);
+        }
+        let Self { streams, engines, kernels, staging, flags, launches, batch, .. } = self;
+        let stream = &streams[way as usize][turn];
+        let flag = (flags.address() + index as u64 * WORD_BYTES, launches[index].ticket);
+        match engines.as_mut().ok().filter(|_| by_engines) {
+            // SAFETY: the mover holds staging and flags until its streams have drained; the caller
+            // holds the regions until `progress` says that the launch ended; ranges were checked
+            // against layouts by the caller and lie in slots of the pool.
+            Some(engines) => unsafe { engines.start(way, stream, staging, moves, flag) },
+            // SAFETY: the same, and the counters are the mover's too.
+            None => unsafe { kernels.launch(way, stream, batch, moves.len()) },
+        }
     }
 
     fn fill(&mut self, index: usize, moves: &[Move<'_>]) {
@@ -80,15 +125,13 @@ impl CudaMover {
         self.batch.flag = self.flags.address() + word;
         self.batch.ticket = self.launches[index].ticket;
         for (job, it) in self.batch.jobs.iter_mut().zip(moves) {
-            let layout = it.region.layout();
-            assert!(layout.holds(it.block, it.start, it.length), "checked when it was accepted");
             *job = DeviceJob {
                 fragments: it.region.table(),
                 staged: self.staging.address() + it.staged as u64,
                 start: it.start,
                 length: it.length,
                 block: it.block,
-                count: u32::try_from(layout.fragments().len()).expect("at most 1024"),
+                count: u32::try_from(it.region.layout().fragments().len()).expect("at most 1024"),
                 reserved: 0,
             };
         }
@@ -110,6 +153,13 @@ fn fault(error: impl std::fmt::Display) -> Fault {
 }
 
 impl Mover for CudaMover {
+    fn description(&self) -> String {
+        match &self.engines {
+            Ok(engines) => engines.description(),
+            Err(reason) => format!("kernels ({reason})"),
+        }
+    }
+
     fn begin(&mut self) -> Result<(), Fault> {
         self.context.enter().map_err(fault)
     }
@@ -121,14 +171,15 @@ impl Mover for CudaMover {
         let launch = &mut self.launches[index];
         launch.ticket = launch.ticket.wrapping_add(1);
         (launch.looks, launch.running) = (0, Some((way, self.turn)));
-        self.fill(index, moves);
-        let stream = &self.streams[way as usize][self.turn];
+        for it in moves {
+            let held = it.region.layout().holds(it.block, it.start, it.length);
+            assert!(held, "checked when it was accepted");
+        }
+        let turn = self.turn;
         self.turn = (self.turn + 1) % STREAMS;
-        // SAFETY: the mover holds staging, flags and counters until its streams have drained; the
-        // caller holds the regions until `progress` says that the launch ended; ranges were
-        // checked against layouts in `fill` and lie in slots of the pool.
-        let started = unsafe { self.kernels.launch(way, stream, &self.batch, moves.len()) };
-        if let Err(error) = started {
+        if let Err(error) = self.start(way, turn, index, moves) {
+            // Some of them may have begun, and nothing may run when the caller hears of this.
+            let _drained = self.streams[way as usize][turn].drain();
             self.launches[index].running = None;
             return Err(fault(error));
         }
@@ -141,6 +192,9 @@ impl Mover for CudaMover {
         let (way, stream) = launch.running.expect("a launch is asked about while it runs");
         if self.flags.word(index) == launch.ticket {
             launch.running = None;
+            if let Some(started) = launch.kernel {
+                self.crowd.done(started, Instant::now());
+            }
             return Ok(Progress::Done);
         }
         launch.looks += 1;

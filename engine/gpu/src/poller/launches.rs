@@ -41,6 +41,11 @@ impl Launches {
         }
     }
 
+    /// What moves bytes, for people.
+    pub(super) fn description(&self) -> String {
+        self.mover.description()
+    }
+
     /// Makes the GPU usable on this thread.
     pub(super) fn begin(&mut self) -> Result<(), Fault> {
         self.mover.begin()

@@ -16,8 +16,11 @@ use crate::contract::{Gpu, GpuIdentity};
 use crate::error::GpuError;
 use crate::health::Health;
 
-/// A copy of a block takes tens of microseconds: while one is under way and nothing else happens,
-/// the poller looks this often instead of spinning.
+/// A copy or a small read takes tens of microseconds: longest spin while one is under way. Beyond,
+/// the GPU is busy with others.
+const SOON: Duration = Duration::from_micros(100);
+
+/// While a copy is under way for longer than that, the poller looks this often instead of spinning.
 const NAP: Duration = Duration::from_micros(20);
 
 /// Longest sleep with nothing under way.
@@ -66,6 +69,8 @@ pub struct GpuPollerHandle {
     pub identity: GpuIdentity,
     /// The CPU it is pinned to, or nothing when it floats.
     pub cpu: Option<u32>,
+    /// What moves bytes, for people.
+    pub description: String,
     /// How the GPU is.
     pub health: Arc<Health>,
     nudge: Arc<Nudge>,
@@ -109,6 +114,7 @@ pub fn start(
     let (health, nudge) = (Arc::clone(&setup.health), Arc::clone(&setup.nudge));
     let stop = Arc::clone(&setup.stop);
     let poller = GpuPoller::new(gpu, setup)?;
+    let description = poller.description();
     let topology = Topology::host()
         .map_err(|error| GpuStartError::Pin { index, reason: error.to_string() })?;
     let (ready, started) = std::sync::mpsc::sync_channel(1);
@@ -127,7 +133,7 @@ pub fn start(
     let thread = builder.spawn(life).map_err(|source| GpuStartError::Thread { index, source })?;
     let pinned = started.recv().expect("the thread answers before anything can panic");
     pinned.map_err(|reason| GpuStartError::Pin { index, reason })?;
-    Ok(GpuPollerHandle { identity, cpu: seat.cpu, health, nudge, stop, thread })
+    Ok(GpuPollerHandle { identity, cpu: seat.cpu, description, health, nudge, stop, thread })
 }
 
 fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
@@ -145,28 +151,31 @@ fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
             GpuTurn::Waiting | GpuTurn::Idle => {}
         }
         turns = turns.wrapping_add(1);
-        if !turns.is_multiple_of(TURNS_PER_LOOK) || busy_at.elapsed() < spin {
+        let soon = turn == GpuTurn::Waiting || poller.expects_jobs();
+        let longest = if soon && !spin.is_zero() { spin.max(SOON) } else { spin };
+        if !turns.is_multiple_of(TURNS_PER_LOOK) || busy_at.elapsed() < longest {
             std::hint::spin_loop();
             continue;
         }
         nudge.announce(&mut sleeper);
         settle();
-        if !poller.has_jobs() {
-            sleep(nudge, if turn == GpuTurn::Waiting { NAP } else { BEAT });
+        if !poller.has_jobs() && sleep(nudge, if turn == GpuTurn::Waiting { NAP } else { BEAT }) {
+            busy_at = Instant::now(); // woken for a job, or for one that is coming
         }
         nudge.retract(&mut sleeper);
     }
 }
 
-/// Blocks until the nudge rings or the time is over.
-fn sleep(nudge: &Nudge, longest: Duration) {
+/// Blocks until the nudge rings or the time is over; whether it rang.
+fn sleep(nudge: &Nudge, longest: Duration) -> bool {
     let fd = nudge.as_fd();
     let timeout = Timespec {
         tv_sec: i64::try_from(longest.as_secs()).expect("seconds"),
         tv_nsec: i64::from(longest.subsec_nanos()),
     };
-    let woken = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
-    if woken == Ok(1) {
+    let rang = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) == Ok(1);
+    if rang {
         hush(fd);
     }
+    rang
 }

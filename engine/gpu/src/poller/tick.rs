@@ -104,6 +104,12 @@ impl GpuPoller {
         Ok(Self { ports: Ports { list, touched: 0 }, launches, batches, health, stop })
     }
 
+    /// What moves bytes, for people.
+    #[must_use]
+    pub fn description(&self) -> String {
+        self.launches.description()
+    }
+
     /// Makes the GPU usable on the calling thread, which makes all other calls.
     pub fn begin(&mut self) {
         if let Err(fault) = self.launches.begin() {
@@ -131,6 +137,12 @@ impl GpuPoller {
     #[must_use]
     pub fn has_jobs(&self) -> bool {
         self.ports.list.iter().any(|(port, _)| !port.jobs.is_empty())
+    }
+
+    /// Whether a job will come soon: a device reads a small part.
+    #[must_use]
+    pub fn expects_jobs(&self) -> bool {
+        self.ports.list.iter().any(|(port, _)| port.expects())
     }
 
     /// Takes every job there is.

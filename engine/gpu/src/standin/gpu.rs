@@ -111,7 +111,11 @@ impl DirectGpu for StandIn {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.push(Arc::new(again.into()));
         let file = FileIndex(u16::try_from(files.len() - 1).expect("few devices"));
-        Ok(Registered { file, path: self.path, reason: "a stand-in goes this way".to_owned() })
+        let reason = match self.path {
+            DirectPath::Direct => "a stand-in is told to go directly",
+            DirectPath::Compat => "a stand-in bounces through host memory",
+        };
+        Ok(Registered { file, path: self.path, reason: reason.to_owned() })
     }
 
     fn batch(&self, entries: u32) -> Result<Box<dyn BatchIo>, GpuError> {

@@ -83,6 +83,10 @@ impl Launch {
 }
 
 impl Mover for HostMover {
+    fn description(&self) -> String {
+        "memory copies (stand-in)".to_owned()
+    }
+
     fn begin(&mut self) -> Result<(), Fault> {
         Ok(())
     }

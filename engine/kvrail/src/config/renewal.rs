@@ -17,9 +17,12 @@ impl Config {
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;
         renewed.sidecar.log.clone_from(&new.sidecar.log);
-        // What is kept up stays where it is.
-        let (configfs, state) = (self.target.configfs.clone(), self.target.state.clone());
-        renewed.target = Target { configfs, state, ..new.target.clone() };
+        renewed.target = new.target.clone();
+        if !self.target.wish().is_empty() {
+            // What is kept up stays where it is.
+            let Target { configfs, state, .. } = self.target.clone();
+            renewed.target = Target { configfs, state, ..renewed.target };
+        }
         renewed
     }
 
@@ -68,10 +71,11 @@ mod tests {
     fn a_target_changes_and_stays_where_it_is() {
         let port = "[[target.port]]\nid = 1\ntransport = \"loop\"\nsubsystems = []\n";
         let text = format!("[target]\nstate = \"/elsewhere\"\nat_stop = \"undo\"\n{port}");
-        let (before, after) = (Config::default(), config(&text));
+        let (nothing, after) = (Config::default(), config(&text));
+        assert_eq!(nothing.renewed_by(&after), after);
+        let before = config(&port.replace("id = 1", "id = 2"));
         let renewed = before.renewed_by(&after);
-        assert_eq!(renewed.target.wish(), after.target.wish());
-        assert!(before.differing_keys(&renewed).contains(&"target.at_stop".to_owned()));
+        assert_eq!(before.differing_keys(&renewed), ["target.at_stop", "target.port.0.id"]);
         assert_eq!(renewed.differing_keys(&after), ["target.state"]);
     }
 }

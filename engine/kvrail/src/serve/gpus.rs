@@ -146,7 +146,15 @@ impl Opened {
 }
 
 fn unusable(name: &GpuName, error: &GpuError) -> Failure {
-    Failure::new(Exit::Refused, format!("gpu.devices: GPU {name}: {error}"))
+    match error {
+        GpuError::NoSuchGpu { .. } => Failure::new(Exit::Refused, format!("gpu.devices: {error}")),
+        GpuError::CuFile(_) => Failure::new(Exit::Refused, format!("GPU {name}: {error}"))
+            .with_remedy(
+                "make cuFile work (nvidia-fs or PCI peer-to-peer for direct I/O), or set \
+                 gpu.mechanism = \"auto\", which goes on without",
+            ),
+        _ => Failure::new(Exit::Refused, format!("gpu.devices: GPU {name}: {error}")),
+    }
 }
 
 /// The GPUs at work. Their pollers end when this is dropped: after those of the devices.

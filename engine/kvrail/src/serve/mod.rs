@@ -1,7 +1,7 @@
 //! The sidecar: opened in a written order, run, stopped in the reverse one.
 //!
-//! Signals and volumes first, then the pollers of GPUs, then those of the devices, then the door for
-//! clients. Nothing here is on a data path.
+//! Signals and volumes first, then the pollers of GPUs, then those of the devices, then the door
+//! for clients. Nothing here is on a data path.
 
 mod comeback;
 mod devices;

@@ -35,11 +35,13 @@ impl Reload {
         let new = self.context.config()?.config;
         let renewed = self.in_force.renewed_by(&new);
         let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
-        // The target's own thread takes it over, or says why not; it is asked again each time.
-        let (kept_up, now): (Vec<_>, Vec<_>) =
-            now.into_iter().partition(|key| key.starts_with("target."));
+        // The target's own thread takes these over, or says why not; it is asked each time.
+        let exported = |key: &String| {
+            ["target.host", "target.subsystem", "target.port"].iter().any(|it| key.starts_with(it))
+        };
+        let (exported, now): (Vec<_>, Vec<_>) = now.into_iter().partition(exported);
         (self.set_log)(&renewed.sidecar.log)?;
-        if kept_up.is_empty() && now.is_empty() && later.is_empty() {
+        if exported.is_empty() && now.is_empty() && later.is_empty() {
             tracing::info!("SIGHUP: nothing has changed");
         }
         if !now.is_empty() {

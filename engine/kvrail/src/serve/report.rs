@@ -62,11 +62,11 @@ pub(super) fn gpus(gpus: &[ServedGpu], volumes: &[VolumeInfo]) -> String {
     let mut text = String::new();
     for it in gpus {
         let identity = it.gpu.identity();
-        let place = it.cpu.map_or("unpinned".into(), |cpu| format!("CPU {cpu}"));
+        let place = it.cpu.map_or("not pinned".into(), |cpu| format!("on CPU {cpu}"));
         let options = it.staging.options();
         let _ = writeln!(
             text,
-            "  GPU {} {} ({}), poller on {place}, {} staging slots of {} in {} pages",
+            "  GPU {} {} ({}), poller {place}, {} staging slots of {} in {} pages",
             identity.index,
             identity.uuid,
             identity.name,

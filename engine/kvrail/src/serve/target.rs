@@ -146,25 +146,24 @@ impl Keeper {
         Ok(outcomes.chain(plan.notes).chain(notes).collect())
     }
 
+    /// How it is kept up changes in any case, what is exported where that can be.
     fn renew(&mut self, wanted: Wanted) {
-        if wanted == self.wanted {
+        (self.wanted.watch, self.wanted.at_stop) = (wanted.watch, wanted.at_stop);
+        if wanted.wish() == self.wanted.wish() {
             return;
         }
-        if wanted.wish() != self.wanted.wish() {
-            match self.bring(&wanted) {
-                Ok(lines) => {
-                    tracing::info!("SIGHUP: the target is as [target] says now");
-                    lines.iter().for_each(|line| tracing::info!("target: {line}"));
-                }
-                Err(failure) => {
-                    let why = failure.log_text();
-                    tracing::error!("SIGHUP: the target in force stays: {why}");
-                    return;
-                }
+        match self.bring(&wanted) {
+            Ok(lines) => {
+                tracing::info!("SIGHUP: the target is as [target] says now");
+                lines.iter().for_each(|line| tracing::info!("target: {line}"));
+                self.wanted = wanted;
+                self.last.clear();
+            }
+            Err(failure) => {
+                let why = failure.log_text();
+                tracing::error!("SIGHUP: the target in force stays: {why}");
             }
         }
-        self.wanted = wanted;
-        self.last.clear();
     }
 
     fn look(&mut self) {

@@ -215,7 +215,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn attach(station: &Station) -> Self {
         let client = station.attach();
-        let (volume, queue) = (client.volume("kv").unwrap(), client.open_queue(64).unwrap());
+        let (volume, queue) = (client.volume("kv").unwrap(), client.open_queue(256).unwrap());
         let cache = Cache::new();
         let region = client.attach_gpu(cache.described()).unwrap();
         Self { client, volume, queue, cache, region }

@@ -155,7 +155,7 @@ fn who_does_not_say_hello_is_sent_away() {
     babbler.channel.send(&"GET / HTTP/1.1", &[]).unwrap();
     let (code, message) = refusal(babbler.hear().unwrap().0);
     assert_eq!(code, RefusalCode::Malformed);
-    assert!(message.contains("protocol 1.0"), "{message}");
+    assert!(message.contains(&format!("protocol {}", Version::CURRENT)), "{message}");
     still_serves(&sidecar);
 }
 

@@ -66,20 +66,6 @@ fn the_address_is_that_of_the_card() {
     }
 }
 
-/// Who writes the address of a far card is told; of a near one there is nothing to tell.
-#[test]
-fn a_written_address_far_from_the_drives_is_noted() {
-    let machine = machine();
-    let written = |address: &str| {
-        let text = WISH.replace("nic = \"nearest\"", &format!("address = \"{address}\""));
-        let notes = planned(&machine, &text).unwrap().notes;
-        notes.into_iter().filter(|note| note.contains("port 1")).collect::<Vec<_>>()
-    };
-    assert_eq!(written("127.0.0.1"), [""; 0]);
-    let far = written("127.0.0.2");
-    assert!(far[0].contains("mlx5_0") && far[0].contains("across sockets"), "{far:?}");
-}
-
 #[test]
 fn cards_that_cannot_be_used_are_refused() {
     let near = format!("sys/devices/{NEAR}/0000:02:01.0/0000:04:00.0/infiniband/mlx5_1/ports/1");

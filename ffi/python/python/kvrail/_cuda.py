@@ -56,8 +56,8 @@ def export(name: str, address: int) -> Allocation:
     attribute = functools.partial(driver.attribute, name, address)
     if attribute(_MEMORY_TYPE) != _MEMORY_OF_DEVICE or attribute(_IS_MANAGED):
         raise TensorError(
-            f"{name} is managed memory or memory of the host, which cannot be shared as memory of a "
-            "GPU; allocate it on the device"
+            f"{name} is managed memory or memory of the host, which cannot be shared as memory of "
+            "a GPU; allocate it on the device"
         )
     device = ctypes.c_int()
     driver.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(attribute(_DEVICE_ORDINAL)))

@@ -113,11 +113,11 @@ def paged(
 ) -> Layout:
     """The layout of a cache that consists of these tensors.
 
-    A block is what all tensors have at one index of ``block_dim``, one tensor after the other: pass
-    K and V of layer 0, K and V of layer 1, ... each of shape ``[blocks, ...]``; for an MLA model one
-    tensor a layer. Any dtype, any order of the other dimensions, as long as runs of at least 512
-    bytes lie together. All tensors of a layout have the same number of blocks: groups of a hybrid
-    model with block tables of their own are layouts (and regions) of their own.
+    A block is what all tensors have at one index of ``block_dim``, one tensor after the other:
+    pass K and V of layer 0, K and V of layer 1, ... each of shape ``[blocks, ...]``; for an MLA
+    model one tensor a layer. Any dtype, any order of the other dimensions, as long as runs of at
+    least 512 bytes lie together. All tensors of a layout have the same number of blocks: groups of
+    a hybrid model with block tables of their own are layouts (and regions) of their own.
 
     Tensors are PyTorch's, or anything with ``__cuda_array_interface__``. Their memory is exported
     by the CUDA driver that this process uses; ``memories`` and ``gpu`` are for programs that have
@@ -130,8 +130,8 @@ def paged(
     for view, its in zip(views, runs, strict=True):
         if its.blocks != blocks:
             raise LayoutError(
-                f"{view.name} has {its.blocks} blocks, tensor 0 has {blocks}: tensors of one region "
-                "have one block table; attach a region for each group"
+                f"{view.name} has {its.blocks} blocks, tensor 0 has {blocks}: tensors of one "
+                "region have one block table; attach a region for each group"
             )
     if memories is None:
         gpu, memories = _export(views)
@@ -179,17 +179,17 @@ def _view(name: str, tensor: Any) -> _View:
 def _torch_view(name: str, tensor: Any) -> _View:
     if not tensor.is_cuda:
         raise TensorError(
-            f"{name} is on {tensor.device}; a region is memory of one GPU, memory of the host is an "
-            "arena's (Client.create_arena)"
+            f"{name} is on {tensor.device}; a region is memory of one GPU, memory of the host is "
+            "an arena's (Client.create_arena)"
         )
     itemsize = tensor.element_size()
     try:
         strides = tuple(step * itemsize for step in tensor.stride())
-    except RuntimeError as error:
-        raise TensorError(f"{name} has no strides: {error}; pass dense tensors") from None
-    # A storage that was resized away leaves the tensor its shape.
-    stored = tensor.untyped_storage().nbytes()
-    address = tensor.data_ptr() if stored > 0 else 0
+        # A storage that was resized away leaves the tensor its shape.
+        stored = tensor.untyped_storage().nbytes()
+        address = tensor.data_ptr() if stored > 0 else 0
+    except RuntimeError as error:  # of a sparse one, a fake one
+        raise TensorError(f"{name} is no plain memory ({error}); pass dense tensors") from None
     return _View(name, address, tuple(tensor.shape), strides, itemsize)
 
 

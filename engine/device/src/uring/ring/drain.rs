@@ -21,7 +21,12 @@ const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 impl<W: Wire> Ring<W> {
     /// Requests the kernel may still be working on.
     pub(super) fn taken(&self) -> u32 {
-        self.open - (self.queued - self.sleep.bell_queued()).min(self.open)
+        match self.submission {
+            Submission::Caller => {
+                self.open - (self.queued - self.sleep.bell_queued()).min(self.open)
+            }
+            Submission::KernelThread => self.open,
+        }
     }
 
     /// Whether this thread may drive the ring to its end: its issuer may, and anybody where a
@@ -40,6 +45,9 @@ impl<W: Wire> Ring<W> {
     /// Waits until the kernel works on nothing, at most `DRAIN`. What was queued and never handed
     /// over simply stays here.
     fn drain(&mut self) {
+        if self.submission == Submission::KernelThread && self.queued > 0 {
+            self.wake();
+        }
         let deadline = Instant::now() + DRAIN;
         while self.taken() > 0 && Instant::now() < deadline {
             let entered = match self.completing {

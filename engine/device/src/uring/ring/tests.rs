@@ -41,7 +41,7 @@ fn read() -> Operation {
 
 fn push_read<M: Drive<Wire = Block>>(pipe: &mut Pipe) {
     let address = pipe.region.base().as_ptr() as usize;
-    pipe.ring.push([(&read(), address, 7)].into_iter());
+    pipe.ring.push(&read(), address, 7);
     M::submit(&mut pipe.ring);
 }
 
@@ -127,7 +127,7 @@ fn a_request_that_ends_in_time_is_waited_for() {
 fn what_was_never_handed_over_does_not_count_as_in_flight() {
     let mut pipe = pipe::<Interrupt>();
     let address = pipe.region.base().as_ptr() as usize;
-    pipe.ring.push([(&read(), address, 7)].into_iter());
+    pipe.ring.push(&read(), address, 7);
     let Pipe { ring, region, write_end: _write_end } = pipe;
     drop(ring);
     assert_eq!(Arc::strong_count(&region), 1);

@@ -1,12 +1,12 @@
 //! Block requests: reads and writes with registered buffers, fsync, discard.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::ptr::without_provenance_mut;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types::FsyncFlags};
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
+use super::transfer::{Code, Transfer};
 use super::{FILE, Wire, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
@@ -53,30 +53,35 @@ impl Wire for Block {
         target.transfer_bytes_max()
     }
 
-    #[inline]
-    fn entry(&self, operation: &Operation, address: usize) -> squeue::Entry {
-        let Operation { offset, length, .. } = *operation;
-        let buffer = || table_entry(operation);
+    #[inline(always)]
+    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        transfer(Code::Read, operation, address).entry()
+    }
+
+    #[inline(always)]
+    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        let flags = match operation.durability {
+            Durability::Visible => 0,
+            // The block layer makes it FUA, or a flush behind, or nothing, as the cache of the
+            // device demands.
+            Durability::Durable => libc::RWF_DSYNC.cast_unsigned(),
+        };
+        let transfer = transfer(Code::Write, operation, address);
+        Transfer { flags, stream: self.stream, ..transfer }.entry()
+    }
+
+    fn other(&self, operation: &Operation) -> squeue::Entry {
         match operation.opcode {
-            Opcode::Read => {
-                let address = without_provenance_mut(address);
-                opcode::ReadFixed::new(FILE, address, length, buffer()).offset(offset).build()
-            }
-            Opcode::Write => {
-                let flags = match operation.durability {
-                    Durability::Visible => 0,
-                    // The block layer makes it FUA, or a flush behind, or nothing, as the cache
-                    // of the device demands.
-                    Durability::Durable => libc::RWF_DSYNC,
-                };
-                let address = without_provenance_mut(address);
-                let write = opcode::WriteFixed::new(FILE, address, length, buffer());
-                write.offset(offset).rw_flags(flags).write_stream(self.stream).build()
-            }
             Opcode::Flush => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
-            Opcode::Discard => self.discard(offset, u64::from(length)),
+            Opcode::Discard => self.discard(operation.offset, u64::from(operation.length)),
             Opcode::Nop => opcode::Nop::new().build(),
+            Opcode::Read | Opcode::Write => unreachable!("reads and writes have buffers"),
         }
+    }
+
+    #[inline(always)]
+    fn moved_all(result: i32, asked: u32) -> bool {
+        u32::try_from(result) == Ok(asked)
     }
 
     #[inline]
@@ -87,6 +92,13 @@ impl Wire for Block {
     fn cause(result: i32) -> Cause {
         verdict::cause(result)
     }
+}
+
+#[inline(always)]
+fn transfer(code: Code, operation: &Operation, address: usize) -> Transfer {
+    let &Operation { offset, length, .. } = operation;
+    let (address, entry) = (address as u64, table_entry(operation));
+    Transfer { code, offset, address, length, flags: 0, entry, stream: 0 }
 }
 
 impl Block {

@@ -4,6 +4,7 @@
 mod block;
 mod nvme;
 mod status;
+mod transfer;
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -29,10 +30,10 @@ const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 
 /// The table entry that holds the beginning of the operation's buffer range. Entries of a region
 /// follow each other, 1 GiB each; pieces do not cross their borders.
-#[inline]
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "a region has no more entries than the table")]
 fn table_entry(operation: &Operation) -> u16 {
-    let entry = u16::try_from(operation.buffer_offset / REGISTERED_BYTES_MAX);
-    operation.buffer.0 + entry.expect("in the table")
+    operation.buffer.0 + (operation.buffer_offset / REGISTERED_BYTES_MAX) as u16
 }
 
 /// The language of one ring.
@@ -58,9 +59,17 @@ pub trait Wire: fmt::Debug + Send + Sized + 'static {
     /// Largest request, in bytes, whatever the block layer's own limits are.
     fn request_bytes_max(&self, target: &Target) -> u32;
 
-    /// The entry for a piece whose buffer range begins at `address`. Reads and writes name
-    /// registered buffers only.
-    fn entry(&self, operation: &Operation, address: usize) -> Self::Entry;
+    /// The entry for a piece that reads into the buffer range at `address`, a registered one.
+    fn read(&self, operation: &Operation, address: usize) -> Self::Entry;
+
+    /// The entry for a piece that writes from the buffer range at `address`, a registered one.
+    fn write(&self, operation: &Operation, address: usize) -> Self::Entry;
+
+    /// The entry for what has no buffer.
+    fn other(&self, operation: &Operation) -> Self::Entry;
+
+    /// Whether a completion's `res` says that a read or write of `asked` bytes moved them all.
+    fn moved_all(result: i32, asked: u32) -> bool;
 
     /// The meaning of a completion's `res` for a piece of `asked` bytes.
     fn outcome(result: i32, asked: u32) -> Outcome;

@@ -91,20 +91,30 @@ impl Wire for Nvme {
         self.request_bytes_max
     }
 
-    #[inline]
-    fn entry(&self, operation: &Operation, address: usize) -> squeue::Entry128 {
-        let (code, control) = match (operation.opcode, operation.durability) {
-            (Opcode::Read, _) => (READ, 0),
-            (Opcode::Write, Durability::Visible) => (WRITE, self.placed),
-            (Opcode::Write, Durability::Durable) => (WRITE, self.placed | self.durable),
-            (Opcode::Nop, _) => return opcode::Nop::new().build().into(),
-            (Opcode::Flush | Opcode::Discard, _) => {
-                unreachable!("flush and discard go through the block device")
-            }
+    #[inline(always)]
+    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry128 {
+        self.entry(READ, 0, operation, address)
+    }
+
+    #[inline(always)]
+    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry128 {
+        let durable = match operation.durability {
+            Durability::Visible => 0,
+            Durability::Durable => self.durable,
         };
-        let command = opcode::UringCmd80::new(FILE, COMMAND_IO);
-        let command = command.cmd(self.command(code, control, operation, address));
-        command.buf_index(Some(table_entry(operation))).build()
+        self.entry(WRITE, self.placed | durable, operation, address)
+    }
+
+    fn other(&self, operation: &Operation) -> squeue::Entry128 {
+        match operation.opcode {
+            Opcode::Nop => opcode::Nop::new().build().into(),
+            other => unreachable!("{other:?} goes through the block device"),
+        }
+    }
+
+    #[inline(always)]
+    fn moved_all(result: i32, _: u32) -> bool {
+        result == 0 // a command moves all or fails
     }
 
     #[inline]
@@ -122,6 +132,19 @@ impl Wire for Nvme {
 }
 
 impl Nvme {
+    #[inline(always)]
+    fn entry(
+        &self,
+        code: u8,
+        control: u32,
+        operation: &Operation,
+        address: usize,
+    ) -> squeue::Entry128 {
+        let command = opcode::UringCmd80::new(FILE, COMMAND_IO);
+        let command = command.cmd(self.command(code, control, &operation.anew(), address));
+        command.buf_index(Some(table_entry(operation))).build()
+    }
+
     /// The kernel's `struct nvme_uring_cmd`: opcode at 0, namespace at 4, data address at 24 and
     /// length at 36, command dwords 10 to 15 from 40.
     #[inline]

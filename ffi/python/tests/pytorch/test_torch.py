@@ -24,6 +24,11 @@ def client() -> Iterator[kvrail.Client]:
         yield client
 
 
+def ran(command, environment=None):
+    capture = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(command, env=environment, check=False, **capture)
+
+
 def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
@@ -115,7 +120,30 @@ def test_memory_is_kept_for_the_region(client):
     region.close()
 
 
-EXPANDABLE = """
+def test_other_libraries(client):
+    """CuPy tells where its arrays are by `__cuda_array_interface__`."""
+    cupy = pytest.importorskip("cupy")
+    array = cupy.arange(8 * 1024, dtype=cupy.float32).reshape(8, 1024)
+    kept = array.copy()
+    cupy.cuda.Device().synchronize()
+    with client.gpu_region([array]) as region:
+        volume = client.volume("kv")
+        offsets = [at * region.block_bytes for at in range(8)]
+        volume.write_blocks(region, offsets, range(8))
+        array[:] = 0
+        cupy.cuda.Device().synchronize()
+        volume.read_blocks(region, offsets, range(7, -1, -1))
+        assert (array == kept[::-1]).all()
+    cupy.cuda.set_allocator(cupy.cuda.malloc_managed)
+    try:
+        managed = cupy.zeros((8, 1024), dtype=cupy.float32)
+    finally:
+        cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    with pytest.raises(kvrail.TensorError, match="managed"):
+        client.gpu_region([managed])
+
+
+ALLOCATORS = """
 import sys, torch, kvrail
 with kvrail.Client(sys.argv[1]) as client:
     small = torch.full((8, 4096), 5, dtype=torch.uint8, device="cuda")
@@ -140,19 +168,30 @@ with kvrail.Client(sys.argv[1]) as client:
 """
 
 
-def test_expandable_segments(client):
-    """Virtual memory: a tensor within one piece of it is shared, one over a border is refused."""
+@pytest.mark.parametrize(
+    ("allocator", "small", "large"),
+    [
+        # Virtual memory: a tensor within one piece is shared, one over a border cannot be.
+        ("expandable_segments:True", "small: shared", "large: tensor 0 goes over the border"),
+        ("backend:cudaMallocAsync", "small: tensor 0 cannot be shared", "large: tensor 0 cannot"),
+    ],
+)
+def test_allocators(allocator, small, large):
     with kvrail.serve("64MiB", settings={"gpu.devices": '["0"]'}) as sidecar:
-        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-        command = [sys.executable, "-c", EXPANDABLE, str(sidecar.socket)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    print(done.stdout)
+        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": allocator}
+        done = ran([sys.executable, "-c", ALLOCATORS, str(sidecar.socket)], environment)
     assert done.returncode == 0, done.stderr
-    assert "small: shared" in done.stdout
-    assert "expandable_segments:False" in done.stdout
+    assert small in done.stdout and large in done.stdout, done.stdout
+
+
+def test_the_guide():
+    from test_guide import TENSORS  # beside this folder
+
+    done = ran([sys.executable, "-c", TENSORS])
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_show():
-    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=300)
+    done = ran([sys.executable, str(EXAMPLE)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("every byte equal") == 3

@@ -1,0 +1,87 @@
+//! The queue entry of a read or write with a registered buffer, made of words.
+//!
+//! The library makes entries field by field, in the widths of their fields, and copies them wide
+//! into the queue: such a load waits until all older stores have left the core. Words are stored
+//! where they go, one by one. Everything else on a ring is made by the library.
+#![expect(unsafe_code, reason = "makes a queue entry of its words")]
+// UNSAFETY: an entry is the kernel's `struct io_uring_sqe`: 64 bytes of numbers, without padding.
+
+use std::mem::transmute;
+
+use io_uring::squeue;
+
+/// IOSQE_FIXED_FILE of linux/io_uring.h: the descriptor is a place in the table of registered
+/// files. The device's is the first.
+const FIXED_FILE: u64 = 1;
+
+/// What moves: numbers of linux/io_uring.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    /// IORING_OP_READ_FIXED.
+    Read = 4,
+    /// IORING_OP_WRITE_FIXED.
+    Write = 5,
+}
+
+/// A transfer between the device and a range of a registered buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) code: Code,
+    pub(super) offset: u64,
+    pub(super) address: u64,
+    pub(super) length: u32,
+    /// RWF flags.
+    pub(super) flags: u32,
+    /// The buffer's place in the table.
+    pub(super) entry: u16,
+    /// The write stream; 0 is none.
+    pub(super) stream: u8,
+}
+
+impl Transfer {
+    /// The entry, without a name.
+    #[inline(always)]
+    pub(super) fn entry(self) -> squeue::Entry {
+        let words: [u64; 8] = [
+            self.code as u64 | FIXED_FILE << 8,
+            self.offset,
+            self.address,
+            u64::from(self.length) | u64::from(self.flags) << 32,
+            0,
+            u64::from(self.entry) | u64::from(self.stream) << 32,
+            0,
+            0,
+        ];
+        // SAFETY: any words are an entry (the size is checked here); what it makes the kernel do
+        // is a matter of who pushes it.
+        unsafe { transmute::<[u64; 8], squeue::Entry>(words) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::transmute;
+
+    use io_uring::{opcode, squeue, types};
+
+    use super::{Code, Transfer};
+
+    fn words(entry: squeue::Entry) -> [u64; 8] {
+        // SAFETY: an entry is 64 bytes of numbers without padding.
+        unsafe { transmute::<squeue::Entry, [u64; 8]>(entry) }
+    }
+
+    #[test]
+    fn the_library_makes_the_same_entries() {
+        let (offset, address, length, entry) = (1 << 40 | 512, 0x7000_1234_5000, 0x3_1000, 777);
+        let pointer = std::ptr::without_provenance_mut(0x7000_1234_5000);
+        let (code, flags, stream) = (Code::Read, 0, 0);
+        let ours = Transfer { code, offset, address, length, flags, entry, stream };
+        let read = opcode::ReadFixed::new(types::Fixed(0), pointer, length, entry);
+        assert_eq!(words(ours.entry()), words(read.offset(offset).build()));
+        let ours = Transfer { code: Code::Write, flags: 2, stream: 9, ..ours };
+        let write = opcode::WriteFixed::new(types::Fixed(0), pointer, length, entry);
+        let write = write.offset(offset).rw_flags(2).write_stream(9).build();
+        assert_eq!(words(ours.entry()), words(write));
+    }
+}
