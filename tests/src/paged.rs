@@ -1,5 +1,5 @@
-//! A paged cache in the memory of a GPU, or of what plays one: three layers with K and V in a memory each, and a
-//! state of another size, at an odd place, in one of its own.
+//! A paged cache in the memory of a GPU, or of what plays one: three layers with K and V in a
+//! memory each, and a state of another size, at an odd place, in one of its own.
 
 use std::ops::Range;
 

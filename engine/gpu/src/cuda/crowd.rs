@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 /// 16 launches of 4 MiB are under way at most, 1.3 ms of a PCIe 5 link: what takes longer has
-/// waited for a slice. On a slower bus engines with lists are as fast as the bus, whatever is said here.
+/// waited for a slice. On a slower bus engines with lists are as fast as the bus, whatever is said
+/// here.
 const LATE: Duration = Duration::from_micros(1600);
 
 /// How long a late kernel is remembered: one in this time is tried again.

@@ -78,7 +78,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("[gpu]\ndevice = []", &["unknown field `device`", "devices"]),
     // Ranges: key, value, origin, rule.
     ("[gpu]\ndevices = [\"1\", \"0\", \"1\"]", &["gpu.devices = [1, 0, 1]", "toml:2", "1 twice"]),
-    ("[gpu]\ndevices = [\"all\", \"0\"]", &["gpu.devices = [all, 0]", "name \"all\" alone"]),
+    ("[gpu]\ndevices = [\"all\", \"0\"]", &["gpu.devices = [all, 0]", "names the others already"]),
     ("[gpu]\nslot = \"32KiB\"", &["gpu.slot = 32KiB", "64KiB to 64MiB"]),
     ("[gpu]\nslot = \"66000B\"", &["gpu.slot = 66000B", "whole pages"]),
     ("[gpu]\nstaging = \"3MiB\"", &["gpu.staging = 3MiB", "4 slots of 1MiB to 1GiB"]),

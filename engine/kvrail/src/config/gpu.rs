@@ -109,7 +109,7 @@ impl Gpu {
             let rule = format!("it names {name} twice");
             found.push(("gpu.devices", self.names(), rule, "name each GPU once"));
         } else if self.devices.len() > 1 && self.devices.contains(&GpuName::All) {
-            let rule = "\"all\" are the others too".to_owned();
+            let rule = "\"all\" names the others already".to_owned();
             found.push(("gpu.devices", self.names(), rule, "name \"all\" alone, or the others"));
         }
         found.extend(self.check_staging());
