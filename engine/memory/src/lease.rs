@@ -34,12 +34,13 @@ pub struct LeasePool {
 
 /// What the pool and its leases keep alive together.
 struct Shared {
+    /// Keeps a second pool from giving out the same bytes. First, so that it ends before the
+    /// memory: once that is unmapped, another thread's memory may come to lie at its addresses.
+    _claim: Claim,
     memory: Arc<dyn Pinned>,
     alignment: usize,
     free: Mutex<RangeAllocator<usize>>,
     outstanding: AtomicUsize,
-    /// Keeps a second pool from giving out the same bytes.
-    _claim: Claim,
 }
 
 impl LeasePool {
@@ -57,7 +58,7 @@ impl LeasePool {
         let usable = memory.bytes() / alignment * alignment;
         let free = Mutex::new(RangeAllocator::new(0..usable));
         let outstanding = AtomicUsize::new(0);
-        let shared = Shared { memory, alignment, free, outstanding, _claim: claim };
+        let shared = Shared { _claim: claim, memory, alignment, free, outstanding };
         Self { shared: Arc::new(shared) }
     }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use kvrail_memory::{HeapBlock, LeasePool};
+#[cfg(not(miri))]
+use kvrail_memory::{PageSize, Region};
 
 /// Threads lease, fill, check and drop; a byte with two owners would show a foreign pattern.
 #[test]
@@ -100,4 +102,21 @@ mod model {
             prop_assert_eq!(pool.lease(usable).map(|lease| lease.offset()), Ok(0));
         }
     }
+}
+
+/// Pools made and dropped beside each other: the kernel gives one what another just gave back.
+#[cfg(not(miri))]
+#[test]
+fn memory_that_comes_where_other_memory_was_has_no_other_pool() {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4000 {
+                    let memory = Region::create("short", 4096, PageSize::Base).unwrap();
+                    let pool = LeasePool::new(Arc::new(memory), 512);
+                    drop(pool.lease(512).unwrap());
+                }
+            });
+        }
+    });
 }

@@ -58,12 +58,13 @@ fn a_hung_launch_holds_its_own_requests_and_no_others() {
     let mut neighbour = Engine::attach(&station);
     neighbour.host_works();
     std::thread::scope(|scope| {
+        let releases = station.releases();
         let detaching = scope.spawn(|| engine.region.detach());
         for _ in 0..20 {
             neighbour.host_works();
             assert!(!detaching.is_finished(), "the launch may still read");
         }
-        station.control.release();
+        drop(releases);
         detaching.join().unwrap().unwrap();
     });
     assert_eq!(engine.end(), Status::Ok);
@@ -137,12 +138,13 @@ fn a_hung_batch_holds_the_detach_of_its_memory() {
     engine.read(0, 0);
     let mut neighbour = Engine::attach(&station);
     std::thread::scope(|scope| {
+        let releases = station.releases();
         let detaching = scope.spawn(|| engine.region.detach());
         for _ in 0..20 {
             neighbour.host_works();
             assert!(!detaching.is_finished(), "the batch may still write");
         }
-        station.control.release();
+        drop(releases);
         detaching.join().unwrap().unwrap();
     });
     assert_eq!(engine.end(), Status::Ok);

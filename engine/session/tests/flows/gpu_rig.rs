@@ -118,6 +118,19 @@ impl Station {
     pub(crate) fn attach(&self) -> Client {
         Client::attach(self.sidecar.socket()).unwrap()
     }
+
+    /// Lets what hangs go on at its end, also when a test fails: whoever waits would hide why.
+    pub(crate) fn releases(&self) -> impl Drop {
+        Releases(Arc::clone(&self.control))
+    }
+}
+
+struct Releases(Arc<GpuControl>);
+
+impl Drop for Releases {
+    fn drop(&mut self) {
+        self.0.release();
+    }
 }
 
 impl Drop for Station {
