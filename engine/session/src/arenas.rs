@@ -115,7 +115,6 @@ impl Server {
         if bytes == 0 {
             return Err((Status::Invalid, MemoryError::Empty.to_string()));
         }
-        self.seat(id)?;
         let session = &self.sessions[&id];
         let (most, most_bytes) =
             (self.limits.arenas_per_session, self.limits.arena_bytes_per_session);
@@ -140,12 +139,24 @@ impl Server {
         }
         let total = self.limits.arena_bytes_total;
         let grant = self.regions.grant(bytes).map_err(|short| shortage(short, bytes, total))?;
+        let grant = self.seated(id, grant)?;
         let origin = match &recipe {
             Recipe::Create { .. } => Origin::Sidecar,
             Recipe::Import(..) | Recipe::Open(..) => Origin::Client,
         };
         self.add_region(id, seq, (origin, grant), recipe);
         Ok(())
+    }
+
+    /// Seats a session that is to have a region. Last, so that who is refused takes no seat.
+    pub(crate) fn seated(&mut self, id: u64, grant: Grant) -> Result<Grant, Failure> {
+        match self.seat(id) {
+            Ok(_) => Ok(grant),
+            Err(failure) => {
+                self.regions.free(grant);
+                Err(failure)
+            }
+        }
     }
 
     /// Gives a memory thread its job.

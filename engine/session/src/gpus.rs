@@ -79,13 +79,13 @@ impl Server {
         }
         let sizes = info.memories.iter().map(GpuMemory::bytes);
         let bytes = sizes.fold(0_u64, u64::saturating_add);
-        self.seat(id)?;
         self.check_gpu_limits(id, bytes)?;
         let grant = self.regions.grant_remote(bytes).map_err(|_: Shortage| {
             let most = kvrail_poller::REGIONS_MAX;
             let message = format!("the sidecar has {most} regions, the most it can have");
             (Status::Quota, message + "; detach some")
         })?;
+        let grant = self.seated(id, grant)?;
         let recipe = Recipe::Open(Arc::clone(&self.config.gpus[at].gpu), recipe(info, fds));
         self.add_region(id, seq, (Origin::Gpu(at), grant), recipe);
         Ok(())

@@ -91,9 +91,8 @@ impl Server {
                 ),
             ));
         }
-        let slot = self.seat(id)?;
         let total: usize = self.sessions.values().map(|session| session.queues.len()).sum();
-        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        let session = &self.sessions[&id];
         let most = self.limits.queues_per_session;
         if session.queues.len() >= most {
             return Err((
@@ -113,6 +112,9 @@ impl Server {
                 ),
             ));
         }
+        // Last, so that who is refused takes no seat.
+        let slot = self.seat(id)?;
+        let session = self.sessions.get_mut(&id).expect("an asking session lives");
         let queue = session.number_queue();
         let (offer, seats) = make(self.pollers.count(), depth, queue)?;
         let waiting = self.pollers.all();

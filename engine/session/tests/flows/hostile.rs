@@ -218,6 +218,29 @@ fn session_slots_and_visitors_are_limited() {
     eventually("a slot is free", || third.open_queue(2).is_ok());
 }
 
+#[test]
+fn who_is_refused_takes_no_session_slot() {
+    let sidecar = Sidecar::start_with(|config| {
+        config.policy.limits.sessions = 1;
+        config.policy.limits.arena_bytes_per_session = 2 << 20;
+        config.policy.limits.arena_bytes_total = 1 << 20;
+        config.policy.limits.queues_per_session = 0;
+    });
+    let greedy = Client::attach(sidecar.socket()).unwrap();
+    let refusals = [
+        denied(greedy.create_arena(3 << 20, Pages::Base)),
+        denied(greedy.create_arena(2 << 20, Pages::Base)),
+        denied(greedy.open_queue(2)),
+    ];
+    for (refusal, key) in
+        refusals.iter().zip(["bytes_per_session", "bytes_total", "queues_per_session"])
+    {
+        assert!(refusal.1.contains(key), "{refusal:?}");
+    }
+    let other = Client::attach(sidecar.socket()).unwrap();
+    other.create_arena(1 << 20, Pages::Base).unwrap();
+}
+
 fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("brought", flags).unwrap();
