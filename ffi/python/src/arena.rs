@@ -5,7 +5,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use kvrail_client::ClientError;
 use kvrail_memory::Pinned;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -13,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::cell::Cell;
-use crate::errors::from_client;
+use crate::errors::detached;
 use crate::memory::{DLPACK_CPU, Dlpack, capsule, fill};
 use crate::session::Session;
 use crate::wait::ask;
@@ -77,11 +76,7 @@ impl Arena {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.session.birth().check()?;
         let Some(arena) = self.cell.take() else { return Ok(()) };
-        match ask(py, move || arena.detach(), drop)? {
-            // The sidecar has ended, and with it everything that was attached.
-            Ok(()) | Err(ClientError::SidecarGone { .. }) => Ok(()),
-            Err(error) => Err(from_client(error)),
-        }
+        detached(ask(py, move || arena.detach(), drop)?)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

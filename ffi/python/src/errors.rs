@@ -35,6 +35,15 @@ pub(crate) mod raised {
 
 use raised::*;
 
+/// How a detach ended.
+pub(crate) fn detached(result: Result<(), ClientError>) -> PyResult<()> {
+    match result {
+        // The sidecar has ended, and with it everything that was attached.
+        Ok(()) | Err(ClientError::SidecarGone { .. }) => Ok(()),
+        Err(error) => Err(from_client(error)),
+    }
+}
+
 /// A call that failed.
 pub(crate) fn from_client(error: ClientError) -> PyErr {
     let text = error.to_string();

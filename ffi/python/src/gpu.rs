@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::cell::Cell;
 use crate::errors::raised::LayoutError;
-use crate::errors::{from_client, from_reason};
+use crate::errors::{detached, from_client, from_reason};
 use crate::memory::duplicate;
 use crate::session::Session;
 use crate::volume::Volume;
@@ -155,11 +155,7 @@ impl GpuRegion {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.session.birth().check()?;
         let Some(attached) = self.cell.take() else { return Ok(()) };
-        match ask(py, move || attached.detach(), drop)? {
-            // The sidecar has ended, and with it everything that was attached.
-            Ok(()) | Err(ClientError::SidecarGone { .. }) => Ok(()),
-            Err(error) => Err(from_client(error)),
-        }
+        detached(ask(py, move || attached.detach(), drop)?)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
