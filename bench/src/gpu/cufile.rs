@@ -44,7 +44,7 @@ impl<'a> Hand<'a> {
         self.since = Instant::now();
         for _ in 0..(job.case.depth / HANDLES).max(1) {
             let block = u32::try_from(*next % u64::from(KV_BLOCKS))?;
-            let volume_block = *next % job.case.volume_blocks(job.ground.bytes());
+            let volume_block = job.case.volume_block(*next, job.ground.bytes());
             *next += 1;
             self.blocks.push((block, volume_block));
             let (file, offset) = job.ground.locate_block(job.case, volume_block)?;
@@ -159,7 +159,7 @@ pub(super) fn calls(
     meter.begin()?;
     while !meter.is_over() {
         let block = u32::try_from(next % u64::from(KV_BLOCKS))?;
-        let volume_block = next % case.volume_blocks(ground.bytes());
+        let volume_block = case.volume_block(next, ground.bytes());
         next += 1;
         let since = Instant::now();
         let (file, offset) = ground.locate_block(case, volume_block)?;

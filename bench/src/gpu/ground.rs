@@ -11,8 +11,7 @@ use kvrail_gpu::{Gpu, GpuRegion, OwnMemory};
 use kvrail_ring::{Extent, Geometry};
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::case::{Case, KV_BLOCKS, Way};
-use crate::harness::STRIPE_BYTES;
+use super::case::{Case, KV_BLOCKS, STRIPE_BYTES, Way};
 
 /// Bytes whose content is computed at once.
 const PIECE: usize = 64 << 10;

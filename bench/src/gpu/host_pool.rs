@@ -41,7 +41,7 @@ pub(super) fn run(
         copier.begin()?;
         for number in (u64::from(thread)..).step_by(THREADS as usize) {
             let block = u32::try_from(number % u64::from(KV_BLOCKS))?;
-            let volume_block = number % case.volume_blocks(ground.bytes());
+            let volume_block = case.volume_block(number, ground.bytes());
             let since = Instant::now();
             let (file, offset) = ground.locate_block(case, volume_block)?;
             let range = (block, 0, case.block_bytes);

@@ -36,7 +36,6 @@ pub(super) fn run(
 ) -> Result<Counts> {
     let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
     let (mut next, mut open) = (0_u64, 0_u32);
-    let blocks = case.volume_blocks(pollers.volume_bytes);
     meter.begin()?;
     loop {
         let over = meter.is_over();
@@ -47,7 +46,7 @@ pub(super) fn run(
             // Blocks of the cache and of the volume drift against each other.
             let it = Flight {
                 block: u32::try_from(next % u64::from(KV_BLOCKS))?,
-                volume_block: next % blocks,
+                volume_block: case.volume_block(next, pollers.volume_bytes),
                 since: Instant::now(),
             };
             pollers.lane.stage(request(case, memory, place, &it));

@@ -308,7 +308,7 @@ mod tests {
         let arms = |block_bytes, layout: &str| {
             let of = report.runs.iter().filter(|it| {
                 (it.run.block_bytes, it.layout.as_str(), it.run.depth)
-                    == (block_bytes, layout, if block_bytes == 4096 { 1 } else { 16 })
+                    == (block_bytes, layout, if block_bytes == 4096 { 1 } else { 32 })
                     && it.run.op == "read"
             });
             of.map(|it| it.run.arm.as_str()).collect::<Vec<_>>()
@@ -338,7 +338,7 @@ mod tests {
         let options = options("--block 1MiB", 1);
         let report = run(&options, 3, 130 << 20).unwrap();
         assert_eq!((report.verification.failures, &report.verification.first), (0, &Vec::new()));
-        assert_eq!(report.environment.volume_bytes, 120 << 20, "whole stripes on each of three");
+        assert_eq!(report.environment.volume_bytes, 126 << 20, "whole stripes on each of three");
         assert_eq!(report.environment.storage.len(), 3);
     }
 
