@@ -84,7 +84,7 @@ pub(super) const CASES: [Case; 9] = [
 ];
 
 const fn volume(way: Way, block_bytes: u32, shape: Shape) -> Case {
-    Case { way, block_bytes, shape, depth: 32, field: Field::Volume }
+    Case { way, block_bytes, shape, depth: 16, field: Field::Volume }
 }
 
 impl Case {

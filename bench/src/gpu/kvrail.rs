@@ -35,7 +35,10 @@ pub(super) fn run(
     mut meter: Meter<'_>,
 ) -> Result<Counts> {
     let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
-    let (mut next, mut open) = (0_u64, 0_u32);
+    // As the threads of a pool: each place goes through blocks of its own, so that a slow member
+    // of the volume does not gather all requests.
+    let mut next: Vec<u64> = (0..u64::from(case.depth)).collect();
+    let mut open = 0_u32;
     meter.begin()?;
     loop {
         let over = meter.is_over();
@@ -45,13 +48,14 @@ pub(super) fn run(
             }
             // Blocks of the cache and of the volume drift against each other.
             let it = Flight {
-                block: u32::try_from(next % u64::from(KV_BLOCKS))?,
-                volume_block: case.volume_block(next, pollers.volume_bytes),
+                block: u32::try_from(next[place] % u64::from(KV_BLOCKS))?,
+                volume_block: case.volume_block(next[place], pollers.volume_bytes),
                 since: Instant::now(),
             };
+            next[place] += u64::from(case.depth);
             pollers.lane.stage(request(case, memory, place, &it));
             *flight = Some(it);
-            (next, open) = (next + 1, open + 1);
+            open += 1;
         }
         if pollers.lane.publish() == Ring::Now {
             pollers.doorbell.ring();

@@ -27,7 +27,7 @@ use crate::cpu::usable_cores;
 const SESSION: SessionSlot = SessionSlot(0);
 /// Requests its lane holds.
 const DEPTH: u32 = 64;
-/// Bytes of host memory: blocks of 2 MiB, 32 of them under way.
+/// Bytes of host memory: blocks of 2 MiB, 16 of them under way.
 const HOST_BYTES: usize = 64 << 20;
 /// From so many cores on pollers are pinned.
 const CORES_MIN: usize = 8;

@@ -308,7 +308,7 @@ mod tests {
         let arms = |block_bytes, layout: &str| {
             let of = report.runs.iter().filter(|it| {
                 (it.run.block_bytes, it.layout.as_str(), it.run.depth)
-                    == (block_bytes, layout, if block_bytes == 4096 { 1 } else { 32 })
+                    == (block_bytes, layout, if block_bytes == 4096 { 1 } else { 16 })
                     && it.run.op == "read"
             });
             of.map(|it| it.run.arm.as_str()).collect::<Vec<_>>()
