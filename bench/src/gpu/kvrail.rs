@@ -3,13 +3,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use kvrail_ring::{Opcode, RegionId, Request, Ring, Status};
+use kvrail_ring::{Odds, Opcode, RegionId, Request, Ring, Status};
 
 use super::case::{Case, KV_BLOCKS, Way};
 use super::meter::{Counts, Meter};
 use super::pollers::{GPU, HOST, Pollers};
 
-/// How long a client that waits for large blocks sleeps between two looks.
+/// As a sidecar's clients: longest spin for the next completion, in nanoseconds.
+const SPIN_NS: u64 = 100_000;
+
+/// How long a client that does not spin sleeps between two looks.
 const NAP: Duration = Duration::from_micros(20);
 
 /// Which memory.
@@ -38,7 +41,7 @@ pub(super) fn run(
     // As the threads of a pool: each place goes through blocks of its own, so that a slow member
     // of the volume does not gather all requests.
     let mut next: Vec<u64> = (0..u64::from(case.depth)).collect();
-    let mut open = 0_u32;
+    let (mut open, mut odds, mut seen_at) = (0_u32, Odds::default(), Instant::now());
     meter.begin()?;
     loop {
         let over = meter.is_over();
@@ -74,7 +77,11 @@ pub(super) fn run(
         }
         pollers.lane.release();
         open -= seen;
-        if seen == 0 && case.depth > 1 {
+        let waited_ns = u64::try_from(seen_at.elapsed().as_nanos())?;
+        if seen > 0 {
+            odds.learn(waited_ns, SPIN_NS);
+            seen_at = Instant::now();
+        } else if case.depth > 1 && !(odds.favour_spinning() && waited_ns < SPIN_NS) {
             std::thread::sleep(NAP);
         }
     }
