@@ -2,12 +2,13 @@
 //!
 //! Three expectations, because three things end an idle moment: with operations at the device, its
 //! next completion; with all of them at a GPU's poller, the end of its copy; with none, the
-//! client's next request. Each is a running mean of the gaps seen lately, clipped so that one long
-//! pause is forgotten after a few events. Where one follows another without an event, as a copy
-//! follows a read, a gap begins anew.
+//! client's next request. For each it is learned whether a spin brings it ([`Odds`]). Where one
+//! follows another without an event, as a copy follows a read, a wait begins anew.
 //!
 //! Who would sleep but has a device to poll yields now and then; who spins does not: within the
 //! time it may spin, a poller makes no system call.
+
+use kvrail_ring::Odds;
 
 /// Nanoseconds between two yields, for machines where somebody else wants the core. A poller of a
 /// polled queue never sleeps while requests are under way, and whoever shares its core would wait
@@ -35,39 +36,39 @@ pub(crate) enum Expecting {
 pub(crate) struct Ladder {
     spin_ns: u64,
     last_event_ns: u64,
-    expecting: Expecting,
-    /// Running means, by what was expected.
-    gaps_ns: [u64; 3],
+    /// What is waited for; nothing since the last event, while they follow each other.
+    waits_for: Option<Expecting>,
+    /// By what is expected.
+    odds: [Odds; 3],
     yielded_ns: u64,
 }
 
 impl Ladder {
     /// `spin_ns` is the longest spin; 0 never spins.
     pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
-        let expecting = Expecting::Request;
-        Self { spin_ns, last_event_ns: now_ns, expecting, gaps_ns: [0; 3], yielded_ns: now_ns }
+        let odds = [Odds::default(); 3];
+        Self { spin_ns, last_event_ns: now_ns, waits_for: None, odds, yielded_ns: now_ns }
     }
 
-    /// Something happened after waiting for `expecting`.
+    /// Something was found at `found_ns`, and done with at `now_ns`.
     #[inline]
-    pub(crate) fn event(&mut self, expecting: Expecting, now_ns: u64) {
-        let gap = now_ns.saturating_sub(self.last_event_ns).min(4 * self.spin_ns);
+    pub(crate) fn event(&mut self, found_ns: u64, now_ns: u64) {
+        if let Some(expected) = self.waits_for.take() {
+            let waited_ns = found_ns.saturating_sub(self.last_event_ns);
+            self.odds[expected as usize].learn(waited_ns, self.spin_ns);
+        }
         self.last_event_ns = now_ns;
-        self.expecting = expecting;
-        let mean = &mut self.gaps_ns[expecting as usize];
-        *mean = (*mean * 3 + gap) / 4;
     }
 
     /// Nothing happened.
     #[inline]
     pub(crate) fn advise(&mut self, expecting: Expecting, now_ns: u64) -> Advice {
-        if expecting == Expecting::Copy && self.expecting != Expecting::Copy {
+        if self.waits_for.replace(expecting).is_some_and(|before| before != expecting) {
             self.last_event_ns = now_ns;
         }
-        self.expecting = expecting;
         let idle_ns = now_ns.saturating_sub(self.last_event_ns);
-        let soon = self.gaps_ns[expecting as usize] <= self.spin_ns;
-        if idle_ns < self.spin_ns && soon { Advice::Spin } else { Advice::Sleep }
+        let favoured = self.odds[expecting as usize].favour_spinning();
+        if idle_ns < self.spin_ns && favoured { Advice::Spin } else { Advice::Sleep }
     }
 
     /// Whether somebody who was advised to sleep, and may not, should yield its core now.
@@ -84,35 +85,65 @@ impl Ladder {
 mod tests {
     use super::{Advice, Expecting, Ladder};
 
-    #[test]
-    fn spins_for_what_comes_soon_and_sleeps_through_what_does_not() {
-        let mut ladder = Ladder::new(20_000, 0);
-        let mut now = 0;
-        for _ in 0..16 {
-            now += 300_000; // a large block: the device needs long
-            ladder.event(Expecting::Completion, now);
-            now += 1_000; // its client asks again at once
-            ladder.event(Expecting::Request, now);
+    const SPIN_NS: u64 = 20_000;
+
+    /// Waits for an event that comes after so long: until the first advice to sleep, or to the end.
+    /// Says whether it was spun through.
+    fn wait(ladder: &mut Ladder, expecting: Expecting, now: &mut u64, wait_ns: u64) -> Advice {
+        let (start, end) = (*now, *now + wait_ns);
+        let mut advice = ladder.advise(expecting, start);
+        while advice == Advice::Spin && *now < end {
+            *now += 1_000;
+            advice = ladder.advise(expecting, *now);
         }
-        assert_eq!(ladder.advise(Expecting::Completion, now + 100), Advice::Sleep);
-        assert_eq!(ladder.advise(Expecting::Request, now + 100), Advice::Spin);
-        assert_eq!(ladder.advise(Expecting::Request, now + 20_000), Advice::Sleep);
+        *now = end;
+        ladder.event(end, end);
+        advice
     }
 
     #[test]
-    fn forgets_a_long_pause_after_a_few_events() {
-        let mut ladder = Ladder::new(20_000, 0);
-        let mut now = 10_000_000_000;
-        ladder.event(Expecting::Request, now);
-        assert_eq!(ladder.advise(Expecting::Request, now), Advice::Spin, "clipped pause");
+    fn spins_for_what_comes_soon_and_sleeps_through_what_does_not() {
+        let (mut ladder, mut now) = (Ladder::new(SPIN_NS, 0), 0);
+        for _ in 0..16 {
+            wait(&mut ladder, Expecting::Completion, &mut now, 300_000); // a large block
+            wait(&mut ladder, Expecting::Request, &mut now, 1_000); // its client asks again at once
+        }
+        assert_eq!(ladder.advise(Expecting::Completion, now), Advice::Sleep);
+        ladder.event(now, now);
+        assert_eq!(ladder.advise(Expecting::Request, now + 100), Advice::Spin);
+        assert_eq!(ladder.advise(Expecting::Request, now + SPIN_NS), Advice::Sleep);
+    }
+
+    #[test]
+    fn what_an_event_takes_is_no_wait() {
+        let (mut ladder, mut now) = (Ladder::new(SPIN_NS, 0), 0);
         for _ in 0..8 {
-            now += 80_000;
-            ladder.event(Expecting::Request, now);
+            assert_eq!(ladder.advise(Expecting::Request, now), Advice::Spin);
+            ladder.event(now + 2_000, now + 30_000); // handing over to this device takes long
+            now += 30_000;
+        }
+    }
+
+    #[test]
+    fn what_comes_without_a_wait_teaches_nothing() {
+        let (mut ladder, mut now) = (Ladder::new(SPIN_NS, 0), 0);
+        wait(&mut ladder, Expecting::Request, &mut now, 80_000);
+        for _ in 0..8 {
+            ladder.event(now, now);
         }
         assert_eq!(ladder.advise(Expecting::Request, now), Advice::Sleep);
-        for _ in 0..6 {
-            now += 2_000;
-            ladder.event(Expecting::Request, now);
+    }
+
+    #[test]
+    fn spins_again_when_those_who_slept_for_each_other_need_not() {
+        let (mut ladder, mut now) = (Ladder::new(SPIN_NS, 0), 0);
+        for _ in 0..500 {
+            wait(&mut ladder, Expecting::Request, &mut now, 80_000);
+        }
+        for _ in 0..200 {
+            // The client is fast, but the bell takes its time.
+            let asleep = ladder.advise(Expecting::Request, now) == Advice::Sleep;
+            wait(&mut ladder, Expecting::Request, &mut now, if asleep { 60_000 } else { 2_000 });
         }
         assert_eq!(ladder.advise(Expecting::Request, now), Advice::Spin);
     }
@@ -126,24 +157,18 @@ mod tests {
 
     #[test]
     fn spins_for_a_short_copy_behind_a_long_read() {
-        let mut ladder = Ladder::new(20_000, 0);
-        let mut now = 0;
+        let (mut ladder, mut now) = (Ladder::new(SPIN_NS, 0), 0);
         for _ in 0..8 {
-            ladder.event(Expecting::Request, now);
+            ladder.advise(Expecting::Completion, now);
             now += 300_000; // the device reads, and hands the bytes to the GPU's poller
             assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Spin);
             now += 7_000;
             assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Spin);
-            ladder.event(Expecting::Copy, now);
+            ladder.event(now, now);
         }
         for _ in 0..8 {
-            ladder.event(Expecting::Request, now);
-            ladder.advise(Expecting::Copy, now);
-            now += 2_000_000; // a GPU that is busy with others
-            ladder.event(Expecting::Copy, now);
-            now += 1_000;
+            wait(&mut ladder, Expecting::Copy, &mut now, 2_000_000); // a GPU busy with others
         }
-        ladder.event(Expecting::Request, now);
         assert_eq!(ladder.advise(Expecting::Copy, now), Advice::Sleep);
     }
 

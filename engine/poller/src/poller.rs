@@ -199,11 +199,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.unread_ticks = 0;
     }
 
-    /// Has the next tick read the clock: much time may have passed.
-    pub(crate) fn look_at_clock(&mut self) {
-        self.unread_ticks = C::UNREAD_TURNS_MAX;
-    }
-
     /// Whether nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.requests.claimed() == 0

@@ -150,11 +150,10 @@ fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
     let mut ladder = Ladder::new(poller.spin_ns, poller.clock.now_ns());
     poller.begin();
     loop {
-        let expecting = poller.expecting();
+        let found_ns = poller.now_ns;
         match poller.tick() {
             Turn::Stopped => return,
-            Turn::Busy => ladder.event(expecting, poller.now_ns),
-            // Asked again: a device may have handed everything to a GPU's poller just now.
+            Turn::Busy => ladder.event(found_ns, poller.now_ns),
             Turn::Idle => match ladder.advise(poller.expecting(), poller.now_ns) {
                 Advice::Spin => std::hint::spin_loop(),
                 Advice::Sleep => match poller.sleep(poller.beat_ns) {
@@ -201,7 +200,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         self.mailbox.nudge().retract(&mut self.sleeper);
         self.lanes.retract_sleep();
-        self.look_at_clock();
+        self.read_clock();
         Sleep::Over
     }
 

@@ -14,6 +14,7 @@ mod lane;
 pub mod limits;
 #[cfg(not(loom))]
 mod nudge;
+mod odds;
 #[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
@@ -37,6 +38,7 @@ pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
 #[cfg(not(loom))]
 pub use nudge::Nudge;
+pub use odds::Odds;
 #[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 pub use slot::{Class, Completion, Opcode, Request};

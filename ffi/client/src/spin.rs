@@ -60,10 +60,11 @@ impl Expectation {
         limit_ns > 0 && self.wait_ns <= limit_ns + WAKE_UP_NS
     }
 
-    /// A wait took this long.
-    pub(crate) fn learn(&mut self, waited_ns: u64, limit_ns: u64) {
+    /// A wait took this long, for a request that the sidecar had for `told_ns`. The shorter of the
+    /// two is what a spin would take: the rest of a wait is what it took to wake this thread.
+    pub(crate) fn learn(&mut self, waited_ns: u64, told_ns: u64, limit_ns: u64) {
         // Clipped, so that one long pause is forgotten after a few short waits.
-        let clipped = waited_ns.min(limit_ns.saturating_mul(8));
+        let clipped = waited_ns.min(told_ns).min(limit_ns.saturating_mul(8));
         self.wait_ns = (self.wait_ns * 3 + clipped) / 4;
     }
 }
@@ -79,13 +80,18 @@ mod tests {
         let mut expectation = Expectation::default();
         assert!(expectation.is_short(20_000));
         for _ in 0..8 {
-            expectation.learn(300_000, 20_000);
+            expectation.learn(300_000, 290_000, 20_000);
         }
         assert!(!expectation.is_short(20_000));
         for _ in 0..12 {
-            expectation.learn(2_000 + WAKE_UP_NS, 20_000); // short, but slept through
+            // One of many, and slept through.
+            expectation.learn(2_000 + WAKE_UP_NS, 2_000_000, 20_000);
         }
         assert!(expectation.is_short(20_000), "sleeping does not keep it asleep");
+        for _ in 0..12 {
+            expectation.learn(300_000, 15_000, 20_000); // somebody else had the core
+        }
+        assert!(expectation.is_short(20_000), "however long it takes to wake");
         assert!(!expectation.is_short(0), "no spinning without leave");
     }
 

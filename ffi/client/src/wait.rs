@@ -163,10 +163,11 @@ impl Queue {
             self.sleep(sink, deadline);
         }
         let waited_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let told_ns = sink.told_ns(before).unwrap_or(u64::MAX);
         // For each end, not for each wait: where ends come in convoys, a thread that slept would
         // send the next convoy all at once, and so keep it together.
         let ends = (sink.count() - before).max(1) as u64;
-        self.expectation.learn(waited_ns / ends, limit_ns);
+        self.expectation.learn(waited_ns / ends, told_ns, limit_ns);
         Ok(())
     }
 
