@@ -236,6 +236,21 @@ fn what_is_not_storage_is_refused() {
     }
 }
 
+/// A mistyped device is no new file: that would lie in the memory behind /dev.
+#[test]
+fn no_file_is_made_among_devices() {
+    let path = PathBuf::from("/dev/kvrail-no-such-device");
+    let own = |path: &str| fs::metadata(path).unwrap().dev();
+    if own("/dev") == own("/") {
+        println!("skipped: /dev is no file system of its own here");
+        return;
+    }
+    let error = make(&new_volume(std::slice::from_ref(&path))).unwrap_err();
+    assert_eq!(error.reason.class(), Class::Usage);
+    assert_says(&error.to_string(), &["no such device", "lsblk"]);
+    assert!(!path.exists());
+}
+
 /// Content that must survive an attempt to make a volume over it, byte for byte.
 #[test]
 fn creating_over_content_is_refused_and_writes_nothing() {
@@ -277,6 +292,22 @@ fn foreign_content_is_overwritten_only_when_told() {
     fs::File::open(&path).unwrap().read_exact_at(&mut end, 8 * MIB - 512).unwrap();
     assert_eq!(end, [0; 512]);
     assert_eq!(fs::metadata(&path).unwrap().len(), 8 * MIB);
+}
+
+/// A file may end anywhere; O_DIRECT writes whole blocks.
+#[test]
+fn foreign_content_that_ends_within_a_block_is_overwritten_too() {
+    let directory = directory();
+    let path = directory.path().join("member");
+    for bytes in [1, 513, 3_000_001, 8 * MIB + 4095] {
+        let _ = fs::remove_file(&path);
+        fs::write(&path, vec![7; usize::try_from(bytes).unwrap()]).unwrap();
+        let members = [path.clone()];
+        let new = NewVolume { overwrite: Overwrite::Foreign, ..new_volume(&members) };
+        make(&new).unwrap();
+        open_any(&members).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() >= bytes);
+    }
 }
 
 #[test]
