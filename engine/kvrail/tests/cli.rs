@@ -304,7 +304,9 @@ fn members_come_from_the_configuration() {
 fn a_creation_in_progress_is_exclusive_and_interrupted_leaves_nothing() {
     let directory = directory();
     let member = directory.path().join("m");
-    let mut child = Process::new(env!("CARGO_BIN_EXE_kvrail"))
+    // As `nohup` starts it: a hangup is to be survived.
+    let mut child = Process::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_kvrail")])
         .args(["volume", "create", "kv0", "--size", "8GiB", "--direct", "optional"])
         .args(["--config", "/dev/null"])
         .arg(&member)
@@ -331,6 +333,9 @@ fn a_creation_in_progress_is_exclusive_and_interrupted_leaves_nothing() {
     second.stderr(contains(format!("process {} (kvrail) has it", child.id())));
     let pid = i32::try_from(child.id()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(child.try_wait().unwrap(), None, "ended by a hangup that was ignored");
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
