@@ -363,6 +363,10 @@ fn devices_are_listed_and_unknown_ones_refused() {
     let devices: Value = json(&listed.get_output().stdout);
     assert!(devices.is_array(), "{devices}");
     kvrail().arg("devices").assert().success();
+    if devices.as_array().is_some_and(Vec::is_empty) {
+        let none = kvrail().args(["devices", "--calibrate"]).assert().success();
+        none.stdout(contains("no NVMe namespaces here"));
+    }
     for command in [&["devices"][..], &["volume", "inspect"], &["volume", "create", "kv"]] {
         let refused = kvrail().args(command).arg("serial:NOBODY/7").assert().code(2);
         let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
