@@ -200,6 +200,14 @@ impl BenchOptions {
             let trace = Trace::load(path)?;
             let depth = self.depth.first().copied().unwrap_or(crate::plan::DEPTH_MAX);
             Case::closed(Op::Read, crate::plan::BLOCK_BYTES_MIN, depth).check()?;
+            let (end, span) = (trace.end_bytes(), self.volume_size);
+            ensure!(
+                end <= span,
+                "{}: the trace reaches to byte {end}, the volume has {}; give --volume-size {}",
+                path.display(),
+                show_bytes(span),
+                show_bytes(end.checked_next_multiple_of(1 << 20).unwrap_or(end))
+            );
             return Ok(Workload::Replay(trace, depth));
         }
         let axes = Axes {

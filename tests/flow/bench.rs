@@ -153,6 +153,23 @@ fn its_sidecar_is_configured_as_asked() {
     nothing_left(&folder);
 }
 
+/// As many threads as the help promises, under the default limits of a session.
+#[test]
+fn sixty_four_clients_have_room() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    let mut command = bench();
+    command.args(["--op", "mixed", "--block", "4KiB", "--depth", "1", "--clients", "64"]);
+    let outcome = run(command.args(["--format", "json", "--dir"]).arg(&folder));
+    outcome.expect(0, &[]);
+    clean(&report(&outcome.stdout));
+    nothing_left(&folder);
+}
+
 #[test]
 fn no_key_is_taken_in_silence() {
     let unknown = run(kvrail().args(["bench", "--set", "poller.spin=1ms"]));
@@ -183,8 +200,9 @@ fn wrong_options_are_refused_at_once() {
     let (folder, missing) = (place.data_path("results"), place.data_path("missing"));
     fs::create_dir(&folder).unwrap();
     let [folder, missing] = [&folder, &missing].map(|path| path.to_str().unwrap());
-    let inside = format!("{missing}/report");
-    let cases: [(&[&str], i32, &str); 9] = [
+    let (inside, far) = (format!("{missing}/report"), place.path("far"));
+    fs::write(&far, "0 r 900GiB 4096\n").unwrap();
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["--block", "1000B"], 2, "--block 1000B"),
         (&["--seconds", "1e300"], 2, "86400"),
         (&["--open", "1e12"], 2, "100000000"),
@@ -193,6 +211,7 @@ fn wrong_options_are_refused_at_once() {
         (&["--html", folder], 2, "it is a directory"),
         (&["--member", missing], 2, "no such device"),
         (&["--replay", missing], 2, missing),
+        (&["--replay", far.to_str().unwrap()], 2, "--volume-size"),
         (&["--attach", missing, "--volume", "kv", "--overwrite"], 4, "no sidecar"),
     ];
     for (options, status, words) in cases {

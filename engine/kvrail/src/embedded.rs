@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness};
 use kvrail_client::Client;
@@ -247,6 +248,11 @@ fn own_config(
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
     }
+    // All threads are one client's, each with an arena and a queue; the lanes have one of their own.
+    let threads = CLIENTS_MAX + 1;
+    let limits = &mut config.limits;
+    limits.arenas_per_session = limits.arenas_per_session.max(threads);
+    limits.queues_per_session = limits.queues_per_session.max(threads);
     let null = PathBuf::from("null:1TiB");
     for (name, members) in [("bench", members), ("null", std::slice::from_ref(&null))] {
         let members = members.iter().cloned().map(Selector::Path).collect();

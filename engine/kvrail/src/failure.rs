@@ -211,7 +211,10 @@ impl From<&ClientError> for Failure {
                 Self::new(Exit::Unreachable, message).with_remedy(*remedy)
             }
             ClientError::UnknownVolume { .. } => Self::new(Exit::Usage, error.to_string()),
-            _ => Self::new(Exit::Unreachable, error.to_string()),
+            ClientError::NotAdmitted { .. }
+            | ClientError::Timeout { .. }
+            | ClientError::SidecarGone { .. } => Self::new(Exit::Unreachable, error.to_string()),
+            _ => Self::new(Exit::Failed, error.to_string()),
         }
     }
 }

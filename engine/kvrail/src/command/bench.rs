@@ -65,8 +65,9 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
 
 /// What stood in the way, with the status of its kind.
 fn failure(error: anyhow::Error) -> Failure {
-    if let Some(error) = error.downcast_ref::<ClientError>() {
-        return error.into();
+    let client = error.downcast_ref::<ClientError>().map(Failure::from);
+    if let Some(failure) = client.filter(|failure| failure.exit() != Exit::Failed) {
+        return failure;
     }
     match error.downcast_ref() {
         Some(BenchError::Options(_)) => Failure::new(Exit::Usage, format!("{error:#}")),
