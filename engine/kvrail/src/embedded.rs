@@ -246,7 +246,7 @@ fn own_config(
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
     }
-    // All threads are one client's, each with an arena and a queue; the lanes have one of their own.
+    // All threads are one client's, each with an arena and a queue; the lanes are one more.
     let threads = CLIENTS_MAX + 1;
     let limits = &mut config.limits;
     limits.arenas_per_session = limits.arenas_per_session.max(threads);

@@ -236,21 +236,6 @@ fn what_is_not_storage_is_refused() {
     }
 }
 
-/// A mistyped device is no new file: that would lie in the memory behind /dev.
-#[test]
-fn no_file_is_made_among_devices() {
-    let path = PathBuf::from("/dev/kvrail-no-such-device");
-    let own = |path: &str| fs::metadata(path).unwrap().dev();
-    if own("/dev") == own("/") {
-        println!("skipped: /dev is no file system of its own here");
-        return;
-    }
-    let error = make(&new_volume(std::slice::from_ref(&path))).unwrap_err();
-    assert_eq!(error.reason.class(), Class::Usage);
-    assert_says(&error.to_string(), &["no such device", "lsblk"]);
-    assert!(!path.exists());
-}
-
 /// Content that must survive an attempt to make a volume over it, byte for byte.
 #[test]
 fn creating_over_content_is_refused_and_writes_nothing() {
