@@ -8,13 +8,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Exit, Failure};
 
-/// The signals that end a command. One that whoever started it had ignored (`nohup`) stays so.
+/// The signals that end a command: a hangup unless it was ignored from the start (`nohup`). Shells
+/// have scripts' background commands ignore SIGINT; those end by it all the same.
 pub(crate) fn ending_signals() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    let heard = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
-    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(heard).collect()
+    let hangup = Some(SIGHUP).filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
 }
 
 /// Set by the signals that end a command.
