@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::error::BenchError;
 use crate::gpu;
 use crate::harness::Harness;
 use crate::options::BenchOptions;
@@ -28,34 +29,44 @@ pub enum Format {
 pub enum Verdict {
     /// No error, no wrong byte.
     Clean,
-    /// At least one; the report says which. The process should exit with a code other than 0.
+    /// Every byte that was read is right, but operations failed; the report says which.
     Failed,
+    /// At least one wrong byte; the report says which.
+    WrongData,
 }
 
 /// Runs the benchmark, prints it on `out`, writes the files that were asked for.
 ///
 /// # Errors
-/// As `run`, and when something cannot be written. What was measured is printed before that.
+/// As `run`; a `BenchError` for wrong options, files that cannot be written included, and when
+/// nobody takes the results. The files are written then all the same.
 pub fn command(
     options: &BenchOptions,
     harness: &mut dyn Harness,
     format: Format,
     out: &mut dyn Write,
 ) -> Result<Verdict> {
+    options.check_files().map_err(BenchError::Options)?;
     if let Some(index) = options.gpu {
         return gpu::run(options, index, format, out);
     }
     let results = run(options, harness)?;
     let report = &results.report;
-    match format {
-        Format::Table => write!(out, "{}", table(report)),
-        Format::Json => writeln!(out, "{}", report.json()?),
-    }
-    .context("printing the results")?;
-    out.flush().context("printing the results")?;
+    let printed = match format {
+        Format::Table => print(out, &table(report)),
+        Format::Json => print(out, &format!("{}\n", report.json()?)),
+    };
     write_files(options, &results)?;
-    let failed = report.errors() > 0 || report.verify_failures() > 0;
-    Ok(if failed { Verdict::Failed } else { Verdict::Clean })
+    printed?;
+    Ok(match (report.verify_failures(), report.errors()) {
+        (0, 0) => Verdict::Clean,
+        (0, _) => Verdict::Failed,
+        _ => Verdict::WrongData,
+    })
+}
+
+pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), BenchError> {
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
 fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {

@@ -13,6 +13,7 @@ mod command;
 pub mod cpu;
 pub mod drive;
 pub mod environment;
+mod error;
 pub mod fio;
 mod gpu;
 mod harness;
@@ -32,6 +33,7 @@ pub mod trace;
 pub mod versions;
 
 pub use command::{Format, Verdict, command};
+pub use error::BenchError;
 pub use gpu::{GpuFound, GpuRatio, GpuReport, GpuRun};
 pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
 pub use options::{ArmName, BenchOptions, Workload};

@@ -4,15 +4,22 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use kvrail_device::{ModeName, UnknownMode};
 use kvrail_nvme::Selector;
+use rustix::fs::{Access, access};
 
 use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
 use crate::sidecar::ClientWait;
 use crate::size::{parse_block, parse_bytes, show_bytes};
 use crate::trace::Trace;
+
+/// Longest run of an arm, in seconds: a day.
+const SECONDS_MAX: f64 = 86_400.0;
+
+/// Fastest replay, and one over the slowest.
+const SPEED_MAX: f64 = 1e6;
 
 /// What runs beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +122,7 @@ pub struct BenchOptions {
     #[arg(long)]
     pub overwrite: bool,
     /// Ring mode of the sidecar that is started, or `auto`; by default what the configuration says
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub mode: Option<String>,
     /// How kvrail's client threads wait for completions
     #[arg(long, value_enum, default_value = "adaptive")]
@@ -144,6 +151,14 @@ pub struct BenchOptions {
     pub hdr_log: Option<PathBuf>,
 }
 
+/// Checks what is given on as it stands: the sidecar reads it from its configuration.
+fn parse_mode(text: &str) -> Result<String, UnknownMode> {
+    if text != "auto" {
+        text.parse::<ModeName>()?;
+    }
+    Ok(text.to_owned())
+}
+
 /// What is to be driven.
 #[derive(Clone, Debug)]
 pub enum Workload {
@@ -165,13 +180,19 @@ impl BenchOptions {
     /// # Errors
     /// Names the option, the value and the limit.
     pub fn workload(&self) -> Result<Workload> {
-        for (name, value) in [("seconds", self.seconds), ("speed", self.speed)] {
-            ensure!(value.is_finite() && value > 0.0, "--{name} {value}: must be above 0");
-        }
+        let (seconds, warm_up, speed) = (self.seconds, self.warm_up, self.speed);
         ensure!(
-            self.warm_up.is_finite() && self.warm_up >= 0.0,
-            "--warm-up {}: must be 0 or more",
-            self.warm_up
+            seconds > 0.0 && seconds <= SECONDS_MAX,
+            "--seconds {seconds}: must be above 0 and at most {SECONDS_MAX}"
+        );
+        ensure!(
+            (0.0..=SECONDS_MAX).contains(&warm_up),
+            "--warm-up {warm_up}: must be 0 to {SECONDS_MAX}"
+        );
+        ensure!(
+            (1.0 / SPEED_MAX..=SPEED_MAX).contains(&speed),
+            "--speed {speed}: must be {} to {SPEED_MAX}",
+            1.0 / SPEED_MAX
         );
         ensure!(
             self.attach.is_none() || self.overwrite,
@@ -187,6 +208,14 @@ impl BenchOptions {
             let trace = Trace::load(path)?;
             let depth = self.depth.first().copied().unwrap_or(crate::plan::DEPTH_MAX);
             Case::closed(Op::Read, crate::plan::BLOCK_BYTES_MIN, depth).check()?;
+            let (end, span) = (trace.end_bytes(), self.volume_size);
+            ensure!(
+                end <= span,
+                "{}: the trace reaches to byte {end}, the volume has {}; give --volume-size {}",
+                path.display(),
+                show_bytes(span),
+                show_bytes(end.checked_next_multiple_of(1 << 20).unwrap_or(end))
+            );
             return Ok(Workload::Replay(trace, depth));
         }
         let axes = Axes {
@@ -206,6 +235,21 @@ impl BenchOptions {
             );
         }
         Ok(Workload::Cases(cases))
+    }
+
+    /// Looks whether the files of results can be written, before minutes are spent on them.
+    ///
+    /// # Errors
+    /// Names the file and the reason.
+    pub fn check_files(&self) -> Result<()> {
+        for path in [&self.html, &self.json, &self.hdr_log].into_iter().flatten() {
+            let named = || format!("{}: cannot be written", path.display());
+            ensure!(!path.is_dir(), "{}: it is a directory", named());
+            let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let place = if path.exists() { path } else { folder.unwrap_or(Path::new(".")) };
+            access(place, Access::WRITE_OK).with_context(named)?;
+        }
+        Ok(())
     }
 
     /// The timed part of a run.
@@ -266,6 +310,7 @@ mod tests {
             ("--attach /run/kvrail.sock", "--volume"),
             ("--replay t --op read", "--op"),
             ("--member pci:zz", "0000:3b:00.0"),
+            ("--mode uring", "sqpoll+iopoll"),
             ("--member /dev/nvme0n1 --dir /x", "--dir"),
         ];
         for (line, named) in cases {
@@ -274,6 +319,12 @@ mod tests {
         }
         let cases = [
             ("--seconds 0", "--seconds 0"),
+            ("--seconds 1e300", "86400"),
+            ("--seconds nan", "86400"),
+            ("--warm-up inf", "86400"),
+            ("--replay t --speed 1e-300", "0.000001"),
+            ("--open 1e12", "100000000"),
+            ("--open 1e300%", "1000"),
             ("--depth 200", "--depth 200"),
             ("--block 4MiB --depth 128 --clients 8", "--volume-size 4GiB"),
             ("--attach /s --volume v", "--overwrite"),

@@ -14,6 +14,10 @@ pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
 /// Most operations one client keeps under way.
 pub const DEPTH_MAX: u32 = 128;
+/// Most planned starts per second: more than any device can do, few enough to be counted.
+pub const RATE_MAX: f64 = 1e8;
+/// Highest percentage of the slowest arm's maximum: far beyond what an open loop can show.
+pub const PERCENT_MAX: f64 = 1000.0;
 /// Most client threads of one case.
 pub const CLIENTS_MAX: u32 = 64;
 
@@ -126,11 +130,15 @@ impl Case {
             (1..=CLIENTS_MAX).contains(&clients),
             "--clients {clients}: there may be 1 to {CLIENTS_MAX} clients"
         );
-        let rate = match self.pace {
+        let (rate, most, unit) = match self.pace {
             Pace::Closed => return Ok(()),
-            Pace::Open(Rate::PerSecond(rate) | Rate::PercentOfMax(rate)) => rate,
+            Pace::Open(Rate::PerSecond(rate)) => (rate, RATE_MAX, ""),
+            Pace::Open(Rate::PercentOfMax(percent)) => (percent, PERCENT_MAX, "%"),
         };
-        ensure!(rate.is_finite() && rate > 0.0, "--open {rate}: a rate must be above 0");
+        ensure!(
+            rate > 0.0 && rate <= most,
+            "--open {rate}{unit}: a rate must be above 0 and at most {most}{unit}"
+        );
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use kvrail_device::{Clock, DirectIo, MonotonicClock};
 use crate::arms::{Arms, KVRAIL, Outcome, RAW, run_fio, scratch_bytes};
 use crate::drive::{Clients, Load, Replay, Sweep, replay, sweep};
 use crate::environment::Environment;
+use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
@@ -76,7 +77,7 @@ pub struct Results {
 /// When the options contradict each other, the ground cannot be made, or an arm breaks down. Failed
 /// operations and wrong bytes are no error here: the report counts them.
 pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results> {
-    let workload = options.workload()?;
+    let workload = options.workload().map_err(BenchError::Options)?;
     let (pattern_bytes, unit_bytes, scratch) = spans(options, &workload);
     let ground = harness.open(options, pattern_bytes + scratch);
     let results =

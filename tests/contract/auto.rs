@@ -1,6 +1,11 @@
 //! `auto`: a mode that works, with the reason; and the mechanism type over the whole contract.
 
-use kvrail_device::{Device, DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
+use std::any::type_name;
+
+use kvrail_device::{
+    Device, DirectIo, Driver, Interrupt, Mechanism, ModeChoice, ModeName, NullDevice, NullOptions,
+    Uring, UringOptions, open_path,
+};
 
 use crate::rig::{Bytes, Subject};
 use crate::uring::place;
@@ -44,4 +49,29 @@ fn a_fixed_mode_is_what_was_asked_for() {
         ("interrupt", "configured")
     );
     assert!(description.features.iter().any(|text| text.contains("DEFER_TASKRUN")));
+}
+
+/// Tells as what devices were handed over, and how many.
+struct Type;
+
+impl Driver for Type {
+    type End = (&'static str, usize);
+
+    fn drive<D: Device>(self, devices: Vec<D>) -> Self::End {
+        (type_name::<D>(), devices.len())
+    }
+}
+
+#[test]
+fn devices_of_one_kind_are_driven_as_that_kind() {
+    let null = || Mechanism::Null(Box::new(NullDevice::new(NullOptions::default())));
+    let ring = || {
+        let subject = open_as(ModeChoice::Fixed(ModeName::Interrupt)).expect("never skipped");
+        (subject.device, subject.keep)
+    };
+    let ((first, _first_file), (second, _second_file)) = (ring(), ring());
+    let driven = |devices| Device::hand_to(devices, Type);
+    assert_eq!(driven(vec![null()]), (type_name::<NullDevice>(), 1));
+    assert_eq!(driven(vec![null(), first]), (type_name::<Mechanism>(), 2));
+    assert_eq!(driven(vec![second]), (type_name::<Uring<Interrupt>>(), 1));
 }

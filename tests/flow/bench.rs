@@ -153,6 +153,23 @@ fn its_sidecar_is_configured_as_asked() {
     nothing_left(&folder);
 }
 
+/// As many threads as the help promises, under the default limits of a session.
+#[test]
+fn sixty_four_clients_have_room() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    let mut command = bench();
+    command.args(["--op", "mixed", "--block", "4KiB", "--depth", "1", "--clients", "64"]);
+    let outcome = run(command.args(["--format", "json", "--dir"]).arg(&folder));
+    outcome.expect(0, &[]);
+    clean(&report(&outcome.stdout));
+    nothing_left(&folder);
+}
+
 #[test]
 fn no_key_is_taken_in_silence() {
     let unknown = run(kvrail().args(["bench", "--set", "poller.spin=1ms"]));
@@ -176,6 +193,52 @@ fn a_gpu_that_is_not_there_is_one_sentence() {
     assert_eq!(done.stderr.trim().lines().count(), 1, "{}", done.stderr);
 }
 
+/// Before a volume is made and minutes are spent: what cannot be is said, with its status.
+#[test]
+fn wrong_options_are_refused_at_once() {
+    let place = Place::empty(0);
+    let (folder, missing) = (place.data_path("results"), place.data_path("missing"));
+    fs::create_dir(&folder).unwrap();
+    let [folder, missing] = [&folder, &missing].map(|path| path.to_str().unwrap());
+    let (inside, far) = (format!("{missing}/report"), place.path("far"));
+    fs::write(&far, "0 r 900GiB 4096\n").unwrap();
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&["--block", "1000B"], 2, "--block 1000B"),
+        (&["--seconds", "1e300"], 2, "86400"),
+        (&["--open", "1e12"], 2, "100000000"),
+        (&["--mode", "uring"], 2, "sqpoll+iopoll"),
+        (&["--json", &inside], 2, &inside),
+        (&["--html", folder], 2, "it is a directory"),
+        (&["--member", missing], 2, "no such device"),
+        (&["--replay", missing], 2, missing),
+        (&["--replay", far.to_str().unwrap()], 2, "--volume-size"),
+        (&["--attach", missing, "--volume", "kv", "--overwrite"], 4, "no sidecar"),
+    ];
+    for (options, status, words) in cases {
+        run(kvrail().arg("bench").args(options)).expect(status, &[words]);
+    }
+    assert!(!Path::new(missing).exists(), "a member that is not there was made");
+}
+
+/// `kvrail bench --json report.json | head -1`.
+#[test]
+fn who_closes_the_pipe_gets_the_files_all_the_same() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::empty(0);
+    let (folder, file) = (place.data_path("bench"), place.path("report.json"));
+    fs::create_dir(&folder).unwrap();
+    let mut command = bench();
+    command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--arms", "raw"]);
+    command.arg("--dir").arg(&folder).arg("--json").arg(&file).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    clean(&report(&fs::read_to_string(&file).unwrap()));
+    nothing_left(&folder);
+}
+
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     if !can_pin(PINNED) {
@@ -184,7 +247,12 @@ fn an_interrupt_leaves_nothing_behind() {
     let place = Place::empty(0);
     let folder = place.data_path("bench");
     fs::create_dir(&folder).unwrap();
-    for signal in [Signal::INT, Signal::TERM] {
+    // Bit 0 of the ignored signals is the hangup: under `nohup` it ends nothing.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find(|line| line.starts_with("SigIgn:")).unwrap();
+    let hangup = ignored.ends_with(['0', '2', '4', '6', '8', 'a', 'c', 'e']);
+    let signals = [Signal::INT, Signal::TERM].into_iter();
+    for signal in signals.chain(hangup.then_some(Signal::HUP)) {
         let mut command = bench_for("60");
         command.args(["--op", "read", "--block", "4KiB", "--depth", "4"]);
         command.arg("--dir").arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
@@ -216,7 +284,7 @@ fn an_attached_benchmark_leaves_the_sidecar_running() {
     let mut command = bench();
     command.args(["--op", "mixed", "--block", "64KiB", "--depth", "4", "--format", "json"]);
     command.arg("--attach").arg(place.socket()).args(["--volume", "kv"]);
-    run(&mut command).expect(1, &["--overwrite"]);
+    run(&mut command).expect(2, &["--overwrite"]);
     let outcome = run(command.arg("--overwrite"));
     outcome.expect(0, &[]);
     let report = report(&outcome.stdout);
@@ -241,7 +309,7 @@ fn members_of_ones_own_carry_no_label_afterwards() {
     let mut command = bench();
     command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--format", "json"]);
     command.arg("--member").arg(&member);
-    run(&mut command).expect(1, &["boot sector", "--overwrite"]);
+    run(&mut command).expect(3, &["boot sector", "--overwrite"]);
     let outcome = run(command.arg("--overwrite"));
     outcome.expect(0, &[]);
     clean(&report(&outcome.stdout));

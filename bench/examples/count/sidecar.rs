@@ -20,13 +20,13 @@ use kvrail_session::{
 };
 use tempfile::TempDir;
 
-/// The poller, with every kind of device.
-pub(crate) type HandPoller = Poller<Mechanism, MonotonicClock>;
+/// The poller.
+pub(crate) type HandPoller<D> = Poller<D, MonotonicClock>;
 
 /// A sidecar that waits for ticks.
-pub(crate) struct Served {
+pub(crate) struct Served<D> {
     pub(crate) socket: PathBuf,
-    pub(crate) poller: HandPoller,
+    pub(crate) poller: HandPoller<D>,
     pub(crate) control: Control,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// Stops the server; the poller is ticked until it has obeyed.
-    pub(crate) fn stop(self, poller: &mut HandPoller) -> Result<()> {
+    pub(crate) fn stop<D: Device>(self, poller: &mut HandPoller<D>) -> Result<()> {
         self.orders.stop();
         while poller.tick() != Turn::Stopped {
             thread::sleep(Duration::from_micros(200));
@@ -64,7 +64,8 @@ pub(crate) fn geometry(member_bytes: u64) -> Geometry {
     }
 }
 
-fn open(device: Option<(ModeName, &Path)>) -> Result<Mechanism> {
+/// Opens the device on this thread.
+pub(crate) fn open(device: Option<(ModeName, &Path)>) -> Result<Mechanism> {
     let Some((mode, path)) = device else {
         return Ok(Mechanism::Null(Box::new(NullDevice::new(NullOptions::default()))));
     };
@@ -73,10 +74,9 @@ fn open(device: Option<(ModeName, &Path)>) -> Result<Mechanism> {
     Ok(Mechanism::open(ModeChoice::Fixed(mode), UringOptions::new(path, fd))?)
 }
 
-/// Opens the device on this thread and starts the server on another.
-pub(crate) fn start(device: Option<(ModeName, &Path)>) -> Result<Served> {
-    let device = open(device)?;
-    let description = device.description().clone();
+/// A poller of this thread for one device, and its server on another.
+pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
+    let description = devices[0].description().clone();
     let geometry = geometry(1 << 20);
     let to_control = Arc::new(Bell::eventfd()?);
     let mailbox = Arc::new(Mailbox::new(Arc::clone(&to_control))?);
@@ -89,7 +89,7 @@ pub(crate) fn start(device: Option<(ModeName, &Path)>) -> Result<Served> {
         beat_ns: 200_000_000,
     };
     let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
-    let poller = Poller::new(setup, vec![device], MonotonicClock, mail, counters)?;
+    let poller = Poller::new(setup, devices, MonotonicClock, mail, counters)?;
     let (poller_ends, ended) = channel::<()>();
     let handle = PollerHandle {
         index: PollerIndex(0),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_bench::port::{self, Direction, Operation, Port, Shape, Target};
 use kvrail_bench::raw::RawTarget;
 use kvrail_client::{Client, Done, Lease, Pages, Queue, Request, Status, Volume};
-use kvrail_device::{DirectIo, ModeName};
+use kvrail_device::{Device, DirectIo, Driver, ModeName};
 
 use crate::arms::Arm;
 use crate::sidecar::{self, HandPoller};
@@ -30,8 +30,11 @@ const DEVICE_TIME: Duration = Duration::from_millis(5);
 pub(crate) fn run(arm: Arm, device: Option<&Path>) -> Result<()> {
     let device = || device.context("--device is missing");
     match arm {
-        Arm::Null => lane(None),
-        Arm::Device(mode) => lane(Some((mode, device()?))),
+        Arm::Null => Device::hand_to(vec![sidecar::open(None)?], Lane),
+        Arm::Device(mode) => {
+            let opened = sidecar::open(Some((mode, device()?)))?;
+            Device::hand_to(vec![opened], Lane)
+        }
         Arm::Raw(mode) => raw(mode, device()?),
     }
 }
@@ -43,29 +46,36 @@ pub(crate) struct Baton {
     answers: Receiver<()>,
 }
 
-fn lane(device: Option<(ModeName, &Path)>) -> Result<()> {
-    let (asks, asked) = channel();
-    let (answer, answers) = channel();
-    let served = sidecar::start(device)?;
-    let (socket, mut poller) = (served.socket.clone(), served.poller);
-    thread::scope(|scope| {
-        let client = scope.spawn(move || client(&socket, &Baton { asks, answers }));
-        while !client.is_finished() {
-            if asked.try_recv().is_ok() {
-                turn(&mut poller);
-                answer.send(())?;
-            } else {
-                poller.tick(); // whatever the control thread wants
-                thread::sleep(Duration::from_micros(200));
+/// Through a lane to the device of a poller, as a sidecar drives it.
+struct Lane;
+
+impl Driver for Lane {
+    type End = Result<()>;
+
+    fn drive<D: Device>(self, devices: Vec<D>) -> Result<()> {
+        let (asks, asked) = channel();
+        let (answer, answers) = channel();
+        let served = sidecar::start(devices)?;
+        let (socket, mut poller) = (served.socket.clone(), served.poller);
+        thread::scope(|scope| {
+            let client = scope.spawn(move || client(&socket, &Baton { asks, answers }));
+            while !client.is_finished() {
+                if asked.try_recv().is_ok() {
+                    turn(&mut poller);
+                    answer.send(())?;
+                } else {
+                    poller.tick(); // whatever the control thread wants
+                    thread::sleep(Duration::from_micros(200));
+                }
             }
-        }
-        client.join().map_err(|_| anyhow!("the client panicked"))?
-    })?;
-    served.control.stop(&mut poller)
+            client.join().map_err(|_| anyhow!("the client panicked"))?
+        })?;
+        served.control.stop(&mut poller)
+    }
 }
 
 /// Two ticks with time for the device between them.
-fn turn(poller: &mut HandPoller) {
+fn turn<D: Device>(poller: &mut HandPoller<D>) {
     counted_poller(poller);
     thread::sleep(DEVICE_TIME);
     counted_poller(poller);
@@ -75,7 +85,7 @@ fn turn(poller: &mut HandPoller) {
 }
 
 #[inline(never)]
-fn counted_poller(poller: &mut HandPoller) {
+fn counted_poller<D: Device>(poller: &mut HandPoller<D>) {
     poller.tick();
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use kvrail_device::{Clock, MonotonicClock};
 use uuid::Uuid;
 
@@ -13,7 +13,6 @@ use crate::drive::run::{Sample, Way};
 use crate::drive::tally::Tally;
 use crate::pattern::Pattern;
 use crate::port::{Direction, Operation, Port, Shape, Wait};
-use crate::size::show_bytes;
 use crate::trace::Trace;
 use crate::versions::VersionMap;
 
@@ -38,15 +37,9 @@ pub struct Replay<'a> {
 /// are right. After it, nothing is read back: the last sweep does that.
 ///
 /// # Errors
-/// When the trace does not fit into the volume, or the arm breaks down.
+/// When the arm breaks down.
 pub fn replay(way: Way<'_>, replay: Replay<'_>, map: &mut VersionMap) -> Result<Sample> {
-    let (end, span) = (replay.trace.end_bytes(), map.span_bytes());
-    ensure!(
-        end <= span,
-        "the trace reaches to byte {end}, the volume has {}; give --volume-size {}",
-        show_bytes(span),
-        show_bytes(end.next_multiple_of(1 << 20))
-    );
+    assert!(replay.trace.end_bytes() <= map.span_bytes(), "the options were checked");
     let shape = Shape { slots: replay.depth, buffer_bytes: replay.trace.largest_bytes() };
     let (mut share, mut tally) = (map.whole(), Tally::default());
     let (mut window, mut cpu) = (Window::NONE, CpuSeconds::default());

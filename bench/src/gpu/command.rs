@@ -3,7 +3,7 @@
 use std::env::temp_dir;
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kvrail_cufile::Compat;
 use kvrail_gpu::cuda::{self, Copies, Cuda};
 use kvrail_gpu::{Gpu, GpuIdentity};
@@ -12,7 +12,7 @@ use super::ground::Ground;
 use super::schema::GpuFound;
 use super::stage::{Bed, measure};
 use super::table::table;
-use crate::command::{Format, Verdict, write_file};
+use crate::command::{Format, Verdict, print, write_file};
 use crate::options::BenchOptions;
 
 /// Runs the benchmark.
@@ -40,16 +40,15 @@ pub(crate) fn run(
     let both = Some((&cuda, &kernels));
     let report = measure(options, Bed { gpu: &cuda, cuda: both, ground, found, notes })?;
     let json = serde_json::to_string_pretty(&report)?;
-    match format {
-        Format::Table => write!(out, "{}", table(&report)),
-        Format::Json => writeln!(out, "{json}"),
-    }
-    .and_then(|()| out.flush())
-    .context("printing the results")?;
+    let printed = match format {
+        Format::Table => print(out, &table(&report)),
+        Format::Json => print(out, &format!("{json}\n")),
+    };
     if let Some(path) = &options.json {
         write_file(path, |out| Ok(writeln!(out, "{json}")?))?;
     }
-    Ok(if report.verification.failures > 0 { Verdict::Failed } else { Verdict::Clean })
+    printed?;
+    Ok(if report.verification.failures > 0 { Verdict::WrongData } else { Verdict::Clean })
 }
 
 impl GpuFound {

@@ -167,6 +167,15 @@ pub struct Description {
     pub depth: u32,
 }
 
+/// What drives devices, of whatever type.
+pub trait Driver {
+    /// What comes of it.
+    type End;
+
+    /// Drives them to the end.
+    fn drive<D: Device>(self, devices: Vec<D>) -> Self::End;
+}
+
 /// A device, driven by one thread. See the module for what it promises.
 pub trait Device: fmt::Debug {
     /// What it is.
@@ -262,5 +271,14 @@ pub trait Device: fmt::Debug {
     /// The last failure since this was last asked, in more words than a status.
     fn take_failure(&mut self) -> Option<Failure> {
         None
+    }
+
+    /// Hands devices to who drives them. A type that stands for several hands them over as the one
+    /// they all are, so that no operation asks which it is.
+    fn hand_to<R: Driver>(devices: Vec<Self>, driver: R) -> R::End
+    where
+        Self: Sized,
+    {
+        driver.drive(devices)
     }
 }

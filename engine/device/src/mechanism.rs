@@ -1,4 +1,4 @@
-//! One type for every mechanism, so that a poller is one type too.
+//! One type for every mechanism: what a device is before it is known by which one.
 
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use kvrail_memory::Pinned;
 use serde::{Deserialize, Serialize};
 
 use crate::auto;
-use crate::contract::{BufferIndex, Description, Device, Events, Operation, Wait};
+use crate::contract::{BufferIndex, Description, Device, Driver, Events, Operation, Wait};
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::null::NullDevice;
@@ -183,6 +183,32 @@ impl Device for Mechanism {
 
     fn take_failure(&mut self) -> Option<Failure> {
         each!(self, device => device.take_failure())
+    }
+
+    fn hand_to<R: Driver>(devices: Vec<Self>, driver: R) -> R::End {
+        macro_rules! as_one_of {
+            ($($kind:ident),+) => {
+                $(if devices.iter().all(|device| matches!(device, Self::$kind(_))) {
+                    let own = devices.into_iter().filter_map(|device| match device {
+                        Self::$kind(device) => Some(*device),
+                        _ => None,
+                    });
+                    driver.drive(own.collect())
+                } else)+ {
+                    driver.drive(devices) // a poller with devices in several modes
+                }
+            };
+        }
+        as_one_of!(
+            Null,
+            Interrupt,
+            Passthrough,
+            Hybrid,
+            PassthroughIopoll,
+            Sqpoll,
+            Iopoll,
+            SqpollIopoll
+        )
     }
 }
 

@@ -156,7 +156,7 @@ impl<T> Slots<T> {
     pub fn release(&mut self, id: SlotId) -> Result<T, StaleSlot> {
         let slot = claimed(&mut self.slots, id)?;
         let value = slot.value.take().expect("claimed");
-        slot.free(id.index, &mut self.first_free);
+        slot.free(id, &mut self.first_free);
         self.claimed -= 1;
         Ok(value)
     }
@@ -176,7 +176,7 @@ impl<T> Slots<T> {
         let made = look(slot.value.as_ref().expect("claimed"));
         if made.is_some() {
             slot.value = None;
-            slot.free(id.index, &mut self.first_free);
+            slot.free(id, &mut self.first_free);
             self.claimed -= 1;
         }
         Ok(made)
@@ -186,9 +186,9 @@ impl<T> Slots<T> {
 impl<T> Slot<T> {
     /// Puts itself, emptied, first in the free list; no id names it until it is claimed again.
     #[inline(always)]
-    fn free(&mut self, index: u32, first_free: &mut u32) {
-        self.generation = self.generation.wrapping_add(1) & GENERATION_MASK;
-        self.next_free = std::mem::replace(first_free, index);
+    fn free(&mut self, id: SlotId, first_free: &mut u32) {
+        self.generation = id.generation.wrapping_add(1) & GENERATION_MASK;
+        self.next_free = std::mem::replace(first_free, id.index);
     }
 }
 

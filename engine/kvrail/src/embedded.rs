@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_nvme::Selector;
-use kvrail_volume::{
-    DirectIo, Fill, NewVolume, Overwrite, Progress, Reason, VolumeError, VolumeName, create,
-};
+use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Reason, VolumeName, create};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
 use crate::config::{Config, Volume};
 use crate::context::Verbosity;
+use crate::failure::{Exit, Failure};
 use crate::members::paths;
+use crate::stop::ending_signals;
 
 /// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
 const DEFAULT_DIR: &str = "/var/tmp";
@@ -85,15 +85,12 @@ impl Embedded {
             ControlFlow::Continue(())
         });
         bar.finish_and_clear();
-        match made {
-            Ok(_) => Ok(()),
-            Err(VolumeError { subject, reason }) => match reason {
-                Reason::Foreign { .. } | Reason::Unknown { .. } => {
-                    bail!("{subject}: {reason}; add --overwrite if nobody needs it")
-                }
-                reason => bail!("{subject}: {reason}; {}", reason.remedy()),
-            },
-        }
+        made.map(|_| ()).map_err(|error| match error.reason {
+            Reason::Foreign { .. } | Reason::Unknown { .. } => Failure::from(error)
+                .with_remedy("name another one, or add --overwrite if nobody needs it")
+                .into(),
+            _ => Failure::from(error).into(),
+        })
     }
 
     fn bar(&self) -> ProgressBar {
@@ -248,6 +245,11 @@ fn own_config(
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
     }
+    // All threads are one client's, each with an arena and a queue; the lanes are one more.
+    let threads = CLIENTS_MAX + 1;
+    let limits = &mut config.limits;
+    limits.arenas_per_session = limits.arenas_per_session.max(threads);
+    limits.queues_per_session = limits.queues_per_session.max(threads);
     let null = PathBuf::from("null:1TiB");
     for (name, members) in [("bench", members), ("null", std::slice::from_ref(&null))] {
         let members = members.iter().cloned().map(Selector::Path).collect();
@@ -257,16 +259,21 @@ fn own_config(
     Ok(config)
 }
 
-/// Where the devices named are.
+/// Where the devices named are. A file that is not there would be made, and stay.
 fn devices(named: &[Selector]) -> Result<Vec<PathBuf>> {
-    let found = paths(named).map_err(|failure| anyhow::anyhow!(failure.log_text()))?;
+    let found = paths(named)?;
+    if let Some(missing) = found.iter().find(|path| !path.exists()) {
+        let message = format!("--member {}: there is no such device or file", missing.display());
+        let remedy = "name one that is there, or let --dir hold a file for the time of the run";
+        return Err(Failure::new(Exit::Usage, message).with_remedy(remedy).into());
+    }
     // The sidecar's configuration takes absolute paths only.
     found.iter().map(|path| std::path::absolute(path).context("the working directory")).collect()
 }
 
 /// A signal ends the benchmark at once, and leaves nothing behind.
 fn clean_up_on_signals(debris: Arc<Mutex<Debris>>) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
+    let mut signals = Signals::new(ending_signals()).context("catching signals")?;
     let life = move || {
         if signals.forever().next().is_some() {
             let debris = debris.lock().unwrap_or_else(PoisonError::into_inner);

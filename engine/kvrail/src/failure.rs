@@ -2,11 +2,13 @@
 
 use std::process::ExitCode;
 
+use kvrail_client::ClientError;
 use kvrail_fabrics::FabricsError;
 use kvrail_nvme::IdentityError;
 use kvrail_target::TargetError;
 use kvrail_volume::{Class, VolumeError};
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::output::Format;
@@ -74,7 +76,8 @@ impl From<Exit> for ExitCode {
 }
 
 /// A failed command.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{message}")]
 pub(crate) struct Failure {
     exit: Exit,
     message: String,
@@ -197,6 +200,22 @@ impl From<FabricsError> for Failure {
             kvrail_fabrics::Class::Failed => Exit::Failed,
         };
         Self::new(exit, error.message).with_remedy(error.remedy)
+    }
+}
+
+impl From<&ClientError> for Failure {
+    fn from(error: &ClientError) -> Self {
+        match error {
+            ClientError::NoSidecar { socket, cause, remedy } => {
+                let message = format!("no sidecar at {}: {cause}", socket.display());
+                Self::new(Exit::Unreachable, message).with_remedy(*remedy)
+            }
+            ClientError::UnknownVolume { .. } => Self::new(Exit::Usage, error.to_string()),
+            ClientError::NotAdmitted { .. }
+            | ClientError::Timeout { .. }
+            | ClientError::SidecarGone { .. } => Self::new(Exit::Unreachable, error.to_string()),
+            _ => Self::new(Exit::Failed, error.to_string()),
+        }
     }
 }
 

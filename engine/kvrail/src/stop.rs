@@ -1,5 +1,6 @@
 //! Signals that end a command: noted, and obeyed where stopping leaves nothing half done.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,15 +8,25 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Exit, Failure};
 
+/// The signals that end a command: a hangup unless it was ignored from the start (`nohup`). Shells
+/// have scripts' background commands ignore SIGINT; those end by it all the same.
+pub(crate) fn ending_signals() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let hangup = Some(SIGHUP).filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
+}
+
 /// Set by the signals that end a command.
 #[derive(Clone, Debug)]
 pub(crate) struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// From now on SIGINT, SIGTERM and SIGHUP set the flag and do nothing else.
+    /// From now on the signals that end a command set the flag and do nothing else.
     pub(crate) fn register() -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in ending_signals() {
             signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
                 Failure::new(Exit::Failed, format!("catching signal {signal}: {error}"))
             })?;

@@ -24,34 +24,45 @@ pub(crate) enum Checksum {
     Verify,
 }
 
-/// What the requests of a run have in common, in one word: region, lane, side, opcode. A lane is of
-/// one session, and so is a region.
+/// What the requests of a run have in common, in one word as it stood in their lane: opcode, flags,
+/// class and region; where the lap was, the side their bytes are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kin(u64);
 
 impl Kin {
     #[inline(always)]
-    fn new(region: RegionId, lane: u16, side: Side, opcode: Opcode) -> Self {
-        let place = u64::from(region.0) << 32 | u64::from(lane) << 16;
-        Self(place | (side as u64) << 8 | opcode as u64)
-    }
-
-    /// Place in the lane table.
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "takes sixteen bits out of a word")]
-    pub(crate) fn lane(self) -> u16 {
-        (self.0 >> 16) as u16
+    fn new(request: &RequestWords, side: Side) -> Self {
+        Self(request.kinds() | (side as u64) << 24)
     }
 
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "takes eight bits out of a word")]
     pub(crate) fn opcode(self) -> Opcode {
-        Opcode::from_number(self.0 as u8).expect("made from one")
+        Opcode::from_number(self.byte(0)).expect("of a sound request")
+    }
+
+    #[inline(always)]
+    pub(crate) fn class(self) -> Class {
+        Class::from_number(self.byte(16)).expect("of a sound request")
     }
 
     #[inline(always)]
     pub(crate) fn side(self) -> Side {
-        if self.0 >> 8 & 0xff == 0 { Side::Host } else { Side::Remote }
+        if self.byte(24) == 0 { Side::Host } else { Side::Remote }
+    }
+
+    #[inline(always)]
+    pub(crate) fn durability(self) -> Durability {
+        let durable = self.byte(8) & FLAG_DURABLE != 0;
+        if durable { Durability::Durable } else { Durability::Visible }
+    }
+
+    #[inline(always)]
+    pub(crate) fn checksum(self) -> Checksum {
+        match self.byte(8) & (FLAG_CHECKSUM | FLAG_VERIFY) {
+            0 => Checksum::Off,
+            FLAG_CHECKSUM => Checksum::Compute,
+            _ => Checksum::Verify,
+        }
     }
 
     /// The region its bytes are in; `None` where no bytes move.
@@ -59,6 +70,12 @@ impl Kin {
     pub(crate) fn region(self) -> Option<RegionId> {
         let moves = matches!(self.opcode(), Opcode::Read | Opcode::Write);
         moves.then_some(RegionId((self.0 >> 32) as u32))
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "takes eight bits out of a word")]
+    fn byte(self, shift: u32) -> u8 {
+        (self.0 >> shift) as u8
     }
 }
 
@@ -77,11 +94,10 @@ pub(crate) struct Accepted {
     pub(crate) kin: Kin,
     pub(crate) length: u32,
     pub(crate) buffer: BufferIndex,
+    /// Place in the lane table.
+    pub(crate) lane: u16,
     pub(crate) session: SessionSlot,
     pub(crate) device: u8,
-    pub(crate) class: Class,
-    pub(crate) durability: Durability,
-    pub(crate) checksum: Checksum,
 }
 
 /// Whose request it is, and when it was taken.
@@ -104,8 +120,6 @@ pub(crate) enum Wish {
 /// Where a sound request goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
-    opcode: Opcode,
-    class: Class,
     place: Place,
     spot: Spot,
 }
@@ -120,7 +134,8 @@ impl Target {
         placement: &Placement,
         regions: &mut Regions,
     ) -> Option<Self> {
-        let (opcode, class) = (request.transfer()?, request.class()?);
+        request.transfer()?;
+        request.class()?;
         if !request.is_simple() {
             return None;
         }
@@ -130,7 +145,7 @@ impl Target {
         route.check_memory(offset).ok()?;
         let buffer = regions.enter_host(session, request.region_id(), offset, length)?;
         let spot = Spot { buffer, offset, side: Side::Host };
-        Some(Self { opcode, class, place, spot })
+        Some(Self { place, spot })
     }
 }
 
@@ -149,7 +164,7 @@ impl Wish {
         if stray || !request.is_plain() || unknown != 0 || request.length() > REQUEST_LENGTH_MAX {
             return Err(Status::Invalid);
         }
-        let class = request.class().ok_or(Status::Invalid)?;
+        request.class().ok_or(Status::Invalid)?;
         let opcode = request.opcode().ok_or(Status::Invalid)?;
         match opcode {
             Opcode::Read | Opcode::Write => {
@@ -169,13 +184,13 @@ impl Wish {
                     let _never_last = regions.leave(id, 1); // the region is live, seen just now
                     return Err(Status::Unsupported);
                 }
-                Ok(Self::Operation(Target { opcode, class, place, spot }))
+                Ok(Self::Operation(Target { place, spot }))
             }
             Opcode::Nop => Ok(Self::Nop),
             Opcode::Flush | Opcode::Discard => {
                 let place = locate_range(request, opcode, placement)?;
                 let spot = Spot { buffer: BufferIndex(0), offset: 0, side: Side::Host };
-                Ok(Self::Operation(Target { opcode, class, place, spot }))
+                Ok(Self::Operation(Target { place, spot }))
             }
         }
     }
@@ -203,22 +218,11 @@ fn locate_range(
     }
 }
 
-/// What the flags of a sound request ask for.
-fn wishes(flags: u8) -> (Checksum, Durability) {
-    let checksum = match flags & (FLAG_CHECKSUM | FLAG_VERIFY) {
-        0 => Checksum::Off,
-        FLAG_CHECKSUM => Checksum::Compute,
-        _ => Checksum::Verify,
-    };
-    let durable = flags & FLAG_DURABLE != 0;
-    (checksum, if durable { Durability::Durable } else { Durability::Visible })
-}
-
 impl Accepted {
-    /// What is kept of a sound request without flags.
+    /// What is kept of a sound request that expects no checksum.
     #[inline(always)]
     pub(crate) fn simple(request: &RequestWords, origin: Origin, target: Target) -> Self {
-        let Target { opcode, class, place, spot } = target;
+        let Target { place, spot } = target;
         Self {
             user_data: request.user_data(),
             device_offset: place.device_offset,
@@ -226,22 +230,26 @@ impl Accepted {
             sum: 0,
             accepted_ns: origin.now_ns,
             submitted_ns: origin.now_ns,
-            kin: Kin::new(request.region_id(), origin.lane, spot.side, opcode),
+            kin: Kin::new(request, spot.side),
             length: request.length(),
             buffer: spot.buffer,
+            lane: origin.lane,
             session: origin.session,
             device: place.device,
-            class,
-            durability: Durability::Visible,
-            checksum: Checksum::Off,
         }
     }
 
     /// What is kept of any sound request.
     pub(crate) fn new(request: &RequestWords, origin: Origin, target: Target) -> Self {
-        let (checksum, durability) = wishes(request.flags());
-        let sum = if checksum == Checksum::Verify { request.checksum() } else { 0 };
-        Self { sum, checksum, durability, ..Self::simple(request, origin, target) }
+        let simple = Self::simple(request, origin, target);
+        let verify = simple.kin.checksum() == Checksum::Verify;
+        Self { sum: if verify { request.checksum() } else { 0 }, ..simple }
+    }
+
+    /// As `operation`, for a request without flags.
+    #[inline(always)]
+    pub(crate) fn simple_operation(&self, tag: u64) -> Operation {
+        Operation { durability: Durability::Visible, ..self.operation(tag) }
     }
 
     /// What the device is asked.
@@ -250,7 +258,7 @@ impl Accepted {
         Operation {
             tag,
             opcode: self.kin.opcode(),
-            durability: self.durability,
+            durability: self.kin.durability(),
             offset: self.device_offset,
             length: self.length,
             buffer: self.buffer,
@@ -261,6 +269,6 @@ impl Accepted {
     /// Notes the computed checksum; false when it is not the expected one, or could not be had.
     pub(crate) fn settle_checksum(&mut self, sum: Option<u64>) -> bool {
         let expected = std::mem::replace(&mut self.sum, sum.unwrap_or(0));
-        sum.is_some_and(|sum| self.checksum != Checksum::Verify || sum == expected)
+        sum.is_some_and(|sum| self.kin.checksum() != Checksum::Verify || sum == expected)
     }
 }

@@ -22,12 +22,16 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.events.is_empty() {
             return 0;
         }
-        let mut run = None;
-        for at in 0..self.events.len() {
+        let (mut at, mut run) = (0, None);
+        while at < self.events.len() {
             match self.events[at] {
-                Event::Finished(finished) => self.finished(index, finished, &mut run),
+                Event::Finished(finished) => {
+                    let run = self.finished(index, finished, &mut run);
+                    at += self.join(run, at + 1);
+                }
                 Event::Detached(buffer) => self.device_forgot(index, buffer),
             }
+            at += 1;
         }
         if let Some(run) = run {
             self.account(index, &run);
@@ -37,32 +41,43 @@ impl<D: Device, C: Clock> Poller<D, C> {
         seen
     }
 
-    /// An operation ended at its device.
+    /// Takes what most events are: one more request of the run, and all of its bytes. Begins with
+    /// the event at `from`; returns how many were like that.
     #[inline(always)]
-    fn finished(&mut self, index: usize, finished: Finished, run: &mut Option<Run>) {
-        let Finished { tag, status, bytes } = finished;
-        let id = SlotId::from_u64(tag);
-        if let Some(run) = run {
-            let lanes = &mut self.lanes;
-            // What most are: one more of the run, and all of its bytes.
-            let joined = self.requests.release_if(id, |accepted| {
-                let more = run.continues(accepted, status)
-                    && status == Status::Ok
-                    && bytes == accepted.length
-                    && accepted.checksum == Checksum::Off;
-                more.then(|| lanes.complete(accepted.kin.lane(), run.add_whole(accepted)))
-            });
-            if joined.expect("invariant 1: finished twice, or never started").is_some() {
-                self.timers.clear(id);
-                return;
-            }
+    fn join(&mut self, run: &mut Run, from: usize) -> usize {
+        if run.status != Status::Ok || run.kin.checksum() != Checksum::Off {
+            return 0;
         }
-        self.finished_any(index, finished, run);
+        let Self { events, requests, lanes, timers, .. } = self;
+        // One lane for all of them, and a run of this function's own: they stay in registers.
+        let (lane, mut own) = (&mut lanes.get(run.lane).seat.lane, *run);
+        for event in &events[from..] {
+            let &Event::Finished(Finished { tag, status: Status::Ok, bytes }) = event else {
+                break;
+            };
+            let id = SlotId::from_u64(tag);
+            let joined = requests.release_if(id, |accepted| {
+                let more = own.continues(accepted, Status::Ok) && bytes == accepted.length;
+                more.then(|| lane.complete(own.add_whole(accepted)))
+            });
+            if joined.expect("invariant 1: finished twice, or never started").is_none() {
+                break;
+            }
+            timers.clear(id);
+        }
+        let joined = own.count - run.count;
+        *run = own;
+        joined as usize
     }
 
-    /// As `finished`, for all that may come.
+    /// An operation ended at its device. Returns the run it belongs to.
     #[inline(never)]
-    fn finished_any(&mut self, index: usize, finished: Finished, run: &mut Option<Run>) {
+    fn finished<'a>(
+        &mut self,
+        index: usize,
+        finished: Finished,
+        run: &'a mut Option<Run>,
+    ) -> &'a mut Run {
         let Finished { tag, mut status, bytes } = finished;
         let id = SlotId::from_u64(tag);
         let accepted = self.requests.release(id);
@@ -73,7 +88,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             "invariant 3: OK with {bytes} of {} bytes",
             accepted.length
         );
-        if status == Status::Ok && accepted.checksum != Checksum::Off {
+        if status == Status::Ok && accepted.kin.checksum() != Checksum::Off {
             status = self.check_read(&mut accepted);
         }
         if let Some(ended) = run.take_if(|run| !run.continues(&accepted, status)) {
@@ -81,7 +96,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         let run = run.get_or_insert_with(|| Run::of(&accepted, status, self.now_ns));
         self.timers.clear(id);
-        self.lanes.complete(accepted.kin.lane(), run.add(&accepted, bytes));
+        self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
+        run
     }
 
     /// Counts a run that ended at its device.
@@ -141,7 +157,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
         let mut run = Run::of(&accepted, status, self.now_ns);
         self.timers.clear(id);
-        self.lanes.complete(accepted.kin.lane(), run.add(&accepted, bytes));
+        self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
         self.conclude(&run);
     }
 
@@ -161,8 +177,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         {
             self.let_go(region);
         }
-        self.lanes.mark_staged(run.kin.lane());
-        self.settle_lane(run.kin.lane());
+        self.lanes.mark_staged(run.lane);
+        self.settle_lane(run.lane);
     }
 
     /// Posts LATE for requests whose deadline has passed.
@@ -171,7 +187,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             let accepted = self.requests.get_mut(id).expect("a deadline goes with its request");
             let late = Run::of(accepted, Status::Late, self.now_ns);
             let notice = Completion { flags: FLAG_NOTICE, ..late.completion(accepted, 0) };
-            let (lane, device) = (accepted.kin.lane(), usize::from(accepted.device));
+            let (lane, device) = (accepted.lane, usize::from(accepted.device));
             self.stats.devices[device].late.add(1);
             // A notice may be dropped; a lane fault shows again at the next take.
             let _dropped = self.lanes.notify(lane, notice);

@@ -12,6 +12,7 @@ pub(crate) struct Run {
     accepted_ns: u64,
     submitted_ns: u64,
     pub(crate) kin: Kin,
+    pub(crate) lane: u16,
     pub(crate) session: SessionSlot,
     pub(crate) status: Status,
     /// From submission to completion, and from acceptance to submission.
@@ -31,13 +32,14 @@ impl Run {
     /// A run that this request would begin.
     #[inline]
     pub(crate) fn of(accepted: &Accepted, status: Status, now_ns: u64) -> Self {
-        let Accepted { accepted_ns, submitted_ns, kin, session, .. } = *accepted;
+        let Accepted { accepted_ns, submitted_ns, kin, lane, session, .. } = *accepted;
         let device_ns = now_ns.saturating_sub(submitted_ns);
         let queue_ns = submitted_ns - accepted_ns;
         Self {
             accepted_ns,
             submitted_ns,
             kin,
+            lane,
             session,
             status,
             device_ns,
@@ -55,6 +57,7 @@ impl Run {
         self.accepted_ns == accepted.accepted_ns
             && self.submitted_ns == accepted.submitted_ns
             && self.kin == accepted.kin
+            && self.lane == accepted.lane
             && self.status == status
     }
 

@@ -46,10 +46,10 @@ impl<D: Device> Desk<'_, D> {
         let id = self.requests.claim(accepted).expect("sessions' shares add up to the table");
         let index = usize::from(accepted.device);
         let unit = &mut self.units[index];
-        let open = unit.shares[Side::Host as usize].is_open(accepted.class, accepted.length);
+        let open = unit.shares[Side::Host as usize].is_open(accepted.kin.class(), accepted.length);
         let given = open
             && unit.presence == Presence::Here
-            && unit.give(Side::Host, accepted.operation(id.to_u64()));
+            && unit.give(Side::Host, accepted.simple_operation(id.to_u64()));
         (!given).then_some(Halt::Entered(index, id))
     }
 }
@@ -180,8 +180,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
     #[inline(never)]
     fn start_or_wait(&mut self, index: usize, id: SlotId) {
         let accepted = *self.requests.get(id).expect("just claimed");
-        let Accepted { class, length, session, .. } = accepted;
-        let side = accepted.kin.side();
+        let Accepted { kin, length, session, .. } = accepted;
+        let (side, class) = (kin.side(), kin.class());
         let open = self.units[index].share(side).is_open(class, length);
         if !(open && self.start(index, id, accepted)) {
             let share = self.units[index].share(side);
@@ -225,7 +225,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     #[inline]
     fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
         if accepted.kin.opcode() == Opcode::Write
-            && accepted.checksum != Checksum::Off
+            && accepted.kin.checksum() != Checksum::Off
             && !self.check_write(id)
         {
             self.finish(id, Status::Corrupt, 0);

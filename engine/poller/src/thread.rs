@@ -2,10 +2,10 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
-use kvrail_device::{Clock, Description, Device, MonotonicClock};
+use kvrail_device::{Clock, Description, Device, Driver, MonotonicClock};
 use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::PollerIndex;
 
@@ -76,22 +76,14 @@ where
     E: Send + 'static,
 {
     let stats = Arc::new(PollerStats::new(setup.devices.len()));
-    let (ready, started) = mpsc::sync_channel::<Result<Vec<Description>, StartError<E>>>(1);
+    let (ready, started) = mpsc::sync_channel(1);
     let devices = setup.devices.clone();
     let (its_mailbox, its_stats) = (Arc::clone(&mailbox), Arc::clone(&stats));
+    let birth = Birth { seat, setup, mailbox: its_mailbox, stats: its_stats, ready };
     let index = seat.index;
-    let life = move || match wake_up(seat, setup, its_mailbox, its_stats, open) {
-        Ok(poller) => {
-            let told = ready.send(Ok(poller.descriptions()));
-            drop(ready);
-            if told.is_ok() {
-                live(poller);
-            }
-        }
-        Err(error) => drop(ready.send(Err(error))),
-    };
     let name = format!("kvrail-poll-{index}");
     let exhausted = |source| StartError::Exhausted { index, what: "a thread", source };
+    let life = move || birth.live(open);
     let thread = thread::Builder::new().name(name).spawn(life).map_err(exhausted)?;
     let descriptions = match started.recv() {
         Ok(outcome) => outcome?,
@@ -101,24 +93,56 @@ where
     Ok(PollerHandle { index, cpu: seat.cpu, devices, mailbox, stats, thread })
 }
 
-/// Everything between the birth of the thread and its first tick.
-fn wake_up<D: Device, E>(
+/// Everything a poller is made of but its devices.
+struct Birth<E> {
     seat: Seat,
     setup: Setup,
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
-    open: impl FnOnce() -> Result<Vec<D>, E>,
-) -> Result<Poller<D, MonotonicClock>, StartError<E>> {
-    let index = seat.index;
-    if let Some(cpu) = seat.cpu {
-        let failed = |reason: String| StartError::Pin { index, reason };
-        let topology = Topology::host().map_err(|error| failed(error.to_string()))?;
-        pin_current_thread(cpu, &topology).map_err(|error| failed(error.to_string()))?;
+    /// Hears of the devices, or why there is no poller.
+    ready: SyncSender<Result<Vec<Description>, StartError<E>>>,
+}
+
+impl<E> Birth<E> {
+    /// All of the thread.
+    fn live<D: Device>(self, open: impl FnOnce() -> Result<Vec<D>, E>) {
+        let opened = self.seat.take().and_then(|()| open().map_err(StartError::Device));
+        match opened {
+            Ok(devices) => D::hand_to(devices, self),
+            Err(error) => drop(self.ready.send(Err(error))),
+        }
     }
-    let devices = open().map_err(StartError::Device)?;
-    Poller::new(setup, devices, MonotonicClock, mailbox, stats).map_err(|errno| {
-        StartError::Exhausted { index, what: "an epoll set", source: errno.into() }
-    })
+}
+
+impl<E> Driver for Birth<E> {
+    type End = ();
+
+    fn drive<D: Device>(self, devices: Vec<D>) {
+        let Self { seat: Seat { index, .. }, setup, mailbox, stats, ready } = self;
+        match Poller::new(setup, devices, MonotonicClock, mailbox, stats) {
+            Ok(poller) => {
+                let told = ready.send(Ok(poller.descriptions()));
+                drop(ready);
+                if told.is_ok() {
+                    live(poller);
+                }
+            }
+            Err(errno) => {
+                let (what, source) = ("an epoll set", errno.into());
+                drop(ready.send(Err(StartError::Exhausted { index, what, source })));
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Pins this thread, if the poller is to be pinned.
+    fn take<E>(self) -> Result<(), StartError<E>> {
+        let Some(cpu) = self.cpu else { return Ok(()) };
+        let failed = |reason: String| StartError::Pin { index: self.index, reason };
+        let topology = Topology::host().map_err(|error| failed(error.to_string()))?;
+        pin_current_thread(cpu, &topology).map_err(|error| failed(error.to_string()))
+    }
 }
 
 /// The life of a poller.

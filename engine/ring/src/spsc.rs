@@ -130,13 +130,16 @@ pub struct Producer<S> {
     tail: u32,
     published: u32,
     head_seen: u32,
+    /// Slots free when the peer's counter was last read, less those staged since.
+    room: u32,
 }
 
 impl<S: Store> Producer<S> {
     pub(crate) fn new(store: S, start: u32) -> Self {
         let depth = store.depth();
         let (mask, lap_shift) = (depth - 1, depth.trailing_zeros());
-        Self { store, mask, lap_shift, tail: start, published: start, head_seen: start }
+        let (tail, published, head_seen) = (start, start, start);
+        Self { store, mask, lap_shift, tail, published, head_seen, room: depth }
     }
 
     /// Slots that can be staged now. Reads the peer's counter only when the cached one leaves
@@ -146,8 +149,7 @@ impl<S: Store> Producer<S> {
     /// `LaneFault` if the consumer claims to have read what was never published.
     #[inline(always)]
     pub fn free(&mut self, wanted: u32) -> Result<u32, LaneFault> {
-        let free = self.mask + 1 - self.tail.wrapping_sub(self.head_seen);
-        if free >= wanted { Ok(free) } else { self.look() }
+        if self.room >= wanted { Ok(self.room) } else { self.look() }
     }
 
     /// Seldom, but no call: a call might panic for all the compiler knows, and what its caller
@@ -160,7 +162,8 @@ impl<S: Store> Producer<S> {
             return Err(LaneFault::Index { peer: head, ours: self.published, depth });
         }
         self.head_seen = head;
-        Ok(depth - self.tail.wrapping_sub(head))
+        self.room = depth - self.tail.wrapping_sub(head);
+        Ok(self.room)
     }
 
     /// Writes a slot; the peer sees it after `publish`. The caller has asked `free` first.
@@ -171,11 +174,10 @@ impl<S: Store> Producer<S> {
     pub fn stage(&mut self, slot: S::Slot) {
         // Everything is loaded before the slot is stored: the compiler cannot know that the slot is
         // nothing of ours, and would load it again.
-        let tail = self.tail;
-        let used = tail.wrapping_sub(self.head_seen);
-        assert!(used <= self.mask, "staged into a full ring");
-        self.tail = tail.wrapping_add(1);
-        if used + WRITE_AHEAD <= self.mask {
+        let (tail, room) = (self.tail, self.room);
+        assert!(room > 0, "staged into a full ring");
+        (self.tail, self.room) = (tail.wrapping_add(1), room - 1);
+        if room > WRITE_AHEAD {
             let ahead = self.store.place(tail.wrapping_add(WRITE_AHEAD));
             S::prefetch(ahead, Purpose::Write);
         }
@@ -238,10 +240,8 @@ impl<S: Store> Consumer<S> {
         let place = self.store.place(head);
         let ahead = self.store.place(head.wrapping_add(AHEAD));
         let signal = S::signal(place); // T, pairs with P
-        match is_published(signal, expected) {
-            Some(true) => {}
-            Some(false) => return Ok(false),
-            None => return Err(self.fault(signal)),
+        if lap_in(signal) != expected {
+            return is_published(signal, expected).ok_or_else(|| self.fault(signal));
         }
         S::prefetch(ahead, Purpose::Read);
         let slot = S::read(place, with_lap(signal, 0));

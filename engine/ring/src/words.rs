@@ -29,6 +29,14 @@ impl RequestWords {
         self.0[0]
     }
 
+    /// Opcode, flags, class and region in one word, as they stand in the slot: the opcode in the
+    /// lowest byte, then flags and class, then a byte that is 0 (the lap's), then the region.
+    #[must_use]
+    #[inline(always)]
+    pub fn kinds(&self) -> u64 {
+        self.0[1]
+    }
+
     /// See [`Request::opcode`].
     #[must_use]
     #[inline(always)]

@@ -200,6 +200,8 @@ fn create(
 
 fn failure(error: MemoryError) -> Failure {
     let status = match error {
+        // What was brought cannot be written.
+        MemoryError::Map { errno: Errno::ACCESS | Errno::PERM } => kvrail_ring::Status::Invalid,
         MemoryError::NoPages { .. } | MemoryError::Map { .. } | MemoryError::Place { .. } => {
             kvrail_ring::Status::NoSpace
         }

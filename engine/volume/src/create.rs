@@ -94,7 +94,7 @@ pub fn create(
     for claim in staged.claims_mut() {
         allocate(claim, shape.file_bytes(), new.fill)?;
     }
-    for (claim, content) in staged.claims().iter().zip(&contents) {
+    for (claim, content) in staged.claims_mut().iter_mut().zip(&contents) {
         if *content != Content::Blank {
             erase(claim)?;
         }
@@ -291,9 +291,13 @@ fn allocate(claim: &mut Claim, file_bytes: u64, fill: Fill) -> Result<(), Volume
     Ok(())
 }
 
-/// Zeros everything that a signature may stand in, so that no other tool finds its own again.
-fn erase(claim: &Claim) -> Result<(), VolumeError> {
-    let bytes = claim.bytes();
+/// Zeros everything that a signature may stand in, so that no other tool finds its own again. A
+/// file that ends within a block grows to whole ones: O_DIRECT writes no less.
+fn erase(claim: &mut Claim) -> Result<(), VolumeError> {
+    if claim.kind() == MemberKind::File {
+        claim.set_bytes(claim.bytes().next_multiple_of(4096));
+    }
+    let (claim, bytes) = (&*claim, claim.bytes());
     let failed = |errno| claim.failed("erasing what was there", errno);
     let head = bytes.min(HEAD_BYTES as u64);
     let tail_at = (bytes.saturating_sub(TAIL_BYTES as u64) & !4095).max(head);

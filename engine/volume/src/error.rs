@@ -54,6 +54,9 @@ pub enum Reason {
     /// Neither a block device nor a regular file.
     #[error("it is {what}")]
     NotStorage { what: &'static str },
+    /// A new file where device nodes are.
+    #[error("there is no such device")]
+    NoDevice,
     /// Somebody has it; nobody known when the list is empty.
     #[error("it is in use{}", colon_list(holders))]
     Busy { holders: Vec<Holder> },
@@ -163,6 +166,7 @@ impl Reason {
             | Self::BadSize { .. }
             | Self::Duplicate { .. }
             | Self::NotStorage { .. }
+            | Self::NoDevice
             | Self::Partition { .. } => Class::Usage,
             Self::Open { .. } | Self::Io { .. } | Self::NoSpace { .. } | Self::NoDirect { .. } => {
                 Class::Failed
@@ -210,6 +214,9 @@ impl Reason {
             Self::Open { errno } => open_remedy(*errno),
             Self::Io { errno, .. } => io_remedy(*errno),
             Self::NotStorage { .. } => "name a block device or a file",
+            Self::NoDevice => {
+                "name one that is there (lsblk, `kvrail devices`), or a file on a disk"
+            }
             Self::Partition { namespace } => {
                 return format!("name {namespace} itself, or a file on a file system");
             }
@@ -229,7 +236,8 @@ impl Reason {
                 "use a multiple of the logical block, 1 GiB at most; one KV block is a good stripe"
             }
             Self::NoSize => "say how large the volume is to be with --size",
-            Self::BadSize { .. } => "give a size of at least one stripe for each member",
+            Self::BadSize { bytes: 0 } => "give a size of at least one stripe for each member",
+            Self::BadSize { .. } => "give a size that file offsets can reach: below 8 EiB in all",
             Self::TooSmall { .. } => "name a larger one, or make the volume smaller",
             Self::NoSpace { .. } => {
                 "free space there, make the volume smaller, or use another disk"

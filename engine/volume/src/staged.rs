@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{fsync, ftruncate};
@@ -92,8 +92,12 @@ impl Drop for Staged {
     }
 }
 
-/// Makes an empty file that only its owner may read, unless something is there.
+/// Makes an empty file that only its owner may read, unless something is there. Among devices none
+/// is made: it would be a mistyped device, in memory.
 fn make_file(path: &Path) -> Result<bool, VolumeError> {
+    if !path.exists() && is_among_devices(path) {
+        return Err(VolumeError::at(path, Reason::NoDevice));
+    }
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
@@ -102,6 +106,13 @@ fn make_file(path: &Path) -> Result<bool, VolumeError> {
             Err(VolumeError::at(path, Reason::Open { errno }))
         }
     }
+}
+
+/// Whether a path lies on the file system of the device nodes, where that is one of its own.
+fn is_among_devices(path: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
+    let nodes = device(Path::new("/dev")).filter(|&nodes| Some(nodes) != device(Path::new("/")));
+    nodes.is_some() && path.parent().and_then(device) == nodes
 }
 
 /// The error that brought us here is the one to report; a file that stays behind is blank or holds

@@ -3,7 +3,8 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 
 use common::{Loop, MIB, assert_says, directory, make, new_volume, refusal, run};
 use kvrail_volume::{
@@ -209,4 +210,19 @@ fn devices_of_the_host_are_listed() {
     let directory = directory();
     let Some(device) = Loop::new(directory.path(), "disk", DEVICE_BYTES, &[]) else { return };
     assert!(block_devices().contains(&device.node));
+}
+
+/// A mistyped device is no new file: that would lie in the memory behind /dev.
+#[test]
+fn no_file_is_made_among_devices() {
+    let path = PathBuf::from("/dev/kvrail-no-such-device");
+    let own = |path: &str| fs::metadata(path).unwrap().dev();
+    if own("/dev") == own("/") {
+        println!("skipped: /dev is no file system of its own here");
+        return;
+    }
+    let error = make(&new_volume(std::slice::from_ref(&path))).unwrap_err();
+    assert_eq!(error.reason.class(), Class::Usage);
+    assert_says(&error.to_string(), &["no such device", "lsblk"]);
+    assert!(!path.exists());
 }

@@ -279,6 +279,22 @@ fn foreign_content_is_overwritten_only_when_told() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 8 * MIB);
 }
 
+/// A file may end anywhere; O_DIRECT writes whole blocks.
+#[test]
+fn foreign_content_that_ends_within_a_block_is_overwritten_too() {
+    let directory = directory();
+    let path = directory.path().join("member");
+    for bytes in [1, 513, 3_000_001, 8 * MIB + 4095] {
+        let _ = fs::remove_file(&path);
+        fs::write(&path, vec![7; usize::try_from(bytes).unwrap()]).unwrap();
+        let members = [path.clone()];
+        let new = NewVolume { overwrite: Overwrite::Foreign, ..new_volume(&members) };
+        make(&new).unwrap();
+        open_any(&members).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() >= bytes);
+    }
+}
+
 #[test]
 fn a_volume_is_never_overwritten_even_when_told() {
     let directory = directory();

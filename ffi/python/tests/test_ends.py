@@ -229,6 +229,60 @@ def test_an_embedded_sidecar_that_cannot_start(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_embedded_sidecar_in_any_folder(tmp_path, monkeypatch):
+    odd = tmp_path / '"\\ 😀'
+    odd.mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder in (odd, odd.name):
+        with kvrail.serve("16MiB", directory=folder) as sidecar:
+            assert sidecar.socket.is_absolute()
+            sidecar.attach().close()
+    assert list(odd.iterdir()) == []
+
+
+def test_a_forked_child_stops_no_sidecar_of_its_parent(tmp_path):
+    code = """
+with kvrail.serve("16MiB", directory=sys.argv[1]) as sidecar:
+    if os.fork() == 0:
+        sidecar.stop()
+        sidecar.kill()
+        sidecar.__exit__(None, None, None)
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    with sidecar.attach() as client:
+        assert client.volume("kv").flush().ok
+print("well")
+"""
+    done = run(code, tmp_path)
+    assert done.stdout.strip() == "well", done
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_is_not_for_the_embedded_sidecar(tmp_path):
+    code = """
+os.setpgid(0, 0)
+with kvrail.serve("16MiB", directory=sys.argv[1]) as sidecar, sidecar.attach() as client:
+    try:
+        os.killpg(0, signal.SIGINT)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        print("interrupted")
+    time.sleep(0.2)
+    assert client.volume("kv").flush().ok
+print("well")
+"""
+    done = run(code, tmp_path)
+    assert done.stdout.split() == ["interrupted", "well"], done
+
+
+def test_a_stopped_sidecar_leaves_nothing(tmp_path):
+    sidecar = kvrail.serve("16MiB", directory=tmp_path)
+    sidecar.stop()
+    assert "drained and stopped" in sidecar.log()
+    del sidecar
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_console_script_is_the_binary():
     done = run("from kvrail._binary import main; sys.argv = ['kvrail', '--version']; main()")
     assert done.stdout.startswith("kvrail "), done

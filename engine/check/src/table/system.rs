@@ -1,6 +1,6 @@
 //! Checks of the kernel, memory and CPUs.
 
-use super::{ALL, HOST, LOCAL, PEER, RINGS, TARGET};
+use super::{ALL, HOST, LOCAL, PEER, RINGS, TARGET, WIRE};
 use crate::finding::Group::{Cpu, Kernel, Memory};
 use crate::finding::Verdict::{Failure, Warning};
 use crate::probe::Check;
@@ -103,6 +103,14 @@ pub(super) const KERNEL: &[Check] = &[
         probe: Module("nvme_tcp", Warning),
         cost: "no connections over TCP",
         remedy: "install the kernel's extra modules; modprobe nvme-tcp",
+    },
+    Check {
+        id: "module-nvme-loop",
+        group: Kernel,
+        purposes: WIRE,
+        probe: Module("nvme_loop", Warning),
+        cost: "neither ports nor connections within this host (transport loop)",
+        remedy: "install the kernel's extra modules; modprobe nvme-loop",
     },
     Check {
         id: "module-nvmet",

@@ -40,6 +40,7 @@ pub(crate) const CASES: &[Case] = &[
         it.put(&format!("lib/modules/{RELEASE}/modules.dep"), "kernel/nvme-tcp.ko:");
     }),
     ("module-nvme-tcp", Initiator, Warning, "not here", |it| it.remove("sys/module/nvme_tcp")),
+    ("module-nvme-loop", Target, Warning, "nvme_loop is", |it| it.remove("sys/module/nvme_loop")),
     ("module-nvmet", Target, Failure, "nvmet is not", |it| it.remove("sys/module/nvmet")),
     ("module-nvmet-rdma", Target, Warning, "nvmet_rdma is", |it| {
         it.remove("sys/module/nvmet_rdma");

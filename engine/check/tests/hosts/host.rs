@@ -29,7 +29,8 @@ impl Host {
         host.status("000001ffffffffff", "0");
         host.put("proc/self/mountinfo", MOUNTS);
         host.options(OPTIONS);
-        let modules = "nvme_rdma nvme_tcp nvme_fabrics nvmet nvmet_tcp nvmet_rdma nvidia_fs";
+        let modules =
+            "nvme_rdma nvme_tcp nvme_loop nvme_fabrics nvmet nvmet_tcp nvmet_rdma nvidia_fs";
         modules.split(' ').for_each(|name| host.put(&format!("sys/module/{name}/refcnt"), "0"));
         host.cpus();
         host.drive("nvme0", "0000:02:00.0/0000:03:00.0", "1.0");

@@ -4,7 +4,8 @@ use std::io::stdout;
 
 use clap::Args;
 use kvrail_bench::sidecar::AttachHarness;
-use kvrail_bench::{BenchOptions, Harness, Verdict};
+use kvrail_bench::{BenchError, BenchOptions, Harness, Verdict};
+use kvrail_client::ClientError;
 
 use crate::context::Context;
 use crate::embedded::Embedded;
@@ -34,7 +35,8 @@ pub(crate) struct BenchArgs {
 /// Measures this machine.
 ///
 /// # Errors
-/// `Failure` when something stands in the way; status 5 when data came back wrong.
+/// `Failure` when something stands in the way or operations fail; status 5 when data came back
+/// wrong.
 pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     let options = args.options;
     let mut harness: Box<dyn Harness> = match options.attach {
@@ -51,11 +53,28 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     let outcome = kvrail_bench::command(&options, &mut *harness, format, &mut stdout().lock());
     match outcome {
         Ok(Verdict::Clean) => Ok(()),
-        Ok(Verdict::Failed) => Err(Failure::new(
-            Exit::WrongData,
-            "operations failed or data came back wrong; the report says which",
-        )),
-        Err(error) => Err(Failure::new(Exit::Failed, format!("{error:#}"))),
+        Ok(Verdict::Failed) => {
+            Err(Failure::new(Exit::Failed, "operations failed; the report says which"))
+        }
+        Ok(Verdict::WrongData) => {
+            Err(Failure::new(Exit::WrongData, "data came back wrong; the report says which"))
+        }
+        Err(error) => Err(failure(error)),
+    }
+}
+
+/// What stood in the way, with the status of its kind.
+fn failure(error: anyhow::Error) -> Failure {
+    let client = error.downcast_ref::<ClientError>().map(Failure::from);
+    if let Some(failure) = client.filter(|failure| failure.exit() != Exit::Failed) {
+        return failure;
+    }
+    match error.downcast_ref() {
+        Some(BenchError::Options(_)) => Failure::new(Exit::Usage, format!("{error:#}")),
+        Some(BenchError::Output(error)) => Failure::output(error),
+        None => error
+            .downcast()
+            .unwrap_or_else(|error| Failure::new(Exit::Failed, format!("{error:#}"))),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kvrail_client::{Client, ClientError};
+use kvrail_client::Client;
 use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport};
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_text, table};
 
 const EXAMPLES: &str = "\
@@ -35,17 +35,11 @@ pub(crate) fn run(args: StatusArgs, context: &Context) -> Result<(), Failure> {
     };
     let report = Client::attach(&socket)
         .and_then(|client| client.status())
-        .map_err(|error| unreachable_sidecar(&error))?;
+        .map_err(|error| Failure::from(&error))?;
     match context.format {
         Format::Json => print_json(&report),
         Format::Human => print_text(&text(&report)),
     }
-}
-
-/// A sidecar that does not answer.
-pub(crate) fn unreachable_sidecar(error: &ClientError) -> Failure {
-    Failure::new(Exit::Unreachable, error.to_string())
-        .with_remedy("start one with `kvrail serve`, or name its socket with --socket")
 }
 
 fn text(report: &StatusReport) -> String {

@@ -98,6 +98,8 @@ const FILES: &[(&str, &[&str])] = &[
     ("[sidecar]\nallow_uids = [4294967295]", &["sidecar.allow_uids", "no id"]),
     ("[sidecar]\ndrain_timeout = \"2h\"", &["sidecar.drain_timeout = 2h", "0s to 1h"]),
     ("[sidecar]\nlog = \"info,=,\"", &["sidecar.log", "log filter"]),
+    ("[sidecar]\nlog = \"inof\"", &["sidecar.log", "\"inof\" is no level"]),
+    ("[sidecar]\nlog = \"\"", &["sidecar.log", "no level"]),
     ("[pollers]\ncount = 0", &["pollers.count = 0", "toml:2", "1 to 64"]),
     ("[pollers]\ncount = 65", &["pollers.count = 65", "1 to 64"]),
     ("[pollers]\ncpus = []", &["pollers.cpus = []", "1 to 64"]),

@@ -82,8 +82,13 @@ impl Findings<'_> {
         self.unique("sidecar.allow_gids", &sidecar.allow_gids);
         let hour = Period::from_s(3600);
         self.range("sidecar.drain_timeout", &sidecar.drain_timeout, &(Period::from_s(0)..=hour));
-        if let Err(error) = EnvFilter::try_new(&sidecar.log) {
-            let rule = format!("it must be a log filter ({error})");
+        let wrong = match (unknown_level(&sidecar.log), EnvFilter::try_new(&sidecar.log)) {
+            (Some(word), _) => Some(format!("{word:?} is no level")),
+            (None, Err(error)) => Some(error.to_string()),
+            (None, Ok(_)) => None,
+        };
+        if let Some(wrong) = wrong {
+            let rule = format!("it must be a log filter ({wrong})");
             let remedy = "write error, warn, info, debug, trace, or target=level,...";
             self.add("sidecar.log", &sidecar.log, rule, remedy);
         }
@@ -332,6 +337,14 @@ fn bound(entries: usize) -> u32 {
 
 fn quoted(mode: ModeName) -> String {
     format!("\"{}\"", mode.name())
+}
+
+/// The first word of a log filter that stands where a level should. The library would take it for
+/// a target and leave out everything else.
+fn unknown_level(log: &str) -> Option<&str> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let known = |word: &str| levels.iter().any(|level| level.eq_ignore_ascii_case(word));
+    log.split(',').map(str::trim).find(|word| !word.contains('=') && !known(word))
 }
 
 fn first_twice<T: PartialEq>(list: &[T]) -> Option<&T> {

@@ -99,7 +99,8 @@ impl Plan {
         let gpu_nodes: Vec<_> =
             gpus.iter().map(|gpu| numa::node_of_gpu(&gpu.identity().pci_address)).collect();
         let gpu_cpus = cpus_of_gpus(config, &topology, &cpus, &gpu_nodes)?;
-        let taken: Vec<u32> = cpus.iter().chain(&gpu_cpus).flatten().copied().collect();
+        let taken = cpus.iter().chain(&gpu_cpus).flatten().copied();
+        let taken: Vec<u32> = taken.chain(promised(config)).collect();
         let free = topology.cpus_by_preference(None).into_iter().find(|cpu| !taken.contains(cpu));
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         let beat_ns = config.pollers.heartbeat.ns();
@@ -151,8 +152,16 @@ fn poller_count(config: &Config, devices: usize, cores: usize) -> usize {
     wanted.clamp(1, devices.clamp(1, POLLERS_MAX as usize))
 }
 
-/// A CPU for each poller, on the node of its devices where they hang on one; none where there is
-/// only one core.
+/// CPUs that the configuration gives to kernel threads of sqpoll rings and to pollers of GPUs.
+fn promised(config: &Config) -> Vec<u32> {
+    let own = config.volume.iter().map(|volume| config.device_of(volume).sq_cpu);
+    let threads = own.filter_map(|cpu| cpu.fixed().copied());
+    let gpus = config.gpu.cpus.fixed().into_iter().flatten().copied();
+    threads.chain(gpus).map(u32::from).collect()
+}
+
+/// A CPU for each poller that nobody else was promised, on the node of its devices where they hang
+/// on one; none where there are too few.
 fn cpus(
     config: &Config,
     topology: &Topology,
@@ -170,9 +179,10 @@ fn cpus(
     if topology.allowed().len() <= count {
         return Ok(vec![None; count]); // pinned to every CPU there is, they would crowd clients out
     }
+    let promised = promised(config);
     let mut taken = Vec::with_capacity(count);
     for node in near {
-        let free = |cpu: &u32| !taken.contains(&Some(*cpu));
+        let free = |cpu: &u32| !taken.contains(&Some(*cpu)) && !promised.contains(cpu);
         let cpu = topology.cpus_by_preference(*node).into_iter().find(free);
         taken.push(cpu);
     }
@@ -200,9 +210,10 @@ fn cpus_of_gpus(
     if !pinned || topology.allowed().len() <= pollers.len() + count {
         return Ok(vec![None; count]);
     }
+    let promised = promised(config);
     let mut taken = pollers.to_vec();
     for node in near {
-        let free = |cpu: &u32| !taken.contains(&Some(*cpu));
+        let free = |cpu: &u32| !taken.contains(&Some(*cpu)) && !promised.contains(cpu);
         let cpu = topology.cpus_by_preference(*node).into_iter().find(free);
         taken.push(cpu);
     }
@@ -234,6 +245,18 @@ mod tests {
         assert_eq!(seats(&[Some(1), Some(1), Some(1)]), [Some(2), Some(3), Some(1)]);
         // One CPU is left for the clients, or nobody is pinned.
         assert_eq!(seats(&[None; 4]), [None; 4]);
+    }
+
+    /// Two threads that spin on one CPU collapse.
+    #[test]
+    fn pollers_keep_off_cpus_that_others_were_promised() {
+        let topology = machine(&[(0, "0-1"), (1, "2-3")]);
+        let text = "[device]\nmode = \"sqpoll\"\nsq_cpu = 2\n[gpu]\ncpus = [3]\n\
+                    [[volume]]\nname = \"kv\"\nmembers = [\"/a\"]\n";
+        let config: Config = toml::from_str(text).unwrap();
+        let seats = |near: &[Option<u32>]| cpus(&config, &topology, near).unwrap();
+        assert_eq!(seats(&[Some(1)]), [Some(1)]);
+        assert_eq!(seats(&[Some(1); 3]), [Some(1), Some(0), None]);
     }
 
     #[test]

@@ -263,6 +263,7 @@ fn brought_memory_is_taken_only_sealed_and_of_the_size_announced() {
         (memfd(4096, SealFlags::empty()), 4096, "F_SEAL_SHRINK"),
         (memfd(4096, SealFlags::SHRINK), 4096, "F_SEAL_SHRINK"),
         (memfd(4096, SealFlags::SHRINK | SealFlags::GROW), 4096, "F_SEAL_SEAL"),
+        (memfd(4096, sealed | SealFlags::WRITE), 4096, "F_SEAL_WRITE"),
         (memfd(4096, sealed), 8192, "8192"),
         (memfd(4096, sealed), 0, "0 bytes"),
         (null, 4096, "not a memfd"),

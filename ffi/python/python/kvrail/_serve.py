@@ -1,5 +1,6 @@
 """A sidecar for the length of a test or a notebook."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ _STOP_WITHIN_S = 40.0
 
 
 class Sidecar:
-    """A sidecar that :func:`serve` started. A context manager: leaving it stops the sidecar."""
+    """A sidecar that :func:`serve` started. A context manager: leaving it stops the sidecar. It
+    belongs to the process that started it; a forked child can attach, and stops nothing."""
 
     socket: Path
     """Where clients attach."""
@@ -29,6 +31,7 @@ class Sidecar:
     def __init__(self, directory: Path, volume: str, settings: Mapping[str, str]) -> None:
         self.socket = directory / "kvrail.sock"
         self.volume = volume
+        self._owner = os.getpid()
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._settings = [f"--set={key}={value}" for key, value in settings.items()]
@@ -45,16 +48,23 @@ class Sidecar:
         direct = ["--direct", "optional", "--quiet"]
         self._run("volume", "create", self.volume, "--size", size, *direct, *files)
         config = self._directory / "kvrail.toml"
-        quoted = ", ".join(f'"{file}"' for file in files)
+        # Strings and lists of JSON are strings and lists of TOML.
+        socket, listed = (json.dumps(it, ensure_ascii=False) for it in (str(self.socket), files))
         config.write_text(
-            f'sidecar.socket = "{self.socket}"\ndevice.direct = "optional"\n'
-            f'[[volume]]\nname = "{self.volume}"\nmembers = [{quoted}]\n'
+            f'sidecar.socket = {socket}\ndevice.direct = "optional"\n'
+            f'[[volume]]\nname = "{self.volume}"\nmembers = {listed}\n'
         )
         serve = ["serve", "--end-with-parent", f"--config={config}"]
         command = [str(binary()), *serve, *self._settings]
         with self._log().open("wb") as log:
+            # A group of its own: Ctrl-C, in a terminal and in a notebook, is for the program.
             self._process = subprocess.Popen(
-                command, env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
             )
         self._wait_until_ready()
 
@@ -89,7 +99,7 @@ class Sidecar:
 
     def stop(self) -> None:
         """Has it finish what is under way, and waits for its end."""
-        process, self._process = self._process, None
+        process = self._take_process()
         if process is None:
             return
         process.terminate()
@@ -105,10 +115,21 @@ class Sidecar:
 
     def kill(self) -> None:
         """Ends it at once, as a crash would."""
-        process, self._process = self._process, None
+        process = self._take_process()
         if process is not None:
             process.kill()
             process.wait()
+
+    def _take_process(self) -> subprocess.Popen[bytes] | None:
+        process, self._process = self._process, None
+        return process if self._is_ours() else None
+
+    def _is_ours(self) -> bool:
+        return os.getpid() == getattr(self, "_owner", None)
+
+    def _remove(self) -> None:
+        if self._is_ours():
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> "Sidecar":
         return self
@@ -122,15 +143,12 @@ class Sidecar:
         try:
             self.stop()
         finally:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._remove()
 
     def __del__(self) -> None:
-        # A forked child has the object, but the sidecar is its parent's.
-        if getattr(self, "_process", None) is not None and os.getpid() == self._owner:
+        if self._is_ours():
             self.kill()
-            shutil.rmtree(self._directory, ignore_errors=True)
-
-    _owner = -1
+            self._remove()
 
 
 def _environment() -> dict[str, str]:
@@ -158,13 +176,12 @@ def serve(
     :param members: files the volume is striped over.
     :param settings: keys of the configuration, as ``{"limits.arenas_per_session": "4"}``.
     """
-    folder = Path(tempfile.mkdtemp(prefix="kvrail-", dir=directory))
+    folder = Path(tempfile.mkdtemp(prefix="kvrail-", dir=directory)).absolute()
     sidecar = Sidecar(folder, name, settings or {})
-    sidecar._owner = os.getpid()
     try:
         sidecar._start(size, members)
     except BaseException:
         sidecar.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        sidecar._remove()
         raise
     return sidecar

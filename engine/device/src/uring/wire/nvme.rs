@@ -8,7 +8,8 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
-use super::{FILE, NvmeStatus, Wire, table_entry};
+use super::transfer::Passed;
+use super::{NvmeStatus, Wire, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
@@ -140,30 +141,22 @@ impl Nvme {
         operation: &Operation,
         address: usize,
     ) -> squeue::Entry128 {
-        let command = opcode::UringCmd80::new(FILE, COMMAND_IO);
-        let command = command.cmd(self.command(code, control, &operation.anew(), address));
-        command.buf_index(Some(table_entry(operation))).build()
+        let command = self.command(code, control, operation, address);
+        Passed { code: COMMAND_IO, entry: table_entry(operation), command }.entry()
     }
 
-    /// The kernel's `struct nvme_uring_cmd`: opcode at 0, namespace at 4, data address at 24 and
-    /// length at 36, command dwords 10 to 15 from 40.
-    #[inline]
-    fn command(&self, code: u8, control: u32, operation: &Operation, address: usize) -> [u8; 80] {
+    /// The kernel's `struct nvme_uring_cmd`, in words: opcode and namespace; data address; data
+    /// length; command dwords 10 and 11, the first block, and so on to 15. The lower of two dwords
+    /// comes first, because every machine kvrail runs on is little endian.
+    #[inline(always)]
+    fn command(&self, code: u8, control: u32, operation: &Operation, address: usize) -> [u64; 10] {
         let first = operation.offset >> self.block_shift;
         let count = (operation.length >> self.block_shift) - 1;
-        let mut command = [0; 80];
-        command[0] = code;
-        command[4..8].copy_from_slice(&self.namespace.to_ne_bytes());
-        command[24..32].copy_from_slice(&(address as u64).to_ne_bytes());
-        command[36..40].copy_from_slice(&operation.length.to_ne_bytes());
-        // Dwords 10 and 11: the first block, low half first (every machine kvrail runs on is
-        // little endian, and the kernel takes the dwords as the machine has them).
-        command[40..48].copy_from_slice(&first.to_le_bytes());
-        command[48..52].copy_from_slice(&(count | control).to_ne_bytes());
-        if control & PLACED != 0 {
-            command[52..56].copy_from_slice(&self.placement.to_ne_bytes());
-        }
-        command
+        let placement = if control & PLACED != 0 { self.placement } else { 0 };
+        let kind = u64::from(code) | u64::from(self.namespace) << 32;
+        let length = u64::from(operation.length) << 32;
+        let how = u64::from(count | control) | u64::from(placement) << 32;
+        [kind, 0, 0, address as u64, length, first, how, 0, 0, 0]
     }
 }
 
@@ -188,20 +181,22 @@ mod tests {
         Operation { tag: 0, opcode, durability, offset, length, buffer, buffer_offset: 0 }
     }
 
-    fn word(command: &[u8; 80], at: usize) -> u32 {
-        u32::from_ne_bytes(command[at..at + 4].try_into().unwrap())
+    /// The dword at this byte.
+    fn word(command: &[u64; 10], at: usize) -> u32 {
+        (command[at / 8] >> (at % 8 * 8) & 0xffff_ffff).try_into().unwrap()
     }
 
     #[test]
     fn a_command_counts_blocks_from_zero() {
         let operation = write((1 << 45) + 8192, 16_384);
         let command = wire(FUA).command(WRITE, FUA, &operation, 0x7000_1000);
-        assert_eq!((command[0], word(&command, 4)), (WRITE, 3));
+        assert_eq!((word(&command, 0), word(&command, 4)), (WRITE.into(), 3));
         assert_eq!((word(&command, 24), word(&command, 36)), (0x7000_1000, 16_384));
         assert_eq!((word(&command, 40), word(&command, 44)), (2, 2));
         assert_eq!(word(&command, 48), 3 | FUA);
         let command = wire(0).command(READ, 0, &operation, 0);
-        assert_eq!((command[0], word(&command, 48), word(&command, 52)), (READ, 3, 0));
+        let [kind, how, placement] = [0, 48, 52].map(|at| word(&command, at));
+        assert_eq!((kind, how, placement), (READ.into(), 3, 0));
         let command = wire(0).command(WRITE, PLACED, &operation, 0);
         assert_eq!((word(&command, 48), word(&command, 52)), (3 | 2 << 20, 7 << 16));
     }

@@ -1,10 +1,11 @@
-//! The queue entry of a read or write with a registered buffer, made of words.
+//! The queue entries of reads and writes with a registered buffer, made of words.
 //!
 //! The library makes entries field by field, in the widths of their fields, and copies them wide
 //! into the queue: such a load waits until all older stores have left the core. Words are stored
 //! where they go, one by one. Everything else on a ring is made by the library.
-#![expect(unsafe_code, reason = "makes a queue entry of its words")]
-// UNSAFETY: an entry is the kernel's `struct io_uring_sqe`: 64 bytes of numbers, without padding.
+#![expect(unsafe_code, reason = "makes queue entries of their words")]
+// UNSAFETY: an entry is the kernel's `struct io_uring_sqe`: 64 or 128 bytes of numbers, without
+// padding.
 
 use std::mem::transmute;
 
@@ -58,13 +59,43 @@ impl Transfer {
     }
 }
 
+/// IORING_OP_URING_CMD of linux/io_uring.h.
+const URING_CMD: u64 = 46;
+
+/// IORING_URING_CMD_FIXED: the address in the command is in a registered buffer.
+const FIXED_BUFFER: u64 = 1;
+
+/// A command for the driver behind the file, whose data is in a range of a registered buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    /// The driver's number for what the command is.
+    pub(super) code: u32,
+    /// The buffer's place in the table.
+    pub(super) entry: u16,
+    pub(super) command: [u64; 10],
+}
+
+impl Passed {
+    /// The entry, without a name.
+    #[inline(always)]
+    pub(super) fn entry(self) -> squeue::Entry128 {
+        let [a, b, c, d, e, f, g, h, i, j] = self.command;
+        let (code, flags) = (u64::from(self.code), FIXED_BUFFER << 32);
+        let kind = URING_CMD | FIXED_FILE << 8;
+        let words: [u64; 16] =
+            [kind, code, 0, flags, 0, u64::from(self.entry), a, b, c, d, e, f, g, h, i, j];
+        // SAFETY: as in `Transfer::entry`.
+        unsafe { transmute::<[u64; 16], squeue::Entry128>(words) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::transmute;
 
     use io_uring::{opcode, squeue, types};
 
-    use super::{Code, Transfer};
+    use super::{Code, Passed, Transfer};
 
     fn words(entry: squeue::Entry) -> [u64; 8] {
         // SAFETY: an entry is 64 bytes of numbers without padding.
@@ -83,5 +114,18 @@ mod tests {
         let write = opcode::WriteFixed::new(types::Fixed(0), pointer, length, entry);
         let write = write.offset(offset).rw_flags(2).write_stream(9).build();
         assert_eq!(words(ours.entry()), words(write));
+    }
+
+    #[test]
+    fn the_library_makes_the_same_commands() {
+        let command: [u64; 10] = std::array::from_fn(|word| (word as u64 + 1) << 31 | 0x5a);
+        let ours = Passed { code: 0xc048_4e80, entry: 777, command };
+        // SAFETY: numbers without padding, both.
+        let bytes = unsafe { transmute::<[u64; 10], [u8; 80]>(command) };
+        let theirs = opcode::UringCmd80::new(types::Fixed(0), 0xc048_4e80).cmd(bytes);
+        let theirs = theirs.buf_index(Some(777)).build();
+        // SAFETY: an entry is 128 bytes of numbers without padding.
+        let words = |entry| unsafe { transmute::<squeue::Entry128, [u64; 16]>(entry) };
+        assert_eq!(words(ours.entry()), words(theirs));
     }
 }

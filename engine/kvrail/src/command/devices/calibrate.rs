@@ -4,6 +4,7 @@ use kvrail_device::{Calibration, Trial, TrialResult};
 use kvrail_memory::{Root, Topology};
 use kvrail_nvme::{Host, Selector};
 
+use super::show::NONE;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
@@ -27,6 +28,9 @@ pub(super) fn run(named: &[Selector], context: &Context) -> Result<(), Failure> 
     }
     if context.format == Format::Json {
         return print_json(&found);
+    }
+    if found.is_empty() {
+        return print_text(NONE);
     }
     found.iter().try_for_each(show)
 }

@@ -19,6 +19,10 @@ pub(super) struct Device {
     pub(super) holds: Option<Inspection>,
 }
 
+/// Said instead of an empty table.
+pub(super) const NONE: &str =
+    "no NVMe namespaces here; `kvrail volume list` reads all block devices";
+
 /// Shows the namespaces named, or all, and then what of them could not be seen.
 pub(super) fn run(args: &DevicesArgs, context: &Context) -> Result<(), Failure> {
     let devices: Vec<Device> = selected(&args.devices)?.into_iter().map(Device::look).collect();
@@ -26,7 +30,7 @@ pub(super) fn run(args: &DevicesArgs, context: &Context) -> Result<(), Failure> 
         return print_json(&devices);
     }
     if devices.is_empty() {
-        return print_text("no NVMe namespaces here; `kvrail volume list` reads all block devices");
+        return print_text(NONE);
     }
     if args.verbose {
         for device in &devices {

@@ -190,7 +190,9 @@ fn show(listing: &Listing, context: &Context) -> Result<(), Failure> {
     }
     if !listing.unreadable.is_empty() {
         let count = listing.unreadable.len();
-        context.note(&format!("{count} block device(s) could not be read; root sees all"));
+        let first = &listing.unreadable[0];
+        let (path, what) = (first.path.display(), &first.what);
+        context.note(&format!("{count} block device(s) could not be read: {path}: {what}"));
     }
     if listing.volumes.is_empty() {
         return print_text("no volumes found");
