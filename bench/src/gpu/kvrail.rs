@@ -1,6 +1,6 @@
 //! kvrail's arms: requests over a lane, to GPU memory by either mechanism, or to host memory.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use kvrail_ring::{Odds, Opcode, RegionId, Request, Ring, Status};
@@ -11,9 +11,6 @@ use super::pollers::{GPU, HOST, Pollers};
 
 /// As a sidecar's clients: longest spin for the next completion, in nanoseconds.
 const SPIN_NS: u64 = 100_000;
-
-/// How long a client that does not spin sleeps between two looks.
-const NAP: Duration = Duration::from_micros(20);
 
 /// Which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +79,7 @@ pub(super) fn run(
             odds.learn(waited_ns, SPIN_NS);
             seen_at = Instant::now();
         } else if case.depth > 1 && !(odds.favour_spinning() && waited_ns < SPIN_NS) {
-            std::thread::sleep(NAP);
+            pollers.sleep()?;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The sidecar's own pollers in this process: one for the devices, one for the GPU, and a lane.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,7 +18,12 @@ use kvrail_memory::{HeapBlock, Pinned, Region};
 use kvrail_poller::{
     Budget, Command, LaneSeat, Mailbox, Notice, PollerHandle, Route, Seat, SessionSlot, Setup,
 };
-use kvrail_ring::{Bell, ClientLane, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment};
+use kvrail_ring::wake::settle;
+use kvrail_ring::{
+    Bell, ClientLane, ClientSleep, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment,
+    hush,
+};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::ground::{Ground, shape};
 use crate::cpu::usable_cores;
@@ -54,7 +59,9 @@ pub(super) struct Pollers {
     device: PollerHandle,
     gpu: GpuPollerHandle,
     pub(super) lane: ClientLane,
-    pub(super) doorbell: Arc<Bell>,
+    pub(super) doorbell: Bell,
+    sleep: ClientSleep,
+    hear: OwnedFd,
     /// How bytes travel, for each file of the volume.
     pub(super) choices: Vec<Choice>,
     pub(super) host: Arc<Region>,
@@ -144,11 +151,11 @@ impl Pollers {
         let setup = poller_setup(geometry);
         let device =
             kvrail_poller::start::<_, DeviceError>(seat, setup, Arc::clone(&mailbox), open)?;
-        let (lane, doorbell) = add_lane(&mailbox)?;
+        let Client { lane, doorbell, sleep, hear } = add_lane(&mailbox)?;
         let (host, _) = Region::create_best("kvrail-bench-host", HOST_BYTES)?;
-        let (doorbell, host) = (Arc::new(doorbell), Arc::new(host));
-        let volume_bytes = geometry.capacity();
-        let pollers = Self { device, gpu, lane, doorbell, choices, host, volume_bytes };
+        let (host, volume_bytes) = (Arc::new(host), geometry.capacity());
+        let pollers =
+            Self { device, gpu, lane, doorbell, sleep, hear, choices, host, volume_bytes };
         let memory = Arc::clone(&pollers.host) as Arc<dyn Pinned>;
         let (session, buffer) = (SESSION, BufferIndex(0));
         pollers.tell(Command::Attach { session, region: HOST, buffer, memory })?;
@@ -175,6 +182,18 @@ impl Pollers {
     /// Detaches it again; nothing holds it when this returns.
     pub(super) fn detach(&self) -> Result<()> {
         self.tell(Command::Detach(SESSION, GPU))
+    }
+
+    /// Sleeps until there is a completion, as a client of a sidecar does.
+    pub(super) fn sleep(&mut self) -> Result<()> {
+        self.sleep.announce();
+        settle();
+        if !self.lane.is_ready()? {
+            poll(&mut [PollFd::new(&self.hear, PollFlags::IN)], None)?;
+            hush(self.hear.as_fd());
+        }
+        self.sleep.retract();
+        Ok(())
     }
 
     fn tell(&self, command: Command) -> Result<()> {
@@ -217,16 +236,24 @@ fn answer(mailbox: &Mailbox) -> Notice {
     }
 }
 
-fn add_lane(mailbox: &Mailbox) -> Result<(ClientLane, Bell)> {
+/// The client's end of the lane.
+struct Client {
+    lane: ClientLane,
+    doorbell: Bell,
+    sleep: ClientSleep,
+    hear: OwnedFd,
+}
+
+fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let bytes = Segment::bytes_needed(1, DEPTH)?;
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
     let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
-    let client = Segment::open(memory)?.into_client().0.remove(0);
-    let (bell, _hears) = Bell::pipe()?;
+    let (mut lanes, sleep) = Segment::open(memory)?.into_client();
+    let (bell, hear) = Bell::pipe()?;
     let doorbell = Bell::eventfd()?;
     let ours = Bell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
     let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell });
     mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
-    Ok((client, ours))
+    Ok(Client { lane: lanes.remove(0), doorbell: ours, sleep, hear })
 }
