@@ -61,8 +61,8 @@ in_memory() {
     # Not local: taken down when the script ends.
     memory=$(mktemp -d) loops=()
     trap take_down EXIT
-    mount -t tmpfs -o huge=within_size,size=12G tmpfs "$memory"
-    for drive in "$memory"/drive-{1..8}; do
+    mount -t tmpfs -o huge=within_size,size=6G tmpfs "$memory"
+    for drive in "$memory"/drive-{1..4}; do
         mkdir "$drive"
         truncate -s 1G "$drive.ext4"
         mkfs.ext4 -q -F "$drive.ext4"
