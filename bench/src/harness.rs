@@ -1,6 +1,6 @@
 //! What the benchmark needs from outside: a volume, and a sidecar that serves it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use kvrail_client::Client;
@@ -12,6 +12,10 @@ use uuid::Uuid;
 use crate::lanes::LaneProbe;
 use crate::options::BenchOptions;
 use crate::port::Target;
+
+/// Bytes of a stripe of the embedded volume, where it has several members: the largest block that
+/// is measured, so that each is one request.
+pub const STRIPE_BYTES: u64 = 4 << 20;
 
 /// A sidecar that is running and ready.
 #[derive(Debug)]
@@ -79,42 +83,39 @@ pub trait Harness {
 /// A plain file without label and sidecar: for the raw arm alone, and for tests.
 #[derive(Debug, Default)]
 pub struct FileHarness {
-    file: Option<NamedTempFile>,
-}
-
-impl FileHarness {
-    /// Where the file is, once opened.
-    #[must_use]
-    pub fn path(&self) -> Option<&Path> {
-        self.file.as_ref().map(NamedTempFile::path)
-    }
+    files: Vec<NamedTempFile>,
 }
 
 impl Harness for FileHarness {
     fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
-        let dir = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let file = NamedTempFile::with_prefix_in("kvrail-bench-", &dir)
-            .with_context(|| format!("{}: no file can be made; give --dir", dir.display()))?;
-        let whole = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(file.as_file(), whole, 0, volume_bytes).with_context(|| {
-            format!("{}: no room for {volume_bytes} bytes; give --dir or less", dir.display())
-        })?;
-        let members = vec![file.path().to_owned()];
-        self.file = Some(file);
+        let dirs = options.dirs_or(&std::env::temp_dir());
+        let stripe_bytes = if dirs.len() == 1 { volume_bytes } else { STRIPE_BYTES };
+        let stripes = volume_bytes.div_ceil(stripe_bytes).div_ceil(dirs.len() as u64);
+        let member_bytes = stripes * stripe_bytes;
+        for dir in &dirs {
+            let file = NamedTempFile::with_prefix_in("kvrail-bench-", dir)
+                .with_context(|| format!("{}: no file can be made; give --dir", dir.display()))?;
+            let whole = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(file.as_file(), whole, 0, member_bytes).with_context(|| {
+                format!("{}: no room for {member_bytes} bytes; give --dir or less", dir.display())
+            })?;
+            self.files.push(file);
+        }
+        let members: Vec<_> = self.files.iter().map(|file| file.path().to_owned()).collect();
         let mode = match options.mode.as_deref() {
             None | Some("auto") => ModeName::Interrupt,
             Some(named) => named.parse().map_err(anyhow::Error::msg)?,
         };
         Ok(Ground {
-            members,
             geometry: Geometry {
-                members: 1,
-                stripe_bytes: volume_bytes,
-                member_bytes: volume_bytes,
+                members: u16::try_from(members.len()).context("too many directories")?,
+                stripe_bytes,
+                member_bytes,
                 data_offset: 0,
                 logical_block: 512,
                 memory_alignment: 512,
             },
+            members,
             uuid: Uuid::new_v4(),
             io: DirectIo::Required,
             mode,
@@ -126,9 +127,7 @@ impl Harness for FileHarness {
     }
 
     fn close(&mut self) -> Result<()> {
-        match self.file.take() {
-            Some(file) => file.close().context("removing the benchmark's file"),
-            None => Ok(()),
-        }
+        let close = |file: NamedTempFile| file.close().context("removing the benchmark's file");
+        self.files.drain(..).try_for_each(close)
     }
 }

@@ -35,6 +35,6 @@ pub mod versions;
 pub use command::{Format, Verdict, command};
 pub use error::BenchError;
 pub use gpu::{GpuFound, GpuRatio, GpuReport, GpuRun};
-pub use harness::{FileHarness, Ground, Harness, NullLane, Sidecar};
+pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
 pub use options::{ArmName, BenchOptions, Workload};
 pub use run::{Results, run};

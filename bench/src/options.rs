@@ -95,17 +95,19 @@ pub struct BenchOptions {
     /// Bytes of the volume that carry the pattern and are read and written
     #[arg(long, default_value = "1GiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub volume_size: u64,
-    /// Move blocks between a file in --dir and the memory of this GPU, by every mechanism there is,
-    /// instead of measuring host memory; --op, --block, --rounds, --seconds and --json are heeded
+    /// Move blocks between a volume in --dir and the memory of this GPU, by every mechanism there
+    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds and --json are
+    /// heeded
     #[arg(long, value_name = "INDEX")]
     pub gpu: Option<u32>,
-    /// Directory of the embedded file volume
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
+    /// Directory of the embedded file volume; given more than once, the volume is striped over a
+    /// file in each
+    #[arg(long = "dir", value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
     /// Make the embedded volume on these devices instead, named as for `kvrail volume create`;
     /// they must be blank (but see --overwrite) and carry no label afterwards
     #[arg(long = "member", value_name = "MEMBER", value_delimiter = ',',
-          conflicts_with_all = ["dir", "attach"])]
+          conflicts_with_all = ["dirs", "attach"])]
     pub members: Vec<Selector>,
     /// Use the sidecar that listens here instead of starting one
     #[arg(long, value_name = "SOCKET", requires = "volume")]
@@ -167,6 +169,12 @@ pub enum Workload {
 }
 
 impl BenchOptions {
+    /// The directories of the embedded volume's files, or this one where none is named.
+    #[must_use]
+    pub fn dirs_or(&self, usual: &Path) -> Vec<PathBuf> {
+        if self.dirs.is_empty() { vec![usual.to_owned()] } else { self.dirs.clone() }
+    }
+
     /// Checks the options against each other and reads the trace.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ fn harness() -> FileHarness {
 /// On the disk of the build directory: /tmp is often memory.
 fn here(line: &str) -> BenchOptions {
     let mut options = options(line);
-    options.dir = Some(env!("CARGO_TARGET_TMPDIR").into());
+    options.dirs = vec![env!("CARGO_TARGET_TMPDIR").into()];
     options
 }
 

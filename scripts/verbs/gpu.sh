@@ -2,8 +2,8 @@
 # GPU suite and benchmark: gpu pack FOLDER here, gpu run FOLDER RESULTS [ARGUMENTS] where a GPU is.
 set -euo pipefail
 # `pack` builds and collects the binaries. `run` builds nothing: it holds the contract of GPU memory
-# against CUDA, then measures on a file in KVRAIL_DIR (/tmp) and, as root, on a file system in
-# memory, and leaves suite.txt, disk.{md,json} and memory.{md,json} in RESULTS.
+# against CUDA, then measures on a file in KVRAIL_DIR (/tmp) and, as root, on a volume of several
+# file systems in memory, and leaves suite.txt, disk.{md,json} and memory.{md,json} in RESULTS.
 
 usage() {
     echo "usage: scripts/dev gpu pack FOLDER | scripts/dev gpu run FOLDER RESULTS [ARGUMENTS]" >&2
@@ -36,27 +36,42 @@ know() {
 
 # Measures in a folder and keeps table, JSON and how they came about.
 measure() {
-    local name=$1 directory=$2
-    shift 2
-    know "$directory"
+    local name=$1
+    shift
     {
-        echo "kvrail bench --gpu 0 --dir $directory $* ($name)"
+        echo "kvrail bench --gpu 0 $* ($name)"
         echo
-        "$folder/kvrail" bench --gpu 0 --dir "$directory" --json "$results/$name.json" "$@"
+        "$folder/kvrail" bench --gpu 0 --json "$results/$name.json" "$@"
     } | tee "$results/$name.md"
 }
 
-# A loop device over a file in memory: storage that is faster than the disk.
+take_down() {
+    umount -q "$memory"/drive-*/ || true
+    for loop in "${loops[@]}"; do
+        losetup -d "$loop" || true
+    done
+    umount -q "$memory" || true
+    rmdir "$memory" || true
+}
+
+# Loop devices over files in memory: together as fast as a few drives. Each has one kernel thread,
+# which copies every byte.
 in_memory() {
+    local drive dirs=()
     # Not local: taken down when the script ends.
-    backing=/dev/shm/kvrail-bench.ext4
-    mount=$(mktemp -d)
-    truncate -s 3G "$backing"
-    mkfs.ext4 -q -F "$backing"
-    loop=$(losetup --find --show "$backing")
-    trap 'umount "$mount" || true; losetup -d "$loop" || true; rm -f "$backing"' EXIT
-    mount "$loop" "$mount"
-    measure memory "$mount" "$@"
+    memory=$(mktemp -d) loops=()
+    trap take_down EXIT
+    mount -t tmpfs -o huge=within_size,size=6G tmpfs "$memory"
+    for drive in "$memory"/drive-{1..4}; do
+        mkdir "$drive"
+        truncate -s 1G "$drive.ext4"
+        mkfs.ext4 -q -F "$drive.ext4"
+        loops+=("$(losetup --find --show "$drive.ext4")")
+        mount "${loops[-1]}" "$drive"
+        know "$drive"
+        dirs+=(--dir "$drive")
+    done
+    measure memory "${dirs[@]}" "$@"
 }
 
 run() {
@@ -64,14 +79,14 @@ run() {
     shift 2
     local directory=${KVRAIL_DIR:-/tmp}
     mkdir -p "$results"
-    know "$directory"
     {
         echo "$(uname -sr), $(nproc) cores"
         nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current \
             --format=csv,noheader || true
         "$folder/suite" gpu:: --test-threads 4 2>&1
     } | tee "$results/suite.txt"
-    measure disk "$directory" "$@"
+    know "$directory"
+    measure disk --dir "$directory" "$@"
     if [[ $(id -u) == 0 ]] && command -v losetup >/dev/null && command -v mkfs.ext4 >/dev/null; then
         in_memory "$@"
     else

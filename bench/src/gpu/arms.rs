@@ -137,9 +137,10 @@ pub(super) struct Sets {
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) pollers: Pollers,
-    pub(super) file: FileIndex,
-    /// For its blocking calls; not with the stand-in.
-    pub(super) plain: Option<File>,
+    /// One for each file of the volume.
+    pub(super) files: Vec<FileIndex>,
+    /// The same for its blocking calls; none with the stand-in.
+    pub(super) plain: Vec<File>,
 }
 
 impl Sets {
@@ -215,8 +216,8 @@ impl Round<'_> {
                     _ => {
                         let buffered = arm == Arm::Buffered;
                         let ground = self.ground;
-                        let file = if buffered { ground.buffered() } else { ground.direct() }?;
-                        host_pool::run(cuda, &file, self.cache, case, (ground.bytes, meter))
+                        let files = if buffered { ground.buffered() } else { ground.direct() }?;
+                        host_pool::run(cuda, (ground, &files), self.cache, case, meter)
                     }
                 }
             }
@@ -225,13 +226,14 @@ impl Round<'_> {
     }
 
     fn cufile(&self, arm: Arm, direct: &Direct, meter: Meter<'_>) -> Result<Option<Counts>> {
-        let span = (self.ground.bytes, meter);
         if arm == Arm::Calls {
             let library = self.cuda.and_then(|(cuda, _)| cuda.cufile());
-            let (Some(library), Some(file)) = (library, &direct.plain) else { return Ok(None) };
-            return cufile::calls(library, file, self.cache, self.case, span).map(Some);
+            let Some(library) = library else { return Ok(None) };
+            let volume = (self.ground, &direct.plain[..]);
+            return cufile::calls(library, volume, self.cache, self.case, meter).map(Some);
         }
         let gpu = self.gpu.direct().context("cuFile is open")?;
-        cufile::batches(gpu, direct.file, self.cache, self.case, span).map(Some)
+        let volume = (self.ground, &direct.files[..]);
+        cufile::batches(gpu, volume, self.cache, self.case, meter).map(Some)
     }
 }

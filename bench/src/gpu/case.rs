@@ -8,6 +8,9 @@ use crate::size::show_bytes;
 /// KV blocks in GPU memory.
 pub(super) const KV_BLOCKS: u32 = 64;
 
+/// Bytes of a stripe of the volume: the largest block.
+pub(super) const STRIPE_BYTES: u64 = 2 << 20;
+
 /// Fragments of a paged block: K and V of 32 layers.
 const FRAGMENTS: u16 = 64;
 
@@ -125,9 +128,13 @@ impl Case {
         (0..self.shape.fragments()).map(fragment).collect()
     }
 
-    /// Blocks of the volume that a file of this size holds.
-    pub(super) fn volume_blocks(&self, file_bytes: u64) -> u64 {
-        file_bytes / u64::from(self.block_bytes)
+    /// The volume block that is moved as the `number`th: one in each stripe, then the next one in
+    /// each, so that all members of the volume have work at any depth.
+    pub(super) fn volume_block(&self, number: u64, volume_bytes: u64) -> u64 {
+        let stripe_bytes = STRIPE_BYTES.min(volume_bytes);
+        let (stripes, blocks) =
+            (volume_bytes / stripe_bytes, stripe_bytes / u64::from(self.block_bytes));
+        number % stripes * blocks + number / stripes % blocks
     }
 }
 
@@ -135,7 +142,20 @@ impl Case {
 mod tests {
     use kvrail_gpu::Layout;
 
-    use super::{CASES, KV_BLOCKS};
+    use super::{CASES, KV_BLOCKS, STRIPE_BYTES};
+
+    #[test]
+    fn every_volume_block_has_its_turn_and_neighbours_are_on_different_stripes() {
+        for case in CASES {
+            let (volume, block) = (5 * STRIPE_BYTES, u64::from(case.block_bytes));
+            let mut order: Vec<_> =
+                (0..volume / block).map(|number| case.volume_block(number, volume)).collect();
+            assert!(order[..5].is_sorted_by_key(|at| at * block / STRIPE_BYTES));
+            assert_eq!(order[1] * block / STRIPE_BYTES, 1);
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..volume / block), "{}", case.name());
+        }
+    }
 
     #[test]
     fn every_layout_is_one_and_holds_whole_blocks() {

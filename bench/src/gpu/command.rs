@@ -34,10 +34,9 @@ pub(crate) fn run(
             Cuda::open(index)?
         }
     };
-    let directory = options.dir.clone().unwrap_or_else(temp_dir);
     let cufile = cuda.cufile().and_then(|library| library.version().ok());
     let found = GpuFound::of(cuda.identity(), cuda::driver_version().ok(), cufile);
-    let ground = Ground::new(&directory, options.volume_size)?;
+    let ground = Ground::new(&options.dirs_or(&temp_dir()), options.volume_size)?;
     let both = Some((&cuda, &kernels));
     let report = measure(options, Bed { gpu: &cuda, cuda: both, ground, found, notes })?;
     let json = serde_json::to_string_pretty(&report)?;

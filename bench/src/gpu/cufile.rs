@@ -9,7 +9,7 @@ use kvrail_cufile::{Buffer, CuFile, Direction, File};
 use kvrail_gpu::{Backing, BatchIo, DirectEntry, DirectGpu, DirectWay, FileIndex};
 
 use super::case::{Case, KV_BLOCKS, Way};
-use super::ground::Cache;
+use super::ground::{Cache, Ground};
 use super::meter::{Counts, Meter};
 
 /// Batch handles: while one waits for its last entry, the others move.
@@ -44,15 +44,15 @@ impl<'a> Hand<'a> {
         self.since = Instant::now();
         for _ in 0..(job.case.depth / HANDLES).max(1) {
             let block = u32::try_from(*next % u64::from(KV_BLOCKS))?;
-            let volume_block = *next % job.case.volume_blocks(job.file_bytes);
+            let volume_block = job.case.volume_block(*next, job.ground.bytes());
             *next += 1;
             self.blocks.push((block, volume_block));
-            let offset = volume_block * u64::from(job.case.block_bytes);
+            let (file, offset) = job.ground.locate_block(job.case, volume_block)?;
             for run in job.cache.region.layout().runs(block, 0, job.case.block_bytes) {
                 for from in (0..run.bytes).step_by(usize::try_from(ENTRY_BYTES)?) {
                     self.waiting.push_back(DirectEntry {
                         way: job.way,
-                        file: job.file,
+                        file: job.files[file],
                         file_offset: offset + run.at + from,
                         region: &job.cache.region,
                         memory: run.memory,
@@ -93,23 +93,23 @@ struct Job<'a> {
     cache: &'a Cache,
     case: Case,
     way: DirectWay,
-    file: FileIndex,
-    file_bytes: u64,
+    ground: &'a Ground,
+    files: &'a [FileIndex],
 }
 
 /// Batches, each run of memory an entry; a handle takes its next blocks when all before have ended.
 pub(super) fn batches(
     gpu: &dyn DirectGpu,
-    file: FileIndex,
+    (ground, files): (&Ground, &[FileIndex]),
     cache: &Cache,
     case: Case,
-    (file_bytes, mut meter): (u64, Meter<'_>),
+    mut meter: Meter<'_>,
 ) -> Result<Counts> {
     let way = match case.way {
         Way::Read => DirectWay::Read,
         Way::Write => DirectWay::Write,
     };
-    let job = Job { cache, case, way, file, file_bytes };
+    let job = Job { cache, case, way, ground, files };
     let hands = case.depth.min(HANDLES);
     let mut hands = (0..hands).map(|_| Hand::new(gpu)).collect::<Result<Vec<_>>>()?;
     let (mut next, mut busy) = (0_u64, 0);
@@ -139,10 +139,10 @@ pub(super) fn batches(
 /// One blocking call for each run of memory, one after the other.
 pub(super) fn calls(
     library: &Arc<CuFile>,
-    file: &File,
+    (ground, files): (&Ground, &[File]),
     cache: &Cache,
     case: Case,
-    (file_bytes, mut meter): (u64, Meter<'_>),
+    mut meter: Meter<'_>,
 ) -> Result<Counts> {
     let registered = |memory: &kvrail_gpu::Memory| match &memory.backing {
         Backing::Gpu(Some(buffer)) => Some(Arc::clone(buffer)),
@@ -159,13 +159,14 @@ pub(super) fn calls(
     meter.begin()?;
     while !meter.is_over() {
         let block = u32::try_from(next % u64::from(KV_BLOCKS))?;
-        let volume_block = next % case.volume_blocks(file_bytes);
+        let volume_block = case.volume_block(next, ground.bytes());
         next += 1;
-        let (since, offset) = (Instant::now(), volume_block * u64::from(case.block_bytes));
+        let since = Instant::now();
+        let (file, offset) = ground.locate_block(case, volume_block)?;
         for run in cache.region.layout().runs(block, 0, case.block_bytes) {
             let bytes = usize::try_from(run.bytes)?;
             let buffer = &*buffers[usize::from(run.memory)];
-            let (from, to) = ((file, offset + run.at), (buffer, run.offset));
+            let (from, to) = ((&files[file], offset + run.at), (buffer, run.offset));
             let moved = library.transfer(direction, from, to, bytes)?;
             ensure!(moved == bytes, "cuFile moved {moved} of {bytes} bytes");
         }

@@ -1,31 +1,32 @@
-//! What all arms share: the file, its bytes, and GPU memory with the case's layout.
+//! What all arms share: the volume's files, their bytes, and GPU memory with the case's layout.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result};
 use kvrail_gpu::{Gpu, GpuRegion, OwnMemory};
+use kvrail_ring::{Extent, Geometry};
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::case::{Case, KV_BLOCKS, Way};
+use super::case::{Case, KV_BLOCKS, STRIPE_BYTES, Way};
 
 /// Bytes whose content is computed at once.
 const PIECE: usize = 64 << 10;
 
-/// The file under the volume.
+/// The files under the volume, and how it lies on them.
 #[derive(Debug)]
 pub(super) struct Ground {
-    pub(super) path: PathBuf,
-    pub(super) bytes: u64,
+    pub(super) paths: Vec<PathBuf>,
+    pub(super) geometry: Geometry,
 }
 
 /// Bytes that name their place.
 const STAMPED: usize = 512;
 
-/// Bytes of a piece of the file: noise, every sector of which names its place.
+/// Bytes of a piece of the volume: noise, every sector of which names its place.
 fn piece(number: u64) -> Vec<u8> {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut bytes = vec![0; PIECE];
@@ -39,7 +40,7 @@ fn piece(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a range of the file.
+/// Bytes of a range of the volume.
 fn content(offset: u64, bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes);
     let mut at = offset;
@@ -53,49 +54,91 @@ fn content(offset: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
+/// How a volume of at most so many bytes lies on its members.
+pub(super) fn shape(members: u16, bytes: u64) -> Geometry {
+    let stripe_bytes = if members == 1 { PIECE as u64 } else { STRIPE_BYTES };
+    let stripes = bytes / stripe_bytes / u64::from(members);
+    Geometry {
+        members,
+        stripe_bytes,
+        member_bytes: stripes * stripe_bytes,
+        data_offset: 0,
+        logical_block: 4096,
+        memory_alignment: 16,
+    }
+}
+
 impl Ground {
-    /// Writes the file.
-    pub(super) fn new(directory: &Path, bytes: u64) -> Result<Self> {
-        let path = directory.join("kvrail-bench-gpu.dat");
-        let named = || format!("{}: cannot be written", path.display());
-        let bytes = bytes / PIECE as u64 * PIECE as u64;
-        let ground = Self { path: path.clone(), bytes };
-        let file = File::create(&path).with_context(named)?;
-        ground.fill(&file).with_context(named)?;
+    /// Writes a file in each directory.
+    pub(super) fn new(directories: &[PathBuf], bytes: u64) -> Result<Self> {
+        let members = u16::try_from(directories.len()).context("too many directories")?;
+        let geometry = shape(members, bytes);
+        let mut ground = Self { paths: Vec::new(), geometry };
+        for (number, directory) in directories.iter().enumerate() {
+            let path = directory.join(format!("kvrail-bench-gpu-{number}.dat"));
+            File::create(&path).with_context(|| format!("{}: cannot be made", path.display()))?;
+            ground.paths.push(path);
+        }
+        ground.fill()?;
         Ok(ground)
     }
 
-    fn fill(&self, file: &File) -> std::io::Result<()> {
-        for number in 0..self.bytes / PIECE as u64 {
-            file.write_all_at(&piece(number), number * PIECE as u64)?;
+    /// Bytes of the volume.
+    pub(super) fn bytes(&self) -> u64 {
+        self.geometry.capacity()
+    }
+
+    fn locate(&self, offset: u64, bytes: usize) -> Result<(usize, u64)> {
+        let Extent { member, device_offset } = self.geometry.locate(offset, bytes as u64)?;
+        Ok((usize::from(member), device_offset))
+    }
+
+    /// Where a block of the volume lies: which file, and the first byte in it.
+    pub(super) fn locate_block(&self, case: Case, number: u64) -> Result<(usize, u64)> {
+        self.locate(number * u64::from(case.block_bytes), case.block_bytes as usize)
+    }
+
+    /// Writes the bytes of all files, also those that a case wrote over.
+    pub(super) fn fill(&self) -> Result<()> {
+        let files = self.open(OFlags::empty())?;
+        for number in 0..self.bytes() / PIECE as u64 {
+            let (file, at) = self.locate(number * PIECE as u64, PIECE)?;
+            let written = files[file].write_all_at(&piece(number), at);
+            written
+                .with_context(|| format!("{}: cannot be written", self.paths[file].display()))?;
         }
-        file.sync_all()
+        files.iter().try_for_each(|file| Ok(file.sync_all()?))
     }
 
-    /// Brings the bytes back that a case wrote over.
-    pub(super) fn restore(&self) -> Result<()> {
-        let file = OpenOptions::new().write(true).open(&self.path)?;
-        Ok(self.fill(&file)?)
+    fn open(&self, flags: OFlags) -> Result<Vec<File>> {
+        let bits = i32::try_from(flags.bits()).expect("flags of open");
+        let open = |path: &PathBuf| {
+            let file = OpenOptions::new().read(true).write(true).custom_flags(bits).open(path);
+            file.with_context(|| format!("{}: cannot be opened ({flags:?})", path.display()))
+        };
+        self.paths.iter().map(open).collect()
     }
 
-    /// The file with O_DIRECT.
-    pub(super) fn direct(&self) -> Result<OwnedFd> {
-        let flags = i32::try_from(OFlags::DIRECT.bits()).expect("a flag");
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
-        Ok(file.with_context(|| format!("{}: O_DIRECT", self.path.display()))?.into())
+    /// The files with O_DIRECT.
+    pub(super) fn direct(&self) -> Result<Vec<OwnedFd>> {
+        Ok(self.open(OFlags::DIRECT)?.into_iter().map(OwnedFd::from).collect())
     }
 
-    /// The file through the page cache, which forgets it first.
-    pub(super) fn buffered(&self) -> Result<OwnedFd> {
-        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        fadvise(&file, 0, None, Advice::DontNeed)?;
-        Ok(file.into())
+    /// The files through the page cache, which forgets them first.
+    pub(super) fn buffered(&self) -> Result<Vec<OwnedFd>> {
+        let files = self.open(OFlags::empty())?;
+        for file in &files {
+            fadvise(file, 0, None, Advice::DontNeed)?;
+        }
+        Ok(files.into_iter().map(OwnedFd::from).collect())
     }
 }
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let _gone = std::fs::remove_file(&self.path);
+        for path in &self.paths {
+            let _gone = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -133,7 +176,7 @@ impl Cache {
 
     /// Compares every KV block that was moved with what its volume block holds.
     pub(super) fn verify(&self, ground: &Ground, last: &[Option<u64>]) -> Result<Verified> {
-        let file = File::open(&ground.path)?;
+        let files = ground.open(OFlags::empty())?;
         let mut verified = Verified::default();
         for (block, volume_block) in (0..).zip(last) {
             let Some(volume_block) = volume_block else { continue };
@@ -143,7 +186,8 @@ impl Cache {
                 Way::Read => content(offset, seen.len()),
                 Way::Write => {
                     let mut stored = vec![0; seen.len()];
-                    file.read_exact_at(&mut stored, offset)?;
+                    let (file, at) = ground.locate_block(self.case, *volume_block)?;
+                    files[file].read_exact_at(&mut stored, at)?;
                     stored
                 }
             };

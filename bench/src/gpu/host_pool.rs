@@ -12,7 +12,7 @@ use kvrail_memory::{Lease, LeasePool, Region};
 use rustix::io::{pread, pwrite};
 
 use super::case::{Case, KV_BLOCKS, Way};
-use super::ground::Cache;
+use super::ground::{Cache, Ground};
 use super::meter::{Counts, Meter};
 
 /// Threads of the pool. Each has KV blocks of its own: no two copies meet.
@@ -21,10 +21,10 @@ const THREADS: u32 = 16;
 /// Runs the pool until the time is over.
 pub(super) fn run(
     cuda: &Cuda,
-    file: &OwnedFd,
+    (ground, files): (&Ground, &[OwnedFd]),
     cache: &Cache,
     case: Case,
-    (file_bytes, mut meter): (u64, Meter<'_>),
+    mut meter: Meter<'_>,
 ) -> Result<Counts> {
     let pool = |_| {
         let options = StagingOptions { slot_bytes: case.block_bytes, slots: 1 };
@@ -41,13 +41,14 @@ pub(super) fn run(
         copier.begin()?;
         for number in (u64::from(thread)..).step_by(THREADS as usize) {
             let block = u32::try_from(number % u64::from(KV_BLOCKS))?;
-            let volume_block = number % case.volume_blocks(file_bytes);
-            let (since, offset) = (Instant::now(), volume_block * u64::from(case.block_bytes));
+            let volume_block = case.volume_block(number, ground.bytes());
+            let since = Instant::now();
+            let (file, offset) = ground.locate_block(case, volume_block)?;
             let range = (block, 0, case.block_bytes);
             let whole = host.len();
             match case.way {
                 Way::Read => {
-                    let moved = pread(file, &mut host[..], offset)?;
+                    let moved = pread(&files[file], &mut host[..], offset)?;
                     ensure!(moved == whole, "read {moved} of {whole} bytes");
                     copier.start(CopyWay::Scatter, region, range, 0)?;
                     copier.wait()?;
@@ -55,7 +56,7 @@ pub(super) fn run(
                 Way::Write => {
                     copier.start(CopyWay::Gather, region, range, 0)?;
                     copier.wait()?;
-                    ensure!(pwrite(file, &host[..], offset)? == whole, "a short write");
+                    ensure!(pwrite(&files[file], &host[..], offset)? == whole, "a short write");
                 }
             }
             let mut meter = meter.lock().unwrap_or_else(PoisonError::into_inner);

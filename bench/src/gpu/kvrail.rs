@@ -1,16 +1,16 @@
 //! kvrail's arms: requests over a lane, to GPU memory by either mechanism, or to host memory.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use kvrail_ring::{Opcode, RegionId, Request, Ring, Status};
+use kvrail_ring::{Odds, Opcode, RegionId, Request, Ring, Status};
 
 use super::case::{Case, KV_BLOCKS, Way};
 use super::meter::{Counts, Meter};
 use super::pollers::{GPU, HOST, Pollers};
 
-/// How long a client that waits for large blocks sleeps between two looks.
-const NAP: Duration = Duration::from_micros(20);
+/// As a sidecar's clients: longest spin for the next completion, in nanoseconds.
+const SPIN_NS: u64 = 100_000;
 
 /// Which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,10 @@ pub(super) fn run(
     mut meter: Meter<'_>,
 ) -> Result<Counts> {
     let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
-    let (mut next, mut open) = (0_u64, 0_u32);
-    let blocks = case.volume_blocks(pollers.volume_bytes);
+    // As the threads of a pool: each place goes through blocks of its own, so that a slow member
+    // of the volume does not gather all requests.
+    let mut next: Vec<u64> = (0..u64::from(case.depth)).collect();
+    let (mut open, mut odds, mut seen_at) = (0_u32, Odds::default(), Instant::now());
     meter.begin()?;
     loop {
         let over = meter.is_over();
@@ -46,13 +48,14 @@ pub(super) fn run(
             }
             // Blocks of the cache and of the volume drift against each other.
             let it = Flight {
-                block: u32::try_from(next % u64::from(KV_BLOCKS))?,
-                volume_block: next % blocks,
+                block: u32::try_from(next[place] % u64::from(KV_BLOCKS))?,
+                volume_block: case.volume_block(next[place], pollers.volume_bytes),
                 since: Instant::now(),
             };
+            next[place] += u64::from(case.depth);
             pollers.lane.stage(request(case, memory, place, &it));
             *flight = Some(it);
-            (next, open) = (next + 1, open + 1);
+            open += 1;
         }
         if pollers.lane.publish() == Ring::Now {
             pollers.doorbell.ring();
@@ -71,8 +74,12 @@ pub(super) fn run(
         }
         pollers.lane.release();
         open -= seen;
-        if seen == 0 && case.depth > 1 {
-            std::thread::sleep(NAP);
+        let waited_ns = u64::try_from(seen_at.elapsed().as_nanos())?;
+        if seen > 0 {
+            odds.learn(waited_ns, SPIN_NS);
+            seen_at = Instant::now();
+        } else if case.depth > 1 && !(odds.favour_spinning() && waited_ns < SPIN_NS) {
+            pollers.sleep()?;
         }
     }
 }

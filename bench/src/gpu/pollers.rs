@@ -1,6 +1,6 @@
-//! The sidecar's own pollers in this process: one for the device, one for the GPU, and a lane.
+//! The sidecar's own pollers in this process: one for the devices, one for the GPU, and a lane.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,9 +18,14 @@ use kvrail_memory::{HeapBlock, Pinned, Region};
 use kvrail_poller::{
     Budget, Command, LaneSeat, Mailbox, Notice, PollerHandle, Route, Seat, SessionSlot, Setup,
 };
-use kvrail_ring::{Bell, ClientLane, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment};
+use kvrail_ring::wake::settle;
+use kvrail_ring::{
+    Bell, ClientLane, ClientSleep, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment,
+    hush,
+};
+use rustix::event::{PollFd, PollFlags, poll};
 
-use super::ground::Ground;
+use super::ground::{Ground, shape};
 use crate::cpu::usable_cores;
 
 /// The one session.
@@ -54,57 +59,70 @@ pub(super) struct Pollers {
     device: PollerHandle,
     gpu: GpuPollerHandle,
     pub(super) lane: ClientLane,
-    pub(super) doorbell: Arc<Bell>,
-    pub(super) choice: Choice,
+    pub(super) doorbell: Bell,
+    sleep: ClientSleep,
+    hear: OwnedFd,
+    /// How bytes travel, for each file of the volume.
+    pub(super) choices: Vec<Choice>,
     pub(super) host: Arc<Region>,
     pub(super) volume_bytes: u64,
 }
 
 /// What the GPU's poller needs before it starts.
 struct GpuSide {
-    port: Arc<Port>,
+    ports: Vec<Arc<Port>>,
     setup: GpuSetup,
-    choice: Choice,
     mailbox: Arc<Mailbox>,
 }
 
-fn gpu_side(gpu: &dyn Gpu, choice: Choice) -> Result<GpuSide> {
-    let batches = match (choice.path, gpu.direct()) {
+fn gpu_side(gpu: &dyn Gpu, choices: &[Choice]) -> Result<GpuSide> {
+    let batches = match (choices.iter().find_map(|choice| choice.path), gpu.direct()) {
         (Some(path), Some(direct)) => Some(BatchPool::new(direct, path)?),
         _ => None,
     };
     let staging = Arc::new(Staging::new(StagingOptions::default())?);
     let (health, to_gpu) = (Arc::new(Health::default()), Arc::new(Nudge::new()?));
     let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd()?))?);
-    let port = Port::new(PortOptions {
-        gpu: gpu.identity().uuid,
-        health: Arc::clone(&health),
-        staging: Arc::clone(&staging),
-        to_gpu: Arc::clone(&to_gpu),
-        to_device: Arc::clone(mailbox.nudge()),
-        route: choice.route,
-        reason: choice.reason.clone(),
-    });
+    let port = |choice: &Choice| {
+        Port::new(PortOptions {
+            gpu: gpu.identity().uuid,
+            health: Arc::clone(&health),
+            staging: Arc::clone(&staging),
+            to_gpu: Arc::clone(&to_gpu),
+            to_device: Arc::clone(mailbox.nudge()),
+            route: choice.route,
+            reason: choice.reason.clone(),
+        })
+    };
+    let ports: Vec<_> = choices.iter().map(port).collect();
     let setup = GpuSetup {
-        ports: vec![Arc::clone(&port)],
+        ports: ports.clone(),
         staging,
         batches,
         health,
         nudge: to_gpu,
         stop: Arc::new(AtomicBool::new(false)),
     };
-    Ok(GpuSide { port, setup, choice, mailbox })
+    Ok(GpuSide { ports, setup, mailbox })
 }
 
 impl Pollers {
-    /// Between the file and the GPU, by the mechanism wanted.
-    pub(super) fn on_file(gpu: &dyn Gpu, ground: &Ground, wanted: MechanismChoice) -> Result<Self> {
-        let name = ground.path.display().to_string();
-        let member = Member { name: name.clone(), file: ground.direct()? };
-        let choice = choose(gpu, member, wanted)?;
-        let options = UringOptions::new(&name, ground.direct()?);
-        let open = || Mechanism::open(ModeChoice::Fixed(ModeName::Interrupt), options);
-        Self::start(gpu, choice, ground.bytes, open)
+    /// Between the files and the GPU, by the mechanism wanted.
+    pub(super) fn on_files(
+        gpu: &dyn Gpu,
+        ground: &Ground,
+        wanted: MechanismChoice,
+    ) -> Result<Self> {
+        let (mut choices, mut options) = (Vec::new(), Vec::new());
+        let files = ground.direct()?.into_iter().zip(ground.direct()?);
+        for (path, (file, again)) in ground.paths.iter().zip(files) {
+            let name = path.display().to_string();
+            options.push(UringOptions::new(&name, file));
+            choices.push(choose(gpu, Member { name, file: again }, wanted)?);
+        }
+        let mode = ModeChoice::Fixed(ModeName::Interrupt);
+        let open = move || options.into_iter().map(|it| Mechanism::open(mode, it)).collect();
+        Self::start(gpu, choices, ground.geometry, open)
     }
 
     /// Without a device: what staging alone does.
@@ -112,27 +130,32 @@ impl Pollers {
         let reason = "no device".to_owned();
         let choice = Choice { route: kvrail_gpu::Route::Staged, path: None, reason };
         let options = NullOptions { capacity_bytes: bytes, ..NullOptions::default() };
-        Self::start(gpu, choice, bytes, move || Ok(NullDevice::new(options)))
+        let open = move || Ok(vec![NullDevice::new(options)]);
+        Self::start(gpu, vec![choice], shape(1, bytes), open)
     }
 
     fn start<D: Device + 'static>(
         gpu: &dyn Gpu,
-        choice: Choice,
-        volume_bytes: u64,
-        device: impl FnOnce() -> Result<D, DeviceError> + Send + 'static,
+        choices: Vec<Choice>,
+        geometry: Geometry,
+        devices: impl FnOnce() -> Result<Vec<D>, DeviceError> + Send + 'static,
     ) -> Result<Self> {
-        let GpuSide { port, setup, choice, mailbox } = gpu_side(gpu, choice)?;
+        let GpuSide { ports, setup, mailbox } = gpu_side(gpu, &choices)?;
         let (core, gpu_core) = seats()?;
         let gpu = kvrail_gpu::start(gpu, GpuSeat { cpu: gpu_core, spin: SPIN }, setup)?;
-        let open = move || Ok(vec![Bridge::new(device()?, vec![port])?]);
+        let open = move || {
+            let bridges = devices()?.into_iter().zip(ports);
+            bridges.map(|(device, port)| Bridge::new(device, vec![port])).collect()
+        };
         let seat = Seat { index: PollerIndex(0), cpu: core };
-        let setup = poller_setup(volume_bytes);
+        let setup = poller_setup(geometry);
         let device =
             kvrail_poller::start::<_, DeviceError>(seat, setup, Arc::clone(&mailbox), open)?;
-        let (lane, doorbell) = add_lane(&mailbox)?;
+        let Client { lane, doorbell, sleep, hear } = add_lane(&mailbox)?;
         let (host, _) = Region::create_best("kvrail-bench-host", HOST_BYTES)?;
-        let (doorbell, host) = (Arc::new(doorbell), Arc::new(host));
-        let pollers = Self { device, gpu, lane, doorbell, choice, host, volume_bytes };
+        let (host, volume_bytes) = (Arc::new(host), geometry.capacity());
+        let pollers =
+            Self { device, gpu, lane, doorbell, sleep, hear, choices, host, volume_bytes };
         let memory = Arc::clone(&pollers.host) as Arc<dyn Pinned>;
         let (session, buffer) = (SESSION, BufferIndex(0));
         pollers.tell(Command::Attach { session, region: HOST, buffer, memory })?;
@@ -142,11 +165,12 @@ impl Pollers {
     /// How its bytes travel, and why.
     pub(super) fn words(&self) -> String {
         let device = &self.device.devices[0].1;
-        let route = match self.choice.path {
+        let choice = &self.choices[0];
+        let route = match choice.path {
             Some(path) => format!("direct, {path:?}").to_lowercase(),
             None => format!("staged, {}", self.gpu.description),
         };
-        format!("{} {} {}; {route}; {}", device.kind, device.mode, device.io, self.choice.reason)
+        format!("{} {} {}; {route}; {}", device.kind, device.mode, device.io, choice.reason)
     }
 
     /// Attaches the GPU memory of a case.
@@ -158,6 +182,18 @@ impl Pollers {
     /// Detaches it again; nothing holds it when this returns.
     pub(super) fn detach(&self) -> Result<()> {
         self.tell(Command::Detach(SESSION, GPU))
+    }
+
+    /// Sleeps until there is a completion, as a client of a sidecar does.
+    pub(super) fn sleep(&mut self) -> Result<()> {
+        self.sleep.announce();
+        settle();
+        if !self.lane.is_ready()? {
+            poll(&mut [PollFd::new(&self.hear, PollFlags::IN)], None)?;
+            hush(self.hear.as_fd());
+        }
+        self.sleep.retract();
+        Ok(())
     }
 
     fn tell(&self, command: Command) -> Result<()> {
@@ -179,19 +215,12 @@ impl Pollers {
     }
 }
 
-fn poller_setup(file_bytes: u64) -> Setup {
-    let geometry = Geometry {
-        members: 1,
-        stripe_bytes: file_bytes,
-        member_bytes: file_bytes,
-        data_offset: 0,
-        logical_block: 4096,
-        memory_alignment: 16,
-    };
+fn poller_setup(geometry: Geometry) -> Setup {
+    let members: Vec<_> = (0..geometry.members).map(DeviceIndex).collect();
     Setup {
-        routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
-        devices: vec![DeviceIndex(0)],
-        budgets: vec![Budget { operations: 128, bytes: 64 << 20 }],
+        budgets: vec![Budget { operations: 128, bytes: 64 << 20 }; members.len()],
+        devices: members.clone(),
+        routes: vec![Route { geometry, members }],
         spin_ns: u64::try_from(SPIN.as_nanos()).expect("20 us"),
         beat_ns: 100_000_000,
     }
@@ -207,16 +236,24 @@ fn answer(mailbox: &Mailbox) -> Notice {
     }
 }
 
-fn add_lane(mailbox: &Mailbox) -> Result<(ClientLane, Bell)> {
+/// The client's end of the lane.
+struct Client {
+    lane: ClientLane,
+    doorbell: Bell,
+    sleep: ClientSleep,
+    hear: OwnedFd,
+}
+
+fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let bytes = Segment::bytes_needed(1, DEPTH)?;
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
     let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
-    let client = Segment::open(memory)?.into_client().0.remove(0);
-    let (bell, _hears) = Bell::pipe()?;
+    let (mut lanes, sleep) = Segment::open(memory)?.into_client();
+    let (bell, hear) = Bell::pipe()?;
     let doorbell = Bell::eventfd()?;
     let ours = Bell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
     let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell });
     mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
-    Ok((client, ours))
+    Ok(Client { lane: lanes.remove(0), doorbell: ours, sleep, hear })
 }

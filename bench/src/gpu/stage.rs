@@ -1,12 +1,14 @@
 //! The run: every case, every arm, in turns; what each moved is read back right behind it, before
 //! another moves the same blocks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use kvrail_cufile::CuFile;
 use kvrail_gpu::cuda::Cuda;
-use kvrail_gpu::{Gpu, MechanismChoice, Route};
+use kvrail_gpu::{Choice, Gpu, MechanismChoice, Route};
 
 use super::aims::aims;
 use super::arms::{Arm, Direct, Round, Sets};
@@ -89,7 +91,7 @@ pub(super) fn measure(options: &BenchOptions, bed: Bed<'_>) -> Result<GpuReport>
     for case in &cases {
         let least = u64::from(case.block_bytes) * u64::from(KV_BLOCKS);
         ensure!(
-            bed.ground.bytes >= least,
+            bed.ground.bytes() >= least,
             "{} needs {} so that no two KV blocks meet in the file; give --volume-size {} or more",
             case.name(),
             show_bytes(least),
@@ -148,25 +150,30 @@ fn start(bed: &Bed<'_>) -> Result<(Sets, Vec<String>)> {
     let kernels = match bed.cuda {
         None => None,
         Some((_, by_kernels)) => {
-            let file = Pollers::on_file(by_kernels, ground, MechanismChoice::Staged)?;
-            Some((file, Pollers::on_nothing(by_kernels, ground.bytes)?))
+            let files = Pollers::on_files(by_kernels, ground, MechanismChoice::Staged)?;
+            Some((files, Pollers::on_nothing(by_kernels, ground.bytes())?))
         }
     };
-    let staged = Pollers::on_file(gpu, ground, MechanismChoice::Staged)?;
-    let auto = Pollers::on_file(gpu, ground, MechanismChoice::Auto)?;
-    let null = Pollers::on_nothing(gpu, ground.bytes)?;
+    let staged = Pollers::on_files(gpu, ground, MechanismChoice::Staged)?;
+    let auto = Pollers::on_files(gpu, ground, MechanismChoice::Auto)?;
+    let null = Pollers::on_nothing(gpu, ground.bytes())?;
     Ok((Sets { staged, auto, null, kernels, direct }, notes))
 }
 
 fn open_direct(bed: &Bed<'_>) -> Result<Direct> {
     let library = bed.cuda.and_then(|(cuda, _)| cuda.cufile());
-    let plain =
-        library.map(|it| anyhow::Ok(it.register_file(bed.ground.direct()?)?)).transpose()?;
-    let pollers = Pollers::on_file(bed.gpu, &bed.ground, MechanismChoice::AllowCompat)?;
-    let Route::Direct(file) = pollers.choice.route else {
-        anyhow::bail!("{}", pollers.choice.reason);
+    let register = |library: &Arc<CuFile>| {
+        let files = bed.ground.direct()?.into_iter();
+        files.map(|file| Ok(library.register_file(file)?)).collect::<Result<_>>()
     };
-    Ok(Direct { pollers, file, plain })
+    let plain = library.map(register).transpose()?.unwrap_or_default();
+    let pollers = Pollers::on_files(bed.gpu, &bed.ground, MechanismChoice::AllowCompat)?;
+    let registered = |choice: &Choice| match choice.route {
+        Route::Direct(file) => Ok(file),
+        Route::Staged => bail!("{}", choice.reason),
+    };
+    let files = pollers.choices.iter().map(registered).collect::<Result<_>>()?;
+    Ok(Direct { pollers, files, plain })
 }
 
 impl Stage<'_> {
@@ -202,7 +209,7 @@ impl Stage<'_> {
             pollers.detach()?;
         }
         if case.way == Way::Write {
-            self.bed.ground.restore()?;
+            self.bed.ground.fill()?;
         }
         Ok(measured)
     }
@@ -249,13 +256,13 @@ impl Stage<'_> {
             ArmMode { arm, mode: it.about().to_owned(), reason: mode, client_cores: Vec::new() }
         });
         Environment {
-            volume_bytes: ground.bytes,
-            pattern_bytes: ground.bytes,
+            volume_bytes: ground.bytes(),
+            pattern_bytes: ground.bytes(),
             io: "direct".to_owned(),
             modes: modes.collect(),
             rounds: self.rounds,
             seconds: options.seconds,
-            ..Environment::probe(std::slice::from_ref(&ground.path))
+            ..Environment::probe(&ground.paths)
         }
     }
 }
@@ -285,17 +292,17 @@ mod tests {
         options
     }
 
-    fn run(options: &BenchOptions, file_bytes: u64) -> anyhow::Result<GpuReport> {
+    fn run(options: &BenchOptions, files: usize, file_bytes: u64) -> anyhow::Result<GpuReport> {
         let gpu = StandIn::new(0, DirectPath::Compat);
         let folder = tempfile::tempdir()?;
-        let ground = Ground::new(folder.path(), file_bytes)?;
+        let ground = Ground::new(&vec![folder.path().to_owned(); files], file_bytes)?;
         let found = GpuFound::of(gpu.identity(), None, None);
         measure(options, Bed { gpu: &gpu, cuda: None, ground, found, notes: Vec::new() })
     }
 
     #[test]
     fn every_arm_that_needs_no_cuda_runs_on_the_stand_in_and_is_verified() {
-        let report = run(&options("", 1), 128 << 20).unwrap();
+        let report = run(&options("", 1), 1, 128 << 20).unwrap();
         assert_eq!((report.verification.failures, &report.verification.first), (0, &Vec::new()));
         assert!(report.verification.verified_bytes > 0);
         let arms = |block_bytes, layout: &str| {
@@ -327,12 +334,21 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_of_several_files_is_verified_as_well() {
+        let options = options("--block 1MiB", 1);
+        let report = run(&options, 3, 130 << 20).unwrap();
+        assert_eq!((report.verification.failures, &report.verification.first), (0, &Vec::new()));
+        assert_eq!(report.environment.volume_bytes, 126 << 20, "whole stripes on each of three");
+        assert_eq!(report.environment.storage.len(), 3);
+    }
+
+    #[test]
     fn options_choose_cases_and_a_choice_of_none_is_said() {
-        let report = run(&options("--op read --block 4KiB", 3), 1 << 20).unwrap();
+        let report = run(&options("--op read --block 4KiB", 3), 1, 1 << 20).unwrap();
         assert!(report.runs.iter().all(|it| it.run.block_bytes == 4096));
-        let error = run(&options("--op mixed", 1), 1 << 20).unwrap_err().to_string();
+        let error = run(&options("--op mixed", 1), 1, 1 << 20).unwrap_err().to_string();
         assert!(error.contains("read 4KiB contiguous d1"), "{error}");
-        let error = run(&options("--block 2MiB", 1), 1 << 20).unwrap_err().to_string();
+        let error = run(&options("--block 2MiB", 1), 1, 1 << 20).unwrap_err().to_string();
         assert!(error.contains("--volume-size 128MiB"), "{error}");
     }
 }

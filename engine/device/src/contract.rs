@@ -225,10 +225,10 @@ pub trait Device: fmt::Debug {
     /// Operations prepared and not yet finished.
     fn in_flight(&self) -> u32;
 
-    /// Whether everything in flight is with another thread of this process now, whose part is
+    /// Whether something in flight is with another thread of this process now, whose part is
     /// short: a wait of its own kind, for whoever decides to spin or to sleep.
     #[inline]
-    fn is_handed_over(&self) -> bool {
+    fn has_handed_over(&self) -> bool {
         false
     }
 

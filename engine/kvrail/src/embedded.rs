@@ -1,9 +1,9 @@
 //! A sidecar with a volume of its own, for the length of a benchmark. It is configured as `kvrail
 //! serve` would be, but for socket, volumes and what would reach beyond this process.
 //!
-//! Everything lies in one temporary directory: the volume's file, the configuration, the socket
-//! and the sidecar's log. It is removed at the end, also when a signal ends the benchmark. A volume
-//! on devices is wiped then.
+//! Everything lies in a temporary directory: the volume's file, the configuration, the socket and
+//! the sidecar's log. Further files of a striped volume have a directory each. They are removed at
+//! the end, also when a signal ends the benchmark. A volume on devices is wiped then.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{Serving, attach};
-use kvrail_bench::{BenchOptions, Ground, Harness};
+use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_nvme::Selector;
 use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Reason, VolumeName, create};
@@ -43,7 +43,7 @@ const END_WITHIN: Duration = Duration::from_secs(35);
 /// What a signal must take away.
 #[derive(Debug, Default)]
 struct Debris {
-    dir: Option<PathBuf>,
+    dirs: Vec<PathBuf>,
     child: Option<Pid>,
     /// Labelled by us.
     devices: Vec<PathBuf>,
@@ -55,13 +55,13 @@ pub(crate) struct Embedded {
     verbosity: Verbosity,
     config: Config,
     debris: Arc<Mutex<Debris>>,
-    dir: Option<TempDir>,
+    dirs: Vec<TempDir>,
     child: Option<Child>,
 }
 
 impl Embedded {
     pub(crate) fn new(verbosity: Verbosity, config: Config) -> Self {
-        Self { verbosity, config, debris: Arc::default(), dir: None, child: None }
+        Self { verbosity, config, debris: Arc::default(), dirs: Vec::new(), child: None }
     }
 
     fn note(&self, change: impl FnOnce(&mut Debris)) {
@@ -73,7 +73,7 @@ impl Embedded {
             name: name(),
             members: members.to_vec(),
             capacity_bytes: Some(bytes),
-            stripe_bytes: 4 << 20,
+            stripe_bytes: STRIPE_BYTES,
             fill: Fill::Files,
             overwrite,
             direct: DirectIo::Required,
@@ -173,7 +173,7 @@ impl Embedded {
     }
 
     fn log_tail(&self) -> String {
-        let log = self.dir.as_ref().map(|dir| dir.path().join("kvrail.log"));
+        let log = self.dirs.first().map(|dir| dir.path().join("kvrail.log"));
         let text = log.and_then(|log| fs::read_to_string(log).ok()).unwrap_or_default();
         let from = text.len().saturating_sub(2000);
         text.get(from..).unwrap_or(&text).to_owned()
@@ -183,15 +183,16 @@ impl Embedded {
 impl Harness for Embedded {
     fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
         clean_up_on_signals(Arc::clone(&self.debris))?;
-        let parent = options.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
-        let dir = TempDir::with_prefix_in("kvrail-bench-", &parent).with_context(|| {
-            format!("{}: no directory can be made; name another with --dir", parent.display())
-        })?;
-        let path = dir.path().to_owned();
-        self.note(|debris| debris.dir = Some(path.clone()));
-        self.dir = Some(dir);
+        for parent in options.dirs_or(Path::new(DEFAULT_DIR)) {
+            let dir = TempDir::with_prefix_in("kvrail-bench-", &parent).with_context(|| {
+                format!("{}: no directory can be made; name another with --dir", parent.display())
+            })?;
+            self.note(|debris| debris.dirs.push(dir.path().to_owned()));
+            self.dirs.push(dir);
+        }
+        let paths: Vec<_> = self.dirs.iter().map(|dir| dir.path().to_owned()).collect();
         let members = if options.members.is_empty() {
-            vec![path.join("volume.img")]
+            paths.iter().map(|path| path.join("volume.img")).collect()
         } else {
             devices(&options.members)?
         };
@@ -200,7 +201,7 @@ impl Harness for Embedded {
         if !options.members.is_empty() {
             self.note(|debris| debris.devices.clone_from(&members));
         }
-        let socket = self.start(&path, &members, options.mode.as_deref())?;
+        let socket = self.start(&paths[0], &members, options.mode.as_deref())?;
         let null_volume = Some("null".to_owned());
         attach(&Serving { socket, volume: "bench".into(), null_volume }, options)
     }
@@ -208,11 +209,9 @@ impl Harness for Embedded {
     fn close(&mut self) -> Result<()> {
         self.stop()?;
         self.wipe()?;
-        self.note(|debris| debris.dir = None);
-        match self.dir.take() {
-            Some(dir) => dir.close().context("removing the benchmark's files"),
-            None => Ok(()),
-        }
+        self.note(|debris| debris.dirs.clear());
+        let close = |dir: TempDir| dir.close().context("removing the benchmark's files");
+        self.dirs.drain(..).try_for_each(close)
     }
 }
 
@@ -281,7 +280,7 @@ fn clean_up_on_signals(debris: Arc<Mutex<Debris>>) -> Result<()> {
             if let Some(child) = debris.child {
                 let _killed = kill_process(child, Signal::KILL);
             }
-            if let Some(dir) = &debris.dir {
+            for dir in &debris.dirs {
                 let _removed = fs::remove_dir_all(dir);
             }
             if !debris.devices.is_empty() {

@@ -14,7 +14,7 @@ use crate::ladder::{Advice, Expecting, Ladder};
 use crate::mailbox::Mailbox;
 use crate::poller::{Poller, Setup, SleepsIn, Turn};
 use crate::stats::PollerStats;
-use crate::unit::{Rest, Unit};
+use crate::unit::Rest;
 
 /// How a poller's attempt to sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,8 +175,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.in_flight() == 0 {
             return Expecting::Request;
         }
-        let busy = |unit: &Unit<D>| unit.in_flight() > 0 && !unit.device.is_handed_over();
-        if self.units.iter().any(busy) { Expecting::Completion } else { Expecting::Copy }
+        let copying = self.units.iter().any(|unit| unit.device.has_handed_over());
+        if copying { Expecting::Copy } else { Expecting::Completion }
     }
 
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.

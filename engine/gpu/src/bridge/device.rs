@@ -64,6 +64,8 @@ pub struct Bridge<D> {
     scratch: Events,
     /// Operations of any kind, taken and not yet reported.
     in_flight: u32,
+    /// Copies that are with GPUs' pollers.
+    copying: u32,
     /// Regions the device within was told to forget.
     leaving: u32,
     /// Something was prepared within since its last submit.
@@ -102,6 +104,7 @@ impl<D: Device> Bridge<D> {
             ready: VecDeque::with_capacity(READY_MAX),
             scratch: Events::new(),
             in_flight: 0,
+            copying: 0,
             leaving: 0,
             prepared: false,
             starving: None,
@@ -229,6 +232,7 @@ impl<D: Device> Bridge<D> {
             (_, slot) => {
                 let way = if read { Way::Scatter } else { Way::Gather };
                 let slot = slot.expect("a staged part has a slot");
+                self.copying += 1;
                 Work::Move { way, staged: link.port.staging.offset(slot) }
             }
         };
@@ -263,6 +267,7 @@ impl<D: Device> Bridge<D> {
         let id = SlotId::from_u64(done.id);
         let part = self.transfers.part(id);
         let staged = part.slot.is_some();
+        self.copying -= u32::from(staged);
         let onward = done.status == Status::Ok && part.operation.opcode == Opcode::Write && staged;
         drop(done.region); // never the last reference: the entry has one while the part is open
         if onward {
@@ -425,8 +430,8 @@ impl<D: Device> Device for Bridge<D> {
     }
 
     #[inline]
-    fn is_handed_over(&self) -> bool {
-        self.in_flight > 0 && self.inner.in_flight() == 0 && self.leaving == 0
+    fn has_handed_over(&self) -> bool {
+        self.copying > 0
     }
 
     fn wait(&self) -> Wait<'_> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::wake::{Sleeper, settle};
-use kvrail_ring::{Nudge, hush};
+use kvrail_ring::{Nudge, Odds, hush};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::tick::{GpuPoller, GpuSetup, GpuTurn};
@@ -16,8 +16,8 @@ use crate::contract::{Gpu, GpuIdentity};
 use crate::error::GpuError;
 use crate::health::Health;
 
-/// A copy or a small read takes tens of microseconds: longest spin while one is under way. Beyond,
-/// the GPU is busy with others.
+/// A copy or a small read takes tens of microseconds: longest spin while one is under way, or where
+/// spinning brought the next job lately. Beyond, the GPU is busy with others.
 const SOON: Duration = Duration::from_micros(100);
 
 /// While a copy is under way for longer than that, the poller looks this often instead of spinning.
@@ -139,19 +139,27 @@ pub fn start(
 fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
     let mut sleeper = Sleeper::default();
     let (mut busy_at, mut turns) = (Instant::now(), 0_u32);
+    // Whether a spin brings the next job, and since when one is waited for.
+    let (mut odds, mut idle_since) = (Odds::default(), None);
     poller.begin();
     loop {
         let turn = poller.tick();
         match turn {
             GpuTurn::Stopped => return,
             GpuTurn::Busy => {
-                (busy_at, turns) = (Instant::now(), 0);
+                let now = Instant::now();
+                if let Some(since) = idle_since.take() {
+                    odds.learn(nanoseconds(now - since), nanoseconds(SOON));
+                }
+                (busy_at, turns) = (now, 0);
                 continue;
             }
-            GpuTurn::Waiting | GpuTurn::Idle => {}
+            GpuTurn::Idle => idle_since = idle_since.or(Some(busy_at)),
+            GpuTurn::Waiting => {}
         }
         turns = turns.wrapping_add(1);
-        let soon = turn == GpuTurn::Waiting || poller.expects_jobs();
+        let favoured = || turn == GpuTurn::Idle && odds.favour_spinning();
+        let soon = turn == GpuTurn::Waiting || poller.expects_jobs() || favoured();
         let longest = if soon && !spin.is_zero() { spin.max(SOON) } else { spin };
         if !turns.is_multiple_of(TURNS_PER_LOOK) || busy_at.elapsed() < longest {
             std::hint::spin_loop();
@@ -164,6 +172,10 @@ fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
         }
         nudge.retract(&mut sleeper);
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Blocks until the nudge rings or the time is over; whether it rang.

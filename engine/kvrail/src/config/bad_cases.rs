@@ -81,7 +81,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("[gpu]\ndevices = [\"all\", \"0\"]", &["gpu.devices = [all, 0]", "names the others already"]),
     ("[gpu]\nslot = \"32KiB\"", &["gpu.slot = 32KiB", "64KiB to 64MiB"]),
     ("[gpu]\nslot = \"66000B\"", &["gpu.slot = 66000B", "whole pages"]),
-    ("[gpu]\nstaging = \"3MiB\"", &["gpu.staging = 3MiB", "4 slots of 1MiB to 1GiB"]),
+    ("[gpu]\nstaging = \"3MiB\"", &["gpu.staging = 3MiB", "4 slots of 2MiB to 1GiB"]),
     ("[gpu]\nstaging = \"2GiB\"", &["gpu.staging = 2GiB", "to 1GiB"]),
     ("[gpu]\nstaging = \"5500KiB\"", &["gpu.staging", "in whole slots"]),
     ("[pollers]\ncpus = [2, 3]\n[gpu]\ncpus = [3]", &["gpu.cpus = 3", "toml:4", "pollers.cpus"]),

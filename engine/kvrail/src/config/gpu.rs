@@ -35,7 +35,7 @@ impl Default for Gpu {
             devices: Vec::new(),
             mechanism: MechanismChoice::Auto,
             staging: Size::new(128 << 20),
-            slot: Size::new(1 << 20),
+            slot: Size::new(2 << 20),
             cpus: Auto::Auto,
         }
     }
@@ -130,7 +130,7 @@ impl Gpu {
         let (slot, all) = (self.slot.bytes(), self.staging.bytes());
         if !slot.is_multiple_of(PAGE_BYTES) || !(64 << 10..=64 << 20).contains(&slot) {
             let rule = "it must be 64KiB to 64MiB in whole pages of 4KiB".to_owned();
-            return Some(("gpu.slot", self.slot.to_string(), rule, "use \"1MiB\""));
+            return Some(("gpu.slot", self.slot.to_string(), rule, "use \"2MiB\""));
         }
         let fits = all.is_multiple_of(slot) && (SLOTS_MIN * slot..=1 << 30).contains(&all);
         if !fits {
