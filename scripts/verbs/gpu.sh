@@ -79,13 +79,13 @@ run() {
     shift 2
     local directory=${KVRAIL_DIR:-/tmp}
     mkdir -p "$results"
+    know "$directory"
     {
         echo "$(uname -sr), $(nproc) cores"
         nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current \
             --format=csv,noheader || true
         "$folder/suite" gpu:: --test-threads 4 2>&1
     } | tee "$results/suite.txt"
-    know "$directory"
     measure disk --dir "$directory" "$@"
     if [[ $(id -u) == 0 ]] && command -v losetup >/dev/null && command -v mkfs.ext4 >/dev/null; then
         in_memory "$@"
