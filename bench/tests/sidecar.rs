@@ -182,7 +182,7 @@ fn both_arms_verify_each_others_bytes_and_are_compared() {
 
 #[test]
 fn open_loops_of_both_arms_follow_one_plan() {
-    let report = measured("--arms kvrail,raw --block 4KiB --depth 8 --open 50% --client-wait spin");
+    let report = measured("--arms kvrail,raw --block 4KiB --depth 8 --open 10% --client-wait spin");
     let planned = report.comparisons[0].planned_per_second.expect("an open loop has a plan");
     assert!(planned > 0.0);
     assert!(report.comparisons[0].relation.p999.is_some());

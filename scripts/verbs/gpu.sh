@@ -2,7 +2,7 @@
 # GPU suite and benchmark: gpu pack FOLDER here, gpu run FOLDER RESULTS [ARGUMENTS] where a GPU is.
 set -euo pipefail
 # `pack` builds and collects the binaries. `run` builds nothing: it holds the contract of GPU memory
-# against CUDA, then measures on a file in KVRAIL_DIR (/tmp) and, as root, on a volume of several
+# against CUDA, then measures on a file in PLACE (/tmp) and, as root, on a volume of several
 # file systems in memory, and leaves suite.txt, disk.{md,json} and memory.{md,json} in RESULTS.
 
 usage() {
@@ -77,7 +77,7 @@ in_memory() {
 run() {
     folder=$1 results=$2
     shift 2
-    local directory=${KVRAIL_DIR:-/tmp}
+    local directory=${PLACE:-/tmp}
     mkdir -p "$results"
     know "$directory"
     {

@@ -11,8 +11,8 @@ use super::origin::{Origin, join};
 /// What every environment variable of kvrail begins with.
 const PREFIX: &str = "KVRAIL_";
 
-/// Variables with the prefix that are not keys: the one behind `--config`.
-const NOT_KEYS: [&str; 1] = ["KVRAIL_CONFIG"];
+/// Variables with the prefix that are not keys: the one behind `--config`, and the Python package's.
+const NOT_KEYS: [&str; 2] = ["KVRAIL_CONFIG", "KVRAIL_BINARY"];
 
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default)]

@@ -144,6 +144,7 @@ mod tests {
             ("KVRAIL_LIMITS__SESSIONS", "7"),
             ("KVRAIL_LIMITS__QUEUE_DEPTH", "64"),
             ("KVRAIL_CONFIG", "/else/where"),
+            ("KVRAIL_BINARY", "/the/python/package/s"),
             ("OTHER", "x"),
         ];
         let loaded = layered(&variables, &["limits.sessions=9"]).unwrap();
