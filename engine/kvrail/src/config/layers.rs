@@ -11,7 +11,7 @@ use super::origin::{Origin, join};
 /// What every environment variable of kvrail begins with.
 const PREFIX: &str = "KVRAIL_";
 
-/// Variables with the prefix that are not keys: the one behind `--config`, and the Python package's.
+/// Variables with the prefix that are no keys: the one behind `--config`, the Python package's.
 const NOT_KEYS: [&str; 2] = ["KVRAIL_CONFIG", "KVRAIL_BINARY"];
 
 /// Where a configuration comes from.
