@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use kvrail_memory::Near;
+
 use crate::machine::Machine;
 use crate::probe::Outcome;
 
@@ -58,7 +60,7 @@ pub(crate) fn siblings(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let isolated = topology.isolated();
     let allowed = topology.allowed();
     let shared = |cpu: &u32| topology.siblings(*cpu).len() > 1;
-    let first = topology.cpus_by_preference(None).into_iter().find(shared);
+    let first = topology.cpus_by_preference(&Near::default()).into_iter().find(shared);
     let Some(cpu) = first else {
         return Ok(vec![Outcome::ok("each core has one hardware thread")]);
     };

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use kvrail_memory::{CpuQuota, HugePages, Topology, TopologyError};
+use kvrail_memory::{CpuList, CpuQuota, HugePages, Near, Topology, TopologyError};
 use tempfile::TempDir;
 
 /// A machine below a temporary root; `files` are paths and texts.
@@ -47,7 +47,7 @@ fn this_machine_can_be_read() {
     assert!(topology.memory_available_bytes() > 0);
     let first = topology.allowed().iter().next().unwrap();
     assert!(topology.siblings(first).contains(first));
-    assert_eq!(topology.cpus_by_preference(None).len(), topology.allowed().len());
+    assert_eq!(topology.cpus_by_preference(&Near::default()).len(), topology.allowed().len());
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn isolated_cpus_are_allowed_unless_the_mask_was_narrowed() {
     put(root.path(), "proc/self/status", "Cpus_allowed_list:\t0-5\n");
     let topology = read(&root);
     assert_eq!(topology.allowed().to_string(), "0-7");
-    assert_eq!(topology.cpus_by_preference(None)[..2], [6, 7]);
+    assert_eq!(topology.cpus_by_preference(&Near::default())[..2], [6, 7]);
     put(root.path(), "proc/self/status", "Cpus_allowed_list:\t2-3\n");
     assert_eq!(read(&root).allowed().to_string(), "2-3");
 }
@@ -136,8 +136,9 @@ fn preference_goes_by_node_then_core_then_keeps_cpu_0_for_last() {
     assert_eq!(topology.siblings(3).to_string(), "2-3");
     assert_eq!((topology.node_of_cpu(3), topology.node_of_cpu(4)), (Some(0), Some(1)));
     assert_eq!(topology.node_of_cpu(11), None, "offline");
-    assert_eq!(topology.cpus_by_preference(Some(1)), [4, 6, 5, 7, 2, 0, 1, 3]);
-    assert_eq!(topology.cpus_by_preference(None), [2, 4, 6, 0, 1, 3, 5, 7]);
+    let near = Near { node: Some(1), ..Near::default() };
+    assert_eq!(topology.cpus_by_preference(&near), [4, 6, 5, 7, 2, 0, 1, 3]);
+    assert_eq!(topology.cpus_by_preference(&Near::default()), [2, 4, 6, 0, 1, 3, 5, 7]);
 }
 
 #[test]
@@ -157,9 +158,15 @@ fn hugepages_are_listed_by_node_and_size() {
 }
 
 #[test]
-fn a_block_device_has_the_node_of_what_it_hangs_on() {
+fn a_block_device_has_the_node_and_the_interrupts_of_what_it_hangs_on() {
     let root = machine(&[
         ("sys/devices/pci0/0000:01/numa_node", "1\n"),
+        ("sys/devices/pci0/0000:01/msi_irqs/9", "msix\n"),
+        ("sys/devices/pci0/0000:01/msi_irqs/10", "msix\n"),
+        ("sys/devices/pci0/0000:01/msi_irqs/11", "msix\n"),
+        ("proc/irq/9/effective_affinity_list", "0\n"), // the admin queue's
+        ("proc/irq/10/effective_affinity_list", "5\n"),
+        ("proc/irq/11/effective_affinity_list", "3\n"),
         ("sys/devices/pci0/0000:01/nvme/nvme0/numa_node", "-1\n"),
         ("sys/devices/pci0/0000:01/nvme/nvme0/nvme0n1/p1/partition", "1\n"),
         ("sys/devices/virtual/block/loop0/size", "0\n"),
@@ -180,11 +187,24 @@ fn a_block_device_has_the_node_of_what_it_hangs_on() {
     symlink(controller, subsystem.join("nvme0")).unwrap();
     let topology = read(&root);
     for (minor, what) in [(0, "disk"), (1, "partition"), (2, "multipath disk")] {
-        assert_eq!(topology.node_of_block_device(259, minor), Ok(Some(1)), "{what}");
+        let near = Near { node: Some(1), interrupts: CpuList::from_iter([3, 5]) };
+        assert_eq!(topology.near_block_device(259, minor), Ok(near), "{what}");
     }
-    assert_eq!(topology.node_of_block_device(7, 0), Ok(None), "virtual");
-    let missing = topology.node_of_block_device(259, 9).unwrap_err();
+    assert_eq!(topology.near_block_device(7, 0), Ok(Near::default()), "virtual");
+    let missing = topology.near_block_device(259, 9).unwrap_err();
     assert!(missing.to_string().contains("259:9"), "{missing}");
+}
+
+#[test]
+fn what_is_near_several_devices_is_their_node_and_anyones_interrupts() {
+    let near = |node, cpus: &str| Near { node, interrupts: cpus.parse().unwrap() };
+    let (one, other) = (near(Some(1), "3"), near(Some(1), "5"));
+    assert_eq!(Near::all([&one, &other].into_iter()), near(Some(1), "3,5"));
+    for mixed in [[Some(0), Some(1)], [Some(1), None], [None, Some(1)]] {
+        let mixed = mixed.map(|node| near(node, ""));
+        assert_eq!(Near::all(mixed.iter()), Near::default());
+    }
+    assert_eq!(Near::all([].into_iter()), Near::default());
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Which NUMA node devices hang on, and where arenas lie because of that.
+//! What devices hang on, and where arenas lie because of that.
 
-use kvrail_memory::Topology;
+use kvrail_memory::{Near, Topology};
 use kvrail_session::Home;
 use rustix::fs::{FileType, fstat, major, minor};
 
@@ -9,37 +9,33 @@ use super::volumes::{Served, Source};
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
-/// The node of each device, where the kernel knows one.
-pub(super) fn nodes_of(
+/// What is near each device.
+pub(super) fn near_of(
     devices: &[PlannedDevice],
     served: &[Served],
     topology: &Topology,
-) -> Vec<Option<u32>> {
+) -> Vec<Near> {
     let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
-    devices.iter().map(|device| node_of(member(device), topology)).collect()
+    devices.iter().map(|device| near(member(device), topology).unwrap_or_default()).collect()
 }
 
-/// That of a file is the node of the disk it lies on. File systems over several disks have none.
-fn node_of(member: &Source, topology: &Topology) -> Option<u32> {
+/// A file is near the disk it lies on. Of file systems over several disks nothing is known.
+fn near(member: &Source, topology: &Topology) -> Option<Near> {
     let Source::Claimed(member) = member else { return None };
     let stat = fstat(member).ok()?;
     let device = match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => stat.st_rdev,
         _ => stat.st_dev,
     };
-    topology.node_of_block_device(major(device), minor(device)).ok()?
+    topology.near_block_device(major(device), minor(device)).ok()
 }
 
-/// The node of a GPU; a stand-in has none, nor has any GPU where the kernel knows no nodes.
-pub(super) fn node_of_gpu(pci_address: &str) -> Option<u32> {
+/// A GPU's node; a stand-in has none, nor has any GPU where the kernel knows no nodes. Its
+/// interrupts tell our pollers nothing.
+pub(super) fn near_gpu(pci_address: &str) -> Near {
     let path = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// The node that all of them have.
-pub(super) fn common(mut nodes: impl Iterator<Item = Option<u32>>) -> Option<u32> {
-    let first = nodes.next()??;
-    nodes.all(|node| node == Some(first)).then_some(first)
+    let node = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+    Near { node, ..Near::default() }
 }
 
 /// Where arenas lie: on the node that is configured, or near the devices' one.
@@ -82,7 +78,7 @@ pub(super) mod tests {
     use kvrail_memory::Topology;
     use kvrail_session::Home;
 
-    use super::{common, home, note};
+    use super::{home, note};
     use crate::config::Config;
 
     /// Four CPUs, two on each of these nodes.
@@ -104,14 +100,6 @@ pub(super) mod tests {
 
     fn config(text: &str) -> Config {
         toml::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn devices_have_a_node_in_common_or_none() {
-        assert_eq!(common([Some(1), Some(1)].into_iter()), Some(1));
-        for mixed in [&[Some(0), Some(1)][..], &[Some(1), None], &[None, Some(1)], &[]] {
-            assert_eq!(common(mixed.iter().copied()), None, "{mixed:?}");
-        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_gpu::Gpu;
-use kvrail_memory::Topology;
+use kvrail_memory::{Near, Topology};
 use kvrail_poller::{Budget, Seat};
 use kvrail_protocol::SpinHints;
 use kvrail_ring::limits::POLLERS_MAX;
@@ -75,10 +75,10 @@ impl Plan {
         let devices = devices(config, served);
         let cores = topology.usable_cores().max(1);
         let count = poller_count(config, devices.len(), cores.saturating_sub(gpus.len()));
-        let nodes = numa::nodes_of(&devices, served, &topology);
-        let near: Vec<_> = (0..count)
-            .map(|poller| numa::common(nodes.iter().copied().skip(poller).step_by(count)))
-            .collect();
+        let near = numa::near_of(&devices, served, &topology);
+        let all = Near::all(near.iter());
+        let near: Vec<_> =
+            (0..count).map(|poller| Near::all(near.iter().skip(poller).step_by(count))).collect();
         let cpus = cpus(config, &topology, &near)?;
         let mut notes: Vec<String> =
             served.iter().flat_map(|volume| volume.notes.iter().cloned()).collect();
@@ -88,7 +88,7 @@ impl Plan {
                 devices.len()
             ));
         }
-        let home = numa::home(config, &topology, numa::common(nodes.iter().copied()))?;
+        let home = numa::home(config, &topology, all.node)?;
         notes.extend(numa::note(&home));
         let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
         let spin_ns = match config.pollers.spin.fixed() {
@@ -96,12 +96,15 @@ impl Plan {
             None if cores > 1 => SPIN_NS,
             None => 0,
         };
-        let gpu_nodes: Vec<_> =
-            gpus.iter().map(|gpu| numa::node_of_gpu(&gpu.identity().pci_address)).collect();
-        let gpu_cpus = cpus_of_gpus(config, &topology, &cpus, &gpu_nodes)?;
+        let near_gpus: Vec<_> =
+            gpus.iter().map(|gpu| numa::near_gpu(&gpu.identity().pci_address)).collect();
+        let gpu_cpus = cpus_of_gpus(config, &topology, &cpus, &near_gpus)?;
         let taken = cpus.iter().chain(&gpu_cpus).flatten().copied();
         let taken: Vec<u32> = taken.chain(promised(config)).collect();
-        let free = topology.cpus_by_preference(None).into_iter().find(|cpu| !taken.contains(cpu));
+        let free = topology
+            .cpus_by_preference(&Near::default())
+            .into_iter()
+            .find(|cpu| !taken.contains(cpu));
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         let beat_ns = config.pollers.heartbeat.ns();
         let pollers = pollers.collect();
@@ -160,13 +163,9 @@ fn promised(config: &Config) -> Vec<u32> {
     threads.chain(gpus).map(u32::from).collect()
 }
 
-/// A CPU for each poller that nobody else was promised, on the node of its devices where they hang
-/// on one; none where there are too few.
-fn cpus(
-    config: &Config,
-    topology: &Topology,
-    near: &[Option<u32>],
-) -> Result<Vec<Option<u32>>, Failure> {
+/// A CPU for each poller that nobody else was promised, near its devices; none where there are too
+/// few.
+fn cpus(config: &Config, topology: &Topology, near: &[Near]) -> Result<Vec<Option<u32>>, Failure> {
     let count = near.len();
     if let Some(fixed) = config.pollers.cpus.fixed() {
         if fixed.len() < count {
@@ -181,9 +180,9 @@ fn cpus(
     }
     let promised = promised(config);
     let mut taken = Vec::with_capacity(count);
-    for node in near {
+    for near in near {
         let free = |cpu: &u32| !taken.contains(&Some(*cpu)) && !promised.contains(cpu);
-        let cpu = topology.cpus_by_preference(*node).into_iter().find(free);
+        let cpu = topology.cpus_by_preference(near).into_iter().find(free);
         taken.push(cpu);
     }
     Ok(taken)
@@ -195,7 +194,7 @@ fn cpus_of_gpus(
     config: &Config,
     topology: &Topology,
     pollers: &[Option<u32>],
-    near: &[Option<u32>],
+    near: &[Near],
 ) -> Result<Vec<Option<u32>>, Failure> {
     let count = near.len();
     if let Some(fixed) = config.gpu.cpus.fixed() {
@@ -212,9 +211,9 @@ fn cpus_of_gpus(
     }
     let promised = promised(config);
     let mut taken = pollers.to_vec();
-    for node in near {
+    for near in near {
         let free = |cpu: &u32| !taken.contains(&Some(*cpu)) && !promised.contains(cpu);
-        let cpu = topology.cpus_by_preference(*node).into_iter().find(free);
+        let cpu = topology.cpus_by_preference(near).into_iter().find(free);
         taken.push(cpu);
     }
     Ok(taken.split_off(pollers.len()))
@@ -233,18 +232,39 @@ fn planned(
 
 #[cfg(test)]
 mod tests {
+    use kvrail_memory::Near;
+
     use super::{cpus, cpus_of_gpus};
     use crate::config::Config;
     use crate::serve::numa::tests::machine;
 
+    /// Devices on these nodes, with interrupts everywhere or nowhere.
+    fn on(nodes: &[Option<u32>]) -> Vec<Near> {
+        nodes.iter().map(|&node| Near { node, ..Near::default() }).collect()
+    }
+
     #[test]
     fn pollers_run_on_the_node_of_their_devices() {
         let topology = machine(&[(0, "0-1"), (1, "2-3")]);
-        let seats = |near: &[Option<u32>]| cpus(&Config::default(), &topology, near).unwrap();
+        let seats = |near: &[Option<u32>]| cpus(&Config::default(), &topology, &on(near)).unwrap();
         assert_eq!(seats(&[Some(1), Some(0)]), [Some(2), Some(1)]);
         assert_eq!(seats(&[Some(1), Some(1), Some(1)]), [Some(2), Some(3), Some(1)]);
         // One CPU is left for the clients, or nobody is pinned.
         assert_eq!(seats(&[None; 4]), [None; 4]);
+    }
+
+    /// A completion then wakes its poller without waking another CPU.
+    #[test]
+    fn pollers_run_where_their_devices_interrupt() {
+        let topology = machine(&[(0, "0-1"), (1, "2-3")]);
+        let at = |cpus: &str| Near { interrupts: cpus.parse().unwrap(), ..Near::default() };
+        let seats = |near: &[Near]| cpus(&Config::default(), &topology, near).unwrap();
+        assert_eq!(seats(&[at("3")]), [Some(3)]);
+        assert_eq!(seats(&[at("0")]), [Some(0)]);
+        assert_eq!(seats(&[at("3"), at("3")]), [Some(3), Some(1)], "one each");
+        assert_eq!(seats(&[at("0-3")]), [Some(1)], "all the same");
+        let far = Near { node: Some(1), ..at("0") };
+        assert_eq!(seats(&[far]), [Some(2)], "nodes count more");
     }
 
     /// Two threads that spin on one CPU collapse.
@@ -254,7 +274,7 @@ mod tests {
         let text = "[device]\nmode = \"sqpoll\"\nsq_cpu = 2\n[gpu]\ncpus = [3]\n\
                     [[volume]]\nname = \"kv\"\nmembers = [\"/a\"]\n";
         let config: Config = toml::from_str(text).unwrap();
-        let seats = |near: &[Option<u32>]| cpus(&config, &topology, near).unwrap();
+        let seats = |near: &[Option<u32>]| cpus(&config, &topology, &on(near)).unwrap();
         assert_eq!(seats(&[Some(1)]), [Some(1)]);
         assert_eq!(seats(&[Some(1); 3]), [Some(1), Some(0), None]);
     }
@@ -263,7 +283,7 @@ mod tests {
     fn gpus_pollers_run_beside_their_gpu_where_cpus_are_left() {
         let topology = machine(&[(0, "0-1"), (1, "2-3")]);
         let seats = |pollers: &[Option<u32>], near: &[Option<u32>]| {
-            cpus_of_gpus(&Config::default(), &topology, pollers, near).unwrap()
+            cpus_of_gpus(&Config::default(), &topology, pollers, &on(near)).unwrap()
         };
         assert_eq!(seats(&[Some(1)], &[Some(1)]), [Some(2)]);
         assert_eq!(seats(&[Some(1)], &[Some(0), Some(0)]), [Some(0), Some(2)]);
@@ -274,8 +294,8 @@ mod tests {
         );
         assert_eq!(seats(&[None], &[Some(1)]), [None], "pollers float, so does this");
         let fixed: Config = toml::from_str("[gpu]\ncpus = [3]").unwrap();
-        assert_eq!(cpus_of_gpus(&fixed, &topology, &[None], &[None]).unwrap(), [Some(3)]);
-        let why = cpus_of_gpus(&fixed, &topology, &[None], &[None; 2]).unwrap_err().log_text();
+        assert_eq!(cpus_of_gpus(&fixed, &topology, &[None], &on(&[None])).unwrap(), [Some(3)]);
+        let why = cpus_of_gpus(&fixed, &topology, &[None], &on(&[None; 2])).unwrap_err().log_text();
         assert!(why.contains("gpu.cpus names 1 CPUs for 2 GPUs"), "{why}");
     }
 }

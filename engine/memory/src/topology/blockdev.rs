@@ -1,12 +1,34 @@
-//! The NUMA node that a block device hangs on.
+//! What a block device hangs on: its NUMA node, and the CPUs that take its interrupts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::cpulist::CpuList;
 use super::files::{Root, TopologyError};
 
-/// The node of block device `major:minor`, or none: a virtual device, or a kernel that knows none.
-pub(super) fn node(root: &Root, major: u32, minor: u32) -> Result<Option<u32>, TopologyError> {
+/// What is near a device. Nothing is known of virtual ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Near {
+    /// Its NUMA node, where the kernel knows one.
+    pub node: Option<u32>,
+    /// The CPUs that its queues' interrupts arrive at. Many disks of virtual machines have one
+    /// queue, NVMe drives have one for each CPU if they can.
+    pub interrupts: CpuList,
+}
+
+impl Near {
+    /// What is near all of these: the node they have in common, and any one's interrupts.
+    pub fn all<'a>(mut devices: impl Iterator<Item = &'a Self>) -> Self {
+        let Some(first) = devices.next() else { return Self::default() };
+        devices.fold(first.clone(), |all, device| Self {
+            node: all.node.filter(|_| all.node == device.node),
+            interrupts: all.interrupts.or(&device.interrupts),
+        })
+    }
+}
+
+/// What is near block device `major:minor`.
+pub(super) fn near(root: &Root, major: u32, minor: u32) -> Result<Near, TopologyError> {
     let entry = root.path(format!("sys/dev/block/{major}:{minor}"));
     let device = fs::canonicalize(&entry).map_err(|why| TopologyError::Unreadable {
         path: entry.clone(),
@@ -20,12 +42,16 @@ pub(super) fn node(root: &Root, major: u32, minor: u32) -> Result<Option<u32>, T
         places.push(parent.clone());
         places.extend(controllers(&parent));
     }
+    let mut near = Near::default();
     for place in places {
-        if let Some(node) = nearest(root, &place)? {
-            return Ok(Some(node));
+        if near.node.is_none() {
+            near.node = nearest_node(root, &place)?;
+        }
+        if near.interrupts.is_empty() {
+            near.interrupts = interrupts(root, &place)?;
         }
     }
-    Ok(None)
+    Ok(near)
 }
 
 /// Real paths of the NVMe controllers that a subsystem links to, in the order of their names.
@@ -41,10 +67,15 @@ fn controllers(subsystem: &Path) -> Vec<PathBuf> {
     links.iter().filter_map(|link| fs::canonicalize(link).ok()).collect()
 }
 
-/// The `numa_node` of the device or the closest one above it; the kernel writes -1 for unknown.
-fn nearest(root: &Root, device: &Path) -> Result<Option<u32>, TopologyError> {
+/// The device and what it hangs on, the closest first.
+fn upwards<'a>(root: &Root, device: &'a Path) -> impl Iterator<Item = &'a Path> {
     let devices = fs::canonicalize(root.path("sys/devices")).unwrap_or_default();
-    for place in device.ancestors().take_while(|place| place.starts_with(&devices)) {
+    device.ancestors().take_while(move |place| place.starts_with(&devices))
+}
+
+/// The closest `numa_node`; the kernel writes -1 for unknown.
+fn nearest_node(root: &Root, device: &Path) -> Result<Option<u32>, TopologyError> {
+    for place in upwards(root, device) {
         let path = place.join("numa_node");
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let number: i64 = text.trim().parse().map_err(|_| TopologyError::Malformed {
@@ -56,4 +87,21 @@ fn nearest(root: &Root, device: &Path) -> Result<Option<u32>, TopologyError> {
         }
     }
     Ok(None)
+}
+
+/// The CPUs that the closest interrupts arrive at. The first of several is not a queue's: virtio
+/// announces changes of configuration with it, NVMe serves its admin queue.
+fn interrupts(root: &Root, device: &Path) -> Result<CpuList, TopologyError> {
+    let numbers = upwards(root, device).find_map(|place| {
+        let entries = fs::read_dir(place.join("msi_irqs")).ok()?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        Some(names.filter_map(|name| name.parse::<u32>().ok()).collect::<Vec<_>>())
+    });
+    let mut numbers = numbers.unwrap_or_default();
+    numbers.sort_unstable();
+    let queues = &numbers[usize::from(numbers.len() > 1)..];
+    queues.iter().try_fold(CpuList::default(), |cpus, number| {
+        let path = format!("proc/irq/{number}/effective_affinity_list");
+        Ok(cpus.or(&root.value(path)?.unwrap_or_default()))
+    })
 }

@@ -42,6 +42,12 @@ impl CpuList {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
+    /// CPUs that are in one of the lists.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self(self.0.union(&other.0).copied().collect())
+    }
+
     /// CPUs of this list that are not in the other.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {

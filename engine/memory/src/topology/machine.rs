@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::available_bytes;
+use super::blockdev::{self, Near};
 use super::cgroup::{self, CpuQuota};
 use super::cpulist::CpuList;
 use super::files::{Root, TopologyError};
 use super::pages::{self, HugePages};
-use super::{available_bytes, blockdev};
 
 /// CPUs, nodes and pages, as they were when it was read.
 #[derive(Clone, Debug)]
@@ -110,17 +111,13 @@ impl Topology {
         &self.nodes
     }
 
-    /// The NUMA node of the block device with this number, read now: devices come and go. None
-    /// for virtual devices and where the kernel knows no node.
+    /// What is near the block device with this number, read now: devices come and go, and
+    /// interrupts are moved.
     ///
     /// # Errors
     /// `TopologyError` when there is no such block device.
-    pub fn node_of_block_device(
-        &self,
-        major: u32,
-        minor: u32,
-    ) -> Result<Option<u32>, TopologyError> {
-        blockdev::node(&self.root, major, minor)
+    pub fn near_block_device(&self, major: u32, minor: u32) -> Result<Near, TopologyError> {
+        blockdev::near(&self.root, major, minor)
     }
 
     /// Hugepages of every size on every node, sorted by both.
@@ -136,17 +133,19 @@ impl Topology {
         self.memory_available_bytes
     }
 
-    /// Allowed CPUs, the best ones for pollers first: isolated before others, those of `node`
-    /// (where the device is) before others, a core's first hardware thread before its siblings,
-    /// and CPU 0, which serves most interrupts, after its equals.
+    /// Allowed CPUs, the best ones for a device's poller first: isolated before others, those of
+    /// its node before others, those that take its interrupts, which then need not wake another
+    /// CPU, a core's first hardware thread before its siblings, and CPU 0, which serves most
+    /// interrupts, after its equals.
     #[must_use]
-    pub fn cpus_by_preference(&self, node: Option<u32>) -> Vec<u32> {
+    pub fn cpus_by_preference(&self, near: &Near) -> Vec<u32> {
         let mut cpus: Vec<u32> = self.allowed.iter().collect();
         cpus.sort_by_key(|&cpu| {
             let shared = !self.isolated.contains(cpu);
-            let far = node.is_some() && self.node_of_cpu(cpu) != node;
+            let far = near.node.is_some() && self.node_of_cpu(cpu) != near.node;
+            let woken = !near.interrupts.contains(cpu);
             let place = self.siblings(cpu).and(&self.allowed).iter().position(|it| it == cpu);
-            (shared, far, place, cpu == 0, cpu)
+            (shared, far, woken, place, cpu == 0, cpu)
         });
         cpus
     }

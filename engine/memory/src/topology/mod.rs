@@ -10,6 +10,7 @@ mod files;
 mod machine;
 mod pages;
 
+pub use blockdev::Near;
 pub use cgroup::CpuQuota;
 pub use cpulist::CpuList;
 pub use files::{Root, TopologyError};
