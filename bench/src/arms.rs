@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use kvrail_device::{ModeName, Namespace};
 
-use crate::cpu::{CpuMeter, MachineMeter, Meters};
+use crate::cpu::{CpuMeter, MachineMeter, Meters, usable_cores};
 use crate::drive::{Clients, Load, Sample, Way, measure};
 use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
 use crate::harness::{Ground, Sidecar};
@@ -114,8 +114,7 @@ impl Arms {
             return Ok(Some("kvrail: no sidecar runs".to_owned()));
         };
         let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
-        let cores = chosen(options, ground.client_cores.clone());
-        let meters = meters(&pids)?;
+        let (cores, meters) = (options.client_cores.clone(), meters(&pids)?);
         self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
     }
@@ -136,8 +135,11 @@ impl Arms {
         let mode = mode.unwrap_or(ground.mode);
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
         let target: Box<dyn Target> = Box::new(target);
-        let both = ground.poller_cores.iter().chain(&ground.client_cores).copied().collect();
-        let (cores, meters) = (chosen(options, both), meters(&[])?);
+        let cores = match &options.client_cores[..] {
+            [] => pollers_first(&ground.poller_cores)?,
+            asked => asked.to_vec(),
+        };
+        let meters = meters(&[])?;
         self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
     }
@@ -251,9 +253,15 @@ fn meters(pids: &[i32]) -> Result<Meters> {
     Ok(Meters { processes: CpuMeter::new(pids)?, machine: MachineMeter::find() })
 }
 
-/// The cores that were asked for, or these.
-fn chosen(options: &BenchOptions, otherwise: Vec<u32>) -> Vec<u32> {
-    if options.client_cores.is_empty() { otherwise } else { options.client_cores.clone() }
+/// The usable cores, those of the pollers first; none, which leaves it to the kernel, where no
+/// poller is bound to one.
+fn pollers_first(pollers: &[u32]) -> Result<Vec<u32>> {
+    if pollers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut cores = usable_cores()?;
+    cores.retain(|core| !pollers.contains(core));
+    Ok([pollers, &cores].concat())
 }
 
 /// Runs a case with fio once.

@@ -57,8 +57,6 @@ pub struct Ground {
     pub reason: String,
     /// The sidecar, unless there is none.
     pub sidecar: Option<Sidecar>,
-    /// Cores where no poller runs, for kvrail's client threads; empty leaves them to the kernel.
-    pub client_cores: Vec<u32>,
     /// Cores of the sidecar's pollers. Raw's threads run there first: at the same place as the
     /// sidecar's rings, interrupts included.
     pub poller_cores: Vec<u32>,
@@ -121,7 +119,6 @@ impl Harness for FileHarness {
             mode,
             reason: "a plain file, no sidecar".to_owned(),
             sidecar: None,
-            client_cores: Vec::new(),
             poller_cores: Vec::new(),
         })
     }

@@ -83,13 +83,14 @@ pub struct BenchOptions {
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
     /// Timed seconds of each arm in each round of each case
-    #[arg(long, default_value = "0.7", value_name = "SECONDS")]
+    #[arg(long, default_value = "0.5", value_name = "SECONDS")]
     pub seconds: f64,
     /// Seconds before the timed ones
     #[arg(long, default_value = "0.15", value_name = "SECONDS")]
     pub warm_up: f64,
-    /// Rounds of each case; the order of the arms is reversed in every other one
-    #[arg(long, default_value = "3", value_name = "N",
+    /// Rounds of each case; the order of the arms is reversed in every other one, so take an even
+    /// number: a disk that gives bursts gives them to whoever comes first
+    #[arg(long, default_value = "4", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Bytes of the volume that carry the pattern and are read and written
@@ -127,8 +128,8 @@ pub struct BenchOptions {
     /// How kvrail's client threads wait for completions
     #[arg(long, value_enum, default_value = "adaptive")]
     pub client_wait: ClientWait,
-    /// Cores of the client threads of every arm, in turn; by default kvrail's run where no poller
-    /// does, and raw's where the pollers do
+    /// Cores of the client threads of every arm, in turn; by default kvrail's run where the kernel
+    /// puts them, as any program's do, and raw's where the pollers do
     #[arg(long, value_delimiter = ',', value_name = "CORE")]
     pub client_cores: Vec<u32>,
     /// Replay a trace of lines `time op offset length` instead of the cases
@@ -288,7 +289,7 @@ mod tests {
         let options = parse("").unwrap();
         let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
         assert_eq!(cases, crate::plan::default_cases());
-        assert_eq!(options.rounds, 3);
+        assert_eq!(options.rounds, 4);
     }
 
     #[test]

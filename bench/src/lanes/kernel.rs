@@ -1,8 +1,8 @@
-//! Round trips through the kernel: a Unix socket with messages of lane size, and two eventfds.
+//! Round trips through the kernel: a Unix socket with messages of lane size, and eventfds.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 
-use super::{on_core, time_trips};
+use super::{on_core, time_trips, time_wake_ups};
 use crate::cpu::pin;
 
 pub(super) fn socket_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
@@ -72,6 +72,45 @@ fn eventfd_echo(core: u32, there: &OwnedFd, back: &OwnedFd, stop: &AtomicBool) -
     loop {
         listen(there)?;
         ring(back)?;
+        // Pairs with the Release before the last ring.
+        if stop.load(Ordering::Acquire) {
+            return pinned;
+        }
+    }
+}
+
+/// Wake-ups of a thread that sleeps in `read`. It answers through memory, as a poller does: only
+/// its own wake-up counts.
+pub(super) fn wake_ups(cores: [u32; 2]) -> Result<Histogram<u64>> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd")?;
+    let (answers, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| answer_bell(cores[1], &bell, &answers, &stop));
+        let histogram = on_core(cores[0], || {
+            let mut rung = 0;
+            time_wake_ups(|| {
+                ring(&bell)?;
+                rung += 1;
+                // Pairs with the Release in `answer_bell`.
+                while answers.load(Ordering::Acquire) < rung {
+                    std::hint::spin_loop();
+                }
+                Ok(())
+            })
+        });
+        stop.store(true, Ordering::Release); // pairs with the Acquire in `answer_bell`
+        ring(&bell)?;
+        sleeper.join().map_err(|_| anyhow::anyhow!("the sleeping thread panicked"))??;
+        histogram
+    })
+}
+
+fn answer_bell(core: u32, bell: &OwnedFd, answers: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    // As in `eventfd_echo`.
+    let pinned = pin(core);
+    loop {
+        listen(bell)?;
+        answers.fetch_add(1, Ordering::Release); // pairs with the Acquire in `wake_ups`
         // Pairs with the Release before the last ring.
         if stop.load(Ordering::Acquire) {
             return pinned;

@@ -26,9 +26,9 @@ pub const BATCH: u32 = 32;
 pub const BURST_DEPTH: u32 = 256;
 /// Share of each run that is thrown away at its beginning.
 const WARM_UP: u32 = 10;
-/// Pause before a request that must find the sidecar asleep: longer than any spin ladder.
+/// Pause before a request that must find the other side asleep: longer than any spin ladder.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Requests that find the sidecar asleep.
+/// Requests that find the other side asleep.
 const WAKE_UPS: u32 = 40;
 
 /// A kvrail lane that ends at a null device, seen from a client thread.
@@ -59,8 +59,10 @@ pub enum Trip {
 /// Round trips of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
-    /// `cache_line`, `spsc_pair`, `eventfd`, `unix_socket`; `kvrail_null`, a read from the null
-    /// device; `kvrail_nop`; `kvrail_wake_up`, a no-operation that finds the sidecar asleep.
+    /// `cache_line`, `spsc_pair`, `eventfd`, `unix_socket`; `eventfd_wake_up`, an eventfd that
+    /// finds its reader asleep for long, answered through a cache line; `kvrail_null`, a read from
+    /// the null device; `kvrail_nop`; `kvrail_wake_up`, a no-operation that finds the sidecar
+    /// asleep for long.
     pub name: String,
     /// Round trips made.
     pub operations: u64,
@@ -86,6 +88,8 @@ pub struct LaneRatios {
     pub round_trip_per_unix_socket: f64,
     /// p50 of a round trip / of one over a pair of eventfds.
     pub round_trip_per_eventfd: f64,
+    /// p50 of a wake-up of the sidecar / of a thread that reads an eventfd.
+    pub wake_up_per_eventfd: f64,
     /// Batched requests per second / those of a bare pair of rings.
     pub throughput_per_spsc_pair: f64,
 }
@@ -126,6 +130,7 @@ pub fn measure(
         trips.add("spsc_pair", spsc::round_trips(cores, time)?);
         trips.add("eventfd", kernel::eventfd_trips(cores, time)?);
         trips.add("unix_socket", kernel::socket_trips(cores, time)?);
+        trips.add("eventfd_wake_up", kernel::wake_ups(cores)?);
         trips.burst("spsc_pair", spsc::burst(cores, time)?);
         if let Some(probe) = probe.as_deref_mut() {
             probe_round(cores, probe, time, &mut trips)?;
@@ -148,14 +153,7 @@ fn probe_round(
             let completed = probe.burst(what, time)?;
             trips.burst(name, completed as f64 / begun.elapsed().as_secs_f64());
         }
-        let mut wake = latency_histogram();
-        for _ in 0..WAKE_UPS {
-            std::thread::sleep(PAUSE);
-            let begun = Instant::now();
-            probe.round_trip(Trip::Nop)?;
-            wake.saturating_record(nanoseconds(begun.elapsed()));
-        }
-        trips.add("kvrail_wake_up", wake);
+        trips.add("kvrail_wake_up", time_wake_ups(|| probe.round_trip(Trip::Nop))?);
         Ok(())
     })
     .context("kvrail's lane")
@@ -223,6 +221,7 @@ fn ratios(trips: &[RoundTrip], throughput: &[Throughput]) -> Option<LaneRatios> 
         round_trip_per_cache_line: lane / p50("cache_line")?,
         round_trip_per_unix_socket: lane / p50("unix_socket")?,
         round_trip_per_eventfd: lane / p50("eventfd")?,
+        wake_up_per_eventfd: p50("kvrail_wake_up")? / p50("eventfd_wake_up")?,
         throughput_per_spsc_pair: rate("kvrail_null")? / rate("spsc_pair")?,
     })
 }
@@ -253,6 +252,18 @@ fn time_trips(time: Duration, mut trip: impl FnMut() -> Result<()>) -> Result<Hi
             histogram.saturating_record(mean);
         }
         last = now;
+    }
+    Ok(histogram)
+}
+
+/// Makes round trips that each find the other side asleep.
+fn time_wake_ups(mut trip: impl FnMut() -> Result<()>) -> Result<Histogram<u64>> {
+    let mut histogram = latency_histogram();
+    for _ in 0..WAKE_UPS {
+        std::thread::sleep(PAUSE);
+        let begun = Instant::now();
+        trip()?;
+        histogram.saturating_record(nanoseconds(begun.elapsed()));
     }
     Ok(histogram)
 }
@@ -297,6 +308,7 @@ mod tests {
             "spsc_pair",
             "eventfd",
             "unix_socket",
+            "eventfd_wake_up",
             "kvrail_null",
             "kvrail_nop",
             "kvrail_wake_up",

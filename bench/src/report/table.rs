@@ -165,11 +165,12 @@ fn lanes(report: &LaneReport) -> String {
         write!(
             text,
             "\nkvrail's lane: {:.2} x cache line, {:.3} x Unix socket, {:.3} x eventfd; throughput \
-             {:.2} x bare rings",
+             {:.2} x bare rings; wake-up {:.2} x eventfd",
             ratios.round_trip_per_cache_line,
             ratios.round_trip_per_unix_socket,
             ratios.round_trip_per_eventfd,
-            ratios.throughput_per_spsc_pair
+            ratios.throughput_per_spsc_pair,
+            ratios.wake_up_per_eventfd
         )
         .expect("strings take everything");
     }

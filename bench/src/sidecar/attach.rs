@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use kvrail_client::{Client, StatusReport, Volume};
 use kvrail_device::{DirectIo, ModeName};
 
-use crate::cpu::usable_cores;
 use crate::harness::{Ground, Harness, NullLane, Sidecar};
 use crate::options::BenchOptions;
 use crate::sidecar::lane::NullProbe;
@@ -32,8 +31,6 @@ pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
     let volume = client.volume(&serving.volume)?;
     let status = client.status()?;
     let (members, storage) = members_of(&status, &volume)?;
-    let pollers: Vec<u32> = status.pollers.iter().filter_map(|poller| poller.cpu).collect();
-    let free = usable_cores()?.into_iter().filter(|core| !pollers.contains(core)).collect();
     let null_lane = match &serving.null_volume {
         Some(name) => Some(null_lane(&client, name, &status)?),
         None => None,
@@ -51,8 +48,7 @@ pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
         mode: storage.mode,
         reason: storage.reason,
         sidecar: Some(sidecar),
-        client_cores: free,
-        poller_cores: pollers,
+        poller_cores: status.pollers.iter().filter_map(|poller| poller.cpu).collect(),
     })
 }
 
