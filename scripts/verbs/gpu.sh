@@ -2,8 +2,8 @@
 # GPU suite and benchmark: gpu pack FOLDER here, gpu run FOLDER RESULTS [ARGUMENTS] where a GPU is.
 set -euo pipefail
 # `pack` builds and collects the binaries. `run` builds nothing: it holds the contract of GPU memory
-# against CUDA, then measures on a file in PLACE (/tmp) and, as root, on a volume of several
-# file systems in memory, and leaves suite.txt, disk.{md,json} and memory.{md,json} in RESULTS.
+# against CUDA, then measures on a file in PLACE (/tmp) and, as root, on a volume of several file
+# systems in memory, and leaves suite.txt, disk.{md,json} and memory.{md,json} in RESULTS.
 
 usage() {
     echo "usage: scripts/dev gpu pack FOLDER | scripts/dev gpu run FOLDER RESULTS [ARGUMENTS]" >&2

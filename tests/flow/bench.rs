@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kvrail_client::Client;
@@ -72,9 +72,7 @@ fn the_report_has_the_promised_keys_and_no_failures() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let folder = place.data_path("bench");
-    fs::create_dir(&folder).unwrap();
+    let (place, folder) = place_with_folder();
     let html = place.path("report.html");
     let mut command = bench();
     command.args(["--op", "read,write,mixed", "--block", "4KiB,1MiB", "--depth", "4"]);
@@ -118,6 +116,14 @@ fn the_report_has_the_promised_keys_and_no_failures() {
     self_contained(&html);
 }
 
+/// A place, and an empty folder in it for the benchmark's volume.
+fn place_with_folder() -> (Place, PathBuf) {
+    let place = Place::empty(0);
+    let folder = place.data_path("bench");
+    fs::create_dir(&folder).unwrap();
+    (place, folder)
+}
+
 /// A page that needs nothing from anywhere.
 fn self_contained(html: &Path) {
     let page = fs::read_to_string(html).unwrap();
@@ -132,9 +138,7 @@ fn its_sidecar_is_configured_as_asked() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let folder = place.data_path("set");
-    fs::create_dir(&folder).unwrap();
+    let (place, folder) = place_with_folder();
     let file = place.path("kvrail.toml");
     // Neither its volumes nor its socket: the benchmark brings its own.
     let text = "[sidecar]\nsocket = \"/nowhere/kvrail.sock\"\n[device]\nmode = \"sqpoll\"\n\
@@ -159,9 +163,7 @@ fn sixty_four_clients_have_room() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let folder = place.data_path("bench");
-    fs::create_dir(&folder).unwrap();
+    let (_place, folder) = place_with_folder();
     let mut command = bench();
     command.args(["--op", "mixed", "--block", "4KiB", "--depth", "1", "--clients", "64"]);
     let outcome = run(command.args(["--format", "json", "--dir"]).arg(&folder));
@@ -226,9 +228,8 @@ fn who_closes_the_pipe_gets_the_files_all_the_same() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let (folder, file) = (place.data_path("bench"), place.path("report.json"));
-    fs::create_dir(&folder).unwrap();
+    let (place, folder) = place_with_folder();
+    let file = place.path("report.json");
     let mut command = bench();
     command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--arms", "raw"]);
     command.arg("--dir").arg(&folder).arg("--json").arg(&file).stdout(Stdio::piped());
@@ -244,9 +245,7 @@ fn an_interrupt_leaves_nothing_behind() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let folder = place.data_path("bench");
-    fs::create_dir(&folder).unwrap();
+    let (_place, folder) = place_with_folder();
     // Bit 0 of the ignored signals is the hangup: under `nohup` it ends nothing.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find(|line| line.starts_with("SigIgn:")).unwrap();
@@ -323,9 +322,7 @@ fn a_trace_is_replayed() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let folder = place.data_path("bench");
-    fs::create_dir(&folder).unwrap();
+    let (place, folder) = place_with_folder();
     let trace = place.path("trace");
     let lines = (0..200_u64).map(|line| {
         let op = if line % 3 == 0 { "write" } else { "read" };
@@ -348,9 +345,7 @@ fn the_table_is_for_people() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::empty(0);
-    let folder = place.data_path("bench");
-    fs::create_dir(&folder).unwrap();
+    let (_place, folder) = place_with_folder();
     let mut command = bench();
     command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--quiet", "--dir"]);
     let outcome = run(command.arg(&folder));

@@ -2,8 +2,8 @@
 //!
 //! Three expectations, because three things end an idle moment: with operations at the device, its
 //! next completion; with any at a GPU's poller, the end of its copy; with none, the client's next
-//! request. For each it is learned whether a spin brings it ([`Odds`]). Where one
-//! follows another without an event, as a copy follows a read, a wait begins anew.
+//! request. For each it is learned whether a spin brings it ([`Odds`]). Where one follows another
+//! without an event, as a copy follows a read, a wait begins anew.
 //!
 //! Who would sleep but has a device to poll yields now and then; who spins does not: within the
 //! time it may spin, a poller makes no system call.
