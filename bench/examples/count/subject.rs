@@ -17,7 +17,7 @@ use kvrail_device::{Device, DirectIo, Driver, ModeName};
 use crate::arms::Arm;
 use crate::sidecar::{self, HandPoller};
 
-/// Requests of a batch: as many as a poller takes from one lane in one tick.
+/// Requests of a batch: fewer than a poller takes from one lane in one tick.
 pub(crate) const BATCH: u32 = 32;
 /// Batches that count.
 pub(crate) const ROUNDS: u32 = 50;

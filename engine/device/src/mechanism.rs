@@ -132,6 +132,15 @@ macro_rules! each {
     };
 }
 
+impl Mechanism {
+    /// As `prepare`; a call, because a loop with the code of all modes in it keeps its values on
+    /// the stack. Only pollers whose devices are in several modes come here.
+    #[inline(never)]
+    fn prepare_ring(&mut self, operation: Operation) -> Result<(), Operation> {
+        each!(self, device => device.prepare(operation))
+    }
+}
+
 impl Device for Mechanism {
     fn description(&self) -> &Description {
         each!(self, device => device.description())
@@ -147,7 +156,10 @@ impl Device for Mechanism {
 
     #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
-        each!(self, device => device.prepare(operation))
+        match self {
+            Self::Null(device) => device.prepare(operation),
+            _ => self.prepare_ring(operation.anew()),
+        }
     }
 
     #[inline]

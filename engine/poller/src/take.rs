@@ -11,8 +11,9 @@ use crate::presence::Presence;
 use crate::region::Regions;
 use crate::unit::{Side, Unit};
 
-/// Requests taken from one lane before the next lane has its turn.
-const LANE_QUANTUM: u32 = 32;
+/// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
+/// 100 ns and more beside its requests, for fences and the clock: a tenth of a turn of 32.
+const LANE_QUANTUM: u32 = 64;
 
 /// What a simple request needs of a poller; not its lanes, which it comes from.
 struct Desk<'a, D> {
