@@ -24,6 +24,9 @@ pub const RAW: &str = "raw";
 /// The name of the sidecar's arm.
 pub const KVRAIL: &str = "kvrail";
 
+/// From so many cores on clients have CPUs of their own.
+const CORES_FOR_CLIENTS: usize = 4;
+
 /// An arm that our own drivers drive.
 #[derive(Debug)]
 pub struct Driven {
@@ -114,7 +117,11 @@ impl Arms {
             return Ok(Some("kvrail: no sidecar runs".to_owned()));
         };
         let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
-        let (cores, meters) = (options.client_cores.clone(), meters(&pids)?);
+        let cores = match &options.client_cores[..] {
+            [] => apart(&ground.poller_cores)?,
+            asked => asked.to_vec(),
+        };
+        let meters = meters(&pids)?;
         self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
     }
@@ -251,6 +258,18 @@ impl Driven {
 
 fn meters(pids: &[i32]) -> Result<Meters> {
     Ok(Meters { processes: CpuMeter::new(pids)?, machine: MachineMeter::find() })
+}
+
+/// Cores without pollers, where there are many: clients of an open loop never sleep, and pollers do
+/// not move. With few cores it is left to the kernel, which knows when two threads are better off
+/// on one: none.
+fn apart(pollers: &[u32]) -> Result<Vec<u32>> {
+    let mut cores = usable_cores()?;
+    if cores.len() < CORES_FOR_CLIENTS {
+        return Ok(Vec::new());
+    }
+    cores.retain(|core| !pollers.contains(core));
+    Ok(cores)
 }
 
 /// The usable cores, those of the pollers first; none, which leaves it to the kernel, where no

@@ -128,8 +128,8 @@ pub struct BenchOptions {
     /// How kvrail's client threads wait for completions
     #[arg(long, value_enum, default_value = "adaptive")]
     pub client_wait: ClientWait,
-    /// Cores of the client threads of every arm, in turn; by default kvrail's run where the kernel
-    /// puts them, as any program's do, and raw's where the pollers do
+    /// Cores of the client threads of every arm, in turn; by default raw's run where the pollers
+    /// do, and kvrail's where no poller does, or with less than 4 cores where the kernel puts them
     #[arg(long, value_delimiter = ',', value_name = "CORE")]
     pub client_cores: Vec<u32>,
     /// Replay a trace of lines `time op offset length` instead of the cases

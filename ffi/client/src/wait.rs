@@ -14,6 +14,11 @@ use crate::queue::{Life, Queue};
 /// Looks at the lanes between two looks at the clock.
 const LOOKS: u32 = 16;
 
+/// Time between two yields of a spin. The scheduler may have put this thread on its poller's CPU,
+/// and the poller cannot move: without a yield it would wait for the spin's end, or for that of a
+/// slice of milliseconds. A yield to nobody takes a quarter of a microsecond.
+const YIELD_AFTER: Duration = Duration::from_micros(5);
+
 /// How long the socket may stay open after the bell's other end was closed. A process that dies
 /// closes its descriptors one after the other.
 const LAST_BREATH: Duration = Duration::from_secs(1);
@@ -188,7 +193,7 @@ impl Queue {
         let Some(_spinning) = limits.enter() else { return };
         let until = started + Duration::from_nanos(limits.spin_ns);
         let until = deadline.map_or(until, |deadline| until.min(deadline));
-        let before = sink.count();
+        let (before, mut yielded) = (sink.count(), started);
         loop {
             for _ in 0..LOOKS {
                 self.reap(sink);
@@ -197,8 +202,13 @@ impl Queue {
                 }
                 std::hint::spin_loop();
             }
-            if Instant::now() >= until {
+            let now = Instant::now();
+            if now >= until {
                 return;
+            }
+            if now.duration_since(yielded) >= YIELD_AFTER {
+                std::thread::yield_now();
+                yielded = now;
             }
         }
     }
