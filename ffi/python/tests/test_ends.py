@@ -259,7 +259,9 @@ print("well")
 
 
 def test_ctrl_c_is_not_for_the_embedded_sidecar(tmp_path):
+    # A shell's background jobs inherit an interrupt that is ignored.
     code = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.setpgid(0, 0)
 with kvrail.serve("16MiB", directory=sys.argv[1]) as sidecar, sidecar.attach() as client:
     try:
