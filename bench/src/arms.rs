@@ -117,10 +117,7 @@ impl Arms {
             return Ok(Some("kvrail: no sidecar runs".to_owned()));
         };
         let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
-        let cores = match &options.client_cores[..] {
-            [] => apart(&ground.poller_cores)?,
-            asked => asked.to_vec(),
-        };
+        let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
         let meters = meters(&pids)?;
         self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
@@ -142,10 +139,7 @@ impl Arms {
         let mode = mode.unwrap_or(ground.mode);
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
         let target: Box<dyn Target> = Box::new(target);
-        let cores = match &options.client_cores[..] {
-            [] => pollers_first(&ground.poller_cores)?,
-            asked => asked.to_vec(),
-        };
+        let cores = chosen(options, pollers_first(&ground.poller_cores, usable_cores()?));
         let meters = meters(&[])?;
         self.driven.push(Driven { name, target, reason, meters, cores });
         Ok(None)
@@ -260,27 +254,25 @@ fn meters(pids: &[i32]) -> Result<Meters> {
     Ok(Meters { processes: CpuMeter::new(pids)?, machine: MachineMeter::find() })
 }
 
+/// The cores that were asked for, or these.
+fn chosen(options: &BenchOptions, otherwise: Vec<u32>) -> Vec<u32> {
+    if options.client_cores.is_empty() { otherwise } else { options.client_cores.clone() }
+}
+
 /// Cores without pollers, where there are many: clients of an open loop never sleep, and pollers do
-/// not move. With few cores it is left to the kernel, which knows when two threads are better off
-/// on one: none.
-fn apart(pollers: &[u32]) -> Result<Vec<u32>> {
-    let mut cores = usable_cores()?;
-    if cores.len() < CORES_FOR_CLIENTS {
-        return Ok(Vec::new());
-    }
-    cores.retain(|core| !pollers.contains(core));
-    Ok(cores)
+/// not move. Of few, none: that leaves it to the kernel, which knows when two threads are better
+/// off on one.
+fn apart(pollers: &[u32], mut usable: Vec<u32>) -> Vec<u32> {
+    let many = usable.len() >= CORES_FOR_CLIENTS;
+    usable.retain(|core| many && !pollers.contains(core));
+    usable
 }
 
 /// The usable cores, those of the pollers first; none, which leaves it to the kernel, where no
 /// poller is bound to one.
-fn pollers_first(pollers: &[u32]) -> Result<Vec<u32>> {
-    if pollers.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut cores = usable_cores()?;
-    cores.retain(|core| !pollers.contains(core));
-    Ok([pollers, &cores].concat())
+fn pollers_first(pollers: &[u32], mut usable: Vec<u32>) -> Vec<u32> {
+    usable.retain(|core| !pollers.is_empty() && !pollers.contains(core));
+    [pollers, &usable].concat()
 }
 
 /// Runs a case with fio once.
@@ -302,5 +294,18 @@ pub fn scratch_bytes(options: &BenchOptions, cases: &[Case]) -> u64 {
     match least {
         Some(least) if wanted => least.max(options.volume_size / 8),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{apart, pollers_first};
+
+    #[test]
+    fn clients_keep_off_the_pollers_where_there_are_cores_for_both() {
+        assert!(apart(&[1], vec![0, 1]).is_empty(), "left to the kernel");
+        assert_eq!(apart(&[1], vec![0, 1, 2, 3]), [0, 2, 3]);
+        assert_eq!(pollers_first(&[1], vec![0, 1]), [1, 0]);
+        assert!(pollers_first(&[], vec![0, 1]).is_empty(), "left to the kernel");
     }
 }

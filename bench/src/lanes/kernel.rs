@@ -48,74 +48,66 @@ fn socket_echo(core: u32, mut socket: UnixStream) -> Result<()> {
 }
 
 pub(super) fn eventfd_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
-    let make = || eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd");
-    let (there, back) = (make()?, make()?);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let echo = scope.spawn(|| eventfd_echo(cores[1], &there, &back, &stop));
-        let histogram = on_core(cores[0], || {
-            time_trips(time, || {
-                ring(&there)?;
-                listen(&back)
-            })
-        });
-        stop.store(true, Ordering::Release); // pairs with the Acquire in `eventfd_echo`
+    let (there, back) = (bell()?, bell()?);
+    let trip = || {
         ring(&there)?;
-        echo.join().map_err(|_| anyhow::anyhow!("the echo thread panicked"))??;
-        histogram
-    })
-}
-
-fn eventfd_echo(core: u32, there: &OwnedFd, back: &OwnedFd, stop: &AtomicBool) -> Result<()> {
-    // Failing to bind must not leave the other side waiting: serve from any core, say so after.
-    let pinned = pin(core);
-    loop {
-        listen(there)?;
-        ring(back)?;
-        // Pairs with the Release before the last ring.
-        if stop.load(Ordering::Acquire) {
-            return pinned;
-        }
-    }
+        listen(&back)
+    };
+    answered(cores, &there, || ring(&back), || time_trips(time, trip))
 }
 
 /// Wake-ups of a thread that sleeps in `read`. It answers through memory, as a poller does: only
 /// its own wake-up counts.
 pub(super) fn wake_ups(cores: [u32; 2]) -> Result<Histogram<u64>> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd")?;
-    let (answers, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (there, answers) = (bell()?, AtomicU64::new(0));
+    let answer = || {
+        answers.fetch_add(1, Ordering::Release); // pairs with the Acquire in `trip`
+        Ok(())
+    };
+    let mut rung = 0;
+    let trip = || {
+        ring(&there)?;
+        rung += 1;
+        // Pairs with the Release in `answer`.
+        while answers.load(Ordering::Acquire) < rung {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    };
+    answered(cores, &there, answer, || time_wake_ups(trip))
+}
+
+/// Makes trips on the first core while a thread on the other answers each ring of the bell.
+fn answered(
+    cores: [u32; 2],
+    bell: &OwnedFd,
+    answer: impl Fn() -> Result<()> + Send + Sync,
+    trips: impl FnOnce() -> Result<Histogram<u64>> + Send,
+) -> Result<Histogram<u64>> {
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let sleeper = scope.spawn(|| answer_bell(cores[1], &bell, &answers, &stop));
-        let histogram = on_core(cores[0], || {
-            let mut rung = 0;
-            time_wake_ups(|| {
-                ring(&bell)?;
-                rung += 1;
-                // Pairs with the Release in `answer_bell`.
-                while answers.load(Ordering::Acquire) < rung {
-                    std::hint::spin_loop();
+        let other = scope.spawn(|| {
+            // Failing to bind must not leave the first waiting: serve from any core, say so after.
+            let pinned = pin(cores[1]);
+            loop {
+                listen(bell)?;
+                answer()?;
+                // Pairs with the Release before the last ring.
+                if stop.load(Ordering::Acquire) {
+                    return pinned;
                 }
-                Ok(())
-            })
+            }
         });
-        stop.store(true, Ordering::Release); // pairs with the Acquire in `answer_bell`
-        ring(&bell)?;
-        sleeper.join().map_err(|_| anyhow::anyhow!("the sleeping thread panicked"))??;
+        let histogram = on_core(cores[0], trips);
+        stop.store(true, Ordering::Release); // pairs with the Acquire above
+        ring(bell)?;
+        other.join().map_err(|_| anyhow::anyhow!("the answering thread panicked"))??;
         histogram
     })
 }
 
-fn answer_bell(core: u32, bell: &OwnedFd, answers: &AtomicU64, stop: &AtomicBool) -> Result<()> {
-    // As in `eventfd_echo`.
-    let pinned = pin(core);
-    loop {
-        listen(bell)?;
-        answers.fetch_add(1, Ordering::Release); // pairs with the Acquire in `wake_ups`
-        // Pairs with the Release before the last ring.
-        if stop.load(Ordering::Acquire) {
-            return pinned;
-        }
-    }
+fn bell() -> Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd")
 }
 
 fn ring(bell: &OwnedFd) -> Result<()> {
