@@ -129,6 +129,9 @@ fn remedy(page: PageSize, wanted_bytes: usize) -> String {
     let pages = wanted_bytes.div_ceil(page.bytes());
     match page {
         PageSize::Base => "free memory, raise the cgroup's memory.max, or ask for less".into(),
+        PageSize::Transparent2MiB => {
+            "echo 1 >/proc/sys/vm/compact_memory, reserve hugepages instead, or ask for less".into()
+        }
         PageSize::Huge2MiB => format!("reserve them: sysctl -w vm.nr_hugepages={pages}"),
         PageSize::Huge1GiB => {
             format!("reserve them at boot: hugepagesz=1G hugepages={pages} on the kernel line")
@@ -151,6 +154,7 @@ fn map_remedy(errno: Errno) -> &'static str {
             "pass it open for reading and writing, without F_SEAL_WRITE or F_SEAL_FUTURE_WRITE"
         }
         Errno::AGAIN => "raise the limit of locked memory (ulimit -l)",
+        Errno::FAULT => "leave its pages in place: no holes, no shrinking",
         Errno::NOMEM => "raise vm.max_map_count or the address space limit (ulimit -v)",
         _ => "ask for less",
     }

@@ -10,6 +10,7 @@ mod copy;
 mod count;
 mod error;
 mod lease;
+mod mapping;
 mod numa;
 mod pinned;
 mod region;

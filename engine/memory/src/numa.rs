@@ -2,11 +2,10 @@
 #![expect(unsafe_code, reason = "mbind has no safe wrapper")]
 // UNSAFETY: the kernel moves pages of a borrowed region; their bytes stay what they are.
 
-use std::io;
-
 use rustix::io::Errno;
 
 use crate::error::MemoryError;
+use crate::mapping::last_errno;
 use crate::pinned::Pinned;
 use crate::region::Region;
 use crate::topology::Topology;
@@ -71,10 +70,6 @@ fn bind(region: &Region, node: u32) -> Result<(), Errno> {
         )
     };
     if done == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(all(test, not(miri)))]

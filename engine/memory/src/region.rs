@@ -1,8 +1,7 @@
 //! A region: a sealed memfd, mapped shared, prefaulted; the only memory two processes share.
-#![expect(unsafe_code, reason = "maps memory and unmaps it")]
-// UNSAFETY: one mapping per region, owned by it alone and unmapped in its drop.
+#![expect(unsafe_code, reason = "says of itself that it is pinned, and shared between threads")]
+// UNSAFETY: the mapping is the region's own, and never changes its address or length.
 
-use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -12,9 +11,9 @@ use rustix::fs::{
     ftruncate, memfd_create,
 };
 use rustix::io::{Errno, pread};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::error::MemoryError;
+use crate::mapping::Mapping;
 use crate::pinned::Pinned;
 use crate::topology::{Root, available_bytes, hugepages};
 
@@ -39,6 +38,9 @@ pub enum Sealing {
 pub enum PageSize {
     /// The base page of the machine, 4 KiB on x86-64.
     Base,
+    /// 2 MiB that the kernel gathered from base pages, none of them reserved: one DMA segment each,
+    /// as long as memory is not in pieces.
+    Transparent2MiB,
     /// 2 MiB hugepages: one DMA segment each.
     Huge2MiB,
     /// 1 GiB hugepages: must be reserved at boot on most hosts.
@@ -51,7 +53,7 @@ impl PageSize {
     pub const fn bytes(self) -> usize {
         match self {
             Self::Base => 4096,
-            Self::Huge2MiB => 2 << 20,
+            Self::Transparent2MiB | Self::Huge2MiB => 2 << 20,
             Self::Huge1GiB => 1 << 30,
         }
     }
@@ -61,6 +63,7 @@ impl PageSize {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Base => "4KiB",
+            Self::Transparent2MiB => "transparent 2MiB",
             Self::Huge2MiB => "2MiB",
             Self::Huge1GiB => "1GiB",
         }
@@ -69,34 +72,36 @@ impl PageSize {
     fn memfd_flags(self) -> MemfdFlags {
         let common = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         match self {
-            Self::Base => common,
+            Self::Base | Self::Transparent2MiB => common,
             Self::Huge2MiB => common | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
             Self::Huge1GiB => common | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         }
     }
 
+    /// Whether such pages must be reserved before they can be had.
+    const fn is_reserved(self) -> bool {
+        matches!(self, Self::Huge2MiB | Self::Huge1GiB)
+    }
+
     /// Pages of this size that can still be taken. Hugepages: free ones, from sysfs, 0 where the
-    /// size is not offered. Ordinary pages: what the host has available and the control group
-    /// grants, 0 where procfs cannot be read.
+    /// size is not offered. Others: what the host has available and the control group grants, 0
+    /// where procfs cannot be read.
     #[must_use]
     pub fn free_pages(self) -> u64 {
         let root = Root::new(Path::new("/"));
-        match self {
-            Self::Base => available_bytes(&root).map_or(0, |bytes| bytes / self.bytes() as u64),
-            Self::Huge2MiB | Self::Huge1GiB => {
-                let pools = hugepages(&root).unwrap_or_default();
-                let ours = pools.iter().filter(|pool| pool.page_bytes == self.bytes() as u64);
-                ours.map(|pool| pool.free).sum()
-            }
+        if !self.is_reserved() {
+            return available_bytes(&root).map_or(0, |bytes| bytes / self.bytes() as u64);
         }
+        let pools = hugepages(&root).unwrap_or_default();
+        let ours = pools.iter().filter(|pool| pool.page_bytes == self.bytes() as u64);
+        ours.map(|pool| pool.free).sum()
     }
 }
 
 /// A sealed, mapped, shared memory file.
 #[derive(Debug)]
 pub struct Region {
-    base: NonNull<u8>,
-    bytes: usize,
+    mapping: Mapping,
     page: PageSize,
     fd: OwnedFd,
 }
@@ -108,31 +113,13 @@ impl Region {
     /// # Errors
     /// `MemoryError` names the size, what the host has, and the remedy.
     pub fn create(name: &str, bytes: usize, page: PageSize) -> Result<Self, MemoryError> {
-        let whole = rounded(bytes, page)?;
-        let free_pages = page.free_pages();
-        let exhausted =
-            |errno| MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno };
-        // Taking more ordinary pages than there are would not fail: it would wake the kernel's
-        // out-of-memory killer. (Where procfs cannot be read there is nothing to compare with.)
-        let pages = (whole / page.bytes()) as u64;
-        if page == PageSize::Base && free_pages > 0 && pages > free_pages {
-            return Err(exhausted(Errno::NOMEM));
-        }
-        let fd = memfd_create(name, page.memfd_flags()).map_err(|errno| match errno {
-            // The kernel has no pages of that size (ENODEV) or no hugepages at all (ENOSYS).
-            Errno::NODEV | Errno::NOSYS if page != PageSize::Base => exhausted(errno),
-            _ => MemoryError::File { name: name.to_owned(), errno },
-        })?;
-        ftruncate(&fd, whole as u64).map_err(exhausted)?;
-        // Pages are taken now, not at the first fault: a full hugepage pool must be an error here,
-        // never a SIGBUS later.
-        fallocate(&fd, FallocateFlags::empty(), 0, whole as u64).map_err(exhausted)?;
-        fcntl_add_seals(&fd, REQUIRED_SEALS).map_err(|errno| MemoryError::Seal { errno })?;
-        Self::map(fd, whole, page)
+        let (region, gathered) = Self::make(name, bytes, page)?;
+        gathered.map(|()| region)
     }
 
-    /// 2 MiB hugepages where the host has enough free ones, else ordinary pages. The second value
-    /// is what to tell the operator when hugepages were not to be had.
+    /// 2 MiB hugepages where the host has enough free ones, else transparent ones as far as there
+    /// is room for them, else ordinary pages. The second value is what to tell the operator when
+    /// reserved hugepages were not to be had.
     ///
     /// # Errors
     /// As `create`, for ordinary pages.
@@ -140,10 +127,55 @@ impl Region {
         name: &str,
         bytes: usize,
     ) -> Result<(Self, Option<MemoryError>), MemoryError> {
-        match Self::create(name, bytes, PageSize::Huge2MiB) {
-            Ok(region) => Ok((region, None)),
-            Err(reason) => Ok((Self::create(name, bytes, PageSize::Base)?, Some(reason))),
+        let reason = match Self::create(name, bytes, PageSize::Huge2MiB) {
+            Ok(region) => return Ok((region, None)),
+            Err(reason) => reason,
+        };
+        let (mut region, gathered) = Self::make(name, bytes, PageSize::Transparent2MiB)?;
+        if gathered.is_err() {
+            region.page = PageSize::Base;
         }
+        Ok((region, Some(reason)))
+    }
+
+    /// A region, and whether its pages were gathered, if they are to be.
+    fn make(
+        name: &str,
+        bytes: usize,
+        page: PageSize,
+    ) -> Result<(Self, Result<(), MemoryError>), MemoryError> {
+        let whole = rounded(bytes, page)?;
+        let free_pages = page.free_pages();
+        let exhausted =
+            |errno| MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno };
+        // Taking more pages than there are would not fail where none are reserved: it would wake
+        // the kernel's out-of-memory killer. (Where procfs cannot be read there is nothing to
+        // compare with.)
+        let pages = (whole / page.bytes()) as u64;
+        if !page.is_reserved() && free_pages > 0 && pages > free_pages {
+            return Err(exhausted(Errno::NOMEM));
+        }
+        let fd = memfd_create(name, page.memfd_flags()).map_err(|errno| match errno {
+            // The kernel has no pages of that size (ENODEV) or no hugepages at all (ENOSYS).
+            Errno::NODEV | Errno::NOSYS if page.is_reserved() => exhausted(errno),
+            _ => MemoryError::File { name: name.to_owned(), errno },
+        })?;
+        ftruncate(&fd, whole as u64).map_err(exhausted)?;
+        let mapping = Self::map(&fd, whole, page).map_err(|errno| match errno {
+            // Hugepages are set aside when they are mapped.
+            Errno::NOMEM if page.is_reserved() => exhausted(errno),
+            _ => map_error(errno),
+        })?;
+        let gathered = match page {
+            PageSize::Transparent2MiB => mapping.gather(fd.as_fd()).map_err(exhausted),
+            PageSize::Base | PageSize::Huge2MiB | PageSize::Huge1GiB => Ok(()),
+        };
+        // Pages are taken now, not at the first fault: a full hugepage pool must be an error here,
+        // never a SIGBUS later.
+        fallocate(&fd, FallocateFlags::empty(), 0, whole as u64).map_err(exhausted)?;
+        fcntl_add_seals(&fd, REQUIRED_SEALS).map_err(|errno| MemoryError::Seal { errno })?;
+        mapping.populate().map_err(map_error)?;
+        Ok((Self { mapping, page, fd }, gathered))
     }
 
     /// Maps a region another process made, after checking what it is: a memfd with the required
@@ -186,22 +218,17 @@ impl Region {
             _ => PageSize::Base,
         };
         let bytes = usize::try_from(bytes).map_err(|_| MemoryError::TooLarge { bytes })?;
-        Self::map(fd, bytes, page)
+        let mapping = Self::map(&fd, bytes, page).map_err(map_error)?;
+        mapping.populate().map_err(map_error)?;
+        Ok(Self { mapping, page, fd })
     }
 
-    fn map(fd: OwnedFd, bytes: usize, page: PageSize) -> Result<Self, MemoryError> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a fresh mapping at an address the kernel picks; nothing else refers to it.
-        let raw = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &fd, 0) }
-            .map_err(map_error)?;
-        let base = NonNull::new(raw.cast::<u8>()).expect("mmap never returns page zero");
-        let region = Self { base, bytes, page, fd };
+    fn map(fd: &OwnedFd, bytes: usize, page: PageSize) -> Result<Mapping, Errno> {
+        let map = if page.is_reserved() { Mapping::new } else { Mapping::aligned };
+        let mapping = map(fd.as_fd(), bytes)?;
         // A core dump is for finding a fault; clients' data and gigabytes of it stay out.
-        // SAFETY: the range is the mapping made above, owned by `region`; the advice changes what
-        // a dump holds, not the bytes.
-        unsafe { madvise(raw, bytes, Advice::LinuxDontDump) }.map_err(map_error)?;
-        Ok(region)
+        mapping.keep_from_dumps()?;
+        Ok(mapping)
     }
 
     /// The memfd, to be passed to a peer.
@@ -219,14 +246,14 @@ impl Region {
     /// Length in bytes, a multiple of the page size for regions made here.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.mapping.bytes()
     }
 
     /// Address of the first byte in this process, as a number. What hardware writes there may
     /// change at any time; reading it through a reference needs a `Lease`.
     #[must_use]
     pub fn address(&self) -> usize {
-        self.base.as_ptr() as usize
+        self.mapping.base().as_ptr() as usize
     }
 }
 
@@ -246,16 +273,6 @@ fn rounded(bytes: usize, page: PageSize) -> Result<usize, MemoryError> {
         .ok_or(MemoryError::TooLarge { bytes: bytes as u64 })
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        let raw = self.base.as_ptr().cast::<c_void>();
-        // SAFETY: `base` and `bytes` are this value's own mapping, made in `map`; whoever kept the
-        // address (a ring, a lease) holds an `Arc` of the region, so this is the last user.
-        let unmapped = unsafe { munmap(raw, self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
-    }
-}
-
 // SAFETY: the mapping has no thread affinity; access is by atomics, leases or the kernel.
 unsafe impl Send for Region {}
 // SAFETY: as for Send; `&Region` gives out an address only.
@@ -264,16 +281,16 @@ unsafe impl Sync for Region {}
 // SAFETY: the mapping is page-aligned, `bytes` long, sealed against shrinking, unmapped in `drop`.
 unsafe impl Pinned for Region {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.mapping.base()
     }
 
     fn bytes(&self) -> usize {
-        self.bytes
+        self.mapping.bytes()
     }
 
     /// Reads through the file: the kernel gives zeroes for a hole and takes no page for it.
     fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
-        let (bytes, whole) = (out.len(), self.bytes);
+        let (bytes, whole) = (out.len(), self.mapping.bytes());
         assert!(
             offset.checked_add(bytes).is_some_and(|end| end <= whole),
             "a read of {bytes} bytes at offset {offset} leaves the memory of {whole} bytes"

@@ -67,7 +67,8 @@ impl Limits {
 /// Which pages an arena gets when the client leaves it to the sidecar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PagePolicy {
-    /// 2 MiB hugepages where there are enough free ones, else base pages, said once.
+    /// 2 MiB hugepages where there are enough free ones, else transparent ones, else base pages;
+    /// said once.
     #[default]
     Best,
     /// Exactly this size, or an error.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use kvrail_gpu::{Fragment, Gpu, GpuHandle, GpuRegion};
-use kvrail_memory::{MemoryError, Region, Sealing, place};
+use kvrail_memory::{MemoryError, PageSize, Region, Sealing, place};
 use kvrail_ring::{Bell, RegionId};
 use rustix::io::Errno;
 
@@ -193,7 +193,11 @@ fn create(
             None
         }
     };
-    let pages = pages.map(|why| ("arenas get base pages", why));
+    let got = match region.page() {
+        PageSize::Transparent2MiB => "arenas get transparent 2 MiB pages",
+        _ => "arenas get base pages",
+    };
+    let pages = pages.map(|why| (got, why));
     let elsewhere = elsewhere.map(|why| ("arenas lie far from the devices", why));
     Ok((region, pages.into_iter().chain(elsewhere).collect()))
 }

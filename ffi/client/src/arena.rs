@@ -70,7 +70,7 @@ impl Arena {
         self.page_bytes
     }
 
-    /// Why it has base pages although hugepages were wished for, with the remedy.
+    /// Why it has no reserved hugepages although those were wished for, with the remedy.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()

@@ -1,5 +1,5 @@
 //! Another program under a restriction: few CPUs, little lockable memory, another user, no
-//! io_uring. Sets it on this process and becomes that program.
+//! io_uring, no pages gathered. Sets it on this process and becomes that program.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -7,13 +7,16 @@ use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
+};
 
 /// `io_uring_setup`, the same number on every architecture.
 const IO_URING_SETUP: i64 = 425;
 
-/// Takes `one-cpu`, `memlock=BYTES`, `files=COUNT`, `user=ID`, `no-io-uring=ERRNO`, then `--`
-/// and the program.
+/// Takes `one-cpu`, `memlock=BYTES`, `files=COUNT`, `user=ID`, `no-io-uring=ERRNO`,
+/// `no-collapse=ERRNO`, then `--` and the program.
 pub(crate) fn run(words: &[String]) {
     let at = words.iter().position(|word| word == "--").expect("-- before the program");
     let (restrictions, program) = (&words[..at], &words[at + 1..]);
@@ -30,7 +33,8 @@ pub(crate) fn run(words: &[String]) {
                 let id = u32::try_from(number()).expect("an id");
                 command.uid(id).gid(id);
             }
-            "no-io-uring" => forbid_io_uring(u32::try_from(number()).expect("an errno")),
+            "no-io-uring" => forbid(IO_URING_SETUP, Vec::new(), number()),
+            "no-collapse" => forbid(libc::SYS_madvise, vec![collapse()], number()),
             other => panic!("no restriction {other}"),
         }
     }
@@ -50,11 +54,18 @@ fn limit(resource: Resource, most: u64) {
     setrlimit(resource, limit).expect("a lower limit");
 }
 
-/// As containers do it.
-fn forbid_io_uring(errno: u32) {
+/// The advice that a kernel before 6.1 does not know.
+fn collapse() -> SeccompRule {
+    let advice = u64::try_from(libc::MADV_COLLAPSE).expect("a small number");
+    let is = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, advice);
+    is.and_then(|is| SeccompRule::new(vec![is])).expect("a rule of one condition")
+}
+
+/// A system call, or the calls that one of the rules meets. As containers do it.
+fn forbid(call: i64, calls: Vec<SeccompRule>, errno: u64) {
     let arch = TargetArch::try_from(std::env::consts::ARCH).expect("a known architecture");
-    let rules = BTreeMap::from([(IO_URING_SETUP, Vec::new())]);
-    let refuse = SeccompAction::Errno(errno);
+    let rules = BTreeMap::from([(call, calls)]);
+    let refuse = SeccompAction::Errno(u32::try_from(errno).expect("an errno"));
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch);
     let program: BpfProgram = filter.and_then(BpfProgram::try_from).expect("a filter of one rule");
     apply_filter(&program).expect("a process may restrict itself");

@@ -85,7 +85,7 @@ class Arena:
         """Bytes of the pages behind it."""
     @property
     def note(self) -> str | None:
-        """Why it has base pages although hugepages were wished for."""
+        """Why it has no reserved hugepages although those were wished for."""
     @property
     def closed(self) -> bool:
         """Whether it was closed; then requests with it raise ClosedError."""
