@@ -7,7 +7,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use kvrail_client::{Client, Done as Ended, Lease, Pages, Queue, Request, Status, Volume};
 
-use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Target, Wait, Work};
+use crate::port::{
+    Direction, Done, Fault, HAND_OVER_AT, Operation, Port, Shape, Target, Wait, Work,
+};
 
 /// Longest wait for a completion: a device that needs longer is taken for hung.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,7 +65,8 @@ impl Target for SidecarTarget {
         let queue = self.client.open_queue(slots * self.pieces_max(shape.buffer_bytes))?;
         let leases = (0..slots).map(|_| arena.lease(bytes).map(Some)).collect::<Result<_, _>>()?;
         let (volume, wait) = (self.volume.clone(), self.wait);
-        let mut port = LanePort { queue, volume, wait, leases, ended: Vec::with_capacity(slots) };
+        let mut port =
+            LanePort { queue, volume, wait, leases, ended: Vec::with_capacity(slots), staged: 0 };
         let worked = work(&mut port);
         let drained = port.drain();
         let LanePort { queue, leases, .. } = port;
@@ -82,6 +85,8 @@ struct LanePort {
     /// Where a slot's memory is while it is not under way.
     leases: Vec<Option<Lease>>,
     ended: Vec<Ended>,
+    /// Requests not yet published.
+    staged: u32,
 }
 
 impl fmt::Debug for LanePort {
@@ -100,8 +105,13 @@ impl LanePort {
         Ok(())
     }
 
-    fn fetch(&mut self, wait: Wait) -> Result<()> {
+    fn publish(&mut self) {
         self.queue.publish();
+        self.staged = 0;
+    }
+
+    fn fetch(&mut self, wait: Wait) -> Result<()> {
+        self.publish();
         let found = match (wait, self.wait) {
             (Wait::No, _) => {
                 self.queue.poll(&mut self.ended);
@@ -159,6 +169,10 @@ impl Port for LanePort {
         // The end is told apart by slot, and its length checked against what was asked.
         let tag = u64::from(bytes) << 32 | u64::from(slot);
         let staged = self.queue.stage(request.length(bytes.into()).tag(tag));
+        self.staged += 1;
+        if self.staged == HAND_OVER_AT {
+            self.publish();
+        }
         staged.map(|_ticket| ()).map_err(|refused| {
             let reason = refused.reason;
             self.leases[slot as usize] = refused.into_lease();
