@@ -97,7 +97,7 @@ impl<D: Device> Unit<D> {
         }
         self.share(side).ledger.charge(operation.length);
         self.prepared += 1;
-        if self.prepared >= HAND_OVER {
+        if self.prepared >= HAND_OVER || 2 * self.prepared > self.device.in_flight() {
             self.submit();
         }
         true

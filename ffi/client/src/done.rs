@@ -42,10 +42,4 @@ impl Done {
     pub fn is_notice(&self) -> bool {
         self.status == Status::Late
     }
-
-    /// Nanoseconds from acceptance to the end; a notice does not say.
-    pub(crate) fn sidecar_ns(&self) -> Option<u64> {
-        let ns = u64::from(self.queue_ns) + u64::from(self.device_ns);
-        (!self.is_notice()).then_some(ns)
-    }
 }

@@ -18,8 +18,6 @@ pub(crate) trait Sink {
     /// Adds an end, made where it will lie.
     fn push(&mut self, end: impl FnOnce() -> Done);
     fn count(&self) -> usize;
-    /// Nanoseconds that the sidecar had the request whose end is here, if it is an end.
-    fn told_ns(&self, index: usize) -> Option<u64>;
 }
 
 impl Sink for Vec<Done> {
@@ -36,10 +34,6 @@ impl Sink for Vec<Done> {
     fn count(&self) -> usize {
         self.len()
     }
-
-    fn told_ns(&self, index: usize) -> Option<u64> {
-        self.get(index).and_then(Done::sidecar_ns)
-    }
 }
 
 #[cold]
@@ -55,10 +49,6 @@ impl Sink for std::collections::VecDeque<Done> {
 
     fn count(&self) -> usize {
         self.len()
-    }
-
-    fn told_ns(&self, index: usize) -> Option<u64> {
-        self.get(index).and_then(Done::sidecar_ns)
     }
 }
 

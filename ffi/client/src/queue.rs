@@ -6,14 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Answer, Ask, Hardware};
-use kvrail_ring::{Bell, ClientLane, ClientSleep, Segment, Status};
+use kvrail_ring::{Bell, ClientLane, ClientSleep, Odds, Segment, Status};
 
 use crate::client::{Client, ClientTag};
 use crate::done::Done;
 use crate::error::ClientError;
 use crate::flights::Flights;
 use crate::plan::Plan;
-use crate::spin::Expectation;
 
 /// How long the drop of a queue waits for what is under way.
 const DROP_PATIENCE: Duration =
@@ -103,7 +102,7 @@ pub struct Queue {
     /// Polls in a row that brought nothing.
     pub(crate) empty_polls: u32,
     pub(crate) looked: Instant,
-    pub(crate) expectation: Expectation,
+    pub(crate) odds: Odds,
     closed: bool,
 }
 
@@ -143,7 +142,7 @@ impl Queue {
             armed: false,
             empty_polls: 0,
             looked: Instant::now(),
-            expectation: Expectation::default(),
+            odds: Odds::default(),
             closed: false,
         })
     }

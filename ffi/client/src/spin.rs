@@ -1,4 +1,4 @@
-//! Whether to spin for a completion or to sleep.
+//! How long threads may spin for a completion, and how many of them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,10 +6,6 @@ use kvrail_protocol::SpinHints;
 
 /// Threads of this process that spin in `wait` now, over all clients.
 static SPINNERS: AtomicU32 = AtomicU32::new(0);
-
-/// What sleeping adds to a wait, in nanoseconds: a wait that was slept through looks longer than
-/// it would have been, and must not keep its thread asleep for ever.
-const WAKE_UP_NS: u64 = 30_000;
 
 /// What the sidecar and the machine allow.
 #[derive(Clone, Copy, Debug)]
@@ -47,53 +43,11 @@ impl Drop for Spinning {
     }
 }
 
-/// How long waits took lately.
-#[derive(Debug, Default)]
-pub(crate) struct Expectation {
-    /// Moving average of waits, in nanoseconds; the newest counts a quarter.
-    wait_ns: u64,
-}
-
-impl Expectation {
-    /// Whether a wait is likely to be short enough to spin through.
-    pub(crate) fn is_short(&self, limit_ns: u64) -> bool {
-        limit_ns > 0 && self.wait_ns <= limit_ns + WAKE_UP_NS
-    }
-
-    /// A wait took this long, for a request that the sidecar had for `told_ns`. The shorter of the
-    /// two is what a spin would take: the rest of a wait is what it took to wake this thread.
-    pub(crate) fn learn(&mut self, waited_ns: u64, told_ns: u64, limit_ns: u64) {
-        // Clipped, so that one long pause is forgotten after a few short waits.
-        let clipped = waited_ns.min(told_ns).min(limit_ns.saturating_mul(8));
-        self.wait_ns = (self.wait_ns * 3 + clipped) / 4;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use kvrail_protocol::SpinHints;
 
-    use super::{Expectation, SpinLimits, WAKE_UP_NS};
-
-    #[test]
-    fn spins_for_short_waits_and_sleeps_through_long_ones() {
-        let mut expectation = Expectation::default();
-        assert!(expectation.is_short(20_000));
-        for _ in 0..8 {
-            expectation.learn(300_000, 290_000, 20_000);
-        }
-        assert!(!expectation.is_short(20_000));
-        for _ in 0..12 {
-            // One of many, and slept through.
-            expectation.learn(2_000 + WAKE_UP_NS, 2_000_000, 20_000);
-        }
-        assert!(expectation.is_short(20_000), "sleeping does not keep it asleep");
-        for _ in 0..12 {
-            expectation.learn(300_000, 15_000, 20_000); // somebody else had the core
-        }
-        assert!(expectation.is_short(20_000), "however long it takes to wake");
-        assert!(!expectation.is_short(0), "no spinning without leave");
-    }
+    use super::SpinLimits;
 
     #[test]
     fn one_may_spin_on_the_smallest_machine() {

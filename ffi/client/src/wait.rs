@@ -158,9 +158,8 @@ impl Queue {
             return Ok(());
         }
         let (started, limit_ns) = (Instant::now(), self.client.shared().spin.spin_ns);
-        if self.expectation.is_short(limit_ns) {
-            self.spin(sink, started, deadline);
-        }
+        let favoured = limit_ns > 0 && self.odds.favour_spinning();
+        let spun = favoured && self.spin(sink, started, deadline);
         while !self.settled(sink, before)? {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 break;
@@ -168,11 +167,9 @@ impl Queue {
             self.sleep(sink, deadline);
         }
         let waited_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let told_ns = sink.told_ns(before).unwrap_or(u64::MAX);
-        // For each end, not for each wait: where ends come in convoys, a thread that slept would
-        // send the next convoy all at once, and so keep it together.
-        let ends = (sink.count() - before).max(1) as u64;
-        self.expectation.learn(waited_ns / ends, told_ns, limit_ns);
+        if spun == favoured && sink.count() > before {
+            self.odds.learn(waited_ns, limit_ns);
+        }
         Ok(())
     }
 
@@ -187,10 +184,10 @@ impl Queue {
         }
     }
 
-    /// Looks at the lanes for as long as a short wait may take, if this thread may spin.
-    fn spin(&mut self, sink: &mut impl Sink, started: Instant, deadline: Option<Instant>) {
+    /// Looks at the lanes for as long as a short wait may take; false if this thread may not spin.
+    fn spin(&mut self, sink: &mut impl Sink, started: Instant, deadline: Option<Instant>) -> bool {
         let limits = self.client.shared().spin;
-        let Some(_spinning) = limits.enter() else { return };
+        let Some(_spinning) = limits.enter() else { return false };
         let until = started + Duration::from_nanos(limits.spin_ns);
         let until = deadline.map_or(until, |deadline| until.min(deadline));
         let (before, mut yielded) = (sink.count(), started);
@@ -198,13 +195,13 @@ impl Queue {
             for _ in 0..LOOKS {
                 self.reap(sink);
                 if sink.count() > before || self.fault.is_some() {
-                    return;
+                    return true;
                 }
                 std::hint::spin_loop();
             }
             let now = Instant::now();
             if now >= until {
-                return;
+                return true;
             }
             if now.duration_since(yielded) >= YIELD_AFTER {
                 std::thread::yield_now();

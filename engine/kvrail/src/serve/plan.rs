@@ -21,7 +21,7 @@ const SPIN_NS: u64 = 20_000;
 
 /// Longest spin of a client for a completion: a wake-up costs 5 to 20 us, and a small read comes
 /// back within this. Larger blocks are slept through, as each client learns by itself.
-const SPIN_CLIENT_NS: u64 = 100_000;
+const SPIN_CLIENT_NS: u64 = 200_000;
 
 /// From so many cores on one is left for the kernel threads of sqpoll rings.
 const CORES_FOR_KERNEL_THREADS: usize = 4;
