@@ -221,6 +221,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
             let unit = &mut self.units[index];
             if unit.prepared > 0 {
                 unit.submit();
+            }
+            if std::mem::take(&mut unit.handed_over) {
                 finished += self.reap_unit(index);
             }
         }

@@ -49,6 +49,8 @@ pub(crate) struct Unit<D> {
     pub(crate) shares: [Share; 2],
     /// Things the device was told since the last submit.
     pub(crate) prepared: u32,
+    /// Something was handed over in this tick, which may have ended at once.
+    pub(crate) handed_over: bool,
     /// Regions the device was told to forget and has not forgotten yet.
     pub(crate) forgetting: u32,
     /// Whether it is there.
@@ -81,6 +83,7 @@ impl<D: Device> Unit<D> {
             device,
             shares: [share(), share()],
             prepared: 0,
+            handed_over: false,
             forgetting: 0,
             presence: Presence::Here,
             told_ns: None,
@@ -97,6 +100,7 @@ impl<D: Device> Unit<D> {
         }
         self.share(side).ledger.charge(operation.length);
         self.prepared += 1;
+        // A device with nothing to do gets the first at once, and the next two together.
         if self.prepared >= HAND_OVER || 2 * self.prepared > self.device.in_flight() {
             self.submit();
         }
@@ -107,7 +111,7 @@ impl<D: Device> Unit<D> {
     #[inline(never)]
     pub(crate) fn submit(&mut self) {
         self.device.submit();
-        self.prepared = 0;
+        (self.prepared, self.handed_over) = (0, true);
     }
 
     /// The device's last failure, if one has not been told for a while.

@@ -22,6 +22,10 @@ pub(crate) struct Shelf {
     pub(crate) attached: Vec<BufferIndex>,
     /// The reason of the last failure.
     pub(crate) failure: Option<Failure>,
+    /// Operations that each submission handed over.
+    pub(crate) batches: Vec<usize>,
+    /// Finish whatever is submitted at once.
+    pub(crate) prompt: bool,
     /// Refuse the next attach.
     pub(crate) refuse_attach: Option<&'static str>,
 }
@@ -107,7 +111,12 @@ impl Device for Held {
     }
 
     fn submit(&mut self) {
-        self.shelf.borrow_mut().held.append(&mut self.prepared);
+        let mut shelf = self.shelf.borrow_mut();
+        shelf.batches.push(self.prepared.len());
+        shelf.held.append(&mut self.prepared);
+        while shelf.prompt && !shelf.held.is_empty() {
+            shelf.finish(0, Status::Ok);
+        }
     }
 
     fn reap(&mut self, events: &mut Events) {

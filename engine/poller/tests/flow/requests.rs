@@ -1,6 +1,6 @@
 //! Requests: checked, run, completed exactly once; fair between sessions and classes.
 
-use kvrail_poller::Command;
+use kvrail_poller::{Command, Turn};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_NOTICE, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, Request, Status};
@@ -23,6 +23,32 @@ fn a_read_goes_to_the_device_and_comes_back_once() {
     assert_eq!((done[0].user_data, done[0].status(), done[0].bytes), (42, Status::Ok, 4096));
     rig.settle();
     assert!(client.collect().is_empty());
+}
+
+#[test]
+fn an_idle_device_begins_at_once_and_gets_the_rest_in_fours() {
+    let mut rig = Rig::new(32);
+    let mut client = rig.client(0, 32);
+    let reads: Vec<_> = (0..12).map(|number| client.read(number, 4096)).collect();
+    client.post(&reads);
+    rig.settle();
+    assert_eq!(rig.shelf.borrow().batches, [1, 2, 4, 4, 1]);
+    client.post(&reads[..9]);
+    rig.settle();
+    assert_eq!(rig.shelf.borrow().batches[5..], [4, 4, 1], "it is busy now");
+}
+
+#[test]
+fn what_ends_on_submission_is_completed_in_the_same_tick() {
+    let mut rig = Rig::new(32);
+    let mut client = rig.client(0, 32);
+    rig.shelf.borrow_mut().prompt = true;
+    for count in 1..=9 {
+        let reads: Vec<_> = (0..count).map(|number| client.read(number, 4096)).collect();
+        client.post(&reads);
+        assert_eq!(rig.poller.tick(), Turn::Busy);
+        assert_eq!(client.collect().len() as u64, count, "handed over in fours or not");
+    }
 }
 
 #[test]
