@@ -130,7 +130,9 @@ fn remedy(page: PageSize, wanted_bytes: usize) -> String {
     match page {
         PageSize::Base => "free memory, raise the cgroup's memory.max, or ask for less".into(),
         PageSize::Transparent2MiB => {
-            "echo 1 >/proc/sys/vm/compact_memory, reserve hugepages instead, or ask for less".into()
+            "free memory, raise the cgroup's memory.max, or ask for less; \
+             where it is in pieces: echo 1 >/proc/sys/vm/compact_memory"
+                .into()
         }
         PageSize::Huge2MiB => format!("reserve them: sysctl -w vm.nr_hugepages={pages}"),
         PageSize::Huge1GiB => {

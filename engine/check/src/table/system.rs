@@ -152,7 +152,7 @@ pub(super) const MEMORY: &[Check] = &[
         group: Memory,
         purposes: RINGS,
         probe: Look(memory::hugepages),
-        cost: "arenas of ordinary pages: more entries, slower registration, slower DMA",
+        cost: "arenas of ordinary pages, gathered while memory is whole: then slower DMA",
         remedy: "reserve hugepages: vm.nr_hugepages in /etc/sysctl.d",
     },
     Check {
