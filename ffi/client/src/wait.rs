@@ -167,7 +167,8 @@ impl Queue {
             self.sleep(sink, deadline);
         }
         let waited_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if spun == favoured && sink.count() > before {
+        // A spin that was not allowed, or was cut short in vain, says nothing.
+        if spun == favoured && (sink.count() > before || waited_ns >= limit_ns) {
             self.odds.learn(waited_ns, limit_ns);
         }
         Ok(())

@@ -65,6 +65,17 @@ fn a_sleeper_is_woken_by_every_completion() {
 }
 
 #[test]
+fn who_waits_in_vain_stops_spinning() {
+    let mut rig = Rig::spinning(geometry(1, 4096), 1, 4, 1_000);
+    rig.queue.submit(Request::nop(&rig.volume)).unwrap();
+    for _ in 0..3 {
+        assert!(rig.queue.odds.favour_spinning(), "not after one or two");
+        assert!(rig.queue.wait(Duration::from_millis(1)).unwrap().is_none());
+    }
+    assert!(!rig.queue.odds.favour_spinning(), "three spins brought nothing");
+}
+
+#[test]
 fn waiting_publishes_what_was_staged() {
     let mut rig = Rig::new(1, 4096, 1, 4);
     let nop = Request::nop(&rig.volume);
