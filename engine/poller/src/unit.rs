@@ -100,8 +100,7 @@ impl<D: Device> Unit<D> {
         }
         self.share(side).ledger.charge(operation.length);
         self.prepared += 1;
-        // A device with nothing to do gets the first at once, and the next two together.
-        if self.prepared >= HAND_OVER || 2 * self.prepared > self.device.in_flight() {
+        if self.prepared >= HAND_OVER {
             self.submit();
         }
         true
