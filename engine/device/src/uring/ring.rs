@@ -267,7 +267,13 @@ impl<W: Wire> Ring<W> {
     /// Whether an `enter` would post completions: deferred work, or an overflow list.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.with_submissions(|queue| queue.taskrun() || queue.cq_overflow())
+        self.has_deferred() || self.with_submissions(|queue| queue.cq_overflow())
+    }
+
+    /// Whether the kernel has deferred work; each `enter` for completions does at least one piece.
+    #[inline]
+    fn has_deferred(&self) -> bool {
+        self.with_submissions(|queue| queue.taskrun())
     }
 
     /// Whether no completion waits to be popped.

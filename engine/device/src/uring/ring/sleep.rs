@@ -98,6 +98,8 @@ impl<W: Wire> Ring<W> {
     }
 
     /// Hands over what is queued and sleeps until a completion, the bell, or the end of the time.
+    /// Everything that is done then is posted: whoever waits for one completion is given one by the
+    /// kernel (seen on 6.18), though an interrupt often brings many.
     pub(crate) fn block(&mut self, timeout_ns: u64) {
         self.arm_bell();
         if !self.is_empty() {
@@ -112,6 +114,9 @@ impl<W: Wire> Ring<W> {
         match self.enter_timed(self.queued, &timeout) {
             Ok(taken) => self.count_taken(taken),
             Err(errno) => expect_busy(errno),
+        }
+        while self.has_deferred() {
+            self.collect();
         }
     }
 

@@ -27,7 +27,7 @@ struct Pipe {
 fn pipe<M: Drive<Wire = Block>>() -> Pipe {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let thread = KernelThread::default();
-    let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 8, thread };
+    let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
     let mut ring = main_ring::<M>(&plan, Block::default()).unwrap().ring;
     let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     ring.register(AT, &region).unwrap();
@@ -175,6 +175,20 @@ fn a_second_registration_at_the_same_place_is_refused() {
     let other: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     assert_eq!(pipe.ring.register(AT, &other), Err(Errno::BUSY));
     assert_eq!(Arc::strong_count(&other), 1);
+}
+
+/// The kernel does 20 pieces of deferred work in a call, and 1 behind a wait for one completion.
+#[test]
+fn a_sleep_ends_with_everything_that_is_done() {
+    let mut pipe = pipe::<Interrupt>();
+    let address = pipe.region.base().as_ptr() as usize;
+    for name in 0..30 {
+        pipe.ring.push(&Operation { length: 1, ..read() }, address, name);
+    }
+    Interrupt::submit(&mut pipe.ring);
+    rustix::io::write(&pipe.write_end, &[0; 30]).unwrap();
+    pipe.ring.block(10_000_000_000);
+    assert_eq!(std::iter::from_fn(|| pipe.ring.pop()).count(), 30);
 }
 
 #[test]
