@@ -252,6 +252,19 @@ impl<W: Wire> Ring<W> {
         self.hand_over(IoringEnterFlags::GETEVENTS);
     }
 
+    /// As `collect`, until a call brings nothing more. The kernel's flag alone says too much: work
+    /// that an interrupt queues while a call runs sets it, and may be done by that very call.
+    fn collect_all(&mut self) {
+        let posted = |ring: &Self| ring.with_completions(|queue| queue.len());
+        while self.has_deferred() {
+            let before = posted(self);
+            self.collect();
+            if posted(self) == before {
+                return;
+            }
+        }
+    }
+
     /// Wakes the kernel thread if it sleeps.
     pub(crate) fn wake(&mut self) {
         self.queued = 0;
@@ -270,7 +283,7 @@ impl<W: Wire> Ring<W> {
         self.has_deferred() || self.with_submissions(|queue| queue.cq_overflow())
     }
 
-    /// Whether the kernel has deferred work; each `enter` for completions does at least one piece.
+    /// Whether the kernel has deferred work, or had a moment ago.
     #[inline]
     fn has_deferred(&self) -> bool {
         self.with_submissions(|queue| queue.taskrun())

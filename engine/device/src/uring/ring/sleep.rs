@@ -115,9 +115,7 @@ impl<W: Wire> Ring<W> {
             Ok(taken) => self.count_taken(taken),
             Err(errno) => expect_busy(errno),
         }
-        while self.has_deferred() {
-            self.collect();
-        }
+        self.collect_all();
     }
 
     /// Queues the poll request on the bell, if it is not with the kernel.
