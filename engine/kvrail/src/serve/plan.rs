@@ -15,9 +15,10 @@ use super::volumes::Served;
 use crate::config::{Config, Device};
 use crate::failure::{Exit, Failure};
 
-/// Longest spin of a poller: the time of a client that asks again at once, less than two wake-ups
-/// cost. On 16 cores 100 us and 1 ms gave no more throughput, for ten times the CPU.
-const SPIN_NS: u64 = 20_000;
+/// Longest spin of a poller: the time of a client that is woken first, 35 to 45 us in virtual
+/// machines, and of a small read of a fast drive. A poller spins only where that paid lately, so
+/// that three times 20 us costs no more CPU (`bench/NOTES.md`).
+const SPIN_NS: u64 = 60_000;
 
 /// Longest spin of a client for a completion: a wake-up costs 5 to 20 us, and a small read comes
 /// back within this. Larger blocks are slept through, as each client learns by itself.
