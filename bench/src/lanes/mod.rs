@@ -82,7 +82,7 @@ pub struct Throughput {
 /// kvrail's lane, with the null device, against the ceilings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneRatios {
-    /// p50 of a round trip / of a cache line there and back.
+    /// p50 of a round trip / of a cache line there and back; as all here, the median over rounds.
     pub round_trip_per_cache_line: f64,
     /// p50 of a round trip / of one over a Unix socket.
     pub round_trip_per_unix_socket: f64,
@@ -126,48 +126,61 @@ pub fn measure(
 ) -> Result<LaneReport> {
     let mut trips = Trips::default();
     for _ in 0..rounds {
+        // What is compared runs in turn: a host may move either processor between two seconds, and a
+        // line's way takes 50 or 350 ns then.
         trips.add("cache_line", cache_line::round_trips(cores, time)?);
+        if let Some(probe) = probe.as_deref_mut() {
+            probe_round(cores[0], || {
+                trips.add("kvrail_null", time_trips(time, || probe.round_trip(Trip::Read))?);
+                trips.add("kvrail_nop", time_trips(time, || probe.round_trip(Trip::Nop))?);
+                Ok(())
+            })?;
+        }
         trips.add("spsc_pair", spsc::round_trips(cores, time)?);
+        trips.burst("spsc_pair", spsc::burst(cores, time)?);
+        if let Some(probe) = probe.as_deref_mut() {
+            probe_round(cores[0], || {
+                trips.burst("kvrail_null", time_burst(|| probe.burst(Trip::Read, time))?);
+                trips.burst("kvrail_nop", time_burst(|| probe.burst(Trip::Nop, time))?);
+                Ok(())
+            })?;
+        }
         trips.add("eventfd", kernel::eventfd_trips(cores, time)?);
         trips.add("unix_socket", kernel::socket_trips(cores, time)?);
         trips.add("eventfd_wake_up", kernel::wake_ups(cores)?);
-        trips.burst("spsc_pair", spsc::burst(cores, time)?);
         if let Some(probe) = probe.as_deref_mut() {
-            probe_round(cores, probe, time, &mut trips)?;
+            probe_round(cores[0], || {
+                trips.add("kvrail_wake_up", time_wake_ups(|| probe.round_trip(Trip::Nop))?);
+                Ok(())
+            })?;
         }
     }
     Ok(trips.report(cores))
 }
 
-fn probe_round(
-    cores: [u32; 2],
-    probe: &mut dyn LaneProbe,
-    time: Duration,
-    trips: &mut Trips,
-) -> Result<()> {
-    let kinds = [("kvrail_null", Trip::Read), ("kvrail_nop", Trip::Nop)];
-    on_core(cores[0], || {
-        for (name, what) in kinds {
-            trips.add(name, time_trips(time, || probe.round_trip(what))?);
-            let begun = Instant::now();
-            let completed = probe.burst(what, time)?;
-            trips.burst(name, completed as f64 / begun.elapsed().as_secs_f64());
-        }
-        trips.add("kvrail_wake_up", time_wake_ups(|| probe.round_trip(Trip::Nop))?);
-        Ok(())
-    })
-    .context("kvrail's lane")
+fn probe_round(core: u32, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    on_core(core, work).context("kvrail's lane")
+}
+
+/// Requests a second.
+fn time_burst(burst: impl FnOnce() -> Result<u64>) -> Result<f64> {
+    let begun = Instant::now();
+    let completed = burst()?;
+    Ok(completed as f64 / begun.elapsed().as_secs_f64())
 }
 
 /// What the rounds brought so far, in the order of the kinds.
 #[derive(Debug, Default)]
 struct Trips {
     trips: Vec<(&'static str, Histogram<u64>)>,
+    /// The median of each round. A histogram over all has most of those that were fastest.
+    medians: Vec<(&'static str, Vec<f64>)>,
     bursts: Vec<(&'static str, Vec<f64>)>,
 }
 
 impl Trips {
     fn add(&mut self, name: &'static str, more: Histogram<u64>) {
+        note(&mut self.medians, name, more.value_at_quantile(0.5) as f64);
         match self.trips.iter_mut().find(|(known, _)| *known == name) {
             Some((_, sum)) => sum.add(&more).expect("all histograms have the same bounds"),
             None => self.trips.push((name, more)),
@@ -175,10 +188,7 @@ impl Trips {
     }
 
     fn burst(&mut self, name: &'static str, per_second: f64) {
-        match self.bursts.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, all)) => all.push(per_second),
-            None => self.bursts.push((name, vec![per_second])),
-        }
+        note(&mut self.bursts, name, per_second);
     }
 
     fn report(self, cores: [u32; 2]) -> LaneReport {
@@ -199,7 +209,7 @@ impl Trips {
                 per_second: crate::statistics::median(all).unwrap_or(0.0),
             })
             .collect();
-        let ratios = ratios(&round_trips, &throughput);
+        let ratios = ratios(&self.medians, &self.bursts);
         LaneReport {
             cores,
             trips_per_sample: TRIPS_PER_SAMPLE,
@@ -212,17 +222,30 @@ impl Trips {
     }
 }
 
-fn ratios(trips: &[RoundTrip], throughput: &[Throughput]) -> Option<LaneRatios> {
-    let p50 =
-        |name: &str| trips.iter().find(|trip| trip.name == name).map(|trip| trip.latency_ns.p50);
-    let rate = |name: &str| throughput.iter().find(|t| t.name == name).map(|t| t.per_second);
-    let lane = p50("kvrail_null")?;
+fn note(kinds: &mut Vec<(&'static str, Vec<f64>)>, name: &'static str, figure: f64) {
+    match kinds.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, all)) => all.push(figure),
+        None => kinds.push((name, vec![figure])),
+    }
+}
+
+/// The median of what each round says of one kind / what the same round says of another.
+fn ratio(kinds: &[(&'static str, Vec<f64>)], of: &str, to: &str) -> Option<f64> {
+    let rounds = |name| kinds.iter().find(|(known, _)| *known == name).map(|(_, all)| all);
+    let pairs = rounds(of)?.iter().zip(rounds(to)?);
+    crate::statistics::median(&pairs.map(|(of, to)| of / to).collect::<Vec<_>>())
+}
+
+fn ratios(
+    medians: &[(&'static str, Vec<f64>)],
+    bursts: &[(&'static str, Vec<f64>)],
+) -> Option<LaneRatios> {
     Some(LaneRatios {
-        round_trip_per_cache_line: lane / p50("cache_line")?,
-        round_trip_per_unix_socket: lane / p50("unix_socket")?,
-        round_trip_per_eventfd: lane / p50("eventfd")?,
-        wake_up_per_eventfd: p50("kvrail_wake_up")? / p50("eventfd_wake_up")?,
-        throughput_per_spsc_pair: rate("kvrail_null")? / rate("spsc_pair")?,
+        round_trip_per_cache_line: ratio(medians, "kvrail_null", "cache_line")?,
+        round_trip_per_unix_socket: ratio(medians, "kvrail_null", "unix_socket")?,
+        round_trip_per_eventfd: ratio(medians, "kvrail_null", "eventfd")?,
+        wake_up_per_eventfd: ratio(medians, "kvrail_wake_up", "eventfd_wake_up")?,
+        throughput_per_spsc_pair: ratio(bursts, "kvrail_null", "spsc_pair")?,
     })
 }
 
@@ -293,6 +316,15 @@ mod tests {
         }
     }
 
+    /// One fast round of a ceiling has more samples than all slow ones.
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let kinds = [("lane", vec![350.0, 351.0, 349.0]), ("line", vec![290.0, 48.0, 291.0])];
+        let ratio = super::ratio(&kinds, "lane", "line").unwrap();
+        assert!((1.19..1.22).contains(&ratio), "{ratio}");
+        assert_eq!(super::ratio(&kinds, "lane", "nothing"), None);
+    }
+
     #[test]
     fn every_kind_is_measured_and_compared() {
         let cores = usable_cores().unwrap();
@@ -305,12 +337,12 @@ mod tests {
         let names: Vec<&str> = report.round_trips.iter().map(|trip| trip.name.as_str()).collect();
         let all = [
             "cache_line",
+            "kvrail_null",
+            "kvrail_nop",
             "spsc_pair",
             "eventfd",
             "unix_socket",
             "eventfd_wake_up",
-            "kvrail_null",
-            "kvrail_nop",
             "kvrail_wake_up",
         ];
         assert_eq!(names, all);
