@@ -126,8 +126,8 @@ pub fn measure(
 ) -> Result<LaneReport> {
     let mut trips = Trips::default();
     for _ in 0..rounds {
-        // What is compared runs in turn: a host may move either processor between two seconds, and a
-        // line's way takes 50 or 350 ns then.
+        // What is compared runs in turn: a host may move a processor from one second to the next,
+        // and a line's way takes 50 or 350 ns then.
         trips.add("cache_line", cache_line::round_trips(cores, time)?);
         if let Some(probe) = probe.as_deref_mut() {
             probe_round(cores[0], || {
