@@ -1,12 +1,18 @@
 //! Rings over a pipe, where a read hangs until the test writes.
+#![expect(unsafe_code, reason = "one test writes into a ring's shared page")]
+// UNSAFETY: plays the kernel, which leaves a flag set that nothing but its timing would set here.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
+use rustix::io_uring::{IORING_OFF_SQ_RING, IoringSqFlags, io_uring_params, io_uring_setup};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Completion, Ring};
@@ -189,6 +195,38 @@ fn a_sleep_ends_with_everything_that_is_done() {
     rustix::io::write(&pipe.write_end, &[0; 30]).unwrap();
     pipe.ring.block(10_000_000_000);
     assert_eq!(std::iter::from_fn(|| pipe.ring.pop()).count(), 30);
+}
+
+/// Sets the flag that says the kernel has deferred work, as an interrupt does during a call that
+/// then does that work: nobody takes it back before more work comes.
+fn claim_work(ring: &Ring<Block>) {
+    let mut params = io_uring_params::default();
+    // SAFETY: a ring without memory of ours; it is dropped at once, and tells where the flags are.
+    drop(unsafe { io_uring_setup(1, &mut params) }.unwrap());
+    let at = params.sq_off.flags as usize;
+    let (size, protection) = (at + size_of::<u32>(), ProtFlags::READ | ProtFlags::WRITE);
+    let (nowhere, shared) = (ptr::null_mut(), MapFlags::SHARED);
+    // SAFETY: a new mapping of the ring's first page; it is left to the end of the process.
+    let page = unsafe { mmap(nowhere, size, protection, shared, ring.fd(), IORING_OFF_SQ_RING) };
+    // SAFETY: the flags are within the mapping, aligned, and reached by atomics on both sides.
+    let flags = unsafe { AtomicU32::from_ptr(page.unwrap().wrapping_byte_add(at).cast()) };
+    flags.fetch_or(IoringSqFlags::TASKRUN.bits(), Ordering::Relaxed); // read by this thread
+}
+
+#[test]
+fn a_sleep_ends_although_the_kernel_says_that_there_is_more() {
+    let (ended, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut pipe = pipe::<Interrupt>();
+        push_read::<Interrupt>(&mut pipe);
+        claim_work(&pipe.ring);
+        pipe.ring.block(1_000_000);
+        rustix::io::write(&pipe.write_end, b"x").unwrap();
+        pipe.ring.block(10_000_000_000);
+        assert_eq!(pipe.ring.pop(), Some(Completion::Answer { name: 7, result: 1 }));
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(Duration::from_secs(30)).expect("a sleep of a millisecond");
 }
 
 #[test]
