@@ -63,7 +63,7 @@ impl Server {
             return self.refuse(&channel, &peer, RefusalCode::Draining, message);
         }
         let most = self.limits.sessions + VISITORS;
-        if self.sessions.len() >= most {
+        if self.sessions.len() >= most && !self.make_room() {
             let message = format!(
                 "all {most} places for clients are taken (limits.sessions = {}, and {VISITORS} \
                  visitors); end other clients or raise the limit",
@@ -80,6 +80,19 @@ impl Server {
         self.next_session += 1;
         let deadline = Instant::now() + self.limits.handshake_timeout;
         self.sessions.insert(id, Session::new(id, peer, channel, deadline));
+    }
+
+    /// Ends the visitor that has been silent for longest, if that was long: programs that attach
+    /// and forget must not keep an operator from looking.
+    fn make_room(&mut self) -> bool {
+        let visitors = self.sessions.values().filter(|session| session.is_visitor());
+        let silent = visitors.min_by_key(|session| session.heard);
+        let patience = self.limits.handshake_timeout;
+        let Some(id) = silent.filter(|it| it.heard.elapsed() >= patience).map(|it| it.id) else {
+            return false;
+        };
+        self.end(id, Ending::MadeRoom);
+        true
     }
 
     fn watch(&self, id: u64, channel: &Channel, peer: &Peer) -> Result<(), Errno> {
@@ -140,7 +153,8 @@ impl Server {
     }
 
     fn hear(&mut self, id: u64, packet: Packet<ClientMessage>) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.heard = Instant::now();
         let seq = packet.message.seq;
         let greeting = matches!(session.phase, Phase::Greeting { .. });
         let (present, needed) = (packet.fds.len(), packet.message.ask.fds());

@@ -32,7 +32,8 @@ pub struct Limits {
     pub queues_per_session: usize,
     /// `limits.queue_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
     pub queue_depth: u32,
-    /// `limits.handshake_timeout`: how long a connection may stay silent before it says hello.
+    /// `limits.handshake_timeout`: how long a connection may stay silent before it says hello, and
+    /// a client with nothing before it makes room for others.
     pub handshake_timeout: Duration,
 }
 

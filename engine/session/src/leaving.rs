@@ -21,6 +21,8 @@ pub(crate) enum Ending {
     Died,
     /// It broke the rules; this says how.
     Expelled(String),
+    /// It had nothing and was silent, and others came.
+    MadeRoom,
     /// The sidecar stops.
     Dismissed(String, Hardware),
 }
@@ -31,6 +33,10 @@ impl Ending {
             Self::Left => "the client said bye",
             Self::HungUp => "the client closed its socket",
             Self::Died => "the client's process ended",
+            Self::MadeRoom => {
+                "all places were taken, and this client was silent, without arenas and queues; \
+                 attach again"
+            }
             Self::Expelled(reason) | Self::Dismissed(reason, _) => reason,
         }
     }
@@ -39,7 +45,7 @@ impl Ending {
     fn closing(&self) -> Option<SidecarMessage> {
         let hardware = match self {
             Self::Left | Self::HungUp | Self::Died => return None,
-            Self::Expelled(_) => Hardware::MayBeActive,
+            Self::Expelled(_) | Self::MadeRoom => Hardware::MayBeActive,
             Self::Dismissed(_, hardware) => *hardware,
         };
         Some(SidecarMessage::Closing { reason: self.reason().into(), hardware })

@@ -47,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) phase: Phase,
     /// When this phase began.
     pub(crate) since: Instant,
+    /// When the client last said something.
+    pub(crate) heard: Instant,
     /// Its place in the pollers' tables, from the first arena or queue on.
     pub(crate) slot: Option<SessionSlot>,
     /// What earlier sessions in that place had counted.
@@ -67,6 +69,7 @@ impl Session {
             channel: Some(channel),
             phase: Phase::Greeting { deadline },
             since: Instant::now(),
+            heard: Instant::now(),
             slot: None,
             counted_before: Counts::default(),
             arenas: BTreeMap::new(),
@@ -91,6 +94,11 @@ impl Session {
         let there = |arena: &&Arena| arena.gpu().is_some_and(|at| on.is_none_or(|on| on == at));
         let sizes = self.arenas.values().filter(there).map(Arena::bytes);
         sizes.fold((0, 0), |(count, bytes), more| (count + 1, bytes + more))
+    }
+
+    /// Whether it is attached and has nothing.
+    pub(crate) fn is_visitor(&self) -> bool {
+        matches!(self.phase, Phase::Attached) && self.slot.is_none()
     }
 
     pub(crate) fn is_reclaiming(&self) -> bool {

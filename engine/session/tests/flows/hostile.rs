@@ -219,6 +219,28 @@ fn session_slots_and_visitors_are_limited() {
 }
 
 #[test]
+fn silent_visitors_make_room_and_others_do_not() {
+    let patience = Duration::from_secs(1);
+    let sidecar = Sidecar::start_with(|config| {
+        config.policy.limits.sessions = 1;
+        config.policy.limits.handshake_timeout = patience;
+    });
+    let owner = Client::attach(sidecar.socket()).unwrap();
+    let _queue = owner.open_queue(2).unwrap();
+    let forgotten: Vec<_> =
+        std::iter::repeat_with(|| Client::attach(sidecar.socket())).map_while(Result::ok).collect();
+    assert_eq!(forgotten.len(), 32, "all places are taken");
+    std::thread::sleep(patience);
+    forgotten[0].status().unwrap();
+    let operator = Client::attach(sidecar.socket()).expect("the operator may look");
+    assert_eq!(operator.status().unwrap().sessions.len(), 33);
+    let error = forgotten[1].status().unwrap_err().to_string();
+    assert!(error.contains("silent"), "told why: {error}");
+    forgotten[0].status().expect("not the one that speaks");
+    owner.status().expect("not the one that has a queue");
+}
+
+#[test]
 fn who_is_refused_takes_no_session_slot() {
     let sidecar = Sidecar::start_with(|config| {
         config.policy.limits.sessions = 1;
