@@ -386,6 +386,18 @@ fn wiping_needs_the_right_name_and_frees_the_file_for_reuse() {
 }
 
 #[test]
+fn a_wipe_that_was_cut_short_can_be_repeated() {
+    let directory = directory();
+    let members = two_files(directory.path());
+    let name = "kv0".parse().unwrap();
+    wipe(&name, &members[..1]).unwrap();
+    let labels = wipe(&name, &members).unwrap();
+    assert_eq!(labels.len(), 1, "the other one carried none any more");
+    assert_eq!(inspect(&members[1]).unwrap().content, Content::Blank);
+    assert_says(&refusal(wipe(&name, &members)), &["a: ", "no kvrail label"]);
+}
+
+#[test]
 fn wiping_takes_a_torn_label_and_nothing_foreign() {
     let directory = directory();
     let members = two_files(directory.path());

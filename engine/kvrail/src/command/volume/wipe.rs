@@ -44,6 +44,8 @@ pub(super) fn run(args: &WipeArgs, context: &Context) -> Result<(), Failure> {
     if context.format == Format::Json {
         return print_json(&Wiped { name: args.name.to_string(), uuid, members });
     }
-    let count = members.len();
-    print_text(&format!("wiped volume {}: {count} member(s) carry no label any more", args.name))
+    let (wiped, blank) = (labels.len(), members.len() - labels.len());
+    let before = if blank == 0 { String::new() } else { format!(", {blank} carried none before") };
+    let name = &args.name;
+    print_text(&format!("wiped volume {name}: {wiped} member(s) carry no label any more{before}"))
 }
