@@ -5,8 +5,9 @@ use std::fs;
 use kvrail_client::{Pages, Request, Status};
 use kvrail_memory::{PageSize, Region};
 use rustix::io::Errno;
+use rustix::process::Signal;
 
-use crate::rig::{LONG, Place, Sidecar, is_root, run, under};
+use crate::rig::{LONG, Place, Sidecar, eventually, is_root, run, under};
 
 /// The pool of 2 MiB pages, which all processes of the machine share.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
@@ -67,6 +68,21 @@ fn misses_aloud_once(sidecar: Sidecar, page_bytes: u64, what: &str) {
     assert_eq!(said.matches(what).count(), 1, "{said}");
 }
 
+/// Who demands what the host has not is told at once, not by the first client.
+fn required_pages_are_missed_at_the_start() {
+    let mut place = Place::with_volume(1, 8 << 20);
+    let missing = ["memory.pages = \"2MiB\"", "0 are free", "vm.nr_hugepages", "other pages"];
+    run(place.serve().args(["--set", "memory.pages=\"2MiB\""])).expect(3, &missing);
+    let sidecar = Sidecar::start(&place);
+    place.configure("memory.pages = \"2MiB\"");
+    place.configuration();
+    sidecar.signal(Signal::HUP);
+    eventually("a refusal", || sidecar.said().contains("the configuration in force stays"));
+    assert!(sidecar.said().contains(missing[2]), "{}", sidecar.said());
+    sidecar.attach().create_arena(1 << 20, Pages::Auto).unwrap();
+    sidecar.stop();
+}
+
 /// One test, because the pool is one for all tests.
 #[test]
 fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
@@ -81,6 +97,7 @@ fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
         let einval = format!("no-collapse={}", Errno::INVAL.raw_os_error());
         let old_kernel = Sidecar::start_as(&place, under(&place, &[&einval]));
         misses_aloud_once(old_kernel, 4096, "arenas get base pages");
+        required_pages_are_missed_at_the_start();
     } else {
         println!("skipped: hugepages are reserved here, so none can be missed");
     }
@@ -89,9 +106,11 @@ fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
         println!("skipped: no hugepages to be had here");
         return;
     }
+    let mut place = place;
+    place.configure("memory.pages = \"2MiB\"");
     let sidecar = Sidecar::start(&place);
     let client = sidecar.attach();
-    let arena = client.create_arena(4 << 20, Pages::Huge2MiB).unwrap();
+    let arena = client.create_arena(4 << 20, Pages::Auto).unwrap();
     assert_eq!((arena.page_bytes(), arena.note()), (2 << 20, None));
     let volume = client.volume("kv").unwrap();
     let mut queue = client.open_queue(8).unwrap();

@@ -28,15 +28,18 @@ pub struct Probe {
     pub text: String,
 }
 
-/// Registers a sealed memfd (hugepages where there are any) with a ring, reads a pattern to it
-/// through the ring, compares every byte, and has the kernel prove that it let go. Touches no
-/// device.
+/// Registers a sealed memfd with a ring, reads a pattern to it through the ring, compares every
+/// byte, and has the kernel prove that it let go. Its pages are those asked for, else hugepages
+/// where there are any. Touches no device.
 ///
 /// # Errors
 /// `DeviceError` with the step that failed and the remedy.
-pub fn probe_memory() -> Result<Probe, DeviceError> {
-    let (region, no_hugepages) =
-        Region::create_best("kvrail-probe", BYTES as usize).map_err(|error| failed(&error))?;
+pub fn probe_memory(pages: Option<PageSize>) -> Result<Probe, DeviceError> {
+    let (name, bytes) = ("kvrail-probe", BYTES as usize);
+    let (region, no_hugepages) = match pages {
+        None => Region::create_best(name, bytes).map_err(|error| unfit(error.to_string()))?,
+        Some(page) => (Region::create(name, bytes, page).map_err(|error| missing(&error))?, None),
+    };
     let page = region.page();
     try_region(Arc::new(region))?;
     Ok(Probe { page, text: describe(page, no_hugepages.as_ref()) })
@@ -90,8 +93,9 @@ fn source(pattern: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
     Ok(fd)
 }
 
-fn failed(error: &MemoryError) -> DeviceError {
-    unfit(error.to_string())
+fn missing(error: &MemoryError) -> DeviceError {
+    let remedy = "or ask for other pages".into();
+    DeviceError::Unfit { path: NAME.into(), what: error.to_string(), remedy }
 }
 
 fn unfit(what: String) -> DeviceError {
@@ -101,12 +105,15 @@ fn unfit(what: String) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
-    use super::probe_memory;
+    use super::{PageSize, probe_memory};
 
     #[test]
     fn memory_of_this_host_can_be_registered() {
-        let probe = probe_memory().expect("io_uring works here");
-        assert!(probe.text.contains("compared, given back"), "{}", probe.text);
-        assert!(probe.text.contains(probe.page.name()), "{}", probe.text);
+        for pages in [None, Some(PageSize::Base)] {
+            let probe = probe_memory(pages).expect("io_uring works here");
+            assert!(probe.text.contains("compared, given back"), "{}", probe.text);
+            assert!(probe.text.contains(probe.page.name()), "{}", probe.text);
+            assert!(pages.is_none_or(|page| page == probe.page), "{}", probe.text);
+        }
     }
 }

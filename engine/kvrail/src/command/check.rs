@@ -84,7 +84,7 @@ fn paths(args: &CheckArgs, context: &Context) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn live() -> Live {
-    let tried = match probe_memory() {
+    let tried = match probe_memory(None) {
         Ok(probe) => Tried::Works(probe.text),
         Err(error) => failed(&error),
     };

@@ -6,6 +6,7 @@
 mod comeback;
 mod devices;
 mod gpus;
+mod memory;
 mod numa;
 mod plan;
 mod policy;

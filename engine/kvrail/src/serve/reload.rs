@@ -2,6 +2,7 @@
 
 use kvrail_session::OrderSender;
 
+use super::memory;
 use super::policy::policy;
 use super::target::Door;
 use crate::config::Config;
@@ -40,6 +41,9 @@ impl Reload {
             ["target.host", "target.subsystem", "target.port"].iter().any(|it| key.starts_with(it))
         };
         let (exported, now): (Vec<_>, Vec<_>) = now.into_iter().partition(exported);
+        if now.iter().any(|key| key == "memory.pages") {
+            memory::probe(&renewed)?;
+        }
         (self.set_log)(&renewed.sidecar.log)?;
         if exported.is_empty() && now.is_empty() && later.is_empty() {
             tracing::info!("SIGHUP: nothing has changed");

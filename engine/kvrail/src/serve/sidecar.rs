@@ -14,7 +14,7 @@ use super::policy::policy;
 use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
-use super::{devices, gpus, report, signals, target, volumes};
+use super::{devices, gpus, memory, report, signals, target, volumes};
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
@@ -39,8 +39,7 @@ impl Sidecar {
     pub(crate) fn start(config: &Config, reload: Reload) -> Result<Self, Failure> {
         let (door, inbox) = target::door();
         let orders = signals::listen(reload, door.clone())?;
-        let probe = kvrail_device::probe_memory()
-            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+        let probe = memory::probe(config)?;
         let mut served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
         let plan = Plan::make(config, &served, &opened.gpus)?;
