@@ -142,6 +142,18 @@ fn too_few_descriptors_are_named_with_the_remedy() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_an_error_and_leaves_no_file() {
+    let place = Place::empty(0);
+    let member = place.path("member");
+    let script = "ulimit -f 1000; exec \"$0\" volume create kv \"$1\" --size 4MiB";
+    let mut limited = Command::new("sh");
+    limited.args(["-c", script]).arg(kvrail_program()).arg(&member);
+    limited.env("KVRAIL_CONFIG", "/dev/null");
+    run(&mut limited).expect(1, &["ulimit -f", "File too large"]);
+    assert!(!member.exists());
+}
+
+#[test]
 fn a_user_who_may_not_attach_is_told_the_key() {
     if !is_root() {
         println!("skipped: only root becomes somebody else");

@@ -1,7 +1,11 @@
 //! `kvrail status`, beside a client that is attached.
 
-use kvrail_client::{Pages, Request};
-use serde_json::Value;
+use std::io::{BufReader, Read};
+use std::process::Stdio;
+
+use kvrail_client::{Client, Pages, Request};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Deserializer, Value};
 
 use crate::rig::{LONG, Place, Sidecar, kvrail, run};
 
@@ -40,6 +44,27 @@ fn status_shows_who_is_there_in_words_and_in_json() {
     assert_eq!(ours["arena_bytes"], 1 << 20);
     drop((queue, arena));
     sidecar.stop();
+}
+
+#[test]
+fn a_sidecar_that_is_ready_says_so_in_json() {
+    let place = Place::with_volume(2, 8 << 20);
+    let mut command = place.serve();
+    command.args(["--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut sidecar = command.spawn().unwrap();
+    let mut output = BufReader::new(sidecar.stdout.take().unwrap());
+    let report: Value = Deserializer::from_reader(&mut output).into_iter().next().unwrap().unwrap();
+    assert_eq!(report["sidecar"]["pid"], sidecar.id());
+    assert_eq!(report["sidecar"]["state"], "serving");
+    assert_eq!(report["devices"].as_array().unwrap().len(), 2);
+    assert_eq!(report["volumes"][0]["name"], "kv");
+    Client::attach(place.socket()).expect("it is ready");
+    kill_process(Pid::from_child(&sidecar), Signal::TERM).unwrap();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest.trim(), "", "one document");
+    let ended = sidecar.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
 }
 
 #[test]

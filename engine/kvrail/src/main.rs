@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage(&error),
     };
     let context = Context::new(cli.globals);
-    match command::run(cli.command, &context) {
+    match stop::outlive_file_limit().and_then(|()| command::run(cli.command, &context)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure, context.format),
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::failure::{Exit, Failure};
 
@@ -16,6 +16,16 @@ pub(crate) fn ending_signals() -> Vec<i32> {
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     let hangup = Some(SIGHUP).filter(|signal| ignored >> (signal - 1) & 1 == 0);
     [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
+}
+
+/// From now on the limit of file sizes (`ulimit -f`) fails the write, which cleans up and says so,
+/// instead of ending the process.
+pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
+    let nobody = Arc::new(AtomicBool::new(false));
+    let caught = signal_hook::flag::register(SIGXFSZ, nobody);
+    caught
+        .map(drop)
+        .map_err(|error| Failure::new(Exit::Failed, format!("catching SIGXFSZ: {error}")))
 }
 
 /// Set by the signals that end a command.

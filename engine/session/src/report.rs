@@ -72,7 +72,8 @@ impl Counts {
 
 impl Server {
     /// How everything is now.
-    pub(crate) fn report(&self) -> StatusReport {
+    #[must_use]
+    pub fn report(&self) -> StatusReport {
         let handles = self.pollers.handles();
         let mut devices: Vec<DeviceReport> = handles.iter().flat_map(devices_of).collect();
         devices.sort_by_key(|device| device.index);

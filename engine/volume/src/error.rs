@@ -307,7 +307,7 @@ fn io_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::NOSPC | Errno::DQUOT => "free space there, or make the volume smaller",
         Errno::MFILE | Errno::NFILE => "raise the limit of open files (LimitNOFILE, ulimit -n)",
-        Errno::FBIG => "the file system has no files that large; use more members",
+        Errno::FBIG => "raise the limit of file sizes (ulimit -f), or use more members",
         Errno::OPNOTSUPP => "use a file system that can preallocate (ext4, xfs)",
         _ => "check the device (dmesg, smartctl)",
     }

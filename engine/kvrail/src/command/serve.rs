@@ -10,6 +10,7 @@ use tracing_subscriber::reload::Handle;
 use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::output::{Format, print_json};
 use crate::serve::{Reload, SetLog, Sidecar};
 
 const EXAMPLES: &str = "\
@@ -21,7 +22,9 @@ Examples:
 SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING.
 A second signal stops at once. SIGHUP reads the configuration again: what may be attached, limits,
 pages, the drain timeout, the log and the target change at once, the log names keys that need a
-restart. A [target] that was emptied is taken down; a change that cannot be made leaves what is.";
+restart. A [target] that was emptied is taken down; a change that cannot be made leaves what is.
+
+With --format json a sidecar that is ready prints one document, that of `kvrail status`.";
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]
@@ -44,7 +47,10 @@ pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
     let set_log = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
     let sidecar = Sidecar::start(&loaded.config, reload)?;
-    context.note(sidecar.report.trim_end());
+    match context.format {
+        Format::Human => context.note(sidecar.report.trim_end()),
+        Format::Json => print_json(&sidecar.status())?,
+    }
     // A supervisor that is not there is told nothing.
     let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let stopped = sidecar.run()?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
+use kvrail_protocol::StatusReport;
 use kvrail_ring::{Bell, Epoch};
 use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
@@ -57,6 +58,11 @@ impl Sidecar {
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         Ok(Self { server, orders, _target: target, _comeback: comeback, _gpus: gpus, report })
+    }
+
+    /// What `kvrail status` shows.
+    pub(crate) fn status(&self) -> StatusReport {
+        self.server.report()
     }
 
     /// Serves until a signal ends it.

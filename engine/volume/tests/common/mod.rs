@@ -1,11 +1,15 @@
 //! Files, loop devices and commands that the refusal tests share.
 #![expect(dead_code, reason = "each test binary uses its own part")]
 
+use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeError, create};
+use kvrail_volume::{
+    DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeError, create, open,
+};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -42,6 +46,14 @@ pub(crate) fn two_files(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// The words of a refusal that must come.
+pub(crate) fn open_any(members: &[PathBuf]) -> Result<Volume, VolumeError> {
+    open(members, None, DirectIo::Optional)
+}
+
+pub(crate) fn poke(path: &Path, at: u64, bytes: &[u8]) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
+}
+
 pub(crate) fn refusal<T: std::fmt::Debug>(outcome: Result<T, VolumeError>) -> String {
     outcome.unwrap_err().to_string()
 }
