@@ -118,6 +118,9 @@ impl Embedded {
             }
         }
         command.args(["serve", "--end-with-parent", "--config"]).arg(&config);
+        for dir in &self.dirs {
+            command.arg("--remove").arg(dir.path());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().context("starting the sidecar")?;
         let pid = Pid::from_child(&child);

@@ -215,6 +215,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.01)
     with pytest.raises(OSError):
         os.readlink(f"/proc/{pid}/exe")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_embedded_sidecar_that_cannot_start(tmp_path):

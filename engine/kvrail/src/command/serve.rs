@@ -1,9 +1,12 @@
 //! `kvrail serve`.
 
+use std::fs;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvrail_session::StoppedHow;
+use rustix::process::getppid;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
@@ -33,6 +36,10 @@ pub(crate) struct ServeArgs {
     /// Stop (as by SIGTERM) when the process that started this one ends
     #[arg(long)]
     end_with_parent: bool,
+    /// Remove this temporary folder at the end if that process could not, because it was killed;
+    /// its name begins with kvrail-
+    #[arg(long, value_name = "FOLDER", requires = "end_with_parent", value_parser = temporary)]
+    remove: Vec<PathBuf>,
 }
 
 /// Runs the sidecar until a signal ends it.
@@ -40,9 +47,30 @@ pub(crate) struct ServeArgs {
 /// # Errors
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
 pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
+    let parent = getppid();
     if args.end_with_parent {
         end_with_parent()?;
     }
+    let outcome = serve(context);
+    if getppid() != parent {
+        for folder in args.remove {
+            // Somebody else may have been quicker.
+            let _gone = fs::remove_dir_all(folder);
+        }
+    }
+    outcome
+}
+
+/// A folder that nobody but its maker can have anything in.
+fn temporary(path: &str) -> Result<PathBuf, String> {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    if name.to_string_lossy().starts_with("kvrail-") {
+        return Ok(path.into());
+    }
+    Err("only a folder whose name begins with kvrail- is removed".into())
+}
+
+fn serve(context: &Context) -> Result<(), Failure> {
     let loaded = context.config()?;
     let set_log = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
