@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvrail_session::StoppedHow;
-use rustix::process::getppid;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
@@ -15,6 +14,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json};
 use crate::serve::{Reload, SetLog, Sidecar};
+use crate::stop::Parent;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,7 +33,7 @@ With --format json a sidecar that is ready prints one document, that of `kvrail 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// Stop (as by SIGTERM) when the process that started this one ends
+    /// Stop (as by SIGTERM) when the process that started this one ends, or its thread that did
     #[arg(long)]
     end_with_parent: bool,
     /// Remove this temporary folder at the end if that process could not, because it was killed;
@@ -47,12 +47,9 @@ pub(crate) struct ServeArgs {
 /// # Errors
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
 pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
-    let parent = getppid();
-    if args.end_with_parent {
-        end_with_parent()?;
-    }
-    let outcome = serve(context);
-    if getppid() != parent {
+    let parent = args.end_with_parent.then(Parent::remember);
+    let outcome = serve(parent.as_ref(), context);
+    if parent.is_some_and(|parent| parent.has_ended()) {
         for folder in args.remove {
             // Somebody else may have been quicker.
             let _gone = fs::remove_dir_all(folder);
@@ -70,11 +67,12 @@ fn temporary(path: &str) -> Result<PathBuf, String> {
     Err("only a folder whose name begins with kvrail- is removed".into())
 }
 
-fn serve(context: &Context) -> Result<(), Failure> {
+fn serve(parent: Option<&Parent>, context: &Context) -> Result<(), Failure> {
     let loaded = context.config()?;
     let set_log = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
     let sidecar = Sidecar::start(&loaded.config, reload)?;
+    parent.map_or(Ok(()), Parent::watch)?;
     match context.format {
         Format::Human => context.note(sidecar.report.trim_end()),
         Format::Json => print_json(&sidecar.status())?,
@@ -92,13 +90,6 @@ fn serve(context: &Context) -> Result<(), Failure> {
     );
     Err(Failure::new(Exit::Failed, what)
         .with_remedy("a device does not answer: see the log; raise sidecar.drain_timeout"))
-}
-
-/// Has the kernel send SIGTERM when the parent ends.
-fn end_with_parent() -> Result<(), Failure> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).map_err(
-        |errno| Failure::new(Exit::Failed, format!("watching the parent process: {errno}")),
-    )
 }
 
 /// Logs as configured; the answer changes what is logged later.

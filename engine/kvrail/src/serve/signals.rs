@@ -1,10 +1,10 @@
-//! Signals: the first SIGTERM or SIGINT drains, the second stops at once; SIGHUP reads the
-//! configuration again.
+//! Signals: the first SIGTERM, SIGINT or SIGUSR1 (a parent that ended) drains, the second stops at
+//! once; SIGHUP reads the configuration again.
 
 use std::thread;
 
 use kvrail_session::{OrderReceiver, order_channel};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::reload::Reload;
@@ -18,7 +18,7 @@ pub(super) fn listen(mut reload: Reload, target: Door) -> Result<OrderReceiver, 
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
     };
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(failed)?;
     let life = move || {
         for signal in signals.forever() {
             if signal == SIGHUP {
