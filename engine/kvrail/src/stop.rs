@@ -13,8 +13,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 
 use crate::failure::{Exit, Failure};
 
-/// How long a process takes to end that was killed: the kernel frees some 10 GiB a second. Where only
-/// a thread of it has ended, we end so much later.
+/// How long a process takes to end that was killed: the kernel frees some 10 GiB a second. Where
+/// only a thread of it has ended, we end so much later.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The signals that end a command: a hangup unless it was ignored from the start (`nohup`). Shells
