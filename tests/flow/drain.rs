@@ -1,11 +1,15 @@
-//! SIGTERM, SIGINT, and both twice.
+//! SIGTERM, SIGINT, both twice, and a parent's end.
 
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kvrail_tests::{Tally, span_bytes, verify};
 use rustix::process::Signal;
 
-use crate::rig::{Actor, Place, Sidecar, can_pin};
+use crate::rig::{Actor, Place, Sidecar, can_pin, eventually, kvrail_program};
 
 const THREADS: u32 = 4;
 
@@ -109,4 +113,31 @@ fn a_sidecar_starts_again_the_moment_the_old_one_is_gone() {
         Sidecar::start(&place).stop();
         actor.tally().assert_right();
     }
+}
+
+/// A named pipe as its configuration holds the sidecar up between its first step and the moment at
+/// which it can be stopped.
+#[test]
+fn a_parent_that_is_killed_during_the_start_is_noticed_after_it() {
+    let place = Place::with_volume(1, 4 << 20);
+    let (pipe, folder) = (place.path("pipe"), place.path("kvrail-made-by-the-parent"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("volume.img"), "large").unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let script = "\"$0\" serve --end-with-parent --config \"$1\" --remove \"$2\" & wait";
+    let mut parent = Command::new("sh");
+    parent.args(["-c", script]).arg(kvrail_program()).args([&pipe, &folder]);
+    let mut parent = parent.stderr(Stdio::null()).spawn().unwrap();
+    let mut configuration = None;
+    eventually("the sidecar reads its configuration", || {
+        let mut options = File::options();
+        let opened = options.write(true).custom_flags(libc::O_NONBLOCK).open(&pipe);
+        configuration = opened.ok();
+        configuration.is_some()
+    });
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let text = fs::read(place.configuration()).unwrap();
+    configuration.unwrap().write_all(&text).unwrap();
+    eventually("the sidecar has ended and cleaned up", || !folder.exists());
 }

@@ -1,21 +1,12 @@
-//! Signals that end a command: noted, and obeyed where stopping leaves nothing half done.
+//! Signals that would end a command: noted, and obeyed where stopping leaves nothing half done.
 
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::{
-    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
-};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::failure::{Exit, Failure};
-
-/// How long a process takes to end that was killed: the kernel frees some 10 GiB a second. Where
-/// only a thread of it has ended, we end so much later.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The signals that end a command: a hangup unless it was ignored from the start (`nohup`). Shells
 /// have scripts' background commands ignore SIGINT; those end by it all the same.
@@ -35,49 +26,6 @@ pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
     caught
         .map(drop)
         .map_err(|error| Failure::new(Exit::Failed, format!("catching SIGXFSZ: {error}")))
-}
-
-/// The process that started this one, if we are to end with it.
-#[derive(Debug)]
-pub(crate) struct Parent {
-    pid: Option<Pid>,
-    ending: Arc<AtomicBool>,
-}
-
-impl Parent {
-    pub(crate) fn remember() -> Self {
-        Self { pid: getppid(), ending: Arc::default() }
-    }
-
-    /// Has the kernel send SIGUSR1 when the parent's thread that started this process ends. Call it
-    /// once that signal stops the sidecar.
-    pub(crate) fn watch(&self) -> Result<(), Failure> {
-        let failed = |what: String| {
-            Failure::new(Exit::Failed, format!("watching the parent process: {what}"))
-        };
-        signal_hook::flag::register(SIGUSR1, Arc::clone(&self.ending))
-            .map_err(|error| failed(error.to_string()))?;
-        set_parent_process_death_signal(Some(Signal::USR1))
-            .map_err(|errno| failed(errno.to_string()))?;
-        if getppid() != self.pid {
-            kill_process(getpid(), Signal::USR1).map_err(|errno| failed(errno.to_string()))?;
-        }
-        Ok(())
-    }
-
-    /// Whether the whole process has ended. One that was killed does so thread by thread, and gives
-    /// its memory back last.
-    pub(crate) fn has_ended(&self) -> bool {
-        let gone = || getppid() != self.pid;
-        // Relaxed: pairs with the store in the signal handler, which was obeyed long ago.
-        if self.ending.load(Ordering::Relaxed) {
-            let deadline = Instant::now() + ENDS_WITHIN;
-            while !gone() && Instant::now() < deadline {
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
-        gone()
-    }
 }
 
 /// Set by the signals that end a command.

@@ -1,8 +1,7 @@
 //! `kvrail serve`.
 
-use std::fs;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_session::StoppedHow;
@@ -13,8 +12,7 @@ use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json};
-use crate::serve::{Reload, SetLog, Sidecar};
-use crate::stop::Parent;
+use crate::serve::{Parent, Reload, SetLog, Sidecar, temporary};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,24 +45,12 @@ pub(crate) struct ServeArgs {
 /// # Errors
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
 pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
-    let parent = args.end_with_parent.then(Parent::remember);
+    let parent = if args.end_with_parent { Some(Parent::watch()?) } else { None };
     let outcome = serve(parent.as_ref(), context);
-    if parent.is_some_and(|parent| parent.has_ended()) {
-        for folder in args.remove {
-            // Somebody else may have been quicker.
-            let _gone = fs::remove_dir_all(folder);
-        }
+    if let Some(parent) = parent {
+        parent.clean_up(&args.remove);
     }
     outcome
-}
-
-/// A folder that nobody but its maker can have anything in.
-fn temporary(path: &str) -> Result<PathBuf, String> {
-    let name = Path::new(path).file_name().unwrap_or_default();
-    if name.to_string_lossy().starts_with("kvrail-") {
-        return Ok(path.into());
-    }
-    Err("only a folder whose name begins with kvrail- is removed".into())
 }
 
 fn serve(parent: Option<&Parent>, context: &Context) -> Result<(), Failure> {
@@ -72,7 +58,7 @@ fn serve(parent: Option<&Parent>, context: &Context) -> Result<(), Failure> {
     let set_log = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
     let sidecar = Sidecar::start(&loaded.config, reload)?;
-    parent.map_or(Ok(()), Parent::watch)?;
+    parent.map_or(Ok(()), Parent::catch_up)?;
     match context.format {
         Format::Human => context.note(sidecar.report.trim_end()),
         Format::Json => print_json(&sidecar.status())?,

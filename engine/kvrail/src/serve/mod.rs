@@ -8,6 +8,7 @@ mod devices;
 mod gpus;
 mod memory;
 mod numa;
+mod parent;
 mod plan;
 mod policy;
 mod reload;
@@ -17,5 +18,6 @@ mod signals;
 mod target;
 mod volumes;
 
+pub(crate) use parent::{Parent, temporary};
 pub(crate) use reload::{Reload, SetLog};
 pub(crate) use sidecar::Sidecar;
