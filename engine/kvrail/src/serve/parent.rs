@@ -1,5 +1,5 @@
-//! The process that a sidecar ends with, and the folders it leaves when it is killed. What stops the
-//! sidecar is in `signals`.
+//! The process that a sidecar ends with, and the folders it leaves when it is killed. What its
+//! signal then stops is not here: `signals` has that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
