@@ -11,6 +11,7 @@ mod length;
 mod manifest;
 mod marks;
 mod params;
+mod prose;
 mod reach;
 mod report;
 mod scripts;
