@@ -14,6 +14,7 @@ mod params;
 mod prose;
 mod reach;
 mod report;
+mod rooms;
 mod scripts;
 mod source;
 mod tokens;
