@@ -18,3 +18,4 @@ mod rooms;
 mod scripts;
 mod source;
 mod tokens;
+mod unused;

@@ -21,8 +21,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("topology", &["memory", "nvme"]),
     ("check", &["memory", "nvme", "topology"]),
     ("protocol", &["ring"]),
-    ("poller", &["device", "memory", "ring", "volume"]),
-    ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "volume"]),
+    ("poller", &["device", "memory", "ring"]),
+    ("session", &["device", "gpu", "memory", "poller", "protocol", "ring"]),
     ("client", &["layout", "memory", "protocol", "ring"]),
     ("c", &["client"]),
     ("python", &["client", "memory"]),
@@ -40,7 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 /// Manifests of packages; the workspace's own is none.
-fn packages(sources: &[Source]) -> Vec<(&Source, Table)> {
+pub(crate) fn packages(sources: &[Source]) -> Vec<(&Source, Table)> {
     let manifests = sources.iter().filter(|source| source.kind() == Kind::Manifest);
     let parsed = manifests.map(|source| {
         let table = source.text.parse::<Table>();
@@ -50,7 +50,7 @@ fn packages(sources: &[Source]) -> Vec<(&Source, Table)> {
 }
 
 /// Every dependency table of a manifest, those of targets too, with its section's name.
-fn dependencies(manifest: &Table) -> Vec<(&str, &Table)> {
+pub(crate) fn dependencies(manifest: &Table) -> Vec<(&str, &Table)> {
     let targets = manifest.get("target").and_then(Value::as_table);
     let targets = targets.into_iter().flat_map(Table::values).filter_map(Value::as_table);
     let homes = std::iter::once(manifest).chain(targets);
@@ -63,7 +63,7 @@ fn inherits(value: Option<&Value>) -> bool {
 }
 
 /// The first line that begins with the word.
-fn line_of(source: &Source, word: &str) -> usize {
+pub(crate) fn line_of(source: &Source, word: &str) -> usize {
     source.lines().find(|(_, text)| text.starts_with(word)).map_or(1, |(number, _)| number)
 }
 
