@@ -4,8 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_device::{BUFFERS_MAX, BufferIndex, Device, DeviceError, Durability};
+use kvrail_device::{Attached, BUFFERS_MAX, BufferIndex, Device, DeviceError, Durability};
 use kvrail_memory::{HeapBlock, Pinned};
+use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Bell, Opcode, Status};
 
 use crate::rig::{AT, Rig, Subject};
@@ -23,7 +24,7 @@ macro_rules! conformance {
             sizes_round_trip, offsets_round_trip, beyond_transfer_max, beyond_depth,
             mixed_load_is_accounted_for, flush_discard_durable_nop, detach_waits_for_the_last_use,
             attach_and_detach_mistakes, dropped_in_flight, sleeping_wakes_up, blocking_wakes_up,
-            survives_a_large_region,
+            survives_a_large_region, leaves_a_region_half_way,
         );
     };
     (@cases $factory:path: $($case:ident,)*) => {
@@ -172,21 +173,19 @@ pub(crate) fn detach_waits_for_the_last_use<D: Device>(subject: Subject<D>) {
             rig.reap(); // other regions go on as soon as there is room
         }
         rig.device.submit();
-        let mut left_at_detach = None;
         while rig.detached.is_empty() {
             rig.reap_until("detach", |rig| {
                 !rig.detached.is_empty() || rig.finished.len() == 33 * (round + 1)
             });
-            if !rig.detached.is_empty() {
-                left_at_detach = Some(33 * (round + 1) - rig.finished.len());
-            } else {
+            if rig.detached.is_empty() {
                 rig.reap();
             }
         }
         assert_eq!(rig.detached, [at]);
         rig.detached.clear();
         // At most the operation on the other region may still be under way.
-        assert!(left_at_detach.is_some_and(|left| left <= 1), "{left_at_detach:?}");
+        let left = 33 * (round + 1) - rig.finished.len();
+        assert!(left <= 1, "{left} under way at the detach");
         assert_eq!(Arc::strong_count(&region), 1, "the device has dropped the region");
         rig.reap_until("the rest", |rig| rig.device.in_flight() == 0);
         assert!(rig.finished.iter().all(|finished| finished.status == Status::Ok));
@@ -284,20 +283,10 @@ pub(crate) fn blocking_wakes_up<D: Device>(subject: Subject<D>) {
 
 /// A region larger than one table entry: addressed on both sides of the border and across it.
 pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
-    const GIB: usize = 1 << 30;
-    let available = std::fs::read_to_string("/proc/meminfo").expect("procfs is mounted");
-    let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib: u64 = available
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|number| number.parse().ok())
-        .expect("MemAvailable is a number");
-    if kib < 4 << 20 {
-        println!("skipped: MemAvailable is {kib} KiB, less than 4 GiB");
-        return;
-    }
+    const BORDER: usize = ENTRY_BYTES as usize;
     let mut rig = Rig::new(subject, MIB);
     let at = BufferIndex(8);
-    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(GIB + 4 * MIB));
+    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(BORDER + 4 * MIB));
     match rig.device.attach(at, Arc::clone(&region)) {
         Ok(()) => {}
         Err(error @ DeviceError::Register { .. }) => {
@@ -311,7 +300,9 @@ pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
     let first = std::mem::replace(&mut rig.region, Arc::clone(&region));
     let length = 2 * MIB;
     let block = rig.device.description().memory_alignment as usize;
-    for (version, buffer_offset) in (1..).zip([GIB - 2 * MIB, GIB - MIB / 2, GIB, GIB - block]) {
+    for (version, buffer_offset) in
+        (1..).zip([BORDER - 2 * MIB, BORDER - MIB / 2, BORDER, BORDER - block])
+    {
         for opcode in [Opcode::Write, Opcode::Read] {
             if opcode == Opcode::Write {
                 rig.fill(buffer_offset, 0, length, version);
@@ -328,4 +319,29 @@ pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
     rig.device.detach(at).expect("attached");
     rig.reap_until("a detach of two entries", |rig| rig.detached == [at]);
     assert_eq!(Arc::strong_count(&region), 1);
+}
+
+/// A region that is attached partly can be left at every step, and its entries are free then.
+pub(crate) fn leaves_a_region_half_way<D: Device>(subject: Subject<D>) {
+    let mut rig = Rig::new(subject, MIB);
+    let at = BufferIndex(8);
+    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(2 * ENTRY_BYTES as usize + MIB));
+    for steps in 0..3 {
+        let mut progress = match rig.device.begin_attach(at, Arc::clone(&region)) {
+            Ok(progress) => progress,
+            Err(error @ DeviceError::Register { .. }) => return println!("skipped: {error}"),
+            Err(error) => panic!("three entries are free: {error}"),
+        };
+        for _ in 0..steps {
+            progress = rig.device.attach_more(at).expect("begun");
+        }
+        if steps < 2 && progress == Attached::Whole {
+            println!("this device attaches at once");
+        }
+        assert!(steps < 2 || progress == Attached::Whole, "three entries, three steps");
+        rig.device.detach(at).expect("begun");
+        rig.reap_until("a detach half-way", |rig| rig.detached == [at]);
+        rig.detached.clear();
+        assert_eq!(Arc::strong_count(&region), 1);
+    }
 }

@@ -12,7 +12,6 @@ use io_uring::{CompletionQueue, SubmissionQueue, Submitter, cqueue};
 use kvrail_device::ModeName;
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::Geometry;
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
 use rustix::io::Errno;
 
 use super::wire::{Request, Wire};
@@ -21,6 +20,9 @@ use crate::port::{Direction, Done, Fault, HAND_OVER_AT, Operation, Port, Shape, 
 /// Looks at a completion queue that a kernel thread fills, between two looks at whether that
 /// thread sleeps.
 const SPINS_PER_CHECK: u32 = 1 << 12;
+
+/// Bytes of one registered buffer at most (io_uring).
+const ENTRY_BYTES_MAX: usize = 1 << 30;
 
 /// The buffers of a port: one region, one stretch of `stride` bytes for each slot.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ impl Memory {
         let bytes = stride * shape.slots as usize;
         // The reason for ordinary pages stands in the report's environment.
         let (region, _) = Region::create_best("kvrail-bench-raw", bytes)?;
-        let slots_per_entry = usize::try_from(REGISTERED_BYTES_MAX)? / stride;
+        let slots_per_entry = ENTRY_BYTES_MAX / stride;
         Ok(Self { region, stride, slots_per_entry })
     }
 

@@ -28,9 +28,10 @@ use crate::target::unfit;
 /// Events one `reap` brings back at most.
 pub const EVENTS_MAX: usize = 128;
 
-/// Entries of a device's buffer table; each covers at most 1 GiB
-/// (`kvrail_ring::limits::REGISTERED_BYTES_MAX`), so a larger region takes several in a row.
-pub const BUFFERS_MAX: u16 = 1024;
+/// Entries of a device's buffer table, as many as io_uring takes (IORING_MAX_REG_BUFFERS); each
+/// covers 64 MiB (`kvrail_ring::limits::ENTRY_BYTES`), so a larger region takes several in a row,
+/// and all together are 1 TiB.
+pub const BUFFERS_MAX: u16 = 1 << 14;
 
 /// Regions of remote memory a device may know. Their entries follow those of the host's, at
 /// `BUFFERS_MAX`.
@@ -167,6 +168,15 @@ pub struct Description {
     pub depth: u32,
 }
 
+/// How far a region's attach has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// More entries are to be registered.
+    Partly,
+    /// Operations may use the region.
+    Whole,
+}
+
 /// What drives devices, of whatever type.
 pub trait Driver {
     /// What comes of it.
@@ -181,16 +191,41 @@ pub trait Device: fmt::Debug {
     /// What it is.
     fn description(&self) -> &Description;
 
-    /// Makes a region usable by operations as the entries from `at` on. Not on the data path: may
-    /// take milliseconds for large regions.
+    /// Begins to make a region usable by operations as the entries from `at` on: registers the
+    /// first entry. A poller serves others before it goes on with `attach_more`.
     ///
     /// # Errors
     /// `DeviceError` when entries are taken or the kernel refuses; nothing is attached then.
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError>;
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError>;
 
-    /// Starts to forget a region. Operations already prepared go on; the caller prepares no new
-    /// ones. `Event::Detached` follows when nothing can touch the region any more, and the device
-    /// has dropped its `Arc` by then.
+    /// Goes on with a region that is attached partly: registers one more entry.
+    ///
+    /// # Errors
+    /// `DeviceError` when the kernel refuses; nothing is attached then.
+    fn attach_more(&mut self, _at: BufferIndex) -> Result<Attached, DeviceError> {
+        Ok(Attached::Whole)
+    }
+
+    /// Makes a region usable at once: for those who have nobody else to serve, because a large one
+    /// takes long.
+    ///
+    /// # Errors
+    /// As `begin_attach`.
+    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
+        let mut progress = self.begin_attach(at, region)?;
+        while progress == Attached::Partly {
+            progress = self.attach_more(at)?;
+        }
+        Ok(())
+    }
+
+    /// Starts to forget a region, also one that is attached partly. Operations already prepared go
+    /// on; the caller prepares no new ones. Each `reap` takes one step; `Event::Detached` follows
+    /// when nothing can touch the region any more, and the device has dropped its `Arc` by then.
     ///
     /// # Errors
     /// `DeviceError` when nothing is attached there or the kernel refuses.

@@ -28,8 +28,8 @@ mod uring;
 pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
-    BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver, Durability, EVENTS_MAX, Event,
-    Events, Finished, Operation, REMOTES_MAX, RemoteMemory, Wait,
+    Attached, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver, Durability,
+    EVENTS_MAX, Event, Events, Finished, Operation, REMOTES_MAX, RemoteMemory, Wait,
 };
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};

@@ -8,7 +8,9 @@ use kvrail_memory::Pinned;
 use serde::{Deserialize, Serialize};
 
 use crate::auto;
-use crate::contract::{BufferIndex, Description, Device, Driver, Events, Operation, Wait};
+use crate::contract::{
+    Attached, BufferIndex, Description, Device, Driver, Events, Operation, Wait,
+};
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::null::NullDevice;
@@ -146,8 +148,16 @@ impl Device for Mechanism {
         each!(self, device => device.description())
     }
 
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
-        each!(self, device => device.attach(at, region))
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
+        each!(self, device => device.begin_attach(at, region))
+    }
+
+    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+        each!(self, device => device.attach_more(at))
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
 
 use crate::contract::{
-    BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait,
+    Attached, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Finished, Operation,
+    Wait,
 };
 use crate::error::DeviceError;
 use crate::table::{Leave, Table};
@@ -41,7 +41,7 @@ pub struct NullDevice {
     submitted: usize,
     table: Table,
     /// Regions to be given back once the queue is empty.
-    leaving: ArrayVec<BufferIndex, { BUFFERS_MAX as usize }>,
+    leaving: Vec<BufferIndex>,
 }
 
 impl NullDevice {
@@ -63,7 +63,7 @@ impl NullDevice {
         };
         let depth = options.depth as usize;
         let queue = Vec::with_capacity(depth);
-        let (table, leaving) = (Table::new(), ArrayVec::new());
+        let (table, leaving) = (Table::new(), Vec::with_capacity(usize::from(BUFFERS_MAX)));
         Self { description, queue, depth, submitted: 0, table, leaving }
     }
 
@@ -82,8 +82,13 @@ impl Device for NullDevice {
         &self.description
     }
 
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
-        self.table.attach(at, region)
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
+        self.table.attach(at, region)?;
+        Ok(Attached::Whole)
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

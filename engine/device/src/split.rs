@@ -3,7 +3,7 @@
 //!
 //! Invariants 1 (exactly once) and 3 (OK means every byte) are kept here and nowhere else.
 
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Opcode, Status};
 
 use crate::contract::{BufferIndex, Finished, Operation};
@@ -134,10 +134,10 @@ impl Flights {
     /// for `take`.
     #[inline(always)]
     pub(crate) fn take_whole(&mut self, operation: &Operation) -> Option<SlotId> {
-        let in_entry = operation.buffer_offset % REGISTERED_BYTES_MAX;
+        let in_entry = operation.buffer_offset % ENTRY_BYTES;
         let simple = moves_bytes(operation.opcode)
             && operation.length <= self.surely_whole
-            && in_entry + u64::from(operation.length) <= REGISTERED_BYTES_MAX
+            && in_entry + u64::from(operation.length) <= ENTRY_BYTES
             && self.in_flight < self.limits.depth
             && self.cutting.is_none();
         if !simple {
@@ -182,8 +182,8 @@ impl Flights {
         if !moves_bytes(rest.opcode) {
             return rest.length;
         }
-        let to_border = REGISTERED_BYTES_MAX - rest.buffer_offset % REGISTERED_BYTES_MAX;
-        let to_border = u32::try_from(to_border).expect("at most 1 GiB");
+        let to_border = ENTRY_BYTES - rest.buffer_offset % ENTRY_BYTES;
+        let to_border = u32::try_from(to_border).expect("at most 64 MiB");
         // Regions begin with a page. A range that does not takes one page more.
         let in_page = u32::try_from(rest.buffer_offset % PAGE).expect("below a page");
         let paged = self.limits.paged_bytes_max - in_page;

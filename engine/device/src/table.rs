@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kvrail_memory::Pinned;
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::limits::ENTRY_BYTES;
 
 use crate::contract::{BUFFERS_MAX, BufferIndex};
 use crate::error::DeviceError;
@@ -51,7 +51,7 @@ pub(crate) struct Table {
 
 /// Entries a region of that size takes.
 pub(crate) fn span_of(bytes: u64) -> u16 {
-    u16::try_from(bytes.div_ceil(REGISTERED_BYTES_MAX)).unwrap_or(u16::MAX).max(1)
+    u16::try_from(bytes.div_ceil(ENTRY_BYTES)).unwrap_or(u16::MAX).max(1)
 }
 
 impl Table {
@@ -171,6 +171,7 @@ mod tests {
     use std::sync::Arc;
 
     use kvrail_memory::HeapBlock;
+    use kvrail_ring::limits::ENTRY_BYTES;
 
     use super::{Leave, Table, span_of};
     use crate::contract::{BUFFERS_MAX, BufferIndex};
@@ -210,9 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn large_regions_take_one_entry_per_gigabyte() {
-        let gib = 1_u64 << 30;
-        for (bytes, span) in [(1, 1), (gib, 1), (gib + 1, 2), (5 * gib, 5), (u64::MAX, u16::MAX)] {
+    fn large_regions_take_several_entries() {
+        let one = ENTRY_BYTES;
+        for (bytes, span) in [(1, 1), (one, 1), (one + 1, 2), (5 * one, 5), (u64::MAX, u16::MAX)] {
             assert_eq!(span_of(bytes), span);
         }
     }

@@ -37,5 +37,5 @@ pub use poller::{
 };
 pub use port::{JOBS_MAX, Port, PortOptions, Route};
 pub use region::{Backing, GpuRegion, Memory};
-pub use staging::{SlotIndex, Staging, StagingOptions};
+pub use staging::{STAGING_ENTRIES, SlotIndex, Staging, StagingOptions};
 pub use standin::{GpuControl, GpuFault, StandIn};

@@ -11,10 +11,18 @@ use std::sync::{Arc, OnceLock};
 
 use kvrail_memory::{MemoryError, Region};
 use kvrail_ring::Nudge;
-use kvrail_ring::limits::{POLLERS_MAX, REGISTERED_BYTES_MAX};
+use kvrail_ring::limits::{ENTRY_BYTES, POLLERS_MAX};
 use kvrail_ring::wake::Waker;
 
 use self::free::FreeSlots;
+
+/// Bytes of a pool at most.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// Entries of a device's buffer table that are kept for a pool.
+pub const STAGING_ENTRIES: u16 = 16;
+
+const _: () = assert!(STAGING_ENTRIES as u64 * ENTRY_BYTES == BYTES_MAX);
 
 /// Size and number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +65,11 @@ impl Staging {
     /// `MemoryError` with the remedy when there is not that much.
     ///
     /// # Panics
-    /// If the options are empty, misaligned, or beyond 1 GiB, which one buffer entry holds.
+    /// If the options are empty, misaligned, or beyond 1 GiB.
     pub fn new(options: StagingOptions) -> Result<Self, MemoryError> {
         let bytes = u64::from(options.slot_bytes) * u64::from(options.slots);
         let sound = options.slot_bytes.is_multiple_of(4096) && bytes > 0;
-        assert!(sound && bytes <= REGISTERED_BYTES_MAX, "{options:?}");
+        assert!(sound && bytes <= BYTES_MAX, "{options:?}");
         let bytes = usize::try_from(bytes).expect("at most 1 GiB");
         let (region, remark) = Region::create_best("kvrail-staging", bytes)?;
         let free = FreeSlots::new(options.slots);

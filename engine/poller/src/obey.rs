@@ -1,8 +1,6 @@
 //! Obeying: commands of the control thread, and what follows when the last request is done.
 
-use std::sync::Arc;
-
-use kvrail_device::{BufferIndex, Clock, Device};
+use kvrail_device::{Clock, Device};
 use kvrail_ring::{RegionId, Status};
 
 use crate::lanes::{Lane, Life};
@@ -11,11 +9,17 @@ use crate::poller::{Poller, Service};
 use crate::region::{Farewell, Memory, Region};
 use crate::unit::Side;
 
+/// Commands of one tick: each takes up to a few microseconds.
+const COMMANDS_MAX: u64 = 16;
+
 impl<D: Device, C: Clock> Poller<D, C> {
-    /// Carries out what the control thread sent; returns how many commands there were.
+    /// Carries out what the control thread sent, up to a turn's worth; returns how many commands
+    /// there were.
     pub(crate) fn obey(&mut self) -> u64 {
         let mut seen = 0;
-        while let Some(command) = self.mailbox.next_command() {
+        while seen < COMMANDS_MAX
+            && let Some(command) = self.mailbox.next_command()
+        {
             seen += 1;
             match command {
                 Command::AddLane(session, seat) => self.add_lane(session, seat),
@@ -26,10 +30,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     }
                 }
                 Command::Attach { session, region, buffer, memory } => {
-                    self.attach(session, region, buffer, Memory::Host(memory));
+                    self.begin_attach(session, region, buffer, Memory::Host(memory));
                 }
                 Command::AttachRemote { session, region, buffer, memory } => {
-                    self.attach(session, region, buffer, Memory::Remote(memory));
+                    self.begin_attach(session, region, buffer, Memory::Remote(memory));
                 }
                 Command::Detach(_, region) => {
                     if self.regions.retire(region) {
@@ -81,31 +85,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    /// Registers a region with every device; lets go of it again where one refuses.
-    fn attach(&mut self, session: SessionSlot, id: RegionId, buffer: BufferIndex, memory: Memory) {
-        for index in 0..self.units.len() {
-            let device = &mut self.units[index].device;
-            let outcome = match &memory {
-                Memory::Host(memory) => device.attach(buffer, Arc::clone(memory)),
-                Memory::Remote(memory) => device.attach_remote(buffer, Arc::clone(memory)),
-            };
-            if let Err(error) = outcome {
-                self.regions.insert(id, session, buffer, memory);
-                self.let_go_of(id, index, Farewell::Failed(error));
-                return;
-            }
-        }
-        self.regions.insert(id, session, buffer, memory);
-        self.mailbox.post(Notice::Attached(session, id, Ok(())));
-    }
-
     /// Tells every device to forget a region.
     pub(crate) fn let_go(&mut self, id: RegionId) {
         self.let_go_of(id, self.units.len(), Farewell::Detached);
     }
 
     /// Tells the first `devices` devices to forget a region.
-    fn let_go_of(&mut self, id: RegionId, devices: usize, farewell: Farewell) {
+    pub(crate) fn let_go_of(&mut self, id: RegionId, devices: usize, farewell: Farewell) {
         let buffer = self.regions.get(id).expect("it is in the table").buffer;
         let devices_left = u8::try_from(devices).expect("a poller has few devices");
         self.regions.let_go(id, devices_left, farewell);
@@ -149,6 +135,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.close_lane(place);
             self.settle_lane(place);
         }
+        self.stop_attaching(session);
         while let Some(region) = self.regions.live_of(session) {
             if self.regions.retire(region) {
                 self.let_go(region);

@@ -9,6 +9,7 @@ use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
 use crate::accept::Accepted;
+use crate::attaching;
 use crate::budget::Budget;
 use crate::checksum::Summer;
 use crate::lanes::Lanes;
@@ -93,6 +94,7 @@ pub struct Poller<D, C> {
     pub(crate) units: Vec<Unit<D>>,
     pub(crate) lanes: Lanes,
     pub(crate) regions: Regions,
+    pub(crate) attaching: attaching::Queue,
     pub(crate) sessions: Sessions,
     pub(crate) timers: Timers,
     pub(crate) summer: Summer,
@@ -145,6 +147,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             units,
             lanes: Lanes::new(),
             regions: Regions::new(),
+            attaching: attaching::Queue::new(),
             sessions: Sessions::new(),
             timers: Timers::new(),
             summer: Summer::new(),
@@ -173,7 +176,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.unread_ticks > C::UNREAD_TURNS_MAX {
             self.read_clock();
         }
-        let commands = self.obey();
+        let commands = self.obey() + self.attach_more();
         let finished = self.reap();
         let taken = self.take();
         let finished = finished + self.feed();

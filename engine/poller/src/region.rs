@@ -18,9 +18,11 @@ pub(crate) enum Farewell {
     Failed(DeviceError),
 }
 
-/// Life of a region: live, then leaving (no new requests), then letting go (devices), then free.
+/// Life of a region: attaching (device by device, an entry in each tick), live, then leaving (no
+/// new requests), then letting go (devices), then free.
 #[derive(Debug)]
 enum Life {
+    Attaching,
     Live,
     Leaving,
     LettingGo { devices_left: u8, farewell: Farewell },
@@ -106,7 +108,7 @@ impl Regions {
         Self { table, gates: vec![Gate::FREE; REGIONS_MAX] }
     }
 
-    /// Enters a live region.
+    /// Enters a region that devices are about to attach.
     pub(crate) fn insert(
         &mut self,
         id: RegionId,
@@ -116,11 +118,19 @@ impl Regions {
     ) {
         let entry = &mut self.table[place(id)];
         assert!(entry.is_none(), "the control thread gives out free places only");
-        let bytes = memory.host().map(|memory| memory.bytes() as u64);
-        let key = bytes.map_or(CLOSED, |_| Gate::key(session, id));
-        let gate = Gate { key, bytes: bytes.unwrap_or(0), under_way: 0, buffer };
-        self.gates[place(id)] = gate;
-        *entry = Some(Region { id, session, buffer, memory, life: Life::Live });
+        let bytes = memory.host().map_or(0, |memory| memory.bytes() as u64);
+        self.gates[place(id)] = Gate { key: CLOSED, bytes, under_way: 0, buffer };
+        *entry = Some(Region { id, session, buffer, memory, life: Life::Attaching });
+    }
+
+    /// Every device has it: requests may use it.
+    pub(crate) fn open(&mut self, id: RegionId) {
+        let region = self.known(id);
+        region.life = Life::Live;
+        let (session, host) = (region.session, region.memory.host().is_some());
+        if host {
+            self.gates[place(id)].key = Gate::key(session, id);
+        }
     }
 
     /// As `enter`, for a live region of host memory; any other is refused.
@@ -250,7 +260,7 @@ impl Region {
     fn farewell(mut self) -> (Self, Farewell) {
         let farewell = match std::mem::replace(&mut self.life, Life::Leaving) {
             Life::LettingGo { farewell, .. } => farewell,
-            Life::Live | Life::Leaving => Farewell::Detached,
+            Life::Attaching | Life::Live | Life::Leaving => Farewell::Detached,
         };
         (self, farewell)
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use kvrail_device::{BUFFERS_MAX, REMOTES_MAX};
 use kvrail_poller::REGIONS_MAX;
 use kvrail_ring::RegionId;
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::limits::ENTRY_BYTES;
 use range_alloc::RangeAllocator;
 
 // A region of GPU memory has the entry of its place, behind those of host memory.
@@ -83,7 +83,7 @@ impl RegionTable {
             return Err(Shortage::Bytes(left));
         }
         let &(place, generation) = self.free.front().ok_or(Shortage::Regions)?;
-        let entries = bytes.div_ceil(REGISTERED_BYTES_MAX).max(1);
+        let entries = bytes.div_ceil(ENTRY_BYTES).max(1);
         let short = Shortage::Buffers(entries);
         let count = u16::try_from(entries).map_err(|_| short)?;
         if count > BUFFERS_MAX {
@@ -133,6 +133,7 @@ fn number(place: u16, generation: u16) -> RegionId {
 mod tests {
     use kvrail_device::BUFFERS_MAX;
     use kvrail_poller::REGIONS_MAX;
+    use kvrail_ring::limits::ENTRY_BYTES;
 
     use super::{RegionTable, Shortage};
 
@@ -144,11 +145,11 @@ mod tests {
         grants.into_iter().for_each(|grant| table.free(grant));
         assert_eq!((table.used(), table.bytes()), (0, 0));
 
-        let big = table.grant(u64::from(BUFFERS_MAX) << 30).unwrap();
+        let big = table.grant(u64::from(BUFFERS_MAX) * ENTRY_BYTES).unwrap();
         assert_eq!(big.buffers, 0..BUFFERS_MAX);
         assert_eq!(table.grant(1), Err(Shortage::Buffers(1)));
         table.free(big);
-        assert_eq!(table.grant(2 << 40), Err(Shortage::Buffers(2048)));
+        assert_eq!(table.grant(2 << 40), Err(Shortage::Buffers(32_768)));
         assert_eq!(table.grant(5 << 40), Err(Shortage::Bytes(4 << 40)));
         assert_eq!(table.grant(u64::MAX), Err(Shortage::Bytes(4 << 40)));
     }
@@ -158,7 +159,7 @@ mod tests {
         let mut table = RegionTable::new(1 << 40, 0);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..10 * REGIONS_MAX {
-            let grant = table.grant((1 << 30) + 1).unwrap();
+            let grant = table.grant(ENTRY_BYTES + 1).unwrap();
             assert_eq!(grant.buffers.len(), 2);
             assert!(seen.insert(grant.id));
             table.free(grant);
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn gpu_memory_has_entries_of_its_own_and_staging_keeps_the_last_of_the_others() {
         let mut table = RegionTable::new(4 << 40, 2);
-        let all = table.grant(u64::from(BUFFERS_MAX - 2) << 30).unwrap();
+        let all = table.grant(u64::from(BUFFERS_MAX - 2) * ENTRY_BYTES).unwrap();
         assert_eq!(all.buffers, 0..BUFFERS_MAX - 2);
         assert_eq!(table.grant(1), Err(Shortage::Buffers(1)));
         let bytes = table.bytes();

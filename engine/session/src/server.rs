@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_poller::{PollerHandle, SESSIONS_MAX, SessionSlot};
 use kvrail_protocol::{PacketBuffer, VolumeInfo};
 use kvrail_ring::Bell;
@@ -77,9 +78,9 @@ impl Server {
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
         let limits = config.policy.limits.clone().clamped();
         let maker = Maker::start(&to_control, &config.home, config.gpus.len())?;
-        let staging = u16::try_from(config.gpus.len()).expect("GPUs are few");
+        let gpus = u16::try_from(config.gpus.len()).expect("GPUs are few");
         Ok(Self {
-            regions: RegionTable::new(limits.arena_bytes_total, staging),
+            regions: RegionTable::new(limits.arena_bytes_total, gpus * STAGING_ENTRIES),
             busy: BusyShares::new(pollers.len()),
             pollers: Pollers::new(pollers),
             config,

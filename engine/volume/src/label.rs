@@ -24,8 +24,8 @@ pub const LABEL_VERSION: u32 = 1;
 /// Members of a volume at most: the label names them all, and 64 also bounds the pollers.
 pub const MEMBERS_MAX: u16 = 64;
 
-/// Stripes at most: 1 GiB, what one registered buffer may have.
-pub(crate) const STRIPE_BYTES_MAX: u64 = kvrail_ring::limits::REGISTERED_BYTES_MAX;
+/// Stripes at most.
+pub(crate) const STRIPE_BYTES_MAX: u64 = 1 << 30;
 
 /// The label MiB as an index type.
 pub(crate) const LABEL_LENGTH: usize = 1 << 20;

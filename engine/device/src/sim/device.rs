@@ -8,7 +8,7 @@ use kvrail_ring::Status;
 
 use crate::clock::Clock;
 use crate::contract::{
-    BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Operation, Wait,
+    Attached, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Operation, Wait,
 };
 use crate::error::DeviceError;
 use crate::sim::dice::Dice;
@@ -228,8 +228,13 @@ impl<C: Clock> Device for SimDevice<C> {
         &self.description
     }
 
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
-        self.table.attach(at, region)
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
+        self.table.attach(at, region)?;
+        Ok(Attached::Whole)
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Opcode, Status};
 use proptest::prelude::*;
 
@@ -80,18 +80,18 @@ fn what_may_pass_is_tried_a_few_times_and_then_fails_with_its_own_status() {
 #[test]
 fn pieces_end_at_the_transfer_limit_and_at_entry_borders() {
     let mut flights = Flights::new(LIMITS);
-    let ids = issue(&mut flights, read(1, 0, 10_240, REGISTERED_BYTES_MAX - 512));
+    let ids = issue(&mut flights, read(1, 0, 10_240, ENTRY_BYTES - 512));
     let cuts: Vec<_> = ids
         .iter()
         .map(|id| flights.piece(*id))
         .map(|piece| (piece.offset, piece.length, piece.buffer_offset))
         .collect();
-    let gib = REGISTERED_BYTES_MAX;
+    let border = ENTRY_BYTES;
     let expected = vec![
-        (0, 512, gib - 512),
-        (512, 4096, gib),
-        (4608, 4096, gib + 4096),
-        (8704, 1536, gib + 8192),
+        (0, 512, border - 512),
+        (512, 4096, border),
+        (4608, 4096, border + 4096),
+        (8704, 1536, border + 8192),
     ];
     assert_eq!(cuts, expected);
     assert_eq!((flights.in_flight(), flights.pieces()), (1, 4));

@@ -1,5 +1,6 @@
 //! The device over a ring.
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,7 +9,9 @@ use kvrail_memory::Pinned;
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
-use crate::contract::{BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait};
+use crate::contract::{
+    Attached, BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait,
+};
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::removal::Removal;
@@ -19,7 +22,7 @@ use crate::table::{Leave, Table};
 use crate::target::Target;
 use crate::uring::drive::{Drive, Interrupt, Mode};
 use crate::uring::mode::ModeName;
-use crate::uring::ring::{Completing, Completion, Ring};
+use crate::uring::ring::{Completing, Completion, Left, Ring};
 use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
 use crate::uring::wire::{Block, Wire};
 use crate::uring::{remedy, verdict};
@@ -45,9 +48,9 @@ pub struct Uring<M: Mode> {
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
     pub(super) staged: Vec<SlotId>,
     pub(super) staged_aside: Vec<SlotId>,
-    /// Regions the kernel could not be told to forget yet.
-    pub(super) unforgotten: Vec<BufferIndex>,
-    /// Regions the kernel was told to forget.
+    /// Regions whose entries are being emptied, one in each `reap`.
+    pub(super) emptying: VecDeque<BufferIndex>,
+    /// Regions to be forgotten that the kernel may still use.
     pub(super) forgetting: u32,
     pub(super) target: Target,
     pub(super) removal: Removal,
@@ -176,21 +179,34 @@ impl<M: Mode> Uring<M> {
         outcome
     }
 
-    /// Tells the kernel to forget a region that no operation uses.
+    /// Has the kernel forget a region that no operation uses.
     #[cold]
     fn forget(&mut self, at: BufferIndex) {
-        match self.ring.unregister(at) {
-            Ok(()) => self.forgetting += 1,
-            Err(_) => self.unforgotten.push(at), // tried again by every `reap`
+        self.forgetting += 1;
+        self.emptying.push_back(at);
+    }
+
+    /// Empties one entry.
+    #[cold]
+    fn empty_one(&mut self) {
+        let Some(at) = self.emptying.pop_front() else { return };
+        if self.ring.unregister_one(at) != Ok(Left::None) {
+            self.emptying.push_back(at); // an error is met again, and others have their turn
         }
     }
 
+    /// The kernel refused an entry of a region: what it has of it is taken back.
     #[cold]
-    fn forget_again(&mut self) {
-        for _ in 0..self.unforgotten.len() {
-            let at = self.unforgotten.swap_remove(0);
-            self.forget(at);
+    fn undo_attach(&mut self, at: BufferIndex, errno: Errno) -> DeviceError {
+        let bytes = self.table.region(at).bytes() as u64;
+        let leave = self.table.leave(at);
+        debug_assert!(matches!(leave, Ok(Leave::Now)), "not used yet: {leave:?}");
+        self.table.free(at);
+        if self.ring.is_filled(at) && !self.emptying.contains(&at) {
+            self.emptying.push_back(at);
         }
+        let remedy = remedy::register(errno, bytes);
+        DeviceError::Register { device: self.target.path.clone(), bytes, errno, remedy }
     }
 
     #[cold]
@@ -244,16 +260,17 @@ impl<M: Mode> Device for Uring<M> {
         &self.description
     }
 
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
         self.table.attach(at, Arc::clone(&region))?;
-        self.ring.register(at, &region).map_err(|errno| {
-            let leave = self.table.leave(at);
-            debug_assert!(matches!(leave, Ok(Leave::Now)), "attached above: {leave:?}");
-            self.table.free(at);
-            let bytes = region.bytes() as u64;
-            let remedy = remedy::register(errno, bytes);
-            DeviceError::Register { device: self.target.path.clone(), bytes, errno, remedy }
-        })
+        self.ring.register(at, &region).map_err(|errno| self.undo_attach(at, errno))
+    }
+
+    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+        self.ring.register_more(at).map_err(|errno| self.undo_attach(at, errno))
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
@@ -309,8 +326,8 @@ impl<M: Mode> Device for Uring<M> {
         if self.aside > 0 {
             self.reap_aside(events);
         }
-        if !self.unforgotten.is_empty() {
-            self.forget_again();
+        if !self.emptying.is_empty() {
+            self.empty_one();
         }
         self.stage_parts();
         if self.has_staged() {
@@ -323,8 +340,8 @@ impl<M: Mode> Device for Uring<M> {
     }
 
     fn wait(&self) -> Wait<'_> {
-        // What the kernel would not take makes no descriptor readable.
-        if self.has_staged() || !self.unforgotten.is_empty() {
+        // What the kernel would not take, and steps that are due, make no descriptor readable.
+        if self.has_staged() || !self.emptying.is_empty() {
             return Wait::Poll;
         }
         let main = self.flights.pieces() > self.aside || self.forgetting > 0;
@@ -352,7 +369,7 @@ impl<M: Mode> Device for Uring<M> {
         if self.side.is_some() {
             self.submit_aside();
         }
-        if self.unforgotten.is_empty() && Self::BLOCKS {
+        if self.emptying.is_empty() && Self::BLOCKS {
             let nap_ns = if self.aside > 0 { ASIDE_NAP_NS } else { u64::MAX };
             self.ring.block(timeout_ns.min(nap_ns));
         }

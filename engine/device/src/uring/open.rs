@@ -1,6 +1,7 @@
 //! Opens a device: what is asked for, what the target allows, a first read where a mode may not
 //! work although its ring could be made, and the description of what came of it.
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -126,7 +127,7 @@ impl<M: Mode> Uring<M> {
             table: Table::new(),
             staged: Vec::with_capacity(pieces),
             staged_aside: Vec::with_capacity(SIDE_ENTRIES as usize),
-            unforgotten: Vec::with_capacity(usize::from(BUFFERS_MAX)),
+            emptying: VecDeque::with_capacity(usize::from(BUFFERS_MAX)),
             forgetting: 0,
             removal: Removal::watch(&target),
             failure: None,

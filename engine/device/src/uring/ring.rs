@@ -32,6 +32,7 @@ use rustix::io_uring::{
 use rustix::time::Timespec;
 
 use crate::contract::{BufferIndex, Operation};
+pub(crate) use crate::uring::ring::registered::Left;
 use crate::uring::ring::registered::Registered;
 use crate::uring::ring::sleep::Sleep;
 use crate::uring::wire::Wire;

@@ -14,6 +14,10 @@ use crate::uring::remedy;
 use crate::uring::ring::{Completing, Ring, Setup, Submission, errno_of};
 use crate::uring::wire::{Block, Wire};
 
+/// Tags that have room beside the answers: each `reap` empties one entry at most, whose tag is
+/// there for the next.
+const TAGS_MAX: u32 = 1024;
+
 /// Entries of the second ring of a device that has one: flushes and discards at once.
 pub(super) const SIDE_ENTRIES: u32 = 64;
 
@@ -110,7 +114,7 @@ fn build<M: Drive>(plan: &Plan<'_>) -> Result<(Instance<M::Wire>, IoringSetupFla
         return Err(DeviceError::Ring { path, mode, step, errno: Errno::NOSYS, remedy });
     }
     // Room for every answer and every tag, so that completions do not overflow.
-    let completions = plan.entries + plan.entries.max(u32::from(BUFFERS_MAX));
+    let completions = plan.entries + plan.entries.max(TAGS_MAX);
     let plain = M::FLAGS | IoringSetupFlags::SUBMIT_ALL;
     let attempt = |flags| {
         let completions = completions.next_power_of_two();

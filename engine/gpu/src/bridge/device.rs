@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
-    BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event, Events, Failure, Finished,
-    Operation, RemoteMemory, Replacement, SlotId, Wait,
+    Attached, BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event, Events, Failure,
+    Finished, Operation, RemoteMemory, Replacement, SlotId, Wait,
 };
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::wake::Waker;
@@ -18,7 +18,7 @@ use super::transfers::{Part, Transfers};
 use crate::contract::{DirectWay, Way};
 use crate::port::{Done, JOBS_MAX, Job, Port, Route, Work};
 use crate::region::GpuRegion;
-use crate::staging::SlotIndex;
+use crate::staging::{STAGING_ENTRIES, SlotIndex};
 
 /// Marks tags of parts in the device within; pollers' tags never have this bit.
 const PART: u64 = 1 << 63;
@@ -83,7 +83,8 @@ impl<D: Device> Bridge<D> {
     pub fn new(mut inner: D, ports: Vec<Arc<Port>>) -> Result<Self, DeviceError> {
         let mut description = inner.description().clone();
         let mut links = Vec::with_capacity(ports.len());
-        for (entry, port) in (0..BUFFERS_MAX).rev().map(BufferIndex).zip(ports) {
+        let entries = (0..BUFFERS_MAX).step_by(usize::from(STAGING_ENTRIES)).rev();
+        for (entry, port) in entries.map(BufferIndex).zip(ports) {
             let staging: Arc<Region> = Arc::clone(port.staging.region());
             inner.attach(entry, staging)?;
             description.features.push(port.description());
@@ -359,8 +360,16 @@ impl<D: Device> Device for Bridge<D> {
         &self.description
     }
 
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
-        self.inner.attach(at, region)
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
+        self.inner.begin_attach(at, region)
+    }
+
+    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+        self.inner.attach_more(at)
     }
 
     fn attach_remote(

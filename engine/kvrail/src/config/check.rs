@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
-use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX, REGISTERED_BYTES_MAX};
+use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
 use kvrail_volume::MEMBERS_MAX;
 use tracing_subscriber::EnvFilter;
 
@@ -26,7 +26,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 const CPU_MAX: u16 = 8191;
 
 /// All arenas together fill the buffer table of a device at most.
-const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * REGISTERED_BYTES_MAX;
+const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * ENTRY_BYTES;
 
 /// Everything wrong with a configuration, in the order of its text.
 pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {

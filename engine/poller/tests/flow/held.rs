@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{
-    BufferIndex, Cause, Description, Device, DeviceError, Event, Events, Failure, Finished,
-    Operation, Replacement, Wait,
+    Attached, BufferIndex, Cause, Description, Device, DeviceError, Event, Events, Failure,
+    Finished, Operation, Replacement, Wait,
 };
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
@@ -26,6 +26,10 @@ pub(crate) struct Shelf {
     pub(crate) batches: Vec<usize>,
     /// Finish whatever is submitted at once.
     pub(crate) prompt: bool,
+    /// Entries that every region takes; none is as good as one.
+    pub(crate) entries: u32,
+    /// Entries of the region that is attached partly.
+    pub(crate) attach_steps: u32,
     /// Refuse the next attach.
     pub(crate) refuse_attach: Option<&'static str>,
 }
@@ -81,12 +85,27 @@ impl Device for Held {
         &self.description
     }
 
-    fn attach(&mut self, at: BufferIndex, _: Arc<dyn Pinned>) -> Result<(), DeviceError> {
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        _: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
         if let Some(what) = self.shelf.borrow_mut().refuse_attach.take() {
             return Err(DeviceError::Table { at, what });
         }
         self.shelf.borrow_mut().attached.push(at);
-        Ok(())
+        self.attach_more(at)
+    }
+
+    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+        let mut shelf = self.shelf.borrow_mut();
+        assert!(shelf.attached.contains(&at), "more of what has begun");
+        shelf.attach_steps += 1;
+        if shelf.attach_steps < shelf.entries {
+            return Ok(Attached::Partly);
+        }
+        shelf.attach_steps = 0;
+        Ok(Attached::Whole)
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

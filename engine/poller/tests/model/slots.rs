@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use kvrail_device::{
-    BufferIndex, Description, Device, DeviceError, Event, Events, FakeClock, Finished, Operation,
-    Wait,
+    Attached, BufferIndex, Description, Device, DeviceError, Event, Events, FakeClock, Finished,
+    Operation, Wait,
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{Budget, Command, Mailbox, Notice, Poller, PollerStats, Route, Setup};
@@ -92,8 +92,12 @@ impl Device for Recorder {
         &self.description
     }
 
-    fn attach(&mut self, _: BufferIndex, _: Arc<dyn Pinned>) -> Result<(), DeviceError> {
-        Ok(())
+    fn begin_attach(
+        &mut self,
+        _: BufferIndex,
+        _: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
+        Ok(Attached::Whole)
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
@@ -159,7 +163,7 @@ impl Rig {
             let (session, region) = (SessionSlot(slot), RegionId(region));
             rig.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
         }
-        rig.poller.tick();
+        while rig.poller.tick() == Turn::Busy {}
         let notices = std::iter::from_fn(|| rig.mailbox.receive());
         let fit = |notice: &Notice| {
             matches!(notice, Notice::LaneAdded(..) | Notice::Attached(.., Ok(())))

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use kvrail_device::{
-    BufferIndex, Description, Device, DeviceError, Event, Events, FakeClock, Finished, Operation,
-    SimDevice, Wait,
+    Attached, BufferIndex, Description, Device, DeviceError, Event, Events, FakeClock, Finished,
+    Operation, SimDevice, Wait,
 };
 use kvrail_memory::{Pinned, load, store};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
@@ -178,6 +178,8 @@ pub(crate) struct Watched {
     /// What is to be reported as done, and what was.
     early: Vec<Operation>,
     hushed: Vec<u64>,
+    /// Steps of attaches so far.
+    steps: u32,
 }
 
 impl Watched {
@@ -189,7 +191,7 @@ impl Watched {
         let description = inner.borrow().description().clone();
         let (inner, watch) = (Rc::clone(inner), Rc::clone(watch));
         let (late, early, hushed) = (None, Vec::new(), Vec::new());
-        Self { inner, description, watch, device, plant, reads: 0, late, early, hushed }
+        Self { inner, description, watch, device, plant, reads: 0, steps: 0, late, early, hushed }
     }
 
     fn memory(&self, operation: &Operation) -> Option<Arc<dyn Pinned>> {
@@ -232,11 +234,21 @@ impl Device for Watched {
         &self.description
     }
 
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
         let weak = Arc::downgrade(&region);
         self.inner.borrow_mut().attach(at, region)?;
         self.watch.borrow_mut().attached.insert((self.device, at.0), weak);
-        Ok(())
+        self.attach_more(at)
+    }
+
+    /// One to three steps, whatever region it is.
+    fn attach_more(&mut self, _: BufferIndex) -> Result<Attached, DeviceError> {
+        self.steps += 1;
+        Ok(if self.steps.is_multiple_of(3) { Attached::Whole } else { Attached::Partly })
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

@@ -6,10 +6,10 @@ use std::ptr;
 use std::sync::Arc;
 
 use kvrail_memory::Pinned;
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::limits::ENTRY_BYTES;
 use rustix::io::Errno;
 
-use crate::contract::{BUFFERS_MAX, BufferIndex};
+use crate::contract::{Attached, BUFFERS_MAX, BufferIndex};
 use crate::uring::ring::{Ring, TAG, errno_of};
 use crate::uring::wire::Wire;
 
@@ -17,10 +17,21 @@ use crate::uring::wire::Wire;
 #[derive(Default)]
 struct Held {
     region: Option<Arc<dyn Pinned>>,
-    /// Entries registered whose tag has not come yet.
+    /// Entries registered.
+    filled: u16,
+    /// Entries emptied again.
+    emptied: u16,
+    /// Tags that came.
     tags: u16,
     /// Its registration failed half-way: nobody waits to hear that it is gone.
     undone: bool,
+}
+
+/// Entries of a region that are still registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Some,
+    None,
 }
 
 /// Every region the kernel may know.
@@ -43,8 +54,9 @@ impl Registered {
     /// last entry, the region is let go, and is named if somebody waits to hear that.
     pub(super) fn tag_came(&mut self, at: BufferIndex) -> Option<BufferIndex> {
         let held = self.at(at);
-        held.tags = held.tags.checked_sub(1).expect("invariant 2: a tag comes once");
-        if held.tags > 0 {
+        held.tags += 1;
+        assert!(held.tags <= held.emptied, "invariant 2: a tag comes once, for what was emptied");
+        if held.tags < held.filled {
             return None;
         }
         let held = std::mem::take(held);
@@ -61,55 +73,64 @@ impl Registered {
 }
 
 impl<W: Wire> Ring<W> {
-    /// Registers a region as the entries from `at` on, each with a tag; one entry a call, since a
-    /// larger update that fails half-way is reported as done.
+    /// Registers the first entry of a region that begins at `at`; `register_more` does the others.
     ///
     /// # Errors
-    /// The kernel's; EBUSY while an earlier registration there that failed is not yet forgotten.
+    /// As `register_more`; EBUSY while an earlier registration there that failed is not yet
+    /// forgotten.
     pub(crate) fn register(
         &mut self,
         at: BufferIndex,
         region: &Arc<dyn Pinned>,
-    ) -> Result<(), Errno> {
-        if self.registered.at(at).region.is_some() {
+    ) -> Result<Attached, Errno> {
+        let held = self.registered.at(at);
+        if held.region.is_some() {
             return Err(Errno::BUSY);
         }
-        let bytes = region.bytes();
-        let most = usize::try_from(REGISTERED_BYTES_MAX).expect("1 GiB fits");
-        self.registered.at(at).region = Some(Arc::clone(region));
-        for (start, index) in (0..bytes).step_by(most).zip(at.0..) {
-            let iov_base = region.base().as_ptr().wrapping_add(start).cast();
-            let entry = libc::iovec { iov_base, iov_len: most.min(bytes - start) };
-            if let Err(errno) = self.update(index, entry, TAG | u64::from(at.0)) {
-                self.undo(at);
-                return Err(errno);
-            }
-            self.registered.at(at).tags += 1;
-        }
-        Ok(())
+        held.region = Some(Arc::clone(region));
+        self.register_more(at)
     }
 
-    /// Forgets what `register` had done before it failed.
-    #[cold]
-    fn undo(&mut self, at: BufferIndex) {
+    /// Registers the next entry of a region, with a tag.
+    ///
+    /// # Errors
+    /// The kernel's: the region is not registered then. Entries that are there already are left to
+    /// `unregister_one`, if there are any (`is_filled`).
+    pub(crate) fn register_more(&mut self, at: BufferIndex) -> Result<Attached, Errno> {
         let held = self.registered.at(at);
-        if held.tags == 0 {
-            held.region = None;
-            return;
+        let (index, region) = (held.filled, held.region.as_ref().expect("registered before"));
+        let most = usize::try_from(ENTRY_BYTES).expect("64 MiB fit");
+        let (start, bytes) = (usize::from(index) * most, region.bytes());
+        let iov_base = region.base().as_ptr().wrapping_add(start).cast();
+        let entry = libc::iovec { iov_base, iov_len: most.min(bytes - start) };
+        if let Err(errno) = self.update(at.0 + index, entry, TAG | u64::from(at.0)) {
+            let held = self.registered.at(at);
+            held.undone = true;
+            if index == 0 {
+                *held = Held::default();
+            }
+            return Err(errno);
         }
-        held.undone = true;
-        if let Err(errno) = self.unregister(at) {
-            // Held, and so refused by `register`, until the ring is dropped.
-            tracing::error!(%errno, entry = at.0, "a half-registered region cannot be removed");
-        }
+        self.registered.at(at).filled += 1;
+        Ok(if start + most < bytes { Attached::Partly } else { Attached::Whole })
     }
 
-    /// Makes the entries of the region at `at` empty. `Completion::Freed` follows when the kernel
-    /// has dropped its last use of them. May be repeated after an error.
-    pub(crate) fn unregister(&mut self, at: BufferIndex) -> Result<(), Errno> {
+    /// Whether any entry of the region at `at` is still to be emptied.
+    pub(crate) fn is_filled(&mut self, at: BufferIndex) -> bool {
+        let held = self.registered.at(at);
+        held.filled > held.emptied
+    }
+
+    /// Makes one more entry of the region at `at` empty: unpinning takes as long as pinning did.
+    /// `Completion::Freed` follows when the kernel has dropped its last use of all of them. May be
+    /// repeated after an error.
+    pub(crate) fn unregister_one(&mut self, at: BufferIndex) -> Result<Left, Errno> {
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        let tags = self.registered.at(at).tags;
-        (at.0..at.0 + tags).try_for_each(|index| self.update(index, empty, 0))
+        let index = self.registered.at(at).emptied;
+        self.update(at.0 + index, empty, 0)?;
+        let held = self.registered.at(at);
+        held.emptied += 1;
+        Ok(if held.emptied < held.filled { Left::Some } else { Left::None })
     }
 
     /// Puts one entry, or nothing, into the kernel's buffer table.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use io_uring::{IoUring, cqueue, squeue};
-use kvrail_ring::limits::REGISTERED_BYTES_MAX;
+use kvrail_ring::limits::ENTRY_BYTES;
 use rustix::io::Errno;
 
 pub(crate) use block::Block;
@@ -29,11 +29,11 @@ use crate::uring::ring::Setup;
 const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 
 /// The table entry that holds the beginning of the operation's buffer range. Entries of a region
-/// follow each other, 1 GiB each; pieces do not cross their borders.
+/// follow each other, `ENTRY_BYTES` each; pieces do not cross their borders.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "a region has no more entries than the table")]
 fn table_entry(operation: &Operation) -> u16 {
-    operation.buffer.0 + (operation.buffer_offset / REGISTERED_BYTES_MAX) as u16
+    operation.buffer.0 + (operation.buffer_offset / ENTRY_BYTES) as u16
 }
 
 /// The language of one ring.
