@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use kvrail_device::{Attached, BUFFERS_MAX, BufferIndex, Device, DeviceError, Durability};
 use kvrail_memory::{HeapBlock, Pinned};
-use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Bell, Opcode, Status};
 
 use crate::rig::{AT, Rig, Subject};
@@ -283,7 +282,8 @@ pub(crate) fn blocking_wakes_up<D: Device>(subject: Subject<D>) {
 
 /// A region larger than one table entry: addressed on both sides of the border and across it.
 pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
-    const BORDER: usize = ENTRY_BYTES as usize;
+    const BORDER: usize = 64 * MIB;
+    assert_eq!(BORDER as u64, kvrail_ring::limits::ENTRY_BYTES);
     let mut rig = Rig::new(subject, MIB);
     let at = BufferIndex(8);
     let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(BORDER + 4 * MIB));
@@ -325,7 +325,7 @@ pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
 pub(crate) fn leaves_a_region_half_way<D: Device>(subject: Subject<D>) {
     let mut rig = Rig::new(subject, MIB);
     let at = BufferIndex(8);
-    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(2 * ENTRY_BYTES as usize + MIB));
+    let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(129 * MIB));
     for steps in 0..3 {
         let mut progress = match rig.device.begin_attach(at, Arc::clone(&region)) {
             Ok(progress) => progress,
