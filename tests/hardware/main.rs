@@ -21,6 +21,7 @@ mod passthrough;
 mod removal;
 mod resize;
 mod slow;
+mod starved;
 mod target;
 mod timeline;
 mod unplug;

@@ -9,7 +9,11 @@ use crate::bed::Bed;
 use crate::load::Load;
 use crate::machine;
 use crate::multipath::Multipath;
-use crate::rig::{VOLUME, eventually, run};
+use crate::rig::{Sidecar, VOLUME, eventually, run};
+use crate::starved::Starved;
+
+/// How often a namespace is detached while the kernel is starved.
+const STARVED_ROUNDS: u32 = 4;
 
 /// The controller of a namespace: its node and its number in the subsystem.
 fn controller(serial: &str) -> (String, String) {
@@ -46,27 +50,90 @@ fn a_head_that_loses_its_last_path_is_gone_and_served_again_when_it_has_one() {
     }
 }
 
+/// The moment is long where the kernel hears late that the drive has let go of a namespace.
+#[test]
+fn a_namespace_that_a_starved_kernel_drops_late_is_gone_and_nothing_else() {
+    if !machine::is_ours() {
+        return;
+    }
+    detach_from_starved("iopoll", STARVED_ROUNDS);
+}
+
+#[test]
+fn a_head_that_a_starved_kernel_drops_late_is_gone_and_nothing_else() {
+    if !machine::is_ours() {
+        return;
+    }
+    let _multipath = Multipath::on();
+    detach_from_starved("iopoll", STARVED_ROUNDS);
+    detach_from_starved("passthrough", 1);
+}
+
 fn detach_and_attach(mode: &str) {
     let bed = Bed::new(mode, "kvr-pull", 1);
-    let sidecar = bed.serve();
-    let load = Load::start(sidecar.socket(), VOLUME);
-    eventually("there is load", || load.counts.ok() > 16);
-    let (node, number) = controller("kvr-pull");
-    let change = |verb: &str| {
-        machine::tool(&format!("nvme {verb} {node} --namespace-id=1 --controllers={number}"))
-    };
-    change("detach-ns");
-    eventually("requests end with DEVICE_GONE", || load.counts.gone() > 8);
-    change("attach-ns");
-    let state = || sidecar.status().devices[0].state;
-    eventually("it is served again", || state() == DeviceState::Serving);
-    let before = load.counts.ok();
-    eventually("requests end well again", || load.counts.ok() > before + 16);
-    let outcome = load.stop();
-    println!("{mode}: {:?}", outcome.statuses);
-    let known = ["OK", "DEVICE_GONE"];
-    assert!(outcome.statuses.keys().all(|name| known.contains(name)), "{mode}");
-    sidecar.stop();
+    let field = Field::of(&bed);
+    field.detach();
+    field.attach();
+    field.assert_nothing_else(mode);
+}
+
+fn detach_from_starved(mode: &str, rounds: u32) {
+    let starved = Starved::on();
+    let mut bed = Bed::new(mode, "kvr-pull", 1);
+    bed.place.configure("pollers.cpus = [0]");
+    let field = Field::of(&bed);
+    for _ in 0..rounds {
+        let hunger = starved.begin();
+        field.detach();
+        drop(hunger);
+        field.attach();
+    }
+    field.assert_nothing_else(mode);
+}
+
+/// A volume under load on a namespace that is taken from its controller.
+struct Field {
+    sidecar: Sidecar,
+    load: Load,
+    node: String,
+    number: String,
+}
+
+impl Field {
+    fn of(bed: &Bed) -> Self {
+        let sidecar = bed.serve();
+        let load = Load::start(sidecar.socket(), VOLUME);
+        eventually("there is load", || load.counts.ok() > 16);
+        let (node, number) = controller("kvr-pull");
+        Self { sidecar, load, node, number }
+    }
+
+    fn change(&self, verb: &str) {
+        let Self { node, number, .. } = self;
+        machine::tool(&format!("nvme {verb} {node} --namespace-id=1 --controllers={number}"));
+    }
+
+    fn detach(&self) {
+        let before = self.load.counts.gone();
+        self.change("detach-ns");
+        eventually("requests end with DEVICE_GONE", || self.load.counts.gone() > before + 8);
+    }
+
+    fn attach(&self) {
+        self.change("attach-ns");
+        let state = || self.sidecar.status().devices[0].state;
+        eventually("it is served again", || state() == DeviceState::Serving);
+        let before = self.load.counts.ok();
+        eventually("requests end well again", || self.load.counts.ok() > before + 16);
+    }
+
+    fn assert_nothing_else(self, mode: &str) {
+        let outcome = self.load.stop();
+        println!("{mode}: {:?}", outcome.statuses);
+        let known = ["OK", "DEVICE_GONE"];
+        assert!(outcome.statuses.keys().all(|name| known.contains(name)), "{mode}");
+        self.sidecar.stop();
+    }
 }
 
 #[test]

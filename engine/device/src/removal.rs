@@ -2,9 +2,11 @@
 //! ways: commands in flight end with EIO, later reads bring 0 bytes without an error, later writes
 //! say ENOSPC. Once it is known to be gone, all of them mean that and nothing else.
 //!
-//! A namespace that is detached is unknown to its drive before the kernel has heard of it. The
-//! drive refuses plain reads and writes then, which no drive does that has the namespace, so they
-//! are asked again until the kernel has taken it away or time has shown that it stays.
+//! Some answers come before anything shows what they mean. A namespace that is detached is unknown
+//! to its drive before the kernel has heard of it, and the drive refuses plain commands then, which
+//! no drive does that has the namespace. A head refuses commands passed through while it chooses
+//! among its paths, and a controller that leaves or is reset fails what another would do. What is
+//! in doubt is held and asked again until the kernel has made up its mind.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,14 +15,24 @@ use kvrail_ring::{Opcode, Status};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::controllers::Controllers;
+use crate::controllers::{Controllers, Standing};
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Kind, Target};
+use crate::target::{Discard, Kind, Target};
 
-/// How long refusals may come before they mean what they say. A kernel drops a namespace within
-/// milliseconds of its drive's notice; clients are promised DEVICE_GONE within a second.
-const DOUBT: Duration = Duration::from_millis(500);
+/// How long answers may be in doubt before they mean what they say. A kernel drops a namespace
+/// within milliseconds of its drive's notice, but its workers wait for processors like others: half
+/// a second was seen where those are scarce.
+const DOUBT: Duration = Duration::from_secs(5);
+
+/// The end of every request from then on.
+const GONE: Outcome = Outcome::Failed(Status::DeviceGone);
+
+/// What a drive that has the namespace never refuses.
+const READ_AND_WRITE: &[Opcode] = &[Opcode::Read, Opcode::Write];
+
+/// The same of a drive that discards.
+const READ_WRITE_DISCARD: &[Opcode] = &[Opcode::Read, Opcode::Write, Opcode::Discard];
 
 /// What is watched to know it.
 #[derive(Debug)]
@@ -28,8 +40,10 @@ pub(crate) struct Removal {
     gone: Gone,
     /// For NVMe namespaces.
     controllers: Option<Controllers>,
-    /// The first and the last refusal of a series.
-    refused: Option<(Instant, Instant)>,
+    /// What is not refused as long as the device is there.
+    commands: &'static [Opcode],
+    /// The first and the last answer of a series in doubt.
+    doubted: Option<(Instant, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +58,16 @@ impl Removal {
         let disk = target.queue.as_ref().filter(|_| target.kind == Kind::Block);
         let controllers =
             disk.and_then(|queue| Controllers::of(&Path::new("/sys/block").join(&queue.disk)));
-        Self { gone: Gone::No, controllers, refused: None }
+        let commands = match target.discard() {
+            Discard::Deallocate => READ_WRITE_DISCARD,
+            Discard::PunchHole => READ_AND_WRITE,
+        };
+        Self { gone: Gone::No, controllers, commands, doubted: None }
+    }
+
+    /// Watches a device that is on trial: it is there, and what it says is meant.
+    pub(crate) fn believe(&mut self) {
+        self.controllers = None;
     }
 
     /// What a suspect answer to a request means. Asked for failures and short transfers only.
@@ -55,41 +78,47 @@ impl Removal {
         opcode: Opcode,
         (outcome, cause): (Outcome, Cause),
     ) -> Outcome {
-        if self.gone == Gone::No && (has_shrunk(target) || self.are_leaving()) {
-            self.gone = Gone::Yes;
-        }
         if self.gone == Gone::Yes {
-            return Outcome::Failed(Status::DeviceGone);
+            return GONE;
         }
-        if self.is_refusal(opcode, cause) && self.is_in_doubt(Instant::now()) {
-            return Outcome::Again;
+        let standing = self.controllers.as_ref().map_or(Standing::Serving, Controllers::standing);
+        if standing == Standing::Leaving || has_shrunk(target) {
+            self.gone = Gone::Yes;
+            return GONE;
         }
-        outcome
+        if self.is_doubtful(opcode, cause, standing) && self.is_in_doubt(Instant::now()) {
+            return Outcome::Later;
+        }
+        match cause {
+            // No path was left when it was asked, and now there is one.
+            Cause::Errno(Errno::IO) if self.has_paths() => Outcome::Transient(Status::IoError),
+            _ => outcome,
+        }
     }
 
-    /// Whether a drive that does not know its namespace would answer like this. The kernel makes
-    /// EOPNOTSUPP of what the drive says of block requests. A head that has lost its last path and
-    /// is still there fails them with EIO, and commands passed through with EINVAL.
-    fn is_refusal(&self, opcode: Opcode, cause: Cause) -> bool {
-        let Some(controllers) = &self.controllers else { return false };
+    /// Whether a device that is there might answer like this only because it, or a path to it, is
+    /// about to leave or to come back. The kernel makes EOPNOTSUPP of what the drive says of block
+    /// requests, and a head EINVAL of commands that it has no path for at the moment.
+    fn is_doubtful(&self, opcode: Opcode, cause: Cause, standing: Standing) -> bool {
         let refused = match cause {
-            Cause::Errno(Errno::OPNOTSUPP) => true,
-            Cause::Errno(Errno::IO | Errno::INVAL) => controllers.are_paths(),
+            Cause::Errno(Errno::IO) => return standing == Standing::Unsettled,
+            Cause::Errno(Errno::OPNOTSUPP) => self.controllers.is_some(),
+            Cause::Errno(Errno::INVAL) => self.has_paths(),
             Cause::Errno(_) | Cause::Short => false,
-            Cause::Nvme(status) => status.may_mean_no_namespace(),
+            Cause::Nvme(status) => self.controllers.is_some() && status.may_mean_no_namespace(),
         };
-        refused && matches!(opcode, Opcode::Read | Opcode::Write)
+        refused && self.commands.contains(&opcode)
     }
 
-    fn are_leaving(&self) -> bool {
-        self.controllers.as_ref().is_some_and(Controllers::are_leaving)
+    fn has_paths(&self) -> bool {
+        self.controllers.as_ref().is_some_and(Controllers::are_paths)
     }
 
-    /// Whether a refusal now belongs to a series that began a moment ago.
+    /// Whether a doubtful answer now belongs to a series that began a moment ago.
     fn is_in_doubt(&mut self, now: Instant) -> bool {
-        let series = self.refused.filter(|(_, last)| now.duration_since(*last) < DOUBT);
+        let series = self.doubted.filter(|(_, last)| now.duration_since(*last) < DOUBT);
         let first = series.map_or(now, |(first, _)| first);
-        self.refused = Some((first, now));
+        self.doubted = Some((first, now));
         now.duration_since(first) < DOUBT
     }
 }
@@ -104,93 +133,142 @@ fn has_shrunk(target: &Target) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::File;
     use std::io::Write;
-
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use kvrail_ring::{Opcode, Status};
     use rustix::io::Errno;
 
-    use super::{DOUBT, Gone, Removal};
+    use super::{DOUBT, GONE, Gone, READ_AND_WRITE, READ_WRITE_DISCARD, Removal};
     use crate::contract::DirectIo;
     use crate::controllers::Controllers;
+    use crate::controllers::tests::Head;
     use crate::failure::Cause;
     use crate::split::Outcome;
     use crate::target::Target;
     use crate::uring::NvmeStatus;
 
-    /// A device of 1 MiB, and what is watched of it, with the controller's state in a file.
-    fn watched() -> (Target, Removal, tempfile::NamedTempFile) {
+    const FAILED: (Outcome, Cause) = (Outcome::Failed(Status::IoError), Cause::Errno(Errno::IO));
+    const REFUSED: (Outcome, Cause) =
+        (Outcome::Failed(Status::Unsupported), Cause::Errno(Errno::OPNOTSUPP));
+
+    impl Removal {
+        /// Watches only these.
+        pub(crate) fn of(controllers: Controllers) -> Self {
+            let (gone, commands) = (Gone::No, READ_AND_WRITE);
+            Self { gone, controllers: Some(controllers), commands, doubted: None }
+        }
+    }
+
+    /// A device of 1 MiB.
+    fn target() -> Target {
         let fd = rustix::fs::memfd_create("target", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 1 << 20).unwrap();
-        let target = Target::examine("memory", fd, DirectIo::Off).unwrap();
+        Target::examine("memory", fd, DirectIo::Off).unwrap()
+    }
+
+    /// A plain namespace, with its controller's state in a file.
+    fn plain() -> (Removal, tempfile::NamedTempFile) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"live\n").unwrap();
-        let state = Controllers::One(File::open(file.path()).unwrap().into());
-        (target, Removal { gone: Gone::No, controllers: Some(state), refused: None }, file)
+        let state = File::open(file.path()).unwrap().into();
+        (Removal::of(Controllers::One(state)), file)
     }
 
     /// Commands in flight are cancelled before the device has lost its bytes.
     #[test]
     fn a_failure_of_a_dying_controller_is_its_removal() {
-        let (target, mut removal, file) = watched();
-        let failed = (Outcome::Failed(Status::IoError), Cause::Errno(Errno::IO));
-        assert_eq!(removal.judge(&target, Opcode::Read, failed), failed.0);
+        let (target, (mut removal, file)) = (target(), plain());
+        assert_eq!(removal.judge(&target, Opcode::Read, FAILED), FAILED.0);
         std::fs::write(file.path(), "deleting\n").unwrap();
-        let gone = Outcome::Failed(Status::DeviceGone);
-        assert_eq!(removal.judge(&target, Opcode::Read, failed), gone);
+        assert_eq!(removal.judge(&target, Opcode::Read, FAILED), GONE);
         let short = (Outcome::Moved(0), Cause::Short);
-        assert_eq!(removal.judge(&target, Opcode::Read, short), gone);
+        assert_eq!(removal.judge(&target, Opcode::Read, short), GONE);
     }
 
     /// The drive speaks before the kernel does: asked again, a request ends as what it is.
     #[test]
-    fn a_refused_read_waits_for_the_namespace_to_be_taken_away() {
-        let (target, mut removal, file) = watched();
-        let unsupported = Outcome::Failed(Status::Unsupported);
-        let block = (unsupported, Cause::Errno(Errno::OPNOTSUPP));
+    fn a_refused_command_waits_for_the_namespace_to_be_taken_away() {
+        let (target, (mut removal, file)) = (target(), plain());
         let inactive = NvmeStatus::of_result(0x4002); // invalid field: what drives say of it
         let passed = (inactive.outcome(), Cause::Nvme(inactive));
         for opcode in [Opcode::Read, Opcode::Write] {
-            assert_eq!(removal.judge(&target, opcode, block), Outcome::Again);
-            assert_eq!(removal.judge(&target, opcode, passed), Outcome::Again);
+            assert_eq!(removal.judge(&target, opcode, REFUSED), Outcome::Later);
+            assert_eq!(removal.judge(&target, opcode, passed), Outcome::Later);
         }
-        assert_eq!(removal.judge(&target, Opcode::Discard, block), unsupported);
+        assert_eq!(removal.judge(&target, Opcode::Discard, REFUSED), REFUSED.0);
+        removal.commands = READ_WRITE_DISCARD;
+        assert_eq!(removal.judge(&target, Opcode::Discard, REFUSED), Outcome::Later);
         std::fs::write(file.path(), "deleting\n").unwrap();
-        let gone = Outcome::Failed(Status::DeviceGone);
-        assert_eq!(removal.judge(&target, Opcode::Read, block), gone);
+        assert_eq!(removal.judge(&target, Opcode::Read, REFUSED), GONE);
     }
 
-    /// A head without a path says EIO and EINVAL where a plain namespace does not.
+    /// Its controller lives on, and may serve other namespaces. However long it took until the
+    /// kernel heard of it, what fails because no path is left is no failure.
     #[test]
-    fn a_head_without_a_path_is_asked_again() {
-        let (target, mut plain, _) = watched();
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("nvme0")).unwrap();
-        std::fs::write(directory.path().join("nvme0/state"), "live\n").unwrap();
-        let paths = Controllers::Paths(File::open(directory.path()).unwrap().into());
-        let mut head = Removal { gone: Gone::No, controllers: Some(paths), refused: None };
-        for errno in [Errno::IO, Errno::INVAL] {
-            let failed = (Outcome::Failed(Status::IoError), Cause::Errno(errno));
-            assert_eq!(plain.judge(&target, Opcode::Read, failed), failed.0);
-            assert_eq!(head.judge(&target, Opcode::Read, failed), Outcome::Again);
+    fn a_head_that_has_lost_its_last_path_is_gone() {
+        let target = target();
+        for opcode in [Opcode::Read, Opcode::Write, Opcode::Flush, Opcode::Discard] {
+            let sysfs = Head::with_paths(1);
+            let mut head = Removal::of(sysfs.watch());
+            let now = Instant::now();
+            head.doubted = Some((now.checked_sub(DOUBT * 2).unwrap(), now));
+            sysfs.size(0, "0\n");
+            assert_eq!(head.judge(&target, opcode, FAILED), GONE);
         }
-        std::fs::write(directory.path().join("nvme0/state"), "deleting\n").unwrap();
-        let failed = (Outcome::Failed(Status::IoError), Cause::Errno(Errno::IO));
-        let gone = Outcome::Failed(Status::DeviceGone);
-        assert_eq!(head.judge(&target, Opcode::Read, failed), gone);
+    }
+
+    /// A path that is reset or leaves while another serves fails requests for a moment.
+    #[test]
+    fn failures_of_a_head_wait_for_its_paths_to_settle() {
+        let (target, sysfs) = (target(), Head::with_paths(2));
+        let mut head = Removal::of(sysfs.watch());
+        for state in ["resetting\n", "connecting\n", "deleting\n"] {
+            sysfs.state(0, state);
+            for opcode in [Opcode::Read, Opcode::Flush] {
+                assert_eq!(head.judge(&target, opcode, FAILED), Outcome::Later, "{state}");
+            }
+        }
+        sysfs.state(0, "live\n");
+        let once_more = Outcome::Transient(Status::IoError);
+        assert_eq!(head.judge(&target, Opcode::Read, FAILED), once_more);
+        let passed = (FAILED.0, Cause::Errno(Errno::INVAL));
+        assert_eq!(head.judge(&target, Opcode::Read, passed), Outcome::Later);
+        assert_eq!(plain().0.judge(&target, Opcode::Read, passed), passed.0);
+    }
+
+    /// Nothing is gone that may come back, however long that takes.
+    #[test]
+    fn a_controller_that_is_reset_is_never_gone() {
+        let (target, (mut removal, file)) = (target(), plain());
+        for state in ["resetting\n", "connecting\n", "new\n"] {
+            std::fs::write(file.path(), state).unwrap();
+            removal.doubted = None;
+            assert_eq!(removal.judge(&target, Opcode::Read, FAILED), Outcome::Later, "{state}");
+            let now = Instant::now();
+            removal.doubted = Some((now.checked_sub(DOUBT).unwrap(), now));
+            assert_eq!(removal.judge(&target, Opcode::Read, FAILED), FAILED.0, "{state}");
+        }
     }
 
     #[test]
-    fn refusals_that_go_on_are_believed() {
-        let (_, mut removal, _) = watched();
-        let start = Instant::now();
-        let half = DOUBT / 2;
+    fn what_is_doubted_for_long_is_believed() {
+        let (mut removal, _) = plain();
+        let (start, half) = (Instant::now(), DOUBT / 2);
         assert!(removal.is_in_doubt(start) && removal.is_in_doubt(start + half));
+        // Where processors are scarce a kernel hears late what its drive has dropped.
+        assert!(removal.is_in_doubt(start + Duration::from_secs(3)));
         assert!(!removal.is_in_doubt(start + DOUBT) && !removal.is_in_doubt(start + DOUBT + half));
         // Another series.
         assert!(removal.is_in_doubt(start + DOUBT * 3));
+    }
+
+    #[test]
+    fn a_device_on_trial_means_what_it_says() {
+        let (target, (mut removal, _file)) = (target(), plain());
+        removal.believe();
+        assert_eq!(removal.judge(&target, Opcode::Read, REFUSED), REFUSED.0);
     }
 }

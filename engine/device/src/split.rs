@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 
 /// How often a piece is done again that failed in a way that may pass. As many tries as the
 /// kernel's NVMe driver gives block requests (nvme_core.max_retries).
-const TRANSIENT_MAX: u32 = 5;
+const TRANSIENT_MAX: u8 = 5;
 
 /// What one device takes.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,8 @@ pub enum Outcome {
     Moved(u32),
     /// It did nothing and may be asked again.
     Again,
+    /// What it did is in doubt: it is asked again after a pause.
+    Later,
     /// It failed and may succeed if asked again.
     Transient(Status),
     /// It failed.
@@ -75,6 +77,8 @@ struct Piece {
     rest: Operation,
     done: u32,
     retries: u32,
+    /// Failures that may have passed.
+    failures: u8,
     /// Whether it is all of a read or write: `join` is none, and bytes are moved.
     whole: bool,
     join: Option<SlotId>,
@@ -144,7 +148,7 @@ impl Flights {
             return None;
         }
         let rest = operation.anew();
-        let piece = Piece { rest, done: 0, retries: 0, whole: true, join: None };
+        let piece = Piece { rest, done: 0, retries: 0, failures: 0, whole: true, join: None };
         let id = self.pieces.claim(piece).ok()?;
         self.in_flight += 1;
         Some(id)
@@ -159,7 +163,7 @@ impl Flights {
             return self.take_parts(operation);
         }
         let whole = moves_bytes(operation.opcode);
-        let piece = Piece { rest: operation, done: 0, retries: 0, whole, join: None };
+        let piece = Piece { rest: operation, done: 0, retries: 0, failures: 0, whole, join: None };
         let id = self.pieces.claim(piece).map_err(|piece| piece.rest)?;
         self.in_flight += 1;
         Ok(Taken::Whole(id))
@@ -201,7 +205,7 @@ impl Flights {
         rest.length = self.first_cut(&rest);
         let next = join.next + rest.length;
         let whole = join.operation.length;
-        let piece = Piece { rest, done: 0, retries: 0, whole: false, join: Some(id) };
+        let piece = Piece { rest, done: 0, retries: 0, failures: 0, whole: false, join: Some(id) };
         let piece = self.pieces.claim(piece).expect("there was room");
         let join = self.joins.get_mut(id).expect("looked up above");
         join.next = next;
@@ -227,11 +231,11 @@ impl Flights {
     /// The status with which the answer would end the piece, if it would fail it.
     #[cold]
     pub(crate) fn failing(&self, id: SlotId, outcome: Outcome) -> Option<Status> {
-        let retries = self.pieces.get(id).map_or(0, |piece| piece.retries);
+        let &Piece { retries, failures, .. } = self.pieces.get(id).ok()?;
         match outcome {
             Outcome::Failed(status) => Some(status),
-            Outcome::Transient(status) => (retries >= TRANSIENT_MAX).then_some(status),
-            Outcome::Again => (retries >= RETRIES_MAX).then_some(Status::IoError),
+            Outcome::Transient(status) => (failures >= TRANSIENT_MAX).then_some(status),
+            Outcome::Again | Outcome::Later => (retries >= RETRIES_MAX).then_some(Status::IoError),
             Outcome::Moved(bytes) => (bytes < self.limits.granule).then_some(Status::IoError),
         }
     }
@@ -339,16 +343,16 @@ fn progress(piece: &mut Piece, outcome: Outcome, granule: u32) -> Progress {
         }
         Outcome::Moved(bytes) => continue_short(piece, bytes, granule),
         Outcome::Failed(status) => Progress::Failed(status),
-        Outcome::Transient(_) if piece.retries < TRANSIENT_MAX => {
-            piece.retries += 1;
+        Outcome::Transient(_) if piece.failures < TRANSIENT_MAX => {
+            piece.failures += 1;
             Progress::More
         }
         Outcome::Transient(status) => Progress::Failed(status),
-        Outcome::Again if piece.retries < RETRIES_MAX => {
+        Outcome::Again | Outcome::Later if piece.retries < RETRIES_MAX => {
             piece.retries += 1;
             Progress::More
         }
-        Outcome::Again => Progress::Failed(Status::IoError),
+        Outcome::Again | Outcome::Later => Progress::Failed(Status::IoError),
     }
 }
 

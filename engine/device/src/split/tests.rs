@@ -70,6 +70,10 @@ fn what_may_pass_is_tried_a_few_times_and_then_fails_with_its_own_status() {
     let mut flights = Flights::new(LIMITS);
     let id = issue(&mut flights, read(1, 0, 4096, 0))[0];
     let outcome = Outcome::Transient(Status::DeviceDegraded);
+    // What it was asked again for is not counted.
+    for repeat in [Outcome::Again, Outcome::Later].repeat(super::TRANSIENT_MAX.into()) {
+        assert_eq!(flights.settle(id, repeat), Settled::Reissue);
+    }
     for _ in 0..super::TRANSIENT_MAX {
         assert_eq!(flights.settle(id, outcome), Settled::Reissue);
         assert_eq!((flights.piece(id).offset, flights.piece(id).length), (0, 4096));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kvrail_memory::Pinned;
 use kvrail_ring::Opcode;
@@ -21,6 +22,7 @@ use crate::split::{Flights, Outcome, Settled, Taken, buffer_of, moves_bytes};
 use crate::table::{Leave, Table};
 use crate::target::Target;
 use crate::uring::drive::{Drive, Interrupt, Mode};
+use crate::uring::held::{self, Held};
 use crate::uring::mode::ModeName;
 use crate::uring::ring::{Completing, Completion, Left, Ring};
 use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
@@ -41,13 +43,15 @@ pub struct Uring<M: Mode> {
     /// Polled rings and those of passthrough take reads and writes only: flush and discard go
     /// here.
     pub(super) side: Option<Ring<Block>>,
-    /// Pieces in flight on the side ring.
+    /// Pieces in flight on the side ring, or to be.
     pub(super) aside: u32,
     pub(super) flights: Flights,
     pub(super) table: Table,
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
     pub(super) staged: Vec<SlotId>,
     pub(super) staged_aside: Vec<SlotId>,
+    /// Pieces, of the side ring too, that are asked again later.
+    pub(super) held: Held,
     /// Regions whose entries are being emptied, one in each `reap`.
     pub(super) emptying: VecDeque<BufferIndex>,
     /// Regions to be forgotten that the kernel may still use.
@@ -155,14 +159,25 @@ impl<M: Mode> Uring<M> {
         if aside {
             self.aside -= 1;
         }
-        match self.flights.settle(id, outcome) {
+        let settled = self.flights.settle(id, outcome);
+        if aside && settled == Settled::Reissue {
+            self.aside += 1;
+        }
+        match settled {
             Settled::Ended(finished, buffer) => self.end(finished, buffer, events),
-            Settled::Reissue if aside => {
-                self.aside += 1;
-                self.staged_aside.push(id);
-            }
+            Settled::Reissue if outcome == Outcome::Later => self.held.put(id, Instant::now()),
+            Settled::Reissue if aside => self.staged_aside.push(id),
             Settled::Reissue => self.staged.push(id),
             Settled::Open => {}
+        }
+    }
+
+    /// Stages what was in doubt once more, when it has waited.
+    #[cold]
+    fn ask_held(&mut self) {
+        for id in self.held.take(Instant::now()) {
+            let aside = Self::goes_aside(self.flights.piece(id).opcode);
+            if aside { self.staged_aside.push(id) } else { self.staged.push(id) }
         }
     }
 
@@ -244,6 +259,17 @@ impl<M: Mode> Uring<M> {
             self.table.acquire(at);
         }
         Ok(())
+    }
+
+    /// How long to sleep at most, whatever the main ring waits for.
+    pub(super) fn longest_nap_ns(&self) -> u64 {
+        if self.aside > 0 {
+            ASIDE_NAP_NS
+        } else if !self.held.is_empty() {
+            held::PAUSE_NS
+        } else {
+            u64::MAX
+        }
     }
 
     /// Whether anything waits for the next `submit`.
@@ -329,6 +355,9 @@ impl<M: Mode> Device for Uring<M> {
         if !self.emptying.is_empty() {
             self.empty_one();
         }
+        if !self.held.is_empty() {
+            self.ask_held();
+        }
         self.stage_parts();
         if self.has_staged() {
             self.submit(); // continued, repeated and further pieces do not wait for the caller
@@ -340,8 +369,8 @@ impl<M: Mode> Device for Uring<M> {
     }
 
     fn wait(&self) -> Wait<'_> {
-        // What the kernel would not take, and steps that are due, make no descriptor readable.
-        if self.has_staged() || !self.emptying.is_empty() {
+        // What the kernel does not have, or would not take, makes no descriptor readable.
+        if self.has_staged() || !self.held.is_empty() || !self.emptying.is_empty() {
             return Wait::Poll;
         }
         let main = self.flights.pieces() > self.aside || self.forgetting > 0;
@@ -370,8 +399,7 @@ impl<M: Mode> Device for Uring<M> {
             self.submit_aside();
         }
         if self.emptying.is_empty() && Self::BLOCKS {
-            let nap_ns = if self.aside > 0 { ASIDE_NAP_NS } else { u64::MAX };
-            self.ring.block(timeout_ns.min(nap_ns));
+            self.ring.block(timeout_ns.min(self.longest_nap_ns()));
         }
     }
 

@@ -2,12 +2,15 @@
 //!
 //! `ring` holds everything unsafe; `wire` and `verdict` translate to and from the kernel's words
 //! and those of NVMe; `drive` says how each mode drives a ring; `open` makes a device, `device`
-//! is the device itself, `refit` gives it another file.
+//! is the device itself, `held` keeps what is in doubt, `refit` gives the device another file.
 
 #[cfg(test)]
 mod again;
 mod device;
+#[cfg(test)]
+mod doubt;
 mod drive;
+mod held;
 mod mode;
 mod open;
 mod refit;

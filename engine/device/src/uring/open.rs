@@ -19,6 +19,7 @@ use crate::target::{Discard, Io, Kind, Target, unfit};
 use crate::trial;
 use crate::uring::device::Uring;
 use crate::uring::drive::{KernelThread, Mode};
+use crate::uring::held::Held;
 use crate::uring::remedy;
 use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
 use crate::uring::wire::{Block, Wire};
@@ -127,6 +128,7 @@ impl<M: Mode> Uring<M> {
             table: Table::new(),
             staged: Vec::with_capacity(pieces),
             staged_aside: Vec::with_capacity(SIDE_ENTRIES as usize),
+            held: Held::new(pieces),
             emptying: VecDeque::with_capacity(usize::from(BUFFERS_MAX)),
             forgetting: 0,
             removal: Removal::watch(&target),
@@ -145,6 +147,7 @@ impl<M: Mode> Uring<M> {
         if M::NAME.polls_device() && unpolled {
             return Err(self.refuse_polling());
         }
+        self.removal.believe();
         let block = self.description.logical_block;
         self.attach(trial::AT, Arc::new(HeapBlock::new(block as usize)))?;
         match trial::read_once(self, 0, block) {

@@ -39,7 +39,7 @@ pub(super) fn is_suspect(outcome: Outcome, asked: u32) -> bool {
     match outcome {
         Outcome::Moved(bytes) => bytes < asked,
         Outcome::Failed(_) | Outcome::Transient(_) => true,
-        Outcome::Again => false,
+        Outcome::Again | Outcome::Later => false,
     }
 }
 
