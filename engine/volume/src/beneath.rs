@@ -13,7 +13,7 @@ use crate::error::Reason;
 use crate::holder::Holder;
 use crate::identity::Identity;
 use crate::kernel::Kernel;
-use crate::patience::outlive_the_dead;
+use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::stack::Loop;
 
 /// Takes the shared locks of everything that a member rests on.
@@ -21,7 +21,7 @@ pub(crate) fn hold(kernel: &Kernel, member: Identity) -> Result<Vec<OwnedFd>, Re
     let (Identity::Block { device } | Identity::File { device, .. }) = member;
     let beneath = kernel.beneath(device);
     if matches!(member, Identity::Block { .. }) {
-        check_alone(kernel, &beneath)?;
+        outlive_loops(kernel, || check_alone(kernel, &beneath))?;
     }
     let mut held = Vec::with_capacity(beneath.len());
     for it in &beneath {

@@ -24,7 +24,7 @@ use crate::content::{Content, judge};
 use crate::error::{Reason, VolumeError};
 use crate::identity::Identity;
 use crate::kernel::Kernel;
-use crate::patience::outlive_the_dead;
+use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::signature::{HEAD_BYTES, TAIL_BYTES};
 
 /// What a member is.
@@ -290,10 +290,10 @@ fn check_uses(kernel: &Kernel, fd: &OwnedFd, identity: Identity) -> Result<(), R
             }
         }
         Identity::File { .. } => {
-            let holders = kernel.silent_holders(identity);
-            if !holders.is_empty() {
-                return Err(Reason::Busy { holders });
-            }
+            outlive_loops(kernel, || match kernel.silent_holders(identity) {
+                holders if holders.is_empty() => Ok(()),
+                holders => Err(Reason::Busy { holders }),
+            })?;
             check_linked(fd)?;
         }
     }

@@ -76,6 +76,18 @@ impl Kernel {
         holders.iter().all(ended)
     }
 
+    /// Whether all are loop devices that go when they are closed.
+    pub(crate) fn are_leaving(&self, holders: &[Holder]) -> bool {
+        let leaving = |holder: &Holder| match holder {
+            Holder::Loop { device } | Holder::Twin { device, .. } => {
+                // One that is gone has no attribute any more.
+                self.sys.attribute(device, "loop/autoclear").is_none_or(|flag| flag == "1")
+            }
+            _ => false,
+        };
+        holders.iter().all(leaving)
+    }
+
     /// `1234 (name) Z ...` is a zombie; the name may hold anything, a bracket too.
     fn has_ended(&self, pid: u32) -> bool {
         let Some(stat) = text(&self.proc.join(pid.to_string()).join("stat")) else { return true };

@@ -24,10 +24,12 @@ mod name;
 mod open;
 mod patience;
 mod rejoin;
+mod remains;
 mod repair;
 mod signature;
 mod stack;
 mod staged;
+mod survey;
 mod sysfs;
 mod wipe;
 

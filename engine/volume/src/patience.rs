@@ -40,3 +40,22 @@ pub(crate) fn outlive_the_dead<T>(
         std::thread::sleep(LAST_LOOK);
     }
 }
+
+/// Tries again for a moment while nothing is in the way but loop devices that go when they are
+/// closed: one that is detached while somebody looks at it goes a little later.
+pub(crate) fn outlive_loops(
+    kernel: &Kernel,
+    mut attempt: impl FnMut() -> Result<(), Reason>,
+) -> Result<(), Reason> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(Reason::Busy { holders })
+                if kernel.are_leaving(&holders) && start.elapsed() < UNSEEN =>
+            {
+                std::thread::sleep(LAST_LOOK);
+            }
+            other => return other,
+        }
+    }
+}

@@ -46,12 +46,12 @@ impl Place {
         place
     }
 
-    /// Makes the volume.
+    /// Makes the volume, also where an earlier one was wiped.
     pub(crate) fn create(&self, bytes: u64, stripe: &str) -> Outcome {
         let size = format!("{}MiB", bytes.div_ceil(1 << 20));
         let mut command = kvrail();
         command.args(["volume", "create", VOLUME, "--size", &size, "--stripe", stripe]);
-        run(command.args(["--direct", "optional", "--quiet"]).args(&self.members))
+        run(command.args(["--direct", "optional", "--quiet", "--force"]).args(&self.members))
     }
 
     /// Adds lines to the configuration, before the volume's.
