@@ -96,7 +96,8 @@ fn a_device_that_holds_data_asks_for_force() {
     let directory = directory();
     for at in [MIB, 5 * MIB + 1, 400 * MIB, GIB - 3 * MIB, GIB - 1] {
         let Some(device) = Loop::new(directory.path(), "disk", GIB, &[]) else { return };
-        let new = NewVolume { capacity_bytes: None, ..new_volume(&[device.node.clone()]) };
+        let new =
+            NewVolume { capacity_bytes: None, ..new_volume(std::slice::from_ref(&device.node)) };
         let bytes = vec![7; usize::try_from((GIB - at).min(4 << 20)).unwrap()];
         let file = fs::OpenOptions::new().write(true).open(&device.node).unwrap();
         file.write_all_at(&bytes, at).unwrap();
