@@ -85,7 +85,7 @@ pub struct Storage {
 impl Environment {
     /// What the machine says of itself; the settings are the caller's to add.
     #[must_use]
-    pub fn probe(members: &[PathBuf]) -> Self {
+    pub fn probe(members: &[impl AsRef<Path>]) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let flags = value_of(&cpuinfo, "flags", ':').unwrap_or_default();
         let online = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
@@ -106,7 +106,7 @@ impl Environment {
             cpu_account: MachineMeter::find()
                 .map_or("processes' clocks; interrupts are missing", |meter| meter.words())
                 .to_owned(),
-            storage: members.iter().map(|path| Storage::probe(path)).collect(),
+            storage: members.iter().map(|path| Storage::probe(path.as_ref())).collect(),
             ..Self::default()
         }
     }

@@ -3,7 +3,7 @@
 set -euo pipefail
 
 skip() {
-    echo "skipped: $1"
+    echo "skipped: the whole Python suite: $1"
     exit 0
 }
 

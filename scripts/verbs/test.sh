@@ -16,7 +16,8 @@ step() {
 
 # Flows start the real binary; tests find it where a build of the workspace leaves it.
 step build cargo build --workspace --locked
-step test cargo test --workspace --all-targets --no-fail-fast --locked
+# With the words of tests that pass: those that skip something say so.
+step test cargo test --workspace --all-targets --no-fail-fast --locked -- --show-output
 step doctest cargo test --workspace --doc --no-fail-fast --locked
 step python scripts/verbs/python.sh
 step loom scripts/verbs/loom.sh
@@ -24,13 +25,18 @@ step loom scripts/verbs/loom.sh
 if why=$(tests/hardware/vm/build.sh 2>&1); then
     step vm scripts/verbs/vm.sh test
 else
-    echo "skipped: vm: $(tail -n 1 <<<"$why")" | tee -a "$log"
+    echo "skipped: the suite on NVMe controllers, in a machine of its own: $(tail -n 1 <<<"$why")" \
+        "(scripts/dev vm build)" | tee -a "$log"
 fi
 
 echo "== summary"
-marks='     Running|   Doc-tests|test result:|error(\[|:)|test .*(FAILED|failed)|skipped:'
+marks='     Running|   Doc-tests|test result:|error(\[|:)|test .*(FAILED|failed)'
 marks+='|[0-9]+ (passed|failed)'
 grep -aE "^($marks)" "$log" || true
+if grep -aq '^skipped:' "$log"; then
+    echo "== skipped: how often, what, why, and how to have it"
+    grep -a '^skipped:' "$log" | sed 's/^skipped: //' | sort | uniq -c | sort -rn
+fi
 if ((${#failed[@]})); then
     echo "failed: ${failed[*]}" >&2
     exit 1

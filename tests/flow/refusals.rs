@@ -1,7 +1,7 @@
 //! What a sidecar refuses at its start: exit status, cause, remedy.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 
 use kvrail_client::Client;
 use kvrail_protocol::{
@@ -9,6 +9,9 @@ use kvrail_protocol::{
     SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
@@ -48,6 +51,34 @@ fn a_stale_socket_is_replaced_and_other_files_are_not() {
     fs::write(place.socket(), "a letter").unwrap();
     run(&mut place.serve()).expect(3, &["no socket", "move it away"]);
     assert_eq!(fs::read(place.socket()).unwrap(), b"a letter");
+}
+
+#[test]
+fn what_is_no_lock_file_is_not_written() {
+    let place = Place::with_volume(1, 4 << 20);
+    let (lock, letter) = (place.path("s.lock"), place.path("letter"));
+    fs::write(&letter, "a letter").unwrap();
+    symlink(&letter, &lock).unwrap();
+    run(&mut place.serve()).expect(3, &["s.lock", "a symbolic link", "move it away"]);
+    assert_eq!(fs::read(&letter).unwrap(), b"a letter");
+    fs::rename(&letter, &lock).unwrap();
+    run(&mut place.serve()).expect(3, &["s.lock", "other content", "move it away"]);
+    assert_eq!(fs::read(&lock).unwrap(), b"a letter");
+    fs::remove_file(&lock).unwrap();
+    Sidecar::start(&place).stop();
+}
+
+#[test]
+fn a_socket_of_something_else_is_called_so() {
+    let place = Place::with_volume(1, 4 << 20);
+    let own = format!("not a kvrail sidecar listens there (pid {})", std::process::id());
+    let flags = SocketFlags::CLOEXEC;
+    let stranger = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&stranger, &SocketAddrUnix::new(place.socket()).unwrap()).unwrap();
+    listen(&stranger, 1).unwrap();
+    run(&mut place.serve()).expect(3, &[&own, "another socket"]);
+    drop(stranger);
+    Sidecar::start(&place).stop();
 }
 
 #[test]

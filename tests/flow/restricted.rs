@@ -8,44 +8,34 @@ use kvrail_client::{ClientError, Pages};
 use kvrail_tests::span_bytes;
 use rustix::io::Errno;
 
-use crate::rig::{
-    Actor, Place, Sidecar, actor_program, can_pin, is_root, kvrail_program, run, under,
-};
+use crate::rig::{Actor, Copies, Place, Sidecar, can_pin, is_root, kvrail_program, run, under};
 
 /// A user without any right: `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Copies both programs to where another user can reach them. By another process: while this one
-/// had a copy open for writing, a child that some other test starts at that moment would inherit
-/// it, and the copy could not be run ("text file busy").
-fn copy_programs(place: &Place) -> Option<()> {
-    let mut cp = Command::new("cp");
-    cp.args([kvrail_program().as_path(), actor_program()]).arg(place.path("kvrail").parent()?);
-    let status = cp.status().ok()?;
-    fs::rename(place.path("kvrail-actor"), place.path("actor")).ok()?;
-    status.success().then_some(())
-}
-
-/// Gives the place to somebody else, with copies of the programs where he can reach them.
-fn hand_over(place: &Place) -> Option<()> {
+/// A place with a volume that is somebody else's; says so where that cannot be.
+fn of_nobody(bytes: u64, lines: &str) -> Option<Place> {
     if !is_root() {
-        println!("skipped: only root becomes somebody else");
+        println!("skipped: a sidecar of another user: only root becomes somebody else");
         return None;
     }
+    let mut place = Place::open_to_all(1)?;
+    place.create(bytes, "256KiB").expect(0, &[]);
+    place.configure(lines);
     for path in place.members.iter().map(|path| path.as_path()).chain([place.data()]) {
-        chown(path, Some(NOBODY), Some(NOBODY)).ok()?;
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let run = place.socket();
-    chown(run.parent()?, Some(NOBODY), Some(NOBODY)).ok()?;
-    copy_programs(place)
+    chown(place.socket().parent().unwrap(), Some(NOBODY), Some(NOBODY)).unwrap();
+    Some(place)
 }
 
-/// The sidecar as `nobody`, with more restrictions.
+/// The sidecar as `nobody`, with more restrictions, by copies of the programs that he can reach.
 fn as_nobody(place: &Place, restrictions: &[&str]) -> Command {
     let mut all = vec!["user=65534"];
     all.extend(restrictions);
     let template = under(place, &all);
-    let mut command = Command::new(place.path("actor"));
+    let copies = Copies::in_folder(&place.path(""));
+    let mut command = Command::new(copies.actor);
     for (key, value) in template.get_envs() {
         match value {
             Some(value) => command.env(key, value),
@@ -53,18 +43,15 @@ fn as_nobody(place: &Place, restrictions: &[&str]) -> Command {
         };
     }
     let own = kvrail_program();
-    let copy = place.path("kvrail");
+    let copy = copies.kvrail.into_os_string();
     command.args(template.get_args().map(|it| if it == own { copy.as_os_str() } else { it }));
     command
 }
 
 #[test]
 fn a_sidecar_that_is_not_root_serves() {
-    let mut place = Place::with_volume(1, 8 << 20);
-    place.configure("limits.arena_bytes_per_session = \"1MiB\"");
-    if hand_over(&place).is_none() {
-        return;
-    }
+    let limit = "limits.arena_bytes_per_session = \"1MiB\"";
+    let Some(place) = of_nobody(8 << 20, limit) else { return };
     let sidecar = Sidecar::start_as(&place, as_nobody(&place, &[]));
     let uid = fs::metadata(format!("/proc/{}", sidecar.pid())).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&uid), NOBODY);
@@ -77,11 +64,8 @@ fn a_sidecar_that_is_not_root_serves() {
 
 #[test]
 fn memory_that_may_not_be_pinned_names_the_limit_and_the_remedy() {
-    let place = Place::with_volume(1, 8 << 20);
     // Root may pin what it likes, so the limit is one of somebody else.
-    if hand_over(&place).is_none() {
-        return;
-    }
+    let Some(place) = of_nobody(8 << 20, "") else { return };
     // Too little for the probe at start: the sidecar says so instead of serving nobody.
     let refused = run(&mut as_nobody(&place, &["memlock=1048576"]));
     refused.expect(3, &["RLIMIT_MEMLOCK", "1048576", "LimitMEMLOCK", "CAP_IPC_LOCK"]);
@@ -141,6 +125,24 @@ fn too_few_descriptors_are_named_with_the_remedy() {
     assert!(refused.stderr.contains("ulimit -n"), "{}", refused.stderr);
 }
 
+/// It is refused at start, or a client can have what it needs; there is nothing between.
+#[test]
+fn a_sidecar_that_starts_has_descriptors_for_a_client() {
+    let place = Place::with_volume(3, 8 << 20);
+    let refused = run(&mut under(&place, &["files=24"]));
+    refused.expect(3, &["24 are allowed", "RLIMIT_NOFILE", "3 device(s)", "one client"]);
+    let need = refused.stderr.split("ulimit -n ").nth(1).unwrap();
+    let need: u64 = need.split(')').next().unwrap().parse().unwrap();
+    let less = run(&mut under(&place, &[&format!("files={}", need - 1)]));
+    less.expect(3, &[&format!("{need} are needed")]);
+    let sidecar = Sidecar::start_as(&place, under(&place, &[&format!("files={need}")]));
+    let client = sidecar.attach();
+    let arena = client.create_arena(64 << 10, Pages::Base).unwrap();
+    let queue = client.open_queue(8).unwrap();
+    drop((queue, arena, client));
+    sidecar.stop();
+}
+
 #[test]
 fn a_limit_of_file_sizes_is_an_error_and_leaves_no_file() {
     let place = Place::empty(0);
@@ -159,15 +161,15 @@ fn a_user_who_may_not_attach_is_told_the_key() {
         println!("skipped: only root becomes somebody else");
         return;
     }
-    let mut place = Place::with_volume(1, 4 << 20);
+    let Some(mut place) = Place::open_to_all(1) else { return };
+    place.create(4 << 20, "256KiB").expect(0, &[]);
     place.configure("sidecar.socket_mode = \"0666\"");
     let sidecar = Sidecar::start(&place);
-    let copy = place.path("kvrail");
-    copy_programs(&place).unwrap();
-    let (actor, socket) = (place.path("actor"), place.socket());
+    let (copies, socket) = (Copies::in_folder(&place.path("")), place.socket());
     let ask = |user: &str| {
-        let mut command = Command::new(&actor);
-        command.args(["under", user, "--"]).arg(&copy).args(["status", "--config", "/dev/null"]);
+        let mut command = Command::new(&copies.actor);
+        command.args(["under", user, "--"]).arg(&copies.kvrail);
+        command.args(["status", "--config", "/dev/null"]);
         run(command.arg("--socket").arg(&socket))
     };
     ask("user=65534").expect(4, &["user 65534", "sidecar.allow_uids", "sidecar.allow_gids"]);

@@ -46,6 +46,7 @@ fn fresh(name: &str, serial: &str, nsid: u32) -> PathBuf {
     let size = format!("{}MiB", VOLUME_BYTES >> 20);
     let mut command = kvrail();
     command.args(["volume", "create", name, "--size", &size, "--stripe", "256KiB", "--quiet"]);
-    run(command.arg(&member)).expect(0, &[]);
+    // What earlier tests wrote lies there.
+    run(command.arg("--force").arg(&member)).expect(0, &[]);
     member
 }

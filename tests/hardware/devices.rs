@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::machine::{self, name, tool};
-use crate::rig::{Place, Sidecar, kvrail, kvrail_program, run};
+use crate::rig::{Copies, Place, Sidecar, kvrail, open_folder, run};
 use kvrail_client::{Pages, Request};
 
 /// The user `nobody` of every Linux system.
@@ -119,8 +119,10 @@ fn whoever_may_not_ask_the_drive_is_told_what_is_missing() {
     if !machine::is_ours() {
         return;
     }
+    let Some(folder) = open_folder() else { return };
+    let program = Copies::in_folder(folder.path()).kvrail;
     let as_nobody = |arguments: &[&str]| {
-        let mut command = Command::new(kvrail_program());
+        let mut command = Command::new(&program);
         command.args(arguments).env_clear().uid(NOBODY).gid(NOBODY);
         run(&mut command)
     };

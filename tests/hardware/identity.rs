@@ -90,7 +90,7 @@ fn a_plain_name_that_means_another_drive_now_is_refused() {
     place.create(8 << 20, "256KiB").expect(0, &[]);
     let others = ["serial:kvr-main/1", "serial:kvr-main/2"];
     let mut other = kvrail();
-    other.args(["volume", "create", "other", "--size", "8MiB", "-q"]).args(others);
+    other.args(["volume", "create", "other", "--size", "8MiB", "-q", "--force"]).args(others);
     run(&mut other).expect(0, &[]);
     swap("kvr-main", "kvr-slow");
     run(&mut place.serve()).expect(3, &["\"other\"", "\"kv\"", "correct the name or the members"]);

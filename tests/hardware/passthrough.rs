@@ -2,6 +2,7 @@
 //! permission.
 
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use kvrail_client::{Request, Status};
 use kvrail_device::{DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
@@ -10,7 +11,7 @@ use crate::bed::Bed;
 use crate::devices::NOBODY;
 use crate::machine::{self, name, tool};
 use crate::one::One;
-use crate::rig::{Place, Sidecar, kvrail, run};
+use crate::rig::{Copies, Place, Sidecar, kvrail, open_folder, run, without_configuration};
 
 #[test]
 fn a_partition_is_refused_in_every_mode_and_nothing_is_written() {
@@ -59,9 +60,13 @@ fn a_user_without_the_character_device_is_told_which_and_how() {
     // The socket is made there.
     let folder = bed.place.path("");
     tool(&format!("chmod 777 {}; chmod o+rw {block}", folder.display()));
+    let Some(reachable) = open_folder() else { return };
+    let program = Copies::in_folder(reachable.path()).kvrail;
     let serve = || {
-        let mut command = bed.place.serve();
-        command.uid(NOBODY).gid(NOBODY);
+        let template = bed.place.serve();
+        let mut command = Command::new(&program);
+        without_configuration(&mut command);
+        command.args(template.get_args()).uid(NOBODY).gid(NOBODY);
         command
     };
     let cannot = format!("its character device {generic} cannot be opened (Permission denied");

@@ -10,16 +10,17 @@ use anyhow::{Context, Result};
 use kvrail_gpu::{Gpu, GpuRegion, OwnMemory};
 use kvrail_ring::{Extent, Geometry};
 use rustix::fs::{Advice, OFlags, fadvise};
+use tempfile::{NamedTempFile, TempPath};
 
 use super::case::{Case, KV_BLOCKS, STRIPE_BYTES, Way};
 
 /// Bytes whose content is computed at once.
 const PIECE: usize = 64 << 10;
 
-/// The files under the volume, and how it lies on them.
+/// The files under the volume, gone at the end, and how it lies on them.
 #[derive(Debug)]
 pub(super) struct Ground {
-    pub(super) paths: Vec<PathBuf>,
+    pub(super) paths: Vec<TempPath>,
     pub(super) geometry: Geometry,
 }
 
@@ -74,10 +75,13 @@ impl Ground {
         let members = u16::try_from(directories.len()).context("too many directories")?;
         let geometry = shape(members, bytes);
         let mut ground = Self { paths: Vec::new(), geometry };
-        for (number, directory) in directories.iter().enumerate() {
-            let path = directory.join(format!("kvrail-bench-gpu-{number}.dat"));
-            File::create(&path).with_context(|| format!("{}: cannot be made", path.display()))?;
-            ground.paths.push(path);
+        for directory in directories {
+            // A name that nobody can guess: /tmp belongs to others, too.
+            let file = NamedTempFile::with_prefix_in("kvrail-bench-gpu-", directory);
+            let made = file.with_context(|| {
+                format!("{}: no file can be made; give --dir", directory.display())
+            })?;
+            ground.paths.push(made.into_temp_path());
         }
         ground.fill()?;
         Ok(ground)
@@ -112,7 +116,7 @@ impl Ground {
 
     fn open(&self, flags: OFlags) -> Result<Vec<File>> {
         let bits = i32::try_from(flags.bits()).expect("flags of open");
-        let open = |path: &PathBuf| {
+        let open = |path: &TempPath| {
             let file = OpenOptions::new().read(true).write(true).custom_flags(bits).open(path);
             file.with_context(|| format!("{}: cannot be opened ({flags:?})", path.display()))
         };
@@ -131,14 +135,6 @@ impl Ground {
             fadvise(file, 0, None, Advice::DontNeed)?;
         }
         Ok(files.into_iter().map(OwnedFd::from).collect())
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        for path in &self.paths {
-            let _gone = std::fs::remove_file(path);
-        }
     }
 }
 

@@ -86,7 +86,10 @@ impl Embedded {
         });
         bar.finish_and_clear();
         made.map(|_| ()).map_err(|error| match error.reason {
-            Reason::Foreign { .. } | Reason::Unknown { .. } => Failure::from(error)
+            Reason::Foreign { .. }
+            | Reason::Remains { .. }
+            | Reason::Unknown { .. }
+            | Reason::Written => Failure::from(error)
                 .with_remedy("name another one, or add --overwrite if nobody needs it")
                 .into(),
             _ => Failure::from(error).into(),

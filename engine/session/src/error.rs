@@ -1,23 +1,59 @@
 //! What keeps the control thread from serving.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 use thiserror::Error;
+
+/// A process, as far as it can be seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pid(pub Option<u32>);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "pid {pid}"),
+            None => f.write_str("its process cannot be seen from here"),
+        }
+    }
+}
 
 /// Why the server could not start or had to end.
 #[derive(Debug, Error)]
 pub enum ServerError {
     /// Another sidecar serves this socket.
     #[error(
-        "{}: a sidecar already serves this socket (pid {pid}); stop it, or give this one another \
+        "{}: a sidecar already serves this socket ({pid}); stop it, or give this one another \
          socket", socket.display()
     )]
     Alive {
         /// The socket.
         socket: PathBuf,
-        /// Its server's process id, 0 when it cannot be seen from here.
-        pid: u32,
+        /// Its server's process.
+        pid: Pid,
+    },
+    /// Something else listens at this socket.
+    #[error(
+        "{}: something that is not a kvrail sidecar listens there ({pid}); stop it, or give this \
+         one another socket (sidecar.socket)", socket.display()
+    )]
+    Foreign {
+        /// The socket.
+        socket: PathBuf,
+        /// The process that listens.
+        pid: Pid,
+    },
+    /// What lies where the lock file should be is none.
+    #[error(
+        "{}: it is {what} and no lock file of kvrail, so it is not written; move it away, or name \
+         another socket (sidecar.socket)", lock.display()
+    )]
+    NotALock {
+        /// The path of the lock file.
+        lock: PathBuf,
+        /// What it is.
+        what: String,
     },
     /// Something that is no socket lies where the socket should be.
     #[error("{}: exists and is no socket; move it away or name another path", socket.display())]

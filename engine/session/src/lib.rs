@@ -16,6 +16,7 @@ mod error;
 mod events;
 mod gpus;
 mod leaving;
+mod lock;
 mod maker;
 mod notices;
 mod orders;
@@ -31,7 +32,7 @@ mod stopping;
 
 pub use access::Access;
 pub use config::{Home, Identity, Limits, PagePolicy, Policy, ServerConfig};
-pub use error::ServerError;
+pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;
 pub use orders::{OrderReceiver, OrderSender, order_channel};
 pub use server::Server;

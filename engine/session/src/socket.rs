@@ -1,20 +1,21 @@
 //! The session socket in the file system: one sidecar each, stale ones replaced, live ones left.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use kvrail_protocol::{Channel, ChannelError};
-use rustix::fs::{FlockOperation, Mode, chmod, fchmod, flock, unlink};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
 use crate::access::Peer;
-use crate::error::ServerError;
+use crate::error::{Pid, ServerError};
+use crate::lock::Lock;
 
 /// Connections the kernel holds for us while we do something else.
 const BACKLOG: i32 = 128;
@@ -26,7 +27,7 @@ pub(crate) struct Listener {
     path: PathBuf,
     /// Locked for as long as this process serves; the file itself stays, because removing it
     /// would let two sidecars lock two files of one name.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Listener {
@@ -35,7 +36,7 @@ impl Listener {
         let address = SocketAddrUnix::new(path)
             .map_err(|_| ServerError::PathTooLong { socket: path.into() })?;
         make_directory(path)?;
-        let lock = take_lock(path)?;
+        let lock = Lock::take(path)?;
         clear_stale(path)?;
         let failed = |step| move |errno| ServerError::Socket { path: path.into(), step, errno };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -45,7 +46,7 @@ impl Listener {
         // more people may connect than the configuration says.
         fchmod(&fd, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?;
         bind(&fd, &address).map_err(failed("bind"))?;
-        chmod(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
+        undo_umask(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
         listen(&fd, BACKLOG).map_err(failed("listen"))?;
         Ok(Self { fd, path: path.into(), _lock: lock })
     }
@@ -78,36 +79,16 @@ fn make_directory(socket: &Path) -> Result<(), ServerError> {
     })
 }
 
-/// Locks the file beside the socket and leaves our process id in it.
-fn take_lock(socket: &Path) -> Result<File, ServerError> {
-    let mut name = socket.as_os_str().to_owned();
-    name.push(".lock");
-    let path = PathBuf::from(name);
-    let failed = |step| {
-        let path = path.clone();
-        move |error: std::io::Error| ServerError::Socket { path, step, errno: errno_of(&error) }
-    };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o640)
-        .open(&path)
-        .map_err(failed("open"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            let _unreadable = file.read_to_string(&mut text);
-            let pid = text.trim().parse().unwrap_or(0);
-            return Err(ServerError::Alive { socket: socket.into(), pid });
-        }
-        Err(errno) => return Err(ServerError::Socket { path, step: "flock", errno }),
+/// Gives the socket the mode that the umask took from it. Never what a link leads to: whoever may
+/// rename in this directory could have put one there.
+fn undo_umask(socket: &Path, mode: Mode) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let node = open(socket, flags, Mode::empty())?;
+    let itself = format!("/proc/self/fd/{}", node.as_raw_fd());
+    match FileType::from_raw_mode(fstat(&node)?.st_mode) {
+        FileType::Socket => chmod(itself, mode),
+        _ => Err(Errno::NOTSOCK),
     }
-    file.set_len(0).map_err(failed("truncate"))?;
-    writeln!(file, "{}", std::process::id()).map_err(failed("write"))?;
-    Ok(file)
 }
 
 /// Removes a socket whose server is dead. A living one that holds no lock is respected as well.
@@ -123,15 +104,25 @@ fn clear_stale(socket: &Path) -> Result<(), ServerError> {
     if !kind.is_socket() {
         return Err(ServerError::NotASocket { socket: socket.into() });
     }
-    let alive = |pid| Err(ServerError::Alive { socket: socket.into(), pid });
+    let foreign = |pid| Err(stranger(socket, pid));
+    let failed = |step| move |errno| ServerError::Socket { path: socket.into(), step, errno };
     match Channel::connect(socket) {
-        Ok(channel) => alive(Peer::of(channel.as_fd()).map_or(0, |peer| peer.pid)),
-        Err(ChannelError::WouldBlock | ChannelError::Socket(Errno::PROTOTYPE)) => alive(0),
-        Err(_) => unlink(socket).map_err(|errno| ServerError::Socket {
-            path: socket.into(),
-            step: "unlink",
-            errno,
-        }),
+        Ok(channel) => foreign(Peer::of(channel.as_fd()).ok().map(|peer| peer.pid)),
+        Err(ChannelError::WouldBlock | ChannelError::Socket(Errno::PROTOTYPE)) => foreign(None),
+        Err(ChannelError::Socket(Errno::CONNREFUSED)) => unlink(socket).map_err(failed("unlink")),
+        // Alive or dead: nobody said.
+        Err(ChannelError::Socket(errno)) => Err(failed("connect")(errno)),
+        Err(_) => Err(failed("connect")(Errno::IO)),
+    }
+}
+
+/// Who listens there without the lock: a sidecar whose lock file was removed, or anything else.
+fn stranger(socket: &Path, pid: Option<u32>) -> ServerError {
+    let pid = pid.filter(|&pid| pid != 0);
+    let command = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    match (pid, command.as_deref().map(str::trim_end)) {
+        (pid, Some("kvrail")) => ServerError::Alive { socket: socket.into(), pid: Pid(pid) },
+        (pid, _) => ServerError::Foreign { socket: socket.into(), pid: Pid(pid) },
     }
 }
 
@@ -148,7 +139,7 @@ mod tests {
     use rustix::fd::OwnedFd;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 
-    use super::Listener;
+    use super::{Listener, Mode, undo_umask};
     use crate::error::ServerError;
 
     #[test]
@@ -161,7 +152,7 @@ mod tests {
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().unwrap()), 0o750);
         match Listener::bind(&path, 0o600) {
-            Err(ServerError::Alive { pid, .. }) => assert_eq!(pid, std::process::id()),
+            Err(ServerError::Alive { pid, .. }) => assert_eq!(pid.0, Some(std::process::id())),
             other => panic!("a second sidecar took the socket: {other:?}"),
         }
         drop(listener);
@@ -185,12 +176,29 @@ mod tests {
 
         let stranger = seqpacket_at(&path);
         rustix::net::listen(&stranger, 1).unwrap();
-        assert!(matches!(Listener::bind(&path, 0o600), Err(ServerError::Alive { .. })));
+        let error = Listener::bind(&path, 0o600).unwrap_err();
+        assert!(matches!(error, ServerError::Foreign { .. }), "{error}");
+        let own = format!("not a kvrail sidecar listens there (pid {})", std::process::id());
+        assert!(error.to_string().contains(&own), "{error}");
         drop(stranger);
         fs::remove_file(&path).unwrap();
 
         let _datagram = UnixDatagram::bind(&path).unwrap();
-        assert!(matches!(Listener::bind(&path, 0o600), Err(ServerError::Alive { .. })));
+        let error = Listener::bind(&path, 0o600).unwrap_err();
+        assert!(matches!(error, ServerError::Foreign { .. }), "{error}");
+        assert!(!error.to_string().contains("pid 0"), "{error}");
+    }
+
+    /// The umask takes from the mode what the configuration gave, and chmod follows links.
+    #[test]
+    fn a_link_in_the_sockets_place_keeps_the_mode_of_what_it_leads_to() {
+        let root = tempfile::tempdir().unwrap();
+        let [path, other] = ["s", "other"].map(|name| root.path().join(name));
+        fs::write(&other, "").unwrap();
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        undo_umask(&path, Mode::from_raw_mode(0o666)).unwrap_err();
+        assert_eq!(fs::metadata(&other).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl FileStore {
         let failed = |step, cause: String| failed(&directory.join("lock"), step, cause);
         std::fs::create_dir_all(directory)
             .map_err(|error| failed("making its directory", error.to_string()))?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| failed("opening", errno.to_string()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
@@ -141,7 +141,10 @@ impl Store for FileStore {
         }
         let next = self.directory.join("record.next");
         let text = serde_json::to_vec(record).expect("strings and numbers are always JSON");
-        let written = std::fs::File::create(&next).and_then(|mut file| {
+        // Left by a crash, or a link that leads to somebody else's file.
+        let _gone = std::fs::remove_file(&next);
+        let new = std::fs::OpenOptions::new().write(true).create_new(true).open(&next);
+        let written = new.and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()?;
             std::fs::rename(&next, &path)

@@ -3,11 +3,12 @@
 //!
 //! Block devices are opened O_EXCL: the kernel refuses while anything holds the device or one of
 //! its partitions (mount, swap, md, device mapper, another claim). Files are locked with flock,
-//! which holds between kvrail processes; uses the lock cannot see (swap, loop) are looked up.
+//! which holds between kvrail processes; uses the lock cannot see (swap, loop) are looked up, and
+//! files that a member rests on are held as well (`beneath`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat, open,
@@ -17,23 +18,14 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::alignment::Alignment;
+use crate::beneath;
 use crate::bytes::{AlignedBytes, read_at};
 use crate::content::{Content, judge};
 use crate::error::{Reason, VolumeError};
-use crate::kernel::{Identity, Kernel};
+use crate::identity::Identity;
+use crate::kernel::Kernel;
+use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::signature::{HEAD_BYTES, TAIL_BYTES};
-
-/// How long the kernel may take to let go of what a dead process had: its requests at the device
-/// end first, which takes milliseconds on a healthy one.
-const LAST_BREATH: Duration =
-    if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
-
-/// How long it is tried again where nobody is seen to have the member: a device that a dead process
-/// had shows no holder, and neither does one that is held in another namespace for good.
-const UNSEEN: Duration = Duration::from_secs(1);
-
-/// Time between two looks.
-const LAST_LOOK: Duration = Duration::from_millis(5);
 
 /// What a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,6 +65,8 @@ pub enum IoPath {
 pub struct Claim {
     path: PathBuf,
     fd: OwnedFd,
+    /// Shared locks of the files below it.
+    beneath: Arc<Vec<OwnedFd>>,
     kind: MemberKind,
     bytes: u64,
     io: IoPath,
@@ -104,16 +98,17 @@ impl Claim {
             check_kind(kernel, device).map_err(refuse)?;
         }
         let attempt = || open_exclusively(path, kind, direct);
-        let (fd, io) = outlive_the_dead(kernel, identity, path, attempt).map_err(refuse)?;
+        let (fd, io) = outlive_the_dead(kernel, identity, attempt).map_err(refuse)?;
         // The path may have led elsewhere a moment ago.
         if identify(&fd).map_err(refuse)? != identity {
             return Err(refuse(Reason::Open { errno: Errno::STALE }));
         }
-        check_uses(kernel, &fd, identity, path).map_err(refuse)?;
+        check_uses(kernel, &fd, identity).map_err(refuse)?;
+        let beneath = Arc::new(beneath::hold(kernel, identity).map_err(refuse)?);
         let bytes = seek(&fd, SeekFrom::End(0))
             .map_err(|errno| refuse(Reason::Io { step: "finding its size", errno }))?;
         let alignment = Alignment::probe(kernel, &fd, kind, io);
-        Ok(Self { path: path.to_owned(), fd, kind, bytes, io, alignment })
+        Ok(Self { path: path.to_owned(), fd, beneath, kind, bytes, io, alignment })
     }
 
     /// The path it was opened by.
@@ -165,7 +160,8 @@ impl Claim {
         let fd = self.duplicate()?;
         let bytes = seek(&fd, SeekFrom::End(0));
         let bytes = bytes.map_err(|errno| self.failed("finding its size", errno))?;
-        Ok(Some(Self { path: path.to_owned(), fd, bytes, ..*self }))
+        let beneath = Arc::clone(&self.beneath);
+        Ok(Some(Self { path: path.to_owned(), fd, beneath, bytes, ..*self }))
     }
 
     pub(crate) fn set_bytes(&mut self, bytes: u64) {
@@ -283,37 +279,8 @@ fn really_direct(fd: &OwnedFd, io: IoPath, direct: DirectIo) -> Result<IoPath, R
     plain.map(|()| IoPath::Buffered).map_err(|errno| Reason::Io { step, errno })
 }
 
-/// Tries again while nobody has the member but processes that have ended, and then names who has
-/// it: the kernel takes the io_uring rings of a dead process apart after its end, and its locks and
-/// exclusive opens live until then. A sidecar that is started again at once would be refused.
-fn outlive_the_dead<T>(
-    kernel: &Kernel,
-    identity: Identity,
-    path: &Path,
-    mut attempt: impl FnMut() -> Result<T, Reason>,
-) -> Result<T, Reason> {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Err(Reason::Busy { .. }) => {}
-            other => return other,
-        }
-        let holders = kernel.holders(identity, path);
-        let patience = if holders.is_empty() { LAST_BREATH.min(UNSEEN) } else { LAST_BREATH };
-        if !kernel.have_ended(&holders) || start.elapsed() >= patience {
-            return Err(Reason::Busy { holders });
-        }
-        std::thread::sleep(LAST_LOOK);
-    }
-}
-
 /// What the exclusive open does not refuse by itself.
-fn check_uses(
-    kernel: &Kernel,
-    fd: &OwnedFd,
-    identity: Identity,
-    path: &Path,
-) -> Result<(), Reason> {
+fn check_uses(kernel: &Kernel, fd: &OwnedFd, identity: Identity) -> Result<(), Reason> {
     match identity {
         Identity::Block { device } => {
             let partitions = kernel.partitions(device);
@@ -323,10 +290,10 @@ fn check_uses(
             }
         }
         Identity::File { .. } => {
-            let holders = kernel.silent_holders(identity, path);
-            if !holders.is_empty() {
-                return Err(Reason::Busy { holders });
-            }
+            outlive_loops(kernel, || match kernel.silent_holders(identity) {
+                holders if holders.is_empty() => Ok(()),
+                holders => Err(Reason::Busy { holders }),
+            })?;
             check_linked(fd)?;
         }
     }

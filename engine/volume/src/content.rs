@@ -11,7 +11,8 @@ use crate::signature::{Signature, identify};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Content {
-    /// The first MiB is all zero and nothing known stands anywhere.
+    /// The first MiB is all zero and nothing known stands there or at the end. What lies between is
+    /// looked at before a volume is made there.
     Blank,
     /// A whole label: both copies, and nothing between them.
     Ours(Label),
@@ -66,7 +67,7 @@ pub(crate) fn judge(head: &[u8], tail: &[u8], device_bytes: u64) -> Content {
     if let Some(signature) = identify(head, tail, device_bytes) {
         return Content::Foreign { signature };
     }
-    // Behind the first MiB lies data, a volume's own when it was wiped: only known marks count.
+    // Behind the first MiB may lie data, a volume's own when it was wiped: `survey` looks there.
     let label_area = &head[..head.len().min(LABEL_LENGTH)];
     match first_nonzero(label_area, 0) {
         None => Content::Blank,

@@ -18,8 +18,12 @@ use crate::fill::{Job, Progress, Stopped, fill};
 use crate::label::{LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MAX};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
-use crate::signature::{HEAD_BYTES, TAIL_BYTES};
+use crate::signature::HEAD_BYTES;
 use crate::staged::Staged;
+use crate::survey::{Survey, survey_device, survey_file};
+
+/// Bytes at the end that are erased: the last two labels of a ZFS pool member lie furthest from it.
+const ERASED_TAIL_BYTES: u64 = 1 << 20;
 
 /// Which members are written once from end to end before they are labelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,10 +87,9 @@ pub fn create(
     for path in &new.members {
         staged.take(path, new.direct)?;
     }
-    let contents: Vec<Content> =
-        staged.claims().iter().map(Claim::content).collect::<Result<_, _>>()?;
-    for (claim, content) in staged.claims().iter().zip(&contents) {
-        check_overwrite(claim, content, new.overwrite)?;
+    let found = staged.claims().iter().map(Found::on).collect::<Result<Vec<_>, _>>()?;
+    for (claim, found) in staged.claims().iter().zip(&found) {
+        found.check(new.overwrite).map_err(|reason| VolumeError::at(claim.path(), reason))?;
     }
     let shape = new.shape(staged.claims())?;
     check_space(staged.claims(), shape.file_bytes())?;
@@ -94,9 +97,9 @@ pub fn create(
     for claim in staged.claims_mut() {
         allocate(claim, shape.file_bytes(), new.fill)?;
     }
-    for (claim, content) in staged.claims_mut().iter_mut().zip(&contents) {
-        if *content != Content::Blank {
-            erase(claim)?;
+    for (claim, found) in staged.claims_mut().iter_mut().zip(&found) {
+        if !found.is_blank() {
+            erase(claim, &found.survey)?;
         }
     }
     new.write_once(staged.claims(), shape, progress)?;
@@ -235,21 +238,50 @@ impl NewVolume {
     }
 }
 
-fn check_overwrite(
-    claim: &Claim,
-    content: &Content,
-    overwrite: Overwrite,
-) -> Result<(), VolumeError> {
-    let reason = match content.clone() {
-        Content::Blank => return Ok(()),
-        Content::Ours(label) => Reason::Labelled { volume: label.volume_name.to_string() },
-        Content::OtherVersion { found } => Reason::OtherVersion { found },
-        _ if overwrite == Overwrite::Foreign => return Ok(()),
-        Content::Damaged(damage) => Reason::Damaged { damage },
-        Content::Foreign { signature } => Reason::Foreign { signature },
-        Content::Unknown { offset } => Reason::Unknown { offset },
-    };
-    Err(VolumeError::at(claim.path(), reason))
+/// What is on a member before a volume is made there.
+struct Found {
+    content: Content,
+    survey: Survey,
+}
+
+impl Found {
+    fn on(claim: &Claim) -> Result<Self, VolumeError> {
+        let (content, bytes) = (claim.content()?, claim.bytes());
+        let survey = match claim.kind() {
+            MemberKind::File => survey_file(claim, bytes),
+            MemberKind::Block => survey_device(claim, bytes, claim.alignment().logical_block),
+        };
+        let survey = survey.map_err(|errno| claim.failed("looking for data on it", errno))?;
+        Ok(Self { content, survey })
+    }
+
+    fn is_blank(&self) -> bool {
+        self.content == Content::Blank && self.survey.is_blank()
+    }
+
+    /// Whether it may be overwritten. What is known is said before what is not.
+    fn check(&self, overwrite: Overwrite) -> Result<(), Reason> {
+        match self.content.clone() {
+            Content::Ours(label) => {
+                return Err(Reason::Labelled { volume: label.volume_name.to_string() });
+            }
+            Content::OtherVersion { found } => return Err(Reason::OtherVersion { found }),
+            _ if overwrite == Overwrite::Foreign => return Ok(()),
+            Content::Damaged(damage) => return Err(Reason::Damaged { damage }),
+            Content::Foreign { signature } => return Err(Reason::Foreign { signature }),
+            Content::Blank | Content::Unknown { .. } => {}
+        }
+        if let Some(&(offset, signature)) = self.survey.known.first() {
+            return Err(Reason::Remains { signature, offset });
+        }
+        match (&self.content, self.survey.data) {
+            (&Content::Unknown { offset }, _) | (_, Some(offset)) => {
+                Err(Reason::Unknown { offset })
+            }
+            _ if self.survey.unread => Err(Reason::Written),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Counts what the files still need on each file system they lie on.
@@ -293,15 +325,18 @@ fn allocate(claim: &mut Claim, file_bytes: u64, fill: Fill) -> Result<(), Volume
 
 /// Zeros everything that a signature may stand in, so that no other tool finds its own again. A
 /// file that ends within a block grows to whole ones: O_DIRECT writes no less.
-fn erase(claim: &mut Claim) -> Result<(), VolumeError> {
+fn erase(claim: &mut Claim, survey: &Survey) -> Result<(), VolumeError> {
     if claim.kind() == MemberKind::File {
         claim.set_bytes(claim.bytes().next_multiple_of(4096));
     }
     let (claim, bytes) = (&*claim, claim.bytes());
     let failed = |errno| claim.failed("erasing what was there", errno);
     let head = bytes.min(HEAD_BYTES as u64);
-    let tail_at = (bytes.saturating_sub(TAIL_BYTES as u64) & !4095).max(head);
-    for range in [0..head, tail_at..bytes] {
+    let tail_at = (bytes.saturating_sub(ERASED_TAIL_BYTES) & !4095).max(head);
+    let unit = u64::from(claim.alignment().logical_block).max(4096);
+    let known = survey.known.iter().map(|(at, _)| at / unit * unit);
+    let known = known.map(|at| at..bytes.min(at + unit));
+    for range in [0..head, tail_at..bytes].into_iter().chain(known) {
         let length = usize::try_from(range.end - range.start).unwrap_or(0);
         write_at(claim, &AlignedBytes::zeroed(length), range.start).map_err(failed)?;
     }

@@ -84,7 +84,13 @@ pub enum Reason {
     /// Something else lives there.
     #[error("it holds {signature}")]
     Foreign { signature: Signature },
-    /// Unknown bytes where a label would be.
+    /// Something known lives there, or a copy of it does.
+    #[error("it holds {signature} (at byte {offset})")]
+    Remains { signature: Signature, offset: u64 },
+    /// More data than was looked at, zeros as far as that went.
+    #[error("it is written and not sparse, so not all of it was looked at")]
+    Written,
+    /// Unknown bytes where a label or data would be.
     #[error("it holds unknown data (first at byte {offset})")]
     Unknown { offset: u64 },
     /// A volume of ours lives there.
@@ -177,6 +183,8 @@ impl Reason {
             | Self::ReadOnly
             | Self::Metadata { .. }
             | Self::Foreign { .. }
+            | Self::Remains { .. }
+            | Self::Written
             | Self::Unknown { .. }
             | Self::Labelled { .. }
             | Self::Blank
@@ -251,7 +259,7 @@ impl Reason {
     /// For what labels and other content are the reason of.
     fn content_remedy(&self) -> &'static str {
         match self {
-            Self::Foreign { .. } | Self::Unknown { .. } => {
+            Self::Foreign { .. } | Self::Remains { .. } | Self::Unknown { .. } | Self::Written => {
                 "name another one, or overwrite it with --force if nobody needs it"
             }
             Self::Labelled { .. } => "wipe that volume first with `kvrail volume wipe`",
@@ -261,7 +269,7 @@ impl Reason {
                  other copy"
             }
             Self::Damaged { .. } => {
-                "find out what wrote there; then wipe and create the volume again"
+                "find out what wrote there; then wipe and create the volume again (--force)"
             }
             Self::Mixed { .. } | Self::SameIndex { .. } | Self::Disagree { .. } => {
                 "name the members of one volume only; `kvrail volume inspect` shows each label"
@@ -269,7 +277,7 @@ impl Reason {
             Self::Incomplete { .. } => {
                 "name all of them; `kvrail volume list` shows what is on this host"
             }
-            Self::Shrunk { .. } => "grow it back, or wipe and create the volume again",
+            Self::Shrunk { .. } => "grow it back, or wipe and create the volume again (--force)",
             Self::Block { .. } => {
                 "format the device with a block size that divides the volume's, or create the \
                  volume again"

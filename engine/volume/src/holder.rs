@@ -32,6 +32,22 @@ pub enum Holder {
         /// Kernel name of the loop device.
         device: String,
     },
+    /// A loop device made of the same bytes of the file that the member rests on.
+    Twin {
+        /// Kernel name of the other loop device.
+        device: String,
+        /// The file.
+        file: String,
+    },
+    /// A process that has the file that the member rests on: through a loop device.
+    Beneath {
+        /// The file.
+        file: String,
+        /// The process's id in this pid namespace, where it can be seen.
+        pid: Option<u32>,
+        /// Its command name.
+        command: String,
+    },
     /// A process that has it open (device) or locked (file).
     Process {
         /// Its process id in this pid namespace.
@@ -50,6 +66,13 @@ impl fmt::Display for Holder {
             Self::Swap { device } => write!(f, "{device} is swap space"),
             Self::Stacked { device, upper } => write!(f, "{device} is part of {upper}"),
             Self::Loop { device } => write!(f, "it backs /dev/{device}"),
+            Self::Twin { device, file } => {
+                write!(f, "/dev/{device} is made of the same bytes of {file}")
+            }
+            Self::Beneath { file, pid: Some(pid), command } => {
+                write!(f, "it rests on {file}, which process {pid} ({command}) has")
+            }
+            Self::Beneath { file, .. } => write!(f, "it rests on {file}, which somebody has"),
             Self::Process { pid, command } => write!(f, "process {pid} ({command}) has it"),
         }
     }
@@ -68,8 +91,13 @@ impl Holder {
             Self::Stacked { upper, .. } => {
                 format!("deactivate {upper} (vgchange -an, cryptsetup close, dmsetup remove)")
             }
-            Self::Loop { device } => format!("losetup --detach /dev/{device}"),
-            Self::Process { pid, .. } => format!("stop process {pid}"),
+            Self::Loop { device } | Self::Twin { device, .. } => {
+                format!("losetup --detach /dev/{device}")
+            }
+            Self::Process { pid, .. } | Self::Beneath { pid: Some(pid), .. } => {
+                format!("stop process {pid}")
+            }
+            Self::Beneath { file, .. } => format!("name another member, or see lsof {file}"),
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::claim::{MemberKind, classify, read_content};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::holder::Holder;
-use crate::kernel::{Identity, Kernel};
+use crate::identity::Identity;
+use crate::kernel::Kernel;
 
 /// What a path holds, and who uses it.
 #[derive(Clone, Debug, Serialize)]
@@ -37,7 +38,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, VolumeError> {
     let refuse = |reason| VolumeError::at(path, reason);
     let identity = classify(path).map_err(refuse)?;
     // Before our own descriptor shows up among the users.
-    let holders = kernel.holders(identity, path);
+    let holders = kernel.holders(identity);
     let (kind, partitions) = match identity {
         Identity::Block { device } => (MemberKind::Block, kernel.partitions(device)),
         Identity::File { .. } => (MemberKind::File, Vec::new()),
@@ -58,7 +59,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, VolumeError> {
 /// `VolumeError` when the path is neither device nor file.
 pub fn holders(path: &Path) -> Result<Vec<Holder>, VolumeError> {
     let identity = classify(path).map_err(|reason| VolumeError::at(path, reason))?;
-    Ok(Kernel::default().holders(identity, path))
+    Ok(Kernel::default().holders(identity))
 }
 
 /// The nodes of all block devices and partitions of this host that have a size.

@@ -7,22 +7,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, major, makedev, minor, stat};
+use rustix::fs::{major, minor};
 
 use crate::holder::Holder;
+use crate::identity::{Identity, identity_of};
+use crate::stack::{self, Loop};
+use crate::sysfs::{Sysfs, entries, parse_device, text};
 
 /// sysfs and procfs.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    sys: PathBuf,
+    sys: Sysfs,
     proc: PathBuf,
-}
-
-/// A device number, or a file's device and inode: what two paths to one thing share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Identity {
-    Block { device: u64 },
-    File { device: u64, inode: u64 },
 }
 
 /// A block device or partition with its kernel name.
@@ -34,19 +30,19 @@ pub(crate) struct Named {
 
 impl Default for Kernel {
     fn default() -> Self {
-        Self { sys: "/sys".into(), proc: "/proc".into() }
+        Self { sys: Sysfs::at("/sys".into()), proc: "/proc".into() }
     }
 }
 
 impl Kernel {
     #[cfg(test)]
     pub(crate) fn fake(sys: PathBuf, proc: PathBuf) -> Self {
-        Self { sys, proc }
+        Self { sys: Sysfs::at(sys), proc }
     }
 
     /// Who has it. The more telling users come first; processes only where nobody else is found,
     /// because every mount helper and udev worker shows up there for a moment.
-    pub(crate) fn holders(&self, identity: Identity, path: &Path) -> Vec<Holder> {
+    pub(crate) fn holders(&self, identity: Identity) -> Vec<Holder> {
         let mut found = self.swaps(identity);
         match identity {
             Identity::Block { device } => {
@@ -57,9 +53,13 @@ impl Kernel {
                 if found.is_empty() {
                     found = self.openers(device);
                 }
+                if found.is_empty() {
+                    let beneath = stack::beneath(&self.sys, device);
+                    found = beneath.iter().flat_map(|it| self.locked_beneath(it)).collect();
+                }
             }
             Identity::File { device, inode } => {
-                found.extend(self.loops(path));
+                found.extend(self.loops_of(identity));
                 found.extend(self.lockers(device, inode));
             }
         }
@@ -76,6 +76,18 @@ impl Kernel {
         holders.iter().all(ended)
     }
 
+    /// Whether all are loop devices that go when they are closed.
+    pub(crate) fn are_leaving(&self, holders: &[Holder]) -> bool {
+        let leaving = |holder: &Holder| match holder {
+            Holder::Loop { device } | Holder::Twin { device, .. } => {
+                // One that is gone has no attribute any more.
+                self.sys.attribute(device, "loop/autoclear").is_none_or(|flag| flag == "1")
+            }
+            _ => false,
+        };
+        holders.iter().all(leaving)
+    }
+
     /// `1234 (name) Z ...` is a zombie; the name may hold anything, a bracket too.
     fn has_ended(&self, pid: u32) -> bool {
         let Some(stat) = text(&self.proc.join(pid.to_string()).join("stat")) else { return true };
@@ -84,15 +96,27 @@ impl Kernel {
     }
 
     /// Uses of a file that no lock shows: swap, and loop devices made of it.
-    pub(crate) fn silent_holders(&self, identity: Identity, path: &Path) -> Vec<Holder> {
+    pub(crate) fn silent_holders(&self, identity: Identity) -> Vec<Holder> {
         let mut found = self.swaps(identity);
-        found.extend(self.loops(path));
+        found.extend(self.loops_of(identity));
         found
+    }
+
+    /// The loop devices that a device rests on.
+    pub(crate) fn beneath(&self, device: u64) -> Vec<Loop> {
+        stack::beneath(&self.sys, device)
+    }
+
+    /// The loop devices that show some of the same bytes as this one.
+    pub(crate) fn twins(&self, it: &Loop) -> Vec<Loop> {
+        let mut all = stack::loops(&self.sys);
+        all.retain(|other| other.name != it.name && other.overlaps(it));
+        all
     }
 
     /// The partitions of a whole disk.
     pub(crate) fn partitions(&self, device: u64) -> Vec<Named> {
-        let directory = self.block_directory(device);
+        let directory = self.sys.directory(device);
         let mut found: Vec<Named> = entries(&directory)
             .into_iter()
             .filter(|name| directory.join(name).join("partition").exists())
@@ -107,7 +131,7 @@ impl Kernel {
 
     /// The NVMe namespace that the device is a partition of.
     pub(crate) fn namespace_around(&self, device: u64) -> Option<String> {
-        let directory = self.block_directory(device);
+        let directory = self.sys.directory(device);
         directory.join("partition").exists().then_some(())?;
         let disk = directory.parent()?.file_name()?.to_string_lossy().into_owned();
         disk.starts_with("nvme").then_some(disk)
@@ -115,13 +139,13 @@ impl Kernel {
 
     /// Whether the kernel refuses writes to the device.
     pub(crate) fn is_read_only(&self, device: u64) -> bool {
-        text(&self.block_directory(device).join("ro")).is_some_and(|text| text == "1")
+        text(&self.sys.directory(device).join("ro")).is_some_and(|text| text == "1")
     }
 
     /// Metadata bytes beside each block of a disk, as the kernel (6.9 and later) shows them; that
     /// of the whole disk for a partition. 0 where it shows none.
     pub(crate) fn metadata_bytes(&self, device: u64) -> u32 {
-        let directory = self.block_directory(device);
+        let directory = self.sys.directory(device);
         let of = |path: PathBuf| text(&path)?.parse().ok();
         let own = of(directory.join("metadata_bytes"));
         own.or_else(|| of(directory.join("../metadata_bytes"))).unwrap_or(0)
@@ -129,7 +153,7 @@ impl Kernel {
 
     /// A number out of the queue directory; that of the whole disk for a partition.
     pub(crate) fn queue_number(&self, device: u64, name: &str) -> Option<u32> {
-        let directory = self.block_directory(device);
+        let directory = self.sys.directory(device);
         let own = text(&directory.join("queue").join(name));
         let disk = || text(&directory.join("..").join("queue").join(name));
         own.or_else(disk)?.parse().ok()
@@ -138,7 +162,7 @@ impl Kernel {
     /// Every block device with a size, partitions counted in: its node under `/dev`. The single
     /// paths of a multipath namespace are hidden and have none.
     pub(crate) fn block_nodes(&self) -> Vec<PathBuf> {
-        let class = self.sys.join("class/block");
+        let class = self.sys.class();
         let is = |name: &str, file: &str, what: &str| {
             text(&class.join(name).join(file)).is_some_and(|text| text == what)
         };
@@ -152,13 +176,8 @@ impl Kernel {
         names.into_iter().map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect()
     }
 
-    fn block_directory(&self, device: u64) -> PathBuf {
-        let link = self.sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
-        fs::canonicalize(&link).unwrap_or(link)
-    }
-
     fn with_partitions(&self, device: u64) -> Vec<Named> {
-        let directory = self.block_directory(device);
+        let directory = self.sys.directory(device);
         let name = directory.file_name().map(|name| name.to_string_lossy().into_owned());
         let mut all = vec![Named { name: name.unwrap_or_default(), device }];
         all.extend(self.partitions(device));
@@ -179,9 +198,9 @@ impl Kernel {
     }
 
     fn stacked(&self, part: &Named) -> Vec<Holder> {
-        let holders = self.block_directory(part.device).join("holders");
+        let holders = self.sys.directory(part.device).join("holders");
         let upper = |name: String| {
-            let mapped = text(&self.sys.join("class/block").join(&name).join("dm/name"));
+            let mapped = text(&self.sys.class().join(&name).join("dm/name"));
             let upper = mapped.map_or(name.clone(), |mapped| format!("{name} ({mapped})"));
             Holder::Stacked { device: part.name.clone(), upper }
         };
@@ -206,17 +225,32 @@ impl Kernel {
             .collect()
     }
 
-    fn loops(&self, path: &Path) -> Vec<Holder> {
-        let Ok(wanted) = fs::canonicalize(path) else { return Vec::new() };
-        let class = self.sys.join("class/block");
-        entries(&class)
-            .into_iter()
-            .filter(|name| {
-                let backing = text(&class.join(name).join("loop/backing_file"));
-                backing.is_some_and(|backing| Path::new(&backing) == wanted)
-            })
-            .map(|device| Holder::Loop { device })
-            .collect()
+    /// By the file itself, not by a name of it: it may have several.
+    fn loops_of(&self, file: Identity) -> Vec<Holder> {
+        let of_it = stack::loops(&self.sys).into_iter().filter(|it| it.identity == file);
+        of_it.map(|it| Holder::Loop { device: it.name }).collect()
+    }
+
+    /// Who has the file behind a loop device: somebody, where nobody can be seen.
+    pub(crate) fn lockers_beneath(&self, it: &Loop) -> Vec<Holder> {
+        let found = self.locked_beneath(it);
+        if !found.is_empty() {
+            return found;
+        }
+        let file = it.file.display().to_string();
+        vec![Holder::Beneath { file, pid: None, command: String::new() }]
+    }
+
+    fn locked_beneath(&self, it: &Loop) -> Vec<Holder> {
+        let Identity::File { device, inode } = it.identity else { return Vec::new() };
+        let file = it.file.display().to_string();
+        let beneath = |holder| match holder {
+            Holder::Process { pid, command } => {
+                Holder::Beneath { file: file.clone(), pid: Some(pid), command }
+            }
+            other => other,
+        };
+        self.lockers(device, inode).into_iter().map(beneath).collect()
     }
 
     /// Who holds a lock on the file, from `/proc/locks`:
@@ -269,16 +303,6 @@ impl Kernel {
     }
 }
 
-/// What a path leads to, symbolic links followed; None for anything but files and block devices.
-pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
-    let stat = stat(path).ok()?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => Some(Identity::Block { device: stat.st_rdev }),
-        FileType::RegularFile => Some(Identity::File { device: stat.st_dev, inode: stat.st_ino }),
-        _ => None,
-    }
-}
-
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the device number, or (btrfs
 /// has anonymous ones) the source.
 fn mount_of(line: &str, part: &Named) -> Option<Holder> {
@@ -305,23 +329,6 @@ fn unescape(word: &str) -> String {
         plain = plain.replace(code, sign);
     }
     plain
-}
-
-fn parse_device(text: &str) -> Option<u64> {
-    let (major, minor) = text.split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
-}
-
-fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
-}
-
-fn entries(directory: &Path) -> Vec<String> {
-    let Ok(listing) = fs::read_dir(directory) else { return Vec::new() };
-    let names = listing.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
 }
 
 #[cfg(test)]
@@ -380,7 +387,7 @@ mod tests {
     #[test]
     fn processes_that_are_gone_or_zombies_have_ended() {
         let root = tempfile::tempdir().unwrap();
-        let kernel = Kernel { sys: root.path().join("sys"), proc: root.path().to_owned() };
+        let kernel = Kernel::fake(root.path().join("sys"), root.path().to_owned());
         for (pid, stat) in [(7, "7 (a) S 1"), (8, "8 (k) Z) Z 1"), (9, "9 (Z ) Z) R 1")] {
             fs::create_dir(root.path().join(pid.to_string())).unwrap();
             fs::write(root.path().join(format!("{pid}/stat")), stat).unwrap();
@@ -396,7 +403,7 @@ mod tests {
     fn names_mounts_and_stacks_of_partitions() {
         let (_root, kernel) = machine();
         let disk = Identity::Block { device: makedev(259, 0) };
-        let found = kernel.holders(disk, Path::new("/dev/nvme0n1"));
+        let found = kernel.holders(disk);
         let said: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
             said,
@@ -445,9 +452,9 @@ mod tests {
         let holder = Holder::Process { pid: 77, command: "kvrail".into() };
         for device in [makedev(0xfe, 0), makedev(0, 99)] {
             let file = Identity::File { device, inode: 131 };
-            assert_eq!(kernel.holders(file, Path::new("/nowhere")), std::slice::from_ref(&holder));
+            assert_eq!(kernel.holders(file), std::slice::from_ref(&holder));
         }
         let other = Identity::File { device: makedev(0xfe, 0), inode: 31 };
-        assert_eq!(kernel.holders(other, Path::new("/nowhere")), []);
+        assert_eq!(kernel.holders(other), []);
     }
 }

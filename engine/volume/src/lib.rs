@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod alignment;
+mod beneath;
 mod bytes;
 mod claim;
 mod content;
@@ -15,15 +16,21 @@ mod create;
 mod error;
 mod fill;
 mod holder;
+mod identity;
 mod inspect;
 mod kernel;
 mod label;
 mod name;
 mod open;
+mod patience;
 mod rejoin;
+mod remains;
 mod repair;
 mod signature;
+mod stack;
 mod staged;
+mod survey;
+mod sysfs;
 mod wipe;
 
 pub use alignment::Alignment;

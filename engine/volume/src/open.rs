@@ -10,7 +10,7 @@ use crate::alignment::Alignment;
 use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
-use crate::kernel::identity_of;
+use crate::identity::identity_of;
 use crate::label::{Label, MEMBERS_MAX};
 use crate::name::VolumeName;
 

@@ -20,6 +20,10 @@ pub(crate) const TAIL_BYTES: usize = 128 << 10;
 pub struct Signature(&'static str);
 
 impl Signature {
+    pub(crate) const fn named(name: &'static str) -> Self {
+        Self(name)
+    }
+
     /// What it is, e.g. `an xfs file system`.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -27,12 +27,13 @@ fn reopen(device: &Loop) -> Result<Volume, VolumeError> {
 fn a_device_gets_its_label_only_and_opens_again() {
     let directory = directory();
     let Some(device) = Loop::new(directory.path(), "disk", DEVICE_BYTES, &[]) else { return };
-    // Data behind the label of a blank device is not touched.
+    // Data behind the label is not touched, even where it may be overwritten.
     let file = fs::OpenOptions::new().read(true).write(true).open(&device.file).unwrap();
     drop(device);
     file.write_all_at(b"keep", 5 * MIB).unwrap();
     let Some(device) = Loop::over(directory.path().join("disk"), &[]) else { return };
-    let made = make(&on(&device)).unwrap();
+    assert_says(&refusal(make(&on(&device))), &["unknown data", "5242880", "--force"]);
+    let made = make(&NewVolume { overwrite: Overwrite::Foreign, ..on(&device) }).unwrap();
     assert_eq!(made.members[0].claim.kind(), MemberKind::Block);
     assert_eq!(made.geometry.capacity(), DEVICE_BYTES - MIB);
     drop(made);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_says, directory, make, new_volume, open_any, poke, refusal, two_files};
-use kvrail_volume::{Content, inspect, wipe};
+use kvrail_volume::{Content, NewVolume, Overwrite, inspect, wipe};
 
 #[test]
 fn wiping_needs_the_right_name_and_frees_the_file_for_reuse() {
@@ -17,7 +17,9 @@ fn wiping_needs_the_right_name_and_frees_the_file_for_reuse() {
     assert_eq!(labels.len(), 2);
     assert_says(&refusal(open_any(&members)), &["no kvrail label"]);
     assert_says(&refusal(wipe(&name, &members)), &["no kvrail label"]);
-    make(&new_volume(&members)).unwrap();
+    // What the volume held is still there.
+    assert_says(&refusal(make(&new_volume(&members))), &["unknown data", "--force"]);
+    make(&NewVolume { overwrite: Overwrite::Foreign, ..new_volume(&members) }).unwrap();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod actor;
 mod binary;
+mod open;
 mod place;
 mod sidecar;
 
@@ -9,6 +10,7 @@ pub(crate) use actor::{Actor, hostile, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };
+pub(crate) use open::{Copies, open_folder};
 pub(crate) use place::{Place, VOLUME};
 pub(crate) use sidecar::Sidecar;
 

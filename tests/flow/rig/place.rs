@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{Outcome, kvrail, run};
+use super::{Outcome, kvrail, open_folder, run};
 
 /// The name of the volume in every flow.
 pub(crate) const VOLUME: &str = "kv";
@@ -28,6 +28,15 @@ impl Place {
     pub(crate) fn empty(members: usize) -> Self {
         let run = tempfile::tempdir().expect("a temporary folder");
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        Self::of(run, data, members)
+    }
+
+    /// As `empty`, all of it where every user can get; says so where that cannot be.
+    pub(crate) fn open_to_all(members: usize) -> Option<Self> {
+        Some(Self::of(open_folder()?, open_folder()?, members))
+    }
+
+    fn of(run: TempDir, data: TempDir, members: usize) -> Self {
         for folder in [run.path(), data.path()] {
             // Other users take part in some flows.
             let mode = fs::Permissions::from_mode(0o755);
@@ -46,12 +55,12 @@ impl Place {
         place
     }
 
-    /// Makes the volume.
+    /// Makes the volume, also where an earlier one was wiped.
     pub(crate) fn create(&self, bytes: u64, stripe: &str) -> Outcome {
         let size = format!("{}MiB", bytes.div_ceil(1 << 20));
         let mut command = kvrail();
         command.args(["volume", "create", VOLUME, "--size", &size, "--stripe", stripe]);
-        run(command.args(["--direct", "optional", "--quiet"]).args(&self.members))
+        run(command.args(["--direct", "optional", "--quiet", "--force"]).args(&self.members))
     }
 
     /// Adds lines to the configuration, before the volume's.

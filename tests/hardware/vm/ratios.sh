@@ -30,7 +30,7 @@ serve() {
     for member in "${@:2}"; do
         dd if=/dev/zero of="$member" bs=1M count=1 conv=fsync status=none
     done
-    kvrail volume create kv --stripe 256KiB --quiet "${@:2}" >/dev/null
+    kvrail volume create kv --stripe 256KiB --quiet --force "${@:2}" >/dev/null
     said=$(IFS=,; printf '"%s",' "${@:2}")
     # The poller has a processor, client and fio have the other one, in every arm.
     kvrail serve --set sidecar.socket=/tmp/s --set "device.mode=\"$mode\"" \

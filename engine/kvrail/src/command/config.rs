@@ -7,6 +7,7 @@ use crate::config::{Config, DEFAULT_FILE, Loaded, Origin};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_table, print_text, table};
+use crate::serve::check_host;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +35,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum ConfigCommand {
-    /// Read all layers and check them; says nothing about devices
+    /// Read all layers and check them, against this host's CPUs too; says nothing about devices
     #[command(after_help = CHECK_EXAMPLES)]
     Check,
     /// Print the configuration in force
@@ -78,10 +79,14 @@ pub(crate) fn run(command: ConfigCommand, context: &Context) -> Result<(), Failu
 
 fn check(context: &Context) -> Result<(), Failure> {
     let loaded = context.config()?;
+    check_host(&loaded.config)?;
     let file = context.config_file().map(|path| path.display().to_string());
     let volumes = loaded.config.volume.len();
     if context.format == Format::Json {
         return print_json(&Checked { ok: true, file, volumes });
+    }
+    if volumes == 0 {
+        context.note("`kvrail serve` needs a [[volume]]; there is none");
     }
     let file = file.unwrap_or_else(|| "no file, defaults".into());
     print_text(&format!("configuration ok ({file}): {volumes} volume(s)"))

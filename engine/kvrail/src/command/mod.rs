@@ -8,6 +8,7 @@ mod describe;
 pub(crate) mod devices;
 pub(crate) mod host;
 pub(crate) mod serve;
+mod silent;
 pub(crate) mod status;
 pub(crate) mod target;
 pub(crate) mod topology;

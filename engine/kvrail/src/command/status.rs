@@ -1,11 +1,13 @@
 //! `kvrail status`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use kvrail_client::Client;
+use kvrail_client::{AttachOptions, Client};
 use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport};
 
+use super::silent::explain;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_text, table};
@@ -14,6 +16,9 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail status
   kvrail status --socket /tmp/kvrail.sock --format json";
+
+/// Longest wait for a sidecar, which answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Arguments of `kvrail status`.
 #[derive(Debug, Args)]
@@ -33,9 +38,10 @@ pub(crate) fn run(args: StatusArgs, context: &Context) -> Result<(), Failure> {
         Some(socket) => socket,
         None => context.config()?.config.sidecar.socket,
     };
-    let report = Client::attach(&socket)
+    let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
+    let report = Client::attach_with(&socket, &options)
         .and_then(|client| client.status())
-        .map_err(|error| Failure::from(&error))?;
+        .map_err(|error| explain(&error, &socket))?;
     match context.format {
         Format::Json => print_json(&report),
         Format::Human => print_text(&text(&report)),

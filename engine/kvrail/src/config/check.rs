@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
+use std::slice;
 
 use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
 use kvrail_volume::MEMBERS_MAX;
+use toml::Value;
 use tracing_subscriber::EnvFilter;
 
 use super::error::Problem;
+use super::flatten::flatten;
 use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
 use super::period::Period;
@@ -31,6 +34,7 @@ const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * ENTRY_BYTES;
 /// Everything wrong with a configuration, in the order of its text.
 pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     let mut found = Findings { origins, problems: Vec::new() };
+    found.zeros(config);
     found.sidecar(&config.sidecar);
     found.pollers(&config.pollers);
     found.limits(&config.limits);
@@ -61,6 +65,21 @@ impl Findings<'_> {
         if !range.contains(value) {
             let rule = format!("it must be {} to {}", range.start(), range.end());
             self.add(key, value, rule, &format!("set {key} within its range"));
+        }
+    }
+
+    /// The kernel ends every text at its first zero byte.
+    fn zeros(&mut self, config: &Config) {
+        let mut leaves = Vec::new();
+        if let Ok(value) = Value::try_from(config) {
+            flatten("", &value, &mut leaves);
+        }
+        for (key, value) in leaves {
+            let texts = value.as_array().map_or(slice::from_ref(&value), Vec::as_slice);
+            for text in texts.iter().filter_map(Value::as_str).filter(|it| it.contains('\0')) {
+                let rule = "it has a zero byte, which no path and no name can have";
+                self.add(&key, format!("{text:?}"), rule, "remove the \\u0000");
+            }
         }
     }
 
@@ -235,7 +254,7 @@ impl Findings<'_> {
                 self.drop_inherited(before);
             }
         }
-        let members: usize = config.volume.iter().map(|volume| volume.members.len()).sum();
+        let members = config.members();
         if members > usize::from(u16::MAX) {
             let rule = format!("65535 members at most in all, there are {members}");
             self.add("volume", "...", rule, "serve fewer volumes");
@@ -287,9 +306,8 @@ impl Findings<'_> {
 
 impl Findings<'_> {
     fn gpu(&mut self, config: &Config) {
-        let devices = config.volume.iter().map(|volume| volume.members.len()).sum();
         let pollers = config.pollers.cpus.fixed();
-        for (key, value, rule, remedy) in config.gpu.check(pollers, devices) {
+        for (key, value, rule, remedy) in config.gpu.check(pollers, config.members()) {
             self.add(key, value, rule, remedy);
         }
     }

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::load::flatten;
+use super::flatten::flatten;
 use super::{Config, DEFAULT_FILE};
 
 fn keys(value: &Value) -> Vec<String> {

@@ -119,11 +119,28 @@ impl Gpu {
             let rule = "a poller of devices spins on that CPU (pollers.cpus)".to_owned();
             found.push(("gpu.cpus", cpu.to_string(), rule, "give the GPU's poller its own CPU"));
         }
+        found.extend(self.check_cpus());
         if !self.devices.is_empty() && devices > DEVICES_MAX {
             let rule = format!("GPUs reach {DEVICES_MAX} devices at most, there are {devices}");
             found.push(("gpu.devices", self.names(), rule, "serve fewer volumes beside GPUs"));
         }
         found
+    }
+
+    /// One for each GPU; how many "all" are is seen at start.
+    fn check_cpus(&self) -> Option<Finding> {
+        let cpus = self.cpus.fixed()?;
+        let (count, gpus) = (cpus.len(), self.devices.len());
+        let twice = cpus.iter().enumerate().find(|(at, cpu)| cpus[..*at].contains(cpu));
+        let (rule, remedy) = if let Some((_, cpu)) = twice {
+            (format!("it names CPU {cpu} twice"), "name each CPU once")
+        } else if !self.devices.contains(&GpuName::All) && count != gpus {
+            let rule = format!("it names {count} CPUs, gpu.devices names {gpus} GPUs");
+            (rule, "name one for each GPU, or set gpu.cpus = \"auto\"")
+        } else {
+            return None;
+        };
+        Some(("gpu.cpus", format!("{cpus:?}"), rule, remedy))
     }
 
     fn check_staging(&self) -> Option<Finding> {

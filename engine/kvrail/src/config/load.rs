@@ -8,9 +8,10 @@ use toml::{Table, Value};
 use super::anchor::anchor;
 use super::check::check;
 use super::error::ConfigError;
+use super::flatten::flatten;
 use super::layers::{Layers, Override};
 use super::model::Config;
-use super::origin::{Origin, Origins, join};
+use super::origin::{Origin, Origins};
 
 /// A checked configuration and where its values came from.
 #[derive(Clone, Debug)]
@@ -32,23 +33,6 @@ impl Loaded {
             (key, value, origin)
         };
         found.into_iter().map(with_origin).collect()
-    }
-}
-
-/// Leaves of a value with their key paths; lists of tables are numbered, empty ones kept.
-pub(crate) fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, Value)>) {
-    match value {
-        Value::Table(table) => {
-            for (key, value) in table {
-                flatten(&join(prefix, key), value, found);
-            }
-        }
-        Value::Array(list) if list.iter().any(Value::is_table) => {
-            for (index, value) in list.iter().enumerate() {
-                flatten(&join(prefix, &index.to_string()), value, found);
-            }
-        }
-        leaf => found.push((prefix.to_owned(), leaf.clone())),
     }
 }
 

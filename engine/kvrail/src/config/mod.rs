@@ -9,6 +9,7 @@ mod auto;
 mod check;
 mod choices;
 mod error;
+mod flatten;
 mod gpu;
 mod layers;
 mod load;

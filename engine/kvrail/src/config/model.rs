@@ -209,6 +209,11 @@ impl DeviceOverrides {
 }
 
 impl Config {
+    /// Devices and files of all volumes.
+    pub(crate) fn members(&self) -> usize {
+        self.volume.iter().map(|volume| volume.members.len()).sum()
+    }
+
     /// The settings of a volume's members.
     pub(crate) fn device_of(&self, volume: &Volume) -> Device {
         volume.device.over(&self.device)

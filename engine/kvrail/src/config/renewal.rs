@@ -3,7 +3,7 @@
 use toml::Value;
 
 use super::Config;
-use super::load::flatten;
+use super::flatten::flatten;
 use super::model::Memory;
 use super::target::Target;
 

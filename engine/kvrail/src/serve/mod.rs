@@ -4,8 +4,10 @@
 //! for clients. Nothing here is on a data path.
 
 mod comeback;
+mod descriptors;
 mod devices;
 mod gpus;
+mod host;
 mod memory;
 mod numa;
 mod parent;
@@ -18,6 +20,7 @@ mod signals;
 mod target;
 mod volumes;
 
+pub(crate) use host::check_host;
 pub(crate) use parent::{Parent, temporary};
 pub(crate) use reload::{Reload, SetLog};
 pub(crate) use sidecar::Sidecar;

@@ -147,8 +147,13 @@ fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
     devices
 }
 
+/// Cores that are left for pollers of devices and for clients, for the GPUs that are named.
+pub(super) fn cores_for(config: &Config, topology: &Topology) -> usize {
+    topology.usable_cores().max(1).saturating_sub(config.gpu.devices.len())
+}
+
 /// One for each device while a core is left for the clients; folded together otherwise.
-fn poller_count(config: &Config, devices: usize, cores: usize) -> usize {
+pub(super) fn poller_count(config: &Config, devices: usize, cores: usize) -> usize {
     let wanted = match config.pollers.count.fixed() {
         Some(&count) => usize::from(count),
         None => cores.saturating_sub(1),
@@ -166,7 +171,11 @@ fn promised(config: &Config) -> Vec<u32> {
 
 /// A CPU for each poller that nobody else was promised, near its devices; none where there are too
 /// few.
-fn cpus(config: &Config, topology: &Topology, near: &[Near]) -> Result<Vec<Option<u32>>, Failure> {
+pub(super) fn cpus(
+    config: &Config,
+    topology: &Topology,
+    near: &[Near],
+) -> Result<Vec<Option<u32>>, Failure> {
     let count = near.len();
     if let Some(fixed) = config.pollers.cpus.fixed() {
         if fixed.len() < count {

@@ -10,12 +10,13 @@ use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
 
 use super::comeback::Comeback;
 use super::gpus::Gpus;
+use super::host::check_host;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
-use super::{devices, gpus, memory, report, signals, target, volumes};
+use super::{descriptors, devices, gpus, memory, report, signals, target, volumes};
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
@@ -38,6 +39,8 @@ impl Sidecar {
     /// # Errors
     /// `Failure` with the cause and the remedy; nothing is left running or claimed.
     pub(crate) fn start(config: &Config, reload: Reload) -> Result<Self, Failure> {
+        let topology = check_host(config)?;
+        descriptors::provide(config, &topology)?;
         let (door, inbox) = target::door();
         let orders = signals::listen(reload, door.clone())?;
         let probe = memory::probe(config)?;

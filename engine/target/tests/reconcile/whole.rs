@@ -203,3 +203,23 @@ fn nothing_wished_is_nothing_done() {
     assert!(apply(&tree, &store, &Desired::default()).is_empty());
     assert_eq!(Snapshot::read(&tree).unwrap(), Snapshot::read(&tree).unwrap());
 }
+
+/// In a folder that others may write to, a link could lie where the next record is written.
+#[test]
+fn a_record_is_not_written_through_a_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, other) = (directory.path().join("target"), directory.path().join("other"));
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(&other, "precious").unwrap();
+    std::os::unix::fs::symlink(&other, place.join("record.next")).unwrap();
+    let tree = FakeTree::new(Flavor::Stable);
+    let mut target = Target::open(tree.clone(), FileStore::open(&place).unwrap(), "b").unwrap();
+    target.apply(&desired(ORDINARY, Flavor::Stable)).unwrap();
+    assert_eq!(std::fs::read(&other).unwrap(), b"precious");
+    assert!(!place.join("record.json").is_symlink());
+    drop(target);
+    std::fs::remove_file(place.join("lock")).unwrap();
+    std::os::unix::fs::symlink(&other, place.join("lock")).unwrap();
+    let refused = FileStore::open(&place).unwrap_err();
+    assert!(refused.to_string().contains("lock"), "{refused}");
+}

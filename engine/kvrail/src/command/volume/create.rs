@@ -43,7 +43,8 @@ pub(crate) struct CreateArgs {
     /// How members are opened
     #[arg(long, value_enum, default_value_t)]
     direct: DirectArg,
-    /// Overwrite foreign data; never what is in use, never another kvrail volume
+    /// Overwrite data that is there, of a wiped volume too; never what is in use, never another
+    /// kvrail volume
     #[arg(long)]
     force: bool,
 }

@@ -16,7 +16,8 @@ Examples:
   kvrail volume wipe kv0 /data/kv0.img
   kvrail volume wipe kv0                    the members configured for kv0
 
-The name must be the one that the labels carry: it is the confirmation.";
+The name must be the one that the labels carry: it is the confirmation. The data behind the labels
+stays where it is, so that a volume made there later asks for --force.";
 
 /// Arguments of `kvrail volume wipe`.
 #[derive(Debug, Args)]

@@ -1,0 +1,22 @@
+//! What two paths to one thing share.
+
+use std::path::Path;
+
+use rustix::fs::{FileType, stat};
+
+/// A device number, or a file's device and inode: what two paths to one thing share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Identity {
+    Block { device: u64 },
+    File { device: u64, inode: u64 },
+}
+
+/// What a path leads to, symbolic links followed; None for anything but files and block devices.
+pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
+    let stat = stat(path).ok()?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => Some(Identity::Block { device: stat.st_rdev }),
+        FileType::RegularFile => Some(Identity::File { device: stat.st_dev, inode: stat.st_ino }),
+        _ => None,
+    }
+}
