@@ -84,7 +84,7 @@ impl Claim {
     ///
     /// # Errors
     /// `Reason::Busy` names who has it; `Partition`, `Partitioned`, `ReadOnly`, `NotStorage`,
-    /// `NoDirect` and `Open` say what else is wrong with it.
+    /// `UserSpace`, `NoDirect` and `Open` say what else is wrong with it.
     pub fn open(path: &Path, direct: DirectIo) -> Result<Self, VolumeError> {
         Self::open_with(&Kernel::default(), path, direct)
     }
@@ -100,6 +100,8 @@ impl Claim {
             Identity::Block { .. } => MemberKind::Block,
             Identity::File { .. } => MemberKind::File,
         };
+        // Before it is opened: such a file system may not answer.
+        kernel.check_user_space(identity, path).map_err(refuse)?;
         if let Identity::Block { device } = identity {
             check_kind(kernel, device).map_err(refuse)?;
         }

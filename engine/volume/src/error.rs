@@ -57,6 +57,13 @@ pub enum Reason {
     /// A new file where device nodes are.
     #[error("there is no such device")]
     NoDevice,
+    /// On a file system in user space, itself or through what it is made of.
+    #[error(
+        "it lies on a file system in user space (FUSE, virtiofs){}, whose short transfers the \
+         kernel may report as whole",
+        below.as_ref().map_or_else(String::new, |file| format!(" through {}", file.display()))
+    )]
+    UserSpace { below: Option<PathBuf> },
     /// Somebody has it; nobody known when the list is empty.
     #[error("it is in use{}", colon_list(holders))]
     Busy { holders: Vec<Holder> },
@@ -173,6 +180,7 @@ impl Reason {
             }
             Self::Interrupted => Class::Interrupted,
             Self::Busy { .. }
+            | Self::UserSpace { .. }
             | Self::Partitioned { .. }
             | Self::ReadOnly
             | Self::Metadata { .. }
@@ -220,6 +228,7 @@ impl Reason {
             Self::Partition { namespace } => {
                 return format!("name {namespace} itself, or a file on a file system");
             }
+            Self::UserSpace { .. } => "name a block device, or a file on a local disk (ext4, xfs)",
             Self::Partitioned { .. } => {
                 "remove the partition table if nobody needs it (wipefs --all), or name another"
             }

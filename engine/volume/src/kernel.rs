@@ -152,7 +152,8 @@ impl Kernel {
         names.into_iter().map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect()
     }
 
-    fn block_directory(&self, device: u64) -> PathBuf {
+    /// What sysfs has of a block device or partition.
+    pub(crate) fn block_directory(&self, device: u64) -> PathBuf {
         let link = self.sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
         fs::canonicalize(&link).unwrap_or(link)
     }
@@ -307,16 +308,16 @@ fn unescape(word: &str) -> String {
     plain
 }
 
-fn parse_device(text: &str) -> Option<u64> {
+pub(crate) fn parse_device(text: &str) -> Option<u64> {
     let (major, minor) = text.split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn text(path: &Path) -> Option<String> {
+pub(crate) fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
 }
 
-fn entries(directory: &Path) -> Vec<String> {
+pub(crate) fn entries(directory: &Path) -> Vec<String> {
     let Ok(listing) = fs::read_dir(directory) else { return Vec::new() };
     let names = listing.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.collect();

@@ -24,6 +24,7 @@ mod rejoin;
 mod repair;
 mod signature;
 mod staged;
+mod userspace;
 mod wipe;
 
 pub use alignment::Alignment;
