@@ -16,4 +16,5 @@ mod rig;
 mod soak;
 mod status;
 mod stripes;
+mod truncated;
 mod userspace;

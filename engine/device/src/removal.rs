@@ -5,12 +5,16 @@
 //! A namespace that is detached is unknown to its drive before the kernel has heard of it. The
 //! drive refuses plain reads and writes then, which no drive does that has the namespace, so they
 //! are asked again until the kernel has taken it away or time has shown that it stays.
+//!
+//! A file that is truncated is gone as well. Writes make it grow again and end well, and what was
+//! cut off reads as zeros then, so its length is looked at whenever something ended: a volume's
+//! file has a last block that no request reaches, so it never grows to its full length again.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvrail_ring::{Opcode, Status};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags, seek, statx};
 use rustix::io::Errno;
 
 use crate::controllers::Controllers;
@@ -81,6 +85,16 @@ impl Removal {
         refused && matches!(opcode, Opcode::Read | Opcode::Write)
     }
 
+    /// Whether a file was truncated since it was opened. Asked after answers were taken and before
+    /// anybody hears of them: where it was not, all of them are about whole bytes.
+    #[inline]
+    pub(crate) fn is_truncated(&mut self, target: &Target) -> bool {
+        if target.kind == Kind::File && self.gone == Gone::No && has_shrunk(target) {
+            self.gone = Gone::Yes;
+        }
+        target.kind == Kind::File && self.gone == Gone::Yes
+    }
+
     fn are_leaving(&self) -> bool {
         self.controllers.as_ref().is_some_and(Controllers::are_leaving)
     }
@@ -94,13 +108,17 @@ impl Removal {
     }
 }
 
-/// Whether a block device has fewer bytes than when it was opened: none, when it was removed.
+/// Whether it has fewer bytes than when it was opened: none, for a device that was removed. Of a
+/// file only what the kernel knows by itself is asked, so that no server is waited for.
 fn has_shrunk(target: &Target) -> bool {
-    target.kind == Kind::Block
-        && match seek(&target.fd, SeekFrom::End(0)) {
-            Ok(bytes) => bytes < target.capacity_bytes,
-            Err(_) => true,
+    let bytes = match target.kind {
+        Kind::Block => seek(&target.fd, SeekFrom::End(0)),
+        Kind::File => {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            statx(&target.fd, c"", flags, StatxFlags::SIZE).map(|found| found.stx_size)
         }
+    };
+    bytes.map_or(true, |bytes| bytes < target.capacity_bytes)
 }
 
 #[cfg(test)]
@@ -181,6 +199,20 @@ mod tests {
         let failed = (Outcome::Failed(Status::IoError), Cause::Errno(Errno::IO));
         let gone = Outcome::Failed(Status::DeviceGone);
         assert_eq!(head.judge(&target, Opcode::Read, failed), gone);
+    }
+
+    /// What it grows to later is not what it was.
+    #[test]
+    fn a_file_that_was_truncated_is_gone_for_good() {
+        let (target, mut removal, _) = watched();
+        assert!(!removal.is_truncated(&target));
+        rustix::fs::ftruncate(&target.fd, (1 << 20) - 1).unwrap();
+        assert!(removal.is_truncated(&target));
+        rustix::fs::ftruncate(&target.fd, 1 << 20).unwrap();
+        assert!(removal.is_truncated(&target));
+        let short = (Outcome::Moved(0), Cause::Short);
+        let gone = Outcome::Failed(Status::DeviceGone);
+        assert_eq!(removal.judge(&target, Opcode::Read, short), gone);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat, open,
-    seek, stat,
+    FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat,
+    fsync, ftruncate, open, seek, stat,
 };
 use rustix::io::Errno;
 use serde::Serialize;
@@ -168,6 +168,14 @@ impl Claim {
         let bytes = seek(&fd, SeekFrom::End(0));
         let bytes = bytes.map_err(|errno| self.failed("finding its size", errno))?;
         Ok(Some(Self { path: path.to_owned(), fd, bytes, ..*self }))
+    }
+
+    /// Makes a file longer.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), VolumeError> {
+        let grown = ftruncate(&self.fd, bytes).and_then(|()| fsync(&self.fd));
+        grown.map_err(|errno| self.failed("making it longer by a block", errno))?;
+        self.bytes = bytes;
+        Ok(())
     }
 
     pub(crate) fn set_bytes(&mut self, bytes: u64) {

@@ -121,6 +121,12 @@ pub enum Reason {
     /// Fewer bytes than when the volume was made.
     #[error("it has {have_bytes} bytes, its label needs {need_bytes}: it shrank")]
     Shrunk { have_bytes: u64, need_bytes: u64 },
+    /// A file that is shorter than it was made, in a way that no write of ours leaves it.
+    #[error("it has {have_bytes} bytes, its label needs {need_bytes}: it was truncated")]
+    Truncated { have_bytes: u64, need_bytes: u64 },
+    /// The same file that was gone while it was served.
+    #[error("it is the file that was truncated, and what it lost reads as zeros")]
+    Lost,
     /// The device's logical block does not divide the volume's.
     #[error("it takes blocks of {device_bytes} bytes, the volume has {volume_bytes}-byte ones")]
     Block { volume_bytes: u32, device_bytes: u32 },
@@ -195,6 +201,8 @@ impl Reason {
             | Self::SameIndex { .. }
             | Self::Incomplete { .. }
             | Self::Shrunk { .. }
+            | Self::Truncated { .. }
+            | Self::Lost
             | Self::Block { .. }
             | Self::OtherName { .. }
             | Self::OtherMember { .. }
@@ -282,6 +290,14 @@ impl Reason {
             Self::Block { .. } => {
                 "format the device with a block size that divides the volume's, or create the \
                  volume again"
+            }
+            Self::Truncated { .. } => {
+                "its blocks are lost: put back a copy of the whole file, or wipe and create the \
+                 volume again"
+            }
+            Self::Lost => {
+                "put a copy of the whole file in its place (mv), or restart the sidecar with a new \
+                 volume"
             }
             Self::OtherMember { .. } => "put the drive back that was there, or restart the sidecar",
             Self::OtherName { .. } => "correct the name or the members",

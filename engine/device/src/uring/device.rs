@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_memory::Pinned;
-use kvrail_ring::Opcode;
+use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
 use crate::contract::{BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait};
@@ -239,6 +239,16 @@ impl<M: Mode> Uring<M> {
     }
 }
 
+/// What was moved may be of a file that had lost it: nothing of it counts.
+#[cold]
+fn lose(events: &mut [Event]) {
+    for event in events {
+        if let Event::Finished(Finished { status, bytes, .. }) = event {
+            (*status, *bytes) = (Status::DeviceGone, 0);
+        }
+    }
+}
+
 impl<M: Mode> Device for Uring<M> {
     fn description(&self) -> &Description {
         &self.description
@@ -291,6 +301,7 @@ impl<M: Mode> Device for Uring<M> {
 
     #[inline]
     fn reap(&mut self, events: &mut Events) {
+        let told = events.len();
         self.ring.disarm();
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
         while !events.is_full() && !self.ring.is_empty() {
@@ -308,6 +319,9 @@ impl<M: Mode> Device for Uring<M> {
         }
         if self.aside > 0 {
             self.reap_aside(events);
+        }
+        if events.len() > told && self.removal.is_truncated(&self.target) {
+            lose(&mut events[told..]);
         }
         if !self.unforgotten.is_empty() {
             self.forget_again();
