@@ -14,6 +14,7 @@ mod restart;
 mod restricted;
 mod rig;
 mod soak;
+mod stalled;
 mod status;
 mod stripes;
 mod truncated;

@@ -69,7 +69,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let to = from.saturating_add(self.ages.step(now_ns)).min(REQUESTS_MAX);
         let overdue_ns = self.mailbox.overdue_ns();
         let Self { ages, requests, .. } = self;
-        for accepted in requests.claimed_among(from..to) {
+        let left = requests.claimed().saturating_sub(ages.seen) as usize;
+        for accepted in requests.claimed_among(from..to).take(left) {
             let found = &mut ages.found[usize::from(accepted.device)];
             let age_ns = now_ns.saturating_sub(accepted.accepted_ns);
             found.overdue += u64::from(age_ns >= overdue_ns);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::sidecar::{STRIPE, Sidecar, eventually};
 use kvrail_client::{Client, ClientError, Pages, Request, Status};
+use kvrail_device::{Fault, FaultPlan, Rule};
 use kvrail_session::Patience;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -146,4 +147,35 @@ fn an_arena_that_a_healthy_poller_refuses_is_refused_beside_a_stalled_one() {
     eventually("it is given back", || client.status().unwrap().regions.arenas == 0);
     let switches = &sidecar.switches;
     assert_eq!(switches.attached.get(), switches.detached.get());
+}
+
+#[test]
+fn requests_that_hang_are_counted_with_the_age_of_the_oldest() {
+    let overdue_after = Duration::from_millis(300);
+    let (sidecar, controls) = Sidecar::start_real(
+        |config| config.policy.patience = Patience { overdue_after, ..Patience::default() },
+        |member| match member {
+            1 => FaultPlan::none().with(Rule::always(Fault::Hang).times(3)),
+            _ => FaultPlan::none(),
+        },
+    );
+    let client = Client::attach(sidecar.socket()).unwrap();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    for _ in 0..3 {
+        queue.submit(Request::read(&volume, STRIPE, arena.lease(4096).unwrap())).unwrap();
+    }
+    let device = || client.status().unwrap().devices[1].clone();
+    eventually("the device is named", || device().overdue == 3);
+    let seen = device();
+    assert!(seen.oldest_ms >= 300 && seen.in_flight == 3, "{seen:?}");
+    let others = client.status().unwrap().devices;
+    assert_eq!((others[0].overdue, others[0].oldest_ms), (0, 0));
+    assert!(client.status().unwrap().pollers.iter().all(|poller| poller.stalled.is_none()));
+    controls[2].release();
+    for _ in 0..3 {
+        assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
+    }
+    eventually("it is over", || (device().overdue, device().oldest_ms) == (0, 0));
 }
