@@ -78,3 +78,16 @@ fn a_file_truncated_while_served_is_refused_at_the_next_start() {
     assert_eq!(again.wait().code(), Some(3), "{}", again.said());
     assert!(again.said().contains("it was truncated"), "{}", again.said());
 }
+
+#[test]
+fn a_file_removed_while_served_is_served_on_and_said() {
+    let place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let mut user = User::of(&sidecar);
+    std::fs::remove_file(&place.members[0]).unwrap();
+    eventually("the log says so", || sidecar.said().contains("lost when the sidecar ends"));
+    assert_eq!([user.write(0), user.read(0)], [Status::Ok; 2]);
+    drop(user);
+    let said = sidecar.stop();
+    assert_eq!(said.matches("was removed from its directory").count(), 1, "{said}");
+}

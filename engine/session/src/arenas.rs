@@ -346,11 +346,13 @@ impl Server {
         let arena = session.arenas.get_mut(&number).expect("just seen");
         let (seq, failure) = match &mut arena.stage {
             Stage::Attaching(_) => return self.attach_settled(id, slot, number),
-            Stage::Unwinding { seq, failure, .. } => (seq.take(), Some(failure.clone())),
-            Stage::Detaching { seq, .. } => (seq.take(), None),
+            Stage::Unwinding { seq, failure, .. } => (seq.take(), failure.clone()),
+            Stage::Detaching { seq, waiting } => {
+                let (seq, waiting) = (seq.take(), *waiting);
+                (seq, self.kept(&format!("arena {number}"), waiting))
+            }
             _ => return,
         };
-        let failure = failure.unwrap_or_else(|| self.kept(&format!("arena {number}")));
         if let Some(seq) = seq {
             self.fail(id, seq, failure);
         }

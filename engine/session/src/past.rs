@@ -43,9 +43,9 @@ impl Server {
         }
     }
 
-    /// What is not given back yet, and why.
-    pub(crate) fn kept(&self, what: &str) -> Failure {
-        let words = self.watch.words(self.watch.stalled());
+    /// What these pollers do not give back yet, and why.
+    pub(crate) fn kept(&self, what: &str, by: PollerSet) -> Failure {
+        let words = self.watch.words(by);
         let message = format!(
             "{what} is given back when {words} turns again: a device keeps it in the kernel (see \
              `kvrail status` and the log); hardware may still touch its memory"

@@ -172,9 +172,10 @@ impl Server {
         let entry = session.queues.get_mut(&queue).expect("just seen");
         match entry {
             Queue::Opening { .. } => self.queue_opened(id, queue),
-            Queue::Closing { seq, .. } => {
-                let Some(seq) = seq.take() else { return };
-                let failure = self.kept(&format!("queue {queue}"));
+            Queue::Closing { seq, waiting } => {
+                let (seq, waiting) = (seq.take(), *waiting);
+                let Some(seq) = seq else { return };
+                let failure = self.kept(&format!("queue {queue}"), waiting);
                 self.fail(id, seq, failure);
             }
             Queue::Live => {}

@@ -148,6 +148,12 @@ impl Claim {
         self.alignment
     }
 
+    /// Whether it is a file without a name: it goes when nobody has it open.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.kind == MemberKind::File && fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Another descriptor of the same open file description: the claim holds until all are closed.
     ///
     /// # Errors
