@@ -16,8 +16,8 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, Route, Seat, Setup, start};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig,
-    ServerError, Stopped, order_channel,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Server,
+    ServerConfig, ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -110,6 +110,7 @@ fn config(directory: &Path) -> ServerConfig {
             pages: PagePolicy::Best,
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
+            patience: Patience::default(),
         },
         home: Home::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },

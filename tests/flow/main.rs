@@ -14,5 +14,8 @@ mod restart;
 mod restricted;
 mod rig;
 mod soak;
+mod stalled;
 mod status;
 mod stripes;
+mod truncated;
+mod userspace;

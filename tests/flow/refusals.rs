@@ -112,7 +112,7 @@ fn members_that_are_not_the_volume_are_refused() {
     first.write_all_at(&label, 0).unwrap();
     let whole = first.metadata().unwrap().len();
     first.set_len(whole - 4096).unwrap();
-    run(&mut place.serve()).expect(3, &["member-0", "it shrank"]);
+    run(&mut place.serve()).expect(3, &["member-0", "it was truncated"]);
 
     // And as it was, it is served again.
     first.set_len(whole).unwrap();

@@ -1,10 +1,11 @@
 //! Tests that see several rooms at once: contract suites, flows between processes, faults, house
 //! rules. Each target below `tests/` runs alone; this library is what their processes share: the
-//! verified traffic that a client makes, to host memory and to a GPU, and its ledger. Touches a
-//! sidecar through `kvrail-client` only.
+//! verified traffic that a client makes, to host memory and to a GPU, its ledger, and a file system
+//! in user space that leaves requests unanswered. Touches a sidecar through `kvrail-client` only.
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod fuse;
 mod gpu;
 mod ledger;
 mod paged;
@@ -13,6 +14,7 @@ mod traffic;
 mod worker;
 
 pub use blocks::{Block, LARGE_BYTES, blocks_of, span_bytes};
+pub use fuse::{Fuse, FuseRequest};
 pub use gpu::{GPU_BLOCK_BYTES, GpuPlan, drive_gpu};
 pub use ledger::{Kind, Ledger};
 pub use paged::{Device, Export, PagedCache};

@@ -15,8 +15,8 @@ use kvrail_poller::{Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, S
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig,
-    ServerError, Stopped, order_channel,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Server,
+    ServerConfig, ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
 
@@ -127,6 +127,7 @@ fn config(directory: &Path) -> ServerConfig {
             pages: PagePolicy::Best,
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(10),
+            patience: Patience::default(),
         },
         home: Home::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "count".into() },

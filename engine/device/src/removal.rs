@@ -7,12 +7,16 @@
 //! no drive does that has the namespace. A head refuses commands passed through while it chooses
 //! among its paths, and a controller that leaves or is reset fails what another would do. What is
 //! in doubt is held and asked again until the kernel has made up its mind.
+//!
+//! A file that is truncated is gone as well. Writes make it grow again and end well, and what was
+//! cut off reads as zeros then, so its length is looked at whenever something ended: a volume's
+//! file has a last block that no request reaches, so it never grows to its full length again.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvrail_ring::{Opcode, Status};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags, seek, statx};
 use rustix::io::Errno;
 
 use crate::controllers::{Controllers, Standing};
@@ -114,6 +118,16 @@ impl Removal {
         self.controllers.as_ref().is_some_and(Controllers::are_paths)
     }
 
+    /// Whether a file was truncated since it was opened. Asked after answers were taken and before
+    /// anybody hears of them: where it was not, all of them are about whole bytes.
+    #[inline]
+    pub(crate) fn is_truncated(&mut self, target: &Target) -> bool {
+        if target.kind == Kind::File && self.gone == Gone::No && has_shrunk(target) {
+            self.gone = Gone::Yes;
+        }
+        target.kind == Kind::File && self.gone == Gone::Yes
+    }
+
     /// Whether a doubtful answer now belongs to a series that began a moment ago.
     fn is_in_doubt(&mut self, now: Instant) -> bool {
         let series = self.doubted.filter(|(_, last)| now.duration_since(*last) < DOUBT);
@@ -123,13 +137,17 @@ impl Removal {
     }
 }
 
-/// Whether a block device has fewer bytes than when it was opened: none, when it was removed.
+/// Whether it has fewer bytes than when it was opened: none, for a device that was removed. Of a
+/// file only what the kernel knows by itself is asked, so that no server is waited for.
 fn has_shrunk(target: &Target) -> bool {
-    target.kind == Kind::Block
-        && match seek(&target.fd, SeekFrom::End(0)) {
-            Ok(bytes) => bytes < target.capacity_bytes,
-            Err(_) => true,
+    let bytes = match target.kind {
+        Kind::Block => seek(&target.fd, SeekFrom::End(0)),
+        Kind::File => {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            statx(&target.fd, c"", flags, StatxFlags::SIZE).map(|found| found.stx_size)
         }
+    };
+    bytes.map_or(true, |bytes| bytes < target.capacity_bytes)
 }
 
 #[cfg(test)]
@@ -251,6 +269,19 @@ pub(crate) mod tests {
             removal.doubted = Some((now.checked_sub(DOUBT).unwrap(), now));
             assert_eq!(removal.judge(&target, Opcode::Read, FAILED), FAILED.0, "{state}");
         }
+    }
+
+    /// What it grows to later is not what it was.
+    #[test]
+    fn a_file_that_was_truncated_is_gone_for_good() {
+        let (target, (mut removal, _file)) = (target(), plain());
+        assert!(!removal.is_truncated(&target));
+        rustix::fs::ftruncate(&target.fd, (1 << 20) - 1).unwrap();
+        assert!(removal.is_truncated(&target));
+        rustix::fs::ftruncate(&target.fd, 1 << 20).unwrap();
+        assert!(removal.is_truncated(&target));
+        let short = (Outcome::Moved(0), Cause::Short);
+        assert_eq!(removal.judge(&target, Opcode::Read, short), GONE);
     }
 
     #[test]

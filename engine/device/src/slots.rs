@@ -3,6 +3,8 @@
 //! A slot's generation changes with every release, so an id that outlived its use names nothing.
 //! The hardware hands ids back (`user_data` of a completion); both halves are checked.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 /// End of the free list, and the index no slot has.
@@ -136,6 +138,13 @@ impl<T> Slots<T> {
             }
             other => Err(stale(id, self.slots.len(), other)),
         }
+    }
+
+    /// The values of the claimed ones of these slots; slots that do not exist are none.
+    pub fn claimed_among(&self, slots: Range<u32>) -> impl Iterator<Item = &T> {
+        let end = (slots.end as usize).min(self.slots.len());
+        let slots = self.slots.get(slots.start as usize..end).unwrap_or_default();
+        slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
     /// The value of a claimed slot, to be changed.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod ages;
 mod attaching;
 mod budget;
 mod checksum;

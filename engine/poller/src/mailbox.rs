@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory, Replacement};
@@ -129,6 +130,7 @@ pub struct Mailbox {
     commands: ArrayQueue<Command>,
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
+    overdue_ns: AtomicU64,
     to_poller: Arc<Nudge>,
     to_control: Arc<Bell>,
 }
@@ -142,7 +144,8 @@ impl Mailbox {
         let (commands, notices) = (ArrayQueue::new(MAIL_MAX), ArrayQueue::new(MAIL_MAX));
         let failures = ArrayQueue::new(FAILURES_MAX);
         let to_poller = Arc::new(Nudge::new()?);
-        Ok(Self { commands, notices, failures, to_poller, to_control })
+        let overdue_ns = AtomicU64::new(u64::MAX);
+        Ok(Self { commands, notices, failures, overdue_ns, to_poller, to_control })
     }
 
     /// Sends a command.
@@ -177,6 +180,16 @@ impl Mailbox {
     #[must_use]
     pub fn nudge(&self) -> &Arc<Nudge> {
         &self.to_poller
+    }
+
+    /// Has the poller count requests older than so many nanoseconds from now on.
+    pub fn set_overdue(&self, age_ns: u64) {
+        self.overdue_ns.store(age_ns, Ordering::Relaxed); // a limit orders nothing
+    }
+
+    /// The age from which on requests are counted.
+    pub(crate) fn overdue_ns(&self) -> u64 {
+        self.overdue_ns.load(Ordering::Relaxed) // a limit orders nothing
     }
 
     /// Whether no command waits: the second look before sleeping.

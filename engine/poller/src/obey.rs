@@ -36,7 +36,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     self.begin_attach(session, region, buffer, Memory::Remote(memory));
                 }
                 Command::Detach(_, region) => {
-                    if self.regions.retire(region) {
+                    // One that failed here may be detached by a client that was told of it before.
+                    if self.regions.get(region).is_some() && self.regions.retire(region) {
                         self.let_go(region);
                     }
                 }

@@ -9,6 +9,7 @@ use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
 use crate::accept::Accepted;
+use crate::ages::Ages;
 use crate::attaching;
 use crate::budget::Budget;
 use crate::checksum::Summer;
@@ -97,6 +98,7 @@ pub struct Poller<D, C> {
     pub(crate) attaching: attaching::Queue,
     pub(crate) sessions: Sessions,
     pub(crate) timers: Timers,
+    pub(crate) ages: Ages,
     pub(crate) summer: Summer,
     pub(crate) events: Events,
     pub(crate) bed: Bed,
@@ -150,6 +152,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             attaching: attaching::Queue::new(),
             sessions: Sessions::new(),
             timers: Timers::new(),
+            ages: Ages::new(setup.devices.len()),
             summer: Summer::new(),
             events: Events::new(),
             bed,
@@ -182,6 +185,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let finished = finished + self.feed();
         let work = commands + finished + taken;
         self.report_late();
+        self.look_at_ages();
         let bells = self.lanes.publish();
         if work > 0 {
             self.read_clock(); // for the next tick; whoever waited for this one has its answer

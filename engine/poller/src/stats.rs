@@ -112,6 +112,10 @@ pub struct DeviceStats {
     pub in_flight: Counter,
     /// Requests waiting for the device now.
     pub waiting: Counter,
+    /// Requests accepted longer ago than `Mailbox::set_overdue`.
+    pub overdue: Counter,
+    /// Monotonic nanoseconds at which the oldest request was accepted; 0 when there is none.
+    pub oldest_ns: Counter,
     /// Submission to completion.
     pub device_latency: Latencies,
     /// Acceptance to submission.
@@ -147,6 +151,8 @@ pub struct PollerStats {
     /// Heap calls (allocations and frees) on this thread after start, where the program counts
     /// them (`kvrail_memory::CountingAllocator`).
     pub allocations: Counter,
+    /// The kernel's number of its thread; 0 before it runs.
+    pub thread: Counter,
     /// Its devices, in their local order.
     pub devices: Vec<DeviceStats>,
     /// Sessions by slot. They only grow: who gives a slot out anew remembers where it began.
@@ -164,6 +170,7 @@ impl PollerStats {
             bells: Counter::default(),
             beat_ns: Counter::default(),
             allocations: Counter::default(),
+            thread: Counter::default(),
             devices: (0..devices).map(|_| DeviceStats::default()).collect(),
             sessions: (0..crate::mailbox::SESSIONS_MAX).map(|_| SessionStats::default()).collect(),
         }

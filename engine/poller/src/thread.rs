@@ -8,6 +8,7 @@ use std::thread;
 use kvrail_device::{Clock, Description, Device, Driver, MonotonicClock};
 use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::PollerIndex;
+use rustix::thread::gettid;
 
 use crate::handle::PollerHandle;
 use crate::ladder::{Advice, Expecting, Ladder};
@@ -119,6 +120,7 @@ impl<E> Driver for Birth<E> {
 
     fn drive<D: Device>(self, devices: Vec<D>) {
         let Self { seat: Seat { index, .. }, setup, mailbox, stats, ready } = self;
+        stats.thread.set(u64::from(gettid().as_raw_pid().unsigned_abs()));
         match Poller::new(setup, devices, MonotonicClock, mailbox, stats) {
             Ok(poller) => {
                 let told = ready.send(Ok(poller.descriptions()));

@@ -79,6 +79,18 @@ pub struct PollerReport {
     pub lanes: u32,
     /// Indices of its devices.
     pub devices: Vec<u16>,
+    /// Whether it does not turn.
+    #[serde(default)]
+    pub stalled: Option<StallReport>,
+}
+
+/// A poller that a device keeps in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallReport {
+    /// Seconds since its last sign of life.
+    pub for_s: u64,
+    /// What the kernel said of its thread when that was noticed.
+    pub kernel: String,
 }
 
 /// Counts of one kind of operation.
@@ -152,6 +164,13 @@ pub struct DeviceReport {
     pub errors: u64,
     /// LATE notices.
     pub late: u64,
+    /// Requests older than `pollers.overdue_after`.
+    #[serde(default)]
+    pub overdue: u64,
+    /// Age of the oldest request under way, in milliseconds; 0 when there is none. Looked at every
+    /// second or so.
+    #[serde(default)]
+    pub oldest_ms: u64,
     /// Submission to completion.
     pub device_latency: LatencyReport,
     /// Acceptance to submission.
@@ -210,7 +229,7 @@ pub struct SessionReport {
     pub failed: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// `attached`, or `reclaiming: ` and why it ended.
+    /// `attached`, or `reclaiming: ` and why it ended, and which stalled pollers it waits for.
     pub state: String,
     /// Seconds in that state.
     pub since_s: u64,

@@ -38,7 +38,7 @@ pub(crate) struct Arena {
     stage: Stage,
 }
 
-/// Life of an arena. Answers go to the ask with this `seq`.
+/// Life of an arena. Answers go to the ask with this `seq`; none where it was answered before.
 #[derive(Debug)]
 enum Stage {
     /// A memory thread is at work.
@@ -46,13 +46,13 @@ enum Stage {
     /// Pollers register it with their devices.
     Attaching(Attaching),
     /// A device refused it; those that took it give it back.
-    Unwinding { seq: u64, waiting: PollerSet, failure: Failure },
+    Unwinding { seq: Option<u64>, waiting: PollerSet, failure: Failure },
     /// In use.
     Live,
     /// Pollers finish what uses it.
-    Detaching { seq: u64, waiting: PollerSet },
+    Detaching { seq: Option<u64>, waiting: PollerSet },
     /// A memory thread closes handles of a GPU: only then may their owner free the memory.
-    Closing { seq: u64, outcome: Result<(), Failure> },
+    Closing { seq: Option<u64>, outcome: Result<(), Failure> },
 }
 
 #[derive(Debug)]
@@ -75,6 +75,16 @@ impl Arena {
         match self.origin {
             Origin::Sidecar | Origin::Client => None,
             Origin::Gpu(at) => Some(at),
+        }
+    }
+
+    /// Whether an ask waits for these pollers, and for no other.
+    pub(crate) fn waits_only_for(&self, pollers: PollerSet) -> bool {
+        match &self.stage {
+            Stage::Attaching(Attaching { waiting, .. })
+            | Stage::Unwinding { seq: Some(_), waiting, .. }
+            | Stage::Detaching { seq: Some(_), waiting } => waiting.is_some_of(pollers),
+            _ => false,
         }
     }
 
@@ -231,7 +241,9 @@ impl Server {
         };
         let id = session.id;
         let Some(arena) = session.arenas.get_mut(&number) else { return };
-        let Stage::Attaching(attaching) = &mut arena.stage else { return };
+        let Stage::Attaching(attaching) = &mut arena.stage else {
+            return self.attached_late(id, (poller, slot, number), outcome);
+        };
         attaching.waiting.remove(poller);
         match outcome {
             Ok(()) => attaching.took.insert(poller),
@@ -242,6 +254,23 @@ impl Server {
         }
     }
 
+    /// A poller that was stalled has, or could not, register an arena that its client was told of.
+    fn attached_late(
+        &mut self,
+        id: u64,
+        (poller, slot, number): (usize, SessionSlot, RegionId),
+        outcome: Result<(), Failure>,
+    ) {
+        let Err((_, why)) = outcome else { return };
+        match self.sessions[&id].arenas[&number].stage {
+            Stage::Live => {
+                self.broke_word(id, poller, &format!("cannot take arena {number}: {why}"))
+            }
+            // It has nothing to let go of.
+            _ => self.detached(poller, slot, number),
+        }
+    }
+
     /// All pollers answered: the arena is live, or those that took it give it back.
     fn attach_settled(&mut self, id: u64, slot: SessionSlot, number: RegionId) {
         let session = self.sessions.get_mut(&id).expect("just seen");
@@ -249,13 +278,17 @@ impl Server {
         let Stage::Attaching(attaching) = std::mem::replace(&mut arena.stage, Stage::Live) else {
             return;
         };
-        let Attaching { seq, note, took, failure, .. } = attaching;
+        let Attaching { seq, note, waiting, took, failure } = attaching;
         match failure {
             None => self.attach_done(id, seq, number, note),
-            Some(failure) if took.is_empty() => self.let_go(id, seq, number, Err(failure)),
+            // Stalled pollers will take it.
+            Some(failure) if took.and(waiting).is_empty() => {
+                self.let_go(id, Some(seq), number, Err(failure));
+            }
             Some(failure) => {
-                arena.stage = Stage::Unwinding { seq, waiting: took, failure };
-                self.pollers.send_each(took, || Command::Detach(slot, number));
+                let waiting = took.and(waiting);
+                arena.stage = Stage::Unwinding { seq: Some(seq), waiting, failure };
+                self.detach_from(waiting, slot, number);
             }
         }
     }
@@ -293,11 +326,35 @@ impl Server {
         match (arena, slot) {
             (Some(arena), Some(slot)) if matches!(arena.stage, Stage::Live) => {
                 let waiting = self.pollers.all();
-                arena.stage = Stage::Detaching { seq, waiting };
-                self.pollers.send_each(waiting, || Command::Detach(slot, number));
+                arena.stage = Stage::Detaching { seq: Some(seq), waiting };
+                self.detach_from(waiting, slot, number);
+                Ok(())
+            }
+            // Asked again, while a stalled poller keeps it.
+            (Some(Arena { stage: Stage::Detaching { seq: answered @ None, .. }, .. }), _) => {
+                *answered = Some(seq);
                 Ok(())
             }
             _ => Err((Status::Invalid, format!("this client has no attached arena {region}"))),
+        }
+    }
+
+    /// Only stalled pollers keep an arena's ask from being answered.
+    pub(crate) fn region_past(&mut self, id: u64, number: RegionId) {
+        let session = self.sessions.get_mut(&id).expect("just seen");
+        let slot = session.slot.expect("a session with an arena has a slot");
+        let arena = session.arenas.get_mut(&number).expect("just seen");
+        let (seq, failure) = match &mut arena.stage {
+            Stage::Attaching(_) => return self.attach_settled(id, slot, number),
+            Stage::Unwinding { seq, failure, .. } => (seq.take(), failure.clone()),
+            Stage::Detaching { seq, waiting } => {
+                let (seq, waiting) = (seq.take(), *waiting);
+                (seq, self.kept(&format!("arena {number}"), waiting))
+            }
+            _ => return,
+        };
+        if let Some(seq) = seq {
+            self.fail(id, seq, failure);
         }
     }
 
@@ -325,7 +382,13 @@ impl Server {
     }
 
     /// No poller has it any more. Handles of a GPU are closed before the client hears of it.
-    fn let_go(&mut self, id: u64, seq: u64, number: RegionId, outcome: Result<(), Failure>) {
+    fn let_go(
+        &mut self,
+        id: u64,
+        seq: Option<u64>,
+        number: RegionId,
+        outcome: Result<(), Failure>,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(arena) = session.arenas.get_mut(&number) else { return };
         if arena.gpu().is_none() {
@@ -348,8 +411,11 @@ impl Server {
     }
 
     /// Nothing is left of it.
-    fn gone(&mut self, id: u64, seq: u64, number: RegionId, outcome: Result<(), Failure>) {
+    fn gone(&mut self, id: u64, seq: Option<u64>, number: RegionId, outcome: Result<(), Failure>) {
         self.drop_arena(id, number);
+        let Some(seq) = seq else {
+            return tracing::info!(session = id, region = %number, "detached at last");
+        };
         match outcome {
             Err(failure) => self.fail(id, seq, failure),
             Ok(()) => {

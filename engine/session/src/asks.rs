@@ -297,8 +297,9 @@ impl Server {
         let free = self.slots.iter().take(most).position(Option::is_none);
         let Some(place) = free else {
             let message = format!(
-                "all {most} session slots are in use (limits.sessions); end other clients or \
-                 raise the limit"
+                "all {most} session slots are in use (limits.sessions){}; end other clients or \
+                 raise the limit",
+                self.kept_places()
             );
             return Err((Status::Quota, message));
         };

@@ -65,6 +65,21 @@ impl Limits {
     }
 }
 
+/// When something is taken for hanging. Every field names its key in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// `pollers.stall_after`: a poller that has not turned for so long is stalled.
+    pub stall_after: Duration,
+    /// `pollers.overdue_after`: requests older than this are reported.
+    pub overdue_after: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall_after: Duration::from_secs(2), overdue_after: Duration::from_secs(10) }
+    }
+}
+
 /// Which pages an arena gets when the client leaves it to the sidecar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PagePolicy {
@@ -110,6 +125,8 @@ pub struct Policy {
     pub sealing: Sealing,
     /// How long a stop waits for accepted requests.
     pub drain_timeout: Duration,
+    /// When something is taken for hanging.
+    pub patience: Patience,
 }
 
 /// Everything the control thread is told at start.

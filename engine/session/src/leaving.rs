@@ -23,7 +23,7 @@ pub(crate) enum Ending {
     Expelled(String),
     /// It had nothing and was silent, and others came.
     MadeRoom,
-    /// The sidecar stops.
+    /// The sidecar stops, or cannot keep what it has given.
     Dismissed(String, Hardware),
 }
 

@@ -1,6 +1,7 @@
 //! All pollers, as the control thread talks to them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use kvrail_poller::{Command, Notice, PollerHandle};
 
@@ -23,6 +24,19 @@ impl PollerSet {
 
     pub(crate) fn insert(&mut self, poller: usize) {
         self.0 |= 1 << poller;
+    }
+
+    pub(crate) fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there are some, and all of them are of the other set.
+    pub(crate) fn is_some_of(self, other: Self) -> bool {
+        !self.is_empty() && self.common(other) == self
     }
 
     pub(crate) fn is_empty(self) -> bool {
@@ -97,6 +111,12 @@ impl Pollers {
             handle.mailbox.receive().map(|notice| (poller, notice))
         };
         self.handles.iter().enumerate().find_map(from)
+    }
+
+    /// Has pollers count requests that are older than this.
+    pub(crate) fn set_overdue(&self, age: Duration) {
+        let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        self.handles.iter().for_each(|handle| handle.mailbox.set_overdue(age_ns));
     }
 
     /// A poller whose thread is gone.

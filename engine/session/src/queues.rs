@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use kvrail_memory::{PageSize, Pinned, Region};
 use kvrail_poller::{Command, LANES_MAX, LaneSeat, SessionSlot};
-use kvrail_protocol::Answer;
+use kvrail_protocol::{Answer, Hardware};
 use kvrail_ring::{Bell, Segment, Status};
 use rustix::io::Errno;
 
 use crate::asks::Failure;
+use crate::leaving::Ending;
 use crate::pollers::PollerSet;
 use crate::server::Server;
 
@@ -29,11 +30,23 @@ pub(crate) enum Queue {
     Live,
     /// Pollers finish what they took from its lanes.
     Closing {
-        /// The ask to be answered.
-        seq: u64,
+        /// The ask to be answered, if it was not.
+        seq: Option<u64>,
         /// Pollers that have not.
         waiting: PollerSet,
     },
+}
+
+impl Queue {
+    /// Whether an ask waits for these pollers, and for no other.
+    pub(crate) fn waits_only_for(&self, pollers: PollerSet) -> bool {
+        match self {
+            Self::Opening { waiting, .. } | Self::Closing { seq: Some(_), waiting } => {
+                waiting.is_some_of(pollers)
+            }
+            Self::Closing { seq: None, .. } | Self::Live => false,
+        }
+    }
 }
 
 /// The client's end of a queue.
@@ -134,9 +147,15 @@ impl Server {
         let Some(entry) = session.queues.get_mut(&queue) else { return };
         let Queue::Opening { waiting, .. } = entry else { return };
         waiting.remove(poller);
-        if !waiting.is_empty() {
-            return;
+        if waiting.is_empty() {
+            self.queue_opened(id, queue);
         }
+    }
+
+    /// Gives a queue to its client.
+    fn queue_opened(&mut self, id: u64, queue: u32) {
+        let session = self.sessions.get_mut(&id).expect("just seen");
+        let entry = session.queues.get_mut(&queue).expect("just seen");
         let Queue::Opening { seq, offer, .. } = std::mem::replace(entry, Queue::Live) else {
             return;
         };
@@ -146,13 +165,35 @@ impl Server {
         self.reply(id, seq, answer, &fds);
     }
 
+    /// Only stalled pollers keep a queue's ask from being answered. Requests to them wait in their
+    /// lanes, which they take up when they turn again.
+    pub(crate) fn queue_past(&mut self, id: u64, queue: u32) {
+        let session = self.sessions.get_mut(&id).expect("just seen");
+        let entry = session.queues.get_mut(&queue).expect("just seen");
+        match entry {
+            Queue::Opening { .. } => self.queue_opened(id, queue),
+            Queue::Closing { seq, waiting } => {
+                let (seq, waiting) = (seq.take(), *waiting);
+                let Some(seq) = seq else { return };
+                let failure = self.kept(&format!("queue {queue}"), waiting);
+                self.fail(id, seq, failure);
+            }
+            Queue::Live => {}
+        }
+    }
+
     /// Asks all pollers to finish a queue.
     pub(crate) fn close_queue(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
         let session = self.sessions.get_mut(&id).expect("an asking session lives");
         match (session.queues.get_mut(&queue), session.slot) {
+            // Asked again, while a stalled poller keeps it.
+            (Some(Queue::Closing { seq: answered @ None, .. }), _) => {
+                *answered = Some(seq);
+                Ok(())
+            }
             (Some(entry @ Queue::Live), Some(slot)) => {
                 let waiting = self.pollers.all();
-                *entry = Queue::Closing { seq, waiting };
+                *entry = Queue::Closing { seq: Some(seq), waiting };
                 self.pollers.send_each(waiting, || Command::CloseLane(slot, queue));
                 Ok(())
             }
@@ -167,12 +208,26 @@ impl Server {
             return;
         };
         let id = session.id;
-        let Some(Queue::Closing { seq, waiting }) = session.queues.get_mut(&queue) else { return };
-        let seq = *seq;
-        waiting.remove(poller);
-        if waiting.is_empty() {
-            session.queues.remove(&queue);
-            self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
+        match session.queues.get_mut(&queue) {
+            Some(Queue::Closing { seq, waiting }) => {
+                let seq = *seq;
+                waiting.remove(poller);
+                if waiting.is_empty() {
+                    session.queues.remove(&queue);
+                    if let Some(seq) = seq {
+                        self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
+                    }
+                }
+            }
+            // It could not watch the doorbell.
+            Some(Queue::Opening { .. } | Queue::Live) => {
+                let reason = format!(
+                    "poller {poller} cannot serve queue {queue}: no room in its epoll set; raise \
+                     fs.epoll.max_user_watches"
+                );
+                self.end(id, Ending::Dismissed(reason, Hardware::MayBeActive));
+            }
+            None => {}
         }
     }
 }

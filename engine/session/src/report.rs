@@ -6,7 +6,7 @@ use kvrail_device::{Clock, Description, MonotonicClock};
 use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot};
 use kvrail_protocol::{
     DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
-    SidecarReport, StatusReport, VolumeInfo, VolumeReport,
+    SidecarReport, StallReport, StatusReport, VolumeInfo, VolumeReport,
 };
 
 use crate::server::Server;
@@ -121,6 +121,10 @@ impl Server {
             allocations: stats.allocations.get(),
             lanes: narrow(lanes),
             devices: handle.devices.iter().map(|(index, _)| index.0).collect(),
+            stalled: self
+                .watch
+                .stall(poller)
+                .map(|stall| StallReport { for_s: stall.seconds(), kernel: stall.kernel.clone() }),
         }
     }
 
@@ -131,7 +135,10 @@ impl Server {
         let state = match &session.phase {
             Phase::Greeting { .. } => "greeting".into(),
             Phase::Attached => "attached".into(),
-            Phase::Reclaiming { reason, .. } => format!("reclaiming: {reason}"),
+            Phase::Reclaiming { reason, waiting } => match self.watch.words(*waiting) {
+                words if words.is_empty() => format!("reclaiming: {reason}"),
+                words => format!("reclaiming: {reason}; waiting for {words}"),
+            },
         };
         SessionReport {
             id: session.id,
@@ -233,6 +240,11 @@ fn report_device(
         others: stats.others.get(),
         errors: stats.errors.get(),
         late: stats.late.get(),
+        overdue: stats.overdue.get(),
+        oldest_ms: match stats.oldest_ns.get() {
+            0 => 0,
+            since_ns => MonotonicClock.now_ns().saturating_sub(since_ns) / 1_000_000,
+        },
         device_latency: latency(&stats.device_latency),
         queue_latency: latency(&stats.queue_latency),
     }

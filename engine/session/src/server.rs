@@ -24,6 +24,7 @@ use crate::report::BusyShares;
 use crate::session::{Phase, Session};
 use crate::socket::Listener;
 use crate::stopping::{Stage, Stopped};
+use crate::watch::Watch;
 
 /// How often the loop looks after itself when nothing happens.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -55,6 +56,7 @@ pub struct Server {
     pub(crate) memory_notes: BTreeMap<&'static str, String>,
     pub(crate) stage: Stage,
     pub(crate) busy: BusyShares,
+    pub(crate) watch: Watch,
 }
 
 impl Server {
@@ -82,6 +84,7 @@ impl Server {
         Ok(Self {
             regions: RegionTable::new(limits.arena_bytes_total, gpus * STAGING_ENTRIES),
             busy: BusyShares::new(pollers.len()),
+            watch: Watch::new(&pollers),
             pollers: Pollers::new(pollers),
             config,
             limits,
@@ -112,6 +115,7 @@ impl Server {
     pub fn run(&mut self, orders: &OrderReceiver) -> Result<Stopped, ServerError> {
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
         self.events.watch(orders.fd(), Source::Orders).map_err(failed)?;
+        self.pollers.set_overdue(self.config.policy.patience.overdue_after);
         let mut stops = 0;
         loop {
             let timeout = self.timeout();
@@ -126,6 +130,7 @@ impl Server {
             self.read_notices();
             self.pollers.flush();
             self.look_after();
+            self.answer_past_stalled();
             self.check_pollers()?;
             let asked = orders.stops();
             if asked > stops {
@@ -145,6 +150,7 @@ impl Server {
     fn renew(&mut self, policy: Policy) {
         self.limits = policy.limits.clone().clamped();
         self.regions.limit(self.limits.arena_bytes_total);
+        self.pollers.set_overdue(policy.patience.overdue_after);
         self.config.policy = policy;
         tracing::info!("a new policy holds for clients that ask from now on");
     }
@@ -158,7 +164,8 @@ impl Server {
         let next = greetings.chain(self.accept_after).min();
         let now = Instant::now();
         let soon = next.map_or(HOUSEKEEPING, |next| next.saturating_duration_since(now));
-        soon.min(HOUSEKEEPING).min(self.stage.timeout(now))
+        let look = self.watch.timeout(&self.config.policy.patience, now);
+        soon.min(HOUSEKEEPING).min(look).min(self.stage.timeout(now))
     }
 
     /// What is due by the clock.
@@ -183,6 +190,7 @@ impl Server {
             }
         }
         self.busy.sample(self.pollers.handles(), now);
+        self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
     }
 
     /// Stops taking connections for a moment instead of spinning on one that cannot be taken.

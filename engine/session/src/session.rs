@@ -101,6 +101,14 @@ impl Session {
         matches!(self.phase, Phase::Attached) && self.slot.is_none()
     }
 
+    /// Pollers that have not said that nothing of it is left, if it has ended.
+    pub(crate) fn waits_for(&self) -> PollerSet {
+        match self.phase {
+            Phase::Reclaiming { waiting, .. } => waiting,
+            Phase::Greeting { .. } | Phase::Attached => PollerSet::default(),
+        }
+    }
+
     pub(crate) fn is_reclaiming(&self) -> bool {
         matches!(self.phase, Phase::Reclaiming { .. })
     }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat, open,
-    seek, stat,
+    FileType, FlockOperation, Mode, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, flock, fstat,
+    fsync, ftruncate, open, seek, stat,
 };
 use rustix::io::Errno;
 use serde::Serialize;
@@ -78,7 +78,7 @@ impl Claim {
     ///
     /// # Errors
     /// `Reason::Busy` names who has it; `Partition`, `Partitioned`, `ReadOnly`, `NotStorage`,
-    /// `NoDirect` and `Open` say what else is wrong with it.
+    /// `UserSpace`, `NoDirect` and `Open` say what else is wrong with it.
     pub fn open(path: &Path, direct: DirectIo) -> Result<Self, VolumeError> {
         Self::open_with(&Kernel::default(), path, direct)
     }
@@ -94,6 +94,8 @@ impl Claim {
             Identity::Block { .. } => MemberKind::Block,
             Identity::File { .. } => MemberKind::File,
         };
+        // Before it is opened: such a file system may not answer.
+        kernel.check_user_space(identity, path).map_err(refuse)?;
         if let Identity::Block { device } = identity {
             check_kind(kernel, device).map_err(refuse)?;
         }
@@ -141,6 +143,12 @@ impl Claim {
         self.alignment
     }
 
+    /// Whether it is a file without a name: it goes when nobody has it open.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.kind == MemberKind::File && fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Another descriptor of the same open file description: the claim holds until all are closed.
     ///
     /// # Errors
@@ -162,6 +170,14 @@ impl Claim {
         let bytes = bytes.map_err(|errno| self.failed("finding its size", errno))?;
         let beneath = Arc::clone(&self.beneath);
         Ok(Some(Self { path: path.to_owned(), fd, beneath, bytes, ..*self }))
+    }
+
+    /// Makes a file longer.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), VolumeError> {
+        let grown = ftruncate(&self.fd, bytes).and_then(|()| fsync(&self.fd));
+        grown.map_err(|errno| self.failed("making it longer by a block", errno))?;
+        self.bytes = bytes;
+        Ok(())
     }
 
     pub(crate) fn set_bytes(&mut self, bytes: u64) {

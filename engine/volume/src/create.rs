@@ -15,7 +15,7 @@ use crate::claim::{Claim, DirectIo, MemberKind};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::fill::{Job, Progress, Stopped, fill};
-use crate::label::{LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MAX};
+use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MAX};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
 use crate::signature::HEAD_BYTES;
@@ -118,8 +118,12 @@ struct Shape {
 }
 
 impl Shape {
-    fn file_bytes(self) -> u64 {
+    fn data_end(self) -> u64 {
         LABEL_BYTES + self.member_bytes
+    }
+
+    fn file_bytes(self) -> u64 {
+        self.data_end() + GUARD_BYTES
     }
 }
 
@@ -149,7 +153,9 @@ impl NewVolume {
         let members = claims.len() as u64;
         let share = bytes.div_ceil(members).checked_next_multiple_of(self.stripe_bytes);
         let share = share.filter(|share| {
-            let all = share.checked_add(LABEL_BYTES).and_then(|all| all.checked_mul(members));
+            let all = share
+                .checked_add(LABEL_BYTES + GUARD_BYTES)
+                .and_then(|all| all.checked_mul(members));
             // File offsets are signed in the kernel.
             all.is_some_and(|all| all <= i64::MAX as u64)
         });
@@ -204,7 +210,7 @@ impl NewVolume {
             .iter()
             .map(|&claim| Job {
                 fd: std::os::fd::AsFd::as_fd(claim),
-                range: LABEL_BYTES..shape.file_bytes(),
+                range: LABEL_BYTES..shape.data_end(),
                 seed: Uuid::new_v4().as_u64_pair().0,
             })
             .collect();

@@ -57,6 +57,13 @@ pub enum Reason {
     /// A new file where device nodes are.
     #[error("there is no such device")]
     NoDevice,
+    /// On a file system in user space, itself or through what it is made of.
+    #[error(
+        "it lies on a file system in user space (FUSE, virtiofs){}, whose short transfers the \
+         kernel may report as whole",
+        below.as_ref().map_or_else(String::new, |file| format!(" through {}", file.display()))
+    )]
+    UserSpace { below: Option<PathBuf> },
     /// Somebody has it; nobody known when the list is empty.
     #[error("it is in use{}", colon_list(holders))]
     Busy { holders: Vec<Holder> },
@@ -120,6 +127,12 @@ pub enum Reason {
     /// Fewer bytes than when the volume was made.
     #[error("it has {have_bytes} bytes, its label needs {need_bytes}: it shrank")]
     Shrunk { have_bytes: u64, need_bytes: u64 },
+    /// A file that is shorter than it was made, in a way that no write of ours leaves it.
+    #[error("it has {have_bytes} bytes, its label needs {need_bytes}: it was truncated")]
+    Truncated { have_bytes: u64, need_bytes: u64 },
+    /// The same file that was gone while it was served.
+    #[error("it is the file that was truncated, and what it lost reads as zeros")]
+    Lost,
     /// The device's logical block does not divide the volume's.
     #[error("it takes blocks of {device_bytes} bytes, the volume has {volume_bytes}-byte ones")]
     Block { volume_bytes: u32, device_bytes: u32 },
@@ -179,6 +192,7 @@ impl Reason {
             }
             Self::Interrupted => Class::Interrupted,
             Self::Busy { .. }
+            | Self::UserSpace { .. }
             | Self::Partitioned { .. }
             | Self::ReadOnly
             | Self::Metadata { .. }
@@ -195,6 +209,8 @@ impl Reason {
             | Self::SameIndex { .. }
             | Self::Incomplete { .. }
             | Self::Shrunk { .. }
+            | Self::Truncated { .. }
+            | Self::Lost
             | Self::Block { .. }
             | Self::OtherName { .. }
             | Self::OtherMember { .. }
@@ -228,6 +244,7 @@ impl Reason {
             Self::Partition { namespace } => {
                 return format!("name {namespace} itself, or a file on a file system");
             }
+            Self::UserSpace { .. } => "name a block device, or a file on a local disk (ext4, xfs)",
             Self::Partitioned { .. } => {
                 "remove the partition table if nobody needs it (wipefs --all), or name another"
             }
@@ -281,6 +298,14 @@ impl Reason {
             Self::Block { .. } => {
                 "format the device with a block size that divides the volume's, or create the \
                  volume again"
+            }
+            Self::Truncated { .. } => {
+                "its blocks are lost: put back a copy of the whole file, or wipe and create the \
+                 volume again"
+            }
+            Self::Lost => {
+                "put a copy of the whole file in its place (mv), or restart the sidecar with a new \
+                 volume"
             }
             Self::OtherMember { .. } => "put the drive back that was there, or restart the sidecar",
             Self::OtherName { .. } => "correct the name or the members",

@@ -18,6 +18,10 @@ use crate::name::VolumeName;
 /// covers where file systems, RAID and partition tools put their superblocks.
 pub const LABEL_BYTES: u64 = 1 << 20;
 
+/// Bytes behind a file's data that no request reaches: a file that was truncated does not grow to
+/// its full length again, whatever is written to it.
+pub(crate) const GUARD_BYTES: u64 = 4096;
+
 /// Version of the label format that this program writes and reads.
 pub const LABEL_VERSION: u32 = 1;
 
@@ -128,6 +132,11 @@ impl Label {
     #[must_use]
     pub fn member_uuid(&self) -> Uuid {
         self.member_uuids[usize::from(self.member_index)]
+    }
+
+    /// Where this member's data ends.
+    pub(crate) fn data_end(&self) -> u64 {
+        self.data_offset + self.member_bytes
     }
 
     /// The volume's shape for buffers aligned to `memory_alignment` bytes.

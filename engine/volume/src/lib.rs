@@ -31,6 +31,7 @@ mod stack;
 mod staged;
 mod survey;
 mod sysfs;
+mod userspace;
 mod wipe;
 
 pub use alignment::Alignment;

@@ -7,11 +7,11 @@ use kvrail_ring::Geometry;
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
-use crate::claim::{Claim, DirectIo};
+use crate::claim::{Claim, DirectIo, MemberKind};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::identity::identity_of;
-use crate::label::{Label, MEMBERS_MAX};
+use crate::label::{GUARD_BYTES, Label, MEMBERS_MAX};
 use crate::name::VolumeName;
 
 /// An open volume: its members are claimed until it is dropped.
@@ -89,7 +89,7 @@ pub fn open(
     }
     check_set(&pairs, expected_name)?;
     pairs.sort_by_key(|(_, label)| label.member_index);
-    for (claim, label) in &pairs {
+    for (claim, label) in &mut pairs {
         check_fit(claim, label)?;
     }
     let (claims, labels) = pairs.into_iter().unzip();
@@ -179,16 +179,78 @@ fn disagreement(first: &Label, other: &Label) -> Option<&'static str> {
     checks.into_iter().find(|(agree, _)| !agree).map(|(_, what)| what)
 }
 
-/// Whether the device is still what it was labelled as.
-pub(crate) fn check_fit(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
-    let refuse = |reason| Err(VolumeError::at(claim.path(), reason));
-    let (have_bytes, need_bytes) = (claim.bytes(), label.data_offset + label.member_bytes);
-    if have_bytes < need_bytes {
-        return refuse(Reason::Shrunk { have_bytes, need_bytes });
+/// Whether the device is still what it was labelled as. A file gets the block behind its data that
+/// it lacks where it was made without one.
+pub(crate) fn check_fit(claim: &mut Claim, label: &Label) -> Result<(), VolumeError> {
+    let path = claim.path().to_owned();
+    let refuse = |reason| Err(VolumeError::at(&path, reason));
+    let (have_bytes, data_end) = (claim.bytes(), label.data_end());
+    match claim.kind() {
+        MemberKind::Block if have_bytes < data_end => {
+            return refuse(Reason::Shrunk { have_bytes, need_bytes: data_end });
+        }
+        MemberKind::File if have_bytes < data_end + GUARD_BYTES => {
+            let need_bytes = label.device_bytes.max(data_end + GUARD_BYTES);
+            if have_bytes != label.device_bytes {
+                return refuse(Reason::Truncated { have_bytes, need_bytes });
+            }
+            claim.grow(need_bytes)?;
+        }
+        MemberKind::Block | MemberKind::File => {}
     }
     let (volume_bytes, device_bytes) = (label.logical_block, claim.alignment().logical_block);
     if !volume_bytes.is_multiple_of(device_bytes) {
         return refuse(Reason::Block { volume_bytes, device_bytes });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::ops::ControlFlow;
+    use std::os::unix::fs::FileExt;
+
+    use super::open;
+    use crate::claim::DirectIo;
+    use crate::create::{Fill, NewVolume, Overwrite, create};
+    use crate::label::GUARD_BYTES;
+    use crate::open::labelled;
+
+    /// Before files had a block behind their data they were exactly as long as it.
+    #[test]
+    fn a_file_without_a_block_behind_its_data_gets_it_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("member");
+        let new = NewVolume {
+            name: "kv0".parse().unwrap(),
+            members: vec![path.clone()],
+            capacity_bytes: Some(1 << 20),
+            stripe_bytes: 64 << 10,
+            fill: Fill::Nothing,
+            overwrite: Overwrite::Nothing,
+            direct: DirectIo::Off,
+        };
+        let made = create(&new, &mut |_| ControlFlow::Continue(())).unwrap();
+        let mut label = labelled(&made.members[0].claim).unwrap();
+        drop(made);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let length = || file.metadata().unwrap().len();
+        assert_eq!(length(), label.data_end() + GUARD_BYTES);
+        let reopen = || open(&new.members, None, DirectIo::Off);
+
+        file.set_len(label.data_end()).unwrap();
+        let refused = reopen().unwrap_err().to_string();
+        assert!(refused.contains("was truncated"), "{refused}");
+
+        label.device_bytes = label.data_end();
+        file.write_all_at(&label.encode(), 0).unwrap();
+        reopen().unwrap();
+        assert_eq!(length(), label.data_end() + GUARD_BYTES);
+        for bytes in [label.data_end() - 1, label.data_end() + 1] {
+            file.set_len(bytes).unwrap();
+            let refused = reopen().unwrap_err().to_string();
+            assert!(refused.contains("was truncated"), "{refused}");
+        }
+    }
 }

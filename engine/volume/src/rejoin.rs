@@ -4,13 +4,14 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use crate::claim::{Claim, DirectIo};
+use crate::claim::{Claim, DirectIo, MemberKind};
 use crate::error::{Reason, VolumeError};
 use crate::open::{Member, check_fit, labelled};
 
 impl Member {
     /// Claims what is at `path` now and checks that it is this member of that volume. A device
-    /// that never left, and only lost bytes, is looked at through the claim there is.
+    /// that never left, and only lost bytes, is looked at through the claim there is; a file that
+    /// lost some never has them again, whatever its length is now.
     ///
     /// # Errors
     /// `VolumeError` when somebody else has it, its label is damaged or another's, or it shrank.
@@ -20,7 +21,10 @@ impl Member {
         volume: Uuid,
         direct: DirectIo,
     ) -> Result<Self, VolumeError> {
-        let claim = match self.claim.still_at(path)? {
+        let mut claim = match self.claim.still_at(path)? {
+            Some(same) if same.kind() == MemberKind::File => {
+                return Err(VolumeError::at(path, Reason::Lost));
+            }
             Some(same) => same,
             None => Claim::open(path, direct)?,
         };
@@ -30,7 +34,7 @@ impl Member {
             let reason = Reason::OtherMember { expected: self.uuid, found };
             return Err(VolumeError::at(path, reason));
         }
-        check_fit(&claim, &label)?;
+        check_fit(&mut claim, &label)?;
         Ok(Self { uuid: found, claim })
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{fsync, ftruncate};
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use crate::bytes::{AlignedBytes, write_at};
 use crate::claim::{Claim, DirectIo, MemberKind};
 use crate::error::{Reason, VolumeError};
 use crate::label::LABEL_LENGTH;
+use crate::userspace::check_directory;
 
 /// What a failure does to a member.
 #[derive(Debug)]
@@ -95,8 +96,11 @@ impl Drop for Staged {
 /// Makes an empty file that only its owner may read, unless something is there. Among devices none
 /// is made: it would be a mistyped device, in memory.
 fn make_file(path: &Path) -> Result<bool, VolumeError> {
-    if !path.exists() && is_among_devices(path) {
-        return Err(VolumeError::at(path, Reason::NoDevice));
+    if !path.exists() {
+        if is_among_devices(path) {
+            return Err(VolumeError::at(path, Reason::NoDevice));
+        }
+        check_directory(directory_of(path)).map_err(|reason| VolumeError::at(path, reason))?;
     }
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(true),
@@ -130,10 +134,15 @@ fn blank(claim: &Claim, bytes: u64) {
     let _ = outcome.and_then(|()| fsync(claim));
 }
 
+/// Where a path lies.
+fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 fn sync_directory(claim: &Claim) -> Result<(), VolumeError> {
-    let parent = claim.path().parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    let synced = std::fs::File::open(parent).and_then(|directory| directory.sync_all());
+    let synced =
+        std::fs::File::open(directory_of(claim.path())).and_then(|directory| directory.sync_all());
     synced.map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         claim.failed("syncing its directory", errno)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvrail_memory::Pinned;
-use kvrail_ring::Opcode;
+use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
 use crate::contract::{
@@ -281,6 +281,16 @@ impl<M: Mode> Uring<M> {
     }
 }
 
+/// What was moved may be of a file that had lost it: nothing of it counts.
+#[cold]
+fn lose(events: &mut [Event]) {
+    for event in events {
+        if let Event::Finished(Finished { status, bytes, .. }) = event {
+            (*status, *bytes) = (Status::DeviceGone, 0);
+        }
+    }
+}
+
 impl<M: Mode> Device for Uring<M> {
     fn description(&self) -> &Description {
         &self.description
@@ -334,6 +344,7 @@ impl<M: Mode> Device for Uring<M> {
 
     #[inline]
     fn reap(&mut self, events: &mut Events) {
+        let told = events.len();
         self.ring.disarm();
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
         while !events.is_full() && !self.ring.is_empty() {
@@ -351,6 +362,9 @@ impl<M: Mode> Device for Uring<M> {
         }
         if self.aside > 0 {
             self.reap_aside(events);
+        }
+        if events.len() > told && self.removal.is_truncated(&self.target) {
+            lose(&mut events[told..]);
         }
         if !self.emptying.is_empty() {
             self.empty_one();

@@ -135,7 +135,11 @@ fn devices(report: &StatusReport) -> String {
         let features = device.features.join(", ");
         format!("  {}: {}; {features}", device.index, device.reason)
     });
-    format!("{}\n{}", trimmed(&rows), why.collect::<Vec<_>>().join("\n"))
+    let overdue = report.devices.iter().filter(|device| device.overdue > 0).map(|device| {
+        let (index, count, age) = (device.index, device.overdue, device.oldest_ms / 1000);
+        format!("  {index}: {count} requests are too old, the oldest {age} s: it does not answer")
+    });
+    format!("{}\n{}", trimmed(&rows), why.chain(overdue).collect::<Vec<_>>().join("\n"))
 }
 
 fn gpus(report: &StatusReport) -> String {
@@ -209,11 +213,18 @@ fn pollers(report: &StatusReport) -> String {
             poller.sleeps.to_string(),
             poller.bells.to_string(),
             poller.lanes.to_string(),
-            format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
+            match &poller.stalled {
+                None => format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
+                Some(stall) => format!("STALLED {} s", stall.for_s),
+            },
             devices.join(" "),
         ]);
     }
-    trimmed(&rows)
+    let stalled = report.pollers.iter().filter_map(|poller| {
+        let kernel = &poller.stalled.as_ref()?.kernel;
+        Some(format!("\n  {} is stalled, a device keeps it: {kernel}", poller.index))
+    });
+    trimmed(&rows) + &stalled.collect::<String>()
 }
 
 fn sessions(report: &StatusReport) -> String {

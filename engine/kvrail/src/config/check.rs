@@ -147,6 +147,9 @@ impl Findings<'_> {
         }
         let limits = Period::from_ms(10)..=Period::from_s(60);
         self.range("pollers.heartbeat", &pollers.heartbeat, &limits);
+        let limits = Period::from_ms(200)..=Period::from_s(3600);
+        self.range("pollers.stall_after", &pollers.stall_after, &limits);
+        self.range("pollers.overdue_after", &pollers.overdue_after, &limits);
     }
 
     fn cpus(&mut self, cpus: &[u16], most: u16) {

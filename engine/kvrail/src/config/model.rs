@@ -65,11 +65,20 @@ pub(crate) struct Pollers {
     pub(crate) cpus: Auto<Vec<u16>>,
     pub(crate) spin: Auto<Period>,
     pub(crate) heartbeat: Period,
+    pub(crate) stall_after: Period,
+    pub(crate) overdue_after: Period,
 }
 
 impl Default for Pollers {
     fn default() -> Self {
-        Self { count: Auto::Auto, cpus: Auto::Auto, spin: Auto::Auto, heartbeat: Period::from_s(1) }
+        Self {
+            count: Auto::Auto,
+            cpus: Auto::Auto,
+            spin: Auto::Auto,
+            heartbeat: Period::from_s(1),
+            stall_after: Period::from_s(2),
+            overdue_after: Period::from_s(10),
+        }
     }
 }
 

@@ -12,6 +12,8 @@ impl Config {
     pub(crate) fn renewed_by(&self, new: &Self) -> Self {
         let mut renewed = self.clone();
         renewed.limits = new.limits.clone();
+        renewed.pollers.stall_after = new.pollers.stall_after;
+        renewed.pollers.overdue_after = new.pollers.overdue_after;
         renewed.memory = Memory { node: self.memory.node, ..new.memory.clone() };
         renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);

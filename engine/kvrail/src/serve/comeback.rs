@@ -80,6 +80,15 @@ struct Watched {
     /// What it is, for NVMe namespaces; others are known by their path.
     identity: Option<Namespace>,
     state: State,
+    name: Name,
+}
+
+/// Whether a file still has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    Has,
+    /// It was removed, and that was said.
+    Lost,
 }
 
 /// What is known of a device.
@@ -110,6 +119,7 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
                 description: description.clone(),
                 identity: resolve(&named, &Root::default()).ok(),
                 state: State::Here,
+                name: Name::Has,
             });
         }
     }
@@ -118,6 +128,7 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
 
 impl Watched {
     fn look(&mut self, served: &mut [Served]) {
+        self.look_for_name(served);
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
@@ -139,6 +150,19 @@ impl Watched {
                 }
                 Err(_) => {}
             },
+        }
+    }
+
+    /// A file that was removed is served on, but nobody will find it again.
+    fn look_for_name(&mut self, served: &[Served]) {
+        let member = &served[self.planned.volume].members[self.planned.member];
+        let Source::Claimed(member) = member else { return };
+        let name = if member.claim.is_removed() { Name::Lost } else { Name::Has };
+        if std::mem::replace(&mut self.name, name) == Name::Has && name == Name::Lost {
+            tracing::error!(
+                "{} was removed from its directory: it is served on, and lost when the sidecar ends",
+                self.description.name
+            );
         }
     }
 

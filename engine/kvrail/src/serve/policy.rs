@@ -1,7 +1,7 @@
 //! From configuration keys to what holds for clients.
 
 use kvrail_memory::Sealing;
-use kvrail_session::{Access, Limits, PagePolicy, Policy};
+use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy};
 
 use crate::config::{Config, Unsealed};
 
@@ -30,5 +30,9 @@ pub(super) fn policy(config: &Config) -> Policy {
             Unsealed::Accept => Sealing::Optional,
         },
         drain_timeout: config.sidecar.drain_timeout.duration(),
+        patience: Patience {
+            stall_after: config.pollers.stall_after.duration(),
+            overdue_after: config.pollers.overdue_after.duration(),
+        },
     }
 }

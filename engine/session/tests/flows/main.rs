@@ -10,3 +10,4 @@ mod poller;
 mod real;
 mod sessions;
 mod sidecar;
+mod stalled;

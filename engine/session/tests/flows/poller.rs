@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvrail_device::DeviceError;
 use kvrail_memory::{Pinned, load, store};
-use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, SessionSlot};
+use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, PollerStats, SessionSlot};
 use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, Ring, Status};
 
 /// Something a test turns on and off. Orders nothing: what a test relies on it asks for.
@@ -51,6 +51,8 @@ pub(crate) struct Switches {
     pub(crate) hold_detach: Switch,
     /// Poller 1 cannot register regions.
     pub(crate) refuse_attach: Switch,
+    /// This poller does not turn.
+    pub(crate) stall: [Switch; 2],
     /// Drain is not answered.
     pub(crate) hold_drain: Switch,
     /// Commands are read, nothing is answered; then the thread ends.
@@ -66,6 +68,7 @@ pub(crate) type Bytes = Arc<Mutex<Vec<u8>>>;
 pub(crate) struct FakePoller {
     pub(crate) index: usize,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stats: Arc<PollerStats>,
     pub(crate) switches: Arc<Switches>,
     pub(crate) geometry: Geometry,
     pub(crate) volume: Bytes,
@@ -82,6 +85,11 @@ impl FakePoller {
             if self.switches.die.is_on() {
                 return;
             }
+            if self.switches.stall[self.index].is_on() {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            self.stats.ticks.add(1);
             let mut stop = false;
             for command in std::mem::take(&mut self.owed) {
                 stop |= self.obey(command);

@@ -14,8 +14,8 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Set
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Policy, Server, ServerConfig,
-    ServerError, Stopped, order_channel,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Server,
+    ServerConfig, ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
 
@@ -80,6 +80,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
             pages: PagePolicy::Best,
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
+            patience: Patience::default(),
         },
         home: Home::Anywhere,
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
@@ -95,9 +96,11 @@ fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle
     let volume: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
     let start = |index: usize| {
         let mailbox = Arc::new(Mailbox::new(Arc::clone(to_control)).unwrap());
+        let stats = Arc::new(PollerStats::new(1));
         let poller = FakePoller {
             index,
             mailbox: Arc::clone(&mailbox),
+            stats: Arc::clone(&stats),
             switches: Arc::clone(switches),
             geometry,
             volume: Arc::clone(&volume),
@@ -113,7 +116,7 @@ fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle
             cpu: None,
             devices: vec![(DeviceIndex(number), description())],
             mailbox,
-            stats: Arc::new(PollerStats::new(1)),
+            stats,
             thread: std::thread::spawn(move || poller.run()),
         }
     };

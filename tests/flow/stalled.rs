@@ -1,0 +1,105 @@
+//! A poller that a device keeps in the kernel: seen, named, and no hindrance for the others. The
+//! thread of a living sidecar is held by a tracer, which looks the same from outside.
+
+use std::fs;
+
+use kvrail_client::{Client, ClientError, Pages, Queue, Request, Status, Volume};
+use nix::sys::ptrace::{self, Options};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
+
+/// A thread of another process that does not run; it goes on when this is dropped.
+struct Held(Pid);
+
+impl Held {
+    /// Holds the thread of that name; says so where that is not allowed.
+    fn thread(of: &Sidecar, name: &str) -> Option<Self> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", of.pid())).unwrap();
+        let mut tasks = tasks.map(|task| task.unwrap());
+        let named = tasks.find(|task| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+        });
+        let number = named.expect("a poller").file_name().into_string().unwrap();
+        let thread = Pid::from_raw(number.parse().unwrap());
+        if let Err(errno) = ptrace::seize(thread, Options::empty()) {
+            println!("skipped: threads cannot be held here: {errno}");
+            return None;
+        }
+        ptrace::interrupt(thread).unwrap();
+        waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
+        Some(Self(thread))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _goes_on = ptrace::detach(self.0, None);
+    }
+}
+
+/// Two volumes with a poller each: `null` at poller 0 and `kv` at poller 1.
+fn place() -> Place {
+    let mut place = Place::with_volume(1, 8 << 20);
+    place.configure("pollers.count = 2\npollers.stall_after = \"500ms\"");
+    place.configure("[[volume]]\nname = \"null\"\nmembers = [\"null:1GiB\"]");
+    place
+}
+
+fn read(queue: &mut Queue, volume: &Volume, arena: &kvrail_client::Arena) -> Status {
+    queue.submit(Request::read(volume, 0, arena.lease(4096).unwrap())).unwrap();
+    queue.wait(LONG).unwrap().unwrap().status
+}
+
+fn json(sidecar: &Sidecar) -> Value {
+    let mut command = kvrail();
+    command.args(["status", "--format", "json", "--socket"]).arg(sidecar.socket());
+    serde_json::from_str(&run(&mut command).stdout).unwrap()
+}
+
+#[test]
+fn a_stalled_poller_is_named_and_others_are_served() {
+    let place = place();
+    let sidecar = Sidecar::start(&place);
+    let before = sidecar.belongings();
+    let old = sidecar.attach();
+    let theirs = old.create_arena(1 << 20, Pages::Base).unwrap();
+    let Some(held) = Held::thread(&sidecar, "kvrail-poll-1") else { return };
+    eventually("the log names it", || sidecar.said().contains("poller 1 has not turned for"));
+    let said = sidecar.said();
+    for word in ["member-0", "pollers.stall_after", "in state t"] {
+        assert!(said.contains(word), "no {word:?} in {said}");
+    }
+    assert!(json(&sidecar)["pollers"][1]["stalled"]["kernel"].is_string());
+    assert!(json(&sidecar)["pollers"][0]["stalled"].is_null());
+    let words = run(kvrail().args(["status", "--socket"]).arg(sidecar.socket())).stdout;
+    assert!(words.contains("STALLED") && words.contains("1 is stalled"), "{words}");
+
+    // Somebody comes for the other volume, works and goes.
+    let new = Client::attach(sidecar.socket()).unwrap();
+    let volume = new.volume("null").unwrap();
+    let arena = new.create_arena(1 << 20, Pages::Base).unwrap();
+    let mut queue = new.open_queue(8).unwrap();
+    for _ in 0..100 {
+        assert_eq!(read(&mut queue, &volume, &arena), Status::Ok);
+    }
+    // What the held one has is not given back, and its client hears why.
+    let refused = theirs.detach().unwrap_err();
+    let ClientError::Denied { status: Status::DeviceDegraded, message, .. } = &refused else {
+        panic!("{refused}");
+    };
+    assert!(message.contains("poller 1 (stalled"), "{message}");
+    drop((theirs, old, queue, arena, new));
+    eventually("status tells what ended clients wait for", || {
+        let report = sidecar.status();
+        let waiting = |state: &str| state.contains("waiting for poller 1 (stalled");
+        report.sessions.iter().filter(|session| waiting(&session.state)).count() == 2
+    });
+    drop(held);
+    eventually("the log says that it turns", || sidecar.said().contains("poller 1 turns again"));
+    sidecar.wait_for_belongings(&before);
+    let said = sidecar.stop();
+    assert_eq!(said.matches("has not turned for").count(), 1, "{said}");
+}
