@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod bells;
 mod budget;
 mod checksum;
 mod finish;
@@ -19,6 +20,7 @@ mod placement;
 mod poller;
 mod presence;
 mod region;
+mod ringer;
 mod run;
 mod sessions;
 mod sleep;
@@ -29,6 +31,7 @@ mod timers;
 mod unit;
 mod waiting;
 
+pub use bells::{QueueBell, Rung, Waking, WokenBy};
 pub use budget::Budget;
 pub use handle::PollerHandle;
 pub use mailbox::{
@@ -37,5 +40,6 @@ pub use mailbox::{
 };
 pub use placement::Route;
 pub use poller::{Poller, Setup, Turn};
+pub use ringer::{Ringer, RingerThread};
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
 pub use thread::{Seat, Sleep, StartError, start};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvrail_device::{BufferIndex, Clock, Device};
 use kvrail_ring::{RegionId, Status};
 
+use crate::bells::Rung;
 use crate::lanes::{Lane, Life};
 use crate::mailbox::{Command, LaneSeat, Notice, SessionSlot};
 use crate::poller::{Poller, Service};
@@ -74,7 +75,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if lane.life == Life::Closing && lane.seat.lane.outstanding() == 0 {
             let mut lane = self.lanes.remove(place);
             let _nobody_waits = lane.seat.lane.publish();
-            lane.seat.bell.ring();
+            if lane.seat.bell.ring() == Rung::LastTime {
+                self.mailbox.post(Notice::DearBell(session));
+            }
             self.bed.forget(rustix::fd::AsFd::as_fd(&lane.seat.doorbell));
             self.mailbox.post(Notice::LaneClosed(session, lane.seat));
             self.settle_session(session);

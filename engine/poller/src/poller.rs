@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use crate::accept::Accepted;
 use crate::budget::Budget;
 use crate::checksum::Summer;
-use crate::lanes::Lanes;
-use crate::mailbox::Mailbox;
+use crate::lanes::{Lanes, Published};
+use crate::mailbox::{Mailbox, Notice, SessionSlot};
 use crate::placement::{Placement, Route};
 use crate::region::Regions;
 use crate::sessions::{REQUESTS_MAX, Sessions};
@@ -179,7 +179,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let finished = finished + self.feed();
         let work = commands + finished + taken;
         self.report_late();
-        let bells = self.lanes.publish();
+        let bells = self.publish();
         if work > 0 {
             self.read_clock(); // for the next tick; whoever waited for this one has its answer
             self.count_work(bells);
@@ -190,6 +190,18 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         self.report_drained();
         if work > 0 { Turn::Busy } else { Turn::Idle }
+    }
+
+    /// Publishes completions; returns how many bells were rung.
+    #[inline]
+    fn publish(&mut self) -> u64 {
+        let Published { bells, mut dear } = self.lanes.publish();
+        while dear != 0 {
+            let session = u8::try_from(dear.trailing_zeros()).expect("64 sessions");
+            self.mailbox.post(Notice::DearBell(SessionSlot(session)));
+            dear &= dear - 1;
+        }
+        bells
     }
 
     /// Makes `now_ns` the present.
@@ -253,7 +265,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn report_drained(&mut self) {
         if self.service == (Service::Draining { told: false }) && self.is_quiet() {
             self.service = Service::Draining { told: true };
-            self.mailbox.post(crate::mailbox::Notice::Drained);
+            self.mailbox.post(Notice::Drained);
         }
     }
 

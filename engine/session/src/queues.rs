@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use kvrail_memory::{PageSize, Pinned, Region};
-use kvrail_poller::{Command, LANES_MAX, LaneSeat, SessionSlot};
+use kvrail_memory::{Pinned, Region};
+use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueBell, SessionSlot, Waking};
 use kvrail_protocol::Answer;
 use kvrail_ring::{Bell, Segment, Status};
 use rustix::io::Errno;
@@ -16,14 +16,19 @@ use crate::server::Server;
 /// One queue.
 #[derive(Debug)]
 pub(crate) enum Queue {
+    /// The client maps it.
+    Offered {
+        /// Its memory, which is sealed then.
+        segment: Arc<Region>,
+        /// The lanes, by poller.
+        seats: Vec<LaneSeat>,
+    },
     /// Pollers take up its lanes.
     Opening {
         /// The ask to be answered.
         seq: u64,
         /// Pollers that have not.
         waiting: PollerSet,
-        /// What the client will get.
-        offer: Offer,
     },
     /// In use.
     Live,
@@ -37,33 +42,40 @@ pub(crate) enum Queue {
 }
 
 /// The client's end of a queue.
-#[derive(Debug)]
-pub(crate) struct Offer {
+struct Offer {
     segment: Arc<Region>,
     hear: OwnedFd,
     doorbells: Vec<OwnedFd>,
 }
 
 /// Makes both ends of a queue.
-fn make(lanes: usize, depth: u32, queue: u32) -> Result<(Offer, Vec<LaneSeat>), Failure> {
+fn make(
+    lanes: usize,
+    depth: u32,
+    (queue, waking): (u32, &Arc<Waking>),
+) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
     let shape = |error: kvrail_ring::SegmentError| (Status::Invalid, error.to_string());
     let bytes = Segment::bytes_needed(count, depth).map_err(shape)?;
-    let segment = Region::create("kvrail-queue", bytes, PageSize::Base)
+    let segment = Region::create_open("kvrail-queue", bytes)
         .map_err(|error| (Status::NoSpace, format!("the queue's segment: {error}")))?;
     let segment = Arc::new(segment);
     let memory = Arc::clone(&segment) as Arc<dyn Pinned>;
     let servers = Segment::format(memory, count, depth).map_err(shape)?.into_server();
-    let (bell, hear) = Bell::pipe().map_err(descriptors)?;
+    let (bell, hear) = Bell::heard().map_err(descriptors)?;
+    let bell = QueueBell::new(bell, waking);
     let mut doorbells = Vec::with_capacity(lanes);
     let mut seats = Vec::with_capacity(lanes);
     for lane in servers {
-        let duplicate = |bell: &Bell| bell.as_fd().try_clone_to_owned().map_err(descriptors_io);
         let doorbell = Bell::eventfd().map_err(descriptors)?;
-        doorbells.push(duplicate(&doorbell)?);
-        seats.push(LaneSeat { queue, lane, bell: Bell::from_fd(duplicate(&bell)?), doorbell });
+        doorbells.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
+        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
     }
     Ok((Offer { segment, hear, doorbells }, seats))
+}
+
+fn no_queue(queue: u32) -> Failure {
+    (Status::Invalid, format!("this client has no queue {queue} that could do that"))
 }
 
 fn descriptors(errno: Errno) -> Failure {
@@ -79,7 +91,7 @@ fn descriptors_io(error: std::io::Error) -> Failure {
 }
 
 impl Server {
-    /// Makes a queue and gives its lanes to the pollers.
+    /// Makes a queue and offers it to the client.
     pub(crate) fn open_queue(&mut self, id: u64, seq: u64, depth: u32) -> Result<(), Failure> {
         let most_depth = self.limits.queue_depth;
         if depth > most_depth {
@@ -113,12 +125,36 @@ impl Server {
             ));
         }
         // Last, so that who is refused takes no seat.
-        let slot = self.seat(id)?;
+        self.seat(id)?;
+        let waking = self.waking(id);
         let session = self.sessions.get_mut(&id).expect("an asking session lives");
         let queue = session.number_queue();
-        let (offer, seats) = make(self.pollers.count(), depth, queue)?;
+        let (offer, seats) = make(self.pollers.count(), depth, (queue, &waking))?;
+        let Offer { segment, hear, doorbells } = offer;
+        let answer = Answer::Queue { queue, segment_bytes: segment.bytes() as u64 };
+        session.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
+        let mut fds: Vec<BorrowedFd<'_>> = vec![segment.fd(), hear.as_fd()];
+        fds.extend(doorbells.iter().map(AsFd::as_fd));
+        self.reply(id, seq, answer, &fds);
+        Ok(())
+    }
+
+    /// The client has mapped a queue: seals its memory, and gives its lanes to the pollers. Not
+    /// before, because a hole makes whoever looks into a lane wait for a page.
+    pub(crate) fn queue_mapped(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
+        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        let (Some(entry), Some(slot)) = (session.queues.get_mut(&queue), session.slot) else {
+            return Err(no_queue(queue));
+        };
+        let Queue::Offered { segment, .. } = entry else { return Err(no_queue(queue)) };
+        segment
+            .close()
+            .map_err(|error| (Status::Invalid, format!("the queue's segment: {error}")))?;
         let waiting = self.pollers.all();
-        session.queues.insert(queue, Queue::Opening { seq, waiting, offer });
+        let opening = Queue::Opening { seq, waiting };
+        let Queue::Offered { seats, .. } = std::mem::replace(entry, opening) else {
+            return Ok(());
+        };
         for (poller, seat) in seats.into_iter().enumerate() {
             self.pollers.send(poller, Command::AddLane(slot, Box::new(seat)));
         }
@@ -132,21 +168,16 @@ impl Server {
         };
         let id = session.id;
         let Some(entry) = session.queues.get_mut(&queue) else { return };
-        let Queue::Opening { waiting, .. } = entry else { return };
+        let Queue::Opening { waiting, seq } = entry else { return };
+        let seq = *seq;
         waiting.remove(poller);
-        if !waiting.is_empty() {
-            return;
+        if waiting.is_empty() {
+            *entry = Queue::Live;
+            self.reply(id, seq, Answer::QueueServed { queue }, &[]);
         }
-        let Queue::Opening { seq, offer, .. } = std::mem::replace(entry, Queue::Live) else {
-            return;
-        };
-        let answer = Answer::Queue { queue, segment_bytes: offer.segment.bytes() as u64 };
-        let mut fds: Vec<BorrowedFd<'_>> = vec![offer.segment.fd(), offer.hear.as_fd()];
-        fds.extend(offer.doorbells.iter().map(AsFd::as_fd));
-        self.reply(id, seq, answer, &fds);
     }
 
-    /// Asks all pollers to finish a queue.
+    /// Asks all pollers to finish a queue; one that was never mapped is forgotten.
     pub(crate) fn close_queue(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
         let session = self.sessions.get_mut(&id).expect("an asking session lives");
         match (session.queues.get_mut(&queue), session.slot) {
@@ -156,13 +187,28 @@ impl Server {
                 self.pollers.send_each(waiting, || Command::CloseLane(slot, queue));
                 Ok(())
             }
-            _ => Err((Status::Invalid, format!("this client has no open queue {queue}"))),
+            (Some(Queue::Offered { .. }), _) => {
+                if let Some(offered) = session.queues.remove(&queue) {
+                    self.retire_queue(offered);
+                }
+                self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
+                Ok(())
+            }
+            _ => Err(no_queue(queue)),
+        }
+    }
+
+    /// Lets go of a queue that no poller has.
+    pub(crate) fn retire_queue(&mut self, queue: Queue) {
+        if let Queue::Offered { seats, .. } = queue {
+            seats.into_iter().for_each(|seat| self.retire_seat(seat));
         }
     }
 
     /// A poller gave a lane back.
-    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: &LaneSeat) {
+    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: LaneSeat) {
         let queue = seat.queue;
+        self.retire_seat(seat);
         let Some(session) = self.session_at(slot).filter(|session| !session.is_reclaiming()) else {
             return;
         };

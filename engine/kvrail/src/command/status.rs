@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_client::Client;
-use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport};
+use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport, Waker};
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -219,6 +219,7 @@ fn sessions(report: &StatusReport) -> String {
         "STATE",
         "FOR",
         "QUEUES",
+        "WOKEN BY",
         "ARENAS",
         "GPU REGIONS",
         "ACCEPTED",
@@ -235,6 +236,7 @@ fn sessions(report: &StatusReport) -> String {
             session.state.clone(),
             format!("{} s", session.since_s),
             session.queues.to_string(),
+            waker(session.woken_by).to_owned(),
             format!("{} ({})", session.arenas, human_bytes(session.arena_bytes)),
             format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes)),
             session.accepted.to_string(),
@@ -244,6 +246,13 @@ fn sessions(report: &StatusReport) -> String {
         ]);
     }
     trimmed(&rows)
+}
+
+fn waker(by: Waker) -> &'static str {
+    match by {
+        Waker::Poller => "poller",
+        Waker::Ringer => "ringer",
+    }
 }
 
 fn notes(report: &StatusReport) -> String {
