@@ -9,7 +9,6 @@
 mod accept;
 mod bells;
 mod budget;
-mod checksum;
 mod finish;
 mod handle;
 mod ladder;
@@ -25,6 +24,8 @@ mod run;
 mod sessions;
 mod sleep;
 mod stats;
+mod summing;
+mod sums;
 mod take;
 mod thread;
 mod timers;

@@ -148,6 +148,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 }
             }
         }
+        while let Some(id) = self.summing.take_of(session) {
+            self.finish(id, Status::Draining, 0);
+        }
         while let Some(place) = self.lanes.find_serving(session) {
             self.close_lane(place);
             self.settle_lane(place);

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 
 use crate::accept::Accepted;
 use crate::budget::Budget;
-use crate::checksum::Summer;
 use crate::lanes::{Lanes, Published};
 use crate::mailbox::{Mailbox, Notice, SessionSlot};
 use crate::placement::{Placement, Route};
@@ -18,6 +17,7 @@ use crate::region::Regions;
 use crate::sessions::{REQUESTS_MAX, Sessions};
 use crate::sleep::Bed;
 use crate::stats::PollerStats;
+use crate::summing::Summing;
 use crate::timers::Timers;
 use crate::unit::Unit;
 use crate::waiting::Nodes;
@@ -95,7 +95,7 @@ pub struct Poller<D, C> {
     pub(crate) regions: Regions,
     pub(crate) sessions: Sessions,
     pub(crate) timers: Timers,
-    pub(crate) summer: Summer,
+    pub(crate) summing: Summing,
     pub(crate) events: Events,
     pub(crate) bed: Bed,
     pub(crate) sleeper: Sleeper,
@@ -147,7 +147,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             regions: Regions::new(),
             sessions: Sessions::new(),
             timers: Timers::new(),
-            summer: Summer::new(),
+            summing: Summing::new(REQUESTS_MAX),
             events: Events::new(),
             bed,
             sleeper: Sleeper::default(),
@@ -167,7 +167,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.heap_calls_at_start = heap_calls_of_this_thread();
     }
 
-    /// One turn: obey, reap, complete, take, submit, publish. Never blocks.
+    /// One turn: obey, reap, complete, take, submit, publish, add up checksums. Never blocks.
     pub fn tick(&mut self) -> Turn {
         self.unread_ticks += 1;
         if self.unread_ticks > C::UNREAD_TURNS_MAX {
@@ -177,9 +177,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let finished = self.reap();
         let taken = self.take();
         let finished = finished + self.feed();
-        let work = commands + finished + taken;
+        let mut work = commands + finished + taken;
         self.report_late();
-        let bells = self.publish();
+        let mut bells = self.publish();
+        if !self.summing.is_empty() {
+            work += self.add_up(); // last, so that nobody else waits for it in this tick
+            bells += self.publish();
+        }
         if work > 0 {
             self.read_clock(); // for the next tick; whoever waited for this one has its answer
             self.count_work(bells);
