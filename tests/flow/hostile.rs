@@ -82,6 +82,11 @@ fn blocking_and_full_bells() {
 }
 
 #[test]
+fn thousands_of_watchers_on_a_bell() {
+    beside_good_traffic("watchers");
+}
+
+#[test]
 fn flooding_the_doorbells() {
     beside_good_traffic("flood");
 }

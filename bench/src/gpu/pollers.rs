@@ -16,12 +16,13 @@ use kvrail_gpu::{
 };
 use kvrail_memory::{HeapBlock, Pinned, Region};
 use kvrail_poller::{
-    Budget, Command, LaneSeat, Mailbox, Notice, PollerHandle, Route, Seat, SessionSlot, Setup,
+    Budget, Command, LaneSeat, Mailbox, Notice, PollerHandle, QueueBell, Route, Seat, SessionSlot,
+    Setup,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
     Bell, ClientLane, ClientSleep, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment,
-    hush,
+    unhear,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -190,7 +191,7 @@ impl Pollers {
         settle();
         if !self.lane.is_ready()? {
             poll(&mut [PollFd::new(&self.hear, PollFlags::IN)], None)?;
-            hush(self.hear.as_fd());
+            unhear(self.hear.as_fd());
         }
         self.sleep.retract();
         Ok(())
@@ -249,7 +250,8 @@ fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
     let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
     let (mut lanes, sleep) = Segment::open(memory)?.into_client();
-    let (bell, hear) = Bell::pipe()?;
+    let (bell, hear) = Bell::heard()?;
+    let bell = QueueBell::trusted(bell);
     let doorbell = Bell::eventfd()?;
     let ours = Bell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
     let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell });

@@ -22,12 +22,17 @@ use crate::topology::{Root, available_bytes, hugepages};
 pub const REQUIRED_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// Seals of a region that its peer is still to map for writing.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
 /// What is asked of memory that another process made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sealing {
     /// All of `REQUIRED_SEALS`.
     #[default]
     Required,
+    /// Against other sizes: whoever made it adds the others once it is mapped here.
+    Size,
     /// Any file in memory. Its owner can shrink it, and whoever loads from the mapping then gets
     /// SIGBUS: only for who reaches it by `read_at` and by hardware alone, or owns it.
     Optional,
@@ -113,8 +118,28 @@ impl Region {
     /// # Errors
     /// `MemoryError` names the size, what the host has, and the remedy.
     pub fn create(name: &str, bytes: usize, page: PageSize) -> Result<Self, MemoryError> {
-        let (region, gathered) = Self::make(name, bytes, page)?;
+        let (region, gathered) = Self::make(name, bytes, page, REQUIRED_SEALS)?;
         gathered.map(|()| region)
+    }
+
+    /// As `create`, of ordinary pages, but nothing forbids new mappings and holes until `close`,
+    /// when its peer has mapped it.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn create_open(name: &str, bytes: usize) -> Result<Self, MemoryError> {
+        Ok(Self::make(name, bytes, PageSize::Base, SIZE_SEALS)?.0)
+    }
+
+    /// Has the kernel refuse holes, and new mappings that may write; those there are stay as they
+    /// are. Takes pages anew where holes were punched before: from now on a load never faults.
+    ///
+    /// # Errors
+    /// `Seal` when the peer sealed it for good; `Map` when pages run out.
+    pub fn close(&self) -> Result<(), MemoryError> {
+        fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(|errno| MemoryError::Seal { errno })?;
+        self.mapping.populate().map_err(map_error)
     }
 
     /// 2 MiB hugepages where the host has enough free ones, else transparent ones as far as there
@@ -131,7 +156,8 @@ impl Region {
             Ok(region) => return Ok((region, None)),
             Err(reason) => reason,
         };
-        let (mut region, gathered) = Self::make(name, bytes, PageSize::Transparent2MiB)?;
+        let (mut region, gathered) =
+            Self::make(name, bytes, PageSize::Transparent2MiB, REQUIRED_SEALS)?;
         if gathered.is_err() {
             region.page = PageSize::Base;
         }
@@ -143,6 +169,7 @@ impl Region {
         name: &str,
         bytes: usize,
         page: PageSize,
+        seals: SealFlags,
     ) -> Result<(Self, Result<(), MemoryError>), MemoryError> {
         let whole = rounded(bytes, page)?;
         let free_pages = page.free_pages();
@@ -173,7 +200,7 @@ impl Region {
         // Pages are taken now, not at the first fault: a full hugepage pool must be an error here,
         // never a SIGBUS later.
         fallocate(&fd, FallocateFlags::empty(), 0, whole as u64).map_err(exhausted)?;
-        fcntl_add_seals(&fd, REQUIRED_SEALS).map_err(|errno| MemoryError::Seal { errno })?;
+        fcntl_add_seals(&fd, seals).map_err(|errno| MemoryError::Seal { errno })?;
         mapping.populate().map_err(map_error)?;
         Ok((Self { mapping, page, fd }, gathered))
     }
@@ -181,10 +208,11 @@ impl Region {
     /// Maps a region another process made, after checking what it is: a memfd with the required
     /// seals whose size is `bytes` and whose pages are all there.
     ///
-    /// The peer can still punch holes into it: no seal forbids that and allows writing. A touched
-    /// hole in ordinary pages is a page of zeroes; in hugepages it takes one from the pool, and
-    /// SIGBUS comes when the pool is empty. So a process that must survive its peers reads with
-    /// `read_at`, or lets hardware do it, whose pinned pages stay what they were.
+    /// The peer can still punch holes into it: what forbids that (F_SEAL_FUTURE_WRITE, `close`)
+    /// forbids mapping it for writing, too. A touched hole in ordinary pages is a page of zeroes;
+    /// in hugepages it takes one from the pool, and SIGBUS comes when the pool is empty. So a
+    /// process that must survive its peers reads with `read_at`, or lets hardware do it, whose
+    /// pinned pages stay what they were.
     ///
     /// # Errors
     /// `MemoryError::Unsealed`, `NotMemfd`, `WrongSize`, `Sparse` or `Map` for what a peer got
@@ -199,7 +227,12 @@ impl Region {
     /// As `import`. A file that is not in memory (tmpfs, hugetlbfs) is `NotMemfd` in any case.
     pub fn import_with(fd: OwnedFd, bytes: u64, sealing: Sealing) -> Result<Self, MemoryError> {
         let seals = fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
-        if sealing == Sealing::Required && !seals.contains(REQUIRED_SEALS) {
+        let needed = match sealing {
+            Sealing::Required => REQUIRED_SEALS,
+            Sealing::Size => SIZE_SEALS,
+            Sealing::Optional => SealFlags::empty(),
+        };
+        if !seals.contains(needed) {
             return Err(MemoryError::Unsealed { present: seals.bits() });
         }
         let stat = fstat(&fd).map_err(map_error)?;

@@ -65,6 +65,11 @@ impl Kin {
         }
     }
 
+    /// The same without a checksum: it was computed.
+    pub(crate) fn summed(self) -> Self {
+        Self(self.0 & !(u64::from(FLAG_CHECKSUM | FLAG_VERIFY) << 8))
+    }
+
     /// The region its bytes are in; `None` where no bytes move.
     #[inline(always)]
     pub(crate) fn region(self) -> Option<RegionId> {

@@ -4,7 +4,7 @@ use kvrail_device::{BufferIndex, Clock, Device, Event, Finished, SlotId};
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
-use crate::accept::{Accepted, Checksum};
+use crate::accept::Checksum;
 use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
 use crate::run::Run;
@@ -26,8 +26,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         while at < self.events.len() {
             match self.events[at] {
                 Event::Finished(finished) => {
-                    let run = self.finished(index, finished, &mut run);
-                    at += self.join(run, at + 1);
+                    if let Some(run) = self.finished(index, finished, &mut run) {
+                        at += self.join(run, at + 1);
+                    }
                 }
                 Event::Detached(buffer) => self.device_forgot(index, buffer),
             }
@@ -35,6 +36,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         if let Some(run) = run {
             self.account(index, &run);
+            self.conclude(&run);
         }
         let seen = self.events.len() as u64;
         self.events.clear();
@@ -70,39 +72,45 @@ impl<D: Device, C: Clock> Poller<D, C> {
         joined as usize
     }
 
-    /// An operation ended at its device. Returns the run it belongs to.
+    /// An operation ended at its device. Returns the run it belongs to; none where a checksum is to
+    /// be computed first.
     #[inline(never)]
     fn finished<'a>(
         &mut self,
         index: usize,
         finished: Finished,
         run: &'a mut Option<Run>,
-    ) -> &'a mut Run {
-        let Finished { tag, mut status, bytes } = finished;
+    ) -> Option<&'a mut Run> {
+        let Finished { tag, status, bytes } = finished;
         let id = SlotId::from_u64(tag);
-        let accepted = self.requests.release(id);
-        let mut accepted = accepted.expect("invariant 1: finished twice, or never started");
-        let whole = bytes == accepted.length || accepted.kin.opcode() == Opcode::Discard;
-        assert!(
-            status != Status::Ok || whole,
-            "invariant 3: OK with {bytes} of {} bytes",
-            accepted.length
-        );
-        if status == Status::Ok && accepted.kin.checksum() != Checksum::Off {
-            status = self.check_read(&mut accepted);
-        }
+        let released = self.requests.release_if(id, |accepted| {
+            let whole = bytes == accepted.length || accepted.kin.opcode() == Opcode::Discard;
+            assert!(
+                status != Status::Ok || whole,
+                "invariant 3: OK with {bytes} of {} bytes",
+                accepted.length
+            );
+            let summed = status == Status::Ok && accepted.kin.checksum() != Checksum::Off;
+            (!summed).then_some(*accepted)
+        });
+        let Some(accepted) = released.expect("invariant 1: finished twice, or never started")
+        else {
+            self.sum_read(index, finished);
+            return None;
+        };
         if let Some(ended) = run.take_if(|run| !run.continues(&accepted, status)) {
             self.account(index, &ended);
+            self.conclude(&ended);
         }
         let run = run.get_or_insert_with(|| Run::of(&accepted, status, self.now_ns));
         self.timers.clear(id);
         self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
-        run
+        Some(run)
     }
 
     /// Counts a run that ended at its device.
     #[inline(never)]
-    fn account(&mut self, index: usize, run: &Run) {
+    pub(crate) fn account(&mut self, index: usize, run: &Run) {
         self.units[index].share(run.kin.side()).ledger.refund(run.count, run.length);
         let (counters, count) = (&self.stats.devices[index], u64::from(run.count));
         counters.device_latency.record(run.device_ns, count);
@@ -124,12 +132,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if run.status == Status::DeviceGone {
             self.lost(index);
         }
-        self.conclude(run);
     }
 
     /// Counts operations that did not end OK, and has the control thread log why.
     #[cold]
-    fn failed(&mut self, index: usize, count: u64) {
+    pub(crate) fn failed(&mut self, index: usize, count: u64) {
         let errors = &self.stats.devices[index].errors;
         errors.add(count);
         let errors = errors.get();
@@ -138,24 +145,16 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    /// Computes the checksum of what was read.
-    #[inline(never)]
-    fn check_read(&mut self, accepted: &mut Accepted) -> Status {
-        if accepted.kin.opcode() != Opcode::Read {
-            return Status::Ok;
-        }
-        let region = accepted.kin.region().and_then(|region| self.regions.get(region));
-        let memory = &region.expect("a read under way keeps its region").memory;
-        let memory = memory.host().expect("checksums are of host memory");
-        let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
-        if accepted.settle_checksum(sum) { Status::Ok } else { Status::Corrupt }
-    }
-
     /// Ends a request that is at no device.
     #[inline(never)]
     pub(crate) fn finish(&mut self, id: SlotId, status: Status, bytes: u32) {
+        self.finish_at(id, status, bytes, self.now_ns);
+    }
+
+    /// The same for one that its device ended at that time.
+    pub(crate) fn finish_at(&mut self, id: SlotId, status: Status, bytes: u32, ended_ns: u64) {
         let accepted = self.requests.release(id).expect("invariant 1: completed twice");
-        let mut run = Run::of(&accepted, status, self.now_ns);
+        let mut run = Run::of(&accepted, status, ended_ns);
         self.timers.clear(id);
         self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
         self.conclude(&run);

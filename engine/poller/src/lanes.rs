@@ -2,7 +2,8 @@
 
 use kvrail_ring::{Completion, LaneFault, Ring};
 
-use crate::mailbox::{LANES_MAX, LaneSeat, SessionSlot};
+use crate::bells::Rung;
+use crate::mailbox::{LANES_MAX, LaneSeat, SESSIONS_MAX, SessionSlot};
 
 /// Life of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,17 @@ pub(crate) struct Lane {
 }
 
 const WORDS: usize = LANES_MAX / 64;
+const _: () = assert!(SESSIONS_MAX <= u64::BITS as usize);
 const _: () = assert!(WORDS <= u64::BITS as usize);
+
+/// What publishing brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Published {
+    /// Bells that were rung.
+    pub(crate) bells: u64,
+    /// Sessions whose bells were too dear once too often, one bit each.
+    pub(crate) dear: u64,
+}
 
 /// All lanes by place. A place stays the same while the lane lives.
 #[derive(Debug)]
@@ -134,10 +145,10 @@ impl Lanes {
         Ok(())
     }
 
-    /// Publishes what is staged and rings sleeping clients; returns how many bells were rung.
+    /// Publishes what is staged and rings sleeping clients.
     #[inline]
-    pub(crate) fn publish(&mut self) -> u64 {
-        let mut bells = 0;
+    pub(crate) fn publish(&mut self) -> Published {
+        let mut published = Published::default();
         while self.staged_words != 0 {
             let word = self.staged_words.trailing_zeros() as usize;
             self.staged_words &= self.staged_words - 1;
@@ -145,14 +156,16 @@ impl Lanes {
                 let bit = self.staged[word].trailing_zeros();
                 self.staged[word] &= self.staged[word] - 1;
                 let lane = self.seats[word * 64 + bit as usize].as_mut();
-                let seat = &mut lane.expect("staged lanes are seated").seat;
+                let Lane { seat, session, .. } = lane.expect("staged lanes are seated");
                 if seat.lane.publish() == Ring::Now {
-                    seat.bell.ring();
-                    bells += 1;
+                    published.bells += 1;
+                    if seat.bell.ring() == Rung::LastTime {
+                        published.dear |= 1 << session.0;
+                    }
                 }
             }
         }
-        bells
+        published
     }
 
     /// Tells all clients that the poller is about to sleep.

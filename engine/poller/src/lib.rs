@@ -9,8 +9,8 @@
 mod accept;
 mod ages;
 mod attaching;
+mod bells;
 mod budget;
-mod checksum;
 mod finish;
 mod handle;
 mod ladder;
@@ -21,16 +21,20 @@ mod placement;
 mod poller;
 mod presence;
 mod region;
+mod ringer;
 mod run;
 mod sessions;
 mod sleep;
 mod stats;
+mod summing;
+mod sums;
 mod take;
 mod thread;
 mod timers;
 mod unit;
 mod waiting;
 
+pub use bells::{QueueBell, Rung, Waking, WokenBy};
 pub use budget::Budget;
 pub use handle::PollerHandle;
 pub use mailbox::{
@@ -39,5 +43,6 @@ pub use mailbox::{
 };
 pub use placement::Route;
 pub use poller::{Poller, Setup, Turn};
+pub use ringer::{Ringer, RingerThread};
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
 pub use thread::{Seat, Sleep, StartError, start};

@@ -12,6 +12,8 @@ use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory, Replacement
 use kvrail_memory::Pinned;
 use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
+use crate::bells::QueueBell;
+
 /// Sessions a sidecar serves at once: one bit each in a poller's rounds.
 pub const SESSIONS_MAX: usize = 64;
 
@@ -39,8 +41,8 @@ pub struct LaneSeat {
     pub queue: u32,
     /// The sidecar's half.
     pub lane: ServerLane,
-    /// Wakes the client.
-    pub bell: Bell,
+    /// Wakes the client; one for all lanes of the queue.
+    pub bell: Arc<QueueBell>,
     /// What the client rings; the poller only watches it.
     pub doorbell: Bell,
 }
@@ -109,6 +111,8 @@ pub enum Notice {
     SessionClosed(SessionSlot),
     /// The client broke this lane; it is no longer served and its session must be closed.
     LaneFault(SessionSlot, u32, LaneFault),
+    /// To wake this session's client takes too long: the ringer does so from now on.
+    DearBell(SessionSlot),
     /// Everything accepted is complete; whatever comes is answered DRAINING.
     Drained,
 }
@@ -206,7 +210,8 @@ impl Mailbox {
     }
 
     /// Posts a notice. Only the poller calls this. There is room: every notice answers a command,
-    /// faults aside, and a lane faults once.
+    /// faults and dear bells aside; a lane faults once, and a session is handed over once in
+    /// minutes.
     ///
     /// # Panics
     /// If the control thread left 4,096 notices unread.

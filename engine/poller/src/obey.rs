@@ -3,6 +3,7 @@
 use kvrail_device::{Clock, Device};
 use kvrail_ring::{RegionId, Status};
 
+use crate::bells::Rung;
 use crate::lanes::{Lane, Life};
 use crate::mailbox::{Command, LaneSeat, Notice, SessionSlot};
 use crate::poller::{Poller, Service};
@@ -79,7 +80,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if lane.life == Life::Closing && lane.seat.lane.outstanding() == 0 {
             let mut lane = self.lanes.remove(place);
             let _nobody_waits = lane.seat.lane.publish();
-            lane.seat.bell.ring();
+            if lane.seat.bell.ring() == Rung::LastTime {
+                self.mailbox.post(Notice::DearBell(session));
+            }
             self.bed.forget(rustix::fd::AsFd::as_fd(&lane.seat.doorbell));
             self.mailbox.post(Notice::LaneClosed(session, lane.seat));
             self.settle_session(session);
@@ -131,6 +134,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     self.finish(id, Status::Draining, 0);
                 }
             }
+        }
+        while let Some(id) = self.summing.take_of(session) {
+            self.finish(id, Status::Draining, 0);
         }
         while let Some(place) = self.lanes.find_serving(session) {
             self.close_lane(place);

@@ -12,14 +12,14 @@ use crate::accept::Accepted;
 use crate::ages::Ages;
 use crate::attaching;
 use crate::budget::Budget;
-use crate::checksum::Summer;
-use crate::lanes::Lanes;
-use crate::mailbox::Mailbox;
+use crate::lanes::{Lanes, Published};
+use crate::mailbox::{Mailbox, Notice, SessionSlot};
 use crate::placement::{Placement, Route};
 use crate::region::Regions;
 use crate::sessions::{REQUESTS_MAX, Sessions};
 use crate::sleep::Bed;
 use crate::stats::PollerStats;
+use crate::summing::Summing;
 use crate::timers::Timers;
 use crate::unit::Unit;
 use crate::waiting::Nodes;
@@ -99,7 +99,7 @@ pub struct Poller<D, C> {
     pub(crate) sessions: Sessions,
     pub(crate) timers: Timers,
     pub(crate) ages: Ages,
-    pub(crate) summer: Summer,
+    pub(crate) summing: Summing,
     pub(crate) events: Events,
     pub(crate) bed: Bed,
     pub(crate) sleeper: Sleeper,
@@ -153,7 +153,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             sessions: Sessions::new(),
             timers: Timers::new(),
             ages: Ages::new(setup.devices.len()),
-            summer: Summer::new(),
+            summing: Summing::new(REQUESTS_MAX),
             events: Events::new(),
             bed,
             sleeper: Sleeper::default(),
@@ -173,7 +173,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.heap_calls_at_start = heap_calls_of_this_thread();
     }
 
-    /// One turn: obey, reap, complete, take, submit, publish. Never blocks.
+    /// One turn: obey, reap, complete, take, submit, publish, add up checksums. Never blocks.
     pub fn tick(&mut self) -> Turn {
         self.unread_ticks += 1;
         if self.unread_ticks > C::UNREAD_TURNS_MAX {
@@ -183,10 +183,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let finished = self.reap();
         let taken = self.take();
         let finished = finished + self.feed();
-        let work = commands + finished + taken;
+        let mut work = commands + finished + taken;
         self.report_late();
         self.look_at_ages();
-        let bells = self.lanes.publish();
+        let mut bells = self.publish();
+        if !self.summing.is_empty() {
+            work += self.add_up(); // last, so that nobody else waits for it in this tick
+            bells += self.publish();
+        }
         if work > 0 {
             self.read_clock(); // for the next tick; whoever waited for this one has its answer
             self.count_work(bells);
@@ -197,6 +201,18 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         self.report_drained();
         if work > 0 { Turn::Busy } else { Turn::Idle }
+    }
+
+    /// Publishes completions; returns how many bells were rung.
+    #[inline]
+    fn publish(&mut self) -> u64 {
+        let Published { bells, mut dear } = self.lanes.publish();
+        while dear != 0 {
+            let session = u8::try_from(dear.trailing_zeros()).expect("64 sessions");
+            self.mailbox.post(Notice::DearBell(SessionSlot(session)));
+            dear &= dear - 1;
+        }
+        bells
     }
 
     /// Makes `now_ns` the present.
@@ -260,7 +276,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn report_drained(&mut self) {
         if self.service == (Service::Draining { told: false }) && self.is_quiet() {
             self.service = Service::Draining { told: true };
-            self.mailbox.post(crate::mailbox::Notice::Drained);
+            self.mailbox.post(Notice::Drained);
         }
     }
 

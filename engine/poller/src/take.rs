@@ -174,12 +174,16 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if deadline_ns != 0 {
             self.timers.set(accepted.accepted_ns.saturating_add(deadline_ns), id);
         }
-        self.start_or_wait(usize::from(accepted.device), id);
+        if accepted.kin.opcode() == Opcode::Write && accepted.kin.checksum() != Checksum::Off {
+            self.summing.push(id, accepted.session, self.now_ns);
+        } else {
+            self.start_or_wait(usize::from(accepted.device), id);
+        }
     }
 
     /// Moves an entered request to its device at once where nobody waits; else it waits.
     #[inline(never)]
-    fn start_or_wait(&mut self, index: usize, id: SlotId) {
+    pub(crate) fn start_or_wait(&mut self, index: usize, id: SlotId) {
         let accepted = *self.requests.get(id).expect("just claimed");
         let Accepted { kin, length, session, .. } = accepted;
         let (side, class) = (kin.side(), kin.class());
@@ -221,17 +225,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
     }
 
-    /// Gives a request to its device, or ends it when its checksum is wrong already or the device
-    /// is gone; false when the device takes no more now.
+    /// Gives a request to its device, or ends it when the device is gone; false when the device
+    /// takes no more now.
     #[inline]
     fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
-        if accepted.kin.opcode() == Opcode::Write
-            && accepted.kin.checksum() != Checksum::Off
-            && !self.check_write(id)
-        {
-            self.finish(id, Status::Corrupt, 0);
-            return true;
-        }
         let unit = &mut self.units[index];
         if unit.presence == Presence::Gone {
             self.stats.devices[index].errors.add(1);
@@ -246,16 +243,5 @@ impl<D: Device, C: Clock> Poller<D, C> {
             waited.submitted_ns = self.now_ns;
         }
         true
-    }
-
-    /// Computes the checksum of what is to be written; false when it is not the expected one.
-    #[inline(never)]
-    fn check_write(&mut self, id: SlotId) -> bool {
-        let accepted = self.requests.get_mut(id).expect("a claimed request");
-        let region = accepted.kin.region().and_then(|region| self.regions.get(region));
-        let memory = &region.expect("a write under way keeps its region").memory;
-        let memory = memory.host().expect("checksums are of host memory");
-        let sum = self.summer.sum(memory, accepted.buffer_offset, accepted.length);
-        accepted.settle_checksum(sum)
     }
 }

@@ -16,13 +16,17 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version this crate speaks: 1.1 added GPU memory.
-    pub const CURRENT: Self = Self { major: 1, minor: 1 };
+    /// The version this crate speaks: 1.1 added GPU memory, 1.2 queues that are mapped before they
+    /// are sealed.
+    pub const CURRENT: Self = Self { major: 1, minor: 2 };
+
+    /// The first that knows GPU memory.
+    pub const WITH_GPUS: Self = Self { major: 1, minor: 1 };
 
     /// Whether GPU memory can be talked about.
     #[must_use]
     pub fn knows_gpus(self) -> bool {
-        self.minor >= 1
+        self.minor >= Self::WITH_GPUS.minor
     }
 
     /// What two sides of one major speak with each other.

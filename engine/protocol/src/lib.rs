@@ -28,7 +28,7 @@ pub use hello::{Hello, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
 pub use message::{Answer, Ask, ClientMessage, Hardware, LimitsInfo, Pages, SidecarMessage};
 pub use report::{
     DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
-    SidecarReport, SidecarState, StallReport, StatusReport, VolumeReport,
+    SidecarReport, SidecarState, StallReport, StatusReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use volume::{GeometryInfo, VolumeInfo};

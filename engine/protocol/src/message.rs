@@ -60,10 +60,16 @@ pub enum Ask {
         /// Which.
         region: u32,
     },
-    /// Make a queue. Answer: `Queue` with its descriptors.
+    /// Make a queue. Answer: `Queue` with its descriptors. It is served once it is mapped.
     OpenQueue {
         /// Requests each of its lanes can hold, a power of two.
         depth: u32,
+    },
+    /// I have mapped the queue's segment: seal it, so that nobody can punch holes, and serve it.
+    /// Answer: `QueueServed`. Since protocol 1.2.
+    QueueMapped {
+        /// Which.
+        queue: u32,
     },
     /// Forget a queue. Answer: `QueueClosed`, when all it had accepted is complete.
     CloseQueue {
@@ -167,13 +173,18 @@ pub enum Answer {
         /// Which.
         region: u32,
     },
-    /// A queue is served. Comes with: its segment, the bell to hear, and one doorbell for each
+    /// A queue to be mapped. Comes with: its segment, the bell to hear, and one doorbell for each
     /// poller.
     Queue {
         /// Its number within the session.
         queue: u32,
         /// Bytes of the segment.
         segment_bytes: u64,
+    },
+    /// The queue is sealed and served.
+    QueueServed {
+        /// Which.
+        queue: u32,
     },
     /// The queue is forgotten.
     QueueClosed {

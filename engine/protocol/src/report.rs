@@ -194,6 +194,17 @@ pub struct VolumeReport {
     pub logical_block: u32,
 }
 
+/// Who wakes a session's client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Waker {
+    /// The poller that has something to tell.
+    #[default]
+    Poller,
+    /// A thread of its own, because to wake it takes long.
+    Ringer,
+}
+
 /// One session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
@@ -221,6 +232,9 @@ pub struct SessionReport {
     pub gpu_bytes: u64,
     /// Queues it has.
     pub queues: u32,
+    /// Who wakes its client.
+    #[serde(default)]
+    pub woken_by: Waker,
     /// Requests accepted.
     pub accepted: u64,
     /// Requests completed.

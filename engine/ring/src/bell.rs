@@ -1,16 +1,22 @@
 //! Bells: descriptors that wake a sleeping peer. Ringing never blocks, whatever the peer does.
 //!
 //! Client to poller is an eventfd: the poller only watches it (edge-triggered) and never reads or
-//! writes it. Poller to client is a pipe, not an eventfd: both processes would share one open
-//! file, and a hostile client could clear O_NONBLOCK, fill the counter and block the poller in
-//! `write`. The two ends of a pipe are separate open files, each with flags of its own. Values
-//! are 8 bytes, so a reader that expects an eventfd works.
+//! writes it. Poller to client is an eventfd too, but one that the client never gets: both would
+//! share one open file, and a hostile client could clear O_NONBLOCK, fill the counter and block the
+//! poller in `write`. What the client gets is an epoll set that watches it. A pipe would not do:
+//! its reader holds the pipe's lock while it copies, for as long as its own memory takes to fault
+//! in, and the poller would wait for that lock. A set has one more virtue: the kernel lets no more
+//! than 500 other sets watch it, each of which costs whoever rings.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, read, write};
-use rustix::pipe::{PipeFlags, pipe_with};
+
+/// What a set may have to say: a ring, and the hang-up of a socket.
+const HEARD_MAX: usize = 2;
 
 /// The end that rings.
 #[derive(Debug)]
@@ -28,13 +34,16 @@ impl Bell {
         Ok(Self { fd })
     }
 
-    /// A pipe bell: the ringing end, and the end a peer waits on.
+    /// A bell to be heard by a peer: the ringing end, and the set a peer waits on. It is silenced
+    /// with `unhear`.
     ///
     /// # Errors
     /// The kernel's, when descriptors run out.
-    pub fn pipe() -> Result<(Self, OwnedFd), Errno> {
-        let (hear, ring) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok((Self { fd: ring }, hear))
+    pub fn heard() -> Result<(Self, OwnedFd), Errno> {
+        let (bell, set) = (Self::eventfd()?, epoll::create(CreateFlags::CLOEXEC)?);
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&set, &bell, EventData::new_u64(0), flags)?;
+        Ok((bell, set))
     }
 
     /// Wraps a ringing end received from a peer.
@@ -43,8 +52,8 @@ impl Bell {
         Self { fd }
     }
 
-    /// Rings. A full pipe or counter is fine: the peer has a ring it did not hear yet. A closed
-    /// other end is fine too: a dead peer is noticed on its socket.
+    /// Rings. A full counter is fine: the peer has a ring it did not hear yet. Nobody listening is
+    /// fine too: a dead peer is noticed on its socket.
     pub fn ring(&self) {
         let _heard_or_dead = write(&self.fd, &1_u64.to_ne_bytes());
     }
@@ -56,8 +65,92 @@ impl AsFd for Bell {
     }
 }
 
-/// Takes every ring off a hearing end, so that the next wait blocks again.
+/// Takes every ring off an eventfd, so that the next wait blocks again.
 pub fn hush(fd: BorrowedFd<'_>) {
     let mut rings = [0_u8; 512];
     while matches!(read(fd, &mut rings), Ok(taken) if taken == rings.len()) {}
+}
+
+/// As `hush`, for the set of a bell that is heard by a peer.
+pub fn unhear(set: BorrowedFd<'_>) {
+    let mut events = [const { MaybeUninit::uninit() }; HEARD_MAX];
+    let _taken = epoll::wait(set, &mut events, Some(&Timespec::default()));
+}
+
+/// Has the set of a bell wake its owner as well when this descriptor's peer hangs up; `unhear` does
+/// not silence that.
+///
+/// # Errors
+/// The kernel's; `EINVAL` for what is no set.
+pub fn hear_hangup(set: BorrowedFd<'_>, of: BorrowedFd<'_>) -> Result<(), Errno> {
+    epoll::add(set, of, EventData::new_u64(1), EventFlags::RDHUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::{Errno, read, write};
+
+    use super::{Bell, hear_hangup, unhear};
+
+    fn hears(set: &OwnedFd) -> bool {
+        let at_once = Timespec::default();
+        poll(&mut [PollFd::new(set, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+    }
+
+    #[test]
+    fn a_peer_hears_each_ring_until_it_takes_it_off() {
+        let (bell, set) = Bell::heard().unwrap();
+        assert!(!hears(&set));
+        for rings in [1, 3] {
+            (0..rings).for_each(|_| bell.ring());
+            assert!(hears(&set));
+            unhear(set.as_fd());
+            assert!(!hears(&set), "taken off");
+        }
+        drop(bell);
+        unhear(set.as_fd());
+        assert!(!hears(&set));
+    }
+
+    #[test]
+    fn a_hangup_is_heard_and_stays() {
+        let (_bell, set) = Bell::heard().unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        hear_hangup(set.as_fd(), ours.as_fd()).unwrap();
+        assert!(!hears(&set));
+        drop(theirs);
+        assert!(hears(&set));
+        unhear(set.as_fd());
+        assert!(hears(&set));
+    }
+
+    /// Who can read a bell's other end holds its lock while his memory faults in, and who can write
+    /// it fills it: the ringing side would wait for him, for as long as he likes.
+    #[test]
+    fn a_peer_can_neither_read_nor_write_what_it_hears() {
+        let (_bell, set) = Bell::heard().unwrap();
+        assert_eq!(read(&set, &mut [0; 8]), Err(Errno::INVAL));
+        assert_eq!(write(&set, &[1; 8]), Err(Errno::INVAL));
+    }
+
+    /// What watches a bell is looked at by who rings it, one after the other.
+    #[test]
+    fn a_peer_cannot_hang_thousands_of_watchers_on_a_bell() {
+        let (bell, set) = Bell::heard().unwrap();
+        let copies: Vec<_> = (0..200).map(|_| set.try_clone().unwrap()).collect();
+        let watchers: Vec<_> =
+            (0..20).map(|_| epoll::create(CreateFlags::CLOEXEC).unwrap()).collect();
+        let watch = |watcher: &OwnedFd, copy: &OwnedFd| {
+            epoll::add(watcher, copy, EventData::new_u64(0), EventFlags::IN)
+        };
+        let every = watchers.iter().flat_map(|watcher| copies.iter().map(move |it| (watcher, it)));
+        let added = every.map_while(|(watcher, copy)| watch(watcher, copy).ok()).count();
+        assert!(added <= 1000, "{added} watchers, and no end");
+        bell.ring();
+        assert!(hears(&set));
+    }
 }

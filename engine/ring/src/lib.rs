@@ -31,7 +31,7 @@ mod words;
 mod loom_tests;
 
 #[cfg(not(loom))]
-pub use bell::{Bell, hush};
+pub use bell::{Bell, hear_hangup, hush, unhear};
 pub use geometry::{Extent, Geometry, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]

@@ -197,6 +197,7 @@ impl Server {
             }
             Ask::DetachArena { region } => self.detach_arena(id, seq, region),
             Ask::OpenQueue { depth } => self.open_queue(id, seq, depth),
+            Ask::QueueMapped { queue } => self.queue_mapped(id, seq, queue),
             Ask::CloseQueue { queue } => self.close_queue(id, seq, queue),
             Ask::Status => {
                 let report = Box::new(self.report());

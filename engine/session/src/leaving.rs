@@ -123,6 +123,7 @@ impl Server {
         if let Some(slot) = session.slot {
             self.slots[usize::from(slot.0)] = None;
         }
+        session.queues.into_values().for_each(|queue| self.retire_queue(queue));
     }
 
     /// Ends every session because the sidecar cannot go on.

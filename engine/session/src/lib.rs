@@ -12,6 +12,7 @@ mod access;
 mod arenas;
 mod asks;
 mod config;
+mod dear;
 mod error;
 mod events;
 mod gpus;

@@ -28,7 +28,7 @@ impl Server {
     fn notice(&mut self, poller: usize, notice: Notice) {
         match notice {
             Notice::LaneAdded(slot, queue) => self.lane_added(poller, slot, queue),
-            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, &seat),
+            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, *seat),
             Notice::Attached(slot, region, outcome) => {
                 let outcome = outcome.map_err(|error| (Status::IoError, error.to_string()));
                 self.attached(poller, slot, region, outcome);
@@ -48,6 +48,7 @@ impl Server {
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
                 }
             }
+            Notice::DearBell(slot) => self.dear_bell(slot),
             Notice::Drained => self.stage.drained(poller),
         }
     }

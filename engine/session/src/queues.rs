@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use kvrail_memory::{PageSize, Pinned, Region};
-use kvrail_poller::{Command, LANES_MAX, LaneSeat, SessionSlot};
+use kvrail_memory::{Pinned, Region};
+use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueBell, SessionSlot, Waking};
 use kvrail_protocol::{Answer, Hardware};
 use kvrail_ring::{Bell, Segment, Status};
 use rustix::io::Errno;
@@ -17,14 +17,19 @@ use crate::server::Server;
 /// One queue.
 #[derive(Debug)]
 pub(crate) enum Queue {
+    /// The client maps it.
+    Offered {
+        /// Its memory, which is sealed then.
+        segment: Arc<Region>,
+        /// The lanes, by poller.
+        seats: Vec<LaneSeat>,
+    },
     /// Pollers take up its lanes.
     Opening {
         /// The ask to be answered.
         seq: u64,
         /// Pollers that have not.
         waiting: PollerSet,
-        /// What the client will get.
-        offer: Offer,
     },
     /// In use.
     Live,
@@ -44,39 +49,46 @@ impl Queue {
             Self::Opening { waiting, .. } | Self::Closing { seq: Some(_), waiting } => {
                 waiting.is_some_of(pollers)
             }
-            Self::Closing { seq: None, .. } | Self::Live => false,
+            Self::Offered { .. } | Self::Closing { seq: None, .. } | Self::Live => false,
         }
     }
 }
 
 /// The client's end of a queue.
-#[derive(Debug)]
-pub(crate) struct Offer {
+struct Offer {
     segment: Arc<Region>,
     hear: OwnedFd,
     doorbells: Vec<OwnedFd>,
 }
 
 /// Makes both ends of a queue.
-fn make(lanes: usize, depth: u32, queue: u32) -> Result<(Offer, Vec<LaneSeat>), Failure> {
+fn make(
+    lanes: usize,
+    depth: u32,
+    (queue, waking): (u32, &Arc<Waking>),
+) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
     let shape = |error: kvrail_ring::SegmentError| (Status::Invalid, error.to_string());
     let bytes = Segment::bytes_needed(count, depth).map_err(shape)?;
-    let segment = Region::create("kvrail-queue", bytes, PageSize::Base)
+    let segment = Region::create_open("kvrail-queue", bytes)
         .map_err(|error| (Status::NoSpace, format!("the queue's segment: {error}")))?;
     let segment = Arc::new(segment);
     let memory = Arc::clone(&segment) as Arc<dyn Pinned>;
     let servers = Segment::format(memory, count, depth).map_err(shape)?.into_server();
-    let (bell, hear) = Bell::pipe().map_err(descriptors)?;
+    let (bell, hear) = Bell::heard().map_err(descriptors)?;
+    let bell = QueueBell::new(bell, waking);
     let mut doorbells = Vec::with_capacity(lanes);
     let mut seats = Vec::with_capacity(lanes);
     for lane in servers {
-        let duplicate = |bell: &Bell| bell.as_fd().try_clone_to_owned().map_err(descriptors_io);
         let doorbell = Bell::eventfd().map_err(descriptors)?;
-        doorbells.push(duplicate(&doorbell)?);
-        seats.push(LaneSeat { queue, lane, bell: Bell::from_fd(duplicate(&bell)?), doorbell });
+        doorbells.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
+        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
     }
     Ok((Offer { segment, hear, doorbells }, seats))
+}
+
+fn no_queue(queue: u32) -> Failure {
+    (Status::Invalid, format!("this client has no queue {queue} that could do that"))
 }
 
 fn descriptors(errno: Errno) -> Failure {
@@ -92,7 +104,7 @@ fn descriptors_io(error: std::io::Error) -> Failure {
 }
 
 impl Server {
-    /// Makes a queue and gives its lanes to the pollers.
+    /// Makes a queue and offers it to the client.
     pub(crate) fn open_queue(&mut self, id: u64, seq: u64, depth: u32) -> Result<(), Failure> {
         let most_depth = self.limits.queue_depth;
         if depth > most_depth {
@@ -126,12 +138,36 @@ impl Server {
             ));
         }
         // Last, so that who is refused takes no seat.
-        let slot = self.seat(id)?;
+        self.seat(id)?;
+        let waking = self.waking(id);
         let session = self.sessions.get_mut(&id).expect("an asking session lives");
         let queue = session.number_queue();
-        let (offer, seats) = make(self.pollers.count(), depth, queue)?;
+        let (offer, seats) = make(self.pollers.count(), depth, (queue, &waking))?;
+        let Offer { segment, hear, doorbells } = offer;
+        let answer = Answer::Queue { queue, segment_bytes: segment.bytes() as u64 };
+        session.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
+        let mut fds: Vec<BorrowedFd<'_>> = vec![segment.fd(), hear.as_fd()];
+        fds.extend(doorbells.iter().map(AsFd::as_fd));
+        self.reply(id, seq, answer, &fds);
+        Ok(())
+    }
+
+    /// The client has mapped a queue: seals its memory, and gives its lanes to the pollers. Not
+    /// before, because a hole makes whoever looks into a lane wait for a page.
+    pub(crate) fn queue_mapped(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
+        let session = self.sessions.get_mut(&id).expect("an asking session lives");
+        let (Some(entry), Some(slot)) = (session.queues.get_mut(&queue), session.slot) else {
+            return Err(no_queue(queue));
+        };
+        let Queue::Offered { segment, .. } = entry else { return Err(no_queue(queue)) };
+        segment
+            .close()
+            .map_err(|error| (Status::Invalid, format!("the queue's segment: {error}")))?;
         let waiting = self.pollers.all();
-        session.queues.insert(queue, Queue::Opening { seq, waiting, offer });
+        let opening = Queue::Opening { seq, waiting };
+        let Queue::Offered { seats, .. } = std::mem::replace(entry, opening) else {
+            return Ok(());
+        };
         for (poller, seat) in seats.into_iter().enumerate() {
             self.pollers.send(poller, Command::AddLane(slot, Box::new(seat)));
         }
@@ -152,17 +188,14 @@ impl Server {
         }
     }
 
-    /// Gives a queue to its client.
+    /// Tells a client that its queue is served.
     fn queue_opened(&mut self, id: u64, queue: u32) {
         let session = self.sessions.get_mut(&id).expect("just seen");
         let entry = session.queues.get_mut(&queue).expect("just seen");
-        let Queue::Opening { seq, offer, .. } = std::mem::replace(entry, Queue::Live) else {
-            return;
-        };
-        let answer = Answer::Queue { queue, segment_bytes: offer.segment.bytes() as u64 };
-        let mut fds: Vec<BorrowedFd<'_>> = vec![offer.segment.fd(), offer.hear.as_fd()];
-        fds.extend(offer.doorbells.iter().map(AsFd::as_fd));
-        self.reply(id, seq, answer, &fds);
+        if let Queue::Opening { seq, .. } = *entry {
+            *entry = Queue::Live;
+            self.reply(id, seq, Answer::QueueServed { queue }, &[]);
+        }
     }
 
     /// Only stalled pollers keep a queue's ask from being answered. Requests to them wait in their
@@ -178,11 +211,11 @@ impl Server {
                 let failure = self.kept(&format!("queue {queue}"), waiting);
                 self.fail(id, seq, failure);
             }
-            Queue::Live => {}
+            Queue::Offered { .. } | Queue::Live => {}
         }
     }
 
-    /// Asks all pollers to finish a queue.
+    /// Asks all pollers to finish a queue; one that was never mapped is forgotten.
     pub(crate) fn close_queue(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
         let session = self.sessions.get_mut(&id).expect("an asking session lives");
         match (session.queues.get_mut(&queue), session.slot) {
@@ -197,13 +230,28 @@ impl Server {
                 self.pollers.send_each(waiting, || Command::CloseLane(slot, queue));
                 Ok(())
             }
-            _ => Err((Status::Invalid, format!("this client has no open queue {queue}"))),
+            (Some(Queue::Offered { .. }), _) => {
+                if let Some(offered) = session.queues.remove(&queue) {
+                    self.retire_queue(offered);
+                }
+                self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
+                Ok(())
+            }
+            _ => Err(no_queue(queue)),
+        }
+    }
+
+    /// Lets go of a queue that no poller has.
+    pub(crate) fn retire_queue(&mut self, queue: Queue) {
+        if let Queue::Offered { seats, .. } = queue {
+            seats.into_iter().for_each(|seat| self.retire_seat(seat));
         }
     }
 
     /// A poller gave a lane back.
-    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: &LaneSeat) {
+    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: LaneSeat) {
         let queue = seat.queue;
+        self.retire_seat(seat);
         let Some(session) = self.session_at(slot).filter(|session| !session.is_reclaiming()) else {
             return;
         };
@@ -227,7 +275,8 @@ impl Server {
                 );
                 self.end(id, Ending::Dismissed(reason, Hardware::MayBeActive));
             }
-            None => {}
+            // Its lanes are with no poller.
+            Some(Queue::Offered { .. }) | None => {}
         }
     }
 }

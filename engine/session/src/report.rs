@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use kvrail_device::{Clock, Description, MonotonicClock};
-use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot};
+use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
     DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
-    SidecarReport, StallReport, StatusReport, VolumeInfo, VolumeReport,
+    SidecarReport, StallReport, StatusReport, VolumeInfo, VolumeReport, Waker,
 };
 
 use crate::server::Server;
@@ -152,6 +152,10 @@ impl Server {
             gpu_regions: narrow(gpu_regions),
             gpu_bytes,
             queues: narrow(session.queues.len()),
+            woken_by: match session.waking.as_ref().map(|waking| waking.by()) {
+                Some(WokenBy::Ringer) => Waker::Ringer,
+                Some(WokenBy::Poller) | None => Waker::Poller,
+            },
             accepted: counts.accepted,
             completed: counts.completed,
             failed: counts.failed,

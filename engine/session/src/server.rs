@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_gpu::STAGING_ENTRIES;
-use kvrail_poller::{PollerHandle, SESSIONS_MAX, SessionSlot};
+use kvrail_poller::{PollerHandle, RingerThread, SESSIONS_MAX, SessionSlot};
 use kvrail_protocol::{PacketBuffer, VolumeInfo};
 use kvrail_ring::Bell;
 use kvrail_ring::limits::POLLERS_MAX;
@@ -13,6 +13,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 
 use crate::config::{Limits, Policy, ServerConfig};
+use crate::dear::DearUsers;
 use crate::error::ServerError;
 use crate::events::{EventLoop, Source};
 use crate::maker::Maker;
@@ -40,6 +41,8 @@ pub struct Server {
     pub(crate) accept_after: Option<Instant>,
     pub(crate) pollers: Pollers,
     pub(crate) maker: Maker,
+    pub(crate) ringer: RingerThread,
+    pub(crate) dear_users: DearUsers,
     pub(crate) to_control: Arc<Bell>,
     pub(crate) volumes: Vec<VolumeInfo>,
     /// All connections by number; a number is never given twice.
@@ -79,6 +82,11 @@ impl Server {
         events.watch(listener.as_fd(), Source::Listener).map_err(failed)?;
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
         let limits = config.policy.limits.clone().clamped();
+        let no_ringer = |error: std::io::Error| ServerError::Loop {
+            step: "starting the ringer",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+        };
+        let ringer = RingerThread::start().map_err(no_ringer)?;
         let maker = Maker::start(&to_control, &config.home, config.gpus.len())?;
         let gpus = u16::try_from(config.gpus.len()).expect("GPUs are few");
         Ok(Self {
@@ -92,6 +100,8 @@ impl Server {
             listener,
             accept_after: None,
             maker,
+            ringer,
+            dear_users: DearUsers::new(Instant::now()),
             to_control,
             volumes,
             sessions: BTreeMap::new(),
@@ -189,6 +199,7 @@ impl Server {
                 self.pause_accept(errno);
             }
         }
+        self.look_after_bells(now);
         self.busy.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
     }

@@ -1,9 +1,10 @@
 //! One client: its socket, what it has, where it is in its life.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
-use kvrail_poller::SessionSlot;
+use kvrail_poller::{SessionSlot, Waking};
 use kvrail_protocol::Channel;
 use kvrail_ring::RegionId;
 
@@ -57,6 +58,8 @@ pub(crate) struct Session {
     pub(crate) arenas: BTreeMap<RegionId, Arena>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) next_queue: u32,
+    /// How it is woken, from its first queue on.
+    pub(crate) waking: Option<Arc<Waking>>,
 }
 
 impl Session {
@@ -75,6 +78,7 @@ impl Session {
             arenas: BTreeMap::new(),
             queues: BTreeMap::new(),
             next_queue: 0,
+            waking: None,
         }
     }
 

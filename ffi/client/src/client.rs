@@ -274,7 +274,17 @@ impl Client {
             return Err(ClientError::protocol("a queue without segment and bell"));
         };
         let doorbells: Vec<OwnedFd> = fds.collect();
-        let segment = Segment::open(Arc::new(Region::import(segment, segment_bytes)?))?;
+        let segment = Region::import_with(segment, segment_bytes, Sealing::Size);
+        // What cannot be mapped or served is forgotten on both sides.
+        let forget = || self.shared.control.call_and_forget(Ask::CloseQueue { queue });
+        let segment = segment.inspect_err(|_| forget())?;
+        let mapped = Ask::QueueMapped { queue };
+        let served = self.shared.control.call("opening a queue", mapped, &[]);
+        match served.inspect_err(|_| forget())?.message {
+            Answer::QueueServed { queue: other } if other == queue => {}
+            other => return Err(ClientError::protocol(format!("answer to a mapping: {other:?}"))),
+        }
+        let segment = Segment::open(Arc::new(segment))?;
         let plans = self.shared.volumes.iter().map(Plan::new).collect();
         let parts = Parts { number: queue, segment, hear, doorbells, plans };
         Queue::assemble(self.clone(), parts)

@@ -163,7 +163,7 @@ impl Client {
         let (layout, said) = cache.check()?;
         let shared = self.shared();
         if !shared.protocol.knows_gpus() {
-            let (spoken, current) = (shared.protocol, Version::CURRENT);
+            let (spoken, current) = (shared.protocol, Version::WITH_GPUS);
             return Err(ClientError::OldSidecar { what: "GPU memory", spoken, current });
         }
         if !shared.gpus.iter().any(|gpu| gpu.uuid == cache.gpu) {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Answer, Ask, Hardware};
-use kvrail_ring::{Bell, ClientLane, ClientSleep, Odds, Segment, Status};
+use kvrail_ring::{Bell, ClientLane, ClientSleep, Odds, Segment, Status, hear_hangup};
 
 use crate::client::{Client, ClientTag};
 use crate::done::Done;
@@ -119,6 +119,9 @@ impl Queue {
                 doorbells.len()
             )));
         }
+        // Who waits for the bell alone hears of the session's end, too.
+        hear_hangup(hear.as_fd(), client.shared().control.as_fd())
+            .map_err(|errno| ClientError::protocol(format!("a bell that is no set: {errno}")))?;
         let lanes = lanes.into_iter().zip(doorbells);
         let lanes = lanes.map(|(lane, doorbell)| LaneEnd {
             lane,
@@ -191,8 +194,8 @@ impl Queue {
         }
     }
 
-    /// Descriptor that becomes readable when something has ended, while the queue is armed. Only
-    /// to be waited on, never to be read.
+    /// Descriptor that becomes readable when something has ended, while the queue is armed, and
+    /// when the session ends. Only to be waited on, never to be read.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.hear.as_fd()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_ring::{hush, wake};
+use kvrail_ring::{unhear, wake};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
@@ -19,10 +19,6 @@ const LOOKS: u32 = 16;
 /// slice of milliseconds. A yield to nobody takes a quarter of a microsecond.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
 
-/// How long the socket may stay open after the bell's other end was closed. A process that dies
-/// closes its descriptors one after the other.
-const LAST_BREATH: Duration = Duration::from_secs(1);
-
 /// The outcome of [`Queue::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -37,7 +33,6 @@ pub enum Armed {
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
     bell: bool,
-    bell_gone: bool,
     socket: bool,
 }
 
@@ -134,8 +129,8 @@ impl Queue {
     pub(crate) fn disarm(&mut self) {
         self.armed = false;
         self.sleep.retract();
-        hush(self.hear.as_fd());
-        // The bell may have closed because the sidecar died: the next empty poll looks.
+        unhear(self.hear.as_fd());
+        // It may have been the end of the session: the next empty poll looks.
         self.empty_polls = u32::MAX;
         if let Some(before) = self.looked.checked_sub(Duration::from_secs(1)) {
             self.looked = before;
@@ -218,15 +213,12 @@ impl Queue {
         let woken = if self.look_again() { Woken::default() } else { self.doze(deadline) };
         self.sleep.retract();
         if woken.bell {
-            hush(self.hear.as_fd());
+            unhear(self.hear.as_fd());
         }
         self.reap(sink);
         let control = &self.client.shared().control;
-        let dead = (woken.socket && control.look()) || control.is_gone();
-        if dead || (woken.bell_gone && self.is_last_breath()) {
+        if (woken.socket && control.look()) || control.is_gone() {
             self.bury(sink);
-        } else if woken.bell_gone {
-            self.break_off("the sidecar closed the queue's bell but not the session");
         }
     }
 
@@ -257,20 +249,8 @@ impl Queue {
         if poll(&mut fds, left.as_ref()).is_err() {
             return Woken::default(); // EINTR: like any other wake-up
         }
-        let (bell, socket) = (fds[0].revents(), fds[1].revents());
-        Woken {
-            bell: bell.contains(PollFlags::IN),
-            bell_gone: !bell.contains(PollFlags::IN) && !bell.is_empty(),
-            socket: !socket.is_empty(),
-        }
-    }
-
-    /// Whether the session's socket closes soon after the bell did.
-    fn is_last_breath(&self) -> bool {
-        let control = &self.client.shared().control;
-        let patience = Timespec::try_from(LAST_BREATH).ok();
-        let _woken = poll(&mut [PollFd::new(control, PollFlags::RDHUP)], patience.as_ref());
-        control.look()
+        let [bell, socket] = [0, 1].map(|at: usize| !fds[at].revents().is_empty());
+        Woken { bell, socket }
     }
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn run(words: &[String]) {
         "indices" => lanes::indices(&target),
         "deaf" => lanes::deaf(&target),
         "bells" => lanes::bells(&target),
+        "watchers" => lanes::watchers(&target),
         "flood" => lanes::flood(&target),
         "blocks" => gpu::blocks(&target),
         "caches" => gpu::caches(&target),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_memory::{Pinned, Region};
+use kvrail_memory::{Pinned, Region, Sealing};
 use kvrail_protocol::{
     Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
     SidecarMessage, Version,
@@ -94,12 +94,15 @@ impl Rude {
 
     pub(crate) fn queue(&mut self, depth: u32) -> RawQueue {
         let (answer, fds) = self.ask(Ask::OpenQueue { depth }, &[]);
-        let Answer::Queue { segment_bytes, .. } = answer else { panic!("{answer:?}") };
+        let Answer::Queue { queue, segment_bytes } = answer else { panic!("{answer:?}") };
         let mut fds = fds.into_iter();
         let segment = fds.next().expect("a segment");
         let hear = fds.next().expect("a bell");
         let copy = segment.try_clone().expect("a descriptor");
-        let memory = Arc::new(Region::import(copy, segment_bytes).expect("a sealed segment"));
+        let memory = Region::import_with(copy, segment_bytes, Sealing::Size);
+        let memory = Arc::new(memory.expect("a sealed segment"));
+        let (answer, _) = self.ask(Ask::QueueMapped { queue }, &[]);
+        assert!(matches!(answer, Answer::QueueServed { .. }), "{answer:?}");
         RawQueue { memory, segment, hear, doorbells: fds.collect() }
     }
 }

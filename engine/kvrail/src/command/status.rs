@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kvrail_client::{AttachOptions, Client};
-use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport};
+use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport, Waker};
 
 use super::silent::explain;
 use crate::context::Context;
@@ -236,6 +236,7 @@ fn sessions(report: &StatusReport) -> String {
         "STATE",
         "FOR",
         "QUEUES",
+        "WOKEN BY",
         "ARENAS",
         "GPU REGIONS",
         "ACCEPTED",
@@ -252,6 +253,7 @@ fn sessions(report: &StatusReport) -> String {
             session.state.clone(),
             format!("{} s", session.since_s),
             session.queues.to_string(),
+            waker(session.woken_by).to_owned(),
             format!("{} ({})", session.arenas, human_bytes(session.arena_bytes)),
             format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes)),
             session.accepted.to_string(),
@@ -261,6 +263,13 @@ fn sessions(report: &StatusReport) -> String {
         ]);
     }
     trimmed(&rows)
+}
+
+fn waker(by: Waker) -> &'static str {
+    match by {
+        Waker::Poller => "poller",
+        Waker::Ringer => "ringer",
+    }
 }
 
 fn notes(report: &StatusReport) -> String {

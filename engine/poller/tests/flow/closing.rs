@@ -1,6 +1,8 @@
 //! Leaving: regions, lanes and sessions go only when nothing can touch them any more.
 
-use kvrail_poller::{Command, Notice, Turn};
+use std::time::Instant;
+
+use kvrail_poller::{Command, Notice, Sleep, Turn};
 use kvrail_ring::{Request, Status};
 
 use crate::rig::Rig;
@@ -93,6 +95,25 @@ fn a_closed_lane_returns_after_its_last_completion() {
     rig.settle();
     assert!(matches!(rig.notices()[..], [Notice::LaneClosed(_, _)]));
     assert_eq!(client.collect()[0].status(), Status::Ok, "its completion was published");
+}
+
+/// To take a doorbell out of its set, a poller would wait for whoever rings it.
+#[test]
+fn the_doorbell_of_a_closed_lane_wakes_nobody() {
+    let mut rig = Rig::new(8);
+    let client = rig.client(0, 8);
+    let longest_ns = 30_000_000;
+    let rung = |rig: &mut Rig| {
+        client.doorbell.ring();
+        let start = Instant::now();
+        assert_eq!(rig.poller.sleep(longest_ns), Sleep::Over);
+        start.elapsed().as_nanos() < u128::from(longest_ns)
+    };
+    assert!(rung(&mut rig), "woken while it is open");
+    rig.tell(Command::CloseLane(client.session, 7));
+    assert!(matches!(rig.notices()[..], [Notice::LaneClosed(..)]), "and our end is closed");
+    let woken = (0..3).filter(|_| rung(&mut rig)).count();
+    assert!(woken <= 1, "what had rung before may be heard once");
 }
 
 #[test]

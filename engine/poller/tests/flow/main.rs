@@ -1,6 +1,8 @@
 //! The poller's whole loop in one thread, with a device that does as the test says.
 
 mod attaching;
+mod bells;
+mod checksums;
 mod closing;
 mod fairness;
 mod held;

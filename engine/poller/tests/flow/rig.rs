@@ -1,17 +1,19 @@
 //! A poller with clients, in one thread and made-up time.
 
 use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, LaneSeat, Mailbox, Notice, Poller, PollerStats, Route, SessionSlot, Setup,
-    Turn,
+    Budget, Command, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueBell, RingerThread,
+    Route, SessionSlot, Setup, Turn, Waking, WokenBy,
 };
 use kvrail_ring::{
-    Bell, ClientLane, Completion, DeviceIndex, Geometry, Opcode, RegionId, Request, Segment,
+    Bell, ClientLane, ClientSleep, Completion, DeviceIndex, Geometry, Opcode, RegionId, Request,
+    Segment,
 };
 
 use crate::held::{Held, Shelf};
@@ -37,6 +39,7 @@ pub(crate) struct Rig {
     pub(crate) clock: FakeClock,
     pub(crate) shelf: Rc<RefCell<Shelf>>,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) ringer: RingerThread,
 }
 
 /// One client's lane and arena.
@@ -44,10 +47,14 @@ pub(crate) struct Client {
     pub(crate) session: SessionSlot,
     pub(crate) lane: ClientLane,
     pub(crate) region: RegionId,
+    pub(crate) arena: Arc<dyn Pinned>,
     /// The segment of the lane; its first lane starts at 4096, the lane's slots 384 behind.
     pub(crate) memory: Arc<dyn Pinned>,
-    /// Keeps the hearing end of the client's bell open.
-    _hears: std::os::fd::OwnedFd,
+    /// The word it sleeps on, and what it hears then.
+    pub(crate) sleep: ClientSleep,
+    pub(crate) hears: OwnedFd,
+    /// Its end of the doorbell.
+    pub(crate) doorbell: Bell,
 }
 
 impl Rig {
@@ -71,7 +78,7 @@ impl Rig {
         let stats = Arc::new(PollerStats::new(1));
         let mail = Arc::clone(&mailbox);
         let poller = Poller::new(setup, devices, clock.clone(), mail, stats).unwrap();
-        Self { poller, clock, shelf, mailbox }
+        Self { poller, clock, shelf, mailbox, ringer: RingerThread::start().unwrap() }
     }
 
     /// Ticks until nothing moves; time passes by 1 us a tick.
@@ -98,24 +105,45 @@ impl Rig {
 
     /// A client with one lane and one arena.
     pub(crate) fn client(&mut self, session: u8, depth: u32) -> Client {
+        self.client_with(session, depth, Bell::heard().unwrap())
+    }
+
+    /// The same with a bell of this kind.
+    pub(crate) fn client_with(
+        &mut self,
+        session: u8,
+        depth: u32,
+        (bell, hears): (Bell, OwnedFd),
+    ) -> Client {
         let session = SessionSlot(session);
         let bytes = Segment::bytes_needed(1, depth).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
         let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
         let lane = segment.into_server().remove(0);
         let shared = Arc::clone(&memory);
-        let client_lane = Segment::open(shared).unwrap().into_client().0.remove(0);
-        let (bell, hears) = Bell::pipe().unwrap();
+        let (mut client_lanes, sleep) = Segment::open(shared).unwrap().into_client();
+        let bell = QueueBell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
         let doorbell = Bell::eventfd().unwrap();
+        let its_end = Bell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
         let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell });
         self.tell(Command::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));
         let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));
         let buffer = BufferIndex(u16::from(session.0));
-        self.tell(Command::Attach { session, region, buffer, memory: arena });
+        let memory_of_it = Arc::clone(&arena);
+        self.tell(Command::Attach { session, region, buffer, memory: memory_of_it });
         let notices = self.notices();
         assert!(matches!(notices[..], [Notice::LaneAdded(..), Notice::Attached(.., Ok(()))]));
-        Client { session, lane: client_lane, region, memory, _hears: hears }
+        Client {
+            session,
+            lane: client_lanes.remove(0),
+            sleep,
+            region,
+            arena,
+            memory,
+            hears,
+            doorbell: its_end,
+        }
     }
 }
 

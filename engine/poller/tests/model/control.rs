@@ -108,7 +108,9 @@ impl World {
                     self.hear_drained();
                     continue;
                 }
-                Notice::Replaced(..) => unreachable!("no device comes back here"),
+                Notice::Replaced(..) | Notice::DearBell(_) => {
+                    unreachable!("no device comes back here, and no bell is dear")
+                }
             };
             let session = self.sessions[usize::from(slot.0)].take();
             let mut session = session.expect("a notice for a session that is there");
@@ -162,7 +164,9 @@ impl World {
                 self.session_closed(session);
                 return Life::Gone;
             }
-            Notice::Drained | Notice::Replaced(..) => unreachable!("heard elsewhere"),
+            Notice::Drained | Notice::Replaced(..) | Notice::DearBell(_) => {
+                unreachable!("heard elsewhere")
+            }
         }
         Life::Live
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned, load, store};
-use kvrail_poller::{LaneSeat, SessionSlot};
+use kvrail_poller::{LaneSeat, QueueBell, SessionSlot};
 use kvrail_ring::{Bell, ClientLane, RegionId, Request, Segment};
 
 use crate::watch::Asked;
@@ -53,7 +53,8 @@ impl LaneEnd {
         let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
         let server = segment.into_server().remove(0);
         let lane = Segment::open(Arc::clone(&memory)).unwrap().into_client().0.remove(0);
-        let (bell, hears) = Bell::pipe().unwrap();
+        let (bell, hears) = Bell::heard().unwrap();
+        let bell = QueueBell::trusted(bell);
         let doorbell = Bell::eventfd().unwrap();
         let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell });
         let (posted, life) = (VecDeque::new(), Life::Coming);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::sidecar::{Sidecar, eventually};
 use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
-use kvrail_memory::{Region, store};
+use kvrail_memory::{Region, Sealing, store};
 use kvrail_protocol::{
     Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer, RefusalCode,
     SidecarMessage, Version,
@@ -46,7 +46,7 @@ impl Rude {
         self.hear().unwrap().0
     }
 
-    fn hear(&self) -> Result<(SidecarMessage, Vec<OwnedFd>), ChannelError> {
+    pub(crate) fn hear(&self) -> Result<(SidecarMessage, Vec<OwnedFd>), ChannelError> {
         let start = Instant::now();
         loop {
             match self.channel.receive(&mut PacketBuffer::default(), FDS_MAX) {
@@ -93,7 +93,7 @@ fn denied(outcome: Result<impl std::fmt::Debug, ClientError>) -> (Status, String
 }
 
 /// Another client is served as if nothing had happened.
-fn still_serves(sidecar: &Sidecar) {
+pub(crate) fn still_serves(sidecar: &Sidecar) {
     let client = Client::attach(sidecar.socket()).unwrap();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
     let volume = client.volume("kv").unwrap();
@@ -353,12 +353,14 @@ fn an_impossible_lap_ends_that_session_with_the_reason() {
     let mut rude = Rude::attach(&sidecar);
     rude.send(Ask::OpenQueue { depth: 8 }, &[]).unwrap();
     let (message, fds) = rude.hear().unwrap();
-    let SidecarMessage::Reply { answer: Answer::Queue { segment_bytes, .. }, .. } = message else {
+    let SidecarMessage::Reply { answer: Answer::Queue { queue, segment_bytes }, .. } = message
+    else {
         panic!("{message:?}");
     };
     assert_eq!(fds.len(), 4, "segment, bell, two doorbells");
     let segment = fds.into_iter().next().unwrap();
-    let segment = Arc::new(Region::import(segment, segment_bytes).unwrap());
+    let segment = Arc::new(Region::import_with(segment, segment_bytes, Sealing::Size).unwrap());
+    rude.ask(Ask::QueueMapped { queue }, &[]);
     store(segment.as_ref(), 4096 + 384 + 11, &[77]); // the lap of the first request of lane 0
     let reason = rude.hear_closing();
     assert!(reason.contains("queue 0") && reason.contains("lap 77"), "{reason}");

@@ -1,5 +1,6 @@
 //! Flows between the real server and the real client, or a client without manners.
 
+mod bells;
 mod gpu;
 mod gpu_faults;
 mod gpu_refusals;

@@ -104,7 +104,7 @@ impl Rig {
         let block = Arc::new(HeapBlock::new(bytes));
         let shared = || Arc::clone(&block) as Arc<dyn Pinned>;
         let server = Segment::format(shared(), lanes, depth).unwrap().into_server();
-        let (bell, hear) = Bell::pipe().unwrap();
+        let (bell, hear) = Bell::heard().unwrap();
         let doorbells: Vec<Bell> = (0..pollers).map(|_| Bell::eventfd().unwrap()).collect();
         let duplicate = |bell: &Bell| bell.as_fd().try_clone_to_owned().unwrap();
         let parts = Parts {

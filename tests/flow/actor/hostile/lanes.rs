@@ -1,14 +1,12 @@
 //! Attacks on lanes and bells.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
 
 use kvrail_client::{Client, Request as Good, Status};
 use kvrail_memory::{load, store};
 use kvrail_protocol::ChannelError;
 use kvrail_ring::{ClientLane, Request, Segment};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use zerocopy::FromBytes;
 
@@ -191,7 +189,12 @@ pub(crate) fn bells(target: &Target) -> u64 {
         let _full = rustix::io::write(doorbell, &(u64::MAX - 1).to_ne_bytes());
         fcntl_setfl(doorbell, flags).expect("our descriptor");
     }
-    fill_pipe(&queue);
+    wake_over_and_over(target, &queue, reset)
+}
+
+/// Sleeps, or says so, before each of its no-ops ends. The doorbell may not ring any more: that
+/// costs only this client, which waits until the poller looks by itself; so it `rings` as it can.
+fn wake_over_and_over(target: &Target, queue: &RawQueue, rings: impl Fn(&RawQueue)) -> u64 {
     let segment = Segment::open(queue.memory.clone()).expect("our own segment");
     let (mut lanes, mut sleep) = segment.into_client();
     let mut rounds = 0;
@@ -200,10 +203,8 @@ pub(crate) fn bells(target: &Target) -> u64 {
         let mut open = HashSet::from([7]);
         lanes[0].free(1).expect("an honest sidecar");
         lanes[0].stage(Request { user_data: 7, ..Request::default() });
-        // The doorbell cannot ring any more: that costs only this client, which waits until the
-        // poller looks by itself; so it empties it for a moment.
         if lanes[0].publish() == kvrail_ring::Ring::Now {
-            reset(&queue);
+            rings(queue);
         }
         while !open.is_empty() {
             collect(&mut lanes[0], &mut open);
@@ -222,14 +223,19 @@ fn reset(queue: &RawQueue) {
     }
 }
 
-/// Opens the pipe's other end through procfs and fills it.
-fn fill_pipe(queue: &RawQueue) {
-    let path = format!("/proc/self/fd/{}", queue.hear.as_raw_fd());
-    let Ok(mut end) = File::options().write(true).open(path) else { return };
-    let flags = fcntl_getfl(end.as_fd()).expect("flags");
-    fcntl_setfl(&end, flags | OFlags::NONBLOCK).expect("our descriptor");
-    while end.write(&[0; 4096]).is_ok() {}
-    fcntl_setfl(&end, flags - OFlags::NONBLOCK).expect("our descriptor");
+/// Hangs as many watchers on the bell as it may, and has itself woken all the time: each watcher
+/// costs whoever rings.
+pub(crate) fn watchers(target: &Target) -> u64 {
+    let mut rude = Rude::attach(&target.socket);
+    let queue = rude.queue(64);
+    let copies: Vec<_> = (0..200).map(|_| queue.hear.try_clone().expect("a descriptor")).collect();
+    let sets: Vec<_> =
+        (0..500).map(|_| epoll::create(CreateFlags::CLOEXEC).expect("a set")).collect();
+    let pairs = sets.iter().flat_map(|set| copies.iter().map(move |copy| (set, copy)));
+    let watch = |set, copy| epoll::add(set, copy, EventData::new_u64(0), EventFlags::IN);
+    let hung = pairs.map_while(|(set, copy)| watch(set, copy).ok()).count();
+    assert!(hung <= 1000, "{hung} watchers hang on one bell");
+    wake_over_and_over(target, &queue, ring)
 }
 
 /// Rings without a reason, as fast as it can.

@@ -87,7 +87,7 @@ fn move_bytes(queue: &mut Queue, volume: &Volume, arena: &Arena) {
     assert!(done.iter().all(|done| ends.contains(&done.status)), "{done:?}");
 }
 
-/// The segment of a queue is memory too. Its indices are zero then: the session may end for it.
+/// The segment of a queue is memory too, and pollers look into it: no holes once it is served.
 fn segment_with_holes(target: &Target) {
     for _ in 0..20 {
         let mut rude = Rude::attach(&target.socket);
@@ -99,7 +99,12 @@ fn segment_with_holes(target: &Target) {
             lanes[0].stage(Slot { user_data, ..Slot::default() });
         }
         let _asleep = lanes[0].publish();
-        punch(queue.segment.as_fd(), 0, u64::MAX, queue.memory.bytes() as u64);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let bytes = queue.memory.bytes() as u64;
+        for length in [bytes, 4096] {
+            let hole = fallocate(&queue.segment, flags, 0, length);
+            assert_eq!(hole, Err(Errno::PERM), "of {length} bytes");
+        }
         for doorbell in &queue.doorbells {
             let _rung = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
         }

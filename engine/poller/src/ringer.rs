@@ -1,0 +1,265 @@
+//! The ringer: a thread that rings the bells that are dear, so that no poller does.
+//!
+//! Clients that ended here by mistake must not wait for those that did not. Cheap bells come first,
+//! and of all its time the ringer spends a tenth on dear ones, shared by their sessions.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use kvrail_device::{Clock, MonotonicClock};
+use kvrail_ring::{Bell, hush};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+
+use crate::bells::{DEAR_NS, QueueBell};
+use crate::mailbox::LANES_MAX;
+
+/// Calls under way at once. A bell is called once until it rings, so these are more than there are;
+/// of queues that were closed meanwhile, too.
+const CALLS_MAX: usize = 4 * LANES_MAX;
+
+/// A dear ring is followed by so many times its own time without one.
+const PAUSE: u64 = 9;
+
+/// What pollers call.
+#[derive(Debug)]
+pub struct Ringer {
+    calls: ArrayQueue<Arc<QueueBell>>,
+    bell: Bell,
+    stops: AtomicBool,
+}
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+pub struct RingerThread {
+    ringer: Arc<Ringer>,
+    /// Bells that nobody but the ringer had any more.
+    left_over: Receiver<QueueBell>,
+}
+
+impl RingerThread {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors or threads run out.
+    pub fn start() -> io::Result<Self> {
+        let (calls, stops) = (ArrayQueue::new(CALLS_MAX), AtomicBool::new(false));
+        let ringer = Arc::new(Ringer { calls, bell: Bell::eventfd()?, stops });
+        let (to_close, left_over) = channel();
+        let rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close };
+        let its = Arc::clone(&ringer);
+        thread::Builder::new().name("kvrail-ringer".into()).spawn(move || its.run(rounds))?;
+        Ok(Self { ringer, left_over })
+    }
+
+    /// What sessions call it with.
+    #[must_use]
+    pub fn ringer(&self) -> &Arc<Ringer> {
+        &self.ringer
+    }
+
+    /// A bell whose queue went while the ringer had it, to be closed.
+    #[must_use]
+    pub fn left_over(&self) -> Option<QueueBell> {
+        self.left_over.try_recv().ok()
+    }
+}
+
+impl Drop for RingerThread {
+    fn drop(&mut self) {
+        self.ringer.stops.store(true, Ordering::Release); // pairs with Acquire in `run`
+        self.ringer.bell.ring();
+    }
+}
+
+impl Ringer {
+    /// Has a bell rung; gives it back when there are too many.
+    pub(crate) fn call(&self, bell: Arc<QueueBell>) -> Result<(), Arc<QueueBell>> {
+        self.calls.push(bell)?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    fn run(&self, mut rounds: Rounds) {
+        // Pairs with Release in `drop`.
+        while !self.stops.load(Ordering::Acquire) {
+            hush(self.bell.as_fd()); // before the look: what comes later rings again
+            while let Some(bell) = self.calls.pop() {
+                rounds.waiting.push_back(bell);
+            }
+            rounds.forget_closed();
+            match rounds.next(MonotonicClock.now_ns()) {
+                Next::Ring(bell) => rounds.ring(bell),
+                Next::Pause(pause) => self.sleep(pause),
+            }
+        }
+    }
+
+    fn sleep(&self, longest: Option<Duration>) {
+        let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
+        let _woken = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], longest.as_ref());
+    }
+}
+
+/// What is to be done.
+enum Next {
+    Ring(Arc<QueueBell>),
+    /// Nothing for so long, or until somebody calls.
+    Pause(Option<Duration>),
+}
+
+/// Bells that wait, and whose turn it is.
+#[derive(Debug)]
+struct Rounds {
+    /// In the order of their calls.
+    waiting: VecDeque<Arc<QueueBell>>,
+    /// When a dear bell may be rung again.
+    dear_from_ns: u64,
+    to_close: Sender<QueueBell>,
+}
+
+impl Rounds {
+    /// Bells of queues that are gone: a client could make them faster than they are rung.
+    fn forget_closed(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let bell = self.waiting.pop_front().expect("as many as counted");
+            if Arc::strong_count(&bell) > 1 {
+                self.waiting.push_back(bell);
+            } else {
+                self.let_go(bell);
+            }
+        }
+    }
+
+    fn next(&mut self, now_ns: u64) -> Next {
+        let cheap = self.waiting.iter().position(|bell| !bell.waking().is_dear());
+        let dear = || {
+            let spent = |at: &usize| self.waiting[*at].waking().spent_ns();
+            (0..self.waiting.len()).min_by_key(spent)
+        };
+        let at = match cheap {
+            Some(at) => at,
+            None => match dear() {
+                None => return Next::Pause(None),
+                Some(_) if now_ns < self.dear_from_ns => {
+                    return Next::Pause(Some(Duration::from_nanos(self.dear_from_ns - now_ns)));
+                }
+                Some(at) => at,
+            },
+        };
+        Next::Ring(self.waiting.remove(at).expect("just seen"))
+    }
+
+    fn ring(&mut self, bell: Arc<QueueBell>) {
+        bell.begin();
+        let took_ns = bell.ring_measured();
+        self.note(&bell, took_ns, MonotonicClock.now_ns());
+        self.let_go(bell);
+    }
+
+    fn note(&mut self, bell: &QueueBell, took_ns: u64, now_ns: u64) {
+        bell.waking().spend(took_ns);
+        if took_ns >= DEAR_NS {
+            self.dear_from_ns = now_ns + PAUSE * took_ns;
+        }
+    }
+
+    fn let_go(&self, bell: Arc<QueueBell>) {
+        if let Some(last) = Arc::into_inner(bell) {
+            let _nobody_left = self.to_close.send(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use kvrail_ring::Bell;
+
+    use super::{Next, PAUSE, RingerThread, Rounds};
+    use crate::bells::{QueueBell, Waking, WokenBy};
+
+    const DEAR_NS: u64 = 30_000_000;
+
+    /// Rounds, and bells of so many sessions.
+    fn rounds(thread: &RingerThread, sessions: usize) -> (Rounds, Vec<Arc<QueueBell>>) {
+        let bells = (0..sessions).map(|_| {
+            let waking = Waking::new(thread.ringer(), WokenBy::Ringer);
+            QueueBell::new(Bell::eventfd().unwrap(), &waking)
+        });
+        let rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close: channel().0 };
+        (rounds, bells.collect())
+    }
+
+    /// Which of the bells is rung now; its cost is noted.
+    fn ring(
+        rounds: &mut Rounds,
+        bells: &[Arc<QueueBell>],
+        now_ns: u64,
+        cost_ns: impl Fn(usize) -> u64,
+    ) -> Option<usize> {
+        let Next::Ring(bell) = rounds.next(now_ns) else { return None };
+        let at = bells.iter().position(|other| Arc::ptr_eq(other, &bell)).unwrap();
+        rounds.note(&bell, cost_ns(at), now_ns + cost_ns(at));
+        Some(at)
+    }
+
+    #[test]
+    fn a_cheap_bell_waits_for_no_dear_one_but_that_which_rings() {
+        let thread = RingerThread::start().unwrap();
+        let (mut rounds, bells) = rounds(&thread, 5);
+        let cost_ns = |at| if at == 4 { 1_000 } else { DEAR_NS };
+        bells[4].waking().spend(1_000); // it was rung before
+        let (mut now_ns, mut dear_ns) = (0, 0);
+        for _ in 0..2_000 {
+            // All are called again as soon as they were rung, and once a millisecond at least.
+            for bell in &bells {
+                if !rounds.waiting.iter().any(|other| Arc::ptr_eq(other, bell)) {
+                    rounds.waiting.push_back(Arc::clone(bell));
+                }
+            }
+            assert_eq!(ring(&mut rounds, &bells, now_ns, cost_ns), Some(4), "first in any case");
+            if let Some(at) = ring(&mut rounds, &bells, now_ns, cost_ns) {
+                (now_ns, dear_ns) = (now_ns + cost_ns(at), dear_ns + cost_ns(at));
+            }
+            now_ns += 1_000_000;
+        }
+        assert!(dear_ns <= now_ns / PAUSE + DEAR_NS, "{dear_ns} of {now_ns} ns for dear bells");
+        assert!(dear_ns >= now_ns / 20, "but they are rung");
+    }
+
+    #[test]
+    fn dear_sessions_take_turns() {
+        let thread = RingerThread::start().unwrap();
+        let (mut rounds, bells) = rounds(&thread, 3);
+        let (mut now_ns, mut rung) = (0, [0; 3]);
+        rounds.waiting.extend(bells.iter().cloned());
+        for _ in 0..3_000 {
+            if let Some(at) = ring(&mut rounds, &bells, now_ns, |_| DEAR_NS) {
+                rung[at] += 1;
+                rounds.waiting.push_front(Arc::clone(&bells[at]));
+            }
+            now_ns += DEAR_NS;
+        }
+        assert!(rung.iter().all(|count| (90..=110).contains(count)), "{rung:?}");
+    }
+
+    #[test]
+    fn bells_of_queues_that_are_gone_are_not_rung() {
+        let thread = RingerThread::start().unwrap();
+        let (mut rounds, mut bells) = rounds(&thread, 3);
+        rounds.waiting.extend(bells.iter().cloned());
+        bells.truncate(1);
+        rounds.forget_closed();
+        assert_eq!(rounds.waiting.len(), 1);
+    }
+}
