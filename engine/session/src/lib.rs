@@ -8,18 +8,23 @@
 //! other.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod access;
 mod arenas;
 mod asks;
+mod closers;
 mod config;
 mod error;
 mod events;
 mod gpus;
+mod hand;
+mod kept;
 mod leaving;
 mod maker;
 mod notices;
 mod orders;
 mod pollers;
+mod porter;
 mod queues;
 mod rate;
 mod regions;
@@ -28,11 +33,13 @@ mod server;
 mod session;
 mod socket;
 mod stopping;
+mod users;
 
 pub use access::Access;
 pub use config::{Home, Identity, Limits, PagePolicy, Policy, ServerConfig};
 pub use error::ServerError;
 pub use gpus::ServedGpu;
 pub use orders::{OrderReceiver, OrderSender, order_channel};
+pub use porter::{Porter, porter};
 pub use server::Server;
 pub use stopping::{Stopped, StoppedHow};

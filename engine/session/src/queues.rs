@@ -10,6 +10,7 @@ use kvrail_ring::{Bell, Segment, Status};
 use rustix::io::Errno;
 
 use crate::asks::Failure;
+use crate::kept::Kept;
 use crate::pollers::PollerSet;
 use crate::server::Server;
 
@@ -161,8 +162,10 @@ impl Server {
     }
 
     /// A poller gave a lane back.
-    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: &LaneSeat) {
+    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: Box<LaneSeat>) {
         let queue = seat.queue;
+        let hand = self.session_at(slot).map(|session| session.hand.clone());
+        drop(Kept::new(seat, hand.as_ref().unwrap_or_else(|| self.maker.strangers())));
         let Some(session) = self.session_at(slot).filter(|session| !session.is_reclaiming()) else {
             return;
         };

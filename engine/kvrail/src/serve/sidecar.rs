@@ -6,7 +6,7 @@ use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Bell, Epoch};
-use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
+use kvrail_session::{Identity, OrderReceiver, Porter, Server, ServerConfig, Stopped};
 
 use super::comeback::Comeback;
 use super::gpus::Gpus;
@@ -16,6 +16,7 @@ use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
 use super::{devices, gpus, memory, report, signals, target, volumes};
+use crate::cli::PORTER;
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
@@ -155,6 +156,8 @@ fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
         spin: plan.hints(),
         notes: plan.notes.clone(),
         gpus: gpus.served.clone(),
+        // This very file, also once another release lies in its place.
+        porter: Porter::new("/proc/self/exe", &[PORTER]),
     }
 }
 

@@ -107,7 +107,7 @@ fn still_serves(sidecar: &Sidecar) {
 #[test]
 fn a_stranger_is_refused_with_the_key_to_change() {
     let sidecar = Sidecar::start_with(|config| {
-        config.policy.access = Access { uids: vec![12_345], gids: vec![54_321] };
+        config.policy.access = Access { operators: vec![], uids: vec![12_345], gids: vec![54_321] };
     });
     for _ in 0..5 {
         let error = Client::attach(sidecar.socket()).unwrap_err();
