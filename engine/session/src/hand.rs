@@ -15,7 +15,7 @@ use crate::closers::Closers;
 use crate::config::Home;
 use crate::kept::Waste;
 use crate::maker::{Fetched, Made, Memory, Recipe, Unfetched, Whose, cook};
-use crate::porter::{self, Porter};
+use crate::porter::{Cargo, Porter};
 
 /// How often processes that close are looked after when nothing else is to do.
 const LOOK: Duration = Duration::from_millis(100);
@@ -170,23 +170,34 @@ impl Worker {
 
     /// Memory files may be large, so whatever is wrong is found, and closed, here.
     fn fetch(&mut self, socket: OwnedFd, message: ClientMessage) -> Fetched {
-        let fds = match self.closers.fetch(socket) {
-            Ok(fds) => fds,
-            Err(porter::Unfetched::Stuck(what)) => return Err(Unfetched::Broken(what)),
-            Err(porter::Unfetched::Unfit(place, what)) => {
+        let fds = match self.closers.fetch(socket).map_err(Unfetched::Broken)? {
+            Cargo::Fit(fds) => fds,
+            Cargo::Unfit(present, (place, what)) => {
+                counted(&message.ask, present)?;
                 let words = unfit(&message.ask, place, &what);
                 return Err(Unfetched::Failed(message.seq, (Status::Invalid, words)));
             }
         };
         let packet = unspill_ask(Packet { message, fds });
         let packet = packet.map_err(|error| Unfetched::Broken(error.to_string()))?;
-        let (present, needed) = (packet.fds.len(), packet.message.ask.fds());
-        // Of GPU memory the answer says what is missing.
-        if present != needed && !matches!(packet.message.ask, Ask::AttachGpu(_)) {
-            let reason = format!("a message came with {present} descriptors instead of {needed}");
-            return Err(Unfetched::Broken(reason));
-        }
+        counted(&packet.message.ask, packet.fds.len())?;
         Ok(packet)
+    }
+}
+
+/// Checks how many descriptors came with an ask.
+fn counted(ask: &Ask, present: usize) -> Result<(), Unfetched> {
+    match ask {
+        // The answer says what is missing.
+        Ask::AttachGpu(_) => Ok(()),
+        // What it says is not known yet.
+        Ask::Spilled { .. } => Ok(()),
+        _ if present == ask.fds() => Ok(()),
+        _ => {
+            let needed = ask.fds();
+            let reason = format!("a message came with {present} descriptors instead of {needed}");
+            Err(Unfetched::Broken(reason))
+        }
     }
 }
 

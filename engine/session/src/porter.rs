@@ -43,17 +43,17 @@ pub struct Porter {
     starting: Arc<Mutex<()>>,
 }
 
-/// What is wrong with a message's descriptors.
+/// What came with a message.
 #[derive(Debug)]
-pub(crate) enum Unfetched {
-    /// The one of this place is of no use, for this reason; all were closed.
-    Unfit(usize, String),
-    /// The message could not be taken, and still is in the way.
-    Stuck(String),
+pub(crate) enum Cargo {
+    /// These, which are memory.
+    Fit(Vec<OwnedFd>),
+    /// So many, of which the one in this place is of no use, because of what it is. None is left.
+    Unfit(usize, (usize, String)),
 }
 
-/// What the process says: nothing, or which descriptor is unfit and what it is.
-type Verdict = Result<(), (usize, String)>;
+/// What the process says: how many there are, which of them is unfit, and what it is.
+type Verdict = (usize, Option<(usize, String)>);
 
 impl Porter {
     /// A program that calls `porter` with its last argument, which is added to these.
@@ -79,8 +79,8 @@ impl Porter {
         &self,
         socket: OwnedFd,
         children: &mut Vec<Child>,
-    ) -> Result<Vec<OwnedFd>, Unfetched> {
-        let stuck = |what: String| Unfetched::Stuck(format!("no descriptors can be taken: {what}"));
+    ) -> Result<Cargo, String> {
+        let stuck = |what: String| format!("no descriptors can be taken: {what}");
         let (link, other) = Channel::pair().map_err(|error| stuck(error.to_string()))?;
         let mut command = self.command(FETCH);
         command.stdin(socket).stderr(OwnedFd::from(other));
@@ -91,10 +91,10 @@ impl Porter {
         let mut said = [PollFd::new(&link, PollFlags::IN)];
         let _in_time = retry_on_intr(|| poll(&mut said, patience.as_ref()));
         match link.receive::<Verdict>(&mut PacketBuffer::default(), FDS_MAX) {
-            Ok(packet) => match packet.message {
-                Ok(()) => Ok(packet.fds),
-                Err((place, what)) => Err(Unfetched::Unfit(place, what)),
-            },
+            Ok(packet) => Ok(match packet.message {
+                (_, None) => Cargo::Fit(packet.fds),
+                (present, Some(unfit)) => Cargo::Unfit(present, unfit),
+            }),
             Err(error) => {
                 if let Some(child) = children.last_mut() {
                     let _dead_already = child.kill();
@@ -153,14 +153,12 @@ fn fetch() -> Result<(), ChannelError> {
     let link = again(std::io::stderr().as_fd().try_clone_to_owned())?;
     let socket = again(std::io::stdin().as_fd().try_clone_to_owned())?;
     let packet = socket.receive::<ClientMessage>(&mut PacketBuffer::default(), FDS_MAX)?;
-    let unfit = packet.fds.iter().map(unfit).enumerate();
-    let verdict = unfit.map(|(place, what)| what.map_or(Ok(()), |what| Err((place, what))));
-    let verdict: Verdict = verdict.collect();
-    let fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
-    match verdict {
-        Ok(()) => link.send(&verdict, &fds),
-        Err(_) => link.send(&verdict, &[]),
-    }
+    let mut looks = packet.fds.iter().enumerate();
+    let unfit = looks.find_map(|(place, fd)| Some((place, unfit(fd)?)));
+    let fit = if unfit.is_none() { &packet.fds[..] } else { &[] };
+    let fds: Vec<_> = fit.iter().map(AsFd::as_fd).collect();
+    let verdict: Verdict = (packet.fds.len(), unfit);
+    link.send(&verdict, &fds)
 }
 
 /// What a descriptor is, if it is neither a file in memory nor a handle of GPU memory.

@@ -6,6 +6,7 @@ mod gpu_refusals;
 mod gpu_rig;
 mod hostile;
 mod leaks;
+mod lingering;
 mod poller;
 mod real;
 mod sessions;
