@@ -16,3 +16,4 @@ mod rig;
 mod soak;
 mod status;
 mod stripes;
+mod unanswered;

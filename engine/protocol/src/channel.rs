@@ -11,11 +11,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use kvrail_ring::limits::POLLERS_MAX;
 use rustix::cmsg_space;
-use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_passcred;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::{Timeout, set_socket_passcred, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -104,11 +105,25 @@ impl Channel {
     /// # Errors
     /// `WouldBlock` while the sidecar's queue of connections is full; else the kernel's.
     pub fn connect(path: &Path) -> Result<Self, ChannelError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(ChannelError::Socket)?;
+        let fd = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         let address = SocketAddrUnix::new(path).map_err(ChannelError::Socket)?;
         connect(&fd, &address)?;
+        Ok(Self { fd })
+    }
+
+    /// As `connect`, but while the queue is full it waits in the kernel's order, where a flood of
+    /// others is not always first.
+    ///
+    /// # Errors
+    /// `WouldBlock` after this long, or when a signal came; else the kernel's.
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
+        let fd = seqpacket(SocketFlags::CLOEXEC)?;
+        let address = SocketAddrUnix::new(path).map_err(ChannelError::Socket)?;
+        // Not 0, which is for ever.
+        let patience = patience.max(Duration::from_millis(1));
+        set_socket_timeout(&fd, Timeout::Send, Some(patience)).map_err(ChannelError::Socket)?;
+        connect(&fd, &address)?;
+        ioctl_fionbio(&fd, true).map_err(ChannelError::Socket)?;
         Ok(Self { fd })
     }
 
@@ -272,6 +287,11 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ChannelError> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(ChannelError::Socket)
 }
 
 pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ChannelError> {

@@ -2,6 +2,7 @@
 
 mod actor;
 mod binary;
+pub(crate) mod fuse;
 mod place;
 mod sidecar;
 

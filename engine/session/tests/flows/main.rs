@@ -11,3 +11,4 @@ mod poller;
 mod real;
 mod sessions;
 mod sidecar;
+mod users;
