@@ -19,8 +19,8 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{Timeout, set_socket_passcred, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    Shutdown, connect, recv, recvmsg, sendmsg, shutdown, socket_with, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, connect, recv, recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -197,9 +197,8 @@ impl Channel {
     fn peek(&self, bytes: &mut [u8]) -> Result<(usize, ReturnFlags), Errno> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut parts = [IoSliceMut::new(bytes)];
-        let mut look = || {
-            recvmsg(&self.fd, &mut parts, &mut RecvAncillaryBuffer::new(&mut []), flags)
-        };
+        let mut look =
+            || recvmsg(&self.fd, &mut parts, &mut RecvAncillaryBuffer::new(&mut []), flags);
         let seen = match look() {
             // As in `receive`.
             Err(Errno::CONNRESET) => look()?,

@@ -6,9 +6,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use kvrail_protocol::{
-    Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Incoming, PacketBuffer,
-};
+use kvrail_protocol::{Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Incoming, PacketBuffer};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Most descriptors the kernel takes in one message (SCM_MAX_FD).
@@ -45,9 +43,13 @@ fn nothing_gets_in() {
     let before = open_fds();
     send_raw(&client, &good, &[]);
     send_raw(&client, &good, &[file.as_fd()]);
-    assert!(matches!(server.next::<ClientMessage>(&mut buffer), Ok(Incoming::Bare(it)) if it == status()));
+    assert!(
+        matches!(server.next::<ClientMessage>(&mut buffer), Ok(Incoming::Bare(it)) if it == status())
+    );
     for _ in 0..3 {
-        assert!(matches!(server.next::<ClientMessage>(&mut buffer), Ok(Incoming::Laden(it)) if it == status()));
+        assert!(
+            matches!(server.next::<ClientMessage>(&mut buffer), Ok(Incoming::Laden(it)) if it == status())
+        );
         assert_eq!(open_fds(), before);
     }
     let (_, count) = receive(&server, 1).unwrap();

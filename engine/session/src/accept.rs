@@ -181,9 +181,11 @@ impl Server {
     fn watch(&self, id: u64, channel: &Channel, peer: &Peer) -> Result<(), Errno> {
         self.events.watch(channel.as_fd(), Source::Socket(id))?;
         match &peer.pidfd {
-            Some(pidfd) => self.events.watch(pidfd.as_fd(), Source::Process(id)).inspect_err(|_| {
-                self.events.forget(channel.as_fd());
-            }),
+            Some(pidfd) => {
+                self.events.watch(pidfd.as_fd(), Source::Process(id)).inspect_err(|_| {
+                    self.events.forget(channel.as_fd());
+                })
+            }
             None => Ok(()),
         }
     }

@@ -103,7 +103,9 @@ mod tests {
         assert!(Access { uids: vec![peer.uid], ..Access::default() }.admits(&peer));
         assert!(Access { gids: vec![peer.gid], ..Access::default() }.admits(&peer));
         let stranger = peer.uid.wrapping_add(12_345);
-        assert!(!Access { operators: vec![], uids: vec![stranger], gids: vec![54_321] }.admits(&peer));
+        assert!(
+            !Access { operators: vec![], uids: vec![stranger], gids: vec![54_321] }.admits(&peer)
+        );
         for group in peer.supplementary_groups() {
             assert!(Access { gids: vec![group], ..Access::default() }.admits(&peer));
         }

@@ -98,7 +98,8 @@ impl Server {
         let now = Instant::now();
         self.users.blame(uid, now);
         if self.users.banned(uid, now).is_some() && !self.config.policy.access.operates(uid) {
-            let reason = format!("too many descriptors were of no use; the last one: {}", failure.1);
+            let reason =
+                format!("too many descriptors were of no use; the last one: {}", failure.1);
             return self.end(id, Ending::Expelled(reason));
         }
         self.fail(id, seq, failure);

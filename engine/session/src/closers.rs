@@ -50,15 +50,18 @@ impl Closers {
         outcome
     }
 
-    /// Starts a process for what is held, if it is time. False when there is nothing to come back
-    /// for.
-    pub(crate) fn advance(&mut self) -> bool {
+    /// Starts a process for what is held, if it is time.
+    pub(crate) fn advance(&mut self) {
         self.reap();
         let due = self.running.len() < FEW || self.held.len() >= MANY;
         if due && !self.held.is_empty() {
             self.start();
         }
-        !self.held.is_empty() || !self.running.is_empty()
+    }
+
+    /// Sockets held, and processes that have not ended.
+    pub(crate) fn open(&self) -> usize {
+        self.held.len() + self.running.len()
     }
 
     /// Starts a process for all that is held. The last act: nobody waits for its end.

@@ -40,11 +40,13 @@ enum Job {
     Discard(Waste),
 }
 
-/// What is counted of a thread. Counts only: whoever reads an old one looks again later.
+/// What is counted of a thread. Whoever reads an old count looks again later.
 #[derive(Debug, Default)]
 struct Counts {
     /// Things to be closed that it has not come to.
     discarded: AtomicUsize,
+    /// Sockets it holds, and processes it has started that have not ended.
+    open: AtomicUsize,
     /// Connections that have ended, and whose close waits.
     waiting: AtomicUsize,
 }
@@ -86,7 +88,7 @@ impl Hand {
 
     /// Closes it, some time.
     pub(crate) fn discard(&self, waste: Waste) {
-        // Relaxed: pairs with the worker's; a count.
+        // Relaxed: pairs with `obey`, which has it from the queue.
         self.counts.discarded.fetch_add(1, Ordering::Relaxed);
         // A thread that is no more leaves it to be closed here.
         let _sent = self.jobs.send(Job::Discard(waste));
@@ -98,12 +100,18 @@ impl Hand {
 
     /// Things to be closed that it has not come to.
     pub(crate) fn discarded(&self) -> usize {
-        self.counts.discarded.load(Ordering::Relaxed) // pairs with both sides' adding
+        self.counts.discarded.load(Ordering::Acquire) // pairs with Release in `obey`
+    }
+
+    /// Whether something is still to be closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        // Relaxed: pairs with `count`, whose store is seen once `discarded` is.
+        self.discarded() > 0 || self.counts.open.load(Ordering::Relaxed) > 0
     }
 
     /// Connections that have ended, and whose close waits.
     pub(crate) fn waiting(&self) -> usize {
-        self.counts.waiting.load(Ordering::Relaxed) // pairs with the worker's store
+        self.counts.waiting.load(Ordering::Relaxed) // pairs with `count`
     }
 }
 
@@ -119,10 +127,8 @@ impl Worker {
             while let Ok(job) = jobs.try_recv() {
                 self.obey(job);
             }
-            let more = self.closers.advance();
-            // Relaxed: pairs with `Hand::waiting`; a count.
-            self.counts.waiting.store(self.closers.waiting(), Ordering::Relaxed);
-            let next = if more {
+            self.closers.advance();
+            let next = if self.count() > 0 {
                 jobs.recv_timeout(LOOK)
             } else {
                 jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -156,10 +162,20 @@ impl Worker {
                         self.closers.take(socket);
                     }),
                 }
-                // Relaxed: pairs with `Hand::discard`; a count.
-                self.counts.discarded.fetch_sub(1, Ordering::Relaxed);
+                self.count();
+                // Release pairs with Acquire in `discarded`: what is open now is seen.
+                self.counts.discarded.fetch_sub(1, Ordering::Release);
             }
         }
+    }
+
+    /// Tells how much is open.
+    fn count(&self) -> usize {
+        let open = self.closers.open();
+        // Relaxed: pairs with `is_closing` and `waiting`; counts.
+        self.counts.open.store(open, Ordering::Relaxed);
+        self.counts.waiting.store(self.closers.waiting(), Ordering::Relaxed);
+        open
     }
 
     fn answer(&self, made: Made) {

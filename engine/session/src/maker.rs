@@ -140,9 +140,9 @@ impl Maker {
         Ok(hand)
     }
 
-    /// Lets threads end of whose users only these have sessions.
+    /// Lets threads end whose users have no session, and nothing to be closed.
     pub(crate) fn retain(&mut self, has_session: impl Fn(u32) -> bool) {
-        self.users.retain(|uid, hand| has_session(*uid) || hand.waiting() > 0);
+        self.users.retain(|uid, hand| has_session(*uid) || hand.is_closing());
     }
 
     pub(crate) fn strangers(&self) -> &Hand {

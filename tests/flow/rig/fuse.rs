@@ -134,7 +134,8 @@ fn answer(operation: u32, node: u64, rest: &[u8]) -> (i32, Vec<u8>) {
 /// `struct fuse_attr`.
 fn attributes(node: u64) -> Vec<u8> {
     let mode: u32 = if node == 1 { 0o40_755 } else { 0o100_666 };
-    let mut body: Vec<u8> = [node, 4096, 8, 0, 0, 0].iter().flat_map(|it| it.to_ne_bytes()).collect();
+    let mut body: Vec<u8> =
+        [node, 4096, 8, 0, 0, 0].iter().flat_map(|it| it.to_ne_bytes()).collect();
     let words = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0];
     body.extend(words.iter().flat_map(|word: &u32| word.to_ne_bytes()));
     body

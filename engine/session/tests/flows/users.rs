@@ -100,7 +100,9 @@ fn session_slots_and_connections_of_one_user_are_limited() {
 fn a_flood_of_one_user_takes_no_place_of_another() {
     let sidecar = shared(8);
     let held = as_nobody("a flood beside others", &sidecar, |socket| {
-        (0..300).map(|_| Channel::connect_within(&socket, Duration::from_secs(10)).unwrap()).collect()
+        (0..300)
+            .map(|_| Channel::connect_within(&socket, Duration::from_secs(10)).unwrap())
+            .collect()
     });
     let Some::<Vec<Channel>>(_held) = held else { return };
     for _ in 0..20 {
