@@ -16,4 +16,3 @@ mod rig;
 mod soak;
 mod status;
 mod stripes;
-mod unanswered;

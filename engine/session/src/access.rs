@@ -12,8 +12,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Users and groups that may attach. Empty lists let nobody in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Root and the sidecar's own user: whoever is one of them can end the sidecar anyway, so limits
-    /// of users do not hold for them, and places are kept for them to look at it.
+    /// Root and the sidecar's own user: whoever is one of them can end the sidecar anyway, so
+    /// limits of users do not hold for them, and places are kept for them to look at it.
     pub operators: Vec<u32>,
     /// `sidecar.allow_uids`: users.
     pub uids: Vec<u32>,

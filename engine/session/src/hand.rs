@@ -70,7 +70,7 @@ impl Hand {
         Ok(Self { jobs, counts })
     }
 
-    /// Answer: `Made`.
+    /// Answer: `Opened`.
     pub(crate) fn make(&self, whose: Whose, recipe: Recipe) {
         self.post(Job::Make(whose, recipe));
     }
@@ -145,7 +145,7 @@ impl Worker {
         match job {
             Job::Make(whose, recipe) => {
                 let name = format!("kvrail-arena-{}", whose.0);
-                self.answer(Made::Made(whose, cook(&name, recipe, &self.tools.home)));
+                self.answer(Made::Opened(whose, cook(&name, recipe, &self.tools.home)));
             }
             Job::Close(whose, memory) => {
                 drop(memory);

@@ -1,6 +1,6 @@
 //! The threads that make, open and close memory, and take in and close what clients send: touching
-//! the pages of a large arena takes seconds, a GPU's driver may not answer at all, and other clients
-//! must not wait for either. One for each user, so that whoever makes such work waits for it alone,
+//! the pages of a large arena takes seconds, a GPU's driver may not answer at all, and other
+//! clients must not wait for either. One for each user, so that whoever makes such work waits for it alone,
 //! one for all who are turned away, and one for each GPU.
 
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ pub(crate) enum Unfetched {
 #[derive(Debug)]
 pub(crate) enum Made {
     /// It is there, or not.
-    Made(Whose, Outcome),
+    Opened(Whose, Outcome),
     /// This process has let go of it.
     Closed(Whose),
     /// What a session said with descriptors.

@@ -15,7 +15,7 @@ impl Server {
         hush(self.to_control.as_fd());
         while let Some(made) = self.maker.receive() {
             match made {
-                Made::Made((id, region), outcome) => self.made(id, region, outcome),
+                Made::Opened((id, region), outcome) => self.made(id, region, outcome),
                 Made::Closed((id, region)) => self.closed(id, region),
                 Made::Fetched(id, fetched) => self.fetched(id, fetched),
             }

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const NVIDIA_MAJOR: u32 = 195;
 
 /// `DMA_BUF_MAGIC` of linux/magic.h: buffers of drivers, which are handles of GPU memory too.
-const DMA_BUF_MAGIC: u64 = 0x444d_4142;
+const DMA_BUF_MAGIC: i64 = 0x444d_4142;
 
 /// How this program is started once more, to call `porter`.
 #[derive(Clone, Debug)]
@@ -178,6 +178,6 @@ fn is_gpu_handle(fd: &OwnedFd) -> bool {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
             && major(stat.st_rdev) == NVIDIA_MAJOR
     };
-    let dma_buf = || fstatfs(fd).is_ok_and(|stat| stat.f_type as u64 == DMA_BUF_MAGIC);
+    let dma_buf = || fstatfs(fd).is_ok_and(|stat| stat.f_type == DMA_BUF_MAGIC);
     fstat(fd).is_ok_and(nvidia) || dma_buf()
 }

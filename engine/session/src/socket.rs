@@ -17,8 +17,8 @@ use rustix::net::{
 use crate::access::Peer;
 use crate::error::ServerError;
 
-/// Connections the kernel holds for us while we do something else. Taking or refusing one costs some
-/// 30 us, so whoever comes behind a flood waits 15 ms.
+/// Connections the kernel holds for us while we do something else. Each is taken or refused before
+/// those behind it, so more would make others wait for a flood.
 const BACKLOG: i32 = 512;
 
 /// A bound, listening socket and the lock that makes it ours. The file goes with it.

@@ -2,7 +2,6 @@
 
 mod actor;
 mod binary;
-pub(crate) mod fuse;
 mod place;
 mod sidecar;
 

@@ -34,13 +34,12 @@ impl Lingering {
         Self(socket.into(), deaf)
     }
 
-    /// Sends it so many times; what is in the queue is all that is left of it. Who is cut off
-    /// already keeps it, and must not wait for its close either.
+    /// Sends it so many times; what is in the queue is all that is left of it.
     fn send(self, channel: &Channel, ask: &Ask, times: usize) -> TcpStream {
         let message = ClientMessage { seq: 77, ask: ask.clone() };
-        if channel.send(&message, &vec![self.0.as_fd(); times]).is_err() {
-            set_socket_linger(&self.0, None).unwrap();
-        }
+        let _cut_off = channel.send(&message, &vec![self.0.as_fd(); times]);
+        // This close waits where it is the last: the sidecar may have been faster.
+        std::thread::spawn(move || drop(self.0));
         self.1
     }
 }
