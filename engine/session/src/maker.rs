@@ -1,7 +1,7 @@
 //! The threads that make, open and close memory, and take in and close what clients send: touching
 //! the pages of a large arena takes seconds, a GPU's driver may not answer at all, and other
-//! clients must not wait for either. One for each user, so that whoever makes such work waits for it alone,
-//! one for all who are turned away, and one for each GPU.
+//! clients must not wait for either. One for each user, so that whoever makes such work waits for
+//! it alone, one for all who are turned away, and one for each GPU.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -60,8 +60,8 @@ fn sidecar(report: &StatusReport) -> String {
     let it = &report.sidecar;
     let regions = &report.regions;
     let mut text = format!(
-        "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared; {} sessions at \
-         most, {} of one user",
+        "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared; \
+         {} sessions at most, {} of one user",
         it.version,
         it.pid,
         it.state,
