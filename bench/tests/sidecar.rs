@@ -16,7 +16,7 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, Route, Seat, Setup, start};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Server,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Porter, Server,
     ServerConfig, ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
@@ -105,7 +105,11 @@ fn config(directory: &Path) -> ServerConfig {
         socket: directory.join("kvrail.sock"),
         socket_mode: 0o600,
         policy: Policy {
-            access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+            access: Access {
+                uids: vec![rustix::process::geteuid().as_raw()],
+                gids: vec![],
+                operators: vec![rustix::process::geteuid().as_raw()],
+            },
             limits: Limits::default(),
             pages: PagePolicy::Best,
             sealing: kvrail_memory::Sealing::Required,
@@ -117,6 +121,8 @@ fn config(directory: &Path) -> ServerConfig {
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
+        // No client here sends a descriptor.
+        porter: Porter::new("/bin/false", &[]),
     }
 }
 

@@ -16,6 +16,9 @@ Examples:
   kvrail status
 ";
 
+/// The word that starts this program once more, for descriptors that clients send. Nobody types it.
+pub(crate) const PORTER: &str = "porter";
+
 /// User-space storage dataplane for LLM KV-cache blocks.
 #[derive(Debug, Parser)]
 #[command(name = "kvrail", version, propagate_version = true, max_term_width = 100)]

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use kvrail_memory::CountingAllocator;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, PORTER};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Format;
@@ -31,6 +31,11 @@ use crate::output::Format;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
+    // Before all else: this one has no signals to catch and nothing to configure.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == PORTER) {
+        return kvrail_session::porter(&words.next().unwrap_or_default().to_string_lossy());
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),

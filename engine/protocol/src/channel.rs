@@ -3,19 +3,24 @@
 //! Never blocks: whoever wants to wait polls the descriptor. Every descriptor that arrives is
 //! owned from the moment the kernel installs it, so an early return closes it (the lesson of
 //! CVE-2022-0669).
+//!
+//! Closing a descriptor that a stranger made may wait as long as the stranger likes, so who serves
+//! strangers uses `next` and `close`, which neither take nor drop a descriptor.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use kvrail_ring::limits::POLLERS_MAX;
 use rustix::cmsg_space;
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::{Timeout, set_socket_passcred, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    connect, recvmsg, sendmsg, socket_with, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, connect, recv, recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,6 +78,15 @@ impl<T> Packet<T> {
     }
 }
 
+/// A message that is next.
+#[derive(Debug)]
+pub enum Incoming<T> {
+    /// Without descriptors, and taken.
+    Bare(T),
+    /// With descriptors. It still lies in the queue, and they with it.
+    Laden(T),
+}
+
 /// One end of a session socket.
 #[derive(Debug)]
 pub struct Channel {
@@ -91,11 +105,25 @@ impl Channel {
     /// # Errors
     /// `WouldBlock` while the sidecar's queue of connections is full; else the kernel's.
     pub fn connect(path: &Path) -> Result<Self, ChannelError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(ChannelError::Socket)?;
+        let fd = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         let address = SocketAddrUnix::new(path).map_err(ChannelError::Socket)?;
         connect(&fd, &address)?;
+        Ok(Self { fd })
+    }
+
+    /// As `connect`, but while the queue is full it waits in the kernel's order, where a flood of
+    /// others is not always first.
+    ///
+    /// # Errors
+    /// `WouldBlock` after this long, or when a signal came; else the kernel's.
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
+        let fd = seqpacket(SocketFlags::CLOEXEC)?;
+        let address = SocketAddrUnix::new(path).map_err(ChannelError::Socket)?;
+        // Not 0, which is for ever.
+        let patience = patience.max(Duration::from_millis(1));
+        set_socket_timeout(&fd, Timeout::Send, Some(patience)).map_err(ChannelError::Socket)?;
+        connect(&fd, &address)?;
+        ioctl_fionbio(&fd, true).map_err(ChannelError::Socket)?;
         Ok(Self { fd })
     }
 
@@ -141,6 +169,71 @@ impl Channel {
         if sent == text.len() { Ok(()) } else { Err(ChannelError::Oversize) }
     }
 
+    /// Takes the next message if no descriptor came with it. No descriptor gets into this process.
+    ///
+    /// # Errors
+    /// As `receive`; descriptors beside a packet in error stay in the queue.
+    pub fn next<T: DeserializeOwned>(
+        &self,
+        buffer: &mut PacketBuffer,
+    ) -> Result<Incoming<T>, ChannelError> {
+        let (bytes, flags) = self.peek(&mut buffer.0)?;
+        // Without room for control data this flag means one thing: there would have been some.
+        let laden = flags.contains(ReturnFlags::CTRUNC);
+        if !laden {
+            // The packet that was seen: nobody else reads here.
+            recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT)?;
+        }
+        if flags.contains(ReturnFlags::TRUNC) {
+            return Err(ChannelError::Oversize);
+        }
+        if bytes == 0 && !laden {
+            return Err(ChannelError::Closed); // or an empty packet, which nobody sends
+        }
+        let message = decode(&buffer.0[..bytes])?;
+        Ok(if laden { Incoming::Laden(message) } else { Incoming::Bare(message) })
+    }
+
+    fn peek(&self, bytes: &mut [u8]) -> Result<(usize, ReturnFlags), Errno> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut parts = [IoSliceMut::new(bytes)];
+        let mut look =
+            || recvmsg(&self.fd, &mut parts, &mut RecvAncillaryBuffer::new(&mut []), flags);
+        let seen = match look() {
+            // As in `receive`.
+            Err(Errno::CONNRESET) => look()?,
+            seen => seen?,
+        };
+        Ok((seen.bytes, seen.flags))
+    }
+
+    /// Ends the connection for both sides. The socket comes back if descriptors lie in its queue,
+    /// because the close of one of them may wait.
+    #[must_use = "a socket that comes back must be closed where nobody waits"]
+    pub fn close(self) -> Option<OwnedFd> {
+        // From here on nothing can be added to the queue.
+        let _unconnected = shutdown(&self.fd, Shutdown::Both);
+        loop {
+            let flags = self.peek(&mut []).map_or(ReturnFlags::empty(), |(_, flags)| flags);
+            if flags.contains(ReturnFlags::CTRUNC) {
+                return Some(self.fd);
+            }
+            // An empty packet looks like the end.
+            if !flags.contains(ReturnFlags::TRUNC) && !self.has_packet() {
+                return None;
+            }
+            let _passed_over = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
+        }
+    }
+
+    /// Whether there is a packet, if only an empty one: each has credentials for who wants them.
+    fn has_packet(&self) -> bool {
+        let _unwanted = set_socket_passcred(&self.fd, true);
+        let seen = self.peek(&mut []);
+        let _unwanted = set_socket_passcred(&self.fd, false);
+        matches!(seen, Ok((_, flags)) if flags.contains(ReturnFlags::CTRUNC))
+    }
+
     /// Receives one message with at most `fds_max` descriptors.
     ///
     /// # Errors
@@ -183,10 +276,21 @@ impl Channel {
     }
 }
 
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.fd
+    }
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ChannelError> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(ChannelError::Socket)
 }
 
 pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ChannelError> {

@@ -18,7 +18,7 @@ mod report;
 mod spill;
 mod volume;
 
-pub use channel::{Channel, FDS_MAX, PACKET_BYTES_MAX, Packet, PacketBuffer};
+pub use channel::{Channel, FDS_MAX, Incoming, PACKET_BYTES_MAX, Packet, PacketBuffer};
 pub use error::ChannelError;
 pub use gpu::{
     GPU_FDS_MAX, GpuFragment, GpuInfo, GpuMechanism, GpuMemory, GpuRegionInfo, GpuReport, GpuRoute,

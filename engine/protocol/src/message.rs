@@ -89,6 +89,12 @@ pub enum Ask {
 }
 
 impl Ask {
+    /// Whether descriptors may belong to it.
+    #[must_use]
+    pub fn takes_fds(&self) -> bool {
+        matches!(self, Self::BringArena { .. } | Self::AttachGpu(_) | Self::Spilled { .. })
+    }
+
     /// Descriptors that belong to it.
     #[must_use]
     pub fn fds(&self) -> usize {

@@ -54,6 +54,15 @@ pub struct SidecarReport {
     pub state: SidecarState,
     /// Connections refused since start.
     pub refused: u64,
+    /// Sessions with arenas or queues that there may be.
+    #[serde(default)]
+    pub sessions_max: u32,
+    /// How many of them one user may have.
+    #[serde(default)]
+    pub sessions_per_uid: u32,
+    /// Connections that have ended, and whose close waits for what the client had sent.
+    #[serde(default)]
+    pub closing: u32,
 }
 
 /// One poller thread.

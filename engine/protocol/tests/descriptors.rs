@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use kvrail_protocol::{Ask, Channel, ChannelError, ClientMessage, FDS_MAX, PacketBuffer};
+use kvrail_protocol::{Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Incoming, PacketBuffer};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Most descriptors the kernel takes in one message (SCM_MAX_FD).
@@ -32,6 +32,51 @@ fn status() -> ClientMessage {
 fn receive(channel: &Channel, fds_max: usize) -> Result<(ClientMessage, usize), ChannelError> {
     let packet = channel.receive(&mut PacketBuffer::default(), fds_max)?;
     Ok((packet.message, packet.fds.len()))
+}
+
+/// Looks, takes and closes without letting a descriptor in: how the sidecar hears its clients.
+fn nothing_gets_in() {
+    let (client, server) = Channel::pair().unwrap();
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let good = serde_json::to_vec(&status()).unwrap();
+    let mut buffer = PacketBuffer::default();
+    let before = open_fds();
+    send_raw(&client, &good, &[]);
+    send_raw(&client, &good, &[file.as_fd()]);
+    let bare = server.next::<ClientMessage>(&mut buffer);
+    assert!(matches!(bare, Ok(Incoming::Bare(it)) if it == status()));
+    for _ in 0..3 {
+        let laden = server.next::<ClientMessage>(&mut buffer);
+        assert!(matches!(laden, Ok(Incoming::Laden(it)) if it == status()));
+        assert_eq!(open_fds(), before);
+    }
+    let (_, count) = receive(&server, 1).unwrap();
+    assert_eq!(count, 1, "looking has not taken it");
+    assert!(matches!(server.next::<ClientMessage>(&mut buffer), Err(ChannelError::WouldBlock)));
+    send_raw(&client, b"{garbage", &[file.as_fd()]);
+    assert!(matches!(server.next::<ClientMessage>(&mut buffer), Err(ChannelError::Malformed(_))));
+    drop((client, server));
+
+    // An empty packet hides nothing that lies behind it.
+    for (packets, comes_back) in [
+        (&[(&b""[..], 0)][..], false),
+        (&[(b"", 0), (b"", 0), (b"x", 0)], false),
+        (&[], false),
+        (&[(b"", 1)], true),
+        (&[(b"", 0), (b"", 0), (b"", 1)], true),
+        (&[(b"x", 0), (b"", 0), (b"x", 3), (b"", 0)], true),
+    ] {
+        for gone in [false, true] {
+            let (client, server) = Channel::pair().unwrap();
+            for (bytes, count) in packets {
+                send_raw(&client, bytes, &vec![file.as_fd(); *count]);
+            }
+            let client = if gone { None } else { Some(client) };
+            let back = server.close();
+            assert_eq!(back.is_some(), comes_back, "{packets:?}, gone: {gone}");
+            assert!(client.is_none_or(|it| it.send(&status(), &[]).is_err()), "it is over");
+        }
+    }
 }
 
 #[test]
@@ -64,4 +109,5 @@ fn surplus_descriptors_are_closed_whatever_else_is_wrong() {
     send_raw(&client, &good, &vec![file.as_fd(); KERNEL_MAX]);
     drop((client, server));
     assert_eq!(open_fds(), before - 2);
+    nothing_gets_in();
 }

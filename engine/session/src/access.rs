@@ -12,6 +12,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Users and groups that may attach. Empty lists let nobody in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
+    /// Root and the sidecar's own user: whoever is one of them can end the sidecar anyway, so
+    /// limits of users do not hold for them, and places are kept for them to look at it.
+    pub operators: Vec<u32>,
     /// `sidecar.allow_uids`: users.
     pub uids: Vec<u32>,
     /// `sidecar.allow_gids`: groups, primary or supplementary.
@@ -37,9 +40,13 @@ impl Peer {
         let cred = getsockopt(&socket, PeerCredentials)
             .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
         let pid = u32::try_from(cred.pid()).unwrap_or(0);
-        let pidfd =
-            Pid::from_raw(cred.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-        Ok(Self { pid, uid: cred.uid(), gid: cred.gid(), pidfd })
+        Ok(Self { pid, uid: cred.uid(), gid: cred.gid(), pidfd: None })
+    }
+
+    /// Sees its end from now on.
+    pub(crate) fn follow(&mut self) {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        self.pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
     }
 
     /// Supplementary groups. Only a process that is still alive after the read, so that its number
@@ -63,9 +70,15 @@ impl Peer {
 }
 
 impl Access {
+    /// Whether limits of users do not hold for this one.
+    pub(crate) fn operates(&self, uid: u32) -> bool {
+        self.operators.contains(&uid)
+    }
+
     /// Whether this peer may attach.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
-        self.uids.contains(&peer.uid)
+        self.operates(peer.uid)
+            || self.uids.contains(&peer.uid)
             || self.gids.contains(&peer.gid)
             || (!self.gids.is_empty()
                 && peer.supplementary_groups().iter().any(|gid| self.gids.contains(gid)))
@@ -83,15 +96,18 @@ mod tests {
     #[test]
     fn a_user_is_let_in_by_uid_or_by_group_and_not_otherwise() {
         let (one, _other) = Channel::pair().unwrap();
-        let peer = Peer::of(one.as_fd()).unwrap();
+        let mut peer = Peer::of(one.as_fd()).unwrap();
+        peer.follow();
         assert_eq!(peer.pid, std::process::id());
         assert!(!Access::default().admits(&peer));
-        assert!(Access { uids: vec![peer.uid], gids: vec![] }.admits(&peer));
-        assert!(Access { uids: vec![], gids: vec![peer.gid] }.admits(&peer));
+        assert!(Access { uids: vec![peer.uid], ..Access::default() }.admits(&peer));
+        assert!(Access { gids: vec![peer.gid], ..Access::default() }.admits(&peer));
         let stranger = peer.uid.wrapping_add(12_345);
-        assert!(!Access { uids: vec![stranger], gids: vec![54_321] }.admits(&peer));
+        assert!(
+            !Access { operators: vec![], uids: vec![stranger], gids: vec![54_321] }.admits(&peer)
+        );
         for group in peer.supplementary_groups() {
-            assert!(Access { uids: vec![], gids: vec![group] }.admits(&peer));
+            assert!(Access { gids: vec![group], ..Access::default() }.admits(&peer));
         }
     }
 }

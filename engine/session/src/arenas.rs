@@ -181,7 +181,7 @@ impl Server {
         let arena = Arena { grant, origin, memory: None, stage: Stage::Making { seq } };
         let session = self.sessions.get_mut(&id).expect("an asking session lives");
         session.arenas.insert(region, arena);
-        self.maker.make(origin.hand(), (id, region), recipe);
+        self.hand(id, origin).make((id, region), recipe);
     }
 
     /// A memory thread answered.
@@ -394,10 +394,10 @@ impl Server {
         if arena.gpu().is_none() {
             return self.gone(id, seq, number, outcome);
         }
-        let hand = arena.origin.hand();
+        let origin = arena.origin;
         arena.stage = Stage::Closing { seq, outcome };
         let memory = arena.memory.take().expect("it was attached");
-        self.maker.close(hand, (id, number), memory);
+        self.hand(id, origin).close((id, number), memory);
     }
 
     /// A memory thread closed it. The session may have ended meanwhile.
@@ -431,7 +431,7 @@ impl Server {
         let Some(arena) = session.arenas.remove(&number) else { return };
         self.regions.free(arena.grant);
         if let Some(memory) = arena.memory {
-            self.maker.close(arena.origin.hand(), (id, number), memory);
+            self.hand(id, arena.origin).close((id, number), memory);
         }
     }
 }

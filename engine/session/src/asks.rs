@@ -6,164 +6,128 @@ use std::time::Instant;
 use kvrail_memory::PageSize;
 use kvrail_poller::SessionSlot;
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, LimitsInfo, Packet, Pages,
+    Answer, Ask, ChannelError, ClientMessage, Hardware, Hello, Incoming, LimitsInfo, Packet, Pages,
     PollerInfo, RefusalCode, SidecarMessage, Version, Welcome, unspill_ask,
 };
 use kvrail_ring::Status;
 use kvrail_ring::limits::LANE_VERSION;
-use rustix::io::Errno;
 
-use crate::access::Peer;
 use crate::config::PagePolicy;
 use crate::events::Source;
 use crate::gpus::ServedGpu;
+use crate::kept::Kept;
 use crate::leaving::Ending;
-use crate::maker::Recipe;
+use crate::maker::{Fetched, Recipe, Unfetched};
 use crate::server::Server;
-use crate::session::{Phase, Session, printable};
+use crate::session::{Phase, printable};
 
-/// Connections taken, or packets of one session read, before others have their turn.
+/// Packets of one session read before others have their turn.
 const TURN: usize = 16;
-
-/// Connections beyond the session slots: greetings, and clients that only look at the status.
-const VISITORS: usize = 32;
 
 /// Why an ask fails.
 pub(crate) type Failure = (Status, String);
 
 impl Server {
-    /// Takes waiting connections.
-    pub(crate) fn accept(&mut self) {
-        for _ in 0..TURN {
-            match self.listener.accept() {
-                Ok(fd) => self.greet(fd),
-                Err(Errno::AGAIN) => return,
-                Err(Errno::CONNABORTED | Errno::INTR) => {}
-                Err(errno) => {
-                    self.events.forget(self.listener.as_fd());
-                    return self.pause_accept(errno);
-                }
-            }
-        }
-    }
-
-    fn greet(&mut self, fd: OwnedFd) {
-        let Ok(peer) = Peer::of(fd.as_fd()) else { return };
-        let channel = Channel::from_fd(fd);
-        if !self.config.policy.access.admits(&peer) {
-            let message = format!(
-                "user {} (group {}) may not attach; add the user to sidecar.allow_uids or a group \
-                 to sidecar.allow_gids in the configuration",
-                peer.uid, peer.gid
-            );
-            return self.refuse(&channel, &peer, RefusalCode::NotAllowed, message);
-        }
-        if self.stage.is_leaving() {
-            let message = "the sidecar is stopping; attach again when it is back".into();
-            return self.refuse(&channel, &peer, RefusalCode::Draining, message);
-        }
-        let most = self.limits.sessions + VISITORS;
-        if self.sessions.len() >= most && !self.make_room() {
-            let message = format!(
-                "all {most} places for clients are taken (limits.sessions = {}, and {VISITORS} \
-                 visitors); end other clients or raise the limit",
-                self.limits.sessions
-            );
-            return self.refuse(&channel, &peer, RefusalCode::Full, message);
-        }
-        let id = self.next_session;
-        let watched = self.watch(id, &channel, &peer);
-        if let Err(errno) = watched {
-            let message = format!("the sidecar cannot watch the connection: {errno}");
-            return self.refuse(&channel, &peer, RefusalCode::Full, message);
-        }
-        self.next_session += 1;
-        let deadline = Instant::now() + self.limits.handshake_timeout;
-        self.sessions.insert(id, Session::new(id, peer, channel, deadline));
-    }
-
-    /// Ends the visitor that has been silent for longest, if that was long: programs that attach
-    /// and forget must not keep an operator from looking.
-    fn make_room(&mut self) -> bool {
-        let visitors = self.sessions.values().filter(|session| session.is_visitor());
-        let silent = visitors.min_by_key(|session| session.heard);
-        let patience = self.limits.handshake_timeout;
-        let Some(id) = silent.filter(|it| it.heard.elapsed() >= patience).map(|it| it.id) else {
-            return false;
-        };
-        self.end(id, Ending::MadeRoom);
-        true
-    }
-
-    fn watch(&self, id: u64, channel: &Channel, peer: &Peer) -> Result<(), Errno> {
-        self.events.watch(channel.as_fd(), Source::Socket(id))?;
-        match &peer.pidfd {
-            Some(pidfd) => self.events.watch(pidfd.as_fd(), Source::Process(id)),
-            None => Ok(()),
-        }
-    }
-
-    /// Says no, counts it, and logs it now and then.
-    fn refuse(&mut self, channel: &Channel, peer: &Peer, code: RefusalCode, message: String) {
-        self.refused += 1;
-        if let Some(suppressed) = self.refusal_log.admit(Instant::now()) {
-            let (pid, uid, gid) = (peer.pid, peer.uid, peer.gid);
-            tracing::warn!(pid, uid, gid, suppressed, "client refused: {message}");
-        }
-        let answer = Answer::Refused { code, message };
-        // A client that is gone already needs no answer.
-        let _told = channel.send(&SidecarMessage::Reply { seq: 0, answer }, &[]);
-    }
-
-    /// The hello did not come in time.
-    pub(crate) fn too_late(&mut self, id: u64) {
-        let patience = self.limits.handshake_timeout;
-        let message = format!("no hello within {patience:?} (limits.handshake_timeout)");
-        self.turn_away(id, RefusalCode::TooLate, message);
-    }
-
-    /// Refuses a connection that has a place already.
-    fn turn_away(&mut self, id: u64, code: RefusalCode, message: String) {
-        let Some(session) = self.sessions.remove(&id) else { return };
-        let Some(channel) = &session.channel else { return };
-        self.unwatch(&session);
-        self.refuse(channel, &session.peer, code, message);
-    }
-
     /// Reads what a session has to say.
     pub(crate) fn serve(&mut self, id: u64) {
         for _ in 0..TURN {
-            let Some(session) = self.sessions.get(&id) else { return };
+            let Some(session) = self.sessions.get(&id).filter(|it| !it.fetching) else { return };
             let Some(channel) = &session.channel else { return };
-            let greeting = matches!(session.phase, Phase::Greeting { .. });
-            // More than one come with GPU memory only.
-            let fds_max = if greeting || self.config.gpus.is_empty() { 1 } else { FDS_MAX };
-            match channel.receive(&mut self.buffer, fds_max).and_then(unspill_ask) {
-                Ok(packet) => self.hear(id, packet),
+            let nothing = session.hand.clone();
+            let fds = || Kept::new(Vec::new(), &nothing);
+            let heard = match channel.next(&mut self.buffer) {
+                Ok(Incoming::Laden(message)) => return self.fetch(id, message),
+                Ok(Incoming::Bare(message)) => unspill_ask(Packet { message, fds: Vec::new() }),
+                Err(error) => Err(error),
+            };
+            match heard {
+                Ok(packet) => self.hear(id, packet.message, fds()),
                 Err(ChannelError::WouldBlock) => return,
                 Err(ChannelError::Closed) => return self.end(id, Ending::HungUp),
-                Err(error) if greeting => {
-                    let current = Version::CURRENT;
-                    let message = format!("{error}; this sidecar speaks protocol {current}");
-                    return self.turn_away(id, RefusalCode::Malformed, message);
-                }
-                Err(error) => return self.end(id, Ending::Expelled(error.to_string())),
+                Err(error) => return self.misunderstood(id, &error.to_string()),
             }
         }
     }
 
-    fn hear(&mut self, id: u64, packet: Packet<ClientMessage>) {
+    /// Has the next message taken in with its descriptors, if it may have some.
+    fn fetch(&mut self, id: u64, message: ClientMessage) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(channel) = &session.channel else { return };
+        let greeting = matches!(session.phase, Phase::Greeting { .. });
+        if greeting || !message.ask.takes_fds() {
+            return self.misunderstood(id, "a message that has no descriptors came with some");
+        }
+        match channel.as_fd().try_clone_to_owned() {
+            Ok(socket) => {
+                self.events.forget(channel.as_fd());
+                session.fetching = true;
+                session.hand.fetch(id, socket, message);
+            }
+            Err(error) => {
+                let reason = format!(
+                    "the sidecar has no descriptor left ({error}); raise its limit of open files \
+                     (ulimit -n, LimitNOFILE=)"
+                );
+                self.end(id, Ending::Dismissed(reason, Hardware::MayBeActive));
+            }
+        }
+    }
+
+    /// A message was taken in with its descriptors, or not. The session may have ended meanwhile.
+    pub(crate) fn fetched(&mut self, id: u64, fetched: Fetched) {
+        let hand = self.sessions.get(&id).map_or(self.maker.strangers(), |session| &session.hand);
+        let fetched = fetched.map(|Packet { message, fds }| (message, Kept::new(fds, hand)));
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(channel) = &session.channel else { return };
+        let watched = self.events.watch(channel.as_fd(), Source::Socket(id));
+        session.fetching = watched.is_err();
+        match (watched, fetched) {
+            (Err(errno), _) => {
+                let reason = format!("the sidecar cannot watch the connection: {errno}");
+                self.end(id, Ending::Dismissed(reason, Hardware::MayBeActive));
+            }
+            (_, Ok((message, fds))) => self.hear(id, message, fds),
+            (_, Err(Unfetched::Broken(reason))) => self.end(id, Ending::Expelled(reason)),
+            (_, Err(Unfetched::Failed(seq, failure))) => self.unfit(id, seq, failure),
+        }
+    }
+
+    /// A descriptor was of no use. Each costs a process, so not too many of them.
+    fn unfit(&mut self, id: u64, seq: u64, failure: Failure) {
+        let uid = self.sessions[&id].peer.uid;
+        let now = Instant::now();
+        self.users.blame(uid, now);
+        if self.users.banned(uid, now).is_some() && !self.config.policy.access.operates(uid) {
+            let reason =
+                format!("too many descriptors were of no use; the last one: {}", failure.1);
+            return self.end(id, Ending::Expelled(reason));
+        }
+        self.fail(id, seq, failure);
+    }
+
+    /// What it said was none of our messages.
+    fn misunderstood(&mut self, id: u64, error: &str) {
+        let greeting = matches!(self.sessions[&id].phase, Phase::Greeting { .. });
+        if greeting {
+            let current = Version::CURRENT;
+            let message = format!("{error}; this sidecar speaks protocol {current}");
+            return self.turn_away(id, RefusalCode::Malformed, message);
+        }
+        self.end(id, Ending::Expelled(error.to_owned()));
+    }
+
+    fn hear(&mut self, id: u64, message: ClientMessage, fds: Kept<Vec<OwnedFd>>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.heard = Instant::now();
-        let seq = packet.message.seq;
+        let seq = message.seq;
         let greeting = matches!(session.phase, Phase::Greeting { .. });
-        let (present, needed) = (packet.fds.len(), packet.message.ask.fds());
+        let (present, needed) = (fds.len(), message.ask.fds());
         // Of GPU memory the answer says what is missing.
-        if present != needed && !matches!(packet.message.ask, Ask::AttachGpu(_)) {
+        if present != needed && !matches!(message.ask, Ask::AttachGpu(_)) {
             let reason = format!("a message came with {present} descriptors instead of {needed}");
             return self.end(id, Ending::Expelled(reason));
         }
-        match packet.message.ask {
+        match message.ask {
             Ask::Hello(hello) if greeting => self.hello(id, seq, &hello),
             _ if greeting => {
                 let message = "the first message must be a hello".into();
@@ -172,14 +136,20 @@ impl Server {
             Ask::Hello(_) => self.end(id, Ending::Expelled("a second hello".into())),
             Ask::Bye => self.end(id, Ending::Left),
             ask => {
-                if let Err(failure) = self.obey(id, seq, ask, packet.fds) {
+                if let Err(failure) = self.obey(id, seq, ask, fds) {
                     self.fail(id, seq, failure);
                 }
             }
         }
     }
 
-    fn obey(&mut self, id: u64, seq: u64, ask: Ask, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+    fn obey(
+        &mut self,
+        id: u64,
+        seq: u64,
+        ask: Ask,
+        fds: Kept<Vec<OwnedFd>>,
+    ) -> Result<(), Failure> {
         match ask {
             Ask::CreateArena { bytes, pages } => {
                 let pages = match pages {
@@ -191,9 +161,8 @@ impl Server {
                 self.create_arena(id, seq, bytes, pages)
             }
             Ask::BringArena { bytes } => {
-                let fd = fds.into_iter().next().expect("as many descriptors as the ask has");
                 let sealing = self.config.policy.sealing;
-                self.add_arena(id, seq, bytes, Recipe::Import(fd, bytes, sealing))
+                self.add_arena(id, seq, bytes, Recipe::Import(fds, bytes, sealing))
             }
             Ask::DetachArena { region } => self.detach_arena(id, seq, region),
             Ask::OpenQueue { depth } => self.open_queue(id, seq, depth),
@@ -294,7 +263,16 @@ impl Server {
         if let Some(slot) = session.slot {
             return Ok(slot);
         }
-        let most = self.limits.sessions;
+        let uid = session.peer.uid;
+        let (most, of_one) = (self.limits.sessions, self.limits.sessions_per_uid);
+        let has = self.sessions.values().filter(|it| it.peer.uid == uid && it.slot.is_some());
+        if has.count() >= of_one && !self.config.policy.access.operates(uid) {
+            let message = format!(
+                "user {uid} has {of_one} session slots, the most a user may have \
+                 (limits.sessions_per_uid); end other clients or raise the limit"
+            );
+            return Err((Status::Quota, message));
+        }
         let free = self.slots.iter().take(most).position(Option::is_none);
         let Some(place) = free else {
             let message = format!(

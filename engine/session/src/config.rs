@@ -11,6 +11,7 @@ use kvrail_ring::limits::LANE_DEPTH_MAX;
 
 use crate::access::Access;
 use crate::gpus::ServedGpu;
+use crate::porter::Porter;
 
 /// What clients may have. Every field names its key in the configuration; messages about a limit
 /// name it too.
@@ -18,6 +19,8 @@ use crate::gpus::ServedGpu;
 pub struct Limits {
     /// `limits.sessions`: clients with arenas or queues at once, at most `SESSIONS_MAX`.
     pub sessions: usize,
+    /// `limits.sessions_per_uid`: how many of them one user may have.
+    pub sessions_per_uid: usize,
     /// `limits.arenas_per_session`: arenas of one client at once.
     pub arenas_per_session: usize,
     /// `limits.arena_bytes_per_session`: bytes of all arenas of one client.
@@ -41,6 +44,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             sessions: SESSIONS_MAX,
+            sessions_per_uid: SESSIONS_MAX / 2,
             arenas_per_session: 16,
             arena_bytes_per_session: 64 << 30,
             arena_bytes_total: 256 << 30,
@@ -57,6 +61,7 @@ impl Limits {
     /// These limits, cut to what the pollers' fixed tables hold.
     pub(crate) fn clamped(mut self) -> Self {
         self.sessions = self.sessions.min(SESSIONS_MAX);
+        self.sessions_per_uid = self.sessions_per_uid.min(self.sessions);
         self.arenas_per_session = self.arenas_per_session.min(REGIONS_MAX);
         self.gpu_regions_per_session = self.gpu_regions_per_session.min(REGIONS_MAX);
         self.queues_per_session = self.queues_per_session.min(LANES_MAX);
@@ -148,4 +153,6 @@ pub struct ServerConfig {
     pub notes: Vec<String>,
     /// The GPUs, none where there is nothing to do with them.
     pub gpus: Vec<ServedGpu>,
+    /// The program that takes in what clients send beside their words.
+    pub porter: Porter,
 }

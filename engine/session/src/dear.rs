@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_poller::{LaneSeat, QueueBell, SessionSlot, Waking, WokenBy};
+use kvrail_poller::{SessionSlot, Waking, WokenBy};
 
+use crate::kept::Kept;
 use crate::server::Server;
 use crate::session::Session;
 
@@ -62,7 +63,7 @@ impl Server {
     /// Lets pollers wake again whom they should, and closes what the ringer had last.
     pub(crate) fn look_after_bells(&mut self, now: Instant) {
         while let Some(bell) = self.ringer.left_over() {
-            self.retire_bell(bell);
+            drop(Kept::new(bell, self.maker.strangers()));
         }
         let mut forgiven = Vec::new();
         self.dear_users.until.retain(|uid, until| {
@@ -82,21 +83,5 @@ impl Server {
                 waking.trust();
             }
         }
-    }
-
-    /// Lets go of a lane that no poller has any more. Its bells are closed where all that clients
-    /// have a hand in is closed.
-    pub(crate) fn retire_seat(&mut self, seat: LaneSeat) {
-        let LaneSeat { bell, doorbell, lane, .. } = seat;
-        drop((lane, doorbell));
-        // The other lanes of the queue have it too, and the ringer may.
-        if let Some(bell) = Arc::into_inner(bell) {
-            self.retire_bell(bell);
-        }
-    }
-
-    #[expect(clippy::unused_self, reason = "who closes descriptors for the server is told here")]
-    fn retire_bell(&mut self, bell: QueueBell) {
-        drop(bell);
     }
 }

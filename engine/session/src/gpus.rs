@@ -11,7 +11,9 @@ use kvrail_ring::Status;
 
 use crate::arenas::Origin;
 use crate::asks::Failure;
-use crate::maker::{GpuRecipe, Hand, Recipe};
+use crate::hand::Hand;
+use crate::kept::Kept;
+use crate::maker::{GpuRecipe, Recipe};
 use crate::regions::Shortage;
 use crate::server::Server;
 
@@ -67,7 +69,7 @@ impl Server {
         id: u64,
         seq: u64,
         info: GpuRegionInfo,
-        fds: Vec<OwnedFd>,
+        fds: Kept<Vec<OwnedFd>>,
     ) -> Result<(), Failure> {
         let at = self.find_gpu(&info.gpu)?;
         let (present, needed) = (fds.len(), info.fds());
@@ -86,7 +88,7 @@ impl Server {
             (Status::Quota, message + "; detach some")
         })?;
         let grant = self.seated(id, grant)?;
-        let recipe = Recipe::Open(Arc::clone(&self.config.gpus[at].gpu), recipe(info, fds));
+        let recipe = Recipe::Open(Arc::clone(&self.config.gpus[at].gpu), recipe(info, fds.take()));
         self.add_region(id, seq, (Origin::Gpu(at), grant), recipe);
         Ok(())
     }
@@ -138,6 +140,14 @@ impl Server {
             return Err((Status::Quota, message));
         }
         Ok(())
+    }
+
+    /// Who makes and closes a session's memory of this kind.
+    pub(crate) fn hand(&self, id: u64, origin: Origin) -> &Hand {
+        match origin {
+            Origin::Sidecar | Origin::Client => &self.sessions[&id].hand,
+            Origin::Gpu(at) => self.maker.of_gpu(at),
+        }
     }
 
     pub(crate) fn report_gpu(&self, at: usize) -> GpuReport {
@@ -195,15 +205,5 @@ fn recipe(info: GpuRegionInfo, fds: Vec<OwnedFd>) -> GpuRecipe {
         handles: info.memories.into_iter().map(handle).collect(),
         fragments: info.fragments.into_iter().map(fragment).collect(),
         blocks: info.blocks,
-    }
-}
-
-impl Origin {
-    /// Who makes and closes it.
-    pub(crate) fn hand(self) -> Hand {
-        match self {
-            Self::Sidecar | Self::Client => Hand::HOST,
-            Self::Gpu(at) => Hand::of_gpu(at),
-        }
     }
 }

@@ -69,6 +69,9 @@ impl Server {
         }
         self.unwatch(session);
         log_end(session, &ending);
+        if matches!(ending, Ending::Expelled(_)) {
+            self.users.blame(session.peer.uid, Instant::now());
+        }
         let session = self.sessions.get_mut(&id).expect("just seen");
         session.channel = None;
         session.peer.pidfd = None;
@@ -84,7 +87,7 @@ impl Server {
 
     /// Takes a session's descriptors out of the set, before they are closed.
     pub(crate) fn unwatch(&self, session: &Session) {
-        if let Some(channel) = &session.channel {
+        if let Some(channel) = session.channel.as_ref().filter(|_| !session.fetching) {
             self.events.forget(channel.as_fd());
         }
         if let Some(pidfd) = &session.peer.pidfd {
@@ -123,7 +126,7 @@ impl Server {
         if let Some(slot) = session.slot {
             self.slots[usize::from(slot.0)] = None;
         }
-        session.queues.into_values().for_each(|queue| self.retire_queue(queue));
+        session.queues.into_values().for_each(|queue| queue.retire(&session.hand));
     }
 
     /// Ends every session because the sidecar cannot go on.

@@ -8,14 +8,18 @@
 //! other.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod access;
 mod arenas;
 mod asks;
+mod closers;
 mod config;
 mod dear;
 mod error;
 mod events;
 mod gpus;
+mod hand;
+mod kept;
 mod leaving;
 mod lock;
 mod maker;
@@ -23,6 +27,7 @@ mod notices;
 mod orders;
 mod past;
 mod pollers;
+mod porter;
 mod queues;
 mod rate;
 mod regions;
@@ -31,6 +36,7 @@ mod server;
 mod session;
 mod socket;
 mod stopping;
+mod users;
 mod watch;
 
 pub use access::Access;
@@ -38,5 +44,6 @@ pub use config::{Home, Identity, Limits, PagePolicy, Patience, Policy, ServerCon
 pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;
 pub use orders::{OrderReceiver, OrderSender, order_channel};
+pub use porter::{Porter, porter};
 pub use server::Server;
 pub use stopping::{Stopped, StoppedHow};

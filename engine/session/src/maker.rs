@@ -1,21 +1,29 @@
-//! The threads that make, open and close memory: touching the pages of a large arena takes
-//! seconds, a GPU's driver may not answer at all, and other clients must not wait for either. One
-//! for host memory, and one for each GPU.
+//! The threads that make, open and close memory, and take in and close what clients send: touching
+//! the pages of a large arena takes seconds, a GPU's driver may not answer at all, and other
+//! clients must not wait for either. One for each user, so that whoever makes such work waits for
+//! it alone, one for all who are turned away, and one for each GPU.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::time::Duration;
 
 use kvrail_gpu::{Fragment, Gpu, GpuHandle, GpuRegion};
 use kvrail_memory::{MemoryError, PageSize, Region, Sealing, place};
-use kvrail_ring::{Bell, RegionId};
+use kvrail_protocol::{ClientMessage, Packet};
+use kvrail_ring::RegionId;
 use rustix::io::Errno;
 
 use crate::asks::Failure;
 use crate::config::{Home, PagePolicy};
 use crate::error::ServerError;
 use crate::gpus::refusal;
+use crate::hand::{Hand, Tools};
+use crate::kept::Kept;
+
+/// How long the end of the sidecar waits for jobs that nobody waits for any more.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an arena or a region is made of.
 #[derive(Debug)]
@@ -28,7 +36,7 @@ pub(crate) enum Recipe {
         pages: PagePolicy,
     },
     /// A client's memory file, the size it announced, and the seals it must have.
-    Import(OwnedFd, u64, Sealing),
+    Import(Kept<Vec<OwnedFd>>, u64, Sealing),
     /// A client's memory on a GPU.
     Open(Arc<dyn Gpu>, GpuRecipe),
 }
@@ -50,27 +58,8 @@ pub(crate) enum Memory {
     Gpu(Arc<GpuRegion>),
 }
 
-/// Which thread does it: 0 for host memory, one more than its place in the list for a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hand(usize);
-
-impl Hand {
-    pub(crate) const HOST: Self = Self(0);
-
-    /// The one of this GPU.
-    pub(crate) const fn of_gpu(gpu: usize) -> Self {
-        Self(gpu + 1)
-    }
-}
-
 /// Whose memory it is: session and region.
 pub(crate) type Whose = (u64, RegionId);
-
-#[derive(Debug)]
-enum Job {
-    Make(Whose, Recipe),
-    Close(Whose, Memory),
-}
 
 /// What is not as wished, and why.
 pub(crate) type Unfulfilled = (&'static str, MemoryError);
@@ -78,61 +67,101 @@ pub(crate) type Unfulfilled = (&'static str, MemoryError);
 /// Memory, with what the operator should know of it; or why there is none.
 pub(crate) type Outcome = Result<(Memory, Vec<Unfulfilled>), Failure>;
 
+/// A message with its descriptors, or why it has none.
+pub(crate) type Fetched = Result<Packet<ClientMessage>, Unfetched>;
+
+/// Why a message could not be taken in with its descriptors.
+#[derive(Debug)]
+pub(crate) enum Unfetched {
+    /// The ask of this number failed.
+    Failed(u64, Failure),
+    /// The session cannot go on.
+    Broken(String),
+}
+
 /// An answer.
 #[derive(Debug)]
 pub(crate) enum Made {
     /// It is there, or not.
-    Made(Whose, Outcome),
+    Opened(Whose, Outcome),
     /// This process has let go of it.
     Closed(Whose),
+    /// What a session said with descriptors.
+    Fetched(u64, Fetched),
 }
 
-/// The control thread's end. The threads end when this is dropped and their jobs are done.
+/// All threads. They end when this and what is kept for them are dropped, and their jobs are done.
 #[derive(Debug)]
 pub(crate) struct Maker {
-    hands: Vec<Sender<Job>>,
+    tools: Tools,
+    gpus: Vec<Hand>,
+    users: BTreeMap<u32, Hand>,
+    /// Whose users have no session.
+    strangers: Hand,
     made: Receiver<Made>,
+    /// Last: dropped when all that keeps a thread is.
+    _ended: Ended,
+}
+
+/// Never spoken through: it ends with the last thread.
+#[derive(Debug)]
+struct Ended(Receiver<()>);
+
+impl Drop for Ended {
+    /// Lets them finish: what clients sent must not be left to be closed by the end of the process.
+    fn drop(&mut self) {
+        let _ended = self.0.recv_timeout(PATIENCE);
+    }
 }
 
 impl Maker {
-    /// Starts the threads; they ring `to_control` after every answer.
+    /// Starts those of GPUs and strangers. `tools` gets the other end of their answers.
     pub(crate) fn start(
-        to_control: &Arc<Bell>,
-        home: &Home,
+        tools: impl FnOnce(Sender<Made>, Sender<()>) -> Tools,
         gpus: usize,
     ) -> Result<Self, ServerError> {
-        let (answers, made) = channel();
-        let hand = |at: usize| {
-            let (jobs, queue) = channel();
-            let (answers, to_control, home) =
-                (answers.clone(), Arc::clone(to_control), home.clone());
-            let name = match at.checked_sub(1) {
-                None => "kvrail-memory".to_owned(),
-                Some(gpu) => format!("kvrail-import-{gpu}"),
-            };
-            let work = move || work(&queue, &answers, &to_control, &home);
-            thread::Builder::new().name(name).spawn(work).map_err(|error| {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-                ServerError::Loop { step: "spawning a memory thread", errno }
-            })?;
-            Ok(jobs)
-        };
-        let hands = (0..=gpus).map(hand).collect::<Result<_, ServerError>>()?;
-        Ok(Self { hands, made })
+        let ((answers, made), (living, ended)) = (channel(), channel());
+        let tools = tools(answers, living);
+        let failed = |errno| ServerError::Loop { step: "spawning a memory thread", errno };
+        let gpu = |at: usize| Hand::start(&format!("kvrail-import-{at}"), &tools);
+        let gpus = (0..gpus).map(gpu).collect::<Result<_, _>>().map_err(failed)?;
+        let strangers = Hand::start("kvrail-close", &tools).map_err(failed)?;
+        let (users, ended) = (BTreeMap::new(), Ended(ended));
+        Ok(Self { tools, gpus, users, strangers, made, _ended: ended })
     }
 
-    /// Answer: `Made`.
-    pub(crate) fn make(&self, hand: Hand, whose: Whose, recipe: Recipe) {
-        self.post(hand, Job::Make(whose, recipe));
+    /// The thread of this user, from now until nothing is kept for it.
+    pub(crate) fn hire(&mut self, uid: u32) -> Result<Hand, Errno> {
+        if let Some(hand) = self.users.get(&uid) {
+            return Ok(hand.clone());
+        }
+        let hand = Hand::start(&format!("kvrail-u{uid}"), &self.tools)?;
+        self.users.insert(uid, hand.clone());
+        Ok(hand)
     }
 
-    /// Closes it, if this is the last reference. Answer: `Closed`.
-    pub(crate) fn close(&self, hand: Hand, whose: Whose, memory: Memory) {
-        self.post(hand, Job::Close(whose, memory));
+    /// Lets threads end whose users have no session, and nothing to be closed.
+    pub(crate) fn retain(&mut self, has_session: impl Fn(u32) -> bool) {
+        self.users.retain(|uid, hand| has_session(*uid) || hand.is_closing());
     }
 
-    fn post(&self, hand: Hand, job: Job) {
-        self.hands[hand.0].send(job).expect("a memory thread lives as long as its queue");
+    pub(crate) fn strangers(&self) -> &Hand {
+        &self.strangers
+    }
+
+    /// Connections of this user that have ended, and whose close waits.
+    pub(crate) fn waiting_of(&self, uid: u32) -> usize {
+        self.users.get(&uid).map_or(0, Hand::waiting)
+    }
+
+    /// The same of all.
+    pub(crate) fn waiting(&self) -> usize {
+        self.users.values().map(Hand::waiting).sum::<usize>() + self.strangers.waiting()
+    }
+
+    /// The thread of this GPU.
+    pub(crate) fn of_gpu(&self, at: usize) -> &Hand {
+        &self.gpus[at]
     }
 
     pub(crate) fn receive(&self) -> Option<Made> {
@@ -140,31 +169,15 @@ impl Maker {
     }
 }
 
-fn work(jobs: &Receiver<Job>, answers: &Sender<Made>, to_control: &Bell, home: &Home) {
-    while let Ok(job) = jobs.recv() {
-        let answer = match job {
-            Job::Make(whose, recipe) => {
-                Made::Made(whose, cook(&format!("kvrail-arena-{}", whose.0), recipe, home))
-            }
-            Job::Close(whose, memory) => {
-                drop(memory);
-                Made::Closed(whose)
-            }
-        };
-        if answers.send(answer).is_err() {
-            return;
-        }
-        to_control.ring();
-    }
-}
-
-fn cook(name: &str, recipe: Recipe, home: &Home) -> Outcome {
+/// Makes it.
+pub(crate) fn cook(name: &str, recipe: Recipe, home: &Home) -> Outcome {
     match recipe {
         Recipe::Create { bytes, pages } => {
             let (region, unfulfilled) = create(name, bytes, pages, home).map_err(failure)?;
             Ok((Memory::Host(Arc::new(region)), unfulfilled))
         }
-        Recipe::Import(fd, bytes, sealing) => {
+        Recipe::Import(fds, bytes, sealing) => {
+            let fd = fds.take().pop().expect("as many descriptors as the ask has");
             let region = Region::import_with(fd, bytes, sealing).map_err(failure)?;
             Ok((Memory::Host(Arc::new(region)), Vec::new()))
         }

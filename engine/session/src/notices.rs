@@ -15,8 +15,9 @@ impl Server {
         hush(self.to_control.as_fd());
         while let Some(made) = self.maker.receive() {
             match made {
-                Made::Made((id, region), outcome) => self.made(id, region, outcome),
+                Made::Opened((id, region), outcome) => self.made(id, region, outcome),
                 Made::Closed((id, region)) => self.closed(id, region),
+                Made::Fetched(id, fetched) => self.fetched(id, fetched),
             }
         }
         while let Some((poller, notice)) = self.pollers.receive() {
@@ -28,7 +29,7 @@ impl Server {
     fn notice(&mut self, poller: usize, notice: Notice) {
         match notice {
             Notice::LaneAdded(slot, queue) => self.lane_added(poller, slot, queue),
-            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, *seat),
+            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, seat),
             Notice::Attached(slot, region, outcome) => {
                 let outcome = outcome.map_err(|error| (Status::IoError, error.to_string()));
                 self.attached(poller, slot, region, outcome);

@@ -10,6 +10,8 @@ use kvrail_ring::{Bell, Segment, Status};
 use rustix::io::Errno;
 
 use crate::asks::Failure;
+use crate::hand::Hand;
+use crate::kept::Kept;
 use crate::leaving::Ending;
 use crate::pollers::PollerSet;
 use crate::server::Server;
@@ -50,6 +52,13 @@ impl Queue {
                 waiting.is_some_of(pollers)
             }
             Self::Offered { .. } | Self::Closing { seq: None, .. } | Self::Live => false,
+        }
+    }
+
+    /// Lets go of a queue that no poller has.
+    pub(crate) fn retire(self, hand: &Hand) {
+        if let Self::Offered { seats, .. } = self {
+            seats.into_iter().for_each(|seat| drop(Kept::new(Box::new(seat), hand)));
         }
     }
 }
@@ -232,7 +241,7 @@ impl Server {
             }
             (Some(Queue::Offered { .. }), _) => {
                 if let Some(offered) = session.queues.remove(&queue) {
-                    self.retire_queue(offered);
+                    offered.retire(&session.hand);
                 }
                 self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
                 Ok(())
@@ -241,17 +250,11 @@ impl Server {
         }
     }
 
-    /// Lets go of a queue that no poller has.
-    pub(crate) fn retire_queue(&mut self, queue: Queue) {
-        if let Queue::Offered { seats, .. } = queue {
-            seats.into_iter().for_each(|seat| self.retire_seat(seat));
-        }
-    }
-
     /// A poller gave a lane back.
-    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: LaneSeat) {
+    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: Box<LaneSeat>) {
         let queue = seat.queue;
-        self.retire_seat(seat);
+        let hand = self.session_at(slot).map(|session| session.hand.clone());
+        drop(Kept::new(seat, hand.as_ref().unwrap_or_else(|| self.maker.strangers())));
         let Some(session) = self.session_at(slot).filter(|session| !session.is_reclaiming()) else {
             return;
         };

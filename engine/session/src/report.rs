@@ -102,6 +102,9 @@ impl Server {
             socket: self.config.socket.display().to_string(),
             state: self.stage.shown(),
             refused: self.refused,
+            sessions_max: narrow(self.limits.sessions),
+            sessions_per_uid: narrow(self.limits.sessions_per_uid),
+            closing: narrow(self.maker.waiting()),
         }
     }
 

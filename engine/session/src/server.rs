@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_poller::{PollerHandle, RingerThread, SESSIONS_MAX, SessionSlot};
-use kvrail_protocol::{PacketBuffer, VolumeInfo};
+use kvrail_protocol::{Channel, PacketBuffer, VolumeInfo};
 use kvrail_ring::Bell;
 use kvrail_ring::limits::POLLERS_MAX;
 use rustix::fd::AsFd;
@@ -16,6 +16,8 @@ use crate::config::{Limits, Policy, ServerConfig};
 use crate::dear::DearUsers;
 use crate::error::ServerError;
 use crate::events::{EventLoop, Source};
+use crate::hand::Tools;
+use crate::kept::Kept;
 use crate::maker::Maker;
 use crate::orders::OrderReceiver;
 use crate::pollers::Pollers;
@@ -25,6 +27,7 @@ use crate::report::BusyShares;
 use crate::session::{Phase, Session};
 use crate::socket::Listener;
 use crate::stopping::{Stage, Stopped};
+use crate::users::Users;
 use crate::watch::Watch;
 
 /// How often the loop looks after itself when nothing happens.
@@ -37,16 +40,18 @@ pub struct Server {
     pub(crate) limits: Limits,
     pub(crate) events: EventLoop,
     pub(crate) listener: Listener,
-    /// No connections are taken before this moment: descriptors ran out.
+    /// No connections are taken before this moment.
     pub(crate) accept_after: Option<Instant>,
     pub(crate) pollers: Pollers,
-    pub(crate) maker: Maker,
     pub(crate) ringer: RingerThread,
     pub(crate) dear_users: DearUsers,
     pub(crate) to_control: Arc<Bell>,
     pub(crate) volumes: Vec<VolumeInfo>,
     /// All connections by number; a number is never given twice.
     pub(crate) sessions: BTreeMap<u64, Session>,
+    /// Dropped after the sessions: it closes what is theirs.
+    pub(crate) maker: Maker,
+    pub(crate) users: Users,
     /// Who sits where in the pollers' tables.
     pub(crate) slots: [Option<u64>; SESSIONS_MAX],
     pub(crate) next_session: u64,
@@ -87,7 +92,14 @@ impl Server {
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         };
         let ringer = RingerThread::start().map_err(no_ringer)?;
-        let maker = Maker::start(&to_control, &config.home, config.gpus.len())?;
+        let tools = |answers, living| Tools {
+            home: config.home.clone(),
+            porter: config.porter.clone(),
+            to_control: Arc::clone(&to_control),
+            answers,
+            _living: living,
+        };
+        let maker = Maker::start(tools, config.gpus.len())?;
         let gpus = u16::try_from(config.gpus.len()).expect("GPUs are few");
         Ok(Self {
             regions: RegionTable::new(limits.arena_bytes_total, gpus * STAGING_ENTRIES),
@@ -105,6 +117,7 @@ impl Server {
             to_control,
             volumes,
             sessions: BTreeMap::new(),
+            users: Users::default(),
             slots: [None; SESSIONS_MAX],
             next_session: 1,
             buffer: PacketBuffer::default(),
@@ -192,29 +205,12 @@ impl Server {
         for id in late {
             self.too_late(id);
         }
-        if self.accept_after.is_some_and(|after| after <= now) {
-            self.accept_after = None;
-            // The listener was taken out of the set when descriptors ran out.
-            if let Err(errno) = self.events.watch(self.listener.as_fd(), Source::Listener) {
-                self.pause_accept(errno);
-            }
-        }
+        self.resume_accept(now);
+        let sessions = &self.sessions;
+        self.maker.retain(|uid| sessions.values().any(|session| session.peer.uid == uid));
         self.look_after_bells(now);
         self.busy.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
-    }
-
-    /// Stops taking connections for a moment instead of spinning on one that cannot be taken.
-    pub(crate) fn pause_accept(&mut self, errno: Errno) {
-        let now = Instant::now();
-        self.accept_after = Some(now + Duration::from_millis(200));
-        if let Some(suppressed) = self.accept_log.admit(now) {
-            tracing::error!(
-                suppressed,
-                "no connection can be taken: {errno}; raise the limit of open files (ulimit -n, \
-                 LimitNOFILE=)"
-            );
-        }
     }
 
     fn check_pollers(&mut self) -> Result<(), ServerError> {
@@ -230,6 +226,16 @@ impl Server {
     pub(crate) fn session_at(&mut self, slot: SessionSlot) -> Option<&mut Session> {
         let id = (*self.slots.get(usize::from(slot.0))?)?;
         self.sessions.get_mut(&id)
+    }
+}
+
+impl Drop for Server {
+    /// Whoever waits at the door is sent away as any other client, and not by the kernel.
+    fn drop(&mut self) {
+        self.listener.shut();
+        while let Ok(fd) = self.listener.accept() {
+            drop(Kept::new(Channel::from_fd(fd), self.maker.strangers()));
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use kvrail_ring::RegionId;
 
 use crate::access::Peer;
 use crate::arenas::Arena;
+use crate::hand::Hand;
+use crate::kept::Kept;
 use crate::pollers::PollerSet;
 use crate::queues::Queue;
 use crate::report::Counts;
@@ -44,7 +46,11 @@ pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) library: String,
     /// None once the session has ended.
-    pub(crate) channel: Option<Channel>,
+    pub(crate) channel: Option<Kept<Channel>>,
+    /// The thread for what may take long.
+    pub(crate) hand: Hand,
+    /// A message with descriptors is being taken in. Until then its socket is not watched.
+    pub(crate) fetching: bool,
     pub(crate) phase: Phase,
     /// When this phase began.
     pub(crate) since: Instant,
@@ -63,8 +69,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, peer: Peer, channel: Channel, deadline: Instant) -> Self {
+    pub(crate) fn new(id: u64, peer: Peer, channel: Kept<Channel>, deadline: Instant) -> Self {
         Self {
+            hand: channel.hand().clone(),
+            fetching: false,
             id,
             peer,
             name: String::new(),

@@ -10,15 +10,17 @@ use kvrail_protocol::{Channel, ChannelError};
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    shutdown, socket_with,
 };
 
 use crate::access::Peer;
 use crate::error::{Pid, ServerError};
 use crate::lock::Lock;
 
-/// Connections the kernel holds for us while we do something else.
-const BACKLOG: i32 = 128;
+/// Connections the kernel holds for us while we do something else. Each is taken or refused before
+/// those behind it, so more would make others wait for a flood.
+const BACKLOG: i32 = 512;
 
 /// A bound, listening socket and the lock that makes it ours. The file goes with it.
 #[derive(Debug)]
@@ -49,6 +51,11 @@ impl Listener {
         undo_umask(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
         listen(&fd, BACKLOG).map_err(failed("listen"))?;
         Ok(Self { fd, path: path.into(), _lock: lock })
+    }
+
+    /// Nobody can connect any more; who has is still to be accepted.
+    pub(crate) fn shut(&self) {
+        let _shut = shutdown(&self.fd, Shutdown::Both);
     }
 
     /// The next connection.

@@ -1,7 +1,7 @@
 //! The first words with a sidecar.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvrail_protocol::{
     Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
@@ -50,12 +50,11 @@ fn connect(
 ) -> Result<Channel, ClientError> {
     let what = "connecting to the sidecar";
     loop {
-        match Channel::connect(socket) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match Channel::connect_within(socket, left) {
             Ok(channel) => return Ok(channel),
-            Err(ChannelError::WouldBlock) if Instant::now() < deadline => {
-                // Its queue of connections is full; the kernel offers nothing to wait on.
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            // A signal, if there is time left.
+            Err(ChannelError::WouldBlock) if Instant::now() < deadline => {}
             Err(ChannelError::WouldBlock) => {
                 return Err(ClientError::Timeout { what, after: options.timeout });
             }

@@ -66,7 +66,8 @@ fn sidecar(report: &StatusReport) -> String {
     let it = &report.sidecar;
     let regions = &report.regions;
     let mut text = format!(
-        "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared",
+        "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared; \
+         {} sessions at most, {} of one user",
         it.version,
         it.pid,
         it.state,
@@ -76,6 +77,8 @@ fn sidecar(report: &StatusReport) -> String {
         regions.arenas,
         human_bytes(regions.bytes),
         human_bytes(regions.limit_bytes),
+        it.sessions_max,
+        it.sessions_per_uid,
     );
     if regions.quarantined > 0 {
         text += &format!(
@@ -83,6 +86,12 @@ fn sidecar(report: &StatusReport) -> String {
             regions.quarantined,
             human_bytes(regions.quarantined_bytes),
             regions.quarantined_oldest_s
+        );
+    }
+    if it.closing > 0 {
+        text += &format!(
+            "\n{} ended connections wait for what their clients had sent to be closed",
+            it.closing
         );
     }
     if it.refused > 0 {

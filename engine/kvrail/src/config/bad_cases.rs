@@ -117,6 +117,8 @@ const FILES: &[(&str, &[&str])] = &[
     ("[pollers]\nheartbeat = \"2m\"", &["pollers.heartbeat = 2m"]),
     ("[limits]\nsessions = 0", &["limits.sessions = 0", "1 to 64"]),
     ("[limits]\nsessions = 65", &["limits.sessions = 65"]),
+    ("[limits]\nsessions_per_uid = 0", &["limits.sessions_per_uid = 0", "1 to 64"]),
+    ("[limits]\nsessions_per_uid = 65", &["limits.sessions_per_uid = 65"]),
     ("[limits]\narenas_per_session = 0", &["limits.arenas_per_session = 0", "1 to 512"]),
     ("[limits]\narenas_per_session = 513", &["limits.arenas_per_session = 513"]),
     ("[limits]\narena_bytes_per_session = \"0B\"",

@@ -170,6 +170,7 @@ impl Findings<'_> {
 
     fn limits(&mut self, limits: &Limits) {
         self.range("limits.sessions", &limits.sessions, &(1..=bound(SESSIONS_MAX)));
+        self.range("limits.sessions_per_uid", &limits.sessions_per_uid, &(1..=bound(SESSIONS_MAX)));
         let most = bound(REGIONS_MAX);
         self.range("limits.arenas_per_session", &limits.arenas_per_session, &(1..=most));
         let bytes = Size::new(4 << 10)..=Size::new(ARENA_BYTES_MAX);

@@ -96,6 +96,7 @@ pub(crate) struct Memory {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
     pub(crate) sessions: u32,
+    pub(crate) sessions_per_uid: u32,
     pub(crate) arenas_per_session: u32,
     pub(crate) arena_bytes_per_session: Size,
     pub(crate) arena_bytes_total: Size,
@@ -110,6 +111,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             sessions: 64,
+            sessions_per_uid: 32,
             arenas_per_session: 16,
             arena_bytes_per_session: Size::new(64 << 30),
             arena_bytes_total: Size::new(256 << 30),

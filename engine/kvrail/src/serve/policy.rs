@@ -8,13 +8,16 @@ use crate::config::{Config, Unsealed};
 /// What `config` lets clients do.
 pub(super) fn policy(config: &Config) -> Policy {
     let own = rustix::process::getuid().as_raw();
-    let mut uids = config.sidecar.allow_uids.clone();
-    uids.extend([0, own]);
     let limits = &config.limits;
     Policy {
-        access: Access { uids, gids: config.sidecar.allow_gids.clone() },
+        access: Access {
+            operators: vec![0, own],
+            uids: config.sidecar.allow_uids.clone(),
+            gids: config.sidecar.allow_gids.clone(),
+        },
         limits: Limits {
             sessions: limits.sessions as usize,
+            sessions_per_uid: limits.sessions_per_uid as usize,
             arenas_per_session: limits.arenas_per_session as usize,
             arena_bytes_per_session: limits.arena_bytes_per_session.bytes(),
             arena_bytes_total: limits.arena_bytes_total.bytes(),

@@ -6,7 +6,7 @@ use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Bell, Epoch};
-use kvrail_session::{Identity, OrderReceiver, Server, ServerConfig, Stopped};
+use kvrail_session::{Identity, OrderReceiver, Porter, Server, ServerConfig, Stopped};
 
 use super::comeback::Comeback;
 use super::gpus::Gpus;
@@ -17,6 +17,7 @@ use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
 use super::{descriptors, devices, gpus, memory, report, signals, target, volumes};
+use crate::cli::PORTER;
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
@@ -158,6 +159,8 @@ fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
         spin: plan.hints(),
         notes: plan.notes.clone(),
         gpus: gpus.served.clone(),
+        // This very file, also once another release lies in its place.
+        porter: Porter::new("/proc/self/exe", &[PORTER]),
     }
 }
 

@@ -14,7 +14,7 @@ use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Set
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Server,
+    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Porter, Server,
     ServerConfig, ServerError, Stopped, order_channel,
 };
 use tempfile::TempDir;
@@ -67,7 +67,10 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         socket: directory.join("run/kvrail.sock"),
         socket_mode: 0o600,
         policy: Policy {
-            access: Access { uids: vec![rustix::process::geteuid().as_raw()], gids: vec![] },
+            access: Access {
+                operators: vec![rustix::process::geteuid().as_raw()],
+                ..Access::default()
+            },
             limits: Limits {
                 arenas_per_session: 4,
                 arena_bytes_per_session: 64 << 20,
@@ -87,6 +90,22 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
+        porter: Porter::new(std::env::current_exe().unwrap(), &PORTER),
+    }
+}
+
+/// How this program is told to be a porter.
+const PORTER: [&str; 3] = ["--exact", "sidecar::it_is_a_porter", "--nocapture"];
+
+/// Started by a sidecar, with its job as the last argument, this program takes descriptors in.
+#[test]
+fn it_is_a_porter() {
+    let words: Vec<String> = std::env::args().collect();
+    if let [.., last, job] = &words[..]
+        && last == PORTER[2]
+    {
+        let _code = kvrail_session::porter(job);
+        std::process::exit(0);
     }
 }
 

@@ -1,0 +1,60 @@
+//! What is remembered of users beyond their sessions: how often they broke the rules of late.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Faults that are forgiven at once.
+const FAULTS: u32 = 16;
+
+/// One more is forgiven each time this has passed.
+const FORGIVEN: Duration = Duration::from_millis(500);
+
+/// All users that broke the rules of late, by uid.
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    /// When all faults of a user will be forgiven.
+    clean: BTreeMap<u32, Instant>,
+}
+
+impl Users {
+    /// A user broke the rules at this moment.
+    pub(crate) fn blame(&mut self, uid: u32, now: Instant) {
+        self.clean.retain(|_, clean| *clean > now);
+        let clean = self.clean.entry(uid).or_insert(now);
+        // No further than one beyond the bound, so that nobody is kept out for ever.
+        *clean = (*clean + FORGIVEN).min(now + FORGIVEN * (FAULTS + 1));
+    }
+
+    /// How long until this user may come back; nothing when it may now.
+    pub(crate) fn banned(&self, uid: u32, now: Instant) -> Option<Duration> {
+        let debt = self.clean.get(&uid)?.saturating_duration_since(now);
+        debt.checked_sub(FORGIVEN * FAULTS).filter(|left| !left.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::{FAULTS, FORGIVEN, Users};
+
+    #[test]
+    fn faults_are_forgiven_one_by_one() {
+        let (mut users, start) = (Users::default(), Instant::now());
+        for _ in 0..FAULTS {
+            users.blame(7, start);
+            assert_eq!(users.banned(7, start), None);
+        }
+        users.blame(7, start);
+        assert_eq!(users.banned(7, start), Some(FORGIVEN));
+        assert_eq!(users.banned(8, start), None, "another user");
+        users.blame(7, start);
+        assert_eq!(users.banned(7, start), Some(FORGIVEN), "never longer");
+        assert_eq!(users.banned(7, start + FORGIVEN), None);
+        users.blame(7, start + FORGIVEN);
+        assert!(users.banned(7, start + FORGIVEN).is_some(), "one each time");
+        let later = start + FORGIVEN * (FAULTS + 2);
+        users.blame(8, later);
+        assert_eq!(users.clean.len(), 1, "who is clean is forgotten");
+    }
+}
