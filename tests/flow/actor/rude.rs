@@ -51,6 +51,35 @@ impl Rude {
         rude
     }
 
+    /// Connects and says hello; nothing when the sidecar wants nobody like us now.
+    pub(crate) fn try_attach(path: &Path) -> Option<Self> {
+        let mut rude = Self { channel: Channel::connect(path).ok()?, seq: 0 };
+        rude.send(hello(), &[]).ok()?;
+        match rude.hear().ok()?.0 {
+            SidecarMessage::Reply { answer: Answer::Welcome(_), .. } => Some(rude),
+            _ => None,
+        }
+    }
+
+    /// Whether the sidecar has closed; what it says meanwhile is not heard.
+    pub(crate) fn has_ended(&self) -> bool {
+        loop {
+            match self.channel.receive::<SidecarMessage>(&mut PacketBuffer::default(), FDS_MAX) {
+                Err(ChannelError::WouldBlock) => return false,
+                Ok(_) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Waits until the sidecar has closed, but not for long.
+    pub(crate) fn wait_for_the_end(&self, patience: Duration) {
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < patience {
+            pause();
+        }
+    }
+
     pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         self.seq += 1;
         self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
