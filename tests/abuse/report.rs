@@ -122,9 +122,11 @@ impl Side {
         slowest.map_or(("-", 0.0), |(name, operation)| (name, operation.worst_ns as f64))
     }
 
-    /// Control operations that were refused or not answered.
-    pub(crate) fn failed(&self) -> u64 {
-        self.control.values().map(|operation| operation.failed).sum()
+    /// Control operations that were refused or not answered, and all.
+    pub(crate) fn failed(&self) -> (u64, u64) {
+        self.control.values().fold((0, 0), |(failed, all), operation| {
+            (failed + operation.failed, all + operation.count)
+        })
     }
 }
 
@@ -149,7 +151,7 @@ fn aims(beside: &Side, ratio: Ratio, seats: &Seats) -> Vec<Aim> {
     };
     let measured = beside.operations > 0;
     let control = measured.then(|| beside.slowest().1 / 1e6);
-    let failed = measured.then(|| beside.failed() as f64);
+    let failed = measured.then(|| beside.failed().0 as f64);
     [
         Aim::new("p99 / without", Bound::AtMost, P99_RATIO, p99),
         Aim::new("control operation, ms", Bound::AtMost, CONTROL_MS, control),

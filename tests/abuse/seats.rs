@@ -17,8 +17,11 @@ pub(crate) enum Seats {
 
 impl Seats {
     pub(crate) fn find() -> Self {
-        let cores = usable_cores().unwrap_or_default();
-        match cores.as_slice() {
+        Self::of(&usable_cores().unwrap_or_default())
+    }
+
+    fn of(cores: &[u32]) -> Self {
+        match cores {
             [poller, quiet, abuser, rest @ ..] if cores.len() >= ENOUGH => {
                 Self::Apart { poller: *poller, quiet: *quiet, abuser: *abuser, rest: rest.to_vec() }
             }
@@ -87,4 +90,28 @@ pub(crate) fn on<T>(cores: &[u32], start: impl FnOnce() -> T) -> T {
     let started = start();
     sched_setaffinity(None, &before).expect("the mask we had");
     started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Seats, on};
+
+    #[test]
+    fn four_cores_are_one_for_each_and_one_for_the_rest() {
+        assert!(matches!(Seats::of(&[0, 1, 2]), Seats::Shared));
+        let seats = Seats::of(&[0, 2, 4, 6, 8]);
+        assert_eq!((seats.poller(), seats.quiet(), seats.abuser()), (Some(0), vec![2], vec![4]));
+        assert_eq!((seats.sidecar(), seats.control()), (vec![0, 6, 8], vec![6, 8]));
+        assert!(seats.words().contains("abuser on 4"));
+    }
+
+    #[test]
+    fn cores_are_inherited_and_given_back() {
+        let mask = || rustix::thread::sched_getaffinity(None).unwrap();
+        let before = mask();
+        let first = (0..1024).find(|core| before.is_set(*core)).unwrap();
+        let within = on(&[u32::try_from(first).unwrap()], mask);
+        assert_eq!((within.count(), within.is_set(first)), (1, true));
+        assert_eq!(mask(), before);
+    }
 }

@@ -12,18 +12,23 @@ const HEADS: [&str; 18] = [
     "beside", "x", "control", "beside", "x", "failed", "aims",
 ];
 
+const LEGEND: &str = "
+p50 to worst: 4 KiB reads and writes of the quiet client, one at a time, every byte compared.
+control: the longest attach, status, arena (made and detached) or queue (opened and closed);
+failed: those that were refused or not answered, of all.
+First without the abuser, then beside it, in turns: medians over rounds; worst and control: the
+greatest of all rounds. Aims: p99 within 2 times where the abuser has a core of its own, control
+operations within 50 ms, none failed.
+
+";
+
 /// The machine, one line for each abuser, and what is to be said besides.
 pub(crate) fn table(report: &Report) -> String {
     let mut text = machine(report);
     let (tried, skipped): (Vec<_>, Vec<_>) =
         report.trials.iter().partition(|trial| trial.beside.operations > 0);
     writeln!(text, "\n{}", figures(&tried)).expect("strings take everything");
-    text += "\np50 to worst: 4 KiB reads and writes of the quiet client, one at a time, every byte \
-             compared; control: the longest\nattach, status, arena (made and detached) or queue \
-             (opened and closed); failed: those refused or not answered.\nFirst without the \
-             abuser, then beside it, in turns; medians over rounds, worst and control of all \
-             rounds.\nAims: p99 within 2 times where the abuser has a core of its own, control \
-             operations within 50 ms, none failed.\n\n";
+    text += LEGEND;
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
     for trial in skipped {
         let why = trial.skipped.as_deref().unwrap_or("it came to no round");
@@ -89,7 +94,8 @@ fn row(trial: &Trial) -> Vec<String> {
         row.extend([show_ns(alone), show_ns(abused), ratio]);
     }
     let met = trial.aims.iter().all(|aim| aim.met);
-    row.extend([beside.failed().to_string(), if met { "met" } else { "MISSED" }.to_owned()]);
+    let (failed, all) = beside.failed();
+    row.extend([format!("{failed}/{all}"), if met { "met" } else { "MISSED" }.to_owned()]);
     row
 }
 

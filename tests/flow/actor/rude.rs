@@ -11,6 +11,7 @@ use kvrail_protocol::{
     SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 /// Longest wait for an answer.
@@ -76,8 +77,14 @@ impl Rude {
     pub(crate) fn wait_for_the_end(&self, patience: Duration) {
         let start = Instant::now();
         while !self.has_ended() && start.elapsed() < patience {
-            pause();
+            self.wait();
         }
+    }
+
+    /// Until the sidecar says something, but not for long.
+    fn wait(&self) {
+        let patience = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ready = poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&patience));
     }
 
     pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
@@ -100,7 +107,7 @@ impl Rude {
             match self.channel.receive(&mut PacketBuffer::default(), FDS_MAX) {
                 Err(ChannelError::WouldBlock) => {
                     assert!(start.elapsed() < PATIENCE, "the sidecar is silent");
-                    pause();
+                    self.wait();
                 }
                 Ok(packet) => return Ok((packet.message, packet.fds)),
                 Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use super::Target;
 use crate::rude::{Rude, bare, pause};
 
 /// Connections that are open at once.
-const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 400;
 
 /// Takes every session there is, and asks for more. Each stays awake, so that it keeps its place.
 pub(crate) fn sessions(target: &Target) -> u64 {
