@@ -3,12 +3,16 @@
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// How much resident memory may grow: the heap keeps what it once had, and gives back whole pages.
 const RESIDENT_SLACK_KIB: u64 = 8 << 10;
+
+/// How long nothing may change until it is the state at rest.
+const STILL: Duration = Duration::from_millis(500);
 
 /// Descriptors, threads, memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,7 +45,21 @@ impl Belongings {
         })
     }
 
-    /// What is more than before, or less than it may be.
+    /// Of this process, once they have not changed for a moment: what it gives up after its
+    /// clients went is gone then.
+    pub(crate) fn settled(pid: u32) -> Result<Self> {
+        let (mut last, mut since) = (Self::of(pid)?, Instant::now());
+        while since.elapsed() < STILL {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = Self::of(pid)?;
+            if !(now.beyond(&last).is_empty() && last.beyond(&now).is_empty()) {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(last)
+    }
+
+    /// What is more than before.
     pub(crate) fn beyond(&self, before: &Self) -> Vec<String> {
         let exact = [
             ("descriptors", before.descriptors, self.descriptors),
@@ -50,8 +68,8 @@ impl Belongings {
             ("KiB pinned", before.pinned_kib, self.pinned_kib),
         ];
         let words = |what: &str, had, has| format!("had {had} {what}, has {has}");
-        let differ = exact.iter().filter(|(_, had, has)| had != has);
-        let mut found: Vec<_> = differ.map(|(what, had, has)| words(what, *had, *has)).collect();
+        let more = exact.iter().filter(|(_, had, has)| has > had);
+        let mut found: Vec<_> = more.map(|(what, had, has)| words(what, *had, *has)).collect();
         if self.resident_kib > before.resident_kib + RESIDENT_SLACK_KIB {
             found.push(words("KiB resident", before.resident_kib, self.resident_kib));
         }

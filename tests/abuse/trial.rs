@@ -57,7 +57,7 @@ impl<'a> Scene<'a> {
         let before = Belongings::of(ground.pid())?;
         let mut scene = Self { ground, seats, quiet, control, time, before };
         scene.round(&mut None)?;
-        scene.before = Belongings::of(scene.ground.pid())?;
+        scene.before = Belongings::settled(scene.ground.pid())?;
         Ok(scene)
     }
 
