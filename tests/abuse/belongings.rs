@@ -1,4 +1,5 @@
-//! What the sidecar process holds, to be compared with what it held before an abuser.
+//! What the sidecar and its helper processes hold, to be compared with what they held before an
+//! abuser.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -26,8 +27,19 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// Of this process now.
+    /// Of this process and its children now.
     pub(crate) fn of(pid: u32) -> Result<Self> {
+        let mut all = Self::of_one(pid)?;
+        for child in children(pid)? {
+            // One that ends meanwhile has nothing.
+            if let Ok(more) = Self::of(child) {
+                all = all.and(more);
+            }
+        }
+        Ok(all)
+    }
+
+    fn of_one(pid: u32) -> Result<Self> {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let maps = fs::read_to_string(proc.join("maps"))?;
         let status = fs::read_to_string(proc.join("status"))?;
@@ -45,7 +57,17 @@ impl Belongings {
         })
     }
 
-    /// Of this process, once they have not changed for a moment: what it gives up after its
+    fn and(self, other: Self) -> Self {
+        Self {
+            descriptors: self.descriptors + other.descriptors,
+            threads: self.threads + other.threads,
+            memory_files: self.memory_files + other.memory_files,
+            resident_kib: self.resident_kib + other.resident_kib,
+            pinned_kib: self.pinned_kib + other.pinned_kib,
+        }
+    }
+
+    /// The same, once they have not changed for a moment: what it gives up after its
     /// clients went is gone then.
     pub(crate) fn settled(pid: u32) -> Result<Self> {
         let (mut last, mut since) = (Self::of(pid)?, Instant::now());
@@ -77,6 +99,17 @@ impl Belongings {
     }
 }
 
+/// Processes that this one's threads have started, where the kernel lists them. The whole of /proc
+/// is not read: a process elsewhere that hangs in its end may keep whoever looks at it.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        all.extend(listed.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Ok(all)
+}
+
 /// Whether a thread is the process's own: the kernel's workers of its rings come and go.
 fn is_ours(task: &io::Result<DirEntry>) -> bool {
     let name = task.as_ref().map(|task| fs::read_to_string(task.path().join("comm")));
@@ -85,7 +118,17 @@ fn is_ours(task: &io::Result<DirEntry>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Belongings;
+    use super::{Belongings, children};
+
+    #[test]
+    fn children_are_found_while_they_live() {
+        let own = std::process::id();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(children(own).unwrap().contains(&child.id()));
+        assert!(Belongings::of(own).unwrap().descriptors > 0);
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert!(!children(own).unwrap().contains(&child.id()));
+    }
 
     #[test]
     fn what_stays_is_named() {
