@@ -70,11 +70,12 @@ impl Ground {
 
     fn wait(&mut self) -> Result<()> {
         let start = Instant::now();
-        while Client::attach(self.socket()).is_err() {
-            ensure!(self.lives() && start.elapsed() < START, "no sidecar: {}", self.said());
+        loop {
+            let Err(error) = Client::attach(self.socket()) else { return Ok(()) };
+            let waits = self.lives() && start.elapsed() < START;
+            ensure!(waits, "nobody can attach: {error}; the sidecar said: {}", self.said());
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
     }
 
     pub(crate) fn pid(&self) -> u32 {
