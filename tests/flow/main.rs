@@ -1,5 +1,6 @@
 //! Flows between real processes: the built `kvrail`, clients that behave, clients that do not.
 
+mod abuse;
 mod bench;
 mod c_abi;
 mod drain;

@@ -1,22 +1,27 @@
 //! Tests that see several rooms at once: contract suites, flows between processes, faults, house
 //! rules. Each target below `tests/` runs alone; this library is what their processes share: the
-//! verified traffic that a client makes, to host memory and to a GPU, its ledger, and a file system
-//! in user space that leaves requests unanswered. Touches a sidecar through `kvrail-client` only.
+//! verified traffic that a client makes, to host memory and to a GPU, its ledger, a file system
+//! in user space that leaves requests unanswered, and what a quiet client feels beside others.
+//! Touches a sidecar through `kvrail-client` only.
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod control;
 mod fuse;
 mod gpu;
 mod ledger;
 mod paged;
+mod quiet;
 mod tally;
 mod traffic;
 mod worker;
 
 pub use blocks::{Block, LARGE_BYTES, blocks_of, span_bytes};
+pub use control::{Control, ControlOp, ControlRound};
 pub use fuse::{Fuse, FuseRequest};
 pub use gpu::{GPU_BLOCK_BYTES, GpuPlan, drive_gpu};
 pub use ledger::{Kind, Ledger};
 pub use paged::{Device, Export, PagedCache};
+pub use quiet::{QUIET_BLOCK_BYTES, Quiet, QuietRound};
 pub use tally::{Acknowledged, Tally};
 pub use traffic::{Plan, drive, verify};

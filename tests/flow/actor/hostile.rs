@@ -1,35 +1,49 @@
 //! What a client may do to a sidecar without harming anybody but itself. Each attack checks that
 //! its own end is the one that was promised, and panics otherwise.
 
+mod crowd;
+mod floods;
 mod gpu;
 mod lanes;
+mod linger;
 mod memory;
+mod segment;
 mod words;
 
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// Whom to attack, and for how long.
 pub(crate) struct Target {
     pub(crate) socket: PathBuf,
     pub(crate) volume: String,
+    /// One that the attack is made with, for those that need one.
+    file: Option<PathBuf>,
     until: Instant,
+    running: Once,
 }
 
 impl Target {
+    /// Asked for the first time, it says `running`: the attack is set up.
     pub(crate) fn time_is_left(&self) -> bool {
+        self.running.call_once(|| crate::say("running"));
         Instant::now() < self.until
     }
 }
 
-/// `KIND SOCKET VOLUME SECONDS`
+/// `KIND SOCKET VOLUME SECONDS [FILE]`
 pub(crate) fn run(words: &[String]) {
-    let [kind, socket, volume, seconds] = words else { panic!("KIND SOCKET VOLUME SECONDS") };
+    let [kind, socket, volume, seconds, file @ ..] = words else {
+        panic!("KIND SOCKET VOLUME SECONDS [FILE]")
+    };
     let seconds = seconds.parse().expect("seconds");
     let target = Target {
         socket: socket.into(),
         volume: volume.clone(),
+        file: file.first().map(PathBuf::from),
         until: Instant::now() + Duration::from_secs_f64(seconds),
+        running: Once::new(),
     };
     let rounds = match kind.as_str() {
         "noise" => words::noise(&target),
@@ -45,6 +59,24 @@ pub(crate) fn run(words: &[String]) {
         "caches" => gpu::caches(&target),
         "holes" => memory::holes(&target),
         "truncate" => memory::truncate(&target),
+        "linger-hello" => linger::before_hello(&target),
+        "linger-surplus" => linger::surplus(&target),
+        "linger-unread" => linger::unread(&target),
+        "linger-arena" => linger::arena(&target),
+        "fuse-arena" => linger::file(&target),
+        "segment" => segment::holes(&target),
+        "scribble" => segment::scribble(&target),
+        "sessions" => crowd::sessions(&target),
+        "connections" => crowd::connections(&target),
+        "attaches" => crowd::attaches(&target),
+        "arenas" => crowd::arenas(&target),
+        "nops" => floods::nops(&target),
+        "flushes" => floods::flushes(&target),
+        "discards" => floods::discards(&target),
+        "reads" => floods::reads(&target),
+        "checksums" => floods::checksums(&target),
+        "verify" => floods::verify(&target),
+        "stripes" => floods::stripes(&target),
         other => panic!("no attack {other}"),
     };
     crate::say(&format!("{rounds} rounds"));

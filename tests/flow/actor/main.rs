@@ -4,7 +4,9 @@
 //! ```text
 //! kvrail-actor traffic PLAN.JSON-AS-TEXT
 //! kvrail-actor gpu PLAN.JSON-AS-TEXT
-//! kvrail-actor hostile KIND SOCKET VOLUME SECONDS
+//! kvrail-actor quiet SOCKET VOLUME
+//! kvrail-actor control SOCKET
+//! kvrail-actor hostile KIND SOCKET VOLUME SECONDS [FILE]
 //! kvrail-actor under RESTRICTION... -- PROGRAM ARGUMENTS
 //! ```
 #![forbid(unsafe_code)]
@@ -14,8 +16,11 @@ mod rude;
 mod under;
 
 use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
 
-use kvrail_tests::{GpuPlan, Plan, drive, drive_gpu};
+use kvrail_tests::{Control, GpuPlan, Plan, Quiet, drive, drive_gpu};
+use serde::Serialize;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +28,14 @@ fn main() {
     match verb.as_str() {
         "traffic" => traffic(&rest[0]),
         "gpu" => gpu(&rest[0]),
+        "quiet" => {
+            let mut quiet = Quiet::attach(Path::new(&rest[0]), &rest[1]).expect("a session");
+            rounds(|time| quiet.round(time));
+        }
+        "control" => {
+            let mut control = Control::attach(Path::new(&rest[0])).expect("a session");
+            rounds(|time| control.round(time));
+        }
         "hostile" => hostile::run(rest),
         "under" => under::run(rest),
         other => panic!("no verb {other}"),
@@ -41,6 +54,17 @@ fn gpu(plan: &str) {
     let plan: GpuPlan = serde_json::from_str(plan).expect("a plan");
     let tally = drive_gpu(&plan, || say("running")).expect("a session");
     say(&serde_json::to_string(&tally).expect("plain figures"));
+}
+
+/// Prints `running`, then does a round of so many seconds for each line that comes, and answers
+/// with its figures.
+fn rounds<T: Serialize>(mut round: impl FnMut(Duration) -> T) {
+    say("running");
+    for line in std::io::stdin().lines() {
+        let seconds = line.expect("text").parse().expect("seconds");
+        let figures = round(Duration::from_secs_f64(seconds));
+        say(&serde_json::to_string(&figures).expect("plain figures"));
+    }
 }
 
 /// One line to whoever started this process.

@@ -11,6 +11,7 @@ use kvrail_protocol::{
     SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 /// Longest wait for an answer.
@@ -51,6 +52,41 @@ impl Rude {
         rude
     }
 
+    /// Connects and says hello; nothing when the sidecar wants nobody like us now.
+    pub(crate) fn try_attach(path: &Path) -> Option<Self> {
+        let mut rude = Self { channel: Channel::connect(path).ok()?, seq: 0 };
+        rude.send(hello(), &[]).ok()?;
+        match rude.hear().ok()?.0 {
+            SidecarMessage::Reply { answer: Answer::Welcome(_), .. } => Some(rude),
+            _ => None,
+        }
+    }
+
+    /// Whether the sidecar has closed; what it says meanwhile is not heard.
+    pub(crate) fn has_ended(&self) -> bool {
+        loop {
+            match self.channel.receive::<SidecarMessage>(&mut PacketBuffer::default(), FDS_MAX) {
+                Err(ChannelError::WouldBlock) => return false,
+                Ok(_) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Waits until the sidecar has closed, but not for long.
+    pub(crate) fn wait_for_the_end(&self, patience: Duration) {
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < patience {
+            self.wait();
+        }
+    }
+
+    /// Until the sidecar says something, but not for long.
+    fn wait(&self) {
+        let patience = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ready = poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&patience));
+    }
+
     pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         self.seq += 1;
         self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
@@ -71,7 +107,7 @@ impl Rude {
             match self.channel.receive(&mut PacketBuffer::default(), FDS_MAX) {
                 Err(ChannelError::WouldBlock) => {
                     assert!(start.elapsed() < PATIENCE, "the sidecar is silent");
-                    pause();
+                    self.wait();
                 }
                 Ok(packet) => return Ok((packet.message, packet.fds)),
                 Err(error) => return Err(error),

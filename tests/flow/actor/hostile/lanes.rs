@@ -19,9 +19,9 @@ const LANE_AT: usize = 4096;
 const REQUEST_HEAD: usize = LANE_AT;
 const COMPLETION_HEAD: usize = LANE_AT + 128;
 const POLLER_SLEEP: usize = LANE_AT + 256;
-const SLOTS: usize = LANE_AT + 384;
+pub(super) const SLOTS: usize = LANE_AT + 384;
 /// Where a slot has its lap.
-const LAP: usize = 11;
+pub(super) const LAP: usize = 11;
 /// Pauses within which a batch is served, unless its session has ended.
 const SERVED_WITHIN: u32 = 100;
 
@@ -97,7 +97,7 @@ pub(crate) fn slots(target: &Target) -> u64 {
 }
 
 /// Takes what is there; returns how many were INVALID.
-fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
+pub(super) fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
     let mut invalid = 0;
     if !lane.is_ready().expect("an honest sidecar") {
         pause();
