@@ -7,6 +7,7 @@ use kvrail_client::{Arena, Pages, Queue, Request, Status, Volume};
 use crate::rig::{LONG, Place, Sidecar, eventually};
 
 const BLOCK: u64 = 4096;
+const BLOCK_BYTES: usize = 4096;
 
 /// One client with a queue.
 struct User {
@@ -25,13 +26,13 @@ impl User {
     }
 
     fn write(&mut self, at: u64) -> Status {
-        let lease = self.arena.lease(BLOCK as usize).unwrap();
+        let lease = self.arena.lease(BLOCK_BYTES).unwrap();
         self.queue.submit(Request::write(&self.volume, at, lease)).unwrap();
         self.queue.wait(LONG).unwrap().unwrap().status
     }
 
     fn read(&mut self, at: u64) -> Status {
-        let lease = self.arena.lease(BLOCK as usize).unwrap();
+        let lease = self.arena.lease(BLOCK_BYTES).unwrap();
         self.queue.submit(Request::read(&self.volume, at, lease)).unwrap();
         self.queue.wait(LONG).unwrap().unwrap().status
     }

@@ -1,8 +1,8 @@
 //! The watch over pollers: one that no longer turns, because a device keeps it in the kernel, and
 //! requests that are older than they should be are logged once, and once when it is over.
 //!
-//! A poller turns at least as often as its heartbeat, and when it is woken, so one that is silent is
-//! woken before it is believed to be stalled.
+//! A poller turns at least as often as its heartbeat, and when it is woken, so one that is silent
+//! is woken before it is believed to be stalled.
 
 use std::fmt::Write;
 use std::fs;

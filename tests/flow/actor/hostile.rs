@@ -14,6 +14,11 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use kvrail_client::{Client, ClientError};
+use kvrail_protocol::RefusalCode;
+
+use crate::rude::PATIENCE;
+
 /// Whom to attack, and for how long.
 pub(crate) struct Target {
     pub(crate) socket: PathBuf,
@@ -29,6 +34,22 @@ impl Target {
     pub(crate) fn time_is_left(&self) -> bool {
         self.running.call_once(|| crate::say("running"));
         Instant::now() < self.until
+    }
+
+    /// A client with manners. A user whose clients broke the rules waits for a moment.
+    fn client(&self) -> Client {
+        let start = Instant::now();
+        loop {
+            match Client::attach(&self.socket) {
+                Ok(client) => return client,
+                Err(ClientError::NotAdmitted { code: RefusalCode::Full, .. })
+                    if start.elapsed() < PATIENCE =>
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) => panic!("let in: {error}"),
+            }
+        }
     }
 }
 

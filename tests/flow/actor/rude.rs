@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_memory::{Pinned, Region, Sealing};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
+    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer, RefusalCode,
     SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A session without manners.
 pub(crate) struct Rude {
@@ -46,10 +46,18 @@ impl Rude {
 
     /// Connects and says hello.
     pub(crate) fn attach(path: &Path) -> Self {
-        let mut rude = Self::connect(path);
-        let (answer, _) = rude.ask(hello(), &[]);
-        assert!(matches!(answer, Answer::Welcome(_)), "{answer:?}");
-        rude
+        let start = Instant::now();
+        loop {
+            let mut rude = Self::connect(path);
+            match rude.ask(hello(), &[]).0 {
+                Answer::Welcome(_) => return rude,
+                // A user whose clients broke the rules waits for a moment.
+                Answer::Refused { code: RefusalCode::Full, .. } if start.elapsed() < PATIENCE => {
+                    pause();
+                }
+                answer => panic!("{answer:?}"),
+            }
+        }
     }
 
     /// Connects and says hello; nothing when the sidecar wants nobody like us now.

@@ -160,7 +160,8 @@ impl Watched {
         let name = if member.claim.is_removed() { Name::Lost } else { Name::Has };
         if std::mem::replace(&mut self.name, name) == Name::Has && name == Name::Lost {
             tracing::error!(
-                "{} was removed from its directory: it is served on, and lost when the sidecar ends",
+                "{} was removed from its directory: it is served on, and lost when the sidecar \
+                 ends",
                 self.description.name
             );
         }

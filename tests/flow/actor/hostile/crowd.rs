@@ -1,6 +1,6 @@
 //! One user with too many sessions, connections, arenas.
 
-use kvrail_client::{Client, Pages};
+use kvrail_client::Pages;
 
 use super::Target;
 use crate::rude::{Rude, bare, pause};
@@ -51,7 +51,7 @@ pub(crate) fn attaches(target: &Target) -> u64 {
 
 /// Has arenas made and gives them up.
 pub(crate) fn arenas(target: &Target) -> u64 {
-    let client = Client::attach(&target.socket).expect("let in");
+    let client = target.client();
     let mut rounds = 0;
     while target.time_is_left() {
         let arena = client.create_arena(4 << 20, Pages::Auto).expect("within the quota");

@@ -57,7 +57,7 @@ struct Flood {
 
 impl Flood {
     fn new(target: &Target, depth: usize) -> Self {
-        let client = Client::attach(&target.socket).expect("let in");
+        let client = target.client();
         let volume = client.volume(&target.volume).expect("there is one");
         let queue = client.open_queue(depth).expect("a queue");
         Self { queue, volume, client, ended: 0 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use kvrail_client::{Client, Request as Good, Status};
+use kvrail_client::{Request as Good, Status};
 use kvrail_memory::{load, store};
 use kvrail_protocol::ChannelError;
 use kvrail_ring::{ClientLane, Request, Segment};
@@ -242,7 +242,7 @@ pub(crate) fn watchers(target: &Target) -> u64 {
 pub(crate) fn flood(target: &Target) -> u64 {
     let mut rude = Rude::attach(&target.socket);
     let queue = rude.queue(64);
-    let client = Client::attach(&target.socket).expect("let in");
+    let client = target.client();
     let volume = client.volume(&target.volume).expect("there is one");
     let mut own = client.open_queue(8).expect("a queue");
     let mut rounds = 0;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kvrail_client::{Arena, Client, Queue, Request, Status, Volume};
+use kvrail_client::{Arena, Queue, Request, Status, Volume};
 use kvrail_protocol::{Answer, Ask};
 use kvrail_ring::{Request as Slot, Segment};
 use rustix::fs::{
@@ -33,7 +33,7 @@ fn sealed() -> OwnedFd {
 pub(crate) fn holes(target: &Target) -> u64 {
     let memory = sealed();
     let ours = memory.try_clone().expect("a descriptor");
-    let client = Client::attach(&target.socket).expect("let in");
+    let client = target.client();
     let arena = client.bring_arena(memory, ARENA_BYTES).expect("good memory");
     let volume = client.volume(&target.volume).expect("there is one");
     let mut queue = client.open_queue(32).expect("a queue");

@@ -3,7 +3,7 @@
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-use kvrail_client::{Client, ClientError, Pages, Status};
+use kvrail_client::{ClientError, Pages, Status};
 use kvrail_protocol::{Answer, Ask, FDS_MAX, PACKET_BYTES_MAX};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendFlags, send};
@@ -56,7 +56,7 @@ fn quota(outcome: Result<impl std::fmt::Debug, ClientError>, key: &str) {
 
 /// Takes all it may have and asks for more, over and over.
 pub(crate) fn hoard(target: &Target) -> u64 {
-    let client = Client::attach(&target.socket).expect("let in");
+    let client = target.client();
     let limits = *client.limits();
     let arenas: Vec<_> = (0..limits.arenas)
         .map(|_| client.create_arena(64 << 10, Pages::Base).expect("within the quota"))
@@ -68,7 +68,7 @@ pub(crate) fn hoard(target: &Target) -> u64 {
         quota(client.create_arena(4096, Pages::Base), "limits.arenas_per_session");
         quota(client.open_queue(64), "limits.queues_per_session");
         quota(client.open_queue(limits.queue_depth as usize + 1), "limits.queue_depth");
-        let other = Client::attach(&target.socket).expect("let in");
+        let other = target.client();
         let much = usize::try_from(limits.arena_bytes).expect("64 bits") + 1;
         // Sessions that have just ended may still have all the slots: another limit, then.
         quota(other.create_arena(much, Pages::Base), "limits.");
