@@ -19,4 +19,5 @@ mod stalled;
 mod status;
 mod stripes;
 mod truncated;
+mod unanswered;
 mod userspace;

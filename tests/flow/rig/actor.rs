@@ -1,6 +1,7 @@
 //! Client processes, and programs under a restriction.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use kvrail_tests::{GpuPlan, Plan, Tally};
@@ -90,6 +91,13 @@ impl Drop for Actor {
 pub(crate) fn hostile(sidecar: &Sidecar, kind: &str, seconds: f64) -> Actor {
     let socket = sidecar.socket().to_str().expect("a plain path");
     Actor::spawn(&["hostile", kind, socket, VOLUME, &seconds.to_string()])
+}
+
+/// The same, made with a file.
+pub(crate) fn hostile_with(sidecar: &Sidecar, kind: &str, seconds: f64, file: &Path) -> Actor {
+    let socket = sidecar.socket().to_str().expect("a plain path");
+    let file = file.to_str().expect("a plain path");
+    Actor::spawn(&["hostile", kind, socket, VOLUME, &seconds.to_string(), file])
 }
 
 /// `kvrail serve` of this place under restrictions.

@@ -6,7 +6,7 @@ mod open;
 mod place;
 mod sidecar;
 
-pub(crate) use actor::{Actor, hostile, under};
+pub(crate) use actor::{Actor, hostile, hostile_with, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };
