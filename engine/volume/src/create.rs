@@ -285,7 +285,10 @@ impl Found {
                 Err(Reason::Unknown { offset })
             }
             _ if self.survey.unread => Err(Reason::Written),
-            _ => Ok(()),
+            _ => match self.survey.unreadable {
+                Some(offset) => Err(Reason::Unreadable { offset }),
+                None => Ok(()),
+            },
         }
     }
 }

@@ -97,6 +97,9 @@ pub enum Reason {
     /// More data than was looked at, zeros as far as that went.
     #[error("it is written and not sparse, so not all of it was looked at")]
     Written,
+    /// A place that cannot be read, with nothing but zeros elsewhere.
+    #[error("it cannot be read at byte {offset}, so what lies there is not known")]
+    Unreadable { offset: u64 },
     /// Unknown bytes where a label or data would be.
     #[error("it holds unknown data (first at byte {offset})")]
     Unknown { offset: u64 },
@@ -199,6 +202,7 @@ impl Reason {
             | Self::Foreign { .. }
             | Self::Remains { .. }
             | Self::Written
+            | Self::Unreadable { .. }
             | Self::Unknown { .. }
             | Self::Labelled { .. }
             | Self::Blank
@@ -276,9 +280,11 @@ impl Reason {
     /// For what labels and other content are the reason of.
     fn content_remedy(&self) -> &'static str {
         match self {
-            Self::Foreign { .. } | Self::Remains { .. } | Self::Unknown { .. } | Self::Written => {
-                "name another one, or overwrite it with --force if nobody needs it"
-            }
+            Self::Foreign { .. }
+            | Self::Remains { .. }
+            | Self::Unknown { .. }
+            | Self::Unreadable { .. }
+            | Self::Written => "name another one, or overwrite it with --force if nobody needs it",
             Self::Labelled { .. } => "wipe that volume first with `kvrail volume wipe`",
             Self::Blank => "make a volume there with `kvrail volume create`",
             Self::Damaged { damage } if damage.lost_copy.is_some() => {

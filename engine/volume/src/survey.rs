@@ -35,6 +35,8 @@ pub(crate) struct Survey {
     pub(crate) data: Option<u64>,
     /// More data than was read.
     pub(crate) unread: bool,
+    /// The first byte seen that the device cannot read, which may be data.
+    pub(crate) unreadable: Option<u64>,
 }
 
 impl Survey {
@@ -97,7 +99,7 @@ impl<F: AsFd> Look<F> {
         for (at, mark) in places(self.bytes) {
             if at / unit * unit != start {
                 start = at / unit * unit;
-                length = read_at(&self.fd, &mut self.buffer[..unit_bytes], start)?;
+                length = self.read(unit_bytes, start)?;
             }
             let inside = usize::try_from(at - start).unwrap_or(length);
             let there = self.buffer[..length].get(inside..);
@@ -108,12 +110,23 @@ impl<F: AsFd> Look<F> {
         Ok(())
     }
 
+    /// Reads so many bytes; none where the medium is bad.
+    fn read(&mut self, bytes: usize, at: u64) -> Result<usize, Errno> {
+        match read_at(&self.fd, &mut self.buffer[..bytes], at) {
+            Err(Errno::IO) => {
+                self.found.unreadable.get_or_insert(at);
+                Ok(0)
+            }
+            read => read,
+        }
+    }
+
     /// Looks for a byte that is not zero, unless there was one before.
     fn stretch(&mut self, from: u64, to: u64) -> Result<(), Errno> {
         // As far as O_DIRECT wants it: no device has larger blocks than a read.
         let mut at = from / READ_BYTES as u64 * READ_BYTES as u64;
         while at < to && self.found.data.is_none() {
-            let length = read_at(&self.fd, &mut self.buffer, at)?;
+            let length = self.read(READ_BYTES, at)?;
             let first = self.buffer[..length].iter().position(|&byte| byte != 0);
             self.found.data = first.map(|first| at + first as u64);
             at += READ_BYTES as u64;
@@ -166,6 +179,14 @@ mod tests {
             device.write_all_at(b"x", at).unwrap();
             assert_eq!(survey_device(&device, bytes, 4096).unwrap().data, Some(at));
         }
+    }
+
+    /// The first pages of a process are never mapped, and reading them fails as a bad sector does.
+    #[test]
+    fn what_cannot_be_read_may_be_data() {
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let seen = survey_device(&memory, 2 * MIB, 512).unwrap();
+        assert!(seen.unreadable.is_some() && !seen.is_blank(), "{seen:?}");
     }
 
     #[test]

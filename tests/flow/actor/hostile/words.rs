@@ -4,7 +4,7 @@ use std::io::{Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use kvrail_client::{ClientError, Pages, Status};
-use kvrail_protocol::{Answer, Ask, FDS_MAX, PACKET_BYTES_MAX};
+use kvrail_protocol::{Answer, Ask, FDS_MAX, PACKET_BYTES_MAX, SidecarMessage};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendFlags, send};
 
@@ -134,9 +134,19 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
     while target.time_is_left() {
         let mut polite = Rude::attach(&target.socket);
         for (what, fd) in &wrong {
-            let (answer, _) = polite.ask(Ask::BringArena { bytes: 4096 }, &[fd.as_fd()]);
-            let refused = matches!(answer, Answer::Error { status: Status::Invalid, .. });
-            assert!(refused, "{what}: {answer:?}");
+            let ask = Ask::BringArena { bytes: 4096 };
+            polite.send(ask, &[fd.as_fd()]).expect("the sidecar reads");
+            match polite.hear().map(|(message, _)| message) {
+                Ok(SidecarMessage::Reply { answer, .. }) => {
+                    let refused = matches!(answer, Answer::Error { status: Status::Invalid, .. });
+                    assert!(refused, "{what}: {answer:?}");
+                }
+                // Its user has tried too many of late.
+                Ok(SidecarMessage::Closing { reason, .. }) if reason.contains("too many") => {
+                    polite = Rude::attach(&target.socket);
+                }
+                other => panic!("{what}: {other:?}"),
+            }
         }
         let own = polite.as_fd().try_clone_to_owned().expect("a descriptor");
         for (ask, count) in [
