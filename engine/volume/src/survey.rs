@@ -110,10 +110,11 @@ impl<F: AsFd> Look<F> {
         Ok(())
     }
 
-    /// Reads so many bytes; none where the medium is bad.
+    /// Reads so many bytes; none where the medium is bad (ENODATA of the block layer, EIO).
+    /// Anything else is a failure.
     fn read(&mut self, bytes: usize, at: u64) -> Result<usize, Errno> {
         match read_at(&self.fd, &mut self.buffer[..bytes], at) {
-            Err(Errno::IO) => {
+            Err(Errno::IO | Errno::NODATA | Errno::ILSEQ | Errno::REMOTEIO) => {
                 self.found.unreadable.get_or_insert(at);
                 Ok(0)
             }
