@@ -9,7 +9,7 @@ use kvrail_ring::RegionId;
 
 use crate::mailbox::{Notice, REGIONS_MAX, SessionSlot};
 use crate::poller::Poller;
-use crate::region::{Farewell, Memory};
+use crate::regions::{Farewell, Memory};
 
 /// A region that some devices have and others do not have yet.
 #[derive(Clone, Copy, Debug)]

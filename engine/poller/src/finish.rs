@@ -4,10 +4,10 @@ use kvrail_device::{BufferIndex, Clock, Device, Event, Finished, SlotId};
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
-use crate::accept::Checksum;
+use crate::completion_batch::Run;
 use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
-use crate::run::Run;
+use crate::task::Checksum;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// Brings back what devices finished; returns how many events there were.

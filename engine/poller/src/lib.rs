@@ -6,43 +6,41 @@
 //! one place; never reads configuration; never knows which device it drives.
 #![forbid(unsafe_code)]
 
-mod accept;
 mod ages;
 mod attaching;
+mod backend;
 mod bells;
-mod budget;
+mod checksummer;
+mod completion_batch;
+mod device_queue;
+mod epoll;
 mod finish;
 mod handle;
-mod ladder;
+mod idle;
 mod lanes;
 mod mailbox;
 mod obey;
-mod placement;
 mod poller;
 mod presence;
-mod region;
+mod regions;
 mod ringer;
-mod run;
+mod scheduler;
 mod sessions;
-mod sleep;
 mod stats;
-mod summing;
 mod sums;
 mod take;
+mod task;
 mod thread;
-mod timers;
-mod unit;
-mod waiting;
 
+pub use backend::Route;
 pub use bells::{QueueBell, Rung, Waking, WokenBy};
-pub use budget::Budget;
 pub use handle::PollerHandle;
 pub use mailbox::{
     Command, DeviceFailure, LANES_MAX, LaneSeat, Mailbox, Notice, REGIONS_MAX, SESSIONS_MAX,
     SessionSlot,
 };
-pub use placement::Route;
 pub use poller::{Poller, Setup, Turn};
 pub use ringer::{Ringer, RingerThread};
+pub use scheduler::budget::Budget;
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
 pub use thread::{Seat, Sleep, StartError, start};

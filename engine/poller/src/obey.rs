@@ -4,11 +4,11 @@ use kvrail_device::{Clock, Device};
 use kvrail_ring::{RegionId, Status};
 
 use crate::bells::Rung;
+use crate::device_queue::Side;
 use crate::lanes::{Lane, Life};
 use crate::mailbox::{Command, LaneSeat, Notice, SessionSlot};
 use crate::poller::{Poller, Service};
-use crate::region::{Farewell, Memory, Region};
-use crate::unit::Side;
+use crate::regions::{Farewell, Memory, Region};
 
 /// Commands of one tick: each takes up to a few microseconds.
 const COMMANDS_MAX: u64 = 16;

@@ -8,21 +8,21 @@ use kvrail_ring::wake::Sleeper;
 use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
-use crate::accept::Accepted;
 use crate::ages::Ages;
 use crate::attaching;
-use crate::budget::Budget;
+use crate::backend::{Placement, Route};
+use crate::checksummer::Summing;
+use crate::device_queue::Unit;
+use crate::epoll::Bed;
 use crate::lanes::{Lanes, Published};
 use crate::mailbox::{Mailbox, Notice, SessionSlot};
-use crate::placement::{Placement, Route};
-use crate::region::Regions;
+use crate::regions::Regions;
+use crate::scheduler::budget::Budget;
+use crate::scheduler::deadlines::Timers;
+use crate::scheduler::drr::Nodes;
 use crate::sessions::{REQUESTS_MAX, Sessions};
-use crate::sleep::Bed;
 use crate::stats::PollerStats;
-use crate::summing::Summing;
-use crate::timers::Timers;
-use crate::unit::Unit;
-use crate::waiting::Nodes;
+use crate::task::Accepted;
 
 /// What a poller drives and for whom.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@
 use kvrail_device::{Clock, Device, Finished, SlotId};
 use kvrail_ring::{Opcode, Status};
 
+use crate::checksummer::Sum;
+use crate::completion_batch::Run;
 use crate::poller::Poller;
-use crate::run::Run;
-use crate::summing::Sum;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// Adds up what this tick may; returns how many pieces that were.

@@ -3,13 +3,13 @@
 use kvrail_device::{Clock, Device, SlotId, Slots};
 use kvrail_ring::{Completion, LaneFault, Opcode, RequestWords, Status};
 
-use crate::accept::{Accepted, Checksum, Origin, Target, Wish};
+use crate::backend::Placement;
+use crate::device_queue::{Side, Unit};
 use crate::mailbox::{Notice, SessionSlot};
-use crate::placement::Placement;
 use crate::poller::Poller;
 use crate::presence::Presence;
-use crate::region::Regions;
-use crate::unit::{Side, Unit};
+use crate::regions::Regions;
+use crate::task::{Accepted, Checksum, Origin, Target, Wish};
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
 /// 100 ns and more beside its requests, for fences and the clock: a tenth of a turn of 32.

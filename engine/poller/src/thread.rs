@@ -10,12 +10,12 @@ use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::PollerIndex;
 use rustix::thread::gettid;
 
+use crate::device_queue::Rest;
 use crate::handle::PollerHandle;
-use crate::ladder::{Advice, Expecting, Ladder};
+use crate::idle::{Advice, Expecting, Ladder};
 use crate::mailbox::Mailbox;
 use crate::poller::{Poller, Setup, SleepsIn, Turn};
 use crate::stats::PollerStats;
-use crate::unit::Rest;
 
 /// How a poller's attempt to sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use arrayvec::ArrayVec;
 use kvrail_device::{Device, Failure, Operation, Wait};
 use kvrail_ring::Class;
 
-use crate::budget::{Budget, Ledger};
 use crate::presence::Presence;
-use crate::waiting::Waiting;
+use crate::scheduler::budget::{Budget, Ledger};
+use crate::scheduler::drr::Waiting;
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
 /// both the device and the client stand still in turns: on a virtio disk at 4 KiB and depth 32 a

@@ -8,10 +8,10 @@ use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, RegionId, RequestWords, Status};
 
+use crate::backend::{Place, Placement};
+use crate::device_queue::Side;
 use crate::mailbox::SessionSlot;
-use crate::placement::{Place, Placement};
-use crate::region::{Regions, Spot};
-use crate::unit::Side;
+use crate::regions::{Regions, Spot};
 
 /// What is to be done about checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 
 use kvrail_ring::{Completion, Status};
 
-use crate::accept::{Accepted, Kin};
 use crate::mailbox::SessionSlot;
+use crate::task::{Accepted, Kin};
 
 /// How many requests ended, and what they have in common.
 #[derive(Clone, Copy, Debug)]

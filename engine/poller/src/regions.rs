@@ -6,8 +6,8 @@ use kvrail_device::{BufferIndex, DeviceError, RemoteMemory};
 use kvrail_memory::Pinned;
 use kvrail_ring::{RegionId, Status};
 
+use crate::device_queue::Side;
 use crate::mailbox::{REGIONS_MAX, SessionSlot};
-use crate::unit::Side;
 
 /// What is to be said once the last device has let go.
 #[derive(Debug)]
