@@ -11,7 +11,9 @@ use kvrail_device::{
     Device, DirectIo, Mechanism, ModeChoice, ModeName, MonotonicClock, NullDevice, NullOptions,
     UringOptions, open_path,
 };
-use kvrail_poller::{Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, Turn};
+use kvrail_poller::{
+    Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, TickOutcome,
+};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
@@ -43,7 +45,7 @@ impl Control {
     /// Stops the server; the poller is ticked until it has obeyed.
     pub(crate) fn stop<D: Device>(self, poller: &mut HandPoller<D>) -> Result<()> {
         self.orders.stop();
-        while poller.tick() != Turn::Stopped {
+        while poller.tick() != TickOutcome::Stopped {
             thread::sleep(Duration::from_micros(200));
         }
         drop(self.poller_ends);

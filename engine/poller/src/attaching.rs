@@ -2,14 +2,16 @@
 //! of an entry takes up to milliseconds, and everybody at this poller waits for it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use kvrail_device::{Attached, BufferIndex, Clock, Device, DeviceError};
+use kvrail_device::{Attached, Device};
 use kvrail_ring::RegionId;
 
-use crate::mailbox::{Notice, REGIONS_MAX, SessionSlot};
-use crate::poller::Poller;
-use crate::regions::{Farewell, Memory};
+use crate::device_queue::DeviceQueue;
+use crate::front_end::FrontEnd;
+use crate::limits::{REGIONS_MAX, SessionSlot};
+use crate::mailbox::{Mailbox, Notice};
+use crate::regions::DetachOutcome;
+use crate::teardown::deregister;
 
 /// A region that some devices have and others do not have yet.
 #[derive(Clone, Copy, Debug)]
@@ -18,82 +20,75 @@ struct Attaching {
     session: SessionSlot,
     /// The device whose turn it is; those before it have the whole region.
     device: usize,
-    /// What that device has of it, if anything.
+    /// Whether that device has some of it.
     begun: bool,
 }
 
 /// All of them. They take turns, so that a small one does not wait for a large one.
 #[derive(Debug)]
-pub(crate) struct Queue(VecDeque<Attaching>);
+pub(crate) struct AttachQueue(VecDeque<Attaching>);
 
-impl Queue {
+impl AttachQueue {
     pub(crate) fn new() -> Self {
         Self(VecDeque::with_capacity(REGIONS_MAX))
     }
-}
 
-impl<D: Device, C: Clock> Poller<D, C> {
-    /// Begins to attach a region. `Attached` is posted when every device has it, or one refused.
-    pub(crate) fn begin_attach(
-        &mut self,
-        session: SessionSlot,
-        id: RegionId,
-        buffer: BufferIndex,
-        memory: Memory,
-    ) {
-        self.regions.insert(id, session, buffer, memory);
-        self.attaching.0.push_back(Attaching { id, session, device: 0, begun: false });
+    /// Attaches a region that is in the table.
+    pub(crate) fn push(&mut self, session: SessionSlot, id: RegionId) {
+        self.0.push_back(Attaching { id, session, device: 0, begun: false });
     }
 
-    /// Takes one step with one region; returns how many steps were taken.
+    /// Takes one step with one region; returns how many steps were taken. `Attached` is posted when
+    /// every device has the region.
     #[inline]
-    pub(crate) fn attach_more(&mut self) -> u64 {
-        match self.attaching.0.pop_front() {
-            Some(next) => self.attach_step(next),
-            None => return 0,
-        }
+    pub(crate) fn step<D: Device>(
+        &mut self,
+        front_end: &mut FrontEnd,
+        queues: &mut [DeviceQueue<D>],
+        mailbox: &Mailbox,
+    ) -> u64 {
+        let Some(next) = self.0.pop_front() else { return 0 };
+        self.attach(next, front_end, queues, mailbox);
         1
     }
 
     #[cold]
-    fn attach_step(&mut self, step: Attaching) {
-        let Attaching { id, session, device, .. } = step;
-        match self.attach_at(step) {
-            None => {
-                self.regions.open(id);
-                self.mailbox.post(Notice::Attached(session, id, Ok(())));
+    fn attach<D: Device>(
+        &mut self,
+        step: Attaching,
+        front_end: &mut FrontEnd,
+        queues: &mut [DeviceQueue<D>],
+        mailbox: &Mailbox,
+    ) {
+        let Attaching { id, session, device, begun } = step;
+        let Some(queue) = queues.get_mut(device) else {
+            front_end.regions().open(id);
+            return mailbox.post(Notice::Attached(session, id, Ok(())));
+        };
+        match queue.attach_step(front_end.regions().memory(id), begun) {
+            Ok(Attached::Partly) => self.0.push_back(Attaching { begun: true, ..step }),
+            Ok(Attached::Whole) => {
+                self.0.push_back(Attaching { device: device + 1, begun: false, ..step });
             }
-            Some(Ok(Attached::Partly)) => {
-                self.attaching.0.push_back(Attaching { begun: true, ..step });
+            Err(error) => {
+                deregister(front_end, &mut queues[..device], id, DetachOutcome::Failed(error));
             }
-            Some(Ok(Attached::Whole)) => {
-                let device = device + 1;
-                self.attaching.0.push_back(Attaching { device, begun: false, ..step });
-            }
-            Some(Err(error)) => self.let_go_of(id, device, Farewell::Failed(error)),
         }
-    }
-
-    /// One entry at one device; `None` when every device has the region.
-    fn attach_at(&mut self, step: Attaching) -> Option<Result<Attached, DeviceError>> {
-        let device = &mut self.units.get_mut(step.device)?.device;
-        let region = self.regions.get(step.id).expect("a region that attaches is in the table");
-        Some(match &region.memory {
-            _ if step.begun => device.attach_more(region.buffer),
-            Memory::Host(memory) => device.begin_attach(region.buffer, Arc::clone(memory)),
-            Memory::Remote(memory) => {
-                let attached = device.attach_remote(region.buffer, Arc::clone(memory));
-                attached.map(|()| Attached::Whole)
-            }
-        })
     }
 
     /// Gives up what a session was about to attach.
-    pub(crate) fn stop_attaching(&mut self, session: SessionSlot) {
-        while let Some(at) = self.attaching.0.iter().position(|it| it.session == session) {
-            let Attaching { id, device, begun, .. } =
-                self.attaching.0.remove(at).expect("found just now");
-            self.let_go_of(id, device + usize::from(begun), Farewell::Detached);
-        }
+    pub(crate) fn cancel<D: Device>(
+        &mut self,
+        session: SessionSlot,
+        front_end: &mut FrontEnd,
+        queues: &mut [DeviceQueue<D>],
+    ) {
+        self.0.retain(|&Attaching { id, session: owner, device, begun }| {
+            if owner == session {
+                let begun = &mut queues[..device + usize::from(begun)];
+                deregister(front_end, begun, id, DetachOutcome::Detached);
+            }
+            owner != session
+        });
     }
 }

@@ -1,7 +1,10 @@
-//! Which of a poller's devices a range of a volume lies on.
+//! Back ends: what stands behind the volume a request names, seen from one poller. Now each is a
+//! volume: an offset in it is an offset on a device. A keyed store is another variant of `BackEnd`.
 
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::{DeviceIndex, Geometry, Status, VolumeId};
+use kvrail_ring::{DeviceIndex, Geometry, Status};
+
+use crate::task::DeviceExtent;
 
 /// A volume as every poller knows it.
 #[derive(Clone, Debug)]
@@ -12,100 +15,87 @@ pub struct Route {
     pub members: Vec<DeviceIndex>,
 }
 
-/// Where a piece of a volume lies, seen from one poller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The poller's own number of the device.
-    pub(crate) device: u8,
-    /// First byte on it.
-    pub(crate) device_offset: u64,
+/// What finds a request's bytes.
+#[derive(Debug)]
+pub(crate) enum BackEnd {
+    Volume(Volume),
 }
 
-/// One volume with its members as local devices; members of other pollers are `None`.
+/// A volume with its members as local devices; members of other pollers are `None`.
 #[derive(Debug)]
-pub(crate) struct LocalRoute {
+pub(crate) struct Volume {
     geometry: Geometry,
     members: Vec<Option<u8>>,
     capacity: u64,
-    /// One less than the unit of offsets and lengths, and than that of places in memory.
+    /// One less than the unit of offsets and lengths, and than that of offsets in memory.
     block_mask: u64,
     memory_mask: u64,
     /// The device of the only member.
     only: Option<u8>,
 }
 
-/// All volumes, seen from one poller.
-#[derive(Debug)]
-pub(crate) struct Placement {
-    pub(crate) volumes: Vec<LocalRoute>,
-}
-
-impl Placement {
+impl BackEnd {
     /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
-    pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex]) -> Self {
+    pub(crate) fn new(route: &Route, devices: &[DeviceIndex]) -> Self {
         let local = |member: &DeviceIndex| {
-            let place = devices.iter().position(|device| device == member)?;
-            Some(u8::try_from(place).expect("a poller has few devices"))
+            let index = devices.iter().position(|device| device == member)?;
+            Some(u8::try_from(index).expect("a poller has few devices"))
         };
-        let route = |route: &Route| {
-            let members: Vec<_> = route.members.iter().map(local).collect();
-            let only = if let [only] = members[..] { only } else { None };
-            let geometry = route.geometry;
-            let mask = |unit: u32| u64::from(unit) - 1; // powers of two
-            LocalRoute {
-                geometry,
-                members,
-                capacity: geometry.capacity(),
-                block_mask: mask(geometry.logical_block),
-                memory_mask: mask(geometry.memory_alignment),
-                only,
-            }
-        };
-        Self { volumes: routes.iter().map(route).collect() }
-    }
-
-    /// A volume; INVALID for an unknown one.
-    #[inline(always)]
-    pub(crate) fn route(&self, volume: VolumeId) -> Result<&LocalRoute, Status> {
-        self.volumes.get(usize::from(volume.0)).ok_or(Status::Invalid)
-    }
-}
-
-impl LocalRoute {
-    /// Unit of offsets and lengths, in bytes.
-    pub(crate) fn logical_block(&self) -> u32 {
-        self.geometry.logical_block
+        let members: Vec<_> = route.members.iter().map(local).collect();
+        let only = if let [only] = members[..] { only } else { None };
+        let geometry = route.geometry;
+        let mask = |unit: u32| u64::from(unit) - 1; // powers of two
+        Self::Volume(Volume {
+            geometry,
+            members,
+            capacity: geometry.capacity(),
+            block_mask: mask(geometry.logical_block),
+            memory_mask: mask(geometry.memory_alignment),
+            only,
+        })
     }
 
     /// Where a range lies. INVALID for a bad range, or one that belongs to another poller's lane.
-    pub(crate) fn place(&self, offset: u64, length: u32) -> Result<Place, Status> {
-        let extent = self.geometry.locate(offset, u64::from(length));
-        let extent = extent.map_err(|_| Status::Invalid)?;
-        let device = self.members[usize::from(extent.member)].ok_or(Status::Invalid)?;
-        Ok(Place { device, device_offset: extent.device_offset })
+    #[inline(always)]
+    pub(crate) fn locate(&self, offset: u64, length: u32) -> Result<DeviceExtent, Status> {
+        let Self::Volume(volume) = self;
+        volume.locate(offset, length)
     }
 
-    /// As `place`, for a range of bytes to be moved; with what can be known beforehand computed
-    /// beforehand.
+    /// The whole of the device that the block at `offset` lies on.
+    pub(crate) fn device_at(&self, offset: u64) -> Result<DeviceExtent, Status> {
+        let Self::Volume(volume) = self;
+        let extent = volume.locate(offset, volume.geometry.logical_block)?;
+        Ok(DeviceExtent { offset: 0, ..extent })
+    }
+
+    /// INVALID for an offset in memory that the devices cannot take.
     #[inline(always)]
-    pub(crate) fn place_simple(&self, offset: u64, length: u32) -> Option<Place> {
+    pub(crate) fn check_alignment(&self, offset: u64) -> Result<(), Status> {
+        let Self::Volume(volume) = self;
+        if offset & volume.memory_mask == 0 { Ok(()) } else { Err(Status::Invalid) }
+    }
+}
+
+impl Volume {
+    #[inline(always)]
+    fn locate(&self, offset: u64, length: u32) -> Result<DeviceExtent, Status> {
         let bytes = u64::from(length);
-        let end = offset.checked_add(bytes)?;
+        let end = offset.checked_add(bytes).ok_or(Status::Invalid)?;
         let sized = length.wrapping_sub(1) < REQUEST_LENGTH_MAX; // 0 is more than any
         if !sized || (offset | bytes) & self.block_mask != 0 || end > self.capacity {
-            return None;
+            return Err(Status::Invalid);
         }
         match self.only {
-            Some(device) => {
-                Some(Place { device, device_offset: self.geometry.data_offset + offset })
-            }
-            None => self.place(offset, length).ok(),
+            Some(device) => Ok(DeviceExtent { device, offset: self.geometry.data_offset + offset }),
+            None => self.locate_member(offset, bytes),
         }
     }
 
-    /// INVALID for bytes whose place in memory the devices cannot take.
-    #[inline(always)]
-    pub(crate) fn check_memory(&self, offset: u64) -> Result<(), Status> {
-        if offset & self.memory_mask == 0 { Ok(()) } else { Err(Status::Invalid) }
+    #[inline(never)]
+    fn locate_member(&self, offset: u64, bytes: u64) -> Result<DeviceExtent, Status> {
+        let extent = self.geometry.locate(offset, bytes).map_err(|_| Status::Invalid)?;
+        let device = self.members[usize::from(extent.member)].ok_or(Status::Invalid)?;
+        Ok(DeviceExtent { device, offset: extent.device_offset })
     }
 }

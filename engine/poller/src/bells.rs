@@ -11,12 +11,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
+use crossbeam_queue::ArrayQueue;
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_ring::Bell;
+use kvrail_ring::{Bell, hush};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ringer::Ringer;
+use crate::limits::LANES_MAX;
 
 /// A ring that takes longer is dear. Usual ones take 1 us, and 10 with a cold cache.
 pub(crate) const DEAR_NS: u64 = 200_000;
@@ -31,6 +35,54 @@ const TRUSTED: u32 = 0;
 const MEASURED: u32 = 1;
 /// Rung by the ringer.
 const HANDED_OVER: u32 = 2;
+
+/// Calls in flight at once. A bell is called once until it rings, so these are more than there are;
+/// of queues that were closed meanwhile, too.
+const CALLS_MAX: usize = 4 * LANES_MAX;
+
+/// What pollers call: bells on their way to the thread that rings them.
+#[derive(Debug)]
+pub struct Ringer {
+    calls: ArrayQueue<Arc<QueueBell>>,
+    bell: Bell,
+    stops: AtomicBool,
+}
+
+impl Ringer {
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub(crate) fn new() -> Result<Self, rustix::io::Errno> {
+        let (calls, stops) = (ArrayQueue::new(CALLS_MAX), AtomicBool::new(false));
+        Ok(Self { calls, bell: Bell::eventfd()?, stops })
+    }
+
+    /// Has a bell rung; gives it back when there are too many.
+    fn call(&self, bell: Arc<QueueBell>) -> Result<(), Arc<QueueBell>> {
+        self.calls.push(bell)?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Bells called since the last look, as long as the thread is to go on.
+    pub(crate) fn calls(&self) -> Option<impl Iterator<Item = Arc<QueueBell>>> {
+        hush(self.bell.as_fd()); // before the look: what comes later rings again
+        // Pairs with Release in `stop`.
+        let goes_on = !self.stops.load(Ordering::Acquire);
+        goes_on.then(|| std::iter::from_fn(|| self.calls.pop()))
+    }
+
+    /// Waits for a call, for so long at most.
+    pub(crate) fn wait(&self, longest: Option<Duration>) {
+        let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
+        let _woken = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], longest.as_ref());
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.stops.store(true, Ordering::Release); // pairs with Acquire in `calls`
+        self.bell.ring();
+    }
+}
 
 /// How the client of one session is woken. Shared by all its queues.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use kvrail_device::SlotId;
 use kvrail_memory::Pinned;
 
-use crate::mailbox::{SESSIONS_MAX, SessionSlot};
+use crate::limits::{SESSIONS_MAX, SessionSlot};
 
 /// Bytes one tick adds up at most: 10 to 20 us of work, and what every other request waits at most.
 /// The copy fits an L2 cache beside the tables of the poller.
@@ -20,7 +20,7 @@ const COST_BYTES_MIN: u32 = 4096;
 const NONE: u32 = u32::MAX;
 const _: () = assert!(SESSIONS_MAX <= u64::BITS as usize);
 
-/// A request in a line, at the place of its slot.
+/// A request in a line, at the index of its slot.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     id: SlotId,
@@ -41,7 +41,7 @@ struct Line {
 
 /// All lines, and a copy of the bytes that are looked at: the client may change them meanwhile.
 #[derive(Debug)]
-pub(crate) struct Summing {
+pub(crate) struct Checksummer {
     nodes: Vec<Node>,
     lines: Vec<Line>,
     /// Sessions with a line, one bit each.
@@ -73,7 +73,7 @@ fn digest() -> Digest {
     Digest::new(CrcAlgorithm::Crc64Nvme)
 }
 
-impl Summing {
+impl Checksummer {
     /// Room for so many requests.
     pub(crate) fn new(requests: u32) -> Self {
         let node = Node { id: SlotId::from_u64(0), next: NONE, ended_ns: 0 };
@@ -171,11 +171,15 @@ mod tests {
     use kvrail_device::SlotId;
     use kvrail_memory::{HeapBlock, store};
 
-    use super::{Sum, Summing, TICK_BYTES};
-    use crate::mailbox::SessionSlot;
+    use super::{Checksummer, Sum, TICK_BYTES};
+    use crate::limits::SessionSlot;
 
     /// One tick; returns which requests were done, and the bytes looked at.
-    fn tick(summing: &mut Summing, memory: &HeapBlock, length: impl Fn(u64) -> u32) -> Vec<u64> {
+    fn tick(
+        summing: &mut Checksummer,
+        memory: &HeapBlock,
+        length: impl Fn(u64) -> u32,
+    ) -> Vec<u64> {
         summing.begin_tick();
         let mut done = Vec::new();
         while let Some(next) = summing.next() {
@@ -189,7 +193,7 @@ mod tests {
         done
     }
 
-    fn push(summing: &mut Summing, id: u64, session: u8) {
+    fn push(summing: &mut Checksummer, id: u64, session: u8) {
         summing.push(SlotId::from_u64(id), SessionSlot(session), id + 7);
     }
 
@@ -199,7 +203,7 @@ mod tests {
         let bytes: Vec<u8> = (0..400_000_u32).map(|at| (at % 251) as u8).collect();
         store(&memory, 512, &bytes);
         for length in [1, 512, TICK_BYTES, TICK_BYTES + 1, 400_000] {
-            let mut summing = Summing::new(4);
+            let mut summing = Checksummer::new(4);
             push(&mut summing, 3, 9);
             let mut sum = None;
             while sum.is_none() {
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn a_small_request_waits_for_one_piece_of_a_large_one_and_many_make_one_tick() {
         let memory = HeapBlock::new(2 << 20);
-        let mut summing = Summing::new(64);
+        let mut summing = Checksummer::new(64);
         let length = |id| if id < 2 { 1 << 20 } else { 4096 };
         push(&mut summing, 0, 5);
         push(&mut summing, 1, 5);
@@ -236,7 +240,7 @@ mod tests {
     #[test]
     fn a_session_that_is_gone_leaves_nothing_behind() {
         let memory = HeapBlock::new(2 << 20);
-        let mut summing = Summing::new(8);
+        let mut summing = Checksummer::new(8);
         (0..3).for_each(|id| push(&mut summing, id, 1));
         tick(&mut summing, &memory, |_| 1 << 20);
         let gone = std::iter::from_fn(|| summing.take_of(SessionSlot(1)));

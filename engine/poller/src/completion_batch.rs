@@ -1,101 +1,126 @@
-//! Runs: requests that ended at one device, one after the other, and have in common whatever is
-//! counted of them. All but the completion itself is done once for each run, not for each request.
+//! Completion batches: tasks that ended at one device, one after the other, and have in common
+//! whatever is counted of them. All but the completion itself is done once for each batch.
 
 use kvrail_ring::{Completion, Status};
 
-use crate::mailbox::SessionSlot;
-use crate::task::{Accepted, Kin};
+use crate::task::{ClientRequest, Owner, RequestHeader, Task};
 
-/// How many requests ended, and what they have in common.
+/// How many tasks ended, and what they have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct CompletionBatch {
     accepted_ns: u64,
     submitted_ns: u64,
-    pub(crate) kin: Kin,
-    pub(crate) lane: u16,
-    pub(crate) session: SessionSlot,
-    pub(crate) status: Status,
+    header: RequestHeader,
+    owner: Owner,
+    status: Status,
     /// From submission to completion, and from acceptance to submission.
-    pub(crate) device_ns: u64,
-    pub(crate) queue_ns: u64,
-    /// The same as completions say it: saturating.
-    told_ns: [u32; 2],
-    /// Requests.
-    pub(crate) count: u32,
+    device_ns: u64,
+    queue_ns: u64,
+    /// The same as completions carry it: saturating.
+    reported_ns: [u32; 2],
+    count: u32,
     /// Bytes they asked for.
-    pub(crate) length: u64,
+    length: u64,
     /// Bytes they moved, where that was not all.
     moved: u64,
 }
 
-impl Run {
-    /// A run that this request would begin.
+impl CompletionBatch {
+    /// A batch that this task would begin.
     #[inline]
-    pub(crate) fn of(accepted: &Accepted, status: Status, now_ns: u64) -> Self {
-        let Accepted { accepted_ns, submitted_ns, kin, lane, session, .. } = *accepted;
+    pub(crate) fn of(task: &Task, status: Status, now_ns: u64) -> Self {
+        let Task { accepted_ns, submitted_ns, header, owner, .. } = *task;
         let device_ns = now_ns.saturating_sub(submitted_ns);
         let queue_ns = submitted_ns - accepted_ns;
         Self {
             accepted_ns,
             submitted_ns,
-            kin,
-            lane,
-            session,
+            header,
+            owner,
             status,
             device_ns,
             queue_ns,
-            told_ns: [device_ns, queue_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX)),
+            reported_ns: [device_ns, queue_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX)),
             count: 0,
             length: 0,
             moved: 0,
         }
     }
 
-    /// Whether this request goes on with it.
+    /// Whether this task goes on with it.
     #[inline(always)]
-    pub(crate) fn continues(&self, accepted: &Accepted, status: Status) -> bool {
-        self.accepted_ns == accepted.accepted_ns
-            && self.submitted_ns == accepted.submitted_ns
-            && self.kin == accepted.kin
-            && self.lane == accepted.lane
+    pub(crate) fn continues(&self, task: &Task, status: Status) -> bool {
+        self.accepted_ns == task.accepted_ns
+            && self.submitted_ns == task.submitted_ns
+            && self.header == task.header
+            && self.owner.joins(task.owner)
             && self.status == status
     }
 
-    /// Counts a request in that moved all bytes, in a run of such; returns its completion.
+    /// Counts a task in; returns its completion. OK means all bytes.
     #[inline(always)]
-    pub(crate) fn add_whole(&mut self, accepted: &Accepted) -> Completion {
+    pub(crate) fn add(&mut self, task: &Task, client: ClientRequest, bytes: u32) -> Completion {
+        self.count(task, bytes);
+        self.completion(task, client, if self.status == Status::Ok { task.length } else { bytes })
+    }
+
+    /// Counts a task in that nobody is told of yet.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, task: &Task, bytes: u32) {
         self.count += 1;
-        self.length += u64::from(accepted.length);
-        self.completion(accepted, accepted.length)
+        self.length += u64::from(task.length);
+        if self.status != Status::Ok {
+            self.moved += u64::from(bytes);
+        }
     }
 
-    /// Bytes its requests moved. OK means all bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        if self.status == Status::Ok { self.length } else { self.moved }
-    }
-
-    /// Counts a request in; returns its completion. OK means all bytes.
+    /// How a task of this batch ends.
     #[inline(always)]
-    pub(crate) fn add(&mut self, accepted: &Accepted, bytes: u32) -> Completion {
-        let bytes = if self.status == Status::Ok { accepted.length } else { bytes };
-        self.count += 1;
-        self.length += u64::from(accepted.length);
-        self.moved += u64::from(bytes);
-        self.completion(accepted, bytes)
-    }
-
-    /// How a request of this run ends.
-    #[inline(always)]
-    pub(crate) fn completion(&self, accepted: &Accepted, bytes: u32) -> Completion {
+    pub(crate) fn completion(&self, task: &Task, client: ClientRequest, bytes: u32) -> Completion {
         Completion {
-            user_data: accepted.user_data,
+            user_data: client.user_data,
             status: self.status.number(),
             flags: 0,
             lap: 0,
             bytes,
-            checksum: accepted.sum,
-            device_ns: self.told_ns[0],
-            queue_ns: self.told_ns[1],
+            checksum: task.checksum,
+            device_ns: self.reported_ns[0],
+            queue_ns: self.reported_ns[1],
         }
+    }
+
+    /// What its tasks asked for, and in whose memory.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> RequestHeader {
+        self.header
+    }
+
+    /// Who gets its completions.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// How its tasks ended.
+    #[inline(always)]
+    pub(crate) fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Nanoseconds from submission to completion, and from acceptance to submission.
+    pub(crate) fn latencies_ns(&self) -> (u64, u64) {
+        (self.device_ns, self.queue_ns)
+    }
+
+    /// Tasks, and bytes they asked for.
+    #[inline(always)]
+    pub(crate) fn total(&self) -> (u32, u64) {
+        (self.count, self.length)
+    }
+
+    /// Bytes its tasks moved. OK means all bytes.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.status == Status::Ok { self.length } else { self.moved }
     }
 }

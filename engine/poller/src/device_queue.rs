@@ -1,139 +1,183 @@
-//! One device with what waits for it and what it holds.
+//! One device: what it was told and has not been handed yet, whether it is there, and how to wait
+//! for it.
+//!
+//! From the first DEVICE_GONE on nothing is given to a device any more: its tasks end with that
+//! status at once. The control side looks for it and sends what takes its place.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use kvrail_device::{Device, Failure, Operation, Wait};
-use kvrail_ring::Class;
+use kvrail_device::{
+    Attached, BufferIndex, Description, Device, DeviceError, Events, Failure, Operation,
+    Replacement, Wait,
+};
 
-use crate::presence::Presence;
-use crate::scheduler::budget::{Budget, Ledger};
-use crate::scheduler::drr::Waiting;
+use crate::regions::Memory;
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
 /// both the device and the client stand still in turns: on a virtio disk at 4 KiB and depth 32 a
 /// bare ring makes 107,000 operations a second in whole batches and 131,000 in fours.
-const HAND_OVER: u32 = 4;
+const SUBMIT_BATCH: u32 = 4;
 
-/// One failure of a device is told in this time: to tell costs a system call, and a device that
-/// fails does so thousands of times.
-const TELL_EVERY_NS: u64 = 100_000_000;
+/// One failure of a device is reported in this time: a report costs a system call, and a device
+/// that fails does so thousands of times.
+const REPORT_EVERY_NS: u64 = 100_000_000;
 
-/// Whose memory a request moves bytes of. Each kind waits and spends a budget of its own, so that
-/// a GPU that hangs or has no slots holds up no request of host memory.
+/// Whether a device is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Host,
-    Remote,
+pub(crate) enum Presence {
+    /// As far as anybody knows.
+    Online,
+    /// It was taken away.
+    Removed,
 }
 
-/// What waits for a device and what it holds, of one side.
-#[derive(Debug)]
-pub(crate) struct Share {
-    pub(crate) waiting: Waiting,
-    pub(crate) ledger: Ledger,
-}
-
-impl Share {
-    /// Whether a request may go to the device at once, past nobody.
-    #[inline]
-    pub(crate) fn is_open(&self, class: Class, length: u32) -> bool {
-        self.waiting.count() == 0 && self.ledger.fits(class, length)
-    }
-}
-
-/// A device, its waiting requests and its budgets.
-#[derive(Debug)]
-pub(crate) struct Unit<D> {
-    pub(crate) device: D,
-    pub(crate) shares: [Share; 2],
-    /// Things the device was told since the last submit.
-    pub(crate) prepared: u32,
-    /// Something was handed over in this tick, which may have ended at once.
-    pub(crate) handed_over: bool,
-    /// Regions the device was told to forget and has not forgotten yet.
-    pub(crate) forgetting: u32,
-    /// Whether it is there.
-    pub(crate) presence: Presence,
-    /// When the last failure was told.
-    told_ns: Option<u64>,
-    /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
-    watched: ArrayVec<RawFd, 2>,
-}
-
-/// Whether a poller may sleep while this device works.
+/// Whether a poller may block while this device works.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Rest<'a> {
+pub(crate) enum WakeSource<'a> {
     /// It has nothing to do, or wakes us.
-    Sound,
+    Armed,
     /// It wakes us through this descriptor, which is not watched yet.
-    Watch(BorrowedFd<'a>),
+    Unwatched(BorrowedFd<'a>),
     /// It must be polled.
     None,
 }
 
-impl<D: Device> Unit<D> {
-    pub(crate) fn new(device: D, budget: Budget) -> Self {
-        let operations = budget.operations.min(device.description().depth);
-        let share = || {
-            let ledger = Ledger::new(Budget { operations, ..budget });
-            Share { waiting: Waiting::new(), ledger }
-        };
+/// A device.
+#[derive(Debug)]
+pub(crate) struct DeviceQueue<D> {
+    device: D,
+    /// Things the device was told since the last submit.
+    prepared: u32,
+    /// Something was submitted in this tick, which may have ended at once.
+    submitted: bool,
+    /// Regions the device was told to deregister and has not yet.
+    deregistering: u32,
+    presence: Presence,
+    /// When the last failure was reported.
+    reported_ns: Option<u64>,
+    /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
+    watched: ArrayVec<RawFd, 2>,
+}
+
+impl<D: Device> DeviceQueue<D> {
+    pub(crate) fn new(device: D) -> Self {
         Self {
             device,
-            shares: [share(), share()],
             prepared: 0,
-            handed_over: false,
-            forgetting: 0,
-            presence: Presence::Here,
-            told_ns: None,
+            submitted: false,
+            deregistering: 0,
+            presence: Presence::Online,
+            reported_ns: None,
             watched: ArrayVec::new(),
         }
     }
 
-    /// Gives an operation to the device, and hands over when there are enough; false when the
-    /// device takes no more now.
+    /// Gives an operation to the device, and submits when there are enough; false when the device
+    /// takes no more now.
     #[inline(always)]
-    pub(crate) fn give(&mut self, side: Side, operation: Operation) -> bool {
+    pub(crate) fn prepare(&mut self, operation: Operation) -> bool {
         if self.device.prepare(operation).is_err() {
             return false;
         }
-        self.share(side).ledger.charge(operation.length);
         self.prepared += 1;
-        if self.prepared >= HAND_OVER {
+        if self.prepared >= SUBMIT_BATCH {
             self.submit();
         }
         true
     }
 
-    /// Hands over what was prepared.
     #[inline(never)]
-    pub(crate) fn submit(&mut self) {
+    fn submit(&mut self) {
         self.device.submit();
-        (self.prepared, self.handed_over) = (0, true);
+        (self.prepared, self.submitted) = (0, true);
     }
 
-    /// The device's last failure, if one has not been told for a while.
+    /// Submits what is left. Whether anything was submitted in this tick: it may have ended at
+    /// once.
+    pub(crate) fn submit_rest(&mut self) -> bool {
+        if self.prepared > 0 {
+            self.submit();
+        }
+        std::mem::take(&mut self.submitted)
+    }
+
+    /// Brings back what ended.
+    #[inline(always)]
+    pub(crate) fn reap(&mut self, events: &mut Events) {
+        self.device.reap(events);
+    }
+
+    /// Goes on with attaching a region, or begins.
+    pub(crate) fn attach_step(
+        &mut self,
+        (buffer, memory): (BufferIndex, &Memory),
+        begun: bool,
+    ) -> Result<Attached, DeviceError> {
+        match memory {
+            _ if begun => self.device.attach_more(buffer),
+            Memory::Host(memory) => self.device.begin_attach(buffer, Arc::clone(memory)),
+            Memory::Remote(memory) => {
+                let attached = self.device.attach_remote(buffer, Arc::clone(memory));
+                attached.map(|()| Attached::Whole)
+            }
+        }
+    }
+
+    /// Tells the device to deregister a region.
+    pub(crate) fn deregister(&mut self, buffer: BufferIndex) {
+        self.device.detach(buffer).expect("what was attached can be detached");
+        self.deregistering += 1;
+        self.prepared += 1;
+    }
+
+    /// The device has deregistered a region.
+    pub(crate) fn deregistered(&mut self) {
+        let left = self.deregistering.checked_sub(1);
+        self.deregistering =
+            left.expect("invariant 2: a device deregistered a region that it was not told to");
+    }
+
+    /// The device's last failure, if none has been reported for a while.
     #[cold]
-    pub(crate) fn failure_to_tell(&mut self, now_ns: u64) -> Option<Failure> {
-        let due = self.told_ns.is_none_or(|told| now_ns.saturating_sub(told) >= TELL_EVERY_NS);
+    pub(crate) fn failure_to_report(&mut self, now_ns: u64) -> Option<Failure> {
+        let since_ns = self.reported_ns.map(|reported_ns| now_ns.saturating_sub(reported_ns));
+        let due = since_ns.is_none_or(|since_ns| since_ns >= REPORT_EVERY_NS);
         let failure = if due { self.device.take_failure() } else { None };
         if failure.is_some() {
-            self.told_ns = Some(now_ns);
+            self.reported_ns = Some(now_ns);
         }
         failure
     }
 
+    #[inline(always)]
+    pub(crate) fn presence(&self) -> Presence {
+        self.presence
+    }
+
+    /// An operation ended with DEVICE_GONE.
+    pub(crate) fn mark_removed(&mut self) {
+        self.presence = Presence::Removed;
+    }
+
+    /// Goes on with what takes the device's place.
+    pub(crate) fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+        self.device.replace(with)?;
+        self.presence = Presence::Online;
+        Ok(())
+    }
+
     /// Whether the device can be left alone. Arms what wakes us.
-    pub(crate) fn rest(&self) -> Rest<'_> {
-        if self.device.in_flight() == 0 && self.forgetting == 0 {
-            return Rest::Sound;
+    pub(crate) fn wake_source(&self) -> WakeSource<'_> {
+        if self.device.in_flight() == 0 && self.deregistering == 0 {
+            return WakeSource::Armed;
         }
         match self.device.wait() {
-            Wait::Poll => Rest::None,
-            Wait::Nudge => Rest::Sound,
-            Wait::Readable(fd) if self.watched.contains(&fd.as_raw_fd()) => Rest::Sound,
-            Wait::Readable(fd) => Rest::Watch(fd),
+            Wait::Poll => WakeSource::None,
+            Wait::Nudge => WakeSource::Armed,
+            Wait::Readable(fd) if self.watched.contains(&fd.as_raw_fd()) => WakeSource::Armed,
+            Wait::Readable(fd) => WakeSource::Unwatched(fd),
         }
     }
 
@@ -142,20 +186,23 @@ impl<D: Device> Unit<D> {
         self.watched.push(fd);
     }
 
-    /// What waits and what is held of one side.
-    #[inline]
-    pub(crate) fn share(&mut self, side: Side) -> &mut Share {
-        &mut self.shares[side as usize]
+    /// What the device is.
+    pub(crate) fn description(&self) -> &Description {
+        self.device.description()
     }
 
-    /// Operations the device holds.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.shares.iter().map(|share| share.ledger.in_flight()).sum()
+    /// Whether something is with another thread of this process, whose part is short.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.device.has_handed_over()
     }
 
-    /// Requests waiting for it.
-    #[inline]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.shares[0].waiting.count() + self.shares[1].waiting.count()
+    /// Whether `reap` has something that no descriptor tells of.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.device.is_ready()
+    }
+
+    /// Blocks in the device, which watches everything else.
+    pub(crate) fn block(&mut self, timeout_ns: u64) {
+        self.device.block(timeout_ns);
     }
 }

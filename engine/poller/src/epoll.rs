@@ -9,29 +9,29 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Wake-ups one sleep brings back at most; their number does not matter, only that there was one.
+/// Wake-ups one call brings back at most; their number does not matter, only that there was one.
 const WAKES_MAX: usize = 64;
 
-/// The bed.
-pub(crate) struct Bed {
+/// The set.
+pub(crate) struct EpollSet {
     epoll: OwnedFd,
     wakes: Vec<epoll::Event>,
 }
 
-impl fmt::Debug for Bed {
+impl fmt::Debug for EpollSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bed").field("epoll", &self.epoll).finish_non_exhaustive()
+        f.debug_struct("EpollSet").field("epoll", &self.epoll).finish_non_exhaustive()
     }
 }
 
-impl Bed {
+impl EpollSet {
     pub(crate) fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { epoll, wakes: Vec::with_capacity(WAKES_MAX) })
     }
 
     /// Wakes on every ring of an eventfd, which is never read.
-    pub(crate) fn watch_bell(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(crate) fn watch_edge(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)
     }
 
@@ -55,7 +55,7 @@ impl Bed {
     }
 
     /// Blocks until something happens or the time is over.
-    pub(crate) fn sleep(&mut self, timeout_ns: u64) {
+    pub(crate) fn block(&mut self, timeout_ns: u64) {
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).expect("below a second"),

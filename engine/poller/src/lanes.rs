@@ -1,13 +1,13 @@
 //! The lanes one poller serves: whose they are, whose turn it is, which have something to publish.
 
-use kvrail_ring::{Completion, LaneFault, Ring};
+use kvrail_ring::{LaneFault, Ring, ServerLane};
 
 use crate::bells::Rung;
-use crate::mailbox::{LANES_MAX, LaneSeat, SESSIONS_MAX, SessionSlot};
+use crate::limits::{LANES_MAX, SESSIONS_MAX, SessionSlot};
+use crate::mailbox::LaneSeat;
 
-/// Life of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+enum State {
     /// Requests are taken.
     Serving,
     /// None are taken any more; it goes back when the last is completed.
@@ -17,11 +17,11 @@ pub(crate) enum Life {
 /// One lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(crate) session: SessionSlot,
-    pub(crate) seat: Box<LaneSeat>,
-    pub(crate) life: Life,
-    /// Requests are there, but the session has its share under way; no reason to stay awake.
-    pub(crate) held_back: bool,
+    session: SessionSlot,
+    seat: Box<LaneSeat>,
+    state: State,
+    /// Requests are there, but the session has its share in flight; no reason to stay awake.
+    throttled: bool,
 }
 
 const WORDS: usize = LANES_MAX / 64;
@@ -37,11 +37,11 @@ pub(crate) struct Published {
     pub(crate) dear: u64,
 }
 
-/// All lanes by place. A place stays the same while the lane lives.
+/// All lanes by index. An index stays the same while the lane lives.
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    seats: Vec<Option<Lane>>,
-    /// Places in use, the order of the rounds.
+    table: Vec<Option<Lane>>,
+    /// Indices in use, the order of the rounds.
     order: Vec<u16>,
     start: usize,
     /// Lanes with unpublished completions, one bit each.
@@ -52,9 +52,8 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new() -> Self {
-        let seats = (0..LANES_MAX).map(|_| None).collect();
         Self {
-            seats,
+            table: (0..LANES_MAX).map(|_| None).collect(),
             order: Vec::with_capacity(LANES_MAX),
             start: 0,
             staged: [0; WORDS],
@@ -62,25 +61,25 @@ impl Lanes {
         }
     }
 
-    /// Seats a lane; gives it back when all places are taken.
-    pub(crate) fn insert(&mut self, lane: Lane) -> Result<u16, Lane> {
-        let Some(place) = self.seats.iter().position(Option::is_none) else { return Err(lane) };
-        self.seats[place] = Some(lane);
-        let place = u16::try_from(place).expect("LANES_MAX fits");
-        self.order.push(place);
-        Ok(place)
-    }
-
-    /// Takes a lane out.
-    pub(crate) fn remove(&mut self, place: u16) -> Lane {
-        self.order.retain(|&other| other != place);
-        self.staged[usize::from(place) / 64] &= !(1 << (place % 64));
-        self.seats[usize::from(place)].take().expect("a lane is removed once")
+    /// Enters a lane.
+    ///
+    /// # Errors
+    /// Gives it back when all are taken.
+    pub(crate) fn insert(
+        &mut self,
+        session: SessionSlot,
+        seat: Box<LaneSeat>,
+    ) -> Result<(), Box<LaneSeat>> {
+        let Some(index) = self.table.iter().position(Option::is_none) else { return Err(seat) };
+        let lane = Lane { session, seat, state: State::Serving, throttled: false };
+        self.table[index] = Some(lane);
+        self.order.push(u16::try_from(index).expect("LANES_MAX fits"));
+        Ok(())
     }
 
     #[inline(always)]
-    pub(crate) fn get(&mut self, place: u16) -> &mut Lane {
-        self.seats[usize::from(place)].as_mut().expect("a request under way keeps its lane")
+    pub(crate) fn get(&mut self, index: u16) -> &mut Lane {
+        self.table[usize::from(index)].as_mut().expect("a request in flight keeps its lane")
     }
 
     /// Lanes in use.
@@ -104,45 +103,35 @@ impl Lanes {
         }
     }
 
-    /// The place of a session's queue.
-    pub(crate) fn find(&self, session: SessionSlot, queue: u32) -> Option<u16> {
-        self.find_where(|lane| lane.session == session && lane.seat.queue == queue)
+    /// Closes the lanes of a session: one queue's, or all.
+    pub(crate) fn close(&mut self, session: SessionSlot, queue: Option<u32>) {
+        self.each(|lane| {
+            if lane.session == session && queue.is_none_or(|queue| queue == lane.seat.queue) {
+                lane.close();
+            }
+        });
     }
 
-    /// Any lane of a session.
-    pub(crate) fn find_any(&self, session: SessionSlot) -> Option<u16> {
-        self.find_where(|lane| lane.session == session)
+    /// Takes out a closing lane of which nothing is in flight, with what it did not publish yet.
+    pub(crate) fn take_closed(&mut self) -> Option<Lane> {
+        let lane = |index: &u16| self.table[usize::from(*index)].as_ref();
+        let closed = |index: &u16| lane(index).is_some_and(Lane::is_closed);
+        let index = self.order.iter().copied().find(closed)?;
+        self.order.retain(|&other| other != index);
+        self.staged[usize::from(index) / 64] &= !(1 << (index % 64));
+        self.table[usize::from(index)].take()
     }
 
-    /// Any lane of a session that is not closing.
-    pub(crate) fn find_serving(&self, session: SessionSlot) -> Option<u16> {
-        self.find_where(|lane| lane.session == session && lane.life == Life::Serving)
-    }
-
-    fn find_where(&self, wanted: impl Fn(&Lane) -> bool) -> Option<u16> {
-        let fits = |place: &&u16| self.seats[usize::from(**place)].as_ref().is_some_and(&wanted);
-        self.order.iter().find(fits).copied()
-    }
-
-    /// Stages a completion; it is published at the end of the tick, after `mark_staged`. A lane
-    /// that is closing may be empty now.
-    #[inline(always)]
-    pub(crate) fn complete(&mut self, place: u16, completion: Completion) {
-        self.get(place).seat.lane.complete(completion);
+    /// Whether a session has any lane left, closing ones included.
+    pub(crate) fn any_of(&self, session: SessionSlot) -> bool {
+        self.table.iter().flatten().any(|lane| lane.session == session)
     }
 
     /// Notes that a lane has something to publish.
     #[inline(always)]
-    pub(crate) fn mark_staged(&mut self, place: u16) {
-        self.staged[usize::from(place) / 64] |= 1 << (place % 64);
-        self.staged_words |= 1 << (place / 64);
-    }
-
-    /// Stages a LATE notice if there is room.
-    pub(crate) fn notify(&mut self, place: u16, notice: Completion) -> Result<(), LaneFault> {
-        self.get(place).seat.lane.notify(notice)?;
-        self.mark_staged(place);
-        Ok(())
+    pub(crate) fn mark_staged(&mut self, index: u16) {
+        self.staged[usize::from(index) / 64] |= 1 << (index % 64);
+        self.staged_words |= 1 << (index / 64);
     }
 
     /// Publishes what is staged and rings sleeping clients.
@@ -155,8 +144,8 @@ impl Lanes {
             while self.staged[word] != 0 {
                 let bit = self.staged[word].trailing_zeros();
                 self.staged[word] &= self.staged[word] - 1;
-                let lane = self.seats[word * 64 + bit as usize].as_mut();
-                let Lane { seat, session, .. } = lane.expect("staged lanes are seated");
+                let lane = self.table[word * 64 + bit as usize].as_mut();
+                let Lane { seat, session, .. } = lane.expect("a staged lane is in the table");
                 if seat.lane.publish() == Ring::Now {
                     published.bells += 1;
                     if seat.bell.ring() == Rung::LastTime {
@@ -181,16 +170,13 @@ impl Lanes {
     /// The second look before sleeping: is there anything to take, or a fault to report?
     pub(crate) fn any_ready(&mut self) -> bool {
         let mut ready = false;
-        self.each(|lane| {
-            let serving = lane.life == Life::Serving && !lane.held_back;
-            ready |= serving && lane.seat.lane.is_ready() != Ok(false);
-        });
+        self.each(|lane| ready |= !lane.throttled && lane.is_ready() != Ok(false));
         ready
     }
 
     fn each(&mut self, mut visit: impl FnMut(&mut Lane)) {
-        for &place in &self.order {
-            visit(self.seats[usize::from(place)].as_mut().expect("places in order are seated"));
+        for &index in &self.order {
+            visit(self.table[usize::from(index)].as_mut().expect("indices in order are in use"));
         }
     }
 }
@@ -199,9 +185,45 @@ impl Lane {
     /// Whether a request may be taken now.
     #[inline(always)]
     pub(crate) fn is_ready(&mut self) -> Result<bool, LaneFault> {
-        match self.life {
-            Life::Serving => self.seat.lane.is_ready(),
-            Life::Closing => Ok(false),
+        match self.state {
+            State::Serving => self.seat.lane.is_ready(),
+            State::Closing => Ok(false),
         }
+    }
+
+    /// Takes nothing more from it.
+    pub(crate) fn close(&mut self) {
+        self.state = State::Closing;
+    }
+
+    /// Whether it goes back when the last request is completed, and that was the last.
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == State::Closing && self.seat.lane.outstanding() == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn session(&self) -> SessionSlot {
+        self.session
+    }
+
+    /// Requests may be there that its session may not have taken now.
+    #[inline(always)]
+    pub(crate) fn set_throttled(&mut self, throttled: bool) {
+        self.throttled = throttled;
+    }
+
+    /// The sidecar's half of the lane.
+    #[inline(always)]
+    pub(crate) fn server(&mut self) -> &mut ServerLane {
+        &mut self.seat.lane
+    }
+
+    pub(crate) fn queue(&self) -> u32 {
+        self.seat.queue
+    }
+
+    pub(crate) fn into_seat(self) -> Box<LaneSeat> {
+        self.seat
     }
 }

@@ -6,6 +6,7 @@
 //! one place; never reads configuration; never knows which device it drives.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod ages;
 mod attaching;
 mod backend;
@@ -14,33 +15,30 @@ mod checksummer;
 mod completion_batch;
 mod device_queue;
 mod epoll;
-mod finish;
+mod executor;
+mod front_end;
 mod handle;
 mod idle;
 mod lanes;
+mod limits;
 mod mailbox;
-mod obey;
 mod poller;
-mod presence;
 mod regions;
 mod ringer;
 mod scheduler;
 mod sessions;
 mod stats;
-mod sums;
-mod take;
 mod task;
+mod teardown;
 mod thread;
 
 pub use backend::Route;
-pub use bells::{QueueBell, Rung, Waking, WokenBy};
+pub use bells::{QueueBell, Ringer, Rung, Waking, WokenBy};
 pub use handle::PollerHandle;
-pub use mailbox::{
-    Command, DeviceFailure, LANES_MAX, LaneSeat, Mailbox, Notice, REGIONS_MAX, SESSIONS_MAX,
-    SessionSlot,
-};
-pub use poller::{Poller, Setup, Turn};
-pub use ringer::{Ringer, RingerThread};
+pub use limits::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot};
+pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, Notice};
+pub use poller::{Poller, Setup, Sleep, TickOutcome};
+pub use ringer::RingerThread;
 pub use scheduler::budget::Budget;
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
-pub use thread::{Seat, Sleep, StartError, start};
+pub use thread::{Seat, StartError, start};

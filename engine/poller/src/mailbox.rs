@@ -13,26 +13,13 @@ use kvrail_memory::Pinned;
 use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
 use crate::bells::QueueBell;
-
-/// Sessions a sidecar serves at once: one bit each in a poller's rounds.
-pub const SESSIONS_MAX: usize = 64;
-
-/// Arenas of all sessions at once. A `RegionId` is a place in this table (low 16 bits) and a
-/// generation (high 16 bits).
-pub const REGIONS_MAX: usize = 512;
-
-/// Lanes one poller serves, over all sessions.
-pub const LANES_MAX: usize = 1024;
+use crate::limits::SessionSlot;
 
 /// Failures kept for the control thread; there may be thousands, and a few tell enough.
 const FAILURES_MAX: usize = 64;
 
 /// Commands or notices under way at once.
 const MAIL_MAX: usize = 4096;
-
-/// Place of a live session in every poller's tables, below `SESSIONS_MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionSlot(pub u8);
 
 /// A lane with what is needed to serve it.
 #[derive(Debug)]
@@ -223,7 +210,7 @@ impl Mailbox {
 
     /// Tells the control thread of a failure; dropped while it has 64 unread. Only the poller
     /// calls this.
-    pub(crate) fn tell(&self, failure: DeviceFailure) {
+    pub(crate) fn report(&self, failure: DeviceFailure) {
         if self.failures.push(failure).is_ok() {
             self.to_control.ring();
         }

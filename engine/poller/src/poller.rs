@@ -1,28 +1,33 @@
-//! The poller: what one thread owns, and the order of its tick.
+//! The poller: the stages that one thread owns, and their order in a tick.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use kvrail_device::{Clock, Device, Events, Slots};
+use kvrail_device::{Clock, Description, Device};
 use kvrail_memory::heap_calls_of_this_thread;
-use kvrail_ring::wake::Sleeper;
+use kvrail_ring::wake::{Sleeper, settle};
 use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
+use crate::admission::{Admission, Admitted};
 use crate::ages::Ages;
-use crate::attaching;
-use crate::backend::{Placement, Route};
-use crate::checksummer::Summing;
-use crate::device_queue::Unit;
-use crate::epoll::Bed;
-use crate::lanes::{Lanes, Published};
-use crate::mailbox::{Mailbox, Notice, SessionSlot};
-use crate::regions::Regions;
+use crate::attaching::AttachQueue;
+use crate::backend::Route;
+use crate::device_queue::WakeSource;
+use crate::epoll::EpollSet;
+use crate::executor::Executor;
+use crate::front_end::{Fetched, FrontEnd};
+use crate::idle::{IdleAction, IdlePolicy, WaitReason};
+use crate::limits::SessionSlot;
+use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
+use crate::regions::Memory;
 use crate::scheduler::budget::Budget;
-use crate::scheduler::deadlines::Timers;
-use crate::scheduler::drr::Nodes;
-use crate::sessions::{REQUESTS_MAX, Sessions};
 use crate::stats::PollerStats;
-use crate::task::Accepted;
+use crate::task::{MemoryKind, Owner, Task};
+use crate::teardown::tear_down;
+
+/// Commands of one tick: each takes up to a few microseconds.
+const COMMANDS_MAX: u64 = 16;
 
 /// What a poller drives and for whom.
 #[derive(Clone, Debug)]
@@ -41,40 +46,39 @@ pub struct Setup {
 
 /// What a tick found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum TickOutcome {
     /// Something moved.
     Busy,
     /// Nothing did.
     Idle,
-    /// Told to stop, and nothing is under way.
+    /// Told to stop, and nothing is in flight.
     Stopped,
 }
 
-/// Whether requests are taken.
+/// How a poller's attempt to sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
-    Open,
-    /// New requests are answered DRAINING; `told` once the control thread knows that all is done.
-    Draining {
-        told: bool,
-    },
+pub enum Sleep {
+    /// Something is there, or the time is over.
+    Over,
+    /// A device must be polled.
+    Denied,
 }
 
 /// Where an idle poller blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SleepsIn {
-    /// In this device, which watches the epoll set of everything else: one system call hands over,
+enum BlockOn {
+    /// In this device, which watches the epoll set of everything else: one system call submits,
     /// sleeps and collects.
     Device(usize),
     /// In the epoll set.
     Epoll,
 }
 
-impl SleepsIn {
+impl BlockOn {
     /// The first device that offers it.
-    fn choose<D: Device>(devices: &mut [D], bed: &Bed) -> Result<Self, Errno> {
+    fn choose<D: Device>(devices: &mut [D], epoll: &EpollSet) -> Result<Self, Errno> {
         for (index, device) in devices.iter_mut().enumerate() {
-            if device.watch(bed.duplicate()?).is_ok() {
+            if device.watch(epoll.duplicate()?).is_ok() {
                 return Ok(Self::Device(index));
             }
         }
@@ -83,33 +87,23 @@ impl SleepsIn {
 }
 
 /// One poller. Generic over its devices and its clock, so that the whole loop runs on the
-/// simulated device in made-up time.
+/// simulated device in simulated time.
 #[derive(Debug)]
 pub struct Poller<D, C> {
-    pub(crate) clock: C,
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) stats: Arc<PollerStats>,
-    pub(crate) placement: Placement,
-    pub(crate) requests: Slots<Accepted>,
-    pub(crate) nodes: Nodes,
-    pub(crate) units: Vec<Unit<D>>,
-    pub(crate) lanes: Lanes,
-    pub(crate) regions: Regions,
-    pub(crate) attaching: attaching::Queue,
-    pub(crate) sessions: Sessions,
-    pub(crate) timers: Timers,
-    pub(crate) ages: Ages,
-    pub(crate) summing: Summing,
-    pub(crate) events: Events,
-    pub(crate) bed: Bed,
-    pub(crate) sleeper: Sleeper,
-    pub(crate) service: Service,
-    pub(crate) stopping: bool,
-    pub(crate) spin_ns: u64,
-    pub(crate) beat_ns: u64,
-    pub(crate) sleeps_in: SleepsIn,
-    /// Time of this tick: read at the end of the last busy one, or a few empty ones ago.
-    pub(crate) now_ns: u64,
+    clock: C,
+    mailbox: Arc<Mailbox>,
+    stats: Arc<PollerStats>,
+    front_end: FrontEnd,
+    admission: Admission,
+    executor: Executor<D>,
+    attaching: AttachQueue,
+    ages: Ages,
+    epoll: EpollSet,
+    sleeper: Sleeper,
+    block_on: BlockOn,
+    stopping: bool,
+    spin_ns: u64,
+    heartbeat_ns: u64,
     /// Heap calls of this thread before the first tick; any more break invariant 6.
     heap_calls_at_start: u64,
     /// Ticks since the clock was last read.
@@ -131,160 +125,308 @@ impl<D: Device, C: Clock> Poller<D, C> {
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
     ) -> Result<Self, Errno> {
-        assert_eq!(devices.len(), setup.devices.len(), "one index for each device");
-        assert_eq!(devices.len(), setup.budgets.len(), "one budget for each device");
-        let bed = Bed::new()?;
-        bed.watch_bell(mailbox.poller_bell())?;
+        let Setup { routes, devices: indices, budgets, spin_ns, beat_ns: heartbeat_ns } = setup;
+        assert_eq!(devices.len(), indices.len(), "one index for each device");
+        assert_eq!(devices.len(), budgets.len(), "one budget for each device");
+        let epoll = EpollSet::new()?;
+        epoll.watch_edge(mailbox.poller_bell())?;
         let mut devices = devices;
-        let sleeps_in = SleepsIn::choose(&mut devices, &bed)?;
-        let units = devices.into_iter().zip(setup.budgets).map(|(d, b)| Unit::new(d, b)).collect();
-        let now_ns = clock.now_ns();
-        Ok(Self {
+        let block_on = BlockOn::choose(&mut devices, &epoll)?;
+        let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
+        let mut poller = Self {
+            front_end: FrontEnd::new(Arc::clone(&stats)),
+            admission: Admission::new(&routes, &indices),
+            executor: Executor::new(devices, &budgets, mail, counters),
+            attaching: AttachQueue::new(),
+            ages: Ages::new(indices.len()),
             clock,
             mailbox,
             stats,
-            placement: Placement::new(&setup.routes, &setup.devices),
-            requests: Slots::new(REQUESTS_MAX),
-            nodes: Nodes::new(REQUESTS_MAX),
-            units,
-            lanes: Lanes::new(),
-            regions: Regions::new(),
-            attaching: attaching::Queue::new(),
-            sessions: Sessions::new(),
-            timers: Timers::new(),
-            ages: Ages::new(setup.devices.len()),
-            summing: Summing::new(REQUESTS_MAX),
-            events: Events::new(),
-            bed,
+            epoll,
             sleeper: Sleeper::default(),
-            service: Service::Open,
+            block_on,
             stopping: false,
-            spin_ns: setup.spin_ns,
-            beat_ns: setup.beat_ns,
-            sleeps_in,
-            now_ns,
+            spin_ns,
+            heartbeat_ns,
             heap_calls_at_start: heap_calls_of_this_thread(),
             unread_ticks: 0,
-        })
+        };
+        poller.read_clock();
+        Ok(poller)
     }
 
-    /// Counts heap calls from here: the loop begins.
-    pub(crate) fn begin(&mut self) {
-        self.heap_calls_at_start = heap_calls_of_this_thread();
-    }
-
-    /// One turn: obey, reap, complete, take, submit, publish, add up checksums. Never blocks.
-    pub fn tick(&mut self) -> Turn {
+    /// One turn through all stages. Never blocks.
+    pub fn tick(&mut self) -> TickOutcome {
         self.unread_ticks += 1;
         if self.unread_ticks > C::UNREAD_TURNS_MAX {
             self.read_clock();
         }
-        let commands = self.obey() + self.attach_more();
-        let finished = self.reap();
-        let taken = self.take();
-        let finished = finished + self.feed();
-        let mut work = commands + finished + taken;
-        self.report_late();
+        let mut work = self.handle_commands();
+        work += self.attach();
+        work += self.executor.reap(&mut self.front_end);
+        self.tear_down();
+        work += self.admit();
+        work += self.executor.dispatch(&mut self.front_end);
+        self.executor.report_late(&mut self.front_end);
         self.look_at_ages();
         let mut bells = self.publish();
-        if !self.summing.is_empty() {
-            work += self.add_up(); // last, so that nobody else waits for it in this tick
+        if self.executor.has_checksums() {
+            // Last, so that nobody else waits for it in this tick.
+            work += self.executor.compute_checksums(&mut self.front_end);
             bells += self.publish();
         }
+        self.end_tick(work, bells)
+    }
+
+    /// Counts a tick, and says what it found.
+    #[inline]
+    fn end_tick(&mut self, work: u64, bells: u64) -> TickOutcome {
         if work > 0 {
             self.read_clock(); // for the next tick; whoever waited for this one has its answer
-            self.count_work(bells);
+            self.stats.busy_ticks.add(1);
+            self.stats.bells.add(bells);
+            self.executor.show_depths();
         }
-        self.count_tick();
-        if self.stopping && self.is_quiet() {
-            return Turn::Stopped;
+        self.stats.ticks.add(1);
+        if self.unread_ticks == 0 {
+            self.stats.beat_ns.set(self.executor.now_ns());
+            self.stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
         }
-        self.report_drained();
-        if work > 0 { Turn::Busy } else { Turn::Idle }
+        let quiet = self.executor.tasks().claimed() == 0;
+        if self.stopping && quiet {
+            return TickOutcome::Stopped;
+        }
+        if quiet && self.admission.must_report_drained() {
+            self.mailbox.post(Notice::Drained);
+        }
+        let busy = work > 0 || self.front_end.is_teardown_due();
+        if busy { TickOutcome::Busy } else { TickOutcome::Idle }
+    }
+
+    /// Carries out what the control thread sent, up to a turn's worth; returns how many commands
+    /// there were.
+    #[inline]
+    fn handle_commands(&mut self) -> u64 {
+        let mut seen = 0;
+        while seen < COMMANDS_MAX
+            && let Some(command) = self.mailbox.next_command()
+        {
+            seen += 1;
+            self.handle(command);
+        }
+        seen
+    }
+
+    #[cold]
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::AddLane(session, seat) => self.add_lane(session, seat),
+            Command::CloseLane(session, queue) => self.front_end.close_lane(session, queue),
+            Command::Attach { session, region, buffer, memory } => {
+                let memory = Memory::Host(memory);
+                self.front_end.regions().insert(region, session, buffer, memory);
+                self.attaching.push(session, region);
+            }
+            Command::AttachRemote { session, region, buffer, memory } => {
+                let memory = Memory::Remote(memory);
+                self.front_end.regions().insert(region, session, buffer, memory);
+                self.attaching.push(session, region);
+            }
+            Command::Detach(_, region) => {
+                self.front_end.regions().close(region);
+                self.front_end.request_teardown();
+            }
+            Command::CloseSession(session) => {
+                self.front_end.close_session(session);
+                self.executor.cancel(session, &mut self.front_end);
+                self.attaching.cancel(session, &mut self.front_end, self.executor.queues());
+            }
+            Command::Replace(device, mut with) => {
+                let outcome = self.executor.queues()[device].replace(&mut with);
+                if outcome.is_ok() {
+                    self.stats.devices[device].gone.set(0);
+                }
+                self.mailbox.post(Notice::Replaced(device, with, outcome));
+            }
+            Command::Drain => self.admission.drain(),
+            Command::Stop => self.stopping = true,
+        }
+    }
+
+    fn add_lane(&mut self, session: SessionSlot, seat: Box<LaneSeat>) {
+        let queue = seat.queue;
+        if self.epoll.watch_edge(seat.doorbell.as_fd()).is_err() {
+            return self.mailbox.post(Notice::LaneClosed(session, seat));
+        }
+        self.mailbox.post(match self.front_end.add_lane(session, seat) {
+            Ok(()) => Notice::LaneAdded(session, queue),
+            Err(seat) => {
+                self.epoll.forget(seat.doorbell.as_fd());
+                Notice::LaneClosed(session, seat)
+            }
+        });
+    }
+
+    /// Takes one step with one region that attaches.
+    #[inline]
+    fn attach(&mut self) -> u64 {
+        self.attaching.step(&mut self.front_end, self.executor.queues(), &self.mailbox)
+    }
+
+    #[inline]
+    fn tear_down(&mut self) {
+        if self.front_end.take_teardown() {
+            tear_down(&mut self.front_end, self.executor.queues(), &self.epoll, &self.mailbox);
+        }
+    }
+
+    /// One round over all lanes; returns how many requests were taken. Each is checked once, as a
+    /// private copy, and begun.
+    fn admit(&mut self) -> u64 {
+        let Self { front_end, admission, executor, mailbox, .. } = self;
+        let (mut taken, now_ns) = (0, executor.now_ns());
+        for position in 0..front_end.lanes() {
+            let fetched = front_end.fetch(position, |request, client, regions| {
+                let (extent, memory) = match admission.check(request, client.session, regions) {
+                    Ok(Admitted::Io(extent, memory)) => (extent, memory),
+                    Ok(Admitted::Nop) => return Some(Status::Ok),
+                    Err(status) => return Some(status),
+                };
+                let task = Task::new(request, Owner::Client(client), (extent, memory), now_ns);
+                if request.is_simple() && memory.kind == MemoryKind::Host {
+                    executor.begin(task);
+                } else {
+                    executor.begin_any(task, *request);
+                }
+                None
+            });
+            let Some(Fetched { count, fault }) = fetched else { break };
+            taken += u64::from(count);
+            if let Some((session, queue, fault)) = fault {
+                mailbox.post(Notice::LaneFault(session, queue, fault));
+            }
+        }
+        front_end.end_round();
+        taken
+    }
+
+    #[inline]
+    fn look_at_ages(&mut self) {
+        let now_ns = self.executor.now_ns();
+        if self.ages.is_due(now_ns) {
+            let overdue_ns = self.mailbox.overdue_ns();
+            self.ages.walk(now_ns, overdue_ns, self.executor.tasks(), &self.stats.devices);
+        }
     }
 
     /// Publishes completions; returns how many bells were rung.
     #[inline]
     fn publish(&mut self) -> u64 {
-        let Published { bells, mut dear } = self.lanes.publish();
+        let published = self.front_end.publish();
+        let mut dear = published.dear;
         while dear != 0 {
             let session = u8::try_from(dear.trailing_zeros()).expect("64 sessions");
             self.mailbox.post(Notice::DearBell(SessionSlot(session)));
             dear &= dear - 1;
         }
-        bells
+        published.bells
     }
 
-    /// Makes `now_ns` the present.
+    /// Makes this tick's time the present.
     #[inline]
-    pub(crate) fn read_clock(&mut self) {
-        self.now_ns = self.clock.now_ns();
+    fn read_clock(&mut self) {
+        self.executor.set_now(self.clock.now_ns());
         self.unread_ticks = 0;
-    }
-
-    /// Whether nothing is under way.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.requests.claimed() == 0
     }
 
     /// Operations at the devices now.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.units.iter().map(Unit::in_flight).sum()
+        self.executor.in_flight()
     }
 
-    /// Moves waiting requests to their devices, as far as budgets go, and submits. What a device
-    /// finishes at once (page cache, null) is completed in the same tick; returns how many.
-    fn feed(&mut self) -> u64 {
-        let mut finished = 0;
-        for index in 0..self.units.len() {
-            if self.units[index].waiting() > 0 {
-                self.feed_unit(index);
+    /// What its devices are.
+    pub(crate) fn descriptions(&mut self) -> Vec<Description> {
+        self.executor.queues().iter().map(|queue| queue.description().clone()).collect()
+    }
+
+    /// Ticks, spins and sleeps until it is told to stop.
+    pub(crate) fn run(mut self) {
+        let mut policy = IdlePolicy::new(self.spin_ns, self.clock.now_ns());
+        self.heap_calls_at_start = heap_calls_of_this_thread();
+        loop {
+            let found_ns = self.executor.now_ns();
+            match self.tick() {
+                TickOutcome::Stopped => return,
+                TickOutcome::Busy => policy.event(found_ns, self.executor.now_ns()),
+                TickOutcome::Idle => {
+                    match policy.advise(self.wait_reason(), self.executor.now_ns()) {
+                        IdleAction::Spin => std::hint::spin_loop(),
+                        IdleAction::Block => match self.sleep(self.heartbeat_ns) {
+                            Sleep::Over => {}
+                            Sleep::Denied if policy.should_yield(self.executor.now_ns()) => {
+                                std::thread::yield_now();
+                            }
+                            Sleep::Denied => std::hint::spin_loop(),
+                        },
+                    }
+                }
             }
-            let unit = &mut self.units[index];
-            if unit.prepared > 0 {
-                unit.submit();
+        }
+    }
+
+    /// What an idle poller waits for.
+    fn wait_reason(&mut self) -> WaitReason {
+        if self.in_flight() == 0 {
+            return WaitReason::Request;
+        }
+        let copying = self.executor.queues().iter().any(|queue| queue.has_handed_over());
+        if copying { WaitReason::Copy } else { WaitReason::Completion }
+    }
+
+    /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
+    /// Returns at once while a device must be polled.
+    pub fn sleep(&mut self, longest_ns: u64) -> Sleep {
+        if !self.can_block() {
+            return Sleep::Denied;
+        }
+        self.read_clock();
+        self.front_end.announce_sleep();
+        self.mailbox.nudge().announce(&mut self.sleeper);
+        settle();
+        let ready = self.executor.queues().iter().any(|queue| queue.is_ready());
+        if !ready && !self.front_end.any_ready() && self.mailbox.is_empty() {
+            self.stats.sleeps.add(1);
+            let timeout_ns = self.executor.sleep_ns(longest_ns);
+            match self.block_on {
+                BlockOn::Device(index) => self.executor.queues()[index].block(timeout_ns),
+                BlockOn::Epoll => self.epoll.block(timeout_ns),
             }
-            if std::mem::take(&mut unit.handed_over) {
-                finished += self.reap_unit(index);
+        }
+        self.mailbox.nudge().retract(&mut self.sleeper);
+        self.front_end.retract_sleep();
+        self.read_clock();
+        Sleep::Over
+    }
+
+    /// Whether every device wakes us; puts descriptors seen for the first time into the set. The
+    /// device we block in needs none.
+    fn can_block(&mut self) -> bool {
+        let Self { executor, epoll, block_on, .. } = self;
+        executor.queues().iter_mut().enumerate().all(|(index, queue)| {
+            if *block_on == BlockOn::Device(index) {
+                return true;
             }
-        }
-        finished
-    }
-
-    #[inline]
-    fn count_tick(&self) {
-        let stats = &self.stats;
-        stats.ticks.add(1);
-        if self.unread_ticks == 0 {
-            stats.beat_ns.set(self.now_ns);
-            stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
-        }
-    }
-
-    #[inline]
-    fn count_work(&self, bells: u64) {
-        let stats = &self.stats;
-        stats.busy_ticks.add(1);
-        stats.bells.add(bells);
-        for (unit, counters) in self.units.iter().zip(&stats.devices) {
-            counters.in_flight.set(u64::from(unit.in_flight()));
-            counters.waiting.set(u64::from(unit.waiting()));
-        }
-    }
-
-    fn report_drained(&mut self) {
-        if self.service == (Service::Draining { told: false }) && self.is_quiet() {
-            self.service = Service::Draining { told: true };
-            self.mailbox.post(Notice::Drained);
-        }
-    }
-
-    /// The status a request ends with that never reached a device.
-    pub(crate) fn refusal(&self) -> Option<Status> {
-        match self.service {
-            Service::Open => None,
-            Service::Draining { .. } => Some(Status::Draining),
-        }
+            let fd = match queue.wake_source() {
+                WakeSource::Armed => return true,
+                WakeSource::None => return false,
+                WakeSource::Unwatched(fd) => fd,
+            };
+            let (watched, fd) = (epoll.watch_device(fd), fd.as_raw_fd());
+            if watched.is_ok() {
+                queue.note_watched(fd);
+            }
+            watched.is_ok()
+        })
     }
 }

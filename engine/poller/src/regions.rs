@@ -1,4 +1,4 @@
-//! The arenas a poller may move bytes to and from: whose they are, and whether they are leaving.
+//! The regions a poller may move bytes to and from: whose they are, and whether they are leaving.
 
 use std::sync::Arc;
 
@@ -6,26 +6,29 @@ use kvrail_device::{BufferIndex, DeviceError, RemoteMemory};
 use kvrail_memory::Pinned;
 use kvrail_ring::{RegionId, Status};
 
-use crate::device_queue::Side;
-use crate::mailbox::{REGIONS_MAX, SessionSlot};
+use crate::limits::{REGIONS_MAX, SessionSlot};
+use crate::task::{BufferRef, MemoryKind};
 
-/// What is to be said once the last device has let go.
+/// Why a region leaves, to be reported once the last device has deregistered it.
 #[derive(Debug)]
-pub(crate) enum Farewell {
+pub(crate) enum DetachOutcome {
     /// It was detached.
     Detached,
     /// It could not be attached everywhere.
     Failed(DeviceError),
 }
 
-/// Life of a region: attaching (device by device, an entry in each tick), live, then leaving (no
-/// new requests), then letting go (devices), then free.
+/// The states of a region, in their order. The attach queue takes it from the first to the second.
 #[derive(Debug)]
-enum Life {
+enum State {
+    /// Some devices have it.
     Attaching,
+    /// Requests may name it.
     Live,
+    /// No new requests; the last one is waited for.
     Leaving,
-    LettingGo { devices_left: u8, farewell: Farewell },
+    /// So many devices were told to deregister it and have not done so.
+    Deregistering { devices_left: usize, outcome: DetachOutcome },
 }
 
 /// What a region is made of.
@@ -37,75 +40,51 @@ pub(crate) enum Memory {
     Remote(Arc<dyn RemoteMemory>),
 }
 
-/// Where a request's bytes are, once checked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
-    pub(crate) buffer: BufferIndex,
-    pub(crate) offset: u64,
-    pub(crate) side: Side,
-}
-
-impl Memory {
-    /// The memory, where the host can read it.
-    pub(crate) fn host(&self) -> Option<&dyn Pinned> {
-        match self {
-            Self::Host(memory) => Some(&**memory),
-            Self::Remote(_) => None,
-        }
-    }
-}
-
 /// One region of one session.
 #[derive(Debug)]
-pub(crate) struct Region {
-    pub(crate) id: RegionId,
-    pub(crate) session: SessionSlot,
-    pub(crate) buffer: BufferIndex,
-    pub(crate) memory: Memory,
-    life: Life,
+struct Region {
+    id: RegionId,
+    session: SessionSlot,
+    buffer: BufferIndex,
+    memory: Memory,
+    state: State,
 }
 
 /// What each request needs of a region: small, and beside each other.
 #[derive(Clone, Copy, Debug)]
-struct Gate {
-    /// Who may enter: the region's id and session in one word; `CLOSED` where nobody may, and
-    /// for memory of a GPU, where more is to be asked.
+struct HotRegion {
+    /// Who may enter: the region's id and session in one word; `CLOSED` while nobody may.
     key: u64,
-    /// Of host memory.
+    /// Of host memory; 0 of any other.
     bytes: u64,
     /// Requests accepted and not completed.
-    under_way: u32,
+    in_flight: u32,
     buffer: BufferIndex,
 }
 
 /// No key: sessions have eight bits.
 const CLOSED: u64 = u64::MAX;
 
-impl Gate {
-    const FREE: Self = Self { key: CLOSED, bytes: 0, under_way: 0, buffer: BufferIndex(0) };
+fn key(session: SessionSlot, id: RegionId) -> u64 {
+    u64::from(session.0) << 32 | u64::from(id.0)
+}
 
-    #[inline(always)]
-    fn key(session: SessionSlot, id: RegionId) -> u64 {
-        u64::from(session.0) << 32 | u64::from(id.0)
-    }
+/// Low half of an id: the index in the table.
+fn index(id: RegionId) -> usize {
+    (id.0 & 0xffff) as usize
 }
 
 /// All regions, by the low half of their id.
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: Vec<Option<Region>>,
-    gates: Vec<Gate>,
-}
-
-/// Low half of an id: the place in the table.
-fn place(id: RegionId) -> usize {
-    (id.0 & 0xffff) as usize
+    hot: Vec<HotRegion>,
 }
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        let table = (0..REGIONS_MAX).map(|_| None).collect();
-        Self { table, gates: vec![Gate::FREE; REGIONS_MAX] }
+        let free = HotRegion { key: CLOSED, bytes: 0, in_flight: 0, buffer: BufferIndex(0) };
+        Self { table: (0..REGIONS_MAX).map(|_| None).collect(), hot: vec![free; REGIONS_MAX] }
     }
 
     /// Enters a region that devices are about to attach.
@@ -116,132 +95,134 @@ impl Regions {
         buffer: BufferIndex,
         memory: Memory,
     ) {
-        let entry = &mut self.table[place(id)];
-        assert!(entry.is_none(), "the control thread gives out free places only");
-        let bytes = memory.host().map_or(0, |memory| memory.bytes() as u64);
-        self.gates[place(id)] = Gate { key: CLOSED, bytes, under_way: 0, buffer };
-        *entry = Some(Region { id, session, buffer, memory, life: Life::Attaching });
+        let entry = &mut self.table[index(id)];
+        assert!(entry.is_none(), "the control thread gives out free indices only");
+        let bytes = match &memory {
+            Memory::Host(memory) => memory.bytes() as u64,
+            Memory::Remote(_) => 0,
+        };
+        self.hot[index(id)] = HotRegion { key: CLOSED, bytes, in_flight: 0, buffer };
+        *entry = Some(Region { id, session, buffer, memory, state: State::Attaching });
     }
 
     /// Every device has it: requests may use it.
     pub(crate) fn open(&mut self, id: RegionId) {
         let region = self.known(id);
-        region.life = Life::Live;
-        let (session, host) = (region.session, region.memory.host().is_some());
-        if host {
-            self.gates[place(id)].key = Gate::key(session, id);
-        }
-    }
-
-    /// As `enter`, for a live region of host memory; any other is refused.
-    #[inline(always)]
-    pub(crate) fn enter_host(
-        &mut self,
-        session: SessionSlot,
-        id: RegionId,
-        offset: u64,
-        length: u32,
-    ) -> Option<BufferIndex> {
-        let gate = self.gates.get_mut(place(id))?;
-        let end = offset.checked_add(u64::from(length))?;
-        if gate.key != Gate::key(session, id) || end > gate.bytes {
-            return None;
-        }
-        gate.under_way += 1;
-        Some(gate.buffer)
+        region.state = State::Live;
+        let key = key(region.session, id);
+        self.hot[index(id)].key = key;
     }
 
     /// Counts a request in at the live region it names, if that is the session's own and holds the
-    /// range; says where the region stands in the devices' tables.
+    /// range; returns where the bytes are in the devices' tables. `leave` counts it out.
+    ///
+    /// # Errors
+    /// INVALID, or UNSUPPORTED for a checksum of memory that the host cannot read.
+    #[inline(always)]
     pub(crate) fn enter(
         &mut self,
         session: SessionSlot,
         id: RegionId,
-        (block, offset): (u32, u64),
-        length: u32,
-    ) -> Result<Spot, Status> {
-        let entry = self.table.get(place(id)).and_then(Option::as_ref);
-        let region = entry.ok_or(Status::Invalid)?;
-        let known = region.id == id && region.session == session;
-        if !(known && matches!(region.life, Life::Live)) {
+        (block, offset, length): (u32, u64, u32),
+        summed: bool,
+    ) -> Result<BufferRef, Status> {
+        let hot = self.hot.get_mut(index(id)).ok_or(Status::Invalid)?;
+        let end = offset.checked_add(u64::from(length)).ok_or(Status::Invalid)?;
+        if hot.key != key(session, id) {
             return Err(Status::Invalid);
         }
-        match &region.memory {
-            Memory::Host(_) if block == 0 => {
-                let buffer = self.enter_host(session, id, offset, length).ok_or(Status::Invalid)?;
-                Ok(Spot { buffer, offset, side: Side::Host })
-            }
-            Memory::Host(_) => Err(Status::Invalid),
-            Memory::Remote(memory) => {
-                let offset = memory.line(block, offset, length).ok_or(Status::Invalid)?;
-                self.gates[place(id)].under_way += 1;
-                Ok(Spot { buffer: region.buffer, offset, side: Side::Remote })
-            }
+        let mut at = BufferRef { buffer: hot.buffer, offset, kind: MemoryKind::Host };
+        if end > hot.bytes || block != 0 {
+            let region = self.table[index(id)].as_ref().expect("a live region");
+            at.offset = region.locate_remote((block, offset, length), summed)?;
+            at.kind = MemoryKind::Gpu;
         }
+        hot.in_flight += 1;
+        Ok(at)
     }
 
-    /// Counts completed requests out; true when the region may now let go.
+    /// Counts completed requests out; true when the region may now be deregistered.
     #[inline]
     pub(crate) fn leave(&mut self, id: RegionId, count: u32) -> bool {
-        let leaving = matches!(self.known(id).life, Life::Leaving);
-        let gate = &mut self.gates[place(id)];
-        let left = gate.under_way.checked_sub(count);
-        gate.under_way = left.expect("invariant 2: more requests left a region than entered");
-        gate.under_way == 0 && leaving
+        let hot = &mut self.hot[index(id)];
+        let left = hot.in_flight.checked_sub(count);
+        hot.in_flight = left.expect("invariant 2: more requests left a region than entered");
+        hot.key == CLOSED && hot.in_flight == 0
     }
 
-    /// Takes no more requests for it; true when none is under way, so that it may let go.
-    pub(crate) fn retire(&mut self, id: RegionId) -> bool {
-        let region = self.known(id);
-        if !matches!(region.life, Life::Live) {
-            return false;
+    /// Lets no more requests into a live region.
+    pub(crate) fn close(&mut self, id: RegionId) {
+        // One that failed here may be detached by a client that was told of it before.
+        let region = self.table[index(id)].as_mut().filter(|region| region.id == id);
+        if let Some(region) = region
+            && matches!(region.state, State::Live)
+        {
+            region.state = State::Leaving;
+            self.hot[index(id)].key = CLOSED;
         }
-        region.life = Life::Leaving;
-        let gate = &mut self.gates[place(id)];
-        gate.key = CLOSED;
-        gate.under_way == 0
     }
 
-    /// The devices were told to forget it.
-    pub(crate) fn let_go(&mut self, id: RegionId, devices_left: u8, farewell: Farewell) {
-        let gate = &mut self.gates[place(id)];
-        assert!(gate.under_way == 0, "invariant 2: a region lets go with requests under way");
-        gate.key = CLOSED;
-        self.known(id).life = Life::LettingGo { devices_left, farewell };
+    /// Lets no more requests into any live region of a session.
+    pub(crate) fn close_all(&mut self, session: SessionSlot) {
+        for at in 0..self.table.len() {
+            if let Some(region) = &self.table[at]
+                && region.session == session
+            {
+                self.close(region.id);
+            }
+        }
     }
 
-    /// One device forgot it; gives the region out when it was the last.
-    pub(crate) fn device_forgot(&mut self, buffer: BufferIndex) -> Option<(Region, Farewell)> {
-        let entry = self
-            .table
-            .iter_mut()
-            .find(|entry| entry.as_ref().is_some_and(|region| region.buffer == buffer))?;
-        let Some(Region { life: Life::LettingGo { devices_left, .. }, .. }) = entry else {
-            panic!("invariant 2: a device forgot a region that was not letting go");
+    /// A region whose last request has left and whom no device was told to deregister.
+    pub(crate) fn next_leaving(&self) -> Option<RegionId> {
+        let idle = |region: &&Region| {
+            matches!(region.state, State::Leaving) && self.hot[index(region.id)].in_flight == 0
+        };
+        self.table.iter().flatten().find(idle).map(|region| region.id)
+    }
+
+    /// So many devices are told to deregister it; returns where it is in their tables.
+    pub(crate) fn deregister(
+        &mut self,
+        id: RegionId,
+        devices_left: usize,
+        outcome: DetachOutcome,
+    ) -> BufferIndex {
+        let in_flight = self.hot[index(id)].in_flight;
+        assert!(in_flight == 0, "invariant 2: a region is deregistered with requests in flight");
+        let region = self.known(id);
+        region.state = State::Deregistering { devices_left, outcome };
+        region.buffer
+    }
+
+    /// One device has deregistered it.
+    pub(crate) fn deregistered(&mut self, buffer: BufferIndex) {
+        let region = self.table.iter_mut().flatten().find(|region| region.buffer == buffer);
+        let Some(State::Deregistering { devices_left, .. }) = region.map(|it| &mut it.state) else {
+            panic!("invariant 2: a device deregistered a region that it was not told to");
         };
         *devices_left -= 1;
-        if *devices_left > 0 {
-            return None;
+    }
+
+    /// Takes out a region that no device has any more; its memory is dropped.
+    pub(crate) fn take_gone(&mut self) -> Option<(SessionSlot, RegionId, DetachOutcome)> {
+        let gone =
+            |region: &Region| matches!(region.state, State::Deregistering { devices_left: 0, .. });
+        let mut table = self.table.iter_mut();
+        let entry = table.find(|entry| entry.as_ref().is_some_and(gone))?;
+        match entry.take()? {
+            Region { id, session, state: State::Deregistering { outcome, .. }, .. } => {
+                Some((session, id, outcome))
+            }
+            _ => None,
         }
-        entry.take().map(Region::farewell)
     }
 
-    /// Gives a region out that no device holds.
-    pub(crate) fn remove(&mut self, id: RegionId) -> Option<(Region, Farewell)> {
-        self.table[place(id)].take().map(Region::farewell)
-    }
-
-    /// The region of this name, live or leaving.
-    #[inline]
-    pub(crate) fn get(&self, id: RegionId) -> Option<&Region> {
-        self.table.get(place(id))?.as_ref().filter(|region| region.id == id)
-    }
-
-    /// The first live region of a session.
-    pub(crate) fn live_of(&self, session: SessionSlot) -> Option<RegionId> {
-        let live =
-            |region: &&Region| region.session == session && matches!(region.life, Life::Live);
-        self.table.iter().flatten().find(live).map(|region| region.id)
+    /// Where a region is in the devices' tables, and its memory.
+    pub(crate) fn memory(&self, id: RegionId) -> (BufferIndex, &Memory) {
+        let entry = self.table[index(id)].as_ref().filter(|region| region.id == id);
+        let region = entry.expect("a request in flight keeps its region");
+        (region.buffer, &region.memory)
     }
 
     /// Whether a session has any region left, leaving ones included.
@@ -249,19 +230,23 @@ impl Regions {
         self.table.iter().flatten().any(|region| region.session == session)
     }
 
-    #[inline(always)]
     fn known(&mut self, id: RegionId) -> &mut Region {
-        let entry = self.table[place(id)].as_mut().filter(|region| region.id == id);
-        entry.expect("a request under way keeps its region")
+        let entry = self.table[index(id)].as_mut().filter(|region| region.id == id);
+        entry.expect("a region that is not gone")
     }
 }
 
 impl Region {
-    fn farewell(mut self) -> (Self, Farewell) {
-        let farewell = match std::mem::replace(&mut self.life, Life::Leaving) {
-            Life::LettingGo { farewell, .. } => farewell,
-            Life::Attaching | Life::Live | Life::Leaving => Farewell::Detached,
-        };
-        (self, farewell)
+    /// Where in the memory of a live GPU region a range lies. One in host memory that comes here is
+    /// not within its region.
+    #[cold]
+    fn locate_remote(
+        &self,
+        (block, offset, length): (u32, u64, u32),
+        summed: bool,
+    ) -> Result<u64, Status> {
+        let Memory::Remote(memory) = &self.memory else { return Err(Status::Invalid) };
+        let offset = memory.line(block, offset, length).ok_or(Status::Invalid)?;
+        if summed { Err(Status::Unsupported) } else { Ok(offset) }
     }
 }

@@ -6,34 +6,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_ring::{Bell, hush};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
 
-use crate::bells::{DEAR_NS, QueueBell};
-use crate::mailbox::LANES_MAX;
-
-/// Calls under way at once. A bell is called once until it rings, so these are more than there are;
-/// of queues that were closed meanwhile, too.
-const CALLS_MAX: usize = 4 * LANES_MAX;
+use crate::bells::{DEAR_NS, QueueBell, Ringer};
 
 /// A dear ring is followed by so many times its own time without one.
 const PAUSE: u64 = 9;
-
-/// What pollers call.
-#[derive(Debug)]
-pub struct Ringer {
-    calls: ArrayQueue<Arc<QueueBell>>,
-    bell: Bell,
-    stops: AtomicBool,
-}
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
@@ -49,12 +31,12 @@ impl RingerThread {
     /// # Errors
     /// The kernel's, when descriptors or threads run out.
     pub fn start() -> io::Result<Self> {
-        let (calls, stops) = (ArrayQueue::new(CALLS_MAX), AtomicBool::new(false));
-        let ringer = Arc::new(Ringer { calls, bell: Bell::eventfd()?, stops });
+        let ringer = Arc::new(Ringer::new()?);
         let (to_close, left_over) = channel();
-        let rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close };
-        let its = Arc::clone(&ringer);
-        thread::Builder::new().name("kvrail-ringer".into()).spawn(move || its.run(rounds))?;
+        let mut rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close };
+        let calls = Arc::clone(&ringer);
+        let run = move || while rounds.round(&calls) {};
+        thread::Builder::new().name("kvrail-ringer".into()).spawn(run)?;
         Ok(Self { ringer, left_over })
     }
 
@@ -73,37 +55,7 @@ impl RingerThread {
 
 impl Drop for RingerThread {
     fn drop(&mut self) {
-        self.ringer.stops.store(true, Ordering::Release); // pairs with Acquire in `run`
-        self.ringer.bell.ring();
-    }
-}
-
-impl Ringer {
-    /// Has a bell rung; gives it back when there are too many.
-    pub(crate) fn call(&self, bell: Arc<QueueBell>) -> Result<(), Arc<QueueBell>> {
-        self.calls.push(bell)?;
-        self.bell.ring();
-        Ok(())
-    }
-
-    fn run(&self, mut rounds: Rounds) {
-        // Pairs with Release in `drop`.
-        while !self.stops.load(Ordering::Acquire) {
-            hush(self.bell.as_fd()); // before the look: what comes later rings again
-            while let Some(bell) = self.calls.pop() {
-                rounds.waiting.push_back(bell);
-            }
-            rounds.forget_closed();
-            match rounds.next(MonotonicClock.now_ns()) {
-                Next::Ring(bell) => rounds.ring(bell),
-                Next::Pause(pause) => self.sleep(pause),
-            }
-        }
-    }
-
-    fn sleep(&self, longest: Option<Duration>) {
-        let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
-        let _woken = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], longest.as_ref());
+        self.ringer.stop();
     }
 }
 
@@ -125,6 +77,18 @@ struct Rounds {
 }
 
 impl Rounds {
+    /// Looks at the calls and rings one bell, or waits; false when the thread is to end.
+    fn round(&mut self, ringer: &Ringer) -> bool {
+        let Some(calls) = ringer.calls() else { return false };
+        self.waiting.extend(calls);
+        self.forget_closed();
+        match self.next(MonotonicClock.now_ns()) {
+            Next::Ring(bell) => self.ring(bell),
+            Next::Pause(pause) => ringer.wait(pause),
+        }
+        true
+    }
+
     /// Bells of queues that are gone: a client could make them faster than they are rung.
     fn forget_closed(&mut self) {
         for _ in 0..self.waiting.len() {
@@ -132,7 +96,7 @@ impl Rounds {
             if Arc::strong_count(&bell) > 1 {
                 self.waiting.push_back(bell);
             } else {
-                self.let_go(bell);
+                self.release(bell);
             }
         }
     }
@@ -160,7 +124,7 @@ impl Rounds {
         bell.begin();
         let took_ns = bell.ring_measured();
         self.note(&bell, took_ns, MonotonicClock.now_ns());
-        self.let_go(bell);
+        self.release(bell);
     }
 
     fn note(&mut self, bell: &QueueBell, took_ns: u64, now_ns: u64) {
@@ -170,7 +134,7 @@ impl Rounds {
         }
     }
 
-    fn let_go(&self, bell: Arc<QueueBell>) {
+    fn release(&self, bell: Arc<QueueBell>) {
         if let Some(last) = Arc::into_inner(bell) {
             let _nobody_left = self.to_close.send(last);
         }

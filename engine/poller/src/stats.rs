@@ -172,7 +172,7 @@ impl PollerStats {
             allocations: Counter::default(),
             thread: Counter::default(),
             devices: (0..devices).map(|_| DeviceStats::default()).collect(),
-            sessions: (0..crate::mailbox::SESSIONS_MAX).map(|_| SessionStats::default()).collect(),
+            sessions: (0..crate::limits::SESSIONS_MAX).map(|_| SessionStats::default()).collect(),
         }
     }
 }

@@ -1,30 +1,18 @@
 //! The thread of a poller: pin, open the devices here, tick, sleep, stop.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
-use kvrail_device::{Clock, Description, Device, Driver, MonotonicClock};
+use kvrail_device::{Description, Device, Driver, MonotonicClock};
 use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::PollerIndex;
 use rustix::thread::gettid;
 
-use crate::device_queue::Rest;
 use crate::handle::PollerHandle;
-use crate::idle::{Advice, Expecting, Ladder};
 use crate::mailbox::Mailbox;
-use crate::poller::{Poller, Setup, SleepsIn, Turn};
+use crate::poller::{Poller, Setup};
 use crate::stats::PollerStats;
-
-/// How a poller's attempt to sleep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sleep {
-    /// Something is there, or the time is over.
-    Over,
-    /// A device must be polled.
-    Denied,
-}
 
 /// Why a poller did not start.
 #[derive(Debug, thiserror::Error)]
@@ -122,11 +110,11 @@ impl<E> Driver for Birth<E> {
         let Self { seat: Seat { index, .. }, setup, mailbox, stats, ready } = self;
         stats.thread.set(u64::from(gettid().as_raw_pid().unsigned_abs()));
         match Poller::new(setup, devices, MonotonicClock, mailbox, stats) {
-            Ok(poller) => {
-                let told = ready.send(Ok(poller.descriptions()));
+            Ok(mut poller) => {
+                let started = ready.send(Ok(poller.descriptions()));
                 drop(ready);
-                if told.is_ok() {
-                    live(poller);
+                if started.is_ok() {
+                    poller.run();
                 }
             }
             Err(errno) => {
@@ -144,85 +132,5 @@ impl Seat {
         let failed = |reason: String| StartError::Pin { index: self.index, reason };
         let topology = Topology::host().map_err(|error| failed(error.to_string()))?;
         pin_current_thread(cpu, &topology).map_err(|error| failed(error.to_string()))
-    }
-}
-
-/// The life of a poller.
-fn live<D: Device>(mut poller: Poller<D, MonotonicClock>) {
-    let mut ladder = Ladder::new(poller.spin_ns, poller.clock.now_ns());
-    poller.begin();
-    loop {
-        let found_ns = poller.now_ns;
-        match poller.tick() {
-            Turn::Stopped => return,
-            Turn::Busy => ladder.event(found_ns, poller.now_ns),
-            Turn::Idle => match ladder.advise(poller.expecting(), poller.now_ns) {
-                Advice::Spin => std::hint::spin_loop(),
-                Advice::Sleep => match poller.sleep(poller.beat_ns) {
-                    Sleep::Over => {}
-                    Sleep::Denied if ladder.owes_a_yield(poller.now_ns) => thread::yield_now(),
-                    Sleep::Denied => std::hint::spin_loop(),
-                },
-            },
-        }
-    }
-}
-
-impl<D: Device, C: Clock> Poller<D, C> {
-    fn descriptions(&self) -> Vec<Description> {
-        self.units.iter().map(|unit| unit.device.description().clone()).collect()
-    }
-
-    fn expecting(&self) -> Expecting {
-        if self.in_flight() == 0 {
-            return Expecting::Request;
-        }
-        let copying = self.units.iter().any(|unit| unit.device.has_handed_over());
-        if copying { Expecting::Copy } else { Expecting::Completion }
-    }
-
-    /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
-    /// Returns at once while a device must be polled.
-    pub fn sleep(&mut self, longest_ns: u64) -> Sleep {
-        if !self.can_rest() {
-            return Sleep::Denied;
-        }
-        self.read_clock();
-        self.lanes.announce_sleep();
-        self.mailbox.nudge().announce(&mut self.sleeper);
-        kvrail_ring::wake::settle();
-        let handed_over = self.units.iter().any(|unit| unit.device.is_ready());
-        if !handed_over && !self.lanes.any_ready() && self.mailbox.is_empty() {
-            self.stats.sleeps.add(1);
-            let timeout_ns = self.timers.sleep_ns(self.now_ns, longest_ns);
-            match self.sleeps_in {
-                SleepsIn::Device(index) => self.units[index].device.block(timeout_ns),
-                SleepsIn::Epoll => self.bed.sleep(timeout_ns),
-            }
-        }
-        self.mailbox.nudge().retract(&mut self.sleeper);
-        self.lanes.retract_sleep();
-        self.read_clock();
-        Sleep::Over
-    }
-
-    /// Whether every device wakes us; puts descriptors seen for the first time into the set. The
-    /// device we sleep in needs none.
-    fn can_rest(&mut self) -> bool {
-        self.units.iter_mut().enumerate().all(|(index, unit)| {
-            if self.sleeps_in == SleepsIn::Device(index) {
-                return true;
-            }
-            let fd = match unit.rest() {
-                Rest::Sound => return true,
-                Rest::None => return false,
-                Rest::Watch(fd) => fd,
-            };
-            let (watched, fd) = (self.bed.watch_device(fd), fd.as_raw_fd());
-            if watched.is_ok() {
-                unit.note_watched(fd);
-            }
-            watched.is_ok()
-        })
     }
 }

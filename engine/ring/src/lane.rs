@@ -80,22 +80,30 @@ impl ServerLane {
         Ok(request)
     }
 
-    /// As `take`, up to `most` times and until `sink` returns false; returns how many were taken,
-    /// and what the client did wrong then. What was taken before a fault is taken.
+    /// As `take`, up to `max` times. A request for which `sink` returns a completion is answered
+    /// with that; any other has its completion slot reserved. Returns how many were taken, and what
+    /// the client did wrong then. What was taken before a fault is taken.
     #[inline(always)]
-    pub fn take_while(
+    pub fn serve(
         &mut self,
-        most: u32,
-        mut sink: impl FnMut(RequestWords) -> bool,
+        max: u32,
+        mut sink: impl FnMut(RequestWords) -> Option<Completion>,
     ) -> (u32, Result<(), LaneFault>) {
-        let room = match self.completions.free(self.reserved + most) {
+        let room = match self.completions.free(self.reserved + max) {
             Ok(free) => free - self.reserved,
             Err(fault) => return (0, Err(fault)),
         };
-        let (mut taken, mut outcome) = (0, Ok(()));
-        let (most, mut wanted) = (most.min(room), true);
-        while wanted && taken < most {
-            match self.requests.take(|words| wanted = sink(RequestWords(words))) {
+        let max = max.min(room);
+        let (mut taken, mut answered, mut outcome) = (0, 0, Ok(()));
+        while taken < max {
+            let completions = &mut self.completions;
+            let answer = |words| {
+                if let Some(answer) = sink(RequestWords(words)) {
+                    completions.stage(answer.pack());
+                    answered += 1;
+                }
+            };
+            match self.requests.take(answer) {
                 Ok(true) => taken += 1,
                 Ok(false) => break,
                 Err(fault) => {
@@ -104,7 +112,7 @@ impl ServerLane {
                 }
             }
         }
-        self.reserved += taken;
+        self.reserved += taken - answered;
         (taken, outcome)
     }
 

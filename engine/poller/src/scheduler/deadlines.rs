@@ -2,7 +2,7 @@
 
 use kvrail_device::SlotId;
 
-use crate::sessions::REQUESTS_MAX;
+use crate::limits::TASKS_MAX;
 
 /// How often deadlines are looked at: a tenth of the 10 ms a notice may be late.
 const LOOK_NS: u64 = 1_000_000;
@@ -32,7 +32,7 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) fn new() -> Self {
-        let most = REQUESTS_MAX as usize;
+        let most = TASKS_MAX as usize;
         Self {
             timers: Vec::with_capacity(most),
             places: vec![NONE; most],

@@ -9,7 +9,7 @@ use kvrail_device::SlotId;
 use kvrail_ring::Class;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 
-use crate::mailbox::{SESSIONS_MAX, SessionSlot};
+use crate::limits::{SESSIONS_MAX, SessionSlot};
 
 /// Bytes a session is credited each time the round comes to it: large enough that a KV block goes
 /// in one round, small enough that a 4 KiB reader waits for one block of a neighbour at most.
@@ -229,7 +229,7 @@ mod tests {
     use kvrail_ring::Class;
 
     use super::{Nodes, Waiting};
-    use crate::mailbox::SessionSlot;
+    use crate::limits::SessionSlot;
 
     fn drain(waiting: &mut Waiting, nodes: &Nodes, count: usize) -> Vec<(u32, Class)> {
         (0..count)

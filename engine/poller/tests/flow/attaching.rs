@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
 use kvrail_memory::HeapBlock;
-use kvrail_poller::{Command, Notice, Turn};
+use kvrail_poller::{Command, Notice, TickOutcome};
 use kvrail_ring::{RegionId, Request, Status};
 
 use crate::rig::{Client, Rig};
@@ -29,7 +29,7 @@ fn a_tick_attaches_one_entry_and_serves_the_others() {
     rig.shelf.borrow_mut().prompt = true;
     for step in 1..ENTRIES {
         other.post(&[other.read(u64::from(step), 4096)]);
-        assert_eq!(rig.poller.tick(), Turn::Busy);
+        assert_eq!(rig.poller.tick(), TickOutcome::Busy);
         assert_eq!(rig.shelf.borrow().attach_steps, step, "one entry a tick");
         let ends = other.collect();
         assert_eq!(ends.len(), 1, "served in the tick of step {step}");

@@ -1,7 +1,7 @@
 //! Checksums: right, and nobody else's time.
 
 use crc_fast::{CrcAlgorithm, checksum};
-use kvrail_poller::{Command, Notice, Turn};
+use kvrail_poller::{Command, Notice, TickOutcome};
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Opcode, Request, Status};
 
@@ -17,7 +17,7 @@ fn of_zeroes(length: u32) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, &vec![0; length as usize])
 }
 
-fn tick(rig: &mut Rig) -> Turn {
+fn tick(rig: &mut Rig) -> TickOutcome {
     rig.clock.advance(1_000);
     rig.poller.tick()
 }
@@ -129,7 +129,7 @@ fn a_session_leaves_in_the_middle_of_its_checksums() {
     while !rig.shelf.borrow().held.is_empty() {
         rig.shelf.borrow_mut().finish(0, Status::Ok);
     }
-    (0..20).for_each(|_| assert_eq!(tick(&mut rig), Turn::Busy));
+    (0..20).for_each(|_| assert_eq!(tick(&mut rig), TickOutcome::Busy));
     rig.tell(Command::CloseSession(client.session));
     while !rig.shelf.borrow().held.is_empty() {
         rig.shelf.borrow_mut().finish(0, Status::Ok);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kvrail_poller::{Command, Notice, Sleep, Turn};
+use kvrail_poller::{Command, Notice, Sleep, TickOutcome};
 use kvrail_ring::{Request, Status};
 
 use crate::rig::Rig;
@@ -123,8 +123,8 @@ fn a_stopped_poller_ends_when_nothing_is_under_way() {
     client.post(&[client.read(1, 4096)]);
     rig.settle();
     rig.tell(Command::Stop);
-    assert_ne!(rig.poller.tick(), Turn::Stopped);
+    assert_ne!(rig.poller.tick(), TickOutcome::Stopped);
     rig.shelf.borrow_mut().finish(0, Status::Ok);
-    assert_eq!(rig.poller.tick(), Turn::Stopped);
+    assert_eq!(rig.poller.tick(), TickOutcome::Stopped);
     assert_eq!(client.collect()[0].status(), Status::Ok);
 }

@@ -1,6 +1,6 @@
 //! Requests: checked, run, completed exactly once; fair between sessions and classes.
 
-use kvrail_poller::{Command, Turn};
+use kvrail_poller::{Command, TickOutcome};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_NOTICE, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, Request, Status};
@@ -43,7 +43,7 @@ fn what_ends_on_submission_is_completed_in_the_same_tick() {
     for count in 1..=9 {
         let reads: Vec<_> = (0..count).map(|number| client.read(number, 4096)).collect();
         client.post(&reads);
-        assert_eq!(rig.poller.tick(), Turn::Busy);
+        assert_eq!(rig.poller.tick(), TickOutcome::Busy);
         assert_eq!(client.collect().len() as u64, count, "handed over in fours or not");
     }
 }

@@ -9,7 +9,7 @@ use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
     Budget, Command, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueBell, RingerThread,
-    Route, SessionSlot, Setup, Turn, Waking, WokenBy,
+    Route, SessionSlot, Setup, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
     Bell, ClientLane, ClientSleep, Completion, DeviceIndex, Geometry, Opcode, RegionId, Request,
@@ -85,7 +85,7 @@ impl Rig {
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.clock.advance(1_000);
-            if self.poller.tick() != Turn::Busy {
+            if self.poller.tick() != TickOutcome::Busy {
                 return;
             }
         }

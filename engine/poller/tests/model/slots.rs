@@ -13,7 +13,7 @@ use kvrail_device::{
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{Budget, Command, Mailbox, Notice, Poller, PollerStats, Route, Setup};
-use kvrail_poller::{SessionSlot, Turn};
+use kvrail_poller::{SessionSlot, TickOutcome};
 use kvrail_ring::{Bell, DeviceIndex, Geometry, RegionId, Request, Status};
 
 use crate::number;
@@ -163,7 +163,7 @@ impl Rig {
             let (session, region) = (SessionSlot(slot), RegionId(region));
             rig.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
         }
-        while rig.poller.tick() == Turn::Busy {}
+        while rig.poller.tick() == TickOutcome::Busy {}
         let notices = std::iter::from_fn(|| rig.mailbox.receive());
         let fit = |notice: &Notice| {
             matches!(notice, Notice::LaneAdded(..) | Notice::Attached(.., Ok(())))
@@ -192,7 +192,7 @@ impl Rig {
                 statuses[at] = Some(done.status());
             }
             lane.release();
-            if turn == Turn::Idle && statuses.iter().all(Option::is_some) {
+            if turn == TickOutcome::Idle && statuses.iter().all(Option::is_some) {
                 return statuses;
             }
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use kvrail_device::{Clock, FakeClock, FaultPlan, SimControl, SimDevice, SimOptions};
 use kvrail_poller::{
-    Budget, Command, Mailbox, Poller, PollerStats, REGIONS_MAX, Route, Setup, Turn,
+    Budget, Command, Mailbox, Poller, PollerStats, REGIONS_MAX, Route, Setup, TickOutcome,
 };
 use kvrail_ring::{Bell, DeviceIndex, RegionId, Status};
 
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// One tick of the poller, and what everyone sees of it.
-    fn turn(&mut self, advance_ns: u64) -> Turn {
+    fn turn(&mut self, advance_ns: u64) -> TickOutcome {
         self.clock.advance(advance_ns);
         self.tick += 1;
         self.trace.tick(self.tick, self.now_ns());
@@ -267,7 +267,7 @@ impl World {
         self.poller.sleep(1);
         assert_eq!(self.stats.sleeps.get(), sleeps + 1, "nothing to do, and it cannot sleep");
         self.mailbox.send(Command::Stop).expect("room for a command");
-        assert_eq!(self.turn(1000), Turn::Stopped);
+        assert_eq!(self.turn(1000), TickOutcome::Stopped);
         assert_eq!(self.poller.in_flight(), 0);
         for counters in &self.stats.sessions {
             assert_eq!(counters.accepted.get(), counters.completed.get(), "invariant 1");

@@ -1,0 +1,452 @@
+//! The executor: tasks in flight, from their admission to their completion, each exactly once.
+//!
+//! A task goes to its device at once, or waits its turn. What it does not know is lanes: a
+//! completion goes to the task's owner.
+
+use std::sync::Arc;
+
+use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
+use kvrail_ring::{Class, Opcode, RequestWords, Status};
+
+use crate::checksummer::{Checksummer, Sum};
+use crate::completion_batch::CompletionBatch;
+use crate::device_queue::{DeviceQueue, Presence};
+use crate::front_end::FrontEnd;
+use crate::limits::{SessionSlot, TASKS_MAX};
+use crate::mailbox::{DeviceFailure, Mailbox};
+use crate::regions::Memory;
+use crate::scheduler::Scheduler;
+use crate::scheduler::budget::Budget;
+use crate::stats::PollerStats;
+use crate::task::{Checksum, MemoryKind, Owner, Task};
+
+/// All tasks, and the devices they are for.
+#[derive(Debug)]
+pub(crate) struct Executor<D> {
+    tasks: Slots<Task>,
+    scheduler: Scheduler,
+    queues: Vec<DeviceQueue<D>>,
+    checksums: Checksummer,
+    events: Events,
+    mailbox: Arc<Mailbox>,
+    stats: Arc<PollerStats>,
+    /// Time of this tick.
+    now_ns: u64,
+}
+
+impl<D: Device> Executor<D> {
+    /// One budget for each device.
+    pub(crate) fn new(
+        devices: Vec<D>,
+        budgets: &[Budget],
+        mailbox: Arc<Mailbox>,
+        stats: Arc<PollerStats>,
+    ) -> Self {
+        let fit = |(device, budget): (&D, &Budget)| {
+            let operations = budget.operations.min(device.description().depth);
+            Budget { operations, ..*budget }
+        };
+        Self {
+            scheduler: Scheduler::new(devices.iter().zip(budgets).map(fit)),
+            tasks: Slots::new(TASKS_MAX),
+            queues: devices.into_iter().map(DeviceQueue::new).collect(),
+            checksums: Checksummer::new(TASKS_MAX),
+            events: Events::new(),
+            mailbox,
+            stats,
+            now_ns: 0,
+        }
+    }
+
+    /// The time of this tick.
+    #[inline(always)]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// The devices, in local order.
+    #[inline(always)]
+    pub(crate) fn queues(&mut self) -> &mut [DeviceQueue<D>] {
+        &mut self.queues
+    }
+
+    /// All tasks.
+    pub(crate) fn tasks(&self) -> &Slots<Task> {
+        &self.tasks
+    }
+
+    /// Operations at the devices now.
+    pub(crate) fn in_flight(&self) -> u32 {
+        (0..self.queues.len()).map(|device| self.scheduler.in_flight(device)).sum()
+    }
+
+    /// Begins a task that has neither flags nor deadline, in host memory.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, task: Task) {
+        let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
+        let queue = &mut self.queues[task.device()];
+        let open = self.scheduler.is_open(MemoryKind::Host, &task);
+        let operation = task.operation(id.to_u64());
+        let operation = Operation { durability: Durability::Visible, ..operation };
+        if open && queue.presence() == Presence::Online && queue.prepare(operation) {
+            self.scheduler.charge(MemoryKind::Host, &task);
+        } else {
+            self.wait(id);
+        }
+    }
+
+    #[inline(never)]
+    fn wait(&mut self, id: SlotId) {
+        let task = self.tasks.get(id).expect("just claimed");
+        self.scheduler.push(id, task);
+    }
+
+    /// Begins any task.
+    #[inline(never)]
+    pub(crate) fn begin_any(&mut self, mut task: Task, request: RequestWords) {
+        let checksum = task.header.checksum();
+        if checksum == Checksum::Verify {
+            task.checksum = request.checksum();
+        }
+        let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
+        let deadline_ns = request.deadline_ns();
+        if deadline_ns != 0 {
+            self.scheduler.set_deadline(task.accepted_ns.saturating_add(deadline_ns), id);
+        }
+        if task.header.opcode() == Opcode::Write && checksum != Checksum::Off {
+            self.checksums.push(id, task.owner.session(), self.now_ns);
+        } else {
+            self.start_or_wait(id);
+        }
+    }
+
+    /// Gives a task to its device at once where nobody waits; else it waits.
+    fn start_or_wait(&mut self, id: SlotId) {
+        let task = self.tasks.get(id).expect("a claimed task");
+        let open = self.scheduler.is_open(task.header.kind(), task);
+        if !(open && self.start(id)) {
+            self.wait(id);
+        }
+    }
+
+    /// Gives a task to its device; false when that takes no more now.
+    fn start(&mut self, id: SlotId) -> bool {
+        let task = self.tasks.get_mut(id).expect("a claimed task");
+        let queue = &mut self.queues[task.device()];
+        let started =
+            queue.presence() == Presence::Online && queue.prepare(task.operation(id.to_u64()));
+        if started {
+            task.submitted_ns = self.now_ns;
+            self.scheduler.charge(task.header.kind(), task);
+        }
+        started
+    }
+
+    /// Moves waiting tasks to their devices, as far as budgets go, and submits. What a device
+    /// finishes at once (page cache, null) is completed in the same tick; returns how many.
+    pub(crate) fn dispatch(&mut self, front_end: &mut FrontEnd) -> u64 {
+        let mut finished = 0;
+        for device in 0..self.queues.len() {
+            if self.scheduler.waiting(device) > 0 {
+                self.dispatch_waiting(device, front_end);
+            }
+            if self.queues[device].submit_rest() {
+                finished += self.reap_device(device, front_end);
+            }
+        }
+        finished
+    }
+
+    #[inline(never)]
+    fn dispatch_waiting(&mut self, device: usize, front_end: &mut FrontEnd) {
+        for kind in MemoryKind::ALL {
+            let mut least = Class::Background;
+            while let Some(pick) = self.scheduler.next(device, kind, &mut least) {
+                if self.queues[device].presence() == Presence::Removed {
+                    self.stats.devices[device].errors.add(1);
+                    self.finish(pick.id, (Status::DeviceGone, 0), self.now_ns, front_end);
+                } else if !self.start(pick.id) {
+                    break;
+                }
+                self.scheduler.take(device, kind, pick);
+            }
+        }
+    }
+
+    /// Completes what devices finished; returns how many events there were.
+    #[inline]
+    pub(crate) fn reap(&mut self, front_end: &mut FrontEnd) -> u64 {
+        (0..self.queues.len()).map(|device| self.reap_device(device, front_end)).sum()
+    }
+
+    #[inline]
+    fn reap_device(&mut self, device: usize, front_end: &mut FrontEnd) -> u64 {
+        self.queues[device].reap(&mut self.events);
+        if self.events.is_empty() {
+            return 0;
+        }
+        let (mut at, mut batch) = (0, None);
+        while at < self.events.len() {
+            match self.events[at] {
+                Event::Finished(finished) => {
+                    if let Some(batch) = self.complete(device, finished, &mut batch, front_end) {
+                        at += self.complete_alike(batch, at + 1, front_end);
+                    }
+                }
+                Event::Detached(buffer) => {
+                    self.queues[device].deregistered();
+                    front_end.regions().deregistered(buffer);
+                    front_end.request_teardown();
+                }
+            }
+            at += 1;
+        }
+        if let Some(batch) = batch {
+            self.end(device, &batch, front_end);
+        }
+        let seen = self.events.len() as u64;
+        self.events.clear();
+        seen
+    }
+
+    /// An operation ended at its device. Returns the batch its task belongs to; none where a
+    /// checksum is to be computed first.
+    #[inline(never)]
+    fn complete<'a>(
+        &mut self,
+        device: usize,
+        finished: Finished,
+        batch: &'a mut Option<CompletionBatch>,
+        front_end: &mut FrontEnd,
+    ) -> Option<&'a mut CompletionBatch> {
+        let Finished { tag, status, bytes } = finished;
+        let id = SlotId::from_u64(tag);
+        let released = self.tasks.release_if(id, |task| {
+            let whole = bytes == task.length || task.header.opcode() == Opcode::Discard;
+            assert!(
+                status != Status::Ok || whole,
+                "invariant 3: OK with {bytes} of {} bytes",
+                task.length
+            );
+            let summed = status == Status::Ok && task.header.checksum() != Checksum::Off;
+            (!summed).then_some(*task)
+        });
+        let Some(task) = released.expect("invariant 1: finished twice, or never started") else {
+            self.sum_read(device, id);
+            return None;
+        };
+        if let Some(ended) = batch.take_if(|batch| !batch.continues(&task, status)) {
+            self.end(device, &ended, front_end);
+        }
+        let batch = batch.get_or_insert_with(|| CompletionBatch::of(&task, status, self.now_ns));
+        self.scheduler.clear_deadline(id);
+        match task.owner {
+            Owner::Client(client) => {
+                front_end.lane(client).server().complete(batch.add(&task, client, bytes));
+            }
+        }
+        Some(batch)
+    }
+
+    /// Completes what most events are: one more task of the batch, and all of its bytes. Begins
+    /// with the event at `from`; returns how many were like that.
+    #[inline(always)]
+    fn complete_alike(
+        &mut self,
+        batch: &mut CompletionBatch,
+        from: usize,
+        front_end: &mut FrontEnd,
+    ) -> usize {
+        if batch.status() != Status::Ok || batch.header().checksum() != Checksum::Off {
+            return 0;
+        }
+        let Self { events, tasks, scheduler, .. } = self;
+        // One lane for all of them, and a batch of this function's own: they stay in registers.
+        let Owner::Client(client) = batch.owner();
+        let (lane, mut own, mut joined) = (front_end.lane(client).server(), *batch, 0);
+        for event in &events[from..] {
+            let &Event::Finished(Finished { tag, status: Status::Ok, bytes }) = event else {
+                break;
+            };
+            let id = SlotId::from_u64(tag);
+            let completed = tasks.release_if(id, |task| {
+                let alike = own.continues(task, Status::Ok) && bytes == task.length;
+                let Owner::Client(client) = task.owner;
+                alike.then(|| lane.complete(own.add(task, client, bytes)))
+            });
+            if completed.expect("invariant 1: finished twice, or never started").is_none() {
+                break;
+            }
+            scheduler.clear_deadline(id);
+            joined += 1;
+        }
+        *batch = own;
+        joined
+    }
+
+    /// All tasks of a batch have ended at their device.
+    #[inline(never)]
+    fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
+        self.account(device, batch);
+        retire(batch, front_end);
+    }
+
+    /// Counts a batch that ended at its device.
+    fn account(&mut self, device: usize, batch: &CompletionBatch) {
+        let (header, total) = (batch.header(), batch.total());
+        self.scheduler.refund(device, header.kind(), total);
+        let (counters, count) = (&self.stats.devices[device], u64::from(total.0));
+        let (device_ns, queue_ns) = batch.latencies_ns();
+        counters.device_latency.record(device_ns, count);
+        counters.queue_latency.record(queue_ns, count);
+        match header.opcode() {
+            Opcode::Read => {
+                counters.reads.add(count);
+                counters.read_bytes.add(batch.bytes());
+            }
+            Opcode::Write => {
+                counters.writes.add(count);
+                counters.write_bytes.add(batch.bytes());
+            }
+            Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(count),
+        }
+        if batch.status() != Status::Ok {
+            self.count_failures(device, count);
+        }
+        if batch.status() == Status::DeviceGone {
+            self.queues[device].mark_removed();
+            self.stats.devices[device].gone.set(1);
+        }
+    }
+
+    /// Counts operations that did not end OK, and has the control thread log why.
+    #[cold]
+    fn count_failures(&mut self, device: usize, count: u64) {
+        let errors = &self.stats.devices[device].errors;
+        errors.add(count);
+        let errors = errors.get();
+        if let Some(failure) = self.queues[device].failure_to_report(self.now_ns) {
+            self.mailbox.report(DeviceFailure { device, failure, errors });
+        }
+    }
+
+    /// Ends a task that is at no device; its device may have ended it at `ended_ns`.
+    #[inline(never)]
+    fn finish(
+        &mut self,
+        id: SlotId,
+        (status, bytes): (Status, u32),
+        ended_ns: u64,
+        front_end: &mut FrontEnd,
+    ) {
+        let task = self.tasks.release(id).expect("invariant 1: completed twice");
+        self.scheduler.clear_deadline(id);
+        let mut batch = CompletionBatch::of(&task, status, ended_ns);
+        match task.owner {
+            Owner::Client(client) => {
+                front_end.lane(client).server().complete(batch.add(&task, client, bytes));
+            }
+        }
+        retire(&batch, front_end);
+    }
+
+    /// Ends everything of a session that is at no device, for a client that is gone.
+    pub(crate) fn cancel(&mut self, session: SessionSlot, front_end: &mut FrontEnd) {
+        while let Some(id) =
+            self.scheduler.take_of(session).or_else(|| self.checksums.take_of(session))
+        {
+            self.finish(id, (Status::Draining, 0), self.now_ns, front_end);
+        }
+    }
+
+    /// A device ended a read that expects a checksum: it is done with it, the poller is not.
+    #[cold]
+    fn sum_read(&mut self, device: usize, id: SlotId) {
+        let task = self.tasks.get(id).expect("just seen");
+        let mut batch = CompletionBatch::of(task, Status::Ok, self.now_ns);
+        batch.count(task, task.length);
+        self.checksums.push(id, task.owner.session(), self.now_ns);
+        self.account(device, &batch);
+    }
+
+    /// Whether checksums are to be computed.
+    #[inline]
+    pub(crate) fn has_checksums(&self) -> bool {
+        !self.checksums.is_empty()
+    }
+
+    /// Computes as much of checksums as one tick may; returns how many pieces that were.
+    pub(crate) fn compute_checksums(&mut self, front_end: &mut FrontEnd) -> u64 {
+        self.checksums.begin_tick();
+        let mut pieces = 0;
+        while let Some(next) = self.checksums.next() {
+            let task = self.tasks.get(next.id).expect("what waits for a checksum is claimed");
+            let region = task.header.region().expect("bytes with a checksum are in a region");
+            let (_, Memory::Host(memory)) = front_end.regions().memory(region) else {
+                panic!("checksums are of host memory");
+            };
+            if let Sum::Done(sum, ended_ns) = self.checksums.add(next, &**memory, task.range()) {
+                self.summed(next.id, sum, ended_ns, front_end);
+            }
+            pieces += 1;
+        }
+        pieces
+    }
+
+    /// The checksum of a task is known: a read ends, a write goes to its device.
+    fn summed(&mut self, id: SlotId, sum: Option<u64>, ended_ns: u64, front_end: &mut FrontEnd) {
+        let task = self.tasks.get_mut(id).expect("just seen");
+        let (right, device) = (task.set_checksum(sum), task.device());
+        let (opcode, length) = (task.header.opcode(), task.length);
+        match (opcode, right) {
+            (Opcode::Write, true) => self.start_or_wait(id),
+            (Opcode::Write, false) => {
+                self.finish(id, (Status::Corrupt, 0), self.now_ns, front_end);
+            }
+            (_, true) => self.finish(id, (Status::Ok, length), ended_ns, front_end),
+            (_, false) => {
+                self.count_failures(device, 1);
+                self.finish(id, (Status::Corrupt, length), ended_ns, front_end);
+            }
+        }
+    }
+
+    /// Reports tasks whose deadline has passed.
+    #[inline]
+    pub(crate) fn report_late(&mut self, front_end: &mut FrontEnd) {
+        while let Some(id) = self.scheduler.next_late(self.now_ns) {
+            let task = self.tasks.get(id).expect("a deadline goes with its task");
+            self.stats.devices[task.device()].late.add(1);
+            match task.owner {
+                Owner::Client(client) => front_end.report_late(task, client, self.now_ns),
+            }
+        }
+    }
+
+    /// Shows what devices hold, and what waits for them.
+    #[inline]
+    pub(crate) fn show_depths(&self) {
+        for (device, counters) in self.stats.devices.iter().enumerate() {
+            counters.in_flight.set(u64::from(self.scheduler.in_flight(device)));
+            counters.waiting.set(u64::from(self.scheduler.waiting(device)));
+        }
+    }
+
+    /// How long a sleep may last without missing a deadline.
+    pub(crate) fn sleep_ns(&self, longest_ns: u64) -> u64 {
+        self.scheduler.sleep_ns(self.now_ns, longest_ns)
+    }
+}
+
+/// Counts a batch out at its owner.
+#[inline(always)]
+fn retire(batch: &CompletionBatch, front_end: &mut FrontEnd) {
+    match batch.owner() {
+        Owner::Client(client) => front_end.retire(batch, client),
+    }
+}

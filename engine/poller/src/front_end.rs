@@ -1,0 +1,228 @@
+//! The front end: everything clients hold at this poller. Requests come in here, and completions
+//! of clients' requests go out.
+
+use std::sync::Arc;
+
+use kvrail_ring::slot::FLAG_NOTICE;
+use kvrail_ring::{Completion, LaneFault, RequestWords, Status};
+
+use crate::completion_batch::CompletionBatch;
+use crate::lanes::{Lane, Lanes, Published};
+use crate::limits::SessionSlot;
+use crate::mailbox::LaneSeat;
+use crate::regions::Regions;
+use crate::sessions::Sessions;
+use crate::stats::PollerStats;
+use crate::task::{ClientRequest, Task};
+
+/// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
+/// 100 ns and more beside its requests, for fences and the clock: a tenth of a turn of 32.
+const LANE_QUANTUM: u32 = 64;
+
+/// Lanes, sessions and regions.
+#[derive(Debug)]
+pub(crate) struct FrontEnd {
+    lanes: Lanes,
+    sessions: Sessions,
+    regions: Regions,
+    stats: Arc<PollerStats>,
+    /// Something that is leaving may have had its last request completed.
+    teardown_due: bool,
+}
+
+/// What was found in one lane.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// Requests that were taken.
+    pub(crate) count: u32,
+    /// What the client wrote that cannot be: nothing more is taken.
+    pub(crate) fault: Option<(SessionSlot, u32, LaneFault)>,
+}
+
+impl FrontEnd {
+    pub(crate) fn new(stats: Arc<PollerStats>) -> Self {
+        let (lanes, sessions, regions) = (Lanes::new(), Sessions::new(), Regions::new());
+        Self { lanes, sessions, regions, stats, teardown_due: false }
+    }
+
+    /// Serves a lane from now on.
+    ///
+    /// # Errors
+    /// Gives it back when there are too many.
+    pub(crate) fn add_lane(
+        &mut self,
+        session: SessionSlot,
+        seat: Box<LaneSeat>,
+    ) -> Result<(), Box<LaneSeat>> {
+        self.lanes.insert(session, seat)
+    }
+
+    /// Takes nothing more from a queue's lane.
+    pub(crate) fn close_lane(&mut self, session: SessionSlot, queue: u32) {
+        self.lanes.close(session, Some(queue));
+        self.teardown_due = true;
+    }
+
+    /// Takes nothing more of a session.
+    pub(crate) fn close_session(&mut self, session: SessionSlot) {
+        self.sessions.close(session);
+        self.lanes.close(session, None);
+        self.regions.close_all(session);
+        self.teardown_due = true;
+    }
+
+    /// The clients' memory.
+    #[inline(always)]
+    pub(crate) fn regions(&mut self) -> &mut Regions {
+        &mut self.regions
+    }
+
+    /// Has the next teardown look at everything.
+    pub(crate) fn request_teardown(&mut self) {
+        self.teardown_due = true;
+    }
+
+    /// Whether there may be something to tear down; once.
+    #[inline(always)]
+    pub(crate) fn take_teardown(&mut self) -> bool {
+        std::mem::take(&mut self.teardown_due)
+    }
+
+    /// Whether there may be something to tear down.
+    pub(crate) fn is_teardown_due(&self) -> bool {
+        self.teardown_due
+    }
+
+    /// A closing lane of which nothing is in flight.
+    pub(crate) fn take_closed_lane(&mut self) -> Option<Lane> {
+        self.lanes.take_closed()
+    }
+
+    /// A session that was closed and of which nothing is left. Its slot may be given out anew.
+    pub(crate) fn take_closed_session(&mut self) -> Option<SessionSlot> {
+        let gone =
+            |session: &SessionSlot| !self.lanes.any_of(*session) && !self.regions.any_of(*session);
+        let session = self.sessions.leaving().find(gone)?;
+        self.sessions.forget(session);
+        Some(session)
+    }
+
+    /// Lanes in use.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.count()
+    }
+
+    /// Takes requests from the lane at this position of the round, and ends the round behind the
+    /// last; nothing once lanes left during the round. A request for which `admit` returns a status
+    /// is answered with that at once; all others are completed later.
+    #[inline(always)]
+    pub(crate) fn fetch(
+        &mut self,
+        position: usize,
+        mut admit: impl FnMut(&RequestWords, ClientRequest, &mut Regions) -> Option<Status>,
+    ) -> Option<Fetched> {
+        let index = self.lanes.in_round(position)?;
+        let lane = self.lanes.get(index);
+        match lane.is_ready() {
+            Ok(true) => {}
+            Ok(false) => return Some(Fetched { count: 0, fault: None }),
+            Err(fault) => return Some(self.fail(index, 1, fault)),
+        }
+        let session = lane.session();
+        let max = self.sessions.allowance(session, LANE_QUANTUM);
+        lane.set_throttled(max == 0);
+        let (mut answered, mut failed) = (0, 0);
+        let regions = &mut self.regions;
+        let (count, outcome) = lane.server().serve(max, |request| {
+            let client = ClientRequest { user_data: request.user_data(), lane: index, session };
+            let status = admit(&request, client, regions)?;
+            answered += 1;
+            failed += u32::from(status != Status::Ok);
+            Some(Completion::refused(client.user_data, status))
+        });
+        lane.server().release();
+        self.sessions.enter(session, count - answered);
+        let counters = &self.stats.sessions[usize::from(session.0)];
+        counters.accepted.add(u64::from(count));
+        if answered > 0 {
+            counters.completed.add(u64::from(answered));
+            counters.failed.add(u64::from(failed));
+            self.lanes.mark_staged(index);
+        }
+        match outcome {
+            Ok(()) => Some(Fetched { count, fault: None }),
+            Err(fault) => Some(self.fail(index, count + 1, fault)),
+        }
+    }
+
+    /// The client wrote into its lane what cannot be: nothing more is taken from it.
+    #[cold]
+    fn fail(&mut self, index: u16, count: u32, fault: LaneFault) -> Fetched {
+        let lane = self.lanes.get(index);
+        lane.close();
+        let fault = Some((lane.session(), lane.queue(), fault));
+        self.teardown_due = true;
+        Fetched { count, fault }
+    }
+
+    /// A round is over: the next begins one lane later.
+    pub(crate) fn end_round(&mut self) {
+        self.lanes.rotate();
+    }
+
+    /// The lane of a request in flight, for its completion.
+    #[inline(always)]
+    pub(crate) fn lane(&mut self, client: ClientRequest) -> &mut Lane {
+        self.lanes.get(client.lane)
+    }
+
+    /// Stages a LATE notice if there is room.
+    pub(crate) fn report_late(&mut self, task: &Task, client: ClientRequest, now_ns: u64) {
+        let late = CompletionBatch::of(task, Status::Late, now_ns).completion(task, client, 0);
+        let notice = Completion { flags: FLAG_NOTICE, ..late };
+        // A notice may be dropped; a lane fault shows again at the next fetch.
+        if self.lanes.get(client.lane).server().notify(notice).is_ok() {
+            self.lanes.mark_staged(client.lane);
+        }
+    }
+
+    /// Counts a batch out of its session, region and lane; its completions are staged.
+    #[inline]
+    pub(crate) fn retire(&mut self, batch: &CompletionBatch, client: ClientRequest) {
+        let counters = &self.stats.sessions[usize::from(client.session.0)];
+        let (count, _) = batch.total();
+        counters.completed.add(u64::from(count));
+        if batch.status() == Status::Ok {
+            counters.bytes.add(batch.bytes());
+        } else {
+            counters.failed.add(u64::from(count));
+        }
+        self.sessions.leave(client.session, count);
+        if let Some(region) = batch.header().region() {
+            self.teardown_due |= self.regions.leave(region, count);
+        }
+        self.lanes.mark_staged(client.lane);
+        self.teardown_due |= self.lanes.get(client.lane).is_closed();
+    }
+
+    /// Publishes completions, and rings sleeping clients.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> Published {
+        self.lanes.publish()
+    }
+
+    /// Tells all clients that the poller is about to sleep.
+    pub(crate) fn announce_sleep(&mut self) {
+        self.lanes.announce_sleep();
+    }
+
+    /// Tells all clients that the poller is awake.
+    pub(crate) fn retract_sleep(&mut self) {
+        self.lanes.retract_sleep();
+    }
+
+    /// The second look before sleeping: is there anything to take, or a fault to report?
+    pub(crate) fn any_ready(&mut self) -> bool {
+        self.lanes.any_ready()
+    }
+}

@@ -1,0 +1,26 @@
+//! How much of everything one poller serves.
+
+/// Sessions a sidecar serves at once: one bit each in a poller's rounds.
+pub const SESSIONS_MAX: usize = 64;
+
+/// Arenas of all sessions at once. A `RegionId` is an index of this table (low 16 bits) and a
+/// generation (high 16 bits).
+pub const REGIONS_MAX: usize = 512;
+
+/// Lanes one poller serves, over all sessions.
+pub const LANES_MAX: usize = 1024;
+
+/// Requests each session may have in flight whatever the others do.
+pub(crate) const SESSION_SHARE: u32 = 128;
+
+/// Slots of the task table that all sessions share.
+pub(crate) const COMMON_SHARE: u32 = SESSION_SHARE * u64::BITS;
+
+/// Tasks one poller has in flight at most.
+pub(crate) const TASKS_MAX: u32 = 2 * COMMON_SHARE;
+
+const _: () = assert!(SESSIONS_MAX == u64::BITS as usize);
+
+/// Index of a live session in every poller's tables, below `SESSIONS_MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionSlot(pub u8);
