@@ -8,11 +8,11 @@
 use kvrail_device::BufferIndex;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
-use kvrail_ring::{DeviceIndex, Opcode, RequestWords, Status};
+use kvrail_ring::{DeviceIndex, Opcode, RequestWords, Status, VolumeId};
 
-use crate::backend::{BackEnd, Route};
+use crate::backend::{BackEnd, Route, Volume};
 use crate::limits::SessionSlot;
-use crate::regions::Regions;
+use crate::regions::{Pass, Regions};
 use crate::task::{BufferRef, DeviceExtent, MemoryKind};
 
 /// Whether requests are taken.
@@ -67,53 +67,63 @@ impl Admission {
     /// counted in at its region.
     ///
     /// # Errors
-    /// The status that is its answer.
+    /// The status that is its answer, after a pass for any; else it may be sound all the same.
     #[inline(always)]
     pub(crate) fn check(
         &self,
         request: &RequestWords,
         session: SessionSlot,
         regions: &mut Regions,
+        pass: Pass,
     ) -> Result<Admitted, Status> {
         if self.service != Service::Open {
             return Err(Status::Draining);
         }
         request.class().ok_or(Status::Invalid)?;
+        if pass == Pass::Common && !(request.is_simple() && request.transfer().is_some()) {
+            return Err(Status::Invalid);
+        }
         if !request.is_simple() {
-            check_extras(*request)?;
+            check_extras(request.opcode(), request.flags(), request.layout_block())?;
+            request.is_plain().then_some(()).ok_or(Status::Invalid)?;
         }
         if request.transfer().is_none() {
-            return self.check_other(*request);
+            let at = (request.volume_id(), request.volume_offset(), request.length());
+            return self.check_other(request.opcode(), request.flags(), at);
         }
         let (offset, length) = (request.region_offset(), request.length());
-        let back_end = self.back_end(request)?;
-        let extent = back_end.locate(request.volume_offset(), length)?;
-        back_end.check_alignment(offset)?;
+        let volume = self.volume(request.volume_id())?;
+        let extent = volume.locate(request.volume_offset(), length)?;
+        volume.check_alignment(offset)?;
         let summed = request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
         let range = (request.layout_block(), offset, length);
-        let memory = regions.enter(session, request.region_id(), range, summed)?;
+        let memory = regions.enter(session, request.region_id(), range, (pass, summed))?;
         Ok(Admitted::Io(extent, memory))
     }
 
     #[inline(always)]
-    fn back_end(&self, request: &RequestWords) -> Result<&BackEnd, Status> {
-        self.back_ends.get(usize::from(request.volume_id().0)).ok_or(Status::Invalid)
+    fn volume(&self, id: VolumeId) -> Result<&Volume, Status> {
+        match self.back_ends.get(usize::from(id.0)) {
+            Some(BackEnd::Volume(volume)) => Ok(volume),
+            None => Err(Status::Invalid),
+        }
     }
 
     /// Checks a request that moves no bytes, or none that are known.
     #[cold]
-    fn check_other(&self, request: RequestWords) -> Result<Admitted, Status> {
-        let length = request.length();
-        let extent = match request.opcode() {
+    #[inline(never)]
+    fn check_other(
+        &self,
+        opcode: Option<Opcode>,
+        flags: u8,
+        (volume, offset, length): (VolumeId, u64, u32),
+    ) -> Result<Admitted, Status> {
+        let extent = match opcode {
             Some(Opcode::Nop) if length <= REQUEST_LENGTH_MAX => return Ok(Admitted::Nop),
-            _ if request.flags() != 0 => return Err(Status::Invalid), // where no bytes move
+            _ if flags != 0 => return Err(Status::Invalid), // they make sense where bytes move
             // A flush names a member by any offset on it.
-            Some(Opcode::Flush) if length == 0 => {
-                self.back_end(&request)?.device_at(request.volume_offset())?
-            }
-            Some(Opcode::Discard) => {
-                self.back_end(&request)?.locate(request.volume_offset(), length)?
-            }
+            Some(Opcode::Flush) if length == 0 => self.volume(volume)?.device_at(offset)?,
+            Some(Opcode::Discard) => self.volume(volume)?.locate(offset, length)?,
             _ => return Err(Status::Invalid),
         };
         let none = BufferRef { buffer: BufferIndex(0), offset: 0, kind: MemoryKind::Host };
@@ -121,14 +131,13 @@ impl Admission {
     }
 }
 
-/// Checks what simple requests do not have: flags, a deadline, a layout block.
+/// Checks what simple requests do not have: flags, and the block of a layout.
 #[cold]
-fn check_extras(request: RequestWords) -> Result<(), Status> {
-    let moves = request.transfer().is_some();
-    let durable_read =
-        request.opcode() == Some(Opcode::Read) && request.flags() & FLAG_DURABLE != 0;
-    let stray = request.layout_block() != 0 && !moves;
-    let unknown = request.flags() & !FLAGS_KNOWN != 0;
-    let sound = request.is_plain() && !(stray || unknown || durable_read);
+#[inline(never)]
+fn check_extras(opcode: Option<Opcode>, flags: u8, block: u32) -> Result<(), Status> {
+    let moves = matches!(opcode, Some(Opcode::Read | Opcode::Write));
+    let stray = block != 0 && !moves;
+    let durable_read = opcode == Some(Opcode::Read) && flags & FLAG_DURABLE != 0;
+    let sound = !stray && !durable_read && flags & !FLAGS_KNOWN == 0;
     if sound { Ok(()) } else { Err(Status::Invalid) }
 }

@@ -54,32 +54,12 @@ impl BackEnd {
             only,
         })
     }
-
-    /// Where a range lies. INVALID for a bad range, or one that belongs to another poller's lane.
-    #[inline(always)]
-    pub(crate) fn locate(&self, offset: u64, length: u32) -> Result<DeviceExtent, Status> {
-        let Self::Volume(volume) = self;
-        volume.locate(offset, length)
-    }
-
-    /// The whole of the device that the block at `offset` lies on.
-    pub(crate) fn device_at(&self, offset: u64) -> Result<DeviceExtent, Status> {
-        let Self::Volume(volume) = self;
-        let extent = volume.locate(offset, volume.geometry.logical_block)?;
-        Ok(DeviceExtent { offset: 0, ..extent })
-    }
-
-    /// INVALID for an offset in memory that the devices cannot take.
-    #[inline(always)]
-    pub(crate) fn check_alignment(&self, offset: u64) -> Result<(), Status> {
-        let Self::Volume(volume) = self;
-        if offset & volume.memory_mask == 0 { Ok(()) } else { Err(Status::Invalid) }
-    }
 }
 
 impl Volume {
+    /// Where a range lies. INVALID for a bad range, or one that belongs to another poller's lane.
     #[inline(always)]
-    fn locate(&self, offset: u64, length: u32) -> Result<DeviceExtent, Status> {
+    pub(crate) fn locate(&self, offset: u64, length: u32) -> Result<DeviceExtent, Status> {
         let bytes = u64::from(length);
         let end = offset.checked_add(bytes).ok_or(Status::Invalid)?;
         let sized = length.wrapping_sub(1) < REQUEST_LENGTH_MAX; // 0 is more than any
@@ -97,5 +77,16 @@ impl Volume {
         let extent = self.geometry.locate(offset, bytes).map_err(|_| Status::Invalid)?;
         let device = self.members[usize::from(extent.member)].ok_or(Status::Invalid)?;
         Ok(DeviceExtent { device, offset: extent.device_offset })
+    }
+
+    /// The whole of the device that the block at `offset` lies on.
+    pub(crate) fn device_at(&self, offset: u64) -> Result<DeviceExtent, Status> {
+        Ok(DeviceExtent { offset: 0, ..self.locate(offset, self.geometry.logical_block)? })
+    }
+
+    /// INVALID for an offset in memory that the devices cannot take.
+    #[inline(always)]
+    pub(crate) fn check_alignment(&self, offset: u64) -> Result<(), Status> {
+        if offset & self.memory_mask == 0 { Ok(()) } else { Err(Status::Invalid) }
     }
 }

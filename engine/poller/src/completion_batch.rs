@@ -10,17 +10,17 @@ use crate::task::{ClientRequest, Owner, RequestHeader, Task};
 pub(crate) struct CompletionBatch {
     accepted_ns: u64,
     submitted_ns: u64,
-    header: RequestHeader,
-    owner: Owner,
-    status: Status,
+    pub(crate) header: RequestHeader,
+    pub(crate) owner: Owner,
+    pub(crate) status: Status,
     /// From submission to completion, and from acceptance to submission.
-    device_ns: u64,
-    queue_ns: u64,
+    pub(crate) device_ns: u64,
+    pub(crate) queue_ns: u64,
     /// The same as completions carry it: saturating.
     reported_ns: [u32; 2],
-    count: u32,
+    pub(crate) count: u32,
     /// Bytes they asked for.
-    length: u64,
+    pub(crate) length: u64,
     /// Bytes they moved, where that was not all.
     moved: u64,
 }
@@ -87,35 +87,6 @@ impl CompletionBatch {
             device_ns: self.reported_ns[0],
             queue_ns: self.reported_ns[1],
         }
-    }
-
-    /// What its tasks asked for, and in whose memory.
-    #[inline(always)]
-    pub(crate) fn header(&self) -> RequestHeader {
-        self.header
-    }
-
-    /// Who gets its completions.
-    #[inline(always)]
-    pub(crate) fn owner(&self) -> Owner {
-        self.owner
-    }
-
-    /// How its tasks ended.
-    #[inline(always)]
-    pub(crate) fn status(&self) -> Status {
-        self.status
-    }
-
-    /// Nanoseconds from submission to completion, and from acceptance to submission.
-    pub(crate) fn latencies_ns(&self) -> (u64, u64) {
-        (self.device_ns, self.queue_ns)
-    }
-
-    /// Tasks, and bytes they asked for.
-    #[inline(always)]
-    pub(crate) fn total(&self) -> (u32, u64) {
-        (self.count, self.length)
     }
 
     /// Bytes its tasks moved. OK means all bytes.

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use kvrail_device::{
-    Attached, BufferIndex, Description, Device, DeviceError, Events, Failure, Operation,
-    Replacement, Wait,
+    Attached, BufferIndex, Device, DeviceError, Failure, Operation, Replacement, Wait,
 };
 
 use crate::regions::Memory;
@@ -23,15 +22,6 @@ const SUBMIT_BATCH: u32 = 4;
 /// One failure of a device is reported in this time: a report costs a system call, and a device
 /// that fails does so thousands of times.
 const REPORT_EVERY_NS: u64 = 100_000_000;
-
-/// Whether a device is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
-    /// As far as anybody knows.
-    Online,
-    /// It was taken away.
-    Removed,
-}
 
 /// Whether a poller may block while this device works.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +44,8 @@ pub(crate) struct DeviceQueue<D> {
     submitted: bool,
     /// Regions the device was told to deregister and has not yet.
     deregistering: u32,
-    presence: Presence,
+    /// As far as anybody knows; false once it was taken away.
+    online: bool,
     /// When the last failure was reported.
     reported_ns: Option<u64>,
     /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
@@ -68,7 +59,7 @@ impl<D: Device> DeviceQueue<D> {
             prepared: 0,
             submitted: false,
             deregistering: 0,
-            presence: Presence::Online,
+            online: true,
             reported_ns: None,
             watched: ArrayVec::new(),
         }
@@ -101,12 +92,6 @@ impl<D: Device> DeviceQueue<D> {
             self.submit();
         }
         std::mem::take(&mut self.submitted)
-    }
-
-    /// Brings back what ended.
-    #[inline(always)]
-    pub(crate) fn reap(&mut self, events: &mut Events) {
-        self.device.reap(events);
     }
 
     /// Goes on with attaching a region, or begins.
@@ -152,19 +137,19 @@ impl<D: Device> DeviceQueue<D> {
     }
 
     #[inline(always)]
-    pub(crate) fn presence(&self) -> Presence {
-        self.presence
+    pub(crate) fn is_online(&self) -> bool {
+        self.online
     }
 
     /// An operation ended with DEVICE_GONE.
     pub(crate) fn mark_removed(&mut self) {
-        self.presence = Presence::Removed;
+        self.online = false;
     }
 
     /// Goes on with what takes the device's place.
     pub(crate) fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
         self.device.replace(with)?;
-        self.presence = Presence::Online;
+        self.online = true;
         Ok(())
     }
 
@@ -186,23 +171,9 @@ impl<D: Device> DeviceQueue<D> {
         self.watched.push(fd);
     }
 
-    /// What the device is.
-    pub(crate) fn description(&self) -> &Description {
-        self.device.description()
-    }
-
-    /// Whether something is with another thread of this process, whose part is short.
-    pub(crate) fn has_handed_over(&self) -> bool {
-        self.device.has_handed_over()
-    }
-
-    /// Whether `reap` has something that no descriptor tells of.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.device.is_ready()
-    }
-
-    /// Blocks in the device, which watches everything else.
-    pub(crate) fn block(&mut self, timeout_ns: u64) {
-        self.device.block(timeout_ns);
+    /// The device, to reap and to wait.
+    #[inline(always)]
+    pub(crate) fn device(&mut self) -> &mut D {
+        &mut self.device
     }
 }

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
 use kvrail_ring::{Class, Opcode, RequestWords, Status};
 
+use crate::admission::{Admission, Admitted};
 use crate::checksummer::{Checksummer, Sum};
 use crate::completion_batch::CompletionBatch;
-use crate::device_queue::{DeviceQueue, Presence};
+use crate::device_queue::DeviceQueue;
 use crate::front_end::FrontEnd;
 use crate::limits::{SessionSlot, TASKS_MAX};
 use crate::mailbox::{DeviceFailure, Mailbox};
-use crate::regions::Memory;
-use crate::scheduler::Scheduler;
+use crate::regions::{Memory, Pass, Regions};
 use crate::scheduler::budget::Budget;
+use crate::scheduler::deadlines::Timers;
+use crate::scheduler::{Scheduler, Share};
 use crate::stats::PollerStats;
 use crate::task::{Checksum, MemoryKind, Owner, Task};
 
@@ -25,9 +27,12 @@ use crate::task::{Checksum, MemoryKind, Owner, Task};
 pub(crate) struct Executor<D> {
     tasks: Slots<Task>,
     scheduler: Scheduler,
+    deadlines: Timers,
     queues: Vec<DeviceQueue<D>>,
     checksums: Checksummer,
     events: Events,
+    /// A request on its way to the rare pass.
+    rare: Option<RequestWords>,
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
     /// Time of this tick.
@@ -48,10 +53,12 @@ impl<D: Device> Executor<D> {
         };
         Self {
             scheduler: Scheduler::new(devices.iter().zip(budgets).map(fit)),
+            deadlines: Timers::new(),
             tasks: Slots::new(TASKS_MAX),
             queues: devices.into_iter().map(DeviceQueue::new).collect(),
             checksums: Checksummer::new(TASKS_MAX),
             events: Events::new(),
+            rare: None,
             mailbox,
             stats,
             now_ns: 0,
@@ -85,19 +92,71 @@ impl<D: Device> Executor<D> {
         (0..self.queues.len()).map(|device| self.scheduler.in_flight(device)).sum()
     }
 
-    /// Begins a task that has neither flags nor deadline, in host memory.
+    /// Checks a request and begins its task; returns the status it is answered with at once, if it
+    /// needs no task or gets none.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, task: Task) {
+    pub(crate) fn admit(
+        &mut self,
+        request: &RequestWords,
+        from: (SessionSlot, u16),
+        admission: &Admission,
+        regions: &mut Regions,
+    ) -> Option<Status> {
+        let checked = admission.check(request, from.0, regions, Pass::Common);
+        let Ok(Admitted::Io(extent, memory)) = checked else {
+            // In memory of its own: a request whose address is passed on lies in memory for all.
+            self.rare = Some(*request);
+            return self.admit_rare(from, admission, regions);
+        };
+        let task = Task::new(request, from, (extent, memory), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
-        let queue = &mut self.queues[task.device()];
-        let open = self.scheduler.is_open(MemoryKind::Host, &task);
+        let (share, queue) = self.route(task.device(), MemoryKind::Host);
         let operation = task.operation(id.to_u64());
         let operation = Operation { durability: Durability::Visible, ..operation };
-        if open && queue.presence() == Presence::Online && queue.prepare(operation) {
-            self.scheduler.charge(MemoryKind::Host, &task);
+        if share.is_open(&task) && queue.is_online() && queue.prepare(operation) {
+            share.charge(&task);
         } else {
             self.wait(id);
         }
+        None
+    }
+
+    /// Admits what the common pass did not.
+    #[cold]
+    #[inline(never)]
+    fn admit_rare(
+        &mut self,
+        from: (SessionSlot, u16),
+        admission: &Admission,
+        regions: &mut Regions,
+    ) -> Option<Status> {
+        let request = self.rare.take().expect("set by the caller");
+        let (extent, memory) = match admission.check(&request, from.0, regions, Pass::Any) {
+            Ok(Admitted::Io(extent, memory)) => (extent, memory),
+            Ok(Admitted::Nop) => return Some(Status::Ok),
+            Err(status) => return Some(status),
+        };
+        let mut task = Task::new(&request, from, (extent, memory), self.now_ns);
+        let checksum = task.header.checksum();
+        if checksum == Checksum::Verify {
+            task.checksum = request.checksum();
+        }
+        let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
+        if request.deadline_ns() != 0 {
+            self.deadlines.set(self.now_ns.saturating_add(request.deadline_ns()), id);
+        }
+        if task.header.opcode() == Opcode::Write && checksum != Checksum::Off {
+            self.checksums.push(id, from.0, self.now_ns);
+        } else {
+            self.start_or_wait(id);
+        }
+        None
+    }
+
+    /// The way of a device's tasks.
+    #[inline(always)]
+    fn route(&mut self, device: usize, kind: MemoryKind) -> (&mut Share, &mut DeviceQueue<D>) {
+        (self.scheduler.share(device, kind), &mut self.queues[device])
     }
 
     #[inline(never)]
@@ -106,29 +165,10 @@ impl<D: Device> Executor<D> {
         self.scheduler.push(id, task);
     }
 
-    /// Begins any task.
-    #[inline(never)]
-    pub(crate) fn begin_any(&mut self, mut task: Task, request: RequestWords) {
-        let checksum = task.header.checksum();
-        if checksum == Checksum::Verify {
-            task.checksum = request.checksum();
-        }
-        let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
-        let deadline_ns = request.deadline_ns();
-        if deadline_ns != 0 {
-            self.scheduler.set_deadline(task.accepted_ns.saturating_add(deadline_ns), id);
-        }
-        if task.header.opcode() == Opcode::Write && checksum != Checksum::Off {
-            self.checksums.push(id, task.owner.session(), self.now_ns);
-        } else {
-            self.start_or_wait(id);
-        }
-    }
-
     /// Gives a task to its device at once where nobody waits; else it waits.
     fn start_or_wait(&mut self, id: SlotId) {
-        let task = self.tasks.get(id).expect("a claimed task");
-        let open = self.scheduler.is_open(task.header.kind(), task);
+        let task = *self.tasks.get(id).expect("a claimed task");
+        let open = self.scheduler.share(task.device(), task.header.kind()).is_open(&task);
         if !(open && self.start(id)) {
             self.wait(id);
         }
@@ -138,11 +178,10 @@ impl<D: Device> Executor<D> {
     fn start(&mut self, id: SlotId) -> bool {
         let task = self.tasks.get_mut(id).expect("a claimed task");
         let queue = &mut self.queues[task.device()];
-        let started =
-            queue.presence() == Presence::Online && queue.prepare(task.operation(id.to_u64()));
+        let started = queue.is_online() && queue.prepare(task.operation(id.to_u64()));
         if started {
             task.submitted_ns = self.now_ns;
-            self.scheduler.charge(task.header.kind(), task);
+            self.scheduler.share(task.device(), task.header.kind()).charge(task);
         }
         started
     }
@@ -167,7 +206,7 @@ impl<D: Device> Executor<D> {
         for kind in MemoryKind::ALL {
             let mut least = Class::Background;
             while let Some(pick) = self.scheduler.next(device, kind, &mut least) {
-                if self.queues[device].presence() == Presence::Removed {
+                if !self.queues[device].is_online() {
                     self.stats.devices[device].errors.add(1);
                     self.finish(pick.id, (Status::DeviceGone, 0), self.now_ns, front_end);
                 } else if !self.start(pick.id) {
@@ -186,7 +225,7 @@ impl<D: Device> Executor<D> {
 
     #[inline]
     fn reap_device(&mut self, device: usize, front_end: &mut FrontEnd) -> u64 {
-        self.queues[device].reap(&mut self.events);
+        self.queues[device].device().reap(&mut self.events);
         if self.events.is_empty() {
             return 0;
         }
@@ -244,7 +283,7 @@ impl<D: Device> Executor<D> {
             self.end(device, &ended, front_end);
         }
         let batch = batch.get_or_insert_with(|| CompletionBatch::of(&task, status, self.now_ns));
-        self.scheduler.clear_deadline(id);
+        self.deadlines.clear(id);
         match task.owner {
             Owner::Client(client) => {
                 front_end.lane(client).server().complete(batch.add(&task, client, bytes));
@@ -262,12 +301,12 @@ impl<D: Device> Executor<D> {
         from: usize,
         front_end: &mut FrontEnd,
     ) -> usize {
-        if batch.status() != Status::Ok || batch.header().checksum() != Checksum::Off {
+        if batch.status != Status::Ok || batch.header.checksum() != Checksum::Off {
             return 0;
         }
-        let Self { events, tasks, scheduler, .. } = self;
+        let Self { events, tasks, deadlines, .. } = self;
         // One lane for all of them, and a batch of this function's own: they stay in registers.
-        let Owner::Client(client) = batch.owner();
+        let Owner::Client(client) = batch.owner;
         let (lane, mut own, mut joined) = (front_end.lane(client).server(), *batch, 0);
         for event in &events[from..] {
             let &Event::Finished(Finished { tag, status: Status::Ok, bytes }) = event else {
@@ -282,7 +321,7 @@ impl<D: Device> Executor<D> {
             if completed.expect("invariant 1: finished twice, or never started").is_none() {
                 break;
             }
-            scheduler.clear_deadline(id);
+            deadlines.clear(id);
             joined += 1;
         }
         *batch = own;
@@ -298,13 +337,11 @@ impl<D: Device> Executor<D> {
 
     /// Counts a batch that ended at its device.
     fn account(&mut self, device: usize, batch: &CompletionBatch) {
-        let (header, total) = (batch.header(), batch.total());
-        self.scheduler.refund(device, header.kind(), total);
-        let (counters, count) = (&self.stats.devices[device], u64::from(total.0));
-        let (device_ns, queue_ns) = batch.latencies_ns();
-        counters.device_latency.record(device_ns, count);
-        counters.queue_latency.record(queue_ns, count);
-        match header.opcode() {
+        self.scheduler.refund(device, batch);
+        let (counters, count) = (&self.stats.devices[device], u64::from(batch.count));
+        counters.device_latency.record(batch.device_ns, count);
+        counters.queue_latency.record(batch.queue_ns, count);
+        match batch.header.opcode() {
             Opcode::Read => {
                 counters.reads.add(count);
                 counters.read_bytes.add(batch.bytes());
@@ -315,10 +352,10 @@ impl<D: Device> Executor<D> {
             }
             Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(count),
         }
-        if batch.status() != Status::Ok {
+        if batch.status != Status::Ok {
             self.count_failures(device, count);
         }
-        if batch.status() == Status::DeviceGone {
+        if batch.status == Status::DeviceGone {
             self.queues[device].mark_removed();
             self.stats.devices[device].gone.set(1);
         }
@@ -345,7 +382,7 @@ impl<D: Device> Executor<D> {
         front_end: &mut FrontEnd,
     ) {
         let task = self.tasks.release(id).expect("invariant 1: completed twice");
-        self.scheduler.clear_deadline(id);
+        self.deadlines.clear(id);
         let mut batch = CompletionBatch::of(&task, status, ended_ns);
         match task.owner {
             Owner::Client(client) => {
@@ -419,7 +456,7 @@ impl<D: Device> Executor<D> {
     /// Reports tasks whose deadline has passed.
     #[inline]
     pub(crate) fn report_late(&mut self, front_end: &mut FrontEnd) {
-        while let Some(id) = self.scheduler.next_late(self.now_ns) {
+        while let Some(id) = self.deadlines.next_due(self.now_ns) {
             let task = self.tasks.get(id).expect("a deadline goes with its task");
             self.stats.devices[task.device()].late.add(1);
             match task.owner {
@@ -439,14 +476,14 @@ impl<D: Device> Executor<D> {
 
     /// How long a sleep may last without missing a deadline.
     pub(crate) fn sleep_ns(&self, longest_ns: u64) -> u64 {
-        self.scheduler.sleep_ns(self.now_ns, longest_ns)
+        self.deadlines.sleep_ns(self.now_ns, longest_ns)
     }
 }
 
 /// Counts a batch out at its owner.
 #[inline(always)]
 fn retire(batch: &CompletionBatch, front_end: &mut FrontEnd) {
-    match batch.owner() {
+    match batch.owner {
         Owner::Client(client) => front_end.retire(batch, client),
     }
 }

@@ -7,9 +7,8 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, LaneFault, RequestWords, Status};
 
 use crate::completion_batch::CompletionBatch;
-use crate::lanes::{Lane, Lanes, Published};
+use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
-use crate::mailbox::LaneSeat;
 use crate::regions::Regions;
 use crate::sessions::Sessions;
 use crate::stats::PollerStats;
@@ -45,18 +44,6 @@ impl FrontEnd {
         Self { lanes, sessions, regions, stats, teardown_due: false }
     }
 
-    /// Serves a lane from now on.
-    ///
-    /// # Errors
-    /// Gives it back when there are too many.
-    pub(crate) fn add_lane(
-        &mut self,
-        session: SessionSlot,
-        seat: Box<LaneSeat>,
-    ) -> Result<(), Box<LaneSeat>> {
-        self.lanes.insert(session, seat)
-    }
-
     /// Takes nothing more from a queue's lane.
     pub(crate) fn close_lane(&mut self, session: SessionSlot, queue: u32) {
         self.lanes.close(session, Some(queue));
@@ -69,6 +56,12 @@ impl FrontEnd {
         self.lanes.close(session, None);
         self.regions.close_all(session);
         self.teardown_due = true;
+    }
+
+    /// The clients' lanes.
+    #[inline(always)]
+    pub(crate) fn lanes(&mut self) -> &mut Lanes {
+        &mut self.lanes
     }
 
     /// The clients' memory.
@@ -93,11 +86,6 @@ impl FrontEnd {
         self.teardown_due
     }
 
-    /// A closing lane of which nothing is in flight.
-    pub(crate) fn take_closed_lane(&mut self) -> Option<Lane> {
-        self.lanes.take_closed()
-    }
-
     /// A session that was closed and of which nothing is left. Its slot may be given out anew.
     pub(crate) fn take_closed_session(&mut self) -> Option<SessionSlot> {
         let gone =
@@ -107,11 +95,6 @@ impl FrontEnd {
         Some(session)
     }
 
-    /// Lanes in use.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes.count()
-    }
-
     /// Takes requests from the lane at this position of the round, and ends the round behind the
     /// last; nothing once lanes left during the round. A request for which `admit` returns a status
     /// is answered with that at once; all others are completed later.
@@ -119,7 +102,7 @@ impl FrontEnd {
     pub(crate) fn fetch(
         &mut self,
         position: usize,
-        mut admit: impl FnMut(&RequestWords, ClientRequest, &mut Regions) -> Option<Status>,
+        mut admit: impl FnMut(&RequestWords, (SessionSlot, u16), &mut Regions) -> Option<Status>,
     ) -> Option<Fetched> {
         let index = self.lanes.in_round(position)?;
         let lane = self.lanes.get(index);
@@ -134,11 +117,10 @@ impl FrontEnd {
         let (mut answered, mut failed) = (0, 0);
         let regions = &mut self.regions;
         let (count, outcome) = lane.server().serve(max, |request| {
-            let client = ClientRequest { user_data: request.user_data(), lane: index, session };
-            let status = admit(&request, client, regions)?;
+            let status = admit(&request, (session, index), regions)?;
             answered += 1;
             failed += u32::from(status != Status::Ok);
-            Some(Completion::refused(client.user_data, status))
+            Some(Completion::refused(request.user_data(), status))
         });
         lane.server().release();
         self.sessions.enter(session, count - answered);
@@ -165,11 +147,6 @@ impl FrontEnd {
         Fetched { count, fault }
     }
 
-    /// A round is over: the next begins one lane later.
-    pub(crate) fn end_round(&mut self) {
-        self.lanes.rotate();
-    }
-
     /// The lane of a request in flight, for its completion.
     #[inline(always)]
     pub(crate) fn lane(&mut self, client: ClientRequest) -> &mut Lane {
@@ -190,39 +167,18 @@ impl FrontEnd {
     #[inline]
     pub(crate) fn retire(&mut self, batch: &CompletionBatch, client: ClientRequest) {
         let counters = &self.stats.sessions[usize::from(client.session.0)];
-        let (count, _) = batch.total();
+        let count = batch.count;
         counters.completed.add(u64::from(count));
-        if batch.status() == Status::Ok {
+        if batch.status == Status::Ok {
             counters.bytes.add(batch.bytes());
         } else {
             counters.failed.add(u64::from(count));
         }
         self.sessions.leave(client.session, count);
-        if let Some(region) = batch.header().region() {
+        if let Some(region) = batch.header.region() {
             self.teardown_due |= self.regions.leave(region, count);
         }
         self.lanes.mark_staged(client.lane);
         self.teardown_due |= self.lanes.get(client.lane).is_closed();
-    }
-
-    /// Publishes completions, and rings sleeping clients.
-    #[inline]
-    pub(crate) fn publish(&mut self) -> Published {
-        self.lanes.publish()
-    }
-
-    /// Tells all clients that the poller is about to sleep.
-    pub(crate) fn announce_sleep(&mut self) {
-        self.lanes.announce_sleep();
-    }
-
-    /// Tells all clients that the poller is awake.
-    pub(crate) fn retract_sleep(&mut self) {
-        self.lanes.retract_sleep();
-    }
-
-    /// The second look before sleeping: is there anything to take, or a fault to report?
-    pub(crate) fn any_ready(&mut self) -> bool {
-        self.lanes.any_ready()
     }
 }

@@ -28,15 +28,6 @@ const WORDS: usize = LANES_MAX / 64;
 const _: () = assert!(SESSIONS_MAX <= u64::BITS as usize);
 const _: () = assert!(WORDS <= u64::BITS as usize);
 
-/// What publishing brought.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Published {
-    /// Bells that were rung.
-    pub(crate) bells: u64,
-    /// Sessions whose bells were too dear once too often, one bit each.
-    pub(crate) dear: u64,
-}
-
 /// All lanes by index. An index stays the same while the lane lives.
 #[derive(Debug)]
 pub(crate) struct Lanes {
@@ -134,10 +125,11 @@ impl Lanes {
         self.staged_words |= 1 << (index / 64);
     }
 
-    /// Publishes what is staged and rings sleeping clients.
+    /// Publishes what is staged and rings sleeping clients. Returns how many bells were rung, and
+    /// the sessions whose bells were too dear once too often, one bit each.
     #[inline]
-    pub(crate) fn publish(&mut self) -> Published {
-        let mut published = Published::default();
+    pub(crate) fn publish(&mut self) -> (u64, u64) {
+        let (mut bells, mut dear) = (0, 0);
         while self.staged_words != 0 {
             let word = self.staged_words.trailing_zeros() as usize;
             self.staged_words &= self.staged_words - 1;
@@ -147,14 +139,14 @@ impl Lanes {
                 let lane = self.table[word * 64 + bit as usize].as_mut();
                 let Lane { seat, session, .. } = lane.expect("a staged lane is in the table");
                 if seat.lane.publish() == Ring::Now {
-                    published.bells += 1;
+                    bells += 1;
                     if seat.bell.ring() == Rung::LastTime {
-                        published.dear |= 1 << session.0;
+                        dear |= 1 << session.0;
                     }
                 }
             }
         }
-        published
+        (bells, dear)
     }
 
     /// Tells all clients that the poller is about to sleep.

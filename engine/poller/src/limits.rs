@@ -10,6 +10,9 @@ pub const REGIONS_MAX: usize = 512;
 /// Lanes one poller serves, over all sessions.
 pub const LANES_MAX: usize = 1024;
 
+/// Devices one poller drives.
+pub const DEVICES_MAX: usize = 256;
+
 /// Requests each session may have in flight whatever the others do.
 pub(crate) const SESSION_SHARE: u32 = 128;
 

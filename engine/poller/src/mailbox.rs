@@ -13,13 +13,23 @@ use kvrail_memory::Pinned;
 use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
 
 use crate::bells::QueueBell;
-use crate::limits::SessionSlot;
+use crate::limits::{DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot};
 
 /// Failures kept for the control thread; there may be thousands, and a few tell enough.
 const FAILURES_MAX: usize = 64;
 
-/// Commands or notices under way at once.
-const MAIL_MAX: usize = 4096;
+/// Commands in flight at once.
+const COMMANDS_MAX: usize = 4096;
+
+/// Notices that a poller may owe at once. The control thread reads what it is owed for a lane, a
+/// region or a session before it gives that out anew: a lane was added, broken and closed; a region
+/// attached and detached; a session handed to the ringer and closed; a device replaced; all drained.
+pub const NOTICES_MAX: usize = 3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + 1;
+
+// A lane is added and closed, a region attached and detached, a session closed, a device replaced,
+// and the poller drained and stopped.
+const _: () =
+    assert!(2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + 2 <= COMMANDS_MAX);
 
 /// A lane with what is needed to serve it.
 #[derive(Debug)]
@@ -132,7 +142,7 @@ impl Mailbox {
     /// # Errors
     /// The kernel's, when descriptors run out.
     pub fn new(to_control: Arc<Bell>) -> Result<Self, rustix::io::Errno> {
-        let (commands, notices) = (ArrayQueue::new(MAIL_MAX), ArrayQueue::new(MAIL_MAX));
+        let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
         let failures = ArrayQueue::new(FAILURES_MAX);
         let to_poller = Arc::new(Nudge::new()?);
         let overdue_ns = AtomicU64::new(u64::MAX);
@@ -196,15 +206,13 @@ impl Mailbox {
         if self.commands.is_empty() { None } else { self.commands.pop() }
     }
 
-    /// Posts a notice. Only the poller calls this. There is room: every notice answers a command,
-    /// faults and dear bells aside; a lane faults once, and a session is handed over once in
-    /// minutes.
+    /// Posts a notice. Only the poller calls this. There is room for all that it can owe.
     ///
     /// # Panics
-    /// If the control thread left 4,096 notices unread.
+    /// If the control thread left `NOTICES_MAX` notices unread.
     pub fn post(&self, notice: Notice) {
         let full = self.notices.push(notice).is_err();
-        assert!(!full, "the control thread left 4,096 notices unread");
+        assert!(!full, "the control thread left {NOTICES_MAX} notices unread");
         self.to_control.ring();
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use kvrail_device::{Clock, Description, Device};
 use kvrail_memory::heap_calls_of_this_thread;
+use kvrail_ring::DeviceIndex;
 use kvrail_ring::wake::{Sleeper, settle};
-use kvrail_ring::{DeviceIndex, Status};
 use rustix::io::Errno;
 
-use crate::admission::{Admission, Admitted};
+use crate::admission::Admission;
 use crate::ages::Ages;
 use crate::attaching::AttachQueue;
 use crate::backend::Route;
@@ -18,12 +18,11 @@ use crate::epoll::EpollSet;
 use crate::executor::Executor;
 use crate::front_end::{Fetched, FrontEnd};
 use crate::idle::{IdleAction, IdlePolicy, WaitReason};
-use crate::limits::SessionSlot;
+use crate::limits::{DEVICES_MAX, SessionSlot};
 use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
 use crate::regions::Memory;
 use crate::scheduler::budget::Budget;
 use crate::stats::PollerStats;
-use crate::task::{MemoryKind, Owner, Task};
 use crate::teardown::tear_down;
 
 /// Commands of one tick: each takes up to a few microseconds.
@@ -117,7 +116,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// The kernel's, when descriptors run out.
     ///
     /// # Panics
-    /// If the numbers of devices, budgets and indices differ.
+    /// If the numbers of devices, budgets and indices differ, or exceed `DEVICES_MAX`.
     pub fn new(
         setup: Setup,
         devices: Vec<D>,
@@ -126,6 +125,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         stats: Arc<PollerStats>,
     ) -> Result<Self, Errno> {
         let Setup { routes, devices: indices, budgets, spin_ns, beat_ns: heartbeat_ns } = setup;
+        assert!(devices.len() <= DEVICES_MAX, "more devices than a mailbox has room for");
         assert_eq!(devices.len(), indices.len(), "one index for each device");
         assert_eq!(devices.len(), budgets.len(), "one budget for each device");
         let epoll = EpollSet::new()?;
@@ -162,9 +162,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.read_clock();
         }
         let mut work = self.handle_commands();
-        work += self.attach();
+        work += self.attaching.step(&mut self.front_end, self.executor.queues(), &self.mailbox);
         work += self.executor.reap(&mut self.front_end);
-        self.tear_down();
+        if self.front_end.take_teardown() {
+            tear_down(&mut self.front_end, self.executor.queues(), &self.epoll, &self.mailbox);
+        }
         work += self.admit();
         work += self.executor.dispatch(&mut self.front_end);
         self.executor.report_late(&mut self.front_end);
@@ -258,7 +260,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.epoll.watch_edge(seat.doorbell.as_fd()).is_err() {
             return self.mailbox.post(Notice::LaneClosed(session, seat));
         }
-        self.mailbox.post(match self.front_end.add_lane(session, seat) {
+        self.mailbox.post(match self.front_end.lanes().insert(session, seat) {
             Ok(()) => Notice::LaneAdded(session, queue),
             Err(seat) => {
                 self.epoll.forget(seat.doorbell.as_fd());
@@ -267,38 +269,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
         });
     }
 
-    /// Takes one step with one region that attaches.
-    #[inline]
-    fn attach(&mut self) -> u64 {
-        self.attaching.step(&mut self.front_end, self.executor.queues(), &self.mailbox)
-    }
-
-    #[inline]
-    fn tear_down(&mut self) {
-        if self.front_end.take_teardown() {
-            tear_down(&mut self.front_end, self.executor.queues(), &self.epoll, &self.mailbox);
-        }
-    }
-
     /// One round over all lanes; returns how many requests were taken. Each is checked once, as a
     /// private copy, and begun.
     fn admit(&mut self) -> u64 {
         let Self { front_end, admission, executor, mailbox, .. } = self;
-        let (mut taken, now_ns) = (0, executor.now_ns());
-        for position in 0..front_end.lanes() {
-            let fetched = front_end.fetch(position, |request, client, regions| {
-                let (extent, memory) = match admission.check(request, client.session, regions) {
-                    Ok(Admitted::Io(extent, memory)) => (extent, memory),
-                    Ok(Admitted::Nop) => return Some(Status::Ok),
-                    Err(status) => return Some(status),
-                };
-                let task = Task::new(request, Owner::Client(client), (extent, memory), now_ns);
-                if request.is_simple() && memory.kind == MemoryKind::Host {
-                    executor.begin(task);
-                } else {
-                    executor.begin_any(task, *request);
-                }
-                None
+        let mut taken = 0;
+        for position in 0..front_end.lanes().count() {
+            let fetched = front_end.fetch(position, |request, from, regions| {
+                executor.admit(request, from, admission, regions)
             });
             let Some(Fetched { count, fault }) = fetched else { break };
             taken += u64::from(count);
@@ -306,7 +284,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 mailbox.post(Notice::LaneFault(session, queue, fault));
             }
         }
-        front_end.end_round();
+        front_end.lanes().rotate();
         taken
     }
 
@@ -322,14 +300,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Publishes completions; returns how many bells were rung.
     #[inline]
     fn publish(&mut self) -> u64 {
-        let published = self.front_end.publish();
-        let mut dear = published.dear;
+        let (bells, mut dear) = self.front_end.lanes().publish();
         while dear != 0 {
             let session = u8::try_from(dear.trailing_zeros()).expect("64 sessions");
             self.mailbox.post(Notice::DearBell(SessionSlot(session)));
             dear &= dear - 1;
         }
-        published.bells
+        bells
     }
 
     /// Makes this tick's time the present.
@@ -347,7 +324,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// What its devices are.
     pub(crate) fn descriptions(&mut self) -> Vec<Description> {
-        self.executor.queues().iter().map(|queue| queue.description().clone()).collect()
+        self.executor
+            .queues()
+            .iter_mut()
+            .map(|queue| queue.device().description().clone())
+            .collect()
     }
 
     /// Ticks, spins and sleeps until it is told to stop.
@@ -380,7 +361,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.in_flight() == 0 {
             return WaitReason::Request;
         }
-        let copying = self.executor.queues().iter().any(|queue| queue.has_handed_over());
+        let copying =
+            self.executor.queues().iter_mut().any(|queue| queue.device().has_handed_over());
         if copying { WaitReason::Copy } else { WaitReason::Completion }
     }
 
@@ -391,20 +373,20 @@ impl<D: Device, C: Clock> Poller<D, C> {
             return Sleep::Denied;
         }
         self.read_clock();
-        self.front_end.announce_sleep();
+        self.front_end.lanes().announce_sleep();
         self.mailbox.nudge().announce(&mut self.sleeper);
         settle();
-        let ready = self.executor.queues().iter().any(|queue| queue.is_ready());
-        if !ready && !self.front_end.any_ready() && self.mailbox.is_empty() {
+        let ready = self.executor.queues().iter_mut().any(|queue| queue.device().is_ready());
+        if !ready && !self.front_end.lanes().any_ready() && self.mailbox.is_empty() {
             self.stats.sleeps.add(1);
             let timeout_ns = self.executor.sleep_ns(longest_ns);
             match self.block_on {
-                BlockOn::Device(index) => self.executor.queues()[index].block(timeout_ns),
+                BlockOn::Device(index) => self.executor.queues()[index].device().block(timeout_ns),
                 BlockOn::Epoll => self.epoll.block(timeout_ns),
             }
         }
         self.mailbox.nudge().retract(&mut self.sleeper);
-        self.front_end.retract_sleep();
+        self.front_end.lanes().retract_sleep();
         self.read_clock();
         Sleep::Over
     }

@@ -40,6 +40,15 @@ pub(crate) enum Memory {
     Remote(Arc<dyn RemoteMemory>),
 }
 
+/// Which requests a pass over the checks is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Most: reads and writes of host memory with neither flags nor deadline. All others fail.
+    Common,
+    /// All.
+    Any,
+}
+
 /// One region of one session.
 #[derive(Debug)]
 struct Region {
@@ -124,7 +133,7 @@ impl Regions {
         session: SessionSlot,
         id: RegionId,
         (block, offset, length): (u32, u64, u32),
-        summed: bool,
+        (pass, summed): (Pass, bool),
     ) -> Result<BufferRef, Status> {
         let hot = self.hot.get_mut(index(id)).ok_or(Status::Invalid)?;
         let end = offset.checked_add(u64::from(length)).ok_or(Status::Invalid)?;
@@ -133,6 +142,9 @@ impl Regions {
         }
         let mut at = BufferRef { buffer: hot.buffer, offset, kind: MemoryKind::Host };
         if end > hot.bytes || block != 0 {
+            if pass == Pass::Common {
+                return Err(Status::Invalid);
+            }
             let region = self.table[index(id)].as_ref().expect("a live region");
             at.offset = region.locate_remote((block, offset, length), summed)?;
             at.kind = MemoryKind::Gpu;

@@ -1,26 +1,40 @@
-//! Who is next at a device, what it may hold, and which tasks are late.
+//! Who is next at a device, and what it may hold.
 //!
 //! Each device has one queue and one budget for each kind of memory.
 
 pub(crate) mod budget;
-mod deadlines;
+pub(crate) mod deadlines;
 mod drr;
 
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
 
 use budget::{Budget, Ledger};
-use deadlines::Timers;
 use drr::{Nodes, Waiting};
 
+use crate::completion_batch::CompletionBatch;
 use crate::limits::{SessionSlot, TASKS_MAX};
 use crate::task::{MemoryKind, Task};
 
 /// What waits for a device and what it holds, of one kind of memory.
 #[derive(Debug)]
-struct Share {
+pub(crate) struct Share {
     waiting: Waiting,
     ledger: Ledger,
+}
+
+impl Share {
+    /// Whether a task may go to the device at once, past nobody.
+    #[inline(always)]
+    pub(crate) fn is_open(&self, task: &Task) -> bool {
+        self.waiting.count() == 0 && self.ledger.fits(task.header.class(), task.length)
+    }
+
+    /// A task went to the device.
+    #[inline(always)]
+    pub(crate) fn charge(&mut self, task: &Task) {
+        self.ledger.charge(task.length);
+    }
 }
 
 /// The task whose turn it is.
@@ -30,12 +44,11 @@ pub(crate) struct Pick {
     class: Class,
 }
 
-/// The tasks that wait, what devices may hold, and all deadlines.
+/// The tasks that wait, and what devices may hold.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     devices: Vec<[Share; 2]>,
     nodes: Nodes,
-    timers: Timers,
 }
 
 impl Scheduler {
@@ -45,32 +58,19 @@ impl Scheduler {
         Self {
             devices: budgets.map(|budget| [share(budget), share(budget)]).collect(),
             nodes: Nodes::new(TASKS_MAX),
-            timers: Timers::new(),
         }
     }
 
+    /// What is known of one device.
     #[inline(always)]
-    fn share(&mut self, device: usize, kind: MemoryKind) -> &mut Share {
+    pub(crate) fn share(&mut self, device: usize, kind: MemoryKind) -> &mut Share {
         &mut self.devices[device][kind as usize]
     }
 
-    /// Whether a task may go to its device at once, past nobody.
-    #[inline(always)]
-    pub(crate) fn is_open(&self, kind: MemoryKind, task: &Task) -> bool {
-        let Share { waiting, ledger } = &self.devices[task.device()][kind as usize];
-        waiting.count() == 0 && ledger.fits(task.header.class(), task.length)
-    }
-
-    /// A task went to its device.
-    #[inline(always)]
-    pub(crate) fn charge(&mut self, kind: MemoryKind, task: &Task) {
-        self.share(task.device(), kind).ledger.charge(task.length);
-    }
-
-    /// So many tasks of so many bytes in all ended at a device.
+    /// A batch ended at a device.
     #[inline]
-    pub(crate) fn refund(&mut self, device: usize, kind: MemoryKind, (tasks, bytes): (u32, u64)) {
-        self.share(device, kind).ledger.refund(tasks, bytes);
+    pub(crate) fn refund(&mut self, device: usize, batch: &CompletionBatch) {
+        self.share(device, batch.header.kind()).ledger.refund(batch.count, batch.length);
     }
 
     /// Has a task wait for its device.
@@ -124,26 +124,5 @@ impl Scheduler {
     /// Tasks a device holds.
     pub(crate) fn in_flight(&self, device: usize) -> u32 {
         self.devices[device].iter().map(|share| share.ledger.in_flight()).sum()
-    }
-
-    /// Sets the deadline of a task.
-    pub(crate) fn set_deadline(&mut self, due_ns: u64, id: SlotId) {
-        self.timers.set(due_ns, id);
-    }
-
-    /// A task is completed; it may have no deadline, or none any more.
-    #[inline(always)]
-    pub(crate) fn clear_deadline(&mut self, id: SlotId) {
-        self.timers.clear(id);
-    }
-
-    /// The next task whose deadline has passed; nothing when the look is over.
-    pub(crate) fn next_late(&mut self, now_ns: u64) -> Option<SlotId> {
-        self.timers.next_due(now_ns)
-    }
-
-    /// How long a sleep may last without missing a deadline.
-    pub(crate) fn sleep_ns(&self, now_ns: u64, longest_ns: u64) -> u64 {
-        self.timers.sleep_ns(now_ns, longest_ns)
     }
 }

@@ -152,12 +152,13 @@ impl Task {
     #[inline(always)]
     pub(crate) fn new(
         request: &RequestWords,
-        owner: Owner,
+        (session, lane): (SessionSlot, u16),
         (extent, memory): (DeviceExtent, BufferRef),
         now_ns: u64,
     ) -> Self {
+        let user_data = request.user_data();
         Self {
-            owner,
+            owner: Owner::Client(ClientRequest { user_data, lane, session }),
             device_offset: extent.offset,
             buffer_offset: memory.offset,
             checksum: 0,

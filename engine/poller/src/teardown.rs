@@ -22,7 +22,7 @@ pub(crate) fn tear_down<D: Device>(
     epoll: &EpollSet,
     mailbox: &Mailbox,
 ) {
-    while let Some(lane) = front_end.take_closed_lane() {
+    while let Some(lane) = front_end.lanes().take_closed() {
         let (session, mut seat) = (lane.session(), lane.into_seat());
         let _nobody_waits = seat.lane.publish();
         if seat.bell.ring() == Rung::LastTime {

@@ -6,6 +6,7 @@ mod checksums;
 mod closing;
 mod fairness;
 mod held;
+mod mailbox;
 mod planted;
 mod presence;
 mod requests;
