@@ -13,18 +13,7 @@ use kvrail_ring::{DeviceIndex, Opcode, RequestWords, Status, VolumeId};
 use crate::backend::{BackEnd, Route, Volume};
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
-use crate::task::{BufferRef, DeviceExtent, MemoryKind};
-
-/// Whether requests are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
-    Open,
-    /// New requests are answered DRAINING; `reported` once the control thread knows that all is
-    /// done.
-    Draining {
-        reported: bool,
-    },
-}
+use crate::task::{BufferRef, DeviceExtent};
 
 /// What a sound request is.
 #[derive(Clone, Copy, Debug)]
@@ -39,28 +28,20 @@ pub(crate) enum Admitted {
 #[derive(Debug)]
 pub(crate) struct Admission {
     back_ends: Vec<BackEnd>,
-    service: Service,
+    /// New requests are answered DRAINING.
+    draining: bool,
 }
 
 impl Admission {
     /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
     pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex]) -> Self {
         let back_ends = routes.iter().map(|route| BackEnd::new(route, devices)).collect();
-        Self { back_ends, service: Service::Open }
+        Self { back_ends, draining: false }
     }
 
     /// Answers DRAINING from now on.
     pub(crate) fn drain(&mut self) {
-        self.service = Service::Draining { reported: false };
-    }
-
-    /// Once after `drain`: true.
-    pub(crate) fn must_report_drained(&mut self) -> bool {
-        let due = self.service == Service::Draining { reported: false };
-        if due {
-            self.service = Service::Draining { reported: true };
-        }
-        due
+        self.draining = true;
     }
 
     /// Checks a request against the volumes and the session's regions. A sound read or write is
@@ -76,7 +57,7 @@ impl Admission {
         regions: &mut Regions,
         pass: Pass,
     ) -> Result<Admitted, Status> {
-        if self.service != Service::Open {
+        if self.draining {
             return Err(Status::Draining);
         }
         request.class().ok_or(Status::Invalid)?;
@@ -126,7 +107,7 @@ impl Admission {
             Some(Opcode::Discard) => self.volume(volume)?.locate(offset, length)?,
             _ => return Err(Status::Invalid),
         };
-        let none = BufferRef { buffer: BufferIndex(0), offset: 0, kind: MemoryKind::Host };
+        let none = BufferRef { buffer: BufferIndex(0), offset: 0 };
         Ok(Admitted::Io(extent, none))
     }
 }

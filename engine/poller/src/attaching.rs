@@ -38,32 +38,25 @@ impl AttachQueue {
         self.0.push_back(Attaching { id, session, device: 0, begun: false });
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Takes one step with one region; returns how many steps were taken. `Attached` is posted when
     /// every device has the region.
-    #[inline]
+    #[cold]
     pub(crate) fn step<D: Device>(
         &mut self,
         front_end: &mut FrontEnd,
         queues: &mut [DeviceQueue<D>],
         mailbox: &Mailbox,
     ) -> u64 {
-        let Some(next) = self.0.pop_front() else { return 0 };
-        self.attach(next, front_end, queues, mailbox);
-        1
-    }
-
-    #[cold]
-    fn attach<D: Device>(
-        &mut self,
-        step: Attaching,
-        front_end: &mut FrontEnd,
-        queues: &mut [DeviceQueue<D>],
-        mailbox: &Mailbox,
-    ) {
+        let Some(step) = self.0.pop_front() else { return 0 };
         let Attaching { id, session, device, begun } = step;
         let Some(queue) = queues.get_mut(device) else {
             front_end.regions().open(id);
-            return mailbox.post(Notice::Attached(session, id, Ok(())));
+            mailbox.post(Notice::Attached(session, id, Ok(())));
+            return 1;
         };
         match queue.attach_step(front_end.regions().memory(id), begun) {
             Ok(Attached::Partly) => self.0.push_back(Attaching { begun: true, ..step }),
@@ -74,6 +67,7 @@ impl AttachQueue {
                 deregister(front_end, &mut queues[..device], id, DetachOutcome::Failed(error));
             }
         }
+        1
     }
 
     /// Gives up what a session was about to attach.

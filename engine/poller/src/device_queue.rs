@@ -4,7 +4,7 @@
 //! From the first DEVICE_GONE on nothing is given to a device any more: its tasks end with that
 //! status at once. The control side looks for it and sends what takes its place.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -12,6 +12,7 @@ use kvrail_device::{
     Attached, BufferIndex, Device, DeviceError, Failure, Operation, Replacement, Wait,
 };
 
+use crate::epoll::EpollSet;
 use crate::regions::Memory;
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
@@ -22,17 +23,6 @@ const SUBMIT_BATCH: u32 = 4;
 /// One failure of a device is reported in this time: a report costs a system call, and a device
 /// that fails does so thousands of times.
 const REPORT_EVERY_NS: u64 = 100_000_000;
-
-/// Whether a poller may block while this device works.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WakeSource<'a> {
-    /// It has nothing to do, or wakes us.
-    Armed,
-    /// It wakes us through this descriptor, which is not watched yet.
-    Unwatched(BorrowedFd<'a>),
-    /// It must be polled.
-    None,
-}
 
 /// A device.
 #[derive(Debug)]
@@ -153,22 +143,24 @@ impl<D: Device> DeviceQueue<D> {
         Ok(())
     }
 
-    /// Whether the device can be left alone. Arms what wakes us.
-    pub(crate) fn wake_source(&self) -> WakeSource<'_> {
+    /// Whether a poller may block while the device works: it has nothing to do, or wakes us. Puts
+    /// a descriptor seen for the first time into the set.
+    pub(crate) fn can_block(&mut self, epoll: &EpollSet) -> bool {
         if self.device.in_flight() == 0 && self.deregistering == 0 {
-            return WakeSource::Armed;
+            return true;
         }
         match self.device.wait() {
-            Wait::Poll => WakeSource::None,
-            Wait::Nudge => WakeSource::Armed,
-            Wait::Readable(fd) if self.watched.contains(&fd.as_raw_fd()) => WakeSource::Armed,
-            Wait::Readable(fd) => WakeSource::Unwatched(fd),
+            Wait::Poll => false,
+            Wait::Nudge => true,
+            Wait::Readable(fd) => {
+                let (raw, mut watched) = (fd.as_raw_fd(), true);
+                if !self.watched.contains(&raw) {
+                    watched = epoll.watch_device(fd).is_ok();
+                    self.watched.extend(watched.then_some(raw));
+                }
+                watched
+            }
         }
-    }
-
-    /// The descriptor is in the epoll set from now on.
-    pub(crate) fn note_watched(&mut self, fd: RawFd) {
-        self.watched.push(fd);
     }
 
     /// The device, to reap and to wait.

@@ -48,7 +48,7 @@ impl EpollSet {
     /// Is not woken by an eventfd any more. A client may hold a duplicate of the descriptor, so
     /// closing ours would not be enough. It stays in the set until the client closes its own: to
     /// take it out needs a lock that the client holds while it rings, as long as it has watchers.
-    pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
         let never = EventFlags::ET | EventFlags::ONESHOT; // errors are always reported, but once
         let gone = epoll::modify(&self.epoll, fd, EventData::new_u64(0), never);
         debug_assert!(gone.is_ok(), "only what is watched is forgotten: {gone:?}");

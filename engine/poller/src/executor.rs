@@ -17,7 +17,7 @@ use crate::limits::{SessionSlot, TASKS_MAX};
 use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::regions::{Memory, Pass, Regions};
 use crate::scheduler::budget::Budget;
-use crate::scheduler::deadlines::Timers;
+use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::{Scheduler, Share};
 use crate::stats::PollerStats;
 use crate::task::{Checksum, MemoryKind, Owner, Task};
@@ -27,7 +27,7 @@ use crate::task::{Checksum, MemoryKind, Owner, Task};
 pub(crate) struct Executor<D> {
     tasks: Slots<Task>,
     scheduler: Scheduler,
-    deadlines: Timers,
+    deadlines: Deadlines,
     queues: Vec<DeviceQueue<D>>,
     checksums: Checksummer,
     events: Events,
@@ -53,7 +53,7 @@ impl<D: Device> Executor<D> {
         };
         Self {
             scheduler: Scheduler::new(devices.iter().zip(budgets).map(fit)),
-            deadlines: Timers::new(),
+            deadlines: Deadlines::new(),
             tasks: Slots::new(TASKS_MAX),
             queues: devices.into_iter().map(DeviceQueue::new).collect(),
             checksums: Checksummer::new(TASKS_MAX),
@@ -108,7 +108,7 @@ impl<D: Device> Executor<D> {
             self.rare = Some(*request);
             return self.admit_rare(from, admission, regions);
         };
-        let task = Task::new(request, from, (extent, memory), self.now_ns);
+        let task = Task::new(request, from, (extent, memory, MemoryKind::Host), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
         let (share, queue) = self.route(task.device(), MemoryKind::Host);
         let operation = task.operation(id.to_u64());
@@ -136,7 +136,7 @@ impl<D: Device> Executor<D> {
             Ok(Admitted::Nop) => return Some(Status::Ok),
             Err(status) => return Some(status),
         };
-        let mut task = Task::new(&request, from, (extent, memory), self.now_ns);
+        let mut task = Task::new(&request, from, (extent, memory, memory.kind()), self.now_ns);
         let checksum = task.header.checksum();
         if checksum == Checksum::Verify {
             task.checksum = request.checksum();

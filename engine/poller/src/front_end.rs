@@ -11,7 +11,7 @@ use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
 use crate::regions::Regions;
 use crate::sessions::Sessions;
-use crate::stats::PollerStats;
+use crate::stats::{PollerStats, SessionStats};
 use crate::task::{ClientRequest, Task};
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
@@ -114,21 +114,16 @@ impl FrontEnd {
         let session = lane.session();
         let max = self.sessions.allowance(session, LANE_QUANTUM);
         lane.set_throttled(max == 0);
-        let (mut answered, mut failed) = (0, 0);
-        let regions = &mut self.regions;
-        let (count, outcome) = lane.server().serve(max, |request| {
+        let Self { regions, stats, .. } = self;
+        let counters = &stats.sessions[usize::from(session.0)];
+        let ((count, answered), outcome) = lane.server().serve(max, |request| {
             let status = admit(&request, (session, index), regions)?;
-            answered += 1;
-            failed += u32::from(status != Status::Ok);
-            Some(Completion::refused(request.user_data(), status))
+            Some(answer(counters, request.user_data(), status))
         });
         lane.server().release();
         self.sessions.enter(session, count - answered);
-        let counters = &self.stats.sessions[usize::from(session.0)];
         counters.accepted.add(u64::from(count));
         if answered > 0 {
-            counters.completed.add(u64::from(answered));
-            counters.failed.add(u64::from(failed));
             self.lanes.mark_staged(index);
         }
         match outcome {
@@ -181,4 +176,14 @@ impl FrontEnd {
         self.lanes.mark_staged(client.lane);
         self.teardown_due |= self.lanes.get(client.lane).is_closed();
     }
+}
+
+/// Answers a request that needs no task, or gets none.
+#[cold]
+fn answer(counters: &SessionStats, user_data: u64, status: Status) -> Completion {
+    counters.completed.add(1);
+    if status != Status::Ok {
+        counters.failed.add(1);
+    }
+    Completion::refused(user_data, status)
 }

@@ -11,7 +11,7 @@
 use kvrail_ring::Odds;
 
 /// Nanoseconds between two yields, for machines where somebody else wants the core. A poller of a
-/// polled queue never sleeps while requests are under way, and whoever shares its core would wait
+/// polled queue never sleeps while requests are in flight, and whoever shares its core would wait
 /// for the scheduler's slice, some milliseconds. A yield to nobody takes half a microsecond, one
 /// part in a hundred.
 const YIELD_AFTER_NS: u64 = 50_000;

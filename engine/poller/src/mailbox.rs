@@ -74,10 +74,10 @@ pub enum Command {
         /// closed there.
         memory: Arc<dyn RemoteMemory>,
     },
-    /// Refuse requests that name this region, finish those under way, forget it. Answer:
+    /// Refuse requests that name this region, finish those in flight, forget it. Answer:
     /// `Detached`, when neither poller nor hardware can touch it any more.
     Detach(SessionSlot, RegionId),
-    /// The client is gone: drop its waiting requests, finish those under way, detach its regions
+    /// The client is gone: drop its waiting requests, finish those in flight, detach its regions
     /// and give back its lanes. Answers: `LaneClosed` and `Detached` for each, then
     /// `SessionClosed`.
     CloseSession(SessionSlot),

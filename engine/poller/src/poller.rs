@@ -1,6 +1,6 @@
 //! The poller: the stages that one thread owns, and their order in a tick.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use kvrail_device::{Clock, Description, Device};
@@ -13,7 +13,6 @@ use crate::admission::Admission;
 use crate::ages::Ages;
 use crate::attaching::AttachQueue;
 use crate::backend::Route;
-use crate::device_queue::WakeSource;
 use crate::epoll::EpollSet;
 use crate::executor::Executor;
 use crate::front_end::{Fetched, FrontEnd};
@@ -63,28 +62,6 @@ pub enum Sleep {
     Denied,
 }
 
-/// Where an idle poller blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BlockOn {
-    /// In this device, which watches the epoll set of everything else: one system call submits,
-    /// sleeps and collects.
-    Device(usize),
-    /// In the epoll set.
-    Epoll,
-}
-
-impl BlockOn {
-    /// The first device that offers it.
-    fn choose<D: Device>(devices: &mut [D], epoll: &EpollSet) -> Result<Self, Errno> {
-        for (index, device) in devices.iter_mut().enumerate() {
-            if device.watch(epoll.duplicate()?).is_ok() {
-                return Ok(Self::Device(index));
-            }
-        }
-        Ok(Self::Epoll)
-    }
-}
-
 /// One poller. Generic over its devices and its clock, so that the whole loop runs on the
 /// simulated device in simulated time.
 #[derive(Debug)]
@@ -99,8 +76,12 @@ pub struct Poller<D, C> {
     ages: Ages,
     epoll: EpollSet,
     sleeper: Sleeper,
-    block_on: BlockOn,
+    /// The device that an idle poller blocks in, which watches the epoll set of everything else: one
+    /// system call submits, sleeps and collects. Without one it blocks in the epoll set.
+    block_on: Option<usize>,
     stopping: bool,
+    /// The control thread is to know when all is done.
+    owes_drained: bool,
     spin_ns: u64,
     heartbeat_ns: u64,
     /// Heap calls of this thread before the first tick; any more break invariant 6.
@@ -119,7 +100,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// If the numbers of devices, budgets and indices differ, or exceed `DEVICES_MAX`.
     pub fn new(
         setup: Setup,
-        devices: Vec<D>,
+        mut devices: Vec<D>,
         clock: C,
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
@@ -130,8 +111,12 @@ impl<D: Device, C: Clock> Poller<D, C> {
         assert_eq!(devices.len(), budgets.len(), "one budget for each device");
         let epoll = EpollSet::new()?;
         epoll.watch_edge(mailbox.poller_bell())?;
-        let mut devices = devices;
-        let block_on = BlockOn::choose(&mut devices, &epoll)?;
+        let mut block_on = None;
+        for (index, device) in devices.iter_mut().enumerate() {
+            if block_on.is_none() && device.watch(epoll.duplicate()?).is_ok() {
+                block_on = Some(index);
+            }
+        }
         let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
         let mut poller = Self {
             front_end: FrontEnd::new(Arc::clone(&stats)),
@@ -146,6 +131,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             sleeper: Sleeper::default(),
             block_on,
             stopping: false,
+            owes_drained: false,
             spin_ns,
             heartbeat_ns,
             heap_calls_at_start: heap_calls_of_this_thread(),
@@ -162,7 +148,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.read_clock();
         }
         let mut work = self.handle_commands();
-        work += self.attaching.step(&mut self.front_end, self.executor.queues(), &self.mailbox);
+        if !self.attaching.is_empty() {
+            let queues = self.executor.queues();
+            work += self.attaching.step(&mut self.front_end, queues, &self.mailbox);
+        }
         work += self.executor.reap(&mut self.front_end);
         if self.front_end.take_teardown() {
             tear_down(&mut self.front_end, self.executor.queues(), &self.epoll, &self.mailbox);
@@ -198,7 +187,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.stopping && quiet {
             return TickOutcome::Stopped;
         }
-        if quiet && self.admission.must_report_drained() {
+        if quiet && std::mem::take(&mut self.owes_drained) {
             self.mailbox.post(Notice::Drained);
         }
         let busy = work > 0 || self.front_end.is_teardown_due();
@@ -225,13 +214,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
             Command::AddLane(session, seat) => self.add_lane(session, seat),
             Command::CloseLane(session, queue) => self.front_end.close_lane(session, queue),
             Command::Attach { session, region, buffer, memory } => {
-                let memory = Memory::Host(memory);
-                self.front_end.regions().insert(region, session, buffer, memory);
+                self.front_end.regions().insert(region, session, buffer, Memory::Host(memory));
                 self.attaching.push(session, region);
             }
             Command::AttachRemote { session, region, buffer, memory } => {
-                let memory = Memory::Remote(memory);
-                self.front_end.regions().insert(region, session, buffer, memory);
+                self.front_end.regions().insert(region, session, buffer, Memory::Remote(memory));
                 self.attaching.push(session, region);
             }
             Command::Detach(_, region) => {
@@ -250,7 +237,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 }
                 self.mailbox.post(Notice::Replaced(device, with, outcome));
             }
-            Command::Drain => self.admission.drain(),
+            Command::Drain => {
+                self.admission.drain();
+                self.owes_drained = true;
+            }
             Command::Stop => self.stopping = true,
         }
     }
@@ -263,7 +253,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.mailbox.post(match self.front_end.lanes().insert(session, seat) {
             Ok(()) => Notice::LaneAdded(session, queue),
             Err(seat) => {
-                self.epoll.forget(seat.doorbell.as_fd());
+                self.epoll.unwatch(seat.doorbell.as_fd());
                 Notice::LaneClosed(session, seat)
             }
         });
@@ -369,7 +359,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
     /// Returns at once while a device must be polled.
     pub fn sleep(&mut self, longest_ns: u64) -> Sleep {
-        if !self.can_block() {
+        let Self { executor, epoll, block_on, .. } = self;
+        let mut queues = executor.queues().iter_mut().enumerate();
+        if !queues.all(|(index, queue)| *block_on == Some(index) || queue.can_block(epoll)) {
             return Sleep::Denied;
         }
         self.read_clock();
@@ -381,34 +373,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.stats.sleeps.add(1);
             let timeout_ns = self.executor.sleep_ns(longest_ns);
             match self.block_on {
-                BlockOn::Device(index) => self.executor.queues()[index].device().block(timeout_ns),
-                BlockOn::Epoll => self.epoll.block(timeout_ns),
+                Some(index) => self.executor.queues()[index].device().block(timeout_ns),
+                None => self.epoll.block(timeout_ns),
             }
         }
         self.mailbox.nudge().retract(&mut self.sleeper);
         self.front_end.lanes().retract_sleep();
         self.read_clock();
         Sleep::Over
-    }
-
-    /// Whether every device wakes us; puts descriptors seen for the first time into the set. The
-    /// device we block in needs none.
-    fn can_block(&mut self) -> bool {
-        let Self { executor, epoll, block_on, .. } = self;
-        executor.queues().iter_mut().enumerate().all(|(index, queue)| {
-            if *block_on == BlockOn::Device(index) {
-                return true;
-            }
-            let fd = match queue.wake_source() {
-                WakeSource::Armed => return true,
-                WakeSource::None => return false,
-                WakeSource::Unwatched(fd) => fd,
-            };
-            let (watched, fd) = (epoll.watch_device(fd), fd.as_raw_fd());
-            if watched.is_ok() {
-                queue.note_watched(fd);
-            }
-            watched.is_ok()
-        })
     }
 }

@@ -7,7 +7,7 @@ use kvrail_memory::Pinned;
 use kvrail_ring::{RegionId, Status};
 
 use crate::limits::{REGIONS_MAX, SessionSlot};
-use crate::task::{BufferRef, MemoryKind};
+use crate::task::BufferRef;
 
 /// Why a region leaves, to be reported once the last device has deregistered it.
 #[derive(Debug)]
@@ -140,14 +140,13 @@ impl Regions {
         if hot.key != key(session, id) {
             return Err(Status::Invalid);
         }
-        let mut at = BufferRef { buffer: hot.buffer, offset, kind: MemoryKind::Host };
+        let mut at = BufferRef { buffer: hot.buffer, offset };
         if end > hot.bytes || block != 0 {
             if pass == Pass::Common {
                 return Err(Status::Invalid);
             }
             let region = self.table[index(id)].as_ref().expect("a live region");
             at.offset = region.locate_remote((block, offset, length), summed)?;
-            at.kind = MemoryKind::Gpu;
         }
         hot.in_flight += 1;
         Ok(at)

@@ -1,6 +1,6 @@
 //! A task: one operation of a device, from its admission to its completion, and whose it is.
 
-use kvrail_device::{BufferIndex, Durability, Operation};
+use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation};
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
 use kvrail_ring::{Class, Opcode, RegionId, RequestWords};
 
@@ -45,7 +45,13 @@ pub(crate) struct DeviceExtent {
 pub(crate) struct BufferRef {
     pub(crate) buffer: BufferIndex,
     pub(crate) offset: u64,
-    pub(crate) kind: MemoryKind,
+}
+
+impl BufferRef {
+    /// Whose memory it is: entries of remote memory follow those of the host's.
+    pub(crate) fn kind(self) -> MemoryKind {
+        if self.buffer.0 < BUFFERS_MAX { MemoryKind::Host } else { MemoryKind::Gpu }
+    }
 }
 
 /// What the tasks of a batch have in common, in one word as it stood in their lane: opcode, flags,
@@ -153,7 +159,7 @@ impl Task {
     pub(crate) fn new(
         request: &RequestWords,
         (session, lane): (SessionSlot, u16),
-        (extent, memory): (DeviceExtent, BufferRef),
+        (extent, memory, kind): (DeviceExtent, BufferRef, MemoryKind),
         now_ns: u64,
     ) -> Self {
         let user_data = request.user_data();
@@ -164,7 +170,7 @@ impl Task {
             checksum: 0,
             accepted_ns: now_ns,
             submitted_ns: now_ns,
-            header: RequestHeader(request.kinds() | (memory.kind as u64) << 24),
+            header: RequestHeader(request.kinds() | (kind as u64) << 24),
             length: request.length(),
             buffer: memory.buffer,
             device: extent.device,

@@ -28,7 +28,7 @@ pub(crate) fn tear_down<D: Device>(
         if seat.bell.ring() == Rung::LastTime {
             mailbox.post(Notice::DearBell(session));
         }
-        epoll.forget(seat.doorbell.as_fd());
+        epoll.unwatch(seat.doorbell.as_fd());
         mailbox.post(Notice::LaneClosed(session, seat));
     }
     while let Some(id) = front_end.regions().next_leaving() {

@@ -81,17 +81,18 @@ impl ServerLane {
     }
 
     /// As `take`, up to `max` times. A request for which `sink` returns a completion is answered
-    /// with that; any other has its completion slot reserved. Returns how many were taken, and what
-    /// the client did wrong then. What was taken before a fault is taken.
+    /// with that; any other has its completion slot reserved. Returns how many were taken and how
+    /// many of those answered, and what the client did wrong then. What was taken before a fault is
+    /// taken.
     #[inline(always)]
     pub fn serve(
         &mut self,
         max: u32,
         mut sink: impl FnMut(RequestWords) -> Option<Completion>,
-    ) -> (u32, Result<(), LaneFault>) {
+    ) -> ((u32, u32), Result<(), LaneFault>) {
         let room = match self.completions.free(self.reserved + max) {
             Ok(free) => free - self.reserved,
-            Err(fault) => return (0, Err(fault)),
+            Err(fault) => return ((0, 0), Err(fault)),
         };
         let max = max.min(room);
         let (mut taken, mut answered, mut outcome) = (0, 0, Ok(()));
@@ -113,7 +114,7 @@ impl ServerLane {
             }
         }
         self.reserved += taken - answered;
-        (taken, outcome)
+        ((taken, answered), outcome)
     }
 
     /// Gives the slots of all taken requests back to the client.

@@ -10,7 +10,7 @@ const LOOK_NS: u64 = 1_000_000;
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// A request under way with a deadline.
+/// A request in flight with a deadline.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due_ns: u64,
@@ -19,7 +19,7 @@ struct Timer {
 
 /// All deadlines of a poller, in no order.
 #[derive(Debug)]
-pub(crate) struct Timers {
+pub(crate) struct Deadlines {
     timers: Vec<Timer>,
     /// Where in `timers` the request of each slot has its deadline.
     places: Vec<u32>,
@@ -30,7 +30,7 @@ pub(crate) struct Timers {
     earliest_ns: u64,
 }
 
-impl Timers {
+impl Deadlines {
     pub(crate) fn new() -> Self {
         let most = TASKS_MAX as usize;
         Self {
@@ -104,11 +104,11 @@ impl Timers {
 mod tests {
     use kvrail_device::SlotId;
 
-    use super::Timers;
+    use super::Deadlines;
 
     #[test]
     fn each_deadline_is_due_once_and_in_time() {
-        let mut timers = Timers::new();
+        let mut timers = Deadlines::new();
         timers.set(5_000_000, SlotId::from_u64(5));
         timers.set(2_000_000, SlotId::from_u64(2));
         timers.set(9_000_000, SlotId::from_u64(9));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn completed_requests_are_forgotten_and_the_next_look_waits_for_a_deadline() {
-        let mut timers = Timers::new();
+        let mut timers = Deadlines::new();
         for index in 0..4 {
             timers.set(10_000_000 + index, SlotId::from_u64(index));
         }

@@ -19,7 +19,7 @@ fn a_region_is_detached_after_its_last_request() {
     assert_eq!(client.collect()[0].status(), Status::Invalid, "no new request may name it");
     rig.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
-    assert!(rig.notices().is_empty(), "one request is still under way");
+    assert!(rig.notices().is_empty(), "one request is still in flight");
     rig.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     assert!(matches!(rig.notices()[..], [Notice::Detached(..)]));
@@ -117,7 +117,7 @@ fn the_doorbell_of_a_closed_lane_wakes_nobody() {
 }
 
 #[test]
-fn a_stopped_poller_ends_when_nothing_is_under_way() {
+fn a_stopped_poller_ends_when_nothing_is_in_flight() {
     let mut rig = Rig::new(8);
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096)]);

@@ -8,7 +8,7 @@ use kvrail_ring::Status;
 use crate::rig::{Client, Rig};
 
 /// A rig with one read of 4 KiB at the device.
-fn one_read_under_way() -> (Rig, Client) {
+fn one_read_in_flight() -> (Rig, Client) {
     let mut rig = Rig::new(8);
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096)]);
@@ -24,7 +24,7 @@ fn finished(rig: &Rig, status: Status, bytes: u32) -> Event {
 #[test]
 #[should_panic(expected = "invariant 1: finished twice, or never started")]
 fn an_operation_that_ends_twice_is_seen() {
-    let (mut rig, _client) = one_read_under_way();
+    let (mut rig, _client) = one_read_in_flight();
     let event = finished(&rig, Status::Ok, 4096);
     rig.shelf.borrow_mut().due.extend([event, event]);
     rig.settle();
@@ -33,7 +33,7 @@ fn an_operation_that_ends_twice_is_seen() {
 #[test]
 #[should_panic(expected = "invariant 1: finished twice, or never started")]
 fn an_end_of_an_earlier_use_of_the_slot_is_seen() {
-    let (mut rig, mut client) = one_read_under_way();
+    let (mut rig, mut client) = one_read_in_flight();
     let late = finished(&rig, Status::Ok, 4096);
     rig.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
@@ -46,7 +46,7 @@ fn an_end_of_an_earlier_use_of_the_slot_is_seen() {
 #[test]
 #[should_panic(expected = "invariant 1: finished twice, or never started")]
 fn an_end_of_nothing_is_seen() {
-    let (mut rig, _client) = one_read_under_way();
+    let (mut rig, _client) = one_read_in_flight();
     let status = Status::IoError;
     let event = Event::Finished(Finished { tag: u64::MAX, status, bytes: 0 });
     rig.shelf.borrow_mut().due.push(event);
@@ -56,7 +56,7 @@ fn an_end_of_nothing_is_seen() {
 #[test]
 #[should_panic(expected = "invariant 3: OK with 3584 of 4096 bytes")]
 fn ok_with_fewer_bytes_is_seen() {
-    let (mut rig, _client) = one_read_under_way();
+    let (mut rig, _client) = one_read_in_flight();
     let event = finished(&rig, Status::Ok, 3584);
     rig.shelf.borrow_mut().due.push(event);
     rig.settle();
@@ -65,15 +65,15 @@ fn ok_with_fewer_bytes_is_seen() {
 #[test]
 #[should_panic(expected = "invariant 2: a device deregistered a region that it was not told to")]
 fn a_region_forgotten_unasked_is_seen() {
-    let (mut rig, client) = one_read_under_way();
+    let (mut rig, client) = one_read_in_flight();
     rig.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
     rig.settle();
 }
 
 #[test]
 #[should_panic(expected = "invariant 2: a device deregistered a region that it was not told to")]
-fn a_region_forgotten_while_a_request_is_under_way_is_seen() {
-    let (mut rig, client) = one_read_under_way();
+fn a_region_forgotten_while_a_request_is_in_flight_is_seen() {
+    let (mut rig, client) = one_read_in_flight();
     rig.tell(Command::Detach(client.session, client.region));
     rig.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
     rig.settle();

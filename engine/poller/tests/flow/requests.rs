@@ -191,7 +191,7 @@ fn a_deadline_gives_one_notice_and_no_early_completion() {
 }
 
 #[test]
-fn deadlines_of_completed_requests_leave_room_for_those_under_way() {
+fn deadlines_of_completed_requests_leave_room_for_those_in_flight() {
     let mut rig = Rig::new(64);
     let (mut eager, mut other) = (rig.client(0, 64), rig.client(1, 8));
     let hour = Request { deadline_ns: 3_600_000_000_000, ..eager.read(1, 512) };

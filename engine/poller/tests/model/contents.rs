@@ -77,7 +77,7 @@ impl Zone {
         }
     }
 
-    /// It ended. `began` and `now` are moments; no read that is under way began before `oldest`.
+    /// It ended. `began` and `now` are moments; no read that is in flight began before `oldest`.
     pub(crate) fn end(
         &mut self,
         (offset, length): (u64, u32),

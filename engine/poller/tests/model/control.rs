@@ -14,7 +14,7 @@ use crate::world::World;
 impl World {
     fn tell(&mut self, what: &'static str, slot: u8, number: u32, command: Command) {
         self.trace.note(What::Told { what, slot, number });
-        self.mailbox.send(command).expect("commands are obeyed each tick");
+        self.mailbox.send(command).expect("commands are handled each tick");
     }
 
     /// A client arrives, or one of them asks for a change, leaves or dies.
@@ -123,7 +123,7 @@ impl World {
     fn hear_drained(&mut self) {
         self.trace.note(What::Heard { what: "drained", slot: 0, number: 0 });
         assert!(self.drained_at.is_some() && !self.heard_drained, "drained unasked or twice");
-        assert_eq!(self.watch.borrow().under_way(), 0, "drained with operations under way");
+        assert_eq!(self.watch.borrow().in_flight(), 0, "drained with operations in flight");
         self.heard_drained = true;
     }
 

@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// The one status that is right. Commands are obeyed before requests are taken, so each tick
+    /// The one status that is right. Commands are handled before requests are taken, so each tick
     /// is on one side of each of them.
     fn check_status(
         &mut self,

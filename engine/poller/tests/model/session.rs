@@ -207,7 +207,7 @@ pub(crate) struct Session {
     pub(crate) lanes: Vec<LaneEnd>,
     pub(crate) regions: Vec<RegionEnd>,
     pub(crate) pending: BTreeMap<u64, Pending>,
-    /// The tick that obeyed its end.
+    /// The tick that handled its end.
     pub(crate) closed: Option<u32>,
 }
 
@@ -232,7 +232,7 @@ impl Session {
         self.regions.iter().filter(|region| region.life != Life::Gone).count()
     }
 
-    /// When the oldest request under way began; `now` when there is none.
+    /// When the oldest request in flight began; `now` when there is none.
     pub(crate) fn oldest(&self, now: u64) -> u64 {
         self.pending.values().map(|pending| pending.began).min().unwrap_or(now)
     }

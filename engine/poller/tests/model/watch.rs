@@ -23,7 +23,7 @@ pub(crate) enum Plant {
     None,
     /// Reads have a wrong byte now and then.
     FlipsAByte,
-    /// An operation is reported as done while it is under way.
+    /// An operation is reported as done while it is in flight.
     EndsEarly,
     /// An operation's end is not reported.
     ForgetsAnEnd,
@@ -49,7 +49,7 @@ pub(crate) struct Asked {
 pub(crate) struct Watch {
     options: Rc<Options>,
     trace: Rc<Trace>,
-    under_way: BTreeMap<(u8, u64), Asked>,
+    in_flight: BTreeMap<(u8, u64), Asked>,
     /// Ended, not yet completed towards a client.
     ended: Vec<(Asked, Status)>,
     /// What stands in each device's table, and for which slot.
@@ -63,7 +63,7 @@ impl Watch {
         Self {
             options: Rc::clone(options),
             trace: Rc::clone(trace),
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             ended: Vec::new(),
             attached: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -72,8 +72,8 @@ impl Watch {
     }
 
     /// Operations no device has ended.
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.len()
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Whether any device still knows a region.
@@ -90,7 +90,7 @@ impl Watch {
     /// Whether a device was asked for this and it is not yet completed.
     pub(crate) fn was_asked(&self, asked: Asked) -> bool {
         self.ended.iter().any(|(other, _)| *other == asked)
-            || self.under_way.values().any(|other| *other == asked)
+            || self.in_flight.values().any(|other| *other == asked)
     }
 
     /// Invariant 4: nothing outside of the volume, nor of the region, nor of the slot's zone.
@@ -117,13 +117,13 @@ impl Watch {
             }
         }
         self.check_budget(asked);
-        let before = self.under_way.insert((device, operation.tag), asked);
+        let before = self.in_flight.insert((device, operation.tag), asked);
         assert_eq!(before, None, "a tag is in use twice");
     }
 
     /// A device holds no more than its budget, save for one operation alone.
     fn check_budget(&self, asked: Asked) {
-        let held = self.under_way.values().filter(|other| other.device == asked.device);
+        let held = self.in_flight.values().filter(|other| other.device == asked.device);
         let (mut operations, mut bytes) = (1, u64::from(asked.operation.length));
         for other in held {
             operations += 1;
@@ -137,7 +137,7 @@ impl Watch {
     fn seen(&mut self, device: u8, event: Event) {
         match event {
             Event::Finished(finished) => {
-                let asked = self.under_way.remove(&(device, finished.tag));
+                let asked = self.in_flight.remove(&(device, finished.tag));
                 let asked = asked.expect("the simulated device ends what it was given");
                 let operation = asked.operation;
                 let opcode = operation.opcode;
@@ -150,7 +150,7 @@ impl Watch {
             }
             Event::Detached(buffer) => {
                 self.trace.note(What::Forgot { device, buffer: buffer.0 });
-                let mut others = self.under_way.values();
+                let mut others = self.in_flight.values();
                 let user =
                     others.find(|other| other.device == device && uses(&other.operation, buffer));
                 assert_eq!(user, None, "invariant 2: forgotten while in use");
@@ -287,7 +287,7 @@ impl Device for Watched {
             let mut told = true;
             if let Event::Finished(finished) = &mut event {
                 let key = (self.device, finished.tag);
-                let operation = self.watch.borrow().under_way[&key].operation;
+                let operation = self.watch.borrow().in_flight[&key].operation;
                 told = self.spoil(finished, &operation);
             }
             if !told {

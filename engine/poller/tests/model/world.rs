@@ -50,7 +50,7 @@ pub(crate) struct World {
     pub(crate) tick: u32,
     /// Grows with everything that begins or ends.
     pub(crate) moment: u64,
-    /// The tick that obeyed the drain.
+    /// The tick that handled the drain.
     pub(crate) drained_at: Option<u32>,
     pub(crate) heard_drained: bool,
     pub(crate) tally: Tally,
@@ -240,11 +240,11 @@ impl World {
             }
         }
         let left = pending(self);
-        let under_way = self.watch.borrow().under_way();
+        let in_flight = self.watch.borrow().in_flight();
         let drained = self.heard_drained;
         panic!(
-            "liveness: after {most} quiet ticks {left} requests wait, {under_way} operations are \
-             under way, drained: {drained}"
+            "liveness: after {most} quiet ticks {left} requests wait, {in_flight} operations are \
+             in flight, drained: {drained}"
         );
     }
 
@@ -261,7 +261,7 @@ impl World {
         }
         let remaining = self.sessions.iter().flatten().next();
         assert!(remaining.is_none(), "a session never closed: {remaining:?}");
-        assert_eq!(self.watch.borrow().under_way(), 0, "operations nobody waits for");
+        assert_eq!(self.watch.borrow().in_flight(), 0, "operations nobody waits for");
         assert!(!self.watch.borrow().knows_any_region(), "a device still knows a region");
         let sleeps = self.stats.sleeps.get();
         self.poller.sleep(1);
