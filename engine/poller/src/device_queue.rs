@@ -14,6 +14,9 @@ use kvrail_device::{
 
 use crate::epoll::EpollSet;
 use crate::regions::Memory;
+use crate::scheduler::Scheduler;
+use crate::scheduler::budget::Budget;
+use crate::task::{MemoryKind, Task};
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
 /// both the device and the client stand still in turns: on a virtio disk at 4 KiB and depth 32 a
@@ -28,6 +31,7 @@ const REPORT_EVERY_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct DeviceQueue<D> {
     device: D,
+    scheduler: Scheduler,
     /// Things the device was told since the last submit.
     prepared: u32,
     /// Something was submitted in this tick, which may have ended at once.
@@ -43,9 +47,11 @@ pub(crate) struct DeviceQueue<D> {
 }
 
 impl<D: Device> DeviceQueue<D> {
-    pub(crate) fn new(device: D) -> Self {
+    pub(crate) fn new(device: D, budget: Budget) -> Self {
+        let operations = budget.operations.min(device.description().depth);
         Self {
             device,
+            scheduler: Scheduler::new(Budget { operations, ..budget }),
             prepared: 0,
             submitted: false,
             deregistering: 0,
@@ -55,13 +61,26 @@ impl<D: Device> DeviceQueue<D> {
         }
     }
 
-    /// Gives an operation to the device, and submits when there are enough; false when the device
-    /// takes no more now.
+    /// What waits for the device, and what it may hold.
     #[inline(always)]
-    pub(crate) fn prepare(&mut self, operation: Operation) -> bool {
-        if self.device.prepare(operation).is_err() {
+    pub(crate) fn scheduler(&mut self) -> &mut Scheduler {
+        &mut self.scheduler
+    }
+
+    /// Gives a task to the device where nobody waits; false when it has to wait.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, task: &Task, kind: MemoryKind, operation: Operation) -> bool {
+        self.scheduler.share(kind).is_open(task) && self.start(task, kind, operation)
+    }
+
+    /// Gives a task to the device, and submits when there are enough; false when the device takes
+    /// no more now.
+    #[inline(always)]
+    pub(crate) fn start(&mut self, task: &Task, kind: MemoryKind, operation: Operation) -> bool {
+        if !self.online || self.device.prepare(operation).is_err() {
             return false;
         }
+        self.scheduler.share(kind).charge(task);
         self.prepared += 1;
         if self.prepared >= SUBMIT_BATCH {
             self.submit();

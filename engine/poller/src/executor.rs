@@ -18,7 +18,7 @@ use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::regions::{Memory, Pass, Regions};
 use crate::scheduler::budget::Budget;
 use crate::scheduler::deadlines::Deadlines;
-use crate::scheduler::{Scheduler, Share};
+use crate::scheduler::drr::Nodes;
 use crate::stats::PollerStats;
 use crate::task::{Checksum, MemoryKind, Owner, Task};
 
@@ -26,7 +26,7 @@ use crate::task::{Checksum, MemoryKind, Owner, Task};
 #[derive(Debug)]
 pub(crate) struct Executor<D> {
     tasks: Slots<Task>,
-    scheduler: Scheduler,
+    nodes: Nodes,
     deadlines: Deadlines,
     queues: Vec<DeviceQueue<D>>,
     checksums: Checksummer,
@@ -47,15 +47,12 @@ impl<D: Device> Executor<D> {
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
     ) -> Self {
-        let fit = |(device, budget): (&D, &Budget)| {
-            let operations = budget.operations.min(device.description().depth);
-            Budget { operations, ..*budget }
-        };
+        let devices = devices.into_iter().zip(budgets);
         Self {
-            scheduler: Scheduler::new(devices.iter().zip(budgets).map(fit)),
+            queues: devices.map(|(device, budget)| DeviceQueue::new(device, *budget)).collect(),
+            nodes: Nodes::new(TASKS_MAX),
             deadlines: Deadlines::new(),
             tasks: Slots::new(TASKS_MAX),
-            queues: devices.into_iter().map(DeviceQueue::new).collect(),
             checksums: Checksummer::new(TASKS_MAX),
             events: Events::new(),
             rare: None,
@@ -88,8 +85,8 @@ impl<D: Device> Executor<D> {
     }
 
     /// Operations at the devices now.
-    pub(crate) fn in_flight(&self) -> u32 {
-        (0..self.queues.len()).map(|device| self.scheduler.in_flight(device)).sum()
+    pub(crate) fn in_flight(&mut self) -> u32 {
+        self.queues.iter_mut().map(|queue| queue.scheduler().in_flight()).sum()
     }
 
     /// Checks a request and begins its task; returns the status it is answered with at once, if it
@@ -110,12 +107,9 @@ impl<D: Device> Executor<D> {
         };
         let task = Task::new(request, from, (extent, memory, MemoryKind::Host), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
-        let (share, queue) = self.route(task.device(), MemoryKind::Host);
         let operation = task.operation(id.to_u64());
         let operation = Operation { durability: Durability::Visible, ..operation };
-        if share.is_open(&task) && queue.is_online() && queue.prepare(operation) {
-            share.charge(&task);
-        } else {
+        if !self.queues[task.device()].begin(&task, MemoryKind::Host, operation) {
             self.wait(id);
         }
         None
@@ -153,37 +147,21 @@ impl<D: Device> Executor<D> {
         None
     }
 
-    /// The way of a device's tasks.
-    #[inline(always)]
-    fn route(&mut self, device: usize, kind: MemoryKind) -> (&mut Share, &mut DeviceQueue<D>) {
-        (self.scheduler.share(device, kind), &mut self.queues[device])
-    }
-
     #[inline(never)]
     fn wait(&mut self, id: SlotId) {
         let task = self.tasks.get(id).expect("just claimed");
-        self.scheduler.push(id, task);
+        self.queues[task.device()].scheduler().push(&mut self.nodes, id, task);
     }
 
     /// Gives a task to its device at once where nobody waits; else it waits.
     fn start_or_wait(&mut self, id: SlotId) {
-        let task = *self.tasks.get(id).expect("a claimed task");
-        let open = self.scheduler.share(task.device(), task.header.kind()).is_open(&task);
-        if !(open && self.start(id)) {
+        let task = self.tasks.get_mut(id).expect("a claimed task");
+        let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
+        if self.queues[task.device()].begin(task, kind, operation) {
+            task.submitted_ns = self.now_ns;
+        } else {
             self.wait(id);
         }
-    }
-
-    /// Gives a task to its device; false when that takes no more now.
-    fn start(&mut self, id: SlotId) -> bool {
-        let task = self.tasks.get_mut(id).expect("a claimed task");
-        let queue = &mut self.queues[task.device()];
-        let started = queue.is_online() && queue.prepare(task.operation(id.to_u64()));
-        if started {
-            task.submitted_ns = self.now_ns;
-            self.scheduler.share(task.device(), task.header.kind()).charge(task);
-        }
-        started
     }
 
     /// Moves waiting tasks to their devices, as far as budgets go, and submits. What a device
@@ -191,7 +169,7 @@ impl<D: Device> Executor<D> {
     pub(crate) fn dispatch(&mut self, front_end: &mut FrontEnd) -> u64 {
         let mut finished = 0;
         for device in 0..self.queues.len() {
-            if self.scheduler.waiting(device) > 0 {
+            if self.queues[device].scheduler().waiting() > 0 {
                 self.dispatch_waiting(device, front_end);
             }
             if self.queues[device].submit_rest() {
@@ -205,14 +183,21 @@ impl<D: Device> Executor<D> {
     fn dispatch_waiting(&mut self, device: usize, front_end: &mut FrontEnd) {
         for kind in MemoryKind::ALL {
             let mut least = Class::Background;
-            while let Some(pick) = self.scheduler.next(device, kind, &mut least) {
-                if !self.queues[device].is_online() {
+            loop {
+                let Self { queues, nodes, tasks, .. } = self;
+                let queue = &mut queues[device];
+                let Some(pick) = queue.scheduler().next(nodes, kind, &mut least) else { break };
+                if queue.is_online() {
+                    let task = tasks.get_mut(pick.id).expect("what waits is claimed");
+                    if !queue.start(task, kind, task.operation(pick.id.to_u64())) {
+                        break;
+                    }
+                    task.submitted_ns = self.now_ns;
+                } else {
                     self.stats.devices[device].errors.add(1);
                     self.finish(pick.id, (Status::DeviceGone, 0), self.now_ns, front_end);
-                } else if !self.start(pick.id) {
-                    break;
                 }
-                self.scheduler.take(device, kind, pick);
+                self.queues[device].scheduler().take(&self.nodes, kind, pick);
             }
         }
     }
@@ -307,7 +292,7 @@ impl<D: Device> Executor<D> {
         let Self { events, tasks, deadlines, .. } = self;
         // One lane for all of them, and a batch of this function's own: they stay in registers.
         let Owner::Client(client) = batch.owner;
-        let (lane, mut own, mut joined) = (front_end.lane(client).server(), *batch, 0);
+        let (lane, mut own) = (front_end.lane(client).server(), *batch);
         for event in &events[from..] {
             let &Event::Finished(Finished { tag, status: Status::Ok, bytes }) = event else {
                 break;
@@ -322,10 +307,10 @@ impl<D: Device> Executor<D> {
                 break;
             }
             deadlines.clear(id);
-            joined += 1;
         }
+        let joined = own.count - batch.count;
         *batch = own;
-        joined
+        joined as usize
     }
 
     /// All tasks of a batch have ended at their device.
@@ -337,7 +322,7 @@ impl<D: Device> Executor<D> {
 
     /// Counts a batch that ended at its device.
     fn account(&mut self, device: usize, batch: &CompletionBatch) {
-        self.scheduler.refund(device, batch);
+        self.queues[device].scheduler().refund(batch);
         let (counters, count) = (&self.stats.devices[device], u64::from(batch.count));
         counters.device_latency.record(batch.device_ns, count);
         counters.queue_latency.record(batch.queue_ns, count);
@@ -394,11 +379,15 @@ impl<D: Device> Executor<D> {
 
     /// Ends everything of a session that is at no device, for a client that is gone.
     pub(crate) fn cancel(&mut self, session: SessionSlot, front_end: &mut FrontEnd) {
-        while let Some(id) =
-            self.scheduler.take_of(session).or_else(|| self.checksums.take_of(session))
-        {
+        while let Some(id) = self.take_of(session) {
             self.finish(id, (Status::Draining, 0), self.now_ns, front_end);
         }
+    }
+
+    fn take_of(&mut self, session: SessionSlot) -> Option<SlotId> {
+        let mut queues = self.queues.iter_mut();
+        let waiting = queues.find_map(|queue| queue.scheduler().take_of(&self.nodes, session));
+        waiting.or_else(|| self.checksums.take_of(session))
     }
 
     /// A device ended a read that expects a checksum: it is done with it, the poller is not.
@@ -467,10 +456,10 @@ impl<D: Device> Executor<D> {
 
     /// Shows what devices hold, and what waits for them.
     #[inline]
-    pub(crate) fn show_depths(&self) {
-        for (device, counters) in self.stats.devices.iter().enumerate() {
-            counters.in_flight.set(u64::from(self.scheduler.in_flight(device)));
-            counters.waiting.set(u64::from(self.scheduler.waiting(device)));
+    pub(crate) fn show_depths(&mut self) {
+        for (queue, counters) in self.queues.iter_mut().zip(&self.stats.devices) {
+            counters.in_flight.set(u64::from(queue.scheduler().in_flight()));
+            counters.waiting.set(u64::from(queue.scheduler().waiting()));
         }
     }
 

@@ -116,14 +116,16 @@ impl FrontEnd {
         lane.set_throttled(max == 0);
         let Self { regions, stats, .. } = self;
         let counters = &stats.sessions[usize::from(session.0)];
-        let ((count, answered), outcome) = lane.server().serve(max, |request| {
+        let before = lane.server().outstanding();
+        let (count, outcome) = lane.server().serve(max, |request| {
             let status = admit(&request, (session, index), regions)?;
             Some(answer(counters, request.user_data(), status))
         });
         lane.server().release();
-        self.sessions.enter(session, count - answered);
+        let entered = lane.server().outstanding() - before;
+        self.sessions.enter(session, entered);
         counters.accepted.add(u64::from(count));
-        if answered > 0 {
+        if entered < count {
             self.lanes.mark_staged(index);
         }
         match outcome {

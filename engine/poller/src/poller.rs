@@ -308,7 +308,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Operations at the devices now.
     #[must_use]
-    pub fn in_flight(&self) -> u32 {
+    pub fn in_flight(&mut self) -> u32 {
         self.executor.in_flight()
     }
 

@@ -4,7 +4,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod deadlines;
-mod drr;
+pub(crate) mod drr;
 
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
@@ -13,7 +13,7 @@ use budget::{Budget, Ledger};
 use drr::{Nodes, Waiting};
 
 use crate::completion_batch::CompletionBatch;
-use crate::limits::{SessionSlot, TASKS_MAX};
+use crate::limits::SessionSlot;
 use crate::task::{MemoryKind, Task};
 
 /// What waits for a device and what it holds, of one kind of memory.
@@ -44,53 +44,45 @@ pub(crate) struct Pick {
     class: Class,
 }
 
-/// The tasks that wait, and what devices may hold.
+/// What waits for one device, and what it may hold.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
-    devices: Vec<[Share; 2]>,
-    nodes: Nodes,
-}
+pub(crate) struct Scheduler([Share; 2]);
 
 impl Scheduler {
-    /// One device for each budget.
-    pub(crate) fn new(budgets: impl Iterator<Item = Budget>) -> Self {
-        let share = |budget| Share { waiting: Waiting::new(), ledger: Ledger::new(budget) };
-        Self {
-            devices: budgets.map(|budget| [share(budget), share(budget)]).collect(),
-            nodes: Nodes::new(TASKS_MAX),
-        }
+    pub(crate) fn new(budget: Budget) -> Self {
+        let share = || Share { waiting: Waiting::new(), ledger: Ledger::new(budget) };
+        Self([share(), share()])
     }
 
-    /// What is known of one device.
+    /// One kind of memory.
     #[inline(always)]
-    pub(crate) fn share(&mut self, device: usize, kind: MemoryKind) -> &mut Share {
-        &mut self.devices[device][kind as usize]
+    pub(crate) fn share(&mut self, kind: MemoryKind) -> &mut Share {
+        &mut self.0[kind as usize]
     }
 
-    /// A batch ended at a device.
+    /// A batch ended at the device.
     #[inline]
-    pub(crate) fn refund(&mut self, device: usize, batch: &CompletionBatch) {
-        self.share(device, batch.header.kind()).ledger.refund(batch.count, batch.length);
+    pub(crate) fn refund(&mut self, batch: &CompletionBatch) {
+        self.share(batch.header.kind()).ledger.refund(batch.count, batch.length);
     }
 
-    /// Has a task wait for its device.
-    pub(crate) fn push(&mut self, id: SlotId, task: &Task) {
-        let share = &mut self.devices[task.device()][task.header.kind() as usize];
+    /// Has a task wait for the device.
+    pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task) {
         let entry = (task.owner.session(), task.header.class(), task.length);
-        share.waiting.push(&mut self.nodes, id, entry);
+        self.share(task.header.kind()).waiting.push(nodes, id, entry);
     }
 
     /// The task whose turn it is, if the budget has room for it. `least` is the least urgent class
     /// that is looked at; a round begins with the least urgent of all.
     pub(crate) fn next(
         &mut self,
-        device: usize,
+        nodes: &Nodes,
         kind: MemoryKind,
         least: &mut Class,
     ) -> Option<Pick> {
-        let Share { waiting, ledger } = &mut self.devices[device][kind as usize];
+        let Share { waiting, ledger } = self.share(kind);
         loop {
-            let next = waiting.peek(&self.nodes, *least)?;
+            let next = waiting.peek(nodes, *least)?;
             if ledger.fits(next.budget, next.length) {
                 return Some(Pick { id: next.id, class: next.class });
             }
@@ -104,25 +96,23 @@ impl Scheduler {
     }
 
     /// Takes what `next` returned, with no change in between.
-    pub(crate) fn take(&mut self, device: usize, kind: MemoryKind, pick: Pick) {
-        self.devices[device][kind as usize].waiting.take(&self.nodes, pick.class);
+    pub(crate) fn take(&mut self, nodes: &Nodes, kind: MemoryKind, pick: Pick) {
+        self.share(kind).waiting.take(nodes, pick.class);
     }
 
     /// Takes any waiting task of one session, for a client that is gone.
-    pub(crate) fn take_of(&mut self, session: SessionSlot) -> Option<SlotId> {
-        let nodes = &self.nodes;
-        let mut shares = self.devices.iter_mut().flatten();
-        shares.find_map(|share| share.waiting.take_of(nodes, session))
+    pub(crate) fn take_of(&mut self, nodes: &Nodes, session: SessionSlot) -> Option<SlotId> {
+        self.0.iter_mut().find_map(|share| share.waiting.take_of(nodes, session))
     }
 
-    /// Tasks waiting for a device.
+    /// Tasks waiting for the device.
     #[inline]
-    pub(crate) fn waiting(&self, device: usize) -> u32 {
-        self.devices[device].iter().map(|share| share.waiting.count()).sum()
+    pub(crate) fn waiting(&self) -> u32 {
+        self.0.iter().map(|share| share.waiting.count()).sum()
     }
 
-    /// Tasks a device holds.
-    pub(crate) fn in_flight(&self, device: usize) -> u32 {
-        self.devices[device].iter().map(|share| share.ledger.in_flight()).sum()
+    /// Tasks the device holds.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.0.iter().map(|share| share.ledger.in_flight()).sum()
     }
 }

@@ -37,6 +37,8 @@ pub struct ServerLane {
     waker: Waker,
     /// Requests taken and not completed; each owns one completion slot.
     reserved: u32,
+    /// Requests answered where they were taken, while `serve` runs. Few are: no register of its.
+    answered: u32,
 }
 
 impl ServerLane {
@@ -47,7 +49,8 @@ impl ServerLane {
         client_word: ShmWord,
     ) -> Self {
         let (sleeper, waker) = (Sleeper::default(), Waker::default());
-        Self { requests, completions, poller_word, client_word, sleeper, waker, reserved: 0 }
+        let (reserved, answered) = (0, 0);
+        Self { requests, completions, poller_word, client_word, sleeper, waker, reserved, answered }
     }
 
     /// Whether a request can be taken now: one is published, and a completion slot is free for it.
@@ -81,27 +84,26 @@ impl ServerLane {
     }
 
     /// As `take`, up to `max` times. A request for which `sink` returns a completion is answered
-    /// with that; any other has its completion slot reserved. Returns how many were taken and how
-    /// many of those answered, and what the client did wrong then. What was taken before a fault is
-    /// taken.
+    /// with that; any other has its completion slot reserved. Returns how many were taken, and
+    /// what the client did wrong then. What was taken before a fault is taken.
     #[inline(always)]
     pub fn serve(
         &mut self,
         max: u32,
         mut sink: impl FnMut(RequestWords) -> Option<Completion>,
-    ) -> ((u32, u32), Result<(), LaneFault>) {
+    ) -> (u32, Result<(), LaneFault>) {
         let room = match self.completions.free(self.reserved + max) {
             Ok(free) => free - self.reserved,
-            Err(fault) => return ((0, 0), Err(fault)),
+            Err(fault) => return (0, Err(fault)),
         };
         let max = max.min(room);
-        let (mut taken, mut answered, mut outcome) = (0, 0, Ok(()));
+        let (mut taken, mut outcome) = (0, Ok(()));
         while taken < max {
-            let completions = &mut self.completions;
+            let Self { completions, answered, .. } = self;
             let answer = |words| {
                 if let Some(answer) = sink(RequestWords(words)) {
                     completions.stage(answer.pack());
-                    answered += 1;
+                    *answered += 1;
                 }
             };
             match self.requests.take(answer) {
@@ -113,8 +115,8 @@ impl ServerLane {
                 }
             }
         }
-        self.reserved += taken - answered;
-        ((taken, answered), outcome)
+        self.reserved += taken - std::mem::take(&mut self.answered);
+        (taken, outcome)
     }
 
     /// Gives the slots of all taken requests back to the client.
