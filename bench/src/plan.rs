@@ -4,9 +4,10 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use kvrail_units::Size;
 use serde::{Deserialize, Serialize};
 
-use crate::size::{show_bytes, show_rate};
+use crate::show::show_rate;
 
 /// Smallest block a case may have.
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
@@ -118,9 +119,9 @@ impl Case {
             (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes)
                 && block_bytes.is_multiple_of(512),
             "--block {}: blocks are multiples of 512 bytes from {} to {}",
-            show_bytes(block_bytes.into()),
-            show_bytes(BLOCK_BYTES_MIN.into()),
-            show_bytes(BLOCK_BYTES_MAX.into())
+            Size::new(block_bytes.into()),
+            Size::new(BLOCK_BYTES_MIN.into()),
+            Size::new(BLOCK_BYTES_MAX.into())
         );
         ensure!(
             (1..=DEPTH_MAX).contains(&depth),
@@ -152,7 +153,7 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let block = show_bytes(self.block_bytes.into());
+        let block = Size::new(self.block_bytes.into());
         write!(f, "{} {block} d{}", self.op.name(), self.depth)?;
         if self.clients > 1 {
             write!(f, " x{}", self.clients)?;

@@ -1,9 +1,9 @@
 //! Cases: what is moved, and how it lies in GPU memory.
 
 use kvrail_gpu::Fragment;
+use kvrail_units::Size;
 
 use crate::plan::Op;
-use crate::size::show_bytes;
 
 /// KV blocks in GPU memory.
 pub(super) const KV_BLOCKS: u32 = 64;
@@ -97,7 +97,7 @@ impl Case {
 
     /// In words.
     pub(super) fn name(&self) -> String {
-        let (size, shape) = (show_bytes(self.block_bytes.into()), self.shape.name());
+        let (size, shape) = (Size::new(self.block_bytes.into()), self.shape.name());
         let what = match self.field {
             Field::Volume => self.op().name(),
             Field::Copies => "copy out",

@@ -1,5 +1,6 @@
 //! The JSON of `kvrail bench --gpu`: that of `kvrail bench`, with how blocks lie in GPU memory.
 
+use kvrail_units::Size;
 use serde::{Deserialize, Serialize};
 
 use super::case::Case;
@@ -116,7 +117,7 @@ impl GpuRatio {
 
     /// The case in words.
     pub(super) fn case(&self) -> String {
-        let size = crate::size::show_bytes(self.block_bytes.into());
+        let size = Size::new(self.block_bytes.into());
         format!("{} {size} {} d{}", self.op, self.layout, self.depth)
     }
 }

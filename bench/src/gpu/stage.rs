@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvrail_cufile::CuFile;
 use kvrail_gpu::cuda::Cuda;
 use kvrail_gpu::{Choice, Gpu, MechanismChoice, Route};
+use kvrail_units::Size;
 
 use super::aims::aims;
 use super::arms::{Arm, Direct, Round, Sets};
@@ -21,7 +22,6 @@ use crate::cpu::{CpuMeter, MachineMeter, Meters};
 use crate::environment::Environment;
 use crate::options::BenchOptions;
 use crate::report::{ArmMode, SCHEMA, Verification};
-use crate::size::show_bytes;
 use crate::statistics::Figures;
 
 /// How blocks are verified, for the report.
@@ -94,8 +94,8 @@ pub(super) fn measure(options: &BenchOptions, bed: Bed<'_>) -> Result<GpuReport>
             bed.ground.bytes() >= least,
             "{} needs {} so that no two KV blocks meet in the file; give --volume-size {} or more",
             case.name(),
-            show_bytes(least),
-            show_bytes(least)
+            Size::new(least),
+            Size::new(least)
         );
     }
     let (sets, mut notes) = start(&bed)?;

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
+use kvrail_units::Size;
 
 use super::schema::{GpuRatio, GpuReport, GpuRun};
 use crate::report::{aims_table, machine};
-use crate::size::{show_bytes, show_ns};
+use crate::show::show_ns;
 use crate::statistics::Spread;
 
 /// The whole report.
@@ -18,7 +19,7 @@ pub(super) fn table(report: &GpuReport) -> String {
         None => "none".to_owned(),
     };
     let (cuda, cufile) = (version(found.cuda), version(found.cufile));
-    let memory = show_bytes(found.memory_bytes >> 30 << 30);
+    let memory = Size::new(found.memory_bytes >> 30 << 30);
     let mut part = |words: String| {
         if !words.is_empty() {
             writeln!(text, "{words}").expect("strings take everything");
@@ -30,7 +31,7 @@ pub(super) fn table(report: &GpuReport) -> String {
     part(format!("\n{}\nmedian over rounds (least..greatest)", ratios(pairs)));
     part(format!("\n{}\n", aims_table(aims)));
     let wrong = verification.failures;
-    let bytes = show_bytes(verification.verified_bytes >> 20 << 20);
+    let bytes = Size::new(verification.verified_bytes >> 20 << 20);
     part(format!("{bytes} read back and compared, {wrong} blocks were wrong"));
     for words in &verification.first {
         part(format!("  {words}"));

@@ -8,7 +8,7 @@ use plotters::prelude::{
 };
 
 use crate::report::schema::Run;
-use crate::size::{show_ns, show_rate};
+use crate::show::{show_ns, show_rate};
 
 /// Colours that stay apart for most kinds of colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [

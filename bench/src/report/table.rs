@@ -3,12 +3,13 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
 use crate::report::aims::{Aim, Bound};
 use crate::report::schema::{Comparison, Report, Run};
-use crate::size::{show_bytes, show_ns, show_rate};
+use crate::show::{show_ns, show_rate};
 use crate::statistics::Spread;
 
 /// The whole report as text: the machine, the runs, the ratios, lanes, verification, notes.
@@ -41,7 +42,7 @@ pub fn machine(found: &Environment) -> String {
         found.kernel,
         found.cpu,
         found.cores_usable,
-        show_bytes(found.memory_bytes >> 20 << 20),
+        Size::new(found.memory_bytes >> 20 << 20),
         found.governor
     ));
     line(format!(
@@ -55,7 +56,7 @@ pub fn machine(found: &Environment) -> String {
             storage.filesystem,
             storage.device,
             storage.scheduler,
-            show_bytes(storage.logical_block.into()),
+            Size::new(storage.logical_block.into()),
             found.io,
             if storage.poll { "can be polled" } else { "cannot be polled" }
         ));
@@ -69,8 +70,8 @@ pub fn machine(found: &Environment) -> String {
         found.rounds,
         found.seconds,
         found.warm_up_seconds,
-        show_bytes(found.pattern_bytes),
-        show_bytes(found.volume_bytes),
+        Size::new(found.pattern_bytes),
+        Size::new(found.volume_bytes),
         found.seed
     ));
     text
@@ -201,12 +202,12 @@ fn verdict(report: &Report) -> String {
         "{} errors, {} verify failures; {} compared in full, {} blocks sampled in timed runs",
         report.errors(),
         report.verify_failures(),
-        show_bytes(verification.verified_bytes >> 20 << 20),
+        Size::new(verification.verified_bytes >> 20 << 20),
         verification.sampled_blocks
     )];
     lines.extend(verification.first.iter().map(|said| format!("  {said}")));
     if let Some(cost) = &report.sidecar {
-        let resident = show_bytes(cost.resident_bytes >> 10 << 10);
+        let resident = Size::new(cost.resident_bytes >> 10 << 10);
         let idle = cost.idle_cpu_percent;
         let allocations = cost.poller_allocations;
         lines.push(format!(

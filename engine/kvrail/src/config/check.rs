@@ -9,14 +9,13 @@ use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX, REGISTERED_BYTES_MAX};
+use kvrail_units::{Period, Size};
 use kvrail_volume::MEMBERS_MAX;
 use tracing_subscriber::EnvFilter;
 
 use super::error::Problem;
 use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
-use super::period::Period;
-use super::size::Size;
 use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
