@@ -4,19 +4,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use hdrhistogram::Histogram;
 use kvrail_device::{ModeName, Namespace};
 
 use crate::cpu::{CpuMeter, MachineMeter, Meters, usable_cores};
-use crate::drive::{Clients, Load, Sample, Way, measure};
+use crate::drive::{Clients, Load, Way, measure};
+use crate::environment::ArmMode;
 use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
 use crate::plan::{Case, Op};
 use crate::port::Target;
 use crate::raw::RawTarget;
-use crate::report::ArmMode;
-use crate::statistics::Figures;
+use crate::runner::Outcome;
 use crate::versions::VersionMap;
 
 /// The name of the arm that others are compared with.
@@ -53,32 +52,6 @@ pub struct Arms {
     pub lanes: bool,
     /// What was left out, and why.
     pub notes: Vec<String>,
-}
-
-/// One arm's run of one case.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The figures.
-    pub figures: Figures,
-    /// The histogram and the window's start; fio has none.
-    pub sample: Option<(Histogram<u64>, u64)>,
-    /// Failures in words.
-    pub failures: Vec<String>,
-    /// Blocks whose headers were compared, and bytes compared in full.
-    pub compared: (u64, u64),
-}
-
-impl From<Sample> for Outcome {
-    fn from(sample: Sample) -> Self {
-        let figures = Figures::of(&sample);
-        let Sample { tally, begun_ns, .. } = sample;
-        Self {
-            figures,
-            compared: (tally.sampled_blocks, tally.verified_bytes),
-            failures: tally.failures,
-            sample: Some((tally.latency_ns, begun_ns)),
-        }
-    }
 }
 
 impl Arms {

@@ -9,8 +9,8 @@ use kvrail_device::ModeName;
 use serde::Deserialize;
 
 use crate::plan::{Case, Op, Pace};
-use crate::report::Latency;
 use crate::statistics::Figures;
+use crate::statistics::Latency;
 
 /// fio, and the parts of the volume it works on. It writes no pattern, so its writes stay in a
 /// scratch part behind the pattern.

@@ -25,6 +25,7 @@ pub mod port;
 pub mod raw;
 pub mod report;
 mod run;
+mod runner;
 pub mod show;
 pub mod sidecar;
 pub mod statistics;
@@ -34,7 +35,7 @@ pub mod versions;
 
 pub use command::{Format, Verdict, command};
 pub use error::BenchError;
-pub use gpu::{GpuFound, GpuRatio, GpuReport, GpuRun};
 pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
 pub use options::{ArmName, BenchOptions, Workload};
-pub use run::{Results, run};
+pub use run::run;
+pub use runner::{Outcome, Results};

@@ -97,8 +97,8 @@ pub struct BenchOptions {
     #[arg(long, default_value = "1GiB", value_parser = bytes, value_name = "SIZE")]
     pub volume_size: u64,
     /// Move blocks between a volume in --dir and the memory of this GPU, by every mechanism there
-    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds and --json are
-    /// heeded
+    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds, --json, --html and
+    /// --hdr-log are heeded
     #[arg(long, value_name = "INDEX")]
     pub gpu: Option<u32>,
     /// Directory of the embedded file volume; given more than once, the volume is striped over a
@@ -189,15 +189,8 @@ impl BenchOptions {
     /// # Errors
     /// Names the option, the value and the limit.
     pub fn workload(&self) -> Result<Workload> {
-        let (seconds, warm_up, speed) = (self.seconds, self.warm_up, self.speed);
-        ensure!(
-            seconds > 0.0 && seconds <= SECONDS_MAX,
-            "--seconds {seconds}: must be above 0 and at most {SECONDS_MAX}"
-        );
-        ensure!(
-            (0.0..=SECONDS_MAX).contains(&warm_up),
-            "--warm-up {warm_up}: must be 0 to {SECONDS_MAX}"
-        );
+        self.check_times()?;
+        let speed = self.speed;
         ensure!(
             (1.0 / SPEED_MAX..=SPEED_MAX).contains(&speed),
             "--speed {speed}: must be {} to {SPEED_MAX}",
@@ -244,6 +237,23 @@ impl BenchOptions {
             );
         }
         Ok(Workload::Cases(cases))
+    }
+
+    /// Checks the times of a run.
+    ///
+    /// # Errors
+    /// Names the option, the value and the limit.
+    pub fn check_times(&self) -> Result<()> {
+        let (seconds, warm_up) = (self.seconds, self.warm_up);
+        ensure!(
+            seconds > 0.0 && seconds <= SECONDS_MAX,
+            "--seconds {seconds}: must be above 0 and at most {SECONDS_MAX}"
+        );
+        ensure!(
+            (0.0..=SECONDS_MAX).contains(&warm_up),
+            "--warm-up {warm_up}: must be 0 to {SECONDS_MAX}"
+        );
+        Ok(())
     }
 
     /// Looks whether the files of results can be written, before minutes are spent on them.

@@ -102,7 +102,46 @@ pub struct Case {
     pub pace: Pace,
 }
 
+/// A case as a report names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaseInfo {
+    /// In words; not in the JSON.
+    #[serde(skip)]
+    pub name: String,
+    /// `read`, `write`, `mixed` or `replay`; `copy out` between memories alone.
+    pub op: String,
+    /// Bytes of an operation; of the largest in a replay.
+    pub block_bytes: u32,
+    /// Operations under way for each client.
+    pub depth: u32,
+    /// Client threads.
+    pub clients: u32,
+    /// `closed` or `open`; a replay is `open`.
+    #[serde(rename = "loop")]
+    pub pace: String,
+    /// How a block lies in GPU memory: `contiguous`, `paged` (one tensor) or `layers` (32 tensors).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    /// Pieces that it consists of there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragments: Option<u16>,
+}
+
 impl Case {
+    /// As a report names it.
+    #[must_use]
+    pub fn info(&self) -> CaseInfo {
+        CaseInfo {
+            name: self.to_string(),
+            op: self.op.name().to_owned(),
+            block_bytes: self.block_bytes,
+            depth: self.depth,
+            clients: self.clients,
+            pace: self.pace.name().to_owned(),
+            ..CaseInfo::default()
+        }
+    }
+
     /// A closed loop with one client.
     #[must_use]
     pub const fn closed(op: Op, block_bytes: u32, depth: u32) -> Self {

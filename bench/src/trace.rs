@@ -75,12 +75,6 @@ impl Trace {
     pub fn largest_bytes(&self) -> u32 {
         self.entries.iter().map(|entry| entry.operation.bytes).max().unwrap_or(0)
     }
-
-    /// From the first planned start to the last, in nanoseconds.
-    #[must_use]
-    pub fn duration_ns(&self) -> u64 {
-        self.entries.last().map_or(0, |entry| entry.at_ns)
-    }
 }
 
 fn parse_line(line: &str, last_ns: u64) -> Result<Entry> {
@@ -143,7 +137,7 @@ mod tests {
         assert_eq!(trace.entries[1].operation.offset, 1 << 20);
         assert_eq!(trace.end_bytes(), (1 << 20) + (256 << 10));
         assert_eq!(trace.largest_bytes(), 256 << 10);
-        assert_eq!(trace.duration_ns(), 2_000_000_000);
+        assert_eq!(trace.entries[2].at_ns, 2_000_000_000);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu::pin;
 use crate::drive::latency_histogram;
-use crate::report::Latency;
+use crate::statistics::Latency;
 
 /// Round trips between two readings of the clock; percentiles are over means of so many.
 pub const TRIPS_PER_SAMPLE: u32 = 32;

@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::report::aims::{Aim, Bound};
-use crate::report::schema::{Comparison, Report, Run};
+use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
 use crate::show::{show_ns, show_rate};
 use crate::statistics::Spread;
 
@@ -16,6 +15,7 @@ use crate::statistics::Spread;
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut text = machine(&report.environment);
+    text.extend(report.gpu.as_ref().map(gpu));
     let mut add = |part: String| {
         if !part.is_empty() {
             text.push('\n');
@@ -32,7 +32,7 @@ pub fn table(report: &Report) -> String {
 }
 
 /// The machine and the settings.
-pub fn machine(found: &Environment) -> String {
+fn machine(found: &Environment) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
     let virtual_machine = if found.virtual_machine { ", virtual machine" } else { "" };
@@ -77,6 +77,17 @@ pub fn machine(found: &Environment) -> String {
     text
 }
 
+fn gpu(found: &GpuFound) -> String {
+    let version = |of: Option<u32>| match of {
+        Some(version) => format!("{}.{}", version / 1000, version % 1000 / 10),
+        None => "none".to_owned(),
+    };
+    let memory = Size::new(found.memory_bytes >> 30 << 30);
+    let (cuda, cufile) = (version(found.cuda), version(found.cufile));
+    let GpuFound { name, pci_address, .. } = found;
+    format!("{name}, {memory}, {pci_address}, CUDA {cuda}, cuFile {cufile}\n")
+}
+
 fn runs(runs: &[Run]) -> String {
     if runs.is_empty() {
         return String::new();
@@ -99,7 +110,7 @@ fn runs(runs: &[Run]) -> String {
     let mut table = empty(&heads, 2);
     let mut last = String::new();
     for run in runs {
-        let case = run.case.clone();
+        let case = run.case.name.clone();
         let mut row = vec![if case == last { String::new() } else { case.clone() }];
         row.extend([run.arm.clone(), show_rate(run.iops)]);
         row.push(format!("{:.3}", run.bytes_per_second / 1e9));
@@ -121,7 +132,7 @@ fn comparisons(all: &[Comparison]) -> String {
     let mut table = empty(&heads, 2);
     for one in all {
         let relation = &one.relation;
-        let case = one.case.clone();
+        let case = one.case.name.clone();
         let mut row = vec![case, format!("{} / {}", one.arm, one.against)];
         let ratios = [
             relation.p50,
@@ -179,7 +190,7 @@ fn lanes(report: &LaneReport) -> String {
 }
 
 /// The aims, each with what was measured.
-pub fn aims_table(all: &[Aim]) -> String {
+fn aims_table(all: &[Aim]) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -221,10 +232,8 @@ fn verdict(report: &Report) -> String {
 
 fn empty(heads: &[&str], left_columns: usize) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(heads.to_vec());
-    for part in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
-        table.set_style(part, '─');
-    }
+    // Markdown too: results are kept in such files.
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(heads.to_vec());
     for column in table.column_iter_mut().skip(left_columns) {
         column.set_cell_alignment(CellAlignment::Right);
     }
