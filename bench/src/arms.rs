@@ -9,7 +9,7 @@ use kvrail_device::{ModeName, Namespace};
 use crate::cpu::{CpuMeter, MachineMeter, Meters, usable_cores};
 use crate::drive::{Clients, Load, Way, measure};
 use crate::environment::ArmMode;
-use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
+use crate::fio::Fio;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
 use crate::plan::{Case, Op};
@@ -132,29 +132,21 @@ impl Arms {
             return Ok(Some("fio: runs on volumes of one member only".to_owned()));
         };
         let from = ground.geometry.data_offset;
-        let scratch = ground.geometry.capacity().saturating_sub(pattern_bytes);
-        let areas = Areas {
-            read: Area { offset: from, bytes: pattern_bytes },
-            write: Area { offset: from + pattern_bytes, bytes: scratch },
-        };
-        let direct =
-            if ground.io == kvrail_device::DirectIo::Off { Direct::No } else { Direct::Yes };
-        let found = Found { program, version };
-        let file = if ground.mode.passes_through() {
+        let (scratch, end) = (from + pattern_bytes, from + ground.geometry.capacity());
+        let (mode, io) = (ground.mode, ground.io);
+        let file = if mode.passes_through() {
             Namespace::at(&member.to_string_lossy())?.path.into()
         } else {
             member.clone()
         };
-        let fio = Fio::new(found, file, ground.mode, direct, areas);
+        let (read, write) = (from..scratch, scratch..end.max(scratch));
+        let fio = Fio { program, version, file, mode, io, read, write };
         let rounds = if options.arms.is_empty() { 1 } else { options.rounds };
         if rounds < options.rounds {
             self.notes.push("fio: all rounds but one; name it in --arms for all".to_owned());
         }
-        self.notes.push(
-            "fio: open loops, and writes where the volume has no room behind the \
-                         pattern"
-                .to_owned(),
-        );
+        let note = "fio: open loops, and writes where the volume has no room behind the pattern";
+        self.notes.push(note.to_owned());
         self.fio = Some((fio, rounds));
         Ok(None)
     }
@@ -253,8 +245,7 @@ fn pollers_first(pollers: &[u32], mut usable: Vec<u32>) -> Vec<u32> {
 /// # Errors
 /// When fio fails.
 pub fn run_fio(fio: &Fio, case: &Case, options: &BenchOptions) -> Result<Outcome> {
-    let times = Times { warm_up_seconds: options.warm_up, seconds: options.seconds };
-    let figures = fio.run(case, times, options.seed)?;
+    let figures = fio.run(case, options)?;
     Ok(Outcome { figures, sample: None, failures: Vec::new(), compared: (0, 0) })
 }
 

@@ -1,6 +1,5 @@
 //! The arms: what each is called, where it takes part, and the pollers of those that have some.
 
-use anyhow::Result;
 use clap::ValueEnum;
 use kvrail_cufile::File;
 use kvrail_gpu::FileIndex;
@@ -90,43 +89,22 @@ impl Arm {
     }
 }
 
-/// The pollers of kvrail's arms, each pair for itself.
-#[derive(Debug)]
+/// What this machine has for the arms.
+#[derive(Debug, Default)]
 pub(super) struct Sets {
-    pub(super) staged: Pollers,
-    pub(super) auto: Pollers,
-    pub(super) null: Pollers,
-    pub(super) kernels: Option<(Pollers, Pollers)>,
-    pub(super) direct: Option<Direct>,
-}
-
-/// cuFile, where it can be used.
-#[derive(Debug)]
-pub(super) struct Direct {
-    pub(super) pollers: Pollers,
-    /// One for each file of the volume.
-    pub(super) files: Vec<FileIndex>,
+    /// The pollers of kvrail's arms, each pair for itself.
+    pub(super) pollers: Vec<(Arm, Pollers)>,
+    /// The volume's files for batches of cuFile; none where it cannot be used.
+    pub(super) batched: Vec<FileIndex>,
     /// The same for its blocking calls; none with the stand-in.
-    pub(super) plain: Vec<File>,
+    pub(super) called: Vec<File>,
 }
 
 impl Sets {
-    /// All of them, with their arms.
-    pub(super) fn each(&self) -> Vec<(Arm, &Pollers)> {
-        let mut all =
-            vec![(Arm::Staged, &self.staged), (Arm::Auto, &self.auto), (Arm::Null, &self.null)];
-        if let Some((kernels, null)) = &self.kernels {
-            all.extend([(Arm::Kernels, kernels), (Arm::NullKernels, null)]);
-        }
-        all.extend(self.direct.iter().map(|direct| (Arm::Direct, &direct.pollers)));
-        all
-    }
-
-    /// Ends all threads.
-    pub(super) fn stop(self) -> Result<()> {
-        let kernels = self.kernels.into_iter().flat_map(|(file, null)| [file, null]);
-        let direct = self.direct.map(|direct| direct.pollers);
-        let mut all = [self.staged, self.auto, self.null].into_iter().chain(kernels).chain(direct);
-        all.try_for_each(Pollers::stop)
+    /// The pollers of an arm.
+    pub(super) fn of(&mut self, arm: Arm) -> Option<&mut Pollers> {
+        // The ceiling is the same way to other memory.
+        let arm = if arm == Arm::Host { Arm::Staged } else { arm };
+        self.pollers.iter_mut().find(|(known, _)| *known == arm).map(|(_, pollers)| pollers)
     }
 }

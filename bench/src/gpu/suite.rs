@@ -13,7 +13,7 @@ use kvrail_gpu::{Choice, Gpu, MechanismChoice, Route};
 use kvrail_units::Size;
 
 use super::aims::aims;
-use super::arms::{Arm, Direct, Sets};
+use super::arms::{Arm, Sets};
 use super::cache::Cache;
 use super::case::{CASES, Case, KV_BLOCKS, Shape};
 use super::kvrail::Memory;
@@ -91,7 +91,7 @@ pub(super) fn measure(options: &BenchOptions, devices: &Devices<'_>) -> Result<R
     runner.run(&mut gpu, options.rounds)?;
     let environment = gpu.environment(options);
     let mut results = runner.results(&gpu, environment);
-    gpu.sets.stop()?;
+    gpu.sets.pollers.into_iter().try_for_each(|(_, pollers)| pollers.stop())?;
     let report = &mut results.report;
     (report.gpu, report.notes) = (Some(devices.found()), notes);
     report.aims = aims(report);
@@ -138,42 +138,42 @@ fn cases(options: &BenchOptions) -> Result<Vec<Case>> {
 
 /// Starts the pollers of every arm that this machine has.
 fn start(devices: &Devices<'_>, volume: &Volume) -> Result<(Sets, Vec<String>)> {
-    let gpu = devices.gpu;
-    let mut notes = Vec::new();
-    let mut direct = None;
-    if gpu.direct().is_some() {
-        match open_direct(devices, volume) {
-            Ok(found) => direct = Some(found),
-            Err(error) => notes.push(format!("direct I/O: {error:#}")),
-        }
+    let (gpu, mut sets, mut notes) = (devices.gpu, Sets::default(), Vec::new());
+    if gpu.direct().is_some()
+        && let Err(error) = open_direct(devices, volume, &mut sets)
+    {
+        notes.push(format!("direct I/O: {error:#}"));
     }
-    let kernels = match devices.cuda {
-        None => None,
-        Some((_, by_kernels)) => {
-            let files = Pollers::on_files(by_kernels, volume, MechanismChoice::Staged)?;
-            Some((files, Pollers::on_nothing(by_kernels, volume)?))
-        }
-    };
-    let staged = Pollers::on_files(gpu, volume, MechanismChoice::Staged)?;
-    let auto = Pollers::on_files(gpu, volume, MechanismChoice::Auto)?;
-    let null = Pollers::on_nothing(gpu, volume)?;
-    Ok((Sets { staged, auto, null, kernels, direct }, notes))
+    if let Some((_, kernels)) = devices.cuda {
+        let files = Pollers::on_files(kernels, volume, MechanismChoice::Staged)?;
+        sets.pollers.push((Arm::Kernels, files));
+        sets.pollers.push((Arm::NullKernels, Pollers::on_nothing(kernels, volume)?));
+    }
+    for (arm, wanted) in
+        [(Arm::Staged, MechanismChoice::Staged), (Arm::Auto, MechanismChoice::Auto)]
+    {
+        sets.pollers.push((arm, Pollers::on_files(gpu, volume, wanted)?));
+    }
+    sets.pollers.push((Arm::Null, Pollers::on_nothing(gpu, volume)?));
+    Ok((sets, notes))
 }
 
-fn open_direct(devices: &Devices<'_>, volume: &Volume) -> Result<Direct> {
+fn open_direct(devices: &Devices<'_>, volume: &Volume, sets: &mut Sets) -> Result<()> {
     let library = devices.cuda.and_then(|(cuda, _)| cuda.cufile());
     let register = |library: &Arc<CuFile>| {
         let files = volume.open(DirectIo::Required)?.into_iter();
         files.map(|file| Ok(library.register_file(file)?)).collect::<Result<_>>()
     };
-    let plain = library.map(register).transpose()?.unwrap_or_default();
+    let called = library.map(register).transpose()?.unwrap_or_default();
     let pollers = Pollers::on_files(devices.gpu, volume, MechanismChoice::AllowCompat)?;
     let registered = |choice: &Choice| match choice.route {
         Route::Direct(file) => Ok(file),
         Route::Staged => bail!("{}", choice.reason),
     };
-    let files = pollers.choices.iter().map(registered).collect::<Result<_>>()?;
-    Ok(Direct { pollers, files, plain })
+    sets.batched = pollers.choices.iter().map(registered).collect::<Result<_>>()?;
+    sets.called = called;
+    sets.pollers.push((Arm::Direct, pollers));
+    Ok(())
 }
 
 /// Everything while it runs.
@@ -214,7 +214,7 @@ impl Suite for GpuSuite<'_> {
             Shape::Contiguous => None,
             _ => Some(Cache::new(gpu, Case { shape: Shape::Contiguous, ..case }, pattern)?),
         };
-        for (_, pollers) in self.sets.each() {
+        for (_, pollers) in &self.sets.pollers {
             pollers.attach(cache.region.clone())?;
         }
         self.caches = Some(Caches { cache, contiguous });
@@ -233,7 +233,7 @@ impl Suite for GpuSuite<'_> {
     }
 
     fn finish(&mut self, case: usize) -> Result<()> {
-        for (_, pollers) in self.sets.each() {
+        for (_, pollers) in &self.sets.pollers {
             pollers.detach()?;
         }
         self.caches = None;
@@ -250,43 +250,31 @@ impl GpuSuite<'_> {
         let Self { devices, volume, sets, meters, time, caches, .. } = self;
         let Caches { cache, contiguous } = caches.as_ref().context("a case is prepared")?;
         let meter = Meter::new(meters, *time);
-        let files = |io| volume.open(io);
-        let pollers = match arm {
-            Arm::Host | Arm::Staged => Some(&mut sets.staged),
-            Arm::Auto => Some(&mut sets.auto),
-            Arm::Null => Some(&mut sets.null),
-            Arm::Kernels => sets.kernels.as_mut().map(|(kernels, _)| kernels),
-            Arm::NullKernels => sets.kernels.as_mut().map(|(_, null)| null),
-            Arm::Direct => sets.direct.as_mut().map(|direct| &mut direct.pollers),
-            _ => None,
-        };
-        if let Some(pollers) = pollers {
+        if let Some(pollers) = sets.of(arm) {
             let memory = if arm == Arm::Host { Memory::Host } else { Memory::Gpu };
             return kvrail::run(pollers, case, memory, meter).map(Some);
         }
-        let library = devices.cuda.and_then(|(cuda, _)| cuda.cufile());
-        let moved = match (arm, devices.cuda, &sets.direct) {
-            (Arm::Mover, ..) => copies::mover(devices.gpu, &cache.region, case, meter),
-            (Arm::MoverKernels, Some((_, kernels)), _) => {
+        let moved = match (arm, devices.cuda) {
+            (Arm::Mover, _) => copies::mover(devices.gpu, &cache.region, case, meter),
+            (Arm::Batch, _) if !sets.batched.is_empty() => {
+                let gpu = devices.gpu.direct().context("cuFile is open")?;
+                cufile::batches(gpu, (volume, &sets.batched), cache, case, meter)
+            }
+            (Arm::Calls, Some((cuda, _))) if !sets.called.is_empty() => {
+                let library = cuda.cufile().context("cuFile is open")?;
+                cufile::calls(library, (volume, &sets.called), cache, case, meter)
+            }
+            (Arm::MoverKernels, Some((_, kernels))) => {
                 copies::mover(kernels, &cache.region, case, meter)
             }
-            (Arm::Plain, Some((cuda, _)), _) => {
+            (Arm::Plain, Some((cuda, _))) => {
                 let region = &contiguous.as_ref().unwrap_or(cache).region;
                 copies::plain(cuda, region, case, meter)
             }
-            (Arm::Buffered, Some((cuda, _)), _) => {
-                host_pool::run(cuda, (volume, &files(DirectIo::Off)?), cache, case, meter)
-            }
-            (Arm::Blocking, Some((cuda, _)), _) => {
-                host_pool::run(cuda, (volume, &files(DirectIo::Required)?), cache, case, meter)
-            }
-            (Arm::Batch, _, Some(direct)) => {
-                let gpu = devices.gpu.direct().context("cuFile is open")?;
-                cufile::batches(gpu, (volume, &direct.files), cache, case, meter)
-            }
-            (Arm::Calls, _, Some(direct)) => {
-                let Some(library) = library else { return Ok(None) };
-                cufile::calls(library, (volume, &direct.plain), cache, case, meter)
+            (Arm::Buffered | Arm::Blocking, Some((cuda, _))) => {
+                let buffered = arm == Arm::Buffered;
+                let io = if buffered { DirectIo::Off } else { DirectIo::Required };
+                host_pool::run(cuda, (volume, &volume.open(io)?), cache, case, meter)
             }
             _ => return Ok(None),
         };
@@ -294,9 +282,8 @@ impl GpuSuite<'_> {
     }
 
     fn environment(&self, options: &BenchOptions) -> Environment {
-        let used = self.sets.each();
         let mode = |arm: &Arm| {
-            let pollers = used.iter().find(|(known, _)| known == arm);
+            let pollers = self.sets.pollers.iter().find(|(known, _)| known == arm);
             let how = pollers.map(|(_, pollers)| pollers.words());
             let ((arm, mode), reason) = (arm.words(), how.unwrap_or("called directly".to_owned()));
             ArmMode { arm, mode, reason, client_cores: Vec::new() }
