@@ -11,8 +11,7 @@ use serde::Deserialize;
 
 use crate::options::BenchOptions;
 use crate::plan::{Case, Op, Pace};
-use crate::statistics::Figures;
-use crate::statistics::Latency;
+use crate::statistics::{Figures, Latency};
 
 /// fio, and the parts of the volume it works on. It writes no pattern, so its writes stay in a
 /// scratch part behind the pattern.

@@ -80,7 +80,7 @@ pub trait Harness {
     fn close(&mut self) -> Result<()>;
 }
 
-/// A plain file without label and sidecar: for the raw arm alone, and for tests.
+/// A plain file without label and sidecar: for the raw arm alone, for GPU memory, and for tests.
 #[derive(Debug, Default)]
 pub struct FileHarness {
     files: Vec<NamedTempFile>,

@@ -5,8 +5,9 @@
 //! line of its own: a [`Harness`] makes the ground, [`BenchOptions`] is flattened into the CLI.
 //! Never writes outside of the volume that the harness gives it.
 //!
-//! One way through: `options` -> `plan` -> `arms` on the harness's ground -> `drive` (the same
-//! drivers for every arm, over `port`) -> `statistics` -> `report`.
+//! One way through: `options` -> `plan` -> `runner`, which runs every arm of a suite in turns ->
+//! `statistics` -> `report`. Suites: `run` (`arms` on the harness's ground, driven by `drive` over
+//! `port`) and `gpu`.
 
 pub mod arms;
 mod command;
