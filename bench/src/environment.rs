@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::{MachineMeter, usable_cores};
-use crate::report::ArmMode;
 
 /// What the benchmark ran on and with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +60,19 @@ pub struct Environment {
     pub read_percent: u8,
     /// `poisson` or `fixed`.
     pub arrivals: String,
+}
+
+/// The mode that an arm really used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArmMode {
+    /// The arm.
+    pub arm: String,
+    /// The name of the ring mode; for fio its version and options too.
+    pub mode: String,
+    /// Why this one.
+    pub reason: String,
+    /// Cores of its client threads; empty when the kernel chose.
+    pub client_cores: Vec<u32>,
 }
 
 /// What lies under one member of a volume.

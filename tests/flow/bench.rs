@@ -80,7 +80,7 @@ fn the_report_has_the_promised_keys_and_no_failures() {
     let outcome = run(&mut command);
     outcome.expect(0, &[]);
     let report = report(&outcome.stdout);
-    assert_eq!(report["schema"], 1);
+    assert_eq!(report["schema"], 2);
     has(&report, &["schema", "environment", "runs", "ratios"]);
     let runs = report["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 2 * 3 * 2, "two arms in six cases");

@@ -10,6 +10,7 @@ use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
+use kvrail_units::{Period, Size};
 use kvrail_volume::MEMBERS_MAX;
 use toml::Value;
 use tracing_subscriber::EnvFilter;
@@ -18,8 +19,7 @@ use super::error::Problem;
 use super::flatten::flatten;
 use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
-use super::period::Period;
-use super::size::Size;
+
 use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.

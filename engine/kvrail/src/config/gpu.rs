@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use kvrail_gpu::{GpuUuid, MechanismChoice};
+use kvrail_units::Size;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::auto::Auto;
-use super::size::Size;
 
 /// Bytes of the smallest unit of memory that slots are made of.
 const PAGE_BYTES: u64 = 4096;
@@ -86,7 +86,7 @@ impl fmt::Display for GpuName {
 
 impl<'de> Deserialize<'de> for GpuName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        super::text::deserialize(deserializer, "a GPU such as \"GPU-...\", \"0\" or \"all\"")
+        kvrail_units::deserialize(deserializer, "a GPU such as \"GPU-...\", \"0\" or \"all\"")
     }
 }
 

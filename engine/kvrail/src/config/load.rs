@@ -101,10 +101,10 @@ mod tests {
 
     use super::{Layers, Loaded, load};
     use kvrail_device::ModeName;
+    use kvrail_units::{Period, Size};
 
     use crate::config::auto::Auto;
-    use crate::config::period::Period;
-    use crate::config::{ConfigError, Origin, Size};
+    use crate::config::{ConfigError, Origin};
 
     const FILE: &str = "[limits]\nsessions = 3\nqueues_per_session = 5\n\
                         [[volume]]\nname = \"KV-a\"\nmembers = [\"/a\"]\n\

@@ -15,12 +15,8 @@ mod layers;
 mod load;
 mod model;
 mod origin;
-mod period;
 mod renewal;
-mod size;
 mod target;
-mod text;
-mod unit;
 
 #[cfg(test)]
 mod bad_cases;
@@ -34,7 +30,6 @@ pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
-pub(crate) use size::Size;
 pub(crate) use target::{AtStop, Target};
 
 /// Every key with its explanation, as shipped.

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_nvme::Selector;
+use kvrail_units::{Period, Size};
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
 use super::choices::{FileMode, LogFormat, Pages, Unsealed};
 use super::gpu::Gpu;
-use super::period::Period;
-use super::size::Size;
 use super::target::Target;
 
 /// Everything that can be configured.

@@ -4,9 +4,8 @@
 use std::path::PathBuf;
 
 use kvrail_target::{Host, Port, Subsystem, Wish};
+use kvrail_units::Period;
 use serde::{Deserialize, Serialize};
-
-use super::period::Period;
 
 /// The NVMe over Fabrics target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

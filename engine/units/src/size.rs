@@ -1,11 +1,6 @@
 //! Bytes as people write them: `"256KiB"`.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::unit::{Quantity, Unit};
+use crate::quantity::{Quantity, Unit, quantity};
 
 const UNITS: [Unit; 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
@@ -13,50 +8,32 @@ const UNITS: [Unit; 5] =
 const SIZE: Quantity = Quantity {
     units: &UNITS,
     zero: UNITS[4],
+    bare: Some(UNITS[4]),
     name: "a size",
     example: "256KiB",
     overflow: "more bytes than 64 bits can count",
 };
 
-/// A number of bytes, written as a whole number and a unit: B, KiB, MiB, GiB, TiB.
+/// A number of bytes, written as a whole number and a unit: B, KiB, MiB, GiB, TiB. Without a unit
+/// they are bytes. Binary units only, so that nobody has to guess what `4K` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Size(u64);
+pub struct Size(u64);
 
 impl Size {
-    pub(crate) const fn new(bytes: u64) -> Self {
+    /// So many bytes.
+    #[must_use]
+    pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    pub(crate) const fn bytes(self) -> u64 {
+    /// The bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
         self.0
     }
 }
 
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        SIZE.parse(text).map(Self)
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        SIZE.print(self.0, f)
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        super::text::deserialize(deserializer, "a size such as \"256KiB\"")
-    }
-}
-
-impl Serialize for Size {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+quantity!(Size, SIZE, "a size such as \"256KiB\"");
 
 #[cfg(test)]
 mod tests {
@@ -92,11 +69,12 @@ mod tests {
     #[test]
     fn takes_whole_numbers_with_units_only() {
         let bad =
-            ["", "B", "1", "1K", "1KB", "1kib", "-1B", "1.5GiB", "1 2B", "1B ", "0x1B", "1e3B"];
+            ["", "B", "1 ", "1K", "1KB", "1kib", "-1B", "1.5GiB", "1 2B", "1B ", "0x1B", "1e3B"];
         for text in bad {
             assert!(text.parse::<Size>().unwrap_err().contains("256KiB"), "{text:?}");
         }
         assert!("16777216TiB".parse::<Size>().unwrap_err().contains("64 bits"));
+        assert_eq!("4096".parse(), Ok(Size::new(4096)));
         assert_eq!("256 KiB".parse(), Ok(Size::new(256 << 10)));
         assert_eq!(Size::new(1_124_352).to_string(), "1098KiB");
         assert_eq!(Size::new(0).to_string(), "0B");

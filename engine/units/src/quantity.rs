@@ -11,6 +11,8 @@ pub(super) struct Quantity {
     pub(super) units: &'static [Unit],
     /// The unit of zero.
     pub(super) zero: Unit,
+    /// The unit of a number without one; none refuses it.
+    pub(super) bare: Option<Unit>,
     /// What it is called in errors, with its article.
     pub(super) name: &'static str,
     /// How it is written right.
@@ -25,7 +27,8 @@ impl Quantity {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = text.split_at(digits);
         let unit = unit.trim_start();
-        let known = self.units.iter().find(|(name, _)| *name == unit);
+        let bare = self.bare.as_ref().filter(|_| digits == text.len());
+        let known = self.units.iter().find(|(name, _)| *name == unit).or(bare);
         let Some((_, factor)) = known.filter(|_| digits > 0) else {
             let mut names: Vec<_> = self.units.iter().map(|(name, _)| *name).collect();
             names.reverse();
@@ -46,3 +49,35 @@ impl Quantity {
         write!(f, "{}{unit}", amount / factor)
     }
 }
+
+/// A quantity's type: read and printed by its `Quantity`, in files as text.
+macro_rules! quantity {
+    ($type:ident, $quantity:ident, $expected:literal) => {
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                $quantity.parse(text).map(Self)
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                $quantity.print(self.0, f)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                crate::text::deserialize(deserializer, $expected)
+            }
+        }
+
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    };
+}
+pub(super) use quantity;

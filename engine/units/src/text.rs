@@ -7,7 +7,10 @@ use std::str::FromStr;
 use serde::de::{Deserializer, Error, Visitor};
 
 /// Reads a string and parses it; `expected` says in the error what was meant.
-pub(crate) fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+///
+/// # Errors
+/// When the value is no string, with `expected`, and what the parser says.
+pub fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr,

@@ -1,12 +1,8 @@
 //! Lengths of time as people write them: `"20us"`.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::unit::{Quantity, Unit};
+use crate::quantity::{Quantity, Unit, quantity};
 
 const UNITS: [Unit; 6] = [
     ("h", 3_600_000_000_000),
@@ -20,6 +16,7 @@ const UNITS: [Unit; 6] = [
 const PERIOD: Quantity = Quantity {
     units: &UNITS,
     zero: UNITS[2],
+    bare: None,
     name: "a length of time",
     example: "20us",
     overflow: "longer than 584 years",
@@ -27,61 +24,47 @@ const PERIOD: Quantity = Quantity {
 
 /// A length of time, written as a whole number and a unit: ns, us, ms, s, m, h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Period(u64);
+pub struct Period(u64);
 
 impl Period {
-    #[cfg(test)]
-    pub(crate) const fn from_ns(ns: u64) -> Self {
+    /// So many nanoseconds.
+    #[must_use]
+    pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    #[cfg(test)]
-    pub(crate) const fn from_us(us: u64) -> Self {
+    /// So many microseconds.
+    #[must_use]
+    pub const fn from_us(us: u64) -> Self {
         Self(us * 1_000)
     }
 
-    pub(crate) const fn from_ms(ms: u64) -> Self {
+    /// So many milliseconds.
+    #[must_use]
+    pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
 
-    pub(crate) const fn from_s(s: u64) -> Self {
+    /// So many seconds.
+    #[must_use]
+    pub const fn from_s(s: u64) -> Self {
         Self(s * 1_000_000_000)
     }
 
-    pub(crate) const fn ns(self) -> u64 {
+    /// The nanoseconds.
+    #[must_use]
+    pub const fn ns(self) -> u64 {
         self.0
     }
 
-    pub(crate) const fn duration(self) -> Duration {
+    /// As the standard library has it.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 }
 
-impl FromStr for Period {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        PERIOD.parse(text).map(Self)
-    }
-}
-
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        PERIOD.print(self.0, f)
-    }
-}
-
-impl<'de> Deserialize<'de> for Period {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        super::text::deserialize(deserializer, "a length of time such as \"20us\"")
-    }
-}
-
-impl Serialize for Period {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+quantity!(Period, PERIOD, "a length of time such as \"20us\"");
 
 #[cfg(test)]
 mod tests {
