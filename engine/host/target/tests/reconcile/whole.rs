@@ -36,8 +36,8 @@ pub(crate) fn strangers(tree: &FakeTree) {
 #[test]
 fn the_examples_are_made_and_undone() {
     for (text, flavor) in [
-        (include_str!("../../../../config/examples/target.toml"), Flavor::Recent),
-        (include_str!("../../../../config/examples/target-offload.toml"), Flavor::Vendor),
+        (include_str!("../../../../../config/examples/target.toml"), Flavor::Recent),
+        (include_str!("../../../../../config/examples/target-offload.toml"), Flavor::Vendor),
     ] {
         let (tree, store) = (FakeTree::new(flavor), MemoryStore::default());
         let before = tree.text();
