@@ -1,7 +1,6 @@
 //! What a container takes away.
 
 use crate::machine::{Machine, Tried};
-use crate::mounts::Mount;
 use crate::probe::Outcome;
 
 /// Files that container engines leave, and words of their control groups.
@@ -33,7 +32,7 @@ pub(crate) fn seccomp(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
 
 /// A mount is only for programs that want files in it: kvrail takes a memfd.
 pub(crate) fn hugepage_mounts(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
-    let mounts = Mount::all(machine)?;
+    let mounts = machine.mounts()?;
     let points: Vec<String> = mounts
         .iter()
         .filter(|mount| mount.kind == "hugetlbfs")

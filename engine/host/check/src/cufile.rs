@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::gpu::gpus;
+use kvrail_memory::Mount;
+
 use crate::machine::Machine;
-use crate::mounts::Mount;
 use crate::probe::Outcome;
 
 const LIBRARY: &str = "libcufile.so.0";
@@ -94,12 +95,10 @@ pub(crate) fn udev(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     if gpus(machine)?.is_empty() {
         return Ok(Vec::new());
     }
-    let mut mounts = Vec::new();
-    for path in machine.paths.iter().filter(|path| !path.starts_with("/dev")) {
-        mounts.extend(Mount::of(machine, path)?);
-    }
-    if machine.paths.is_empty() {
-        mounts = Mount::all(machine)?;
+    let mut mounts = machine.mounts()?;
+    if !machine.paths.is_empty() {
+        let files = machine.paths.iter().filter(|path| !path.starts_with("/dev"));
+        mounts = files.filter_map(|path| Mount::of(&mounts, path).cloned()).collect();
     }
     mounts.retain(|mount| mount.kind == "ext4" || mount.kind == "xfs");
     mounts.sort_by(|a, b| a.device.cmp(&b.device));

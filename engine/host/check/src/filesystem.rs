@@ -5,8 +5,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
+use kvrail_memory::Mount;
+
 use crate::machine::{Machine, Purpose};
-use crate::mounts::Mount;
 use crate::probe::Outcome;
 
 /// File systems that write in place through O_DIRECT.
@@ -18,7 +19,8 @@ const NO_DISK: [&str; 4] = ["tmpfs", "ramfs", "overlay", "squashfs"];
 /// Type and options for each path.
 pub(crate) fn mounts(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     each(machine, |machine, path| {
-        let Some(mount) = Mount::of(machine, path)? else {
+        let mounts = machine.mounts()?;
+        let Some(mount) = Mount::of(&mounts, path) else {
             return Ok(Outcome::unseen("no mount holds it"));
         };
         let kind = mount.kind.as_str();

@@ -14,7 +14,6 @@ mod gpu;
 mod kernel;
 mod machine;
 mod memory;
-mod mounts;
 mod nvme;
 mod options;
 mod probe;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kvrail_memory::{Root, Topology};
+use kvrail_memory::{Mount, Root, Topology};
 use kvrail_nvme::Host;
 use kvrail_topology::Map;
 use serde::Serialize;
@@ -115,6 +115,12 @@ impl Machine {
             Ok(text) => Ok(text.map(|text| text.trim().to_owned())),
             Err(why) => Err(Outcome::unseen(why.to_string())),
         }
+    }
+
+    /// The mount table, in its order.
+    pub(crate) fn mounts(&self) -> Result<Vec<Mount>, Outcome> {
+        let all = Mount::all(&self.root).map_err(|why| Outcome::unseen(why.to_string()))?;
+        all.ok_or_else(|| Outcome::unseen("no /proc/self/mountinfo"))
     }
 
     /// The value behind `key:` in a file of such lines.

@@ -53,7 +53,7 @@ pub(crate) fn nvme_cli(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
 }
 
 pub(crate) fn configfs(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
-    let mounts = crate::mounts::Mount::all(machine)?;
+    let mounts = machine.mounts()?;
     let mount = mounts.iter().find(|mount| mount.kind == "configfs");
     Ok(vec![match mount {
         Some(mount) => Outcome::ok(format!("configfs at {}", mount.point.display())),
