@@ -19,9 +19,7 @@ mod renewal;
 mod target;
 
 #[cfg(test)]
-mod bad_cases;
-#[cfg(test)]
-mod default_file;
+mod tests;
 
 pub(crate) use choices::{LogFormat, Unsealed};
 pub(crate) use error::ConfigError;

@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::flatten::flatten;
-use super::{Config, DEFAULT_FILE};
+use crate::config::flatten::flatten;
+use crate::config::{Config, DEFAULT_FILE};
 
 fn keys(value: &Value) -> Vec<String> {
     let mut found = Vec::new();

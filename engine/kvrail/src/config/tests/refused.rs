@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::{ConfigError, Layers, load};
+use crate::config::{ConfigError, Layers, load};
 
 const VOLUME: &str = "[[volume]]\nname = \"a\"\nmembers = [\"/dev/x\"]\n";
 
