@@ -177,7 +177,7 @@ fn no_key_is_taken_in_silence() {
     let unknown = run(kvrail().args(["bench", "--set", "poller.spin=1ms"]));
     assert_eq!(unknown.code, Some(2), "{}", unknown.stderr);
     assert!(unknown.stderr.contains("poller.spin"), "{}", unknown.stderr);
-    let set = "pollers.spin=1ms";
+    let set = "pollers.busy_poll_max=1ms";
     let attached = ["bench", "--attach", "/no", "--volume", "kv", "--set", set];
     let refused = run(kvrail().args(attached));
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);

@@ -23,7 +23,7 @@ fn gpu_offset(process: u64) -> u64 {
 fn place(mechanism: &str) -> Place {
     let mut place = Place::with_volume(2, gpu_offset(4) + (1 << 20));
     place.configure("gpu.devices = [\"stand-in:0\"]");
-    place.configure("gpu.staging = \"4MiB\"\ngpu.slot = \"64KiB\"");
+    place.configure("gpu.staging_bytes = \"4MiB\"\ngpu.staging_slot_bytes = \"64KiB\"");
     place.configure(&format!("gpu.mechanism = {mechanism:?}"));
     place
 }

@@ -37,7 +37,7 @@ const DEPTH: u32 = 64;
 const HOST_BYTES: usize = 64 << 20;
 /// From so many cores on pollers are pinned.
 const CORES_MIN: usize = 8;
-/// As `pollers.spin` of the sidecar.
+/// As `pollers.busy_poll_max` of the sidecar.
 const SPIN: Duration = Duration::from_micros(20);
 /// Its regions: host memory, and the GPU's.
 pub(super) const HOST: RegionId = RegionId(0);

@@ -350,7 +350,8 @@ mod tests {
         serde_json::from_value(json!({
             "sidecar": {
                 "version": "0.1.0", "pid": 4_000_000, "state": "serving", "uptime_s": 1_000_000,
-                "epoch": 1_770_000_000, "socket": "/run/kvrail/kvrail.sock", "sessions_max": 64, "refused": 0,
+                "epoch": 1_770_000_000, "socket": "/run/kvrail/kvrail.sock", "refused": 0,
+                "sessions_max": 64,
             },
             "pollers": all(&poller, 8), "devices": all(&device, 8), "sessions": all(&session, 60),
             "volumes": [{

@@ -28,7 +28,7 @@ pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
-pub(crate) use target::{AtStop, Target};
+pub(crate) use target::{OnShutdown, Target};
 
 /// Every key with its explanation, as shipped.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

@@ -19,13 +19,13 @@ const FILES: &[(&str, &[&str])] = &[
     ("[engine]\n", &["line 1", "^", "unknown field `engine`", "sidecar"]),
     ("speed = 1", &["line 1", "^", "unknown field `speed`"]),
     ("[sidecar]\nsokcet = \"/x\"", &["line 2", "^^^^^^", "unknown field `sokcet`", "socket"]),
-    ("[pollers]\nspins = 1", &["line 2", "unknown field `spins`", "spin"]),
+    ("[pollers]\nspins = 1", &["line 2", "unknown field `spins`", "busy_poll_max"]),
     ("[memory]\npage = \"auto\"", &["unknown field `page`", "pages"]),
     ("[limits]\nsession = 1", &["unknown field `session`", "sessions"]),
     ("[device]\nmodes = 1", &["unknown field `modes`", "mode"]),
     ("[[volume]]\nname = \"a\"\nmembers = []\nsize = 1", &["line 4", "unknown field `size`"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/x\"]\n[volume.device]\nqueue = 1",
-        &["line 5", "unknown field `queue`", "depth"]),
+        &["line 5", "unknown field `queue`", "queue_depth"]),
     ("[[volume]]\nname = \"a\"", &["missing field `members`"]),
     ("[[volume]]\nmembers = [\"/x\"]", &["missing field `name`"]),
     ("[volume]\nname = \"a\"", &["invalid type: map", "sequence"]),
@@ -57,8 +57,8 @@ const FILES: &[(&str, &[&str])] = &[
     ("[pollers]\ncount = 70000", &["\"auto\" or a whole number"]),
     ("[pollers]\ncpus = 3", &["\"auto\" or a list of CPU numbers"]),
     ("[pollers]\ncpus = [\"a\"]", &["\"auto\" or a list of CPU numbers"]),
-    ("[pollers]\nspin = 20", &["\"auto\" or a length of time"]),
-    ("[pollers]\nspin = \"20\"", &["\"auto\" or a length of time"]),
+    ("[pollers]\nbusy_poll_max = 20", &["\"auto\" or a length of time"]),
+    ("[pollers]\nbusy_poll_max = \"20\"", &["\"auto\" or a length of time"]),
     ("[memory]\npages = \"3MiB\"", &["unknown variant `3MiB`", "`2MiB`"]),
     ("[device]\nmode = \"fast\"", &["line 2", "mode \"fast\" is unknown", "sqpoll+iopoll"]),
     ("[device]\ndirect = true", &["line 2"]),
@@ -73,17 +73,18 @@ const FILES: &[(&str, &[&str])] = &[
     ("[gpu]\ndevices = [\"h200\"]", &["line 2", "\"h200\" names no GPU", "nvidia-smi -L"]),
     ("[gpu]\ndevices = [\"GPU-12\"]", &["line 2", "`GPU-12` is no GPU UUID", "nvidia-smi -L"]),
     ("[gpu]\nmechanism = \"direct\"", &["unknown variant `direct`", "`require-direct`"]),
-    ("[gpu]\nstaging = 5", &["line 2", "a size such as \"256KiB\""]),
+    ("[gpu]\nstaging_bytes = 5", &["line 2", "a size such as \"256KiB\""]),
     ("[gpu]\ncpus = 3", &["\"auto\" or a list of CPU numbers"]),
     ("[gpu]\ndevice = []", &["unknown field `device`", "devices"]),
     // Ranges: key, value, origin, rule.
     ("[gpu]\ndevices = [\"1\", \"0\", \"1\"]", &["gpu.devices = [1, 0, 1]", "toml:2", "1 twice"]),
     ("[gpu]\ndevices = [\"all\", \"0\"]", &["gpu.devices = [all, 0]", "names the others already"]),
-    ("[gpu]\nslot = \"32KiB\"", &["gpu.slot = 32KiB", "64KiB to 64MiB"]),
-    ("[gpu]\nslot = \"66000B\"", &["gpu.slot = 66000B", "whole pages"]),
-    ("[gpu]\nstaging = \"3MiB\"", &["gpu.staging = 3MiB", "4 slots of 2MiB to 1GiB"]),
-    ("[gpu]\nstaging = \"2GiB\"", &["gpu.staging = 2GiB", "to 1GiB"]),
-    ("[gpu]\nstaging = \"5500KiB\"", &["gpu.staging", "in whole slots"]),
+    ("[gpu]\nstaging_slot_bytes = \"32KiB\"",
+        &["gpu.staging_slot_bytes = 32KiB", "64KiB to 64MiB"]),
+    ("[gpu]\nstaging_slot_bytes = \"66000B\"", &["gpu.staging_slot_bytes = 66000B", "whole pages"]),
+    ("[gpu]\nstaging_bytes = \"3MiB\"", &["gpu.staging_bytes = 3MiB", "4 slots of 2MiB to 1GiB"]),
+    ("[gpu]\nstaging_bytes = \"2GiB\"", &["gpu.staging_bytes = 2GiB", "to 1GiB"]),
+    ("[gpu]\nstaging_bytes = \"5500KiB\"", &["gpu.staging_bytes", "in whole slots"]),
     ("[pollers]\ncpus = [2, 3]\n[gpu]\ncpus = [3]", &["gpu.cpus = 3", "toml:4", "pollers.cpus"]),
     ("[limits]\ngpu_regions_per_session = 513",
         &["limits.gpu_regions_per_session = 513", "1 to 512"]),
@@ -101,7 +102,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("[sidecar]\nsocket = \"/a\\u0000b\"", &["sidecar.socket", "toml:2", "zero byte"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\", \"/x\\u0000y\"]",
         &["volume.0.members = \"/x\\0y\"", "zero byte"]),
-    ("[target]\nstate = \"/a\\u0000\"", &["target.state", "zero byte"]),
+    ("[target]\nstate_dir = \"/a\\u0000\"", &["target.state_dir", "zero byte"]),
     ("[gpu]\ncpus = [1]", &["gpu.cpus = [1]", "1 CPUs, gpu.devices names 0 GPUs"]),
     ("[gpu]\ndevices = [\"0\", \"1\"]\ncpus = [1, 2, 3]", &["gpu.cpus", "3 CPUs", "2 GPUs"]),
     ("[gpu]\ndevices = [\"all\"]\ncpus = [1, 1]", &["gpu.cpus", "CPU 1 twice"]),
@@ -112,7 +113,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("[pollers]\ncpus = []", &["pollers.cpus = []", "1 to 64"]),
     ("[pollers]\ncpus = [1, 2, 1]", &["pollers.cpus = [1, 2, 1]", "CPU 1 twice"]),
     ("[pollers]\ncpus = [9000]", &["pollers.cpus", "CPU 9000 is beyond 8191"]),
-    ("[pollers]\nspin = \"2s\"", &["pollers.spin = 2s", "0s to 1s"]),
+    ("[pollers]\nbusy_poll_max = \"2s\"", &["pollers.busy_poll_max = 2s", "0s to 1s"]),
     ("[pollers]\nheartbeat = \"1ms\"", &["pollers.heartbeat = 1ms", "10ms to 1m"]),
     ("[pollers]\nheartbeat = \"2m\"", &["pollers.heartbeat = 2m"]),
     ("[limits]\nsessions = 0", &["limits.sessions = 0", "1 to 64"]),
@@ -125,13 +126,13 @@ const FILES: &[(&str, &[&str])] = &[
         &["limits.arena_bytes_per_session = 0B", "4KiB to 1TiB"]),
     ("[limits]\narena_bytes_total = \"2TiB\"", &["limits.arena_bytes_total = 2TiB"]),
     ("[limits]\nqueues_per_session = 0", &["limits.queues_per_session = 0"]),
-    ("[limits]\nqueue_depth = 0", &["limits.queue_depth = 0", "power of two"]),
-    ("[limits]\nqueue_depth = 100", &["limits.queue_depth = 100", "power of two"]),
-    ("[limits]\nqueue_depth = 8192", &["limits.queue_depth = 8192", "2 to 4096"]),
+    ("[limits]\nlane_depth = 0", &["limits.lane_depth = 0", "power of two"]),
+    ("[limits]\nlane_depth = 100", &["limits.lane_depth = 100", "power of two"]),
+    ("[limits]\nlane_depth = 8192", &["limits.lane_depth = 8192", "2 to 4096"]),
     ("[limits]\nqueues_per_session = 1025", &["limits.queues_per_session = 1025", "1 to 1024"]),
     ("[limits]\nhandshake_timeout = \"0s\"", &["limits.handshake_timeout = 0s", "10ms to 1m"]),
-    ("[device]\ndepth = 0", &["device.depth = 0", "1 to 4096"]),
-    ("[device]\ndepth = 4097", &["device.depth = 4097"]),
+    ("[device]\nqueue_depth = 0", &["device.queue_depth = 0", "1 to 4096"]),
+    ("[device]\nqueue_depth = 4097", &["device.queue_depth = 4097"]),
     ("[device]\nin_flight_bytes = \"4KiB\"", &["device.in_flight_bytes = 4KiB", "64KiB to 16GiB"]),
     ("[device]\nsq_idle = \"0ms\"", &["device.sq_idle = 0s", "1ms to 1m"]),
     ("[device]\nsq_idle = \"1500us\"", &["device.sq_idle = 1500us", "whole milliseconds"]),
@@ -144,9 +145,9 @@ const FILES: &[(&str, &[&str])] = &[
     ("[[volume]]\nname = \"a\"\nmembers = [\"pci:3b:00.0\", \"pci:0000:3B:00.0\"]",
         &["volume.0.members = pci:0000:3b:00.0", "volume a has this member already"]),
     ("[target]\nconfigfs = \"nvmet\"", &["target.configfs = nvmet", "toml:2", "absolute"]),
-    ("[target]\nstate = \"state\"", &["target.state = state", "absolute"]),
-    ("[target]\nwatch = \"1ms\"", &["target.watch = 1ms", "100ms to 1h"]),
-    ("[target]\nat_stop = \"remove\"", &["unknown variant `remove`", "`keep` or `undo`"]),
+    ("[target]\nstate_dir = \"state\"", &["target.state_dir = state", "absolute"]),
+    ("[target]\nreconcile_interval = \"1ms\"", &["target.reconcile_interval = 1ms", "100ms to 1h"]),
+    ("[target]\non_shutdown = \"remove\"", &["unknown variant `remove`", "`keep` or `teardown`"]),
     ("[[target.subsystem]]\nnqn = \"x\"", &["target.subsystem.0.nqn = \"x\"", "toml:2", "YYYY-MM"]),
     ("[[target.port]]\nid = 1\ntransport = \"loop\"\nsubsystems = []",
         &["target.port.0.subsystems = []", "toml:4", "never opened"]),
@@ -174,8 +175,8 @@ const FILES: &[(&str, &[&str])] = &[
         &["volume.0.device.mode", "toml:5", "O_DIRECT"]),
     ("[device]\ndirect = \"off\"\n[[volume]]\nname = \"a\"\nmembers = [\"/x\"]\n\
       [volume.device]\nmode = \"iopoll\"", &["volume.0.device.mode = \"iopoll\""]),
-    ("[[volume]]\nname = \"a\"\nmembers = [\"/x\"]\n[volume.device]\ndepth = 0",
-        &["volume.0.device.depth = 0", "1 to 4096"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/x\"]\n[volume.device]\nqueue_depth = 0",
+        &["volume.0.device.queue_depth = 0", "1 to 4096"]),
 ];
 
 /// Environment variables.
@@ -203,7 +204,7 @@ const SETS: &[(&str, &[&str])] = &[
     ("device..mode=auto", &["section.key=value"]),
     ("device.moed=auto", &["--set device.moed=auto", "unknown field `moed`"]),
     ("device.mode=fast", &["--set device.mode=fast", "mode \"fast\" is unknown"]),
-    ("device.depth=0", &["device.depth = 0 (--set device.depth=0)", "1 to 4096"]),
+    ("device.queue_depth=0", &["device.queue_depth = 0 (--set device.queue_depth=0)", "1 to 4096"]),
     ("limits.sessions=[1]", &["--set limits.sessions=[1]", "invalid type"]),
     ("volume.b.name=c", &["--set volume.b.name=c", "there is no volume \"b\""]),
     ("volume.a.size=1", &["--set volume.a.size=1", "unknown field `size`"]),
@@ -274,9 +275,9 @@ fn a_file_that_cannot_be_read_is_named() {
 
 #[test]
 fn all_problems_are_reported_at_once() {
-    let sets = ["limits.sessions=0", "device.depth=0"].map(str::to_owned).to_vec();
+    let sets = ["limits.sessions=0", "device.queue_depth=0"].map(str::to_owned).to_vec();
     let words = refusal(&Layers { sets, ..Layers::default() });
-    assert_says(&words, &["limits.sessions = 0", "device.depth = 0"], "both");
+    assert_says(&words, &["limits.sessions = 0", "device.queue_depth = 0"], "both");
 }
 
 /// A problem in `[device]` is said once, not again for each volume.
@@ -284,10 +285,11 @@ fn all_problems_are_reported_at_once() {
 fn inherited_problems_are_said_once() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("bad.toml");
-    let text = format!("[device]\ndepth = 0\n{VOLUME}[volume.device]\nmode = \"interrupt\"\n");
+    let text =
+        format!("[device]\nqueue_depth = 0\n{VOLUME}[volume.device]\nmode = \"interrupt\"\n");
     std::fs::write(&file, text).unwrap();
     let words = refusal(&Layers { file: Some(file), ..Layers::default() });
-    assert_eq!(words.matches("depth = 0").count(), 1, "{words}");
+    assert_eq!(words.matches("queue_depth = 0").count(), 1, "{words}");
 }
 
 /// A floor under the table: it grows with the keys.

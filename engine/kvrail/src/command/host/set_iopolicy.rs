@@ -1,4 +1,4 @@
-//! `kvrail host policy`.
+//! `kvrail host set-iopolicy`.
 
 use clap::Args;
 use kvrail_fabrics::{IoPolicy, set_io_policy};
@@ -12,12 +12,12 @@ use crate::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail host policy -n nqn.2026-11.org.example:kv0 --iopolicy round-robin";
+  kvrail host set-iopolicy -n nqn.2026-11.org.example:kv0 --iopolicy round-robin";
 
-/// Arguments of `kvrail host policy`.
+/// Arguments of `kvrail host set-iopolicy`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct PolicyArgs {
+pub(crate) struct SetIopolicyArgs {
     /// The subsystem
     #[arg(short, long)]
     nqn: Nqn,
@@ -33,7 +33,7 @@ struct Set {
 }
 
 /// Sets the policy; it holds until the last path goes.
-pub(super) fn run(args: &PolicyArgs, context: &Context) -> Result<(), Failure> {
+pub(super) fn run(args: &SetIopolicyArgs, context: &Context) -> Result<(), Failure> {
     set_io_policy(&Root::default(), args.nqn.as_str(), args.iopolicy)?;
     let set = Set { nqn: args.nqn.to_string(), io_policy: args.iopolicy.to_string() };
     match context.format {

@@ -1,4 +1,4 @@
-//! `kvrail target undo`.
+//! `kvrail target teardown`.
 
 use clap::Args;
 use kvrail_target::Plan;
@@ -9,22 +9,22 @@ use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail target undo
-  kvrail target undo --verbose
+  kvrail target teardown
+  kvrail target teardown --verbose
 
 Closes the ports first. What kvrail did not make stays as it is; modules stay loaded.";
 
-/// Arguments of `kvrail target undo`.
+/// Arguments of `kvrail target teardown`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct UndoArgs {
+pub(crate) struct TeardownArgs {
     /// List every step
     #[arg(short, long)]
     verbose: bool,
 }
 
 /// Takes it down.
-pub(super) fn run(args: &UndoArgs, context: &Context) -> Result<(), Failure> {
+pub(super) fn run(args: &TeardownArgs, context: &Context) -> Result<(), Failure> {
     let wanted = context.config()?.config.target;
     let mut target = super::locked(&wanted)?;
     if target.owned().is_empty() {
