@@ -37,7 +37,7 @@ def start(built: Path, folder: Path) -> subprocess.Popen[bytes]:
         '[[volume]]\nname = "null"\nmembers = ["null:1TiB"]\n'
     )
     with open(folder / "log", "wb") as log:
-        serve = [built / "kvrail", "serve", "--end-with-parent", "--config", config]
+        serve = [built / "kvrail", "serve", "--exit-with-parent", "--config", config]
         child = subprocess.Popen(serve, env=environment(), stdout=log, stderr=log)
     while not (folder / "s").exists() or child.poll() is not None:
         assert child.poll() is None, (folder / "log").read_text()

@@ -4,19 +4,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use hdrhistogram::Histogram;
 use kvrail_device::{ModeName, Namespace};
 
 use crate::cpu::{CpuMeter, MachineMeter, Meters, usable_cores};
-use crate::drive::{Clients, Load, Sample, Way, measure};
-use crate::fio::{Area, Areas, Direct, Fio, Found, Times};
+use crate::drive::{Clients, Load, Way, measure};
+use crate::environment::ArmMode;
+use crate::fio::Fio;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
 use crate::plan::{Case, Op};
 use crate::port::Target;
 use crate::raw::RawTarget;
-use crate::report::ArmMode;
-use crate::statistics::Figures;
+use crate::runner::Outcome;
 use crate::versions::VersionMap;
 
 /// The name of the arm that others are compared with.
@@ -53,32 +52,6 @@ pub struct Arms {
     pub lanes: bool,
     /// What was left out, and why.
     pub notes: Vec<String>,
-}
-
-/// One arm's run of one case.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The figures.
-    pub figures: Figures,
-    /// The histogram and the window's start; fio has none.
-    pub sample: Option<(Histogram<u64>, u64)>,
-    /// Failures in words.
-    pub failures: Vec<String>,
-    /// Blocks whose headers were compared, and bytes compared in full.
-    pub compared: (u64, u64),
-}
-
-impl From<Sample> for Outcome {
-    fn from(sample: Sample) -> Self {
-        let figures = Figures::of(&sample);
-        let Sample { tally, begun_ns, .. } = sample;
-        Self {
-            figures,
-            compared: (tally.sampled_blocks, tally.verified_bytes),
-            failures: tally.failures,
-            sample: Some((tally.latency_ns, begun_ns)),
-        }
-    }
 }
 
 impl Arms {
@@ -159,29 +132,21 @@ impl Arms {
             return Ok(Some("fio: runs on volumes of one member only".to_owned()));
         };
         let from = ground.geometry.data_offset;
-        let scratch = ground.geometry.capacity().saturating_sub(pattern_bytes);
-        let areas = Areas {
-            read: Area { offset: from, bytes: pattern_bytes },
-            write: Area { offset: from + pattern_bytes, bytes: scratch },
-        };
-        let direct =
-            if ground.io == kvrail_device::DirectIo::Off { Direct::No } else { Direct::Yes };
-        let found = Found { program, version };
-        let file = if ground.mode.passes_through() {
+        let (scratch, end) = (from + pattern_bytes, from + ground.geometry.capacity());
+        let (mode, io) = (ground.mode, ground.io);
+        let file = if mode.passes_through() {
             Namespace::at(&member.to_string_lossy())?.path.into()
         } else {
             member.clone()
         };
-        let fio = Fio::new(found, file, ground.mode, direct, areas);
+        let (read, write) = (from..scratch, scratch..end.max(scratch));
+        let fio = Fio { program, version, file, mode, io, read, write };
         let rounds = if options.arms.is_empty() { 1 } else { options.rounds };
         if rounds < options.rounds {
             self.notes.push("fio: all rounds but one; name it in --arms for all".to_owned());
         }
-        self.notes.push(
-            "fio: open loops, and writes where the volume has no room behind the \
-                         pattern"
-                .to_owned(),
-        );
+        let note = "fio: open loops, and writes where the volume has no room behind the pattern";
+        self.notes.push(note.to_owned());
         self.fio = Some((fio, rounds));
         Ok(None)
     }
@@ -280,8 +245,7 @@ fn pollers_first(pollers: &[u32], mut usable: Vec<u32>) -> Vec<u32> {
 /// # Errors
 /// When fio fails.
 pub fn run_fio(fio: &Fio, case: &Case, options: &BenchOptions) -> Result<Outcome> {
-    let times = Times { warm_up_seconds: options.warm_up, seconds: options.seconds };
-    let figures = fio.run(case, times, options.seed)?;
+    let figures = fio.run(case, options)?;
     Ok(Outcome { figures, sample: None, failures: Vec::new(), compared: (0, 0) })
 }
 

@@ -11,7 +11,8 @@ use crate::gpu;
 use crate::harness::Harness;
 use crate::options::BenchOptions;
 use crate::report::{html, table, write_log};
-use crate::run::{Results, run};
+use crate::run::run;
+use crate::runner::Results;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,10 +48,10 @@ pub fn command(
     out: &mut dyn Write,
 ) -> Result<Verdict> {
     options.check_files().map_err(BenchError::Options)?;
-    if let Some(index) = options.gpu {
-        return gpu::run(options, index, format, out);
-    }
-    let results = run(options, harness)?;
+    let results = match options.gpu {
+        Some(index) => gpu::run(options, index)?,
+        None => run(options, harness)?,
+    };
     let report = &results.report;
     let printed = match format {
         Format::Table => print(out, &table(report)),
@@ -65,7 +66,7 @@ pub fn command(
     })
 }
 
-pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), BenchError> {
+fn print(out: &mut dyn Write, text: &str) -> Result<(), BenchError> {
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
@@ -84,10 +85,7 @@ fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn write_file(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> Result<()>,
-) -> Result<()> {
+fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let named = || format!("{}: cannot be written", path.display());
     let mut out = BufWriter::new(File::create(path).with_context(named)?);
     fill(&mut out).with_context(named)?;

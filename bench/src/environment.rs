@@ -7,8 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use kvrail_memory::{Mount, Root};
+
 use crate::cpu::{MachineMeter, usable_cores};
-use crate::report::ArmMode;
 
 /// What the benchmark ran on and with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +62,19 @@ pub struct Environment {
     pub read_percent: u8,
     /// `poisson` or `fixed`.
     pub arrivals: String,
+}
+
+/// The mode that an arm really used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArmMode {
+    /// The arm.
+    pub arm: String,
+    /// The name of the ring mode; for fio its version and options too.
+    pub mode: String,
+    /// Why this one.
+    pub reason: String,
+    /// Cores of its client threads; empty when the kernel chose.
+    pub client_cores: Vec<u32>,
 }
 
 /// What lies under one member of a volume.
@@ -120,7 +134,7 @@ impl Storage {
             return Self { path: path.display().to_string(), ..Self::default() };
         };
         let block = meta.rdev() != 0;
-        let mount = if block { None } else { Mount::of(path) };
+        let mount = if block { None } else { mount_of(path) };
         let number = match &mount {
             Some(mount) => mount.device.clone(),
             None => device_number(if block { meta.rdev() } else { meta.dev() }),
@@ -132,7 +146,7 @@ impl Storage {
         };
         Self {
             path: path.display().to_string(),
-            filesystem: mount.map_or_else(|| "none".to_owned(), |mount| mount.filesystem),
+            filesystem: mount.map_or_else(|| "none".to_owned(), |mount| mount.kind),
             device: disk.as_deref().map_or_else(|| "none".to_owned(), disk_name),
             scheduler: or_none(chosen(&queue("scheduler"))),
             logical_block: queue("logical_block_size").parse().unwrap_or(0),
@@ -142,32 +156,12 @@ impl Storage {
     }
 }
 
-/// A line of the mount table.
-struct Mount {
-    device: String,
-    filesystem: String,
-}
-
-impl Mount {
-    /// The mount a path lies in: the longest mount point that leads to it. The device number is the
-    /// table's, because some file systems invent one for `stat`.
-    fn of(path: &Path) -> Option<Self> {
-        let path = fs::canonicalize(path).ok()?;
-        let table = read("/proc/self/mountinfo");
-        let mut best: Option<(usize, Self)> = None;
-        for line in table.lines() {
-            let fields: Vec<&str> = line.split(' ').collect();
-            let (Some(device), Some(point)) = (fields.get(2), fields.get(4)) else { continue };
-            let after = fields.iter().position(|field| *field == "-");
-            let Some(kind) = after.and_then(|at| fields.get(at + 1)) else { continue };
-            let longer = best.as_ref().is_none_or(|(length, _)| point.len() >= *length);
-            if longer && path.starts_with(point) {
-                let (device, filesystem) = ((*device).to_owned(), (*kind).to_owned());
-                best = Some((point.len(), Self { device, filesystem }));
-            }
-        }
-        best.map(|(_, mount)| mount)
-    }
+/// The mount a path lies in. The device number is the table's, because some file systems invent one
+/// for `stat`.
+fn mount_of(path: &Path) -> Option<Mount> {
+    let path = fs::canonicalize(path).ok()?;
+    let all = Mount::all(&Root::default()).ok()??;
+    Mount::of(&all, &path).cloned()
 }
 
 fn device_number(number: u64) -> String {

@@ -1,56 +1,36 @@
 //! The arm `fio`: the field's own tool on the same files, where it is installed.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use kvrail_device::ModeName;
+use kvrail_device::{DirectIo, ModeName};
 use serde::Deserialize;
 
+use crate::options::BenchOptions;
 use crate::plan::{Case, Op, Pace};
-use crate::report::Latency;
-use crate::statistics::Figures;
+use crate::statistics::{Figures, Latency};
 
 /// fio, and the parts of the volume it works on. It writes no pattern, so its writes stay in a
 /// scratch part behind the pattern.
 #[derive(Clone, Debug)]
 pub struct Fio {
-    program: PathBuf,
-    version: String,
+    /// How it is called.
+    pub program: PathBuf,
+    /// What it says of itself.
+    pub version: String,
     /// The volume's only member.
-    file: PathBuf,
-    mode: ModeName,
-    direct: Direct,
-    read: Area,
-    write: Area,
-}
-
-/// Whether fio opens the file as the other arms do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direct {
-    /// O_DIRECT.
-    Yes,
-    /// Through the page cache.
-    No,
-}
-
-/// A stretch of the member's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Area {
-    /// First byte.
-    pub offset: u64,
-    /// Length.
-    pub bytes: u64,
-}
-
-/// How long fio runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
-    /// Before the timed part.
-    pub warm_up_seconds: f64,
-    /// The timed part.
-    pub seconds: f64,
+    pub file: PathBuf,
+    /// The ring mode.
+    pub mode: ModeName,
+    /// Whether the file is opened as the other arms do.
+    pub io: DirectIo,
+    /// Bytes of the member that it reads: the pattern.
+    pub read: Range<u64>,
+    /// Bytes that it writes: the scratch part.
+    pub write: Range<u64>,
 }
 
 impl Fio {
@@ -73,14 +53,6 @@ impl Fio {
         }
     }
 
-    /// The arm over a member of a volume.
-    #[must_use]
-    pub fn new(found: Found, file: PathBuf, mode: ModeName, direct: Direct, areas: Areas) -> Self {
-        let Found { program, version } = found;
-        let Areas { read, write } = areas;
-        Self { program, version, file, mode, direct, read, write }
-    }
-
     fn engine(&self) -> &'static str {
         if self.mode.passes_through() { "io_uring_cmd" } else { "io_uring" }
     }
@@ -95,18 +67,18 @@ impl Fio {
     /// Whether it can run a case: closed loops, and writes only where there is room for them.
     #[must_use]
     pub fn takes(&self, case: &Case) -> bool {
-        let room = if case.op == Op::Read { self.read } else { self.write };
-        case.pace == Pace::Closed && room.bytes >= case.span_bytes_min()
+        let room = if case.op == Op::Read { &self.read } else { &self.write };
+        case.pace == Pace::Closed && room.end - room.start >= case.span_bytes_min()
     }
 
     /// Runs a closed-loop case once.
     ///
     /// # Errors
     /// When fio fails, with what it said.
-    pub fn run(&self, case: &Case, times: Times, seed: u64) -> Result<Figures> {
+    pub fn run(&self, case: &Case, options: &BenchOptions) -> Result<Figures> {
         ensure!(case.pace == Pace::Closed, "fio runs closed loops only");
         let output = Command::new(&self.program)
-            .args(self.arguments(case, times, seed))
+            .args(self.arguments(case, options))
             .output()
             .with_context(|| format!("running {}", self.program.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -114,11 +86,11 @@ impl Fio {
         parse(&String::from_utf8_lossy(&output.stdout), case)
     }
 
-    fn arguments(&self, case: &Case, times: Times, seed: u64) -> Vec<String> {
+    fn arguments(&self, case: &Case, options: &BenchOptions) -> Vec<String> {
         let (pattern, area) = match case.op {
-            Op::Read => ("randread", self.read),
-            Op::Write => ("randwrite", self.write),
-            Op::Mixed => ("randrw", self.write),
+            Op::Read => ("randread", &self.read),
+            Op::Write => ("randwrite", &self.write),
+            Op::Mixed => ("randrw", &self.write),
         };
         let pairs = [
             ("name", "kvrail".to_owned()),
@@ -133,13 +105,13 @@ impl Fio {
             ("bs", case.block_bytes.to_string()),
             ("iodepth", case.depth.to_string()),
             ("numjobs", case.clients.to_string()),
-            ("offset", area.offset.to_string()),
-            ("size", area.bytes.to_string()),
-            ("ramp_time", format!("{}ms", milliseconds(times.warm_up_seconds))),
-            ("runtime", format!("{}ms", milliseconds(times.seconds))),
+            ("offset", area.start.to_string()),
+            ("size", (area.end - area.start).to_string()),
+            ("ramp_time", format!("{}ms", milliseconds(options.warm_up))),
+            ("runtime", format!("{}ms", milliseconds(options.seconds))),
             ("norandommap", "1".to_owned()),
             ("random_generator", "tausworthe64".to_owned()),
-            ("randseed", seed.to_string()),
+            ("randseed", options.seed.to_string()),
             ("lat_percentiles", "1".to_owned()),
             ("clat_percentiles", "0".to_owned()),
             ("percentile_list", "50:90:99:99.9".to_owned()),
@@ -151,29 +123,11 @@ impl Fio {
             all.push("--cmd_type=nvme".to_owned());
         } else {
             all.push("--nonvectored=1".to_owned());
-            all.push(format!("--direct={}", u8::from(self.direct == Direct::Yes)));
+            all.push(format!("--direct={}", u8::from(self.io != DirectIo::Off)));
         }
         all.extend(["--time_based", "--group_reporting"].map(str::to_owned));
         all
     }
-}
-
-/// A fio that is installed.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// How to call it.
-    pub program: PathBuf,
-    /// What it says of itself.
-    pub version: String,
-}
-
-/// Where fio may read and where it may write.
-#[derive(Clone, Copy, Debug)]
-pub struct Areas {
-    /// The pattern: read only.
-    pub read: Area,
-    /// The scratch part.
-    pub write: Area,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "`as` saturates; seconds of a run are few")]

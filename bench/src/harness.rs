@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use kvrail_client::Client;
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_ring::Geometry;
+use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
 
@@ -78,7 +80,7 @@ pub trait Harness {
     fn close(&mut self) -> Result<()>;
 }
 
-/// A plain file without label and sidecar: for the raw arm alone, and for tests.
+/// A plain file without label and sidecar: for the raw arm alone, for GPU memory, and for tests.
 #[derive(Debug, Default)]
 pub struct FileHarness {
     files: Vec<NamedTempFile>,
@@ -93,8 +95,12 @@ impl Harness for FileHarness {
         for dir in &dirs {
             let file = NamedTempFile::with_prefix_in("kvrail-bench-", dir)
                 .with_context(|| format!("{}: no file can be made; give --dir", dir.display()))?;
-            let whole = rustix::fs::FallocateFlags::empty();
-            rustix::fs::fallocate(file.as_file(), whole, 0, member_bytes).with_context(|| {
+            // File systems that reserve nothing find out while the volume is filled.
+            let made = match fallocate(file.as_file(), FallocateFlags::empty(), 0, member_bytes) {
+                Err(Errno::OPNOTSUPP) => ftruncate(file.as_file(), member_bytes),
+                made => made,
+            };
+            made.with_context(|| {
                 format!("{}: no room for {member_bytes} bytes; give --dir or less", dir.display())
             })?;
             self.files.push(file);

@@ -5,8 +5,9 @@
 //! line of its own: a [`Harness`] makes the ground, [`BenchOptions`] is flattened into the CLI.
 //! Never writes outside of the volume that the harness gives it.
 //!
-//! One way through: `options` -> `plan` -> `arms` on the harness's ground -> `drive` (the same
-//! drivers for every arm, over `port`) -> `statistics` -> `report`.
+//! One way through: `options` -> `plan` -> `runner`, which runs every arm of a suite in turns ->
+//! `statistics` -> `report`. Suites: `run` (`arms` on the harness's ground, driven by `drive` over
+//! `port`) and `gpu`.
 
 pub mod arms;
 mod command;
@@ -25,8 +26,9 @@ pub mod port;
 pub mod raw;
 pub mod report;
 mod run;
+mod runner;
+pub mod show;
 pub mod sidecar;
-pub mod size;
 pub mod statistics;
 pub mod stream;
 pub mod trace;
@@ -34,7 +36,7 @@ pub mod versions;
 
 pub use command::{Format, Verdict, command};
 pub use error::BenchError;
-pub use gpu::{GpuFound, GpuRatio, GpuReport, GpuRun};
 pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
 pub use options::{ArmName, BenchOptions, Workload};
-pub use run::{Results, run};
+pub use run::run;
+pub use runner::{Outcome, Results};

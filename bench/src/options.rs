@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use kvrail_device::{ModeName, UnknownMode};
 use kvrail_nvme::Selector;
+use kvrail_units::Size;
 use rustix::fs::{Access, access};
 
 use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
 use crate::sidecar::ClientWait;
-use crate::size::{parse_block, parse_bytes, show_bytes};
 use crate::trace::Trace;
 
 /// Longest run of an arm, in seconds: a day.
@@ -64,7 +64,7 @@ pub struct BenchOptions {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OP")]
     pub op: Vec<Op>,
     /// Block sizes from 4KiB to 4MiB
-    #[arg(long, value_parser = parse_block, value_delimiter = ',', value_name = "SIZE")]
+    #[arg(long, value_parser = block, value_delimiter = ',', value_name = "SIZE")]
     pub block: Vec<u32>,
     /// Operations each client keeps under way, 1 to 128
     #[arg(long, value_delimiter = ',', value_name = "N")]
@@ -94,11 +94,11 @@ pub struct BenchOptions {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Bytes of the volume that carry the pattern and are read and written
-    #[arg(long, default_value = "1GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    #[arg(long, default_value = "1GiB", value_parser = bytes, value_name = "SIZE")]
     pub volume_size: u64,
     /// Move blocks between a volume in --dir and the memory of this GPU, by every mechanism there
-    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds and --json are
-    /// heeded
+    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds, --json, --html and
+    /// --hdr-log are heeded
     #[arg(long, value_name = "INDEX")]
     pub gpu: Option<u32>,
     /// Directory of the embedded file volume; given more than once, the volume is striped over a
@@ -160,6 +160,14 @@ fn parse_mode(text: &str) -> Result<String, UnknownMode> {
     Ok(text.to_owned())
 }
 
+fn bytes(text: &str) -> Result<u64, String> {
+    text.parse().map(Size::bytes)
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    u32::try_from(bytes(text)?).map_err(|_| format!("{text:?} is too large for a block"))
+}
+
 /// What is to be driven.
 #[derive(Clone, Debug)]
 pub enum Workload {
@@ -181,15 +189,8 @@ impl BenchOptions {
     /// # Errors
     /// Names the option, the value and the limit.
     pub fn workload(&self) -> Result<Workload> {
-        let (seconds, warm_up, speed) = (self.seconds, self.warm_up, self.speed);
-        ensure!(
-            seconds > 0.0 && seconds <= SECONDS_MAX,
-            "--seconds {seconds}: must be above 0 and at most {SECONDS_MAX}"
-        );
-        ensure!(
-            (0.0..=SECONDS_MAX).contains(&warm_up),
-            "--warm-up {warm_up}: must be 0 to {SECONDS_MAX}"
-        );
+        self.check_times()?;
+        let speed = self.speed;
         ensure!(
             (1.0 / SPEED_MAX..=SPEED_MAX).contains(&speed),
             "--speed {speed}: must be {} to {SPEED_MAX}",
@@ -214,8 +215,8 @@ impl BenchOptions {
                 end <= span,
                 "{}: the trace reaches to byte {end}, the volume has {}; give --volume-size {}",
                 path.display(),
-                show_bytes(span),
-                show_bytes(end.checked_next_multiple_of(1 << 20).unwrap_or(end))
+                Size::new(span),
+                Size::new(end.checked_next_multiple_of(1 << 20).unwrap_or(end))
             );
             return Ok(Workload::Replay(trace, depth));
         }
@@ -231,11 +232,28 @@ impl BenchOptions {
             ensure!(
                 case.span_bytes_min() <= self.volume_size,
                 "{case} needs {} so that no two operations meet; give --volume-size {} or more",
-                show_bytes(case.span_bytes_min()),
-                show_bytes(case.span_bytes_min())
+                Size::new(case.span_bytes_min()),
+                Size::new(case.span_bytes_min())
             );
         }
         Ok(Workload::Cases(cases))
+    }
+
+    /// Checks the times of a run.
+    ///
+    /// # Errors
+    /// Names the option, the value and the limit.
+    pub fn check_times(&self) -> Result<()> {
+        let (seconds, warm_up) = (self.seconds, self.warm_up);
+        ensure!(
+            seconds > 0.0 && seconds <= SECONDS_MAX,
+            "--seconds {seconds}: must be above 0 and at most {SECONDS_MAX}"
+        );
+        ensure!(
+            (0.0..=SECONDS_MAX).contains(&warm_up),
+            "--warm-up {warm_up}: must be 0 to {SECONDS_MAX}"
+        );
+        Ok(())
     }
 
     /// Looks whether the files of results can be written, before minutes are spent on them.
@@ -305,7 +323,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_said() {
         let cases = [
-            ("--block 4K", "4KiB"),
+            ("--block 4K", "256KiB"),
             ("--arms spdk", "raw:MODE"),
             ("--open fast", "80%"),
             ("--attach /run/kvrail.sock", "--volume"),

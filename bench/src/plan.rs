@@ -4,9 +4,10 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use kvrail_units::Size;
 use serde::{Deserialize, Serialize};
 
-use crate::size::{show_bytes, show_rate};
+use crate::show::show_rate;
 
 /// Smallest block a case may have.
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
@@ -101,7 +102,46 @@ pub struct Case {
     pub pace: Pace,
 }
 
+/// A case as a report names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaseInfo {
+    /// In words; not in the JSON.
+    #[serde(skip)]
+    pub name: String,
+    /// `read`, `write`, `mixed` or `replay`; `copy out` between memories alone.
+    pub op: String,
+    /// Bytes of an operation; of the largest in a replay.
+    pub block_bytes: u32,
+    /// Operations under way for each client.
+    pub depth: u32,
+    /// Client threads.
+    pub clients: u32,
+    /// `closed` or `open`; a replay is `open`.
+    #[serde(rename = "loop")]
+    pub pace: String,
+    /// How a block lies in GPU memory: `contiguous`, `paged` (one tensor) or `layers` (32 tensors).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    /// Pieces that it consists of there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragments: Option<u16>,
+}
+
 impl Case {
+    /// As a report names it.
+    #[must_use]
+    pub fn info(&self) -> CaseInfo {
+        CaseInfo {
+            name: self.to_string(),
+            op: self.op.name().to_owned(),
+            block_bytes: self.block_bytes,
+            depth: self.depth,
+            clients: self.clients,
+            pace: self.pace.name().to_owned(),
+            ..CaseInfo::default()
+        }
+    }
+
     /// A closed loop with one client.
     #[must_use]
     pub const fn closed(op: Op, block_bytes: u32, depth: u32) -> Self {
@@ -118,9 +158,9 @@ impl Case {
             (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes)
                 && block_bytes.is_multiple_of(512),
             "--block {}: blocks are multiples of 512 bytes from {} to {}",
-            show_bytes(block_bytes.into()),
-            show_bytes(BLOCK_BYTES_MIN.into()),
-            show_bytes(BLOCK_BYTES_MAX.into())
+            Size::new(block_bytes.into()),
+            Size::new(BLOCK_BYTES_MIN.into()),
+            Size::new(BLOCK_BYTES_MAX.into())
         );
         ensure!(
             (1..=DEPTH_MAX).contains(&depth),
@@ -152,7 +192,7 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let block = show_bytes(self.block_bytes.into());
+        let block = Size::new(self.block_bytes.into());
         write!(f, "{} {block} d{}", self.op.name(), self.depth)?;
         if self.clients > 1 {
             write!(f, " x{}", self.clients)?;

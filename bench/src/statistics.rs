@@ -1,9 +1,52 @@
 //! From runs to figures: medians over rounds, ratios between arms, spread.
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::drive::Sample;
-use crate::report::Latency;
+
+/// Latency percentiles in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Least.
+    pub min: f64,
+    /// Half are faster.
+    pub p50: f64,
+    /// Nine of ten are faster.
+    pub p90: f64,
+    /// 99 of 100 are faster.
+    pub p99: f64,
+    /// 999 of 1000 are faster.
+    pub p999: f64,
+    /// Greatest.
+    pub max: f64,
+}
+
+impl Latency {
+    /// The percentiles of a histogram of nanoseconds; zeroes for an empty one.
+    #[must_use]
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64;
+        Self {
+            min: histogram.min() as f64,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: histogram.max() as f64,
+        }
+    }
+
+    /// Names and values in order.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, f64); 6] {
+        let Self { min, p50, p90, p99, p999, max } = *self;
+        [("min", min), ("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)]
+    }
+}
 
 /// What one run of one arm says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -167,8 +210,7 @@ impl Relation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figures, Relation, Spread, median};
-    use crate::report::Latency;
+    use super::{Figures, Latency, Relation, Spread, median};
 
     fn round(p50: f64, rate: f64, cpu: Option<f64>) -> Figures {
         let latency_ns = Latency { min: p50, p50, p90: p50, p99: p50, p999: p50, max: p50 };

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use kvrail_units::Size;
 
 use crate::plan::BLOCK_BYTES_MAX;
 use crate::port::{Direction, Operation};
-use crate::size::{parse_bytes, show_bytes};
 
 /// One line of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,6 @@ impl Trace {
     pub fn largest_bytes(&self) -> u32 {
         self.entries.iter().map(|entry| entry.operation.bytes).max().unwrap_or(0)
     }
-
-    /// From the first planned start to the last, in nanoseconds.
-    #[must_use]
-    pub fn duration_ns(&self) -> u64 {
-        self.entries.last().map_or(0, |entry| entry.at_ns)
-    }
 }
 
 fn parse_line(line: &str, last_ns: u64) -> Result<Entry> {
@@ -96,13 +90,15 @@ fn parse_line(line: &str, last_ns: u64) -> Result<Entry> {
         "w" | "write" => Direction::Write,
         _ => bail!("operation `{op}`; write read or write"),
     };
-    let offset = parse_bytes(offset).map_err(|said| anyhow!("offset: {said}"))?;
-    let length = parse_bytes(length).map_err(|said| anyhow!("length: {said}"))?;
+    let bytes = |name: &str, text: &str| {
+        text.parse().map(Size::bytes).map_err(|said| anyhow!("{name}: {said}"))
+    };
+    let (offset, length) = (bytes("offset", offset)?, bytes("length", length)?);
     let most = u64::from(BLOCK_BYTES_MAX);
     ensure!(
         length > 0 && length.is_multiple_of(512) && length <= most,
         "length {length}: lengths are multiples of 512 bytes up to {}",
-        show_bytes(most)
+        Size::new(most)
     );
     ensure!(offset.is_multiple_of(512), "offset {offset}: offsets are multiples of 512 bytes");
     ensure!(offset.checked_add(length).is_some(), "offset {offset} is beyond every volume");
@@ -141,7 +137,7 @@ mod tests {
         assert_eq!(trace.entries[1].operation.offset, 1 << 20);
         assert_eq!(trace.end_bytes(), (1 << 20) + (256 << 10));
         assert_eq!(trace.largest_bytes(), 256 << 10);
-        assert_eq!(trace.duration_ns(), 2_000_000_000);
+        assert_eq!(trace.entries[2].at_ns, 2_000_000_000);
     }
 
     #[test]
@@ -154,7 +150,7 @@ mod tests {
             ("0 erase 0 512", "t:2: operation `erase`"),
             ("0 r 0 100", "t:2: length 100"),
             ("0 r 0 8MiB", "t:2: length 8388608"),
-            ("0 r 4K 512", "t:2: offset: `4K`"),
+            ("0 r 4K 512", "t:2: offset: \"4K\""),
             ("0 r 100 512", "t:2: offset 100"),
             ("0 r 18446744073709551104 1024", "t:2: offset 18446744073709551104"),
         ];

@@ -69,7 +69,7 @@ fn odd_blocks_and_open_loops_verify() {
     // A busy machine may not keep up with a fixed rate; that is said and counted, and all there is.
     let too_high = |note: &String| note.contains("the rate is too high");
     assert!(report.verification.first.iter().all(too_high), "{:?}", report.verification);
-    assert!(report.runs.iter().all(|run| run.pace == "open"));
+    assert!(report.runs.iter().all(|run| run.case.pace == "open"));
     assert!(report.runs.iter().any(|run| run.operations > 0));
     assert!(report.verification.verified_bytes >= 32 << 20, "the last sweep reads everything");
 }
@@ -91,7 +91,7 @@ fn a_trace_is_replayed_with_overlapping_writes() {
         .collect();
     fs::write(&trace, format!("time,op,offset,length\n{lines}")).unwrap();
     let report = clean(&format!("--replay {} --depth 16", trace.display()));
-    assert_eq!((report.runs[0].op.as_str(), report.runs[0].operations), ("replay", 800));
+    assert_eq!((report.runs[0].case.op.as_str(), report.runs[0].operations), ("replay", 800));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn json_page_and_log_are_written_and_read_back() {
     let verdict = command(&options, &mut harness(), Format::Json, &mut out).unwrap();
     assert_eq!(verdict, Verdict::Clean);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(json["schema"], 1);
+    assert_eq!(json["schema"], 2);
     let run = &json["runs"][0];
     let percentiles = run["latency_ns"].as_object().unwrap().keys().map(String::as_str);
     assert_eq!(percentiles.collect::<Vec<_>>(), ["max", "min", "p50", "p90", "p99", "p999"]);

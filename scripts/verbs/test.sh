@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every test: unit, contract, flows, house rules, docs, Python, loom, NVMe in a machine.
+# Every test: unit, contract, flows, house rules, docs, Python, loom, Miri, instructions of a
+# request, NVMe in a machine.
 set -euo pipefail
 
 log=$(mktemp)
@@ -21,6 +22,9 @@ step test cargo test --workspace --all-targets --no-fail-fast --locked -- --show
 step doctest cargo test --workspace --doc --no-fail-fast --locked
 step python scripts/verbs/python.sh
 step loom scripts/verbs/loom.sh
+step miri scripts/verbs/miri.sh
+# The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.
+step count scripts/verbs/count.sh --arm null --arm interrupt --arm raw:interrupt
 # Where the machine's parts can be had: from the package mirror, or from an earlier time.
 if why=$(tests/hardware/vm/build.sh 2>&1); then
     step vm scripts/verbs/vm.sh test

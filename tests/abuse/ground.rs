@@ -59,7 +59,7 @@ impl Ground {
         let config = run.path().join("kvrail.toml");
         fs::write(&config, configuration(run.path(), data.path(), seats))?;
         let mut serve = kvrail(programs);
-        serve.args(["serve", "--end-with-parent", "--config"]).arg(&config);
+        serve.args(["serve", "--exit-with-parent", "--config"]).arg(&config);
         serve.stdin(Stdio::null()).stdout(Stdio::null());
         serve.stderr(File::create(run.path().join("log"))?);
         let child = on(&seats.sidecar(), || serve.spawn())?;

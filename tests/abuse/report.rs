@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use kvrail_bench::environment::Environment;
-use kvrail_bench::report::{Aim, Bound, Latency};
+use kvrail_bench::report::{Aim, Bound};
+use kvrail_bench::statistics::Latency;
 use kvrail_bench::statistics::{Figures, Relation};
 use kvrail_tests::{ControlOp, ControlRound};
 use serde::Serialize;

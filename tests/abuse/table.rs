@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
-use kvrail_bench::size::{show_bytes, show_ns};
+use kvrail_bench::show::show_ns;
+use kvrail_units::Size;
 
 use crate::report::{Report, Trial};
 
@@ -51,7 +52,7 @@ fn machine(report: &Report) -> String {
         found.kernel,
         found.cpu,
         found.cores_usable,
-        show_bytes(found.memory_bytes >> 20 << 20),
+        Size::new(found.memory_bytes >> 20 << 20),
         report.cores,
         report.mode,
     );

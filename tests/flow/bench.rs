@@ -80,7 +80,7 @@ fn the_report_has_the_promised_keys_and_no_failures() {
     let outcome = run(&mut command);
     outcome.expect(0, &[]);
     let report = report(&outcome.stdout);
-    assert_eq!(report["schema"], 1);
+    assert_eq!(report["schema"], 2);
     has(&report, &["schema", "environment", "runs", "ratios"]);
     let runs = report["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 2 * 3 * 2, "two arms in six cases");
@@ -177,7 +177,7 @@ fn no_key_is_taken_in_silence() {
     let unknown = run(kvrail().args(["bench", "--set", "poller.spin=1ms"]));
     assert_eq!(unknown.code, Some(2), "{}", unknown.stderr);
     assert!(unknown.stderr.contains("poller.spin"), "{}", unknown.stderr);
-    let set = "pollers.spin=1ms";
+    let set = "pollers.busy_poll_max=1ms";
     let attached = ["bench", "--attach", "/no", "--volume", "kv", "--set", set];
     let refused = run(kvrail().args(attached));
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);

@@ -82,7 +82,7 @@ fn passes_with_gpu(source: &str, words: &str) {
     }
     let mut place = Place::with_volume(2, 16 << 20);
     place.configure("gpu.devices = [\"stand-in:0\"]");
-    place.configure("gpu.staging = \"4MiB\"\ngpu.slot = \"64KiB\"");
+    place.configure("gpu.staging_bytes = \"4MiB\"\ngpu.staging_slot_bytes = \"64KiB\"");
     passes_at(&place, source, words);
 }
 

@@ -124,7 +124,7 @@ fn a_parent_that_is_killed_during_the_start_is_noticed_after_it() {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("volume.img"), "large").unwrap();
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let script = "\"$0\" serve --end-with-parent --config \"$1\" --remove \"$2\" & wait";
+    let script = "\"$0\" serve --exit-with-parent --config \"$1\" --remove \"$2\" & wait";
     let mut parent = Command::new("sh");
     parent.args(["-c", script]).arg(kvrail_program()).args([&pipe, &folder]);
     let mut parent = parent.stderr(Stdio::null()).spawn().unwrap();

@@ -23,7 +23,7 @@ fn gpu_offset(process: u64) -> u64 {
 fn place(mechanism: &str) -> Place {
     let mut place = Place::with_volume(2, gpu_offset(4) + (1 << 20));
     place.configure("gpu.devices = [\"stand-in:0\"]");
-    place.configure("gpu.staging = \"4MiB\"\ngpu.slot = \"64KiB\"");
+    place.configure("gpu.staging_bytes = \"4MiB\"\ngpu.staging_slot_bytes = \"64KiB\"");
     place.configure(&format!("gpu.mechanism = {mechanism:?}"));
     place
 }
@@ -190,7 +190,7 @@ fn start_report_and_status_say_what_was_chosen_and_why() {
     for word in [uuid, "64 staging slots of 64.00 KiB", "volume kv: staged (auto: "] {
         assert!(said.contains(word), "no {word:?} in {said}");
     }
-    let words = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    let words = run(kvrail().args(["status", "-v", "--socket"]).arg(place.socket()));
     for word in [uuid, "serving", "0 of 64", "volume kv is staged: auto: "] {
         assert!(words.stdout.contains(word), "no {word:?} in {}", words.stdout);
     }

@@ -48,7 +48,7 @@ impl Drop for Serving {
 fn serving(title: &str) -> (TempDir, Serving) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     run(&mut shell(&snippet("create"), folder.path())).expect(0, &[]);
-    let script = format!("exec {} --end-with-parent", snippet(title).trim_end());
+    let script = format!("exec {} --exit-with-parent", snippet(title).trim_end());
     let mut command = shell(&script, folder.path());
     let child = command.stderr(Stdio::null()).process_group(0).spawn().expect("bash starts");
     let serving = Serving(child);

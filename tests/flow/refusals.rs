@@ -152,7 +152,7 @@ fn another_volume_under_this_name_is_refused() {
 fn bad_configurations_show_the_place_and_the_remedy() {
     let place = Place::with_volume(1, 4 << 20);
     let with = |set: &str| run(place.serve().args(["--set", set]));
-    with("device.depth=0").expect(2, &["device.depth", "remedy"]);
+    with("device.queue_depth=0").expect(2, &["device.queue_depth", "remedy"]);
     with("sidecar.socekt=/x").expect(2, &["socekt", "remedy"]);
     with("pollers.cpus=[9999]").expect(2, &["pollers.cpus"]);
     with("sidecar.log=\"=x=\"").expect(2, &["sidecar.log"]);

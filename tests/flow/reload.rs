@@ -69,7 +69,7 @@ fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
     }
     let said = sidecar.said();
     assert!(said.contains("no NVMe namespace") && said.contains("serial:nobody/1"), "{said}");
-    assert!(said.contains("now on: sidecar.log, target.state"), "{said}");
+    assert!(said.contains("now on: sidecar.log, target.state_dir"), "{said}");
     // Whoever comes next may have the target.
     let undo = ["target", "undo", "--config"];
     run(kvrail().args(undo).arg(place.configuration())).expect(0, &[]);

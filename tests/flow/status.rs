@@ -29,6 +29,9 @@ fn status_shows_who_is_there_in_words_and_in_json() {
     for word in ["Serving", &pid, &own, "the test", "VOLUME", "kv", "POLLER", "DEVICE", "MODE"] {
         assert!(words.stdout.contains(word), "no {word:?} in {}", words.stdout);
     }
+    assert!(!words.stdout.contains("device 0: "), "reasons are for --verbose: {}", words.stdout);
+    let verbose = run(kvrail().args(["status", "--verbose", "--socket"]).arg(&socket));
+    assert!(verbose.stdout.contains("device 0: "), "{}", verbose.stdout);
 
     let mut command = kvrail();
     command.args(["status", "--format", "json", "--config"]).arg(place.configuration());

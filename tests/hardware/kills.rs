@@ -53,11 +53,11 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
             assert_eq!(tree(), *wanted, "{what}");
         }
     };
-    for (verb, at_least) in [("apply", 20), ("undo", 8)] {
+    for (verb, at_least) in [("apply", 20), ("teardown", 8)] {
         for record in 1.. {
             let what = format!("{verb} killed at {record}");
             match verb {
-                "apply" => reach("undo", &before, &what),
+                "apply" => reach("teardown", &before, &what),
                 _ => reach("apply", &applied, &what),
             }
             let ended = run(&mut killed_at(record, &["target", verb], &target.configuration()));
@@ -71,11 +71,11 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
             // What was under way goes on, or goes back.
             match record % 2 {
                 0 => reach("apply", &applied, &what),
-                _ => reach("undo", &before, &what),
+                _ => reach("teardown", &before, &what),
             }
         }
     }
-    reach("undo", &before, "at the end");
+    reach("teardown", &before, "at the end");
 }
 
 /// The sidecar's own start takes the same steps by the same hand: each third will do.
@@ -84,7 +84,7 @@ fn a_kill_while_a_sidecar_starts_leaves_all_or_nothing() {
     let Some(target) = Target::ready() else { return };
     let before = tree();
     let mut at = Place::with_volume(1, 8 << 20);
-    let text = text(&target, "at_stop = \"undo\"");
+    let text = text(&target, "on_shutdown = \"teardown\"");
     target.configure(&text);
     // No time is spent on finding the best mode.
     at.configure("device.mode = \"interrupt\"");
@@ -93,7 +93,7 @@ fn a_kill_while_a_sidecar_starts_leaves_all_or_nothing() {
     let applied = tree();
     target.undo();
     for record in (1..).step_by(3) {
-        let command = killed_at(record, &["serve", "--end-with-parent"], &at.configuration());
+        let command = killed_at(record, &["serve", "--exit-with-parent"], &at.configuration());
         let mut sidecar = Sidecar::launch(&at, command);
         let mut ended = None;
         eventually("it is killed, or serves", || {

@@ -189,7 +189,7 @@ fn a_running_sidecar_keeps_it_up() {
     let Some(target) = Target::ready() else { return };
     let before = tree();
     let mut at = Place::with_volume(1, 8 << 20);
-    let more = "watch = \"200ms\"\nat_stop = \"undo\"";
+    let more = "reconcile_interval = \"200ms\"\non_shutdown = \"teardown\"";
     let text = target.text(&Wish { more, ..Wish::only(HOST) });
     target.configure(&text);
     at.configure(&text);
@@ -201,7 +201,7 @@ fn a_running_sidecar_keeps_it_up() {
     eventually("the namespace is enabled again", || tree() == applied);
     shut(2);
     eventually("the port is open again", || tree() == applied);
-    target.run(&["undo"]).expect(1, &["another kvrail"]);
+    target.run(&["teardown"]).expect(1, &["another kvrail"]);
     let taken = rustix::fs::open(
         machine::namespace("kvr-main", 2),
         rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL,
@@ -219,7 +219,8 @@ fn a_reload_changes_the_target_of_a_running_sidecar() {
     let Some(target) = Target::ready() else { return };
     let before = tree();
     let other = "nqn.2026-01.org.example:another";
-    let text = |host| target.text(&Wish { more: "watch = \"200ms\"", ..Wish::only(host) });
+    let text =
+        |host| target.text(&Wish { more: "reconcile_interval = \"200ms\"", ..Wish::only(host) });
     let mut at = Place::with_volume(1, 8 << 20);
     let plain = at.extra.clone();
     at.configure(&text(HOST));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use kvrail_bench::pattern::Pattern;
-use kvrail_bench::report::Latency;
+use kvrail_bench::statistics::Latency;
 use kvrail_client::{
     AttachOptions, Client, ClientError, Done, Lease, Pages, Queue, Request, Status, Volume,
 };

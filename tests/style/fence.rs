@@ -13,10 +13,10 @@ use crate::tokens::{each, is_group, is_word, line};
 const FENCED: &[&str] = &[
     "bench/src/raw/",
     "engine/device/src/uring/",
-    "engine/fabrics/src/deadline.rs",
+    "engine/host/fabrics/src/deadline.rs",
     "engine/gpu/src/cuda/",
     "engine/memory/",
-    "engine/nvme/src/admin.rs",
+    "engine/host/nvme/src/admin.rs",
     "engine/ring/",
     "ffi/c/src/",
     "ffi/cufile/",

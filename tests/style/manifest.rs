@@ -13,6 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("device", &["memory", "ring"]),
     ("cufile", &[]),
     ("layout", &[]),
+    ("units", &[]),
     ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
     ("nvme", &["memory"]),
@@ -30,7 +31,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "bench",
         &[
             "client", "cufile", "device", "gpu", "memory", "nvme", "poller", "protocol", "ring",
-            "volume",
+            "units",
         ],
     ),
     ("kvrail", &["*"]),

@@ -124,7 +124,9 @@ fn the_tree_has_the_files_that_rules_are_about() {
         assert!(tree().iter().any(|source| source.path == path), "{path} is missing");
     }
     assert!(tree().iter().all(|source| !source.path.starts_with("target")));
-    assert!(ours("engine/target") && !ours("target") && !ours("target-loom") && !ours("a/.git"));
+    assert!(
+        ours("engine/host/target") && !ours("target") && !ours("target-loom") && !ours("a/.git")
+    );
 }
 
 #[test]

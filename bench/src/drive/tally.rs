@@ -1,8 +1,9 @@
 //! What one client counted.
 
+use std::fmt;
+
 use hdrhistogram::Histogram;
 
-use crate::pattern::Mismatch;
 use crate::port::Fault;
 
 /// Longest latency a histogram tells apart: one minute, in nanoseconds.
@@ -79,7 +80,7 @@ impl Tally {
     }
 
     /// Counts wrong sectors.
-    pub fn mismatched(&mut self, sectors: u64, first: Mismatch) {
+    pub fn mismatched(&mut self, sectors: u64, first: impl fmt::Display) {
         self.verify_failures += sectors;
         self.keep(|| first.to_string());
     }

@@ -1,27 +1,17 @@
 //! Cases: what is moved, and how it lies in GPU memory.
 
 use kvrail_gpu::Fragment;
+use kvrail_units::Size;
 
-use crate::plan::Op;
-use crate::size::show_bytes;
+use crate::harness::STRIPE_BYTES;
+use crate::plan::{CaseInfo, Op, Pace};
+use crate::port::Direction;
 
 /// KV blocks in GPU memory.
 pub(super) const KV_BLOCKS: u32 = 64;
 
-/// Bytes of a stripe of the volume: the largest block.
-pub(super) const STRIPE_BYTES: u64 = 2 << 20;
-
 /// Fragments of a paged block: K and V of 32 layers.
 const FRAGMENTS: u16 = 64;
-
-/// Which way blocks go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// File to GPU.
-    Read,
-    /// GPU to file.
-    Write,
-}
 
 /// How a block lies in GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +53,7 @@ pub(super) enum Field {
 /// One case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
-    pub(super) way: Way,
+    pub(super) direction: Direction,
     pub(super) block_bytes: u32,
     pub(super) shape: Shape,
     pub(super) depth: u32,
@@ -72,37 +62,56 @@ pub(super) struct Case {
 
 /// All cases.
 pub(super) const CASES: [Case; 9] = [
-    Case { depth: 1, ..volume(Way::Read, 4 << 10, Shape::Contiguous) },
-    volume(Way::Read, 1 << 20, Shape::Contiguous),
-    volume(Way::Read, 2 << 20, Shape::Contiguous),
-    volume(Way::Read, 2 << 20, Shape::Paged),
-    volume(Way::Read, 2 << 20, Shape::Layers),
-    volume(Way::Write, 1 << 20, Shape::Contiguous),
-    volume(Way::Write, 2 << 20, Shape::Layers),
-    Case { depth: 1, field: Field::Copies, ..volume(Way::Write, 2 << 20, Shape::Paged) },
-    Case { depth: 1, field: Field::Copies, ..volume(Way::Write, 2 << 20, Shape::Layers) },
+    SMALL,
+    ONE,
+    TWO,
+    PAGED,
+    LAYERS,
+    volume(Direction::Write, 1 << 20, Shape::Contiguous),
+    volume(Direction::Write, 2 << 20, Shape::Layers),
+    COPIED,
+    Case { shape: Shape::Layers, ..COPIED },
 ];
 
-const fn volume(way: Way, block_bytes: u32, shape: Shape) -> Case {
-    Case { way, block_bytes, shape, depth: 16, field: Field::Volume }
+/// Those that aims speak of.
+pub(super) const SMALL: Case =
+    Case { depth: 1, ..volume(Direction::Read, 4 << 10, Shape::Contiguous) };
+pub(super) const ONE: Case = volume(Direction::Read, 1 << 20, Shape::Contiguous);
+pub(super) const TWO: Case = volume(Direction::Read, 2 << 20, Shape::Contiguous);
+pub(super) const PAGED: Case = volume(Direction::Read, 2 << 20, Shape::Paged);
+pub(super) const LAYERS: Case = volume(Direction::Read, 2 << 20, Shape::Layers);
+pub(super) const COPIED: Case =
+    Case { depth: 1, field: Field::Copies, ..volume(Direction::Write, 2 << 20, Shape::Paged) };
+
+const fn volume(direction: Direction, block_bytes: u32, shape: Shape) -> Case {
+    Case { direction, block_bytes, shape, depth: 16, field: Field::Volume }
 }
 
 impl Case {
     pub(super) const fn op(&self) -> Op {
-        match self.way {
-            Way::Read => Op::Read,
-            Way::Write => Op::Write,
+        match self.direction {
+            Direction::Read => Op::Read,
+            Direction::Write => Op::Write,
         }
     }
 
-    /// In words.
-    pub(super) fn name(&self) -> String {
-        let (size, shape) = (show_bytes(self.block_bytes.into()), self.shape.name());
-        let what = match self.field {
+    /// As a report names it.
+    pub(super) fn info(&self) -> CaseInfo {
+        let (size, layout) = (Size::new(self.block_bytes.into()), self.shape.name());
+        let op = match self.field {
             Field::Volume => self.op().name(),
             Field::Copies => "copy out",
         };
-        format!("{what} {size} {shape} d{}", self.depth)
+        CaseInfo {
+            name: format!("{op} {size} {layout} d{}", self.depth),
+            op: op.to_owned(),
+            block_bytes: self.block_bytes,
+            depth: self.depth,
+            clients: 1,
+            pace: Pace::Closed.name().to_owned(),
+            layout: Some(layout.to_owned()),
+            fragments: Some(self.shape.fragments()),
+        }
     }
 
     /// Bytes of each memory that the cache lies in.
@@ -142,7 +151,8 @@ impl Case {
 mod tests {
     use kvrail_gpu::Layout;
 
-    use super::{CASES, KV_BLOCKS, STRIPE_BYTES};
+    use super::{CASES, KV_BLOCKS};
+    use crate::harness::STRIPE_BYTES;
 
     #[test]
     fn every_volume_block_has_its_turn_and_neighbours_are_on_different_stripes() {
@@ -153,7 +163,7 @@ mod tests {
             assert!(order[..5].is_sorted_by_key(|at| at * block / STRIPE_BYTES));
             assert_eq!(order[1] * block / STRIPE_BYTES, 1);
             order.sort_unstable();
-            assert!(order.into_iter().eq(0..volume / block), "{}", case.name());
+            assert!(order.into_iter().eq(0..volume / block), "{}", case.info().name);
         }
     }
 
@@ -161,8 +171,8 @@ mod tests {
     fn every_layout_is_one_and_holds_whole_blocks() {
         for case in CASES {
             let layout = Layout::new(case.layout(), KV_BLOCKS, &case.memories());
-            let layout = layout.unwrap_or_else(|error| panic!("{}: {error}", case.name()));
-            assert_eq!(layout.block_bytes(), u64::from(case.block_bytes), "{}", case.name());
+            let layout = layout.unwrap_or_else(|error| panic!("{}: {error}", case.info().name));
+            assert_eq!(layout.block_bytes(), u64::from(case.block_bytes), "{}", case.info().name);
         }
     }
 }

@@ -7,17 +7,18 @@ use anyhow::Result;
 use kvrail_gpu::cuda::Cuda;
 use kvrail_gpu::{Gpu, GpuRegion, Move, Progress, Staging, StagingOptions, Way as CopyWay};
 
-use super::case::{Case, KV_BLOCKS, Way};
-use super::meter::{Counts, Meter};
+use super::case::{Case, KV_BLOCKS};
+use super::meter::{Meter, Moved};
+use crate::port::Direction;
 
 /// Copies between two waits, where more than one may be under way: waiting costs less than one
 /// part in a hundred then.
 const TRAIN: u32 = 128;
 
 fn way(case: Case) -> CopyWay {
-    match case.way {
-        Way::Read => CopyWay::Scatter,
-        Way::Write => CopyWay::Gather,
+    match case.direction {
+        Direction::Read => CopyWay::Scatter,
+        Direction::Write => CopyWay::Gather,
     }
 }
 
@@ -32,7 +33,7 @@ pub(super) fn plain(
     region: &GpuRegion,
     case: Case,
     mut meter: Meter<'_>,
-) -> Result<Counts> {
+) -> Result<Moved> {
     let copier = cuda.copier(&staging(case)?)?;
     copier.begin()?;
     meter.begin()?;
@@ -58,7 +59,7 @@ pub(super) fn mover(
     region: &GpuRegion,
     case: Case,
     mut meter: Meter<'_>,
-) -> Result<Counts> {
+) -> Result<Moved> {
     let mut mover = gpu.mover(&staging(case)?, 1)?;
     mover.begin()?;
     let mut block = 0;

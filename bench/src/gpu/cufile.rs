@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use kvrail_cufile::{Buffer, CuFile, Direction, File};
+use kvrail_cufile::{Buffer, CuFile, Direction as Way, File};
 use kvrail_gpu::{Backing, BatchIo, DirectEntry, DirectGpu, DirectWay, FileIndex};
 
-use super::case::{Case, KV_BLOCKS, Way};
-use super::ground::{Cache, Ground};
-use super::meter::{Counts, Meter};
+use super::cache::Cache;
+use super::case::{Case, KV_BLOCKS};
+use super::meter::{Meter, Moved};
+use super::volume::Volume;
+use crate::port::Direction;
 
 /// Batch handles: while one waits for its last entry, the others move.
 const HANDLES: u32 = 4;
@@ -44,10 +46,10 @@ impl<'a> Hand<'a> {
         self.since = Instant::now();
         for _ in 0..(job.case.depth / HANDLES).max(1) {
             let block = u32::try_from(*next % u64::from(KV_BLOCKS))?;
-            let volume_block = job.case.volume_block(*next, job.ground.bytes());
+            let volume_block = job.case.volume_block(*next, job.volume.bytes());
             *next += 1;
             self.blocks.push((block, volume_block));
-            let (file, offset) = job.ground.locate_block(job.case, volume_block)?;
+            let (file, offset) = job.volume.locate(job.case, volume_block)?;
             for run in job.cache.region.layout().runs(block, 0, job.case.block_bytes) {
                 for from in (0..run.bytes).step_by(usize::try_from(ENTRY_BYTES)?) {
                     self.waiting.push_back(DirectEntry {
@@ -93,23 +95,23 @@ struct Job<'a> {
     cache: &'a Cache,
     case: Case,
     way: DirectWay,
-    ground: &'a Ground,
+    volume: &'a Volume,
     files: &'a [FileIndex],
 }
 
 /// Batches, each run of memory an entry; a handle takes its next blocks when all before have ended.
 pub(super) fn batches(
     gpu: &dyn DirectGpu,
-    (ground, files): (&Ground, &[FileIndex]),
+    (volume, files): (&Volume, &[FileIndex]),
     cache: &Cache,
     case: Case,
     mut meter: Meter<'_>,
-) -> Result<Counts> {
-    let way = match case.way {
-        Way::Read => DirectWay::Read,
-        Way::Write => DirectWay::Write,
+) -> Result<Moved> {
+    let way = match case.direction {
+        Direction::Read => DirectWay::Read,
+        Direction::Write => DirectWay::Write,
     };
-    let job = Job { cache, case, way, ground, files };
+    let job = Job { cache, case, way, volume, files };
     let hands = case.depth.min(HANDLES);
     let mut hands = (0..hands).map(|_| Hand::new(gpu)).collect::<Result<Vec<_>>>()?;
     let (mut next, mut busy) = (0_u64, 0);
@@ -139,11 +141,11 @@ pub(super) fn batches(
 /// One blocking call for each run of memory, one after the other.
 pub(super) fn calls(
     library: &Arc<CuFile>,
-    (ground, files): (&Ground, &[File]),
+    (volume, files): (&Volume, &[File]),
     cache: &Cache,
     case: Case,
     mut meter: Meter<'_>,
-) -> Result<Counts> {
+) -> Result<Moved> {
     let registered = |memory: &kvrail_gpu::Memory| match &memory.backing {
         Backing::Gpu(Some(buffer)) => Some(Arc::clone(buffer)),
         _ => None,
@@ -151,18 +153,18 @@ pub(super) fn calls(
     let buffers: Option<Vec<Arc<Buffer>>> =
         cache.region.memories().iter().map(registered).collect();
     let buffers = buffers.context("the memory is not registered with cuFile")?;
-    let direction = match case.way {
-        Way::Read => Direction::Read,
-        Way::Write => Direction::Write,
+    let direction = match case.direction {
+        Direction::Read => Way::Read,
+        Direction::Write => Way::Write,
     };
     let mut next = 0_u64;
     meter.begin()?;
     while !meter.is_over() {
         let block = u32::try_from(next % u64::from(KV_BLOCKS))?;
-        let volume_block = case.volume_block(next, ground.bytes());
+        let volume_block = case.volume_block(next, volume.bytes());
         next += 1;
         let since = Instant::now();
-        let (file, offset) = ground.locate_block(case, volume_block)?;
+        let (file, offset) = volume.locate(case, volume_block)?;
         for run in cache.region.layout().runs(block, 0, case.block_bytes) {
             let bytes = usize::try_from(run.bytes)?;
             let buffer = &*buffers[usize::from(run.memory)];

@@ -11,9 +11,11 @@ use kvrail_gpu::{Staging, StagingOptions, Way as CopyWay};
 use kvrail_memory::{Lease, LeasePool, Region};
 use rustix::io::{pread, pwrite};
 
-use super::case::{Case, KV_BLOCKS, Way};
-use super::ground::{Cache, Ground};
-use super::meter::{Counts, Meter};
+use super::cache::Cache;
+use super::case::{Case, KV_BLOCKS};
+use super::meter::{Meter, Moved};
+use super::volume::Volume;
+use crate::port::Direction;
 
 /// Threads of the pool. Each has KV blocks of its own: no two copies meet.
 const THREADS: u32 = 16;
@@ -21,11 +23,11 @@ const THREADS: u32 = 16;
 /// Runs the pool until the time is over.
 pub(super) fn run(
     cuda: &Cuda,
-    (ground, files): (&Ground, &[OwnedFd]),
+    (volume, files): (&Volume, &[OwnedFd]),
     cache: &Cache,
     case: Case,
     mut meter: Meter<'_>,
-) -> Result<Counts> {
+) -> Result<Moved> {
     let pool = |_| {
         let options = StagingOptions { slot_bytes: case.block_bytes, slots: 1 };
         let staging = Arc::new(Staging::new(options)?);
@@ -41,19 +43,19 @@ pub(super) fn run(
         copier.begin()?;
         for number in (u64::from(thread)..).step_by(THREADS as usize) {
             let block = u32::try_from(number % u64::from(KV_BLOCKS))?;
-            let volume_block = case.volume_block(number, ground.bytes());
+            let volume_block = case.volume_block(number, volume.bytes());
             let since = Instant::now();
-            let (file, offset) = ground.locate_block(case, volume_block)?;
+            let (file, offset) = volume.locate(case, volume_block)?;
             let range = (block, 0, case.block_bytes);
             let whole = host.len();
-            match case.way {
-                Way::Read => {
+            match case.direction {
+                Direction::Read => {
                     let moved = pread(&files[file], &mut host[..], offset)?;
                     ensure!(moved == whole, "read {moved} of {whole} bytes");
                     copier.start(CopyWay::Scatter, region, range, 0)?;
                     copier.wait()?;
                 }
-                Way::Write => {
+                Direction::Write => {
                     copier.start(CopyWay::Gather, region, range, 0)?;
                     copier.wait()?;
                     ensure!(pwrite(&files[file], &host[..], offset)? == whole, "a short write");

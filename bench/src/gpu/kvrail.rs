@@ -5,9 +5,10 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use kvrail_ring::{Odds, Opcode, RegionId, Request, Ring, Status};
 
-use super::case::{Case, KV_BLOCKS, Way};
-use super::meter::{Counts, Meter};
+use super::case::{Case, KV_BLOCKS};
+use super::meter::{Meter, Moved};
 use super::pollers::{GPU, HOST, Pollers};
+use crate::port::Direction;
 
 /// As a sidecar's clients: longest spin for the next completion, in nanoseconds.
 const SPIN_NS: u64 = 100_000;
@@ -33,7 +34,7 @@ pub(super) fn run(
     case: Case,
     memory: Memory,
     mut meter: Meter<'_>,
-) -> Result<Counts> {
+) -> Result<Moved> {
     let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
     // As the threads of a pool: each place goes through blocks of its own, so that a slow member
     // of the volume does not gather all requests.
@@ -89,9 +90,9 @@ fn request(case: Case, memory: Memory, place: usize, flight: &Flight) -> Request
         Memory::Gpu => (GPU, 0, flight.block),
         Memory::Host => (HOST, place as u64 * u64::from(case.block_bytes), 0),
     };
-    let opcode = match case.way {
-        Way::Read => Opcode::Read,
-        Way::Write => Opcode::Write,
+    let opcode = match case.direction {
+        Direction::Read => Opcode::Read,
+        Direction::Write => Opcode::Write,
     };
     Request {
         user_data: place as u64,

@@ -1,74 +1,45 @@
-//! Counts a run of an arm.
+//! Counting what a run moves: blocks, bytes, latency, CPU.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use hdrhistogram::Histogram;
+use kvrail_device::{Clock, MonotonicClock};
 
 use super::case::KV_BLOCKS;
-use crate::cpu::{Account, CpuSeconds, Meters};
-use crate::drive::latency_histogram;
-use crate::report::Latency;
-use crate::statistics::Figures;
+use crate::cpu::{Account, Meters};
+use crate::drive::{Sample, Tally};
 
 /// What one run of one arm found.
 #[derive(Debug)]
-pub(super) struct Counts {
-    operations: u64,
-    bytes: u64,
-    seconds: f64,
-    cpu: CpuSeconds,
-    latency_ns: Histogram<u64>,
+pub(super) struct Moved {
+    pub(super) sample: Sample,
     /// Volume block last moved from or to each KV block.
     pub(super) last: Vec<Option<u64>>,
 }
 
-impl Counts {
-    /// As figures of a round, with the blocks that came back wrong.
-    pub(super) fn figures(&self, wrong_blocks: u64) -> Figures {
-        let gib = self.bytes as f64 / f64::from(1 << 30);
-        Figures {
-            operations: self.operations,
-            seconds: self.seconds,
-            iops: self.operations as f64 / self.seconds,
-            bytes_per_second: self.bytes as f64 / self.seconds,
-            latency_ns: Latency::of(&self.latency_ns),
-            whole_cpu_per_gib: self.cpu.whole.map(|cpu| cpu / gib),
-            process_cpu_per_gib: Some(self.cpu.processes / gib),
-            errors: 0,
-            verify_failures: wrong_blocks,
-        }
-    }
-}
-
-/// A run under way.
+/// A run that goes on.
 #[derive(Debug)]
 pub(super) struct Meter<'a> {
-    begun: Instant,
     account: Account<'a>,
-    counts: Counts,
+    begun: Instant,
+    begun_ns: u64,
     stop_after: Duration,
+    tally: Tally,
+    last: Vec<Option<u64>>,
 }
 
 impl<'a> Meter<'a> {
     /// Looks at the neighbours; `begin` then starts the time.
     pub(super) fn new(meters: &'a Meters, stop_after: Duration) -> Self {
-        let account = Account::open(meters);
-        let counts = Counts {
-            operations: 0,
-            bytes: 0,
-            seconds: 0.0,
-            cpu: CpuSeconds::default(),
-            latency_ns: latency_histogram(),
-            last: vec![None; KV_BLOCKS as usize],
-        };
-        Self { begun: Instant::now(), account, counts, stop_after }
+        let (account, last) = (Account::open(meters), vec![None; KV_BLOCKS as usize]);
+        let (begun, tally) = (Instant::now(), Tally::default());
+        Self { account, begun, begun_ns: 0, stop_after, tally, last }
     }
 
     /// What is needed is there: the time begins.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.account.begin()?;
-        self.begun = Instant::now();
+        (self.begun, self.begun_ns) = (Instant::now(), MonotonicClock.now_ns());
         Ok(())
     }
 
@@ -79,19 +50,16 @@ impl<'a> Meter<'a> {
 
     /// One block was moved.
     pub(super) fn moved(&mut self, bytes: u32, block: u32, volume_block: u64, since: Instant) {
-        let counts = &mut self.counts;
-        counts.operations += 1;
-        counts.bytes += u64::from(bytes);
-        counts.last[block as usize] = Some(volume_block);
+        self.last[block as usize] = Some(volume_block);
         let nanoseconds = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        counts.latency_ns.saturating_record(nanoseconds);
+        self.tally.count(nanoseconds, bytes);
     }
 
     /// The end.
-    pub(super) fn finish(mut self) -> Result<Counts> {
-        self.counts.seconds = self.begun.elapsed().as_secs_f64();
-        self.counts.cpu = self.account.close()?;
-        ensure!(self.counts.bytes > 0, "nothing was moved");
-        Ok(self.counts)
+    pub(super) fn finish(self) -> Result<Moved> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let (tally, begun_ns, cpu) = (self.tally, self.begun_ns, self.account.close()?);
+        ensure!(tally.bytes > 0, "nothing was moved");
+        Ok(Moved { sample: Sample { tally, seconds, cpu, begun_ns }, last: self.last })
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::{
-    BUFFERS_MAX, BufferIndex, Device, DeviceError, Mechanism, ModeChoice, ModeName, NullDevice,
-    NullOptions, RemoteMemory, UringOptions,
+    BUFFERS_MAX, BufferIndex, Device, DeviceError, DirectIo, Mechanism, ModeChoice, ModeName,
+    NullDevice, NullOptions, RemoteMemory, UringOptions,
 };
 use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice,
@@ -26,7 +26,7 @@ use kvrail_ring::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::ground::{Ground, shape};
+use super::volume::Volume;
 use crate::cpu::usable_cores;
 
 /// The one session.
@@ -37,7 +37,7 @@ const DEPTH: u32 = 64;
 const HOST_BYTES: usize = 64 << 20;
 /// From so many cores on pollers are pinned.
 const CORES_MIN: usize = 8;
-/// As `pollers.spin` of the sidecar.
+/// As `pollers.busy_poll_max` of the sidecar.
 const SPIN: Duration = Duration::from_micros(20);
 /// Its regions: host memory, and the GPU's.
 pub(super) const HOST: RegionId = RegionId(0);
@@ -111,28 +111,31 @@ impl Pollers {
     /// Between the files and the GPU, by the mechanism wanted.
     pub(super) fn on_files(
         gpu: &dyn Gpu,
-        ground: &Ground,
+        volume: &Volume,
         wanted: MechanismChoice,
     ) -> Result<Self> {
         let (mut choices, mut options) = (Vec::new(), Vec::new());
-        let files = ground.direct()?.into_iter().zip(ground.direct()?);
-        for (path, (file, again)) in ground.paths.iter().zip(files) {
+        let open = || volume.open(DirectIo::Required);
+        for (path, (file, again)) in volume.members.iter().zip(open()?.into_iter().zip(open()?)) {
             let name = path.display().to_string();
             options.push(UringOptions::new(&name, file));
             choices.push(choose(gpu, Member { name, file: again }, wanted)?);
         }
         let mode = ModeChoice::Fixed(ModeName::Interrupt);
         let open = move || options.into_iter().map(|it| Mechanism::open(mode, it)).collect();
-        Self::start(gpu, choices, ground.geometry, open)
+        Self::start(gpu, choices, volume.geometry, open)
     }
 
     /// Without a device: what staging alone does.
-    pub(super) fn on_nothing(gpu: &dyn Gpu, bytes: u64) -> Result<Self> {
+    pub(super) fn on_nothing(gpu: &dyn Gpu, volume: &Volume) -> Result<Self> {
         let reason = "no device".to_owned();
         let choice = Choice { route: kvrail_gpu::Route::Staged, path: None, reason };
+        let bytes = volume.bytes();
         let options = NullOptions { capacity_bytes: bytes, ..NullOptions::default() };
         let open = move || Ok(vec![NullDevice::new(options)]);
-        Self::start(gpu, vec![choice], shape(1, bytes), open)
+        let one =
+            Geometry { members: 1, stripe_bytes: bytes, member_bytes: bytes, ..volume.geometry };
+        Self::start(gpu, vec![choice], one, open)
     }
 
     fn start<D: Device + 'static>(

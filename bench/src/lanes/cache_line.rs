@@ -1,14 +1,12 @@
 //! One cache line there, one back: the least that two cores can do.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use super::{on_core, time_trips};
-use crate::cpu::pin;
+use super::{answered, time_trips};
 
 /// 64 bytes of message in a pair of lines of their own (adjacent lines are prefetched together).
 /// The last word is the sequence number and is written last.
@@ -33,51 +31,36 @@ impl Line {
     }
 }
 
-/// Tells the client side that nobody will answer, also when this side fails.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed); // carries no data
-    }
-}
-
 pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
     let (there, back) = (Line::default(), Line::default());
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let echo = scope.spawn(|| echo(cores[1], &there, &back, &stop));
-        let histogram = on_core(cores[0], || {
-            let mut sequence = 0;
-            time_trips(time, || {
-                sequence += 1;
-                there.send(sequence);
-                while !back.has(sequence) {
-                    // A stop before its time means that the echo side could not start.
-                    anyhow::ensure!(!stop.load(Ordering::Relaxed), "the echo thread is gone");
-                }
-                std::hint::black_box(back.sum());
-                Ok(())
-            })
-        });
-        stop.store(true, Ordering::Relaxed); // carries no data
-        echo.join().map_err(|_| anyhow::anyhow!("the echo thread panicked"))??;
-        histogram
-    })
+    let ask = |stop: &AtomicBool| {
+        let mut sequence = 0;
+        time_trips(time, || {
+            sequence += 1;
+            there.send(sequence);
+            while !back.has(sequence) {
+                // A stop before its time means that the echo side could not start.
+                anyhow::ensure!(!stop.load(Ordering::Relaxed), "the echo thread is gone");
+            }
+            std::hint::black_box(back.sum());
+            Ok(())
+        })
+    };
+    let echo = |stop: &AtomicBool| {
+        echo(&there, &back, stop);
+        Ok(())
+    };
+    answered(cores, echo, ask, || Ok(()))
 }
 
-fn echo(core: u32, there: &Line, back: &Line, stop: &AtomicBool) -> Result<()> {
-    let _stop = StopOnDrop(stop);
-    pin(core)?;
-    let mut sequence = 1;
-    loop {
+fn echo(there: &Line, back: &Line, stop: &AtomicBool) {
+    for sequence in 1.. {
         while !there.has(sequence) {
             if stop.load(Ordering::Relaxed) {
-                return Ok(());
+                return;
             }
         }
         std::hint::black_box(there.sum());
         back.send(sequence);
-        sequence += 1;
     }
 }

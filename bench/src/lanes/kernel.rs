@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,38 +12,29 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 
-use super::{on_core, time_trips, time_wake_ups};
-use crate::cpu::pin;
+use super::{answered, time_trips, time_wake_ups};
 
 pub(super) fn socket_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
-    let (mut here, there) = UnixStream::pair().context("a pair of Unix sockets")?;
-    thread::scope(|scope| {
-        let echo = scope.spawn(move || socket_echo(cores[1], there));
-        let histogram = on_core(cores[0], move || {
-            let (request, mut completion) = ([7; REQUEST_BYTES], [0; COMPLETION_BYTES]);
-            // `here` is dropped at the end of this closure: the echo side reads the end and stops.
-            let trips = time_trips(time, || {
-                here.write_all(&request)?;
-                here.read_exact(&mut completion)?;
-                Ok(())
-            });
-            drop(here);
-            trips
-        });
-        echo.join().map_err(|_| anyhow::anyhow!("the echo thread panicked"))??;
-        histogram
-    })
-}
-
-fn socket_echo(core: u32, mut socket: UnixStream) -> Result<()> {
-    pin(core)?;
-    let mut request = [0; REQUEST_BYTES];
-    while socket.read_exact(&mut request).is_ok() {
-        if socket.write_all(&request[..COMPLETION_BYTES]).is_err() {
-            break;
+    let (mut here, mut there) = UnixStream::pair().context("a pair of Unix sockets")?;
+    // Moved into the closure, `here` is dropped at its end: the echo side reads the end and stops.
+    let ask = move |_: &AtomicBool| {
+        let (request, mut completion) = ([7; REQUEST_BYTES], [0; COMPLETION_BYTES]);
+        time_trips(time, || {
+            here.write_all(&request)?;
+            here.read_exact(&mut completion)?;
+            Ok(())
+        })
+    };
+    let echo = move |_: &AtomicBool| {
+        let mut request = [0; REQUEST_BYTES];
+        while there.read_exact(&mut request).is_ok() {
+            if there.write_all(&request[..COMPLETION_BYTES]).is_err() {
+                break;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    answered(cores, echo, ask, || Ok(()))
 }
 
 pub(super) fn eventfd_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
@@ -53,7 +43,8 @@ pub(super) fn eventfd_trips(cores: [u32; 2], time: Duration) -> Result<Histogram
         ring(&there)?;
         listen(&back)
     };
-    answered(cores, &there, || ring(&back), || time_trips(time, trip))
+    let answer = |stop: &AtomicBool| each_ring(&there, stop, || ring(&back));
+    answered(cores, answer, |_| time_trips(time, trip), || ring(&there))
 }
 
 /// Wake-ups of a thread that sleeps in `read`. It answers through memory, as a poller does: only
@@ -74,36 +65,18 @@ pub(super) fn wake_ups(cores: [u32; 2]) -> Result<Histogram<u64>> {
         }
         Ok(())
     };
-    answered(cores, &there, answer, || time_wake_ups(trip))
+    let answer = |stop: &AtomicBool| each_ring(&there, stop, answer);
+    answered(cores, answer, |_| time_wake_ups(trip), || ring(&there))
 }
 
-/// Makes trips on the first core while a thread on the other answers each ring of the bell.
-fn answered(
-    cores: [u32; 2],
-    bell: &OwnedFd,
-    answer: impl Fn() -> Result<()> + Send + Sync,
-    trips: impl FnOnce() -> Result<Histogram<u64>> + Send,
-) -> Result<Histogram<u64>> {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            // Failing to bind must not leave the first waiting: serve from any core, say so after.
-            let pinned = pin(cores[1]);
-            loop {
-                listen(bell)?;
-                answer()?;
-                // Pairs with the Release before the last ring.
-                if stop.load(Ordering::Acquire) {
-                    return pinned;
-                }
-            }
-        });
-        let histogram = on_core(cores[0], trips);
-        stop.store(true, Ordering::Release); // pairs with the Acquire above
-        ring(bell)?;
-        other.join().map_err(|_| anyhow::anyhow!("the answering thread panicked"))??;
-        histogram
-    })
+/// Answers each ring of the bell until told to stop.
+fn each_ring(bell: &OwnedFd, stop: &AtomicBool, answer: impl Fn() -> Result<()>) -> Result<()> {
+    // Pairs with the Release before the last ring.
+    while !stop.load(Ordering::Acquire) {
+        listen(bell)?;
+        answer()?;
+    }
+    Ok(())
 }
 
 fn bell() -> Result<OwnedFd> {

@@ -8,6 +8,7 @@ mod kernel;
 mod spsc;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu::pin;
 use crate::drive::latency_histogram;
-use crate::report::Latency;
+use crate::statistics::Latency;
 
 /// Round trips between two readings of the clock; percentiles are over means of so many.
 pub const TRIPS_PER_SAMPLE: u32 = 32;
@@ -257,6 +258,40 @@ fn on_core<T: Send>(core: u32, work: impl FnOnce() -> Result<T> + Send) -> Resul
             work()
         });
         thread.join().map_err(|_| anyhow::anyhow!("a lane thread panicked"))?
+    })
+}
+
+/// Tells the asking side that nobody will answer, also when the answering side fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed); // carries no data
+    }
+}
+
+/// Asks on the first core while a thread on the other answers, until it is told to stop; `wake`
+/// then ends its sleep.
+fn answered<T: Send>(
+    cores: [u32; 2],
+    answer: impl FnOnce(&AtomicBool) -> Result<()> + Send,
+    ask: impl FnOnce(&AtomicBool) -> Result<T> + Send,
+    wake: impl FnOnce() -> Result<()>,
+) -> Result<T> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let _stop = StopOnDrop(&stop);
+            // Failing to bind must not leave the first waiting: serve from any core, say so after.
+            let pinned = pin(cores[1]);
+            answer(&stop)?;
+            pinned
+        });
+        let asked = on_core(cores[0], || ask(&stop));
+        stop.store(true, Ordering::Release); // pairs with the Acquire in `each_ring`
+        wake()?;
+        other.join().map_err(|_| anyhow::anyhow!("the answering thread panicked"))??;
+        asked
     })
 }
 

@@ -3,7 +3,6 @@
 //! slot anew and read every word, as a lane's sides do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -11,8 +10,7 @@ use hdrhistogram::Histogram;
 use kvrail_ring::slot::{COMPLETION_BYTES, REQUEST_BYTES};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::{BATCH, BURST_DEPTH, on_core, time_trips};
-use crate::cpu::pin;
+use super::{BATCH, BURST_DEPTH, answered, time_trips};
 
 /// A slot of the request ring: one cache line.
 #[derive(Clone, Copy, Default)]
@@ -101,26 +99,14 @@ fn with_echo<T: Send>(
 ) -> Result<T> {
     let (requests, taken) = RingBuffer::new(BURST_DEPTH as usize);
     let (posted, completions) = RingBuffer::new(BURST_DEPTH as usize);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let echo = scope.spawn(|| echo(cores[1], taken, posted, &stop));
-        let worked = on_core(cores[0], || work(&mut Ends { requests, completions }, &stop));
-        stop.store(true, Ordering::Relaxed); // carries no data
-        echo.join().map_err(|_| anyhow::anyhow!("the echo thread panicked"))??;
-        worked
-    })
+    let echo = |stop: &AtomicBool| {
+        echo(taken, posted, stop);
+        Ok(())
+    };
+    answered(cores, echo, |stop| work(&mut Ends { requests, completions }, stop), || Ok(()))
 }
 
-fn echo(
-    core: u32,
-    mut requests: Consumer<Request>,
-    mut completions: Producer<Completion>,
-    stop: &AtomicBool,
-) -> Result<()> {
-    let pinned = pin(core);
-    if pinned.is_err() {
-        stop.store(true, Ordering::Relaxed); // the client side looks at it while it waits
-    }
+fn echo(mut requests: Consumer<Request>, mut completions: Producer<Completion>, stop: &AtomicBool) {
     let mut taken = [Request::default(); BURST_DEPTH as usize];
     let mut posted = [Completion::default(); BURST_DEPTH as usize];
     while !stop.load(Ordering::Relaxed) {
@@ -133,5 +119,4 @@ fn echo(
             assert!(pushed.is_ok(), "as many completions as requests fit");
         }
     }
-    pinned
 }

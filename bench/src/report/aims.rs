@@ -1,9 +1,7 @@
 //! The speed that kvrail aims for, against what was measured.
 
-use serde::{Deserialize, Serialize};
-
 use crate::plan::{Case, DEPTH_MAX, Op, Pace, Rate};
-use crate::report::schema::{Comparison, Report};
+use crate::report::schema::{Aim, Bound, Comparison, Report};
 use crate::statistics::Spread;
 
 const KIB: u32 = 1 << 10;
@@ -11,44 +9,6 @@ const MIB: u32 = 1 << 20;
 /// From so many cores on, the added latency is held against an absolute aim: below, client, poller
 /// and kernel share what is there.
 const MANY_CORES: usize = 8;
-
-/// Which way is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bound {
-    /// The value should not exceed the aim.
-    AtMost,
-    /// The value should reach the aim.
-    AtLeast,
-}
-
-/// One aim.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Aim {
-    /// What is compared.
-    pub what: String,
-    /// Which way is better.
-    pub bound: Bound,
-    /// The aim.
-    pub aim: f64,
-    /// What was measured.
-    pub value: f64,
-    /// Whether it was reached.
-    pub met: bool,
-}
-
-impl Aim {
-    /// An aim, unless nothing was measured for it.
-    #[must_use]
-    pub fn new(what: &str, bound: Bound, aim: f64, value: Option<f64>) -> Option<Self> {
-        let value = value?;
-        let met = match bound {
-            Bound::AtMost => value <= aim,
-            Bound::AtLeast => value >= aim,
-        };
-        Some(Self { what: what.to_owned(), bound, aim, value, met })
-    }
-}
 
 /// The aims that this report says something about.
 #[must_use]
@@ -119,30 +79,9 @@ fn sidecar(report: &Report) -> Vec<Option<Aim>> {
 
 /// kvrail against raw in a case of this shape, whatever the rate of an open loop.
 fn find<'a>(report: &'a Report, case: &Case) -> Option<&'a Comparison> {
-    report.comparisons.iter().find(|one| {
-        one.arm == crate::arms::KVRAIL
-            && one.op == case.op.name()
-            && one.block_bytes == case.block_bytes
-            && one.depth == case.depth
-            && one.clients == case.clients
-            && one.pace == case.pace.name()
-    })
+    report.compared(&case.info(), (crate::arms::KVRAIL, crate::arms::RAW))
 }
 
 fn middle(spread: Option<Spread>) -> Option<f64> {
     spread.map(|spread| spread.median)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Aim, Bound};
-
-    #[test]
-    fn an_aim_is_met_at_its_bound_and_unknown_without_a_value() {
-        let met = |bound, value| Aim::new("it", bound, 1.5, Some(value)).unwrap().met;
-        assert!(met(Bound::AtMost, 1.5) && !met(Bound::AtMost, 1.51));
-        assert!(met(Bound::AtLeast, 1.5) && !met(Bound::AtLeast, 1.49));
-        assert!(!met(Bound::AtMost, f64::NAN) && !met(Bound::AtLeast, f64::NAN));
-        assert_eq!(Aim::new("it", Bound::AtMost, 1.5, None), None);
-    }
 }

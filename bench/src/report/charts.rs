@@ -8,16 +8,22 @@ use plotters::prelude::{
 };
 
 use crate::report::schema::Run;
-use crate::size::{show_ns, show_rate};
+use crate::show::{show_ns, show_rate};
 
-/// Colours that stay apart for most kinds of colour vision (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
+/// Colours that stay apart for most kinds of colour vision (Okabe and Ito, then Tol).
+const COLOURS: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(213, 94, 0),
+    RGBColor(0, 0, 0),
+    RGBColor(240, 228, 66),
+    RGBColor(153, 153, 153),
+    RGBColor(136, 34, 85),
+    RGBColor(17, 119, 51),
+    RGBColor(51, 34, 136),
 ];
 const FONT: &str = "sans-serif";
 const CURVE_SIZE: (u32, u32) = (460, 300);
@@ -146,7 +152,7 @@ pub(super) fn colour_of(place: usize) -> String {
 pub(super) fn by_case(runs: &[Run]) -> Vec<(String, Vec<&Run>)> {
     let mut cases: Vec<(String, Vec<&Run>)> = Vec::new();
     for run in runs {
-        let name = run.case.clone();
+        let name = run.case.name.clone();
         match cases.last_mut() {
             Some((last, group)) if *last == name => group.push(run),
             _ => cases.push((name, vec![run])),

@@ -7,10 +7,10 @@ mod log;
 mod schema;
 mod table;
 
-pub use self::aims::{Aim, Bound, aims};
+pub use self::aims::aims;
 pub use self::html::html;
 pub use self::log::{LogEntry, write_log};
 pub use self::schema::{
-    ArmMode, Comparison, Latency, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,
+    Aim, Bound, Comparison, GpuFound, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,
 };
-pub use self::table::{aims_table, machine, table};
+pub use self::table::table;

@@ -1,79 +1,23 @@
 //! The JSON of a benchmark, and how it comes from the figures.
 
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::plan::Case;
-use crate::report::aims::Aim;
-use crate::statistics::{Figures, Relation};
+use crate::plan::CaseInfo;
+use crate::statistics::{Figures, Latency, Relation};
 
 /// Version of the JSON.
-pub const SCHEMA: u32 = 1;
-
-/// Latency percentiles in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Least.
-    pub min: f64,
-    /// Half are faster.
-    pub p50: f64,
-    /// Nine of ten are faster.
-    pub p90: f64,
-    /// 99 of 100 are faster.
-    pub p99: f64,
-    /// 999 of 1000 are faster.
-    pub p999: f64,
-    /// Greatest.
-    pub max: f64,
-}
-
-impl Latency {
-    /// The percentiles of a histogram of nanoseconds; zeroes for an empty one.
-    #[must_use]
-    pub fn of(histogram: &Histogram<u64>) -> Self {
-        if histogram.is_empty() {
-            return Self::default();
-        }
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64;
-        Self {
-            min: histogram.min() as f64,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: histogram.max() as f64,
-        }
-    }
-
-    /// Names and values in order.
-    #[must_use]
-    pub const fn named(&self) -> [(&'static str, f64); 6] {
-        let Self { min, p50, p90, p99, p999, max } = *self;
-        [("min", min), ("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)]
-    }
-}
+pub const SCHEMA: u32 = 2;
 
 /// One arm in one case, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// The case in words; not in the JSON.
-    #[serde(skip)]
-    pub case: String,
-    /// `kvrail`, `raw`, `raw:MODE` or `fio`.
+    /// The case.
+    #[serde(flatten)]
+    pub case: CaseInfo,
+    /// The arm: `kvrail`, `raw`, `raw:MODE`, `fio`, or a way between a file and GPU memory.
     pub arm: String,
-    /// `read`, `write`, `mixed` or `replay`.
-    pub op: String,
-    /// Bytes of an operation; of the largest in a replay.
-    pub block_bytes: u32,
-    /// Operations under way for each client.
-    pub depth: u32,
-    /// Client threads.
-    pub clients: u32,
-    /// `closed` or `open`; a replay is `open`.
-    #[serde(rename = "loop")]
-    pub pace: String,
     /// Operations counted, all rounds.
     pub operations: u64,
     /// Seconds they were counted over, all rounds.
@@ -96,16 +40,11 @@ pub struct Run {
 impl Run {
     /// The run of an arm in a case.
     #[must_use]
-    pub fn new(arm: &str, case: &Case, rounds: &[Figures]) -> Self {
+    pub fn new(case: CaseInfo, arm: &str, rounds: &[Figures]) -> Self {
         let figures = Figures::over_rounds(rounds);
         Self {
-            case: case.to_string(),
+            case,
             arm: arm.to_owned(),
-            op: case.op.name().to_owned(),
-            block_bytes: case.block_bytes,
-            depth: case.depth,
-            clients: case.clients,
-            pace: case.pace.name().to_owned(),
             operations: figures.operations,
             seconds: figures.seconds,
             iops: figures.iops,
@@ -143,9 +82,9 @@ impl Ratio {
     pub fn of(comparison: &Comparison) -> Self {
         let Relation { p50, p99, throughput, cpu, .. } = comparison.relation;
         Self {
-            op: comparison.op.clone(),
-            block_bytes: comparison.block_bytes,
-            depth: comparison.depth,
+            op: comparison.case.op.clone(),
+            block_bytes: comparison.case.block_bytes,
+            depth: comparison.case.depth,
             p50: p50.map(|spread| spread.median),
             p99: p99.map(|spread| spread.median),
             throughput: throughput.map(|spread| spread.median),
@@ -154,45 +93,21 @@ impl Ratio {
     }
 }
 
-/// An arm against `raw` in one case, with the spread over rounds.
+/// An arm against another in one case, with the spread over rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The case in words; not in the JSON.
-    #[serde(skip)]
-    pub case: String,
+    /// The case.
+    #[serde(flatten)]
+    pub case: CaseInfo,
     /// The arm that is compared.
     pub arm: String,
     /// What it is compared with.
     pub against: String,
-    /// As in the run.
-    pub op: String,
-    /// As in the run.
-    pub block_bytes: u32,
-    /// As in the run.
-    pub depth: u32,
-    /// As in the run.
-    pub clients: u32,
-    /// As in the run.
-    #[serde(rename = "loop")]
-    pub pace: String,
     /// Planned operations per second of an open loop.
     pub planned_per_second: Option<f64>,
     /// The ratios.
     #[serde(flatten)]
     pub relation: Relation,
-}
-
-/// The mode that an arm really used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArmMode {
-    /// The arm.
-    pub arm: String,
-    /// The name of the ring mode; for fio its version and options too.
-    pub mode: String,
-    /// Why this one.
-    pub reason: String,
-    /// Cores of its client threads; empty when the kernel chose.
-    pub client_cores: Vec<u32>,
 }
 
 /// What was compared with what had been written.
@@ -221,6 +136,61 @@ pub struct SidecarCost {
     pub poller_allocations: u64,
 }
 
+/// A GPU and its libraries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuFound {
+    /// What it is called.
+    pub name: String,
+    /// Which one.
+    pub uuid: String,
+    /// Its PCIe address.
+    pub pci_address: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Version of CUDA that the driver speaks, 1000 * major + 10 * minor.
+    pub cuda: Option<u32>,
+    /// Version of cuFile, likewise.
+    pub cufile: Option<u32>,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The value should not exceed the aim.
+    AtMost,
+    /// The value should reach the aim.
+    AtLeast,
+}
+
+/// One aim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Aim {
+    /// What is compared.
+    pub what: String,
+    /// Which way is better.
+    pub bound: Bound,
+    /// The aim.
+    pub aim: f64,
+    /// What was measured.
+    pub value: f64,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+impl Aim {
+    /// An aim, unless nothing was measured for it.
+    #[must_use]
+    pub fn new(what: &str, bound: Bound, aim: f64, value: Option<f64>) -> Option<Self> {
+        let value = value?;
+        let met = match bound {
+            Bound::AtMost => value <= aim,
+            Bound::AtLeast => value >= aim,
+        };
+        Some(Self { what: what.to_owned(), bound, aim, value, met })
+    }
+}
+
 /// Everything a benchmark says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -228,11 +198,14 @@ pub struct Report {
     pub schema: u32,
     /// The machine and the settings.
     pub environment: Environment,
+    /// The GPU, where blocks went to or came from its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuFound>,
     /// Every arm in every case.
     pub runs: Vec<Run>,
     /// kvrail / raw, in the order of the cases.
     pub ratios: Vec<Ratio>,
-    /// Every arm against raw, with spread.
+    /// Every pair of arms that is compared, with spread.
     pub comparisons: Vec<Comparison>,
     /// Lanes and their ceilings, where they were asked for.
     pub lanes: Option<LaneReport>,
@@ -253,6 +226,16 @@ impl Report {
         self.runs.iter().map(|run| run.errors).sum()
     }
 
+    /// An arm against another in a case of this shape, whatever its words.
+    #[must_use]
+    pub fn compared(&self, case: &CaseInfo, arms: (&str, &str)) -> Option<&Comparison> {
+        let matches = |one: &&Comparison| {
+            CaseInfo { name: case.name.clone(), ..one.case.clone() } == *case
+                && (one.arm.as_str(), one.against.as_str()) == arms
+        };
+        self.comparisons.iter().find(matches)
+    }
+
     /// Sectors that were wrong, all arms and the last sweep.
     #[must_use]
     pub fn verify_failures(&self) -> u64 {
@@ -265,5 +248,19 @@ impl Report {
     /// Never for reports made by this crate; the library says so.
     pub fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Aim, Bound};
+
+    #[test]
+    fn an_aim_is_met_at_its_bound_and_unknown_without_a_value() {
+        let met = |bound, value| Aim::new("it", bound, 1.5, Some(value)).unwrap().met;
+        assert!(met(Bound::AtMost, 1.5) && !met(Bound::AtMost, 1.51));
+        assert!(met(Bound::AtLeast, 1.5) && !met(Bound::AtLeast, 1.49));
+        assert!(!met(Bound::AtMost, f64::NAN) && !met(Bound::AtLeast, f64::NAN));
+        assert_eq!(Aim::new("it", Bound::AtMost, 1.5, None), None);
     }
 }

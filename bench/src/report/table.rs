@@ -2,19 +2,20 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table, presets};
+use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::report::aims::{Aim, Bound};
-use crate::report::schema::{Comparison, Report, Run};
-use crate::size::{show_bytes, show_ns, show_rate};
+use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
+use crate::show::{show_ns, show_rate};
 use crate::statistics::Spread;
 
 /// The whole report as text: the machine, the runs, the ratios, lanes, verification, notes.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut text = machine(&report.environment);
+    text.extend(report.gpu.as_ref().map(gpu));
     let mut add = |part: String| {
         if !part.is_empty() {
             text.push('\n');
@@ -31,7 +32,7 @@ pub fn table(report: &Report) -> String {
 }
 
 /// The machine and the settings.
-pub fn machine(found: &Environment) -> String {
+fn machine(found: &Environment) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
     let virtual_machine = if found.virtual_machine { ", virtual machine" } else { "" };
@@ -41,7 +42,7 @@ pub fn machine(found: &Environment) -> String {
         found.kernel,
         found.cpu,
         found.cores_usable,
-        show_bytes(found.memory_bytes >> 20 << 20),
+        Size::new(found.memory_bytes >> 20 << 20),
         found.governor
     ));
     line(format!(
@@ -55,7 +56,7 @@ pub fn machine(found: &Environment) -> String {
             storage.filesystem,
             storage.device,
             storage.scheduler,
-            show_bytes(storage.logical_block.into()),
+            Size::new(storage.logical_block.into()),
             found.io,
             if storage.poll { "can be polled" } else { "cannot be polled" }
         ));
@@ -69,11 +70,22 @@ pub fn machine(found: &Environment) -> String {
         found.rounds,
         found.seconds,
         found.warm_up_seconds,
-        show_bytes(found.pattern_bytes),
-        show_bytes(found.volume_bytes),
+        Size::new(found.pattern_bytes),
+        Size::new(found.volume_bytes),
         found.seed
     ));
     text
+}
+
+fn gpu(found: &GpuFound) -> String {
+    let version = |of: Option<u32>| match of {
+        Some(version) => format!("{}.{}", version / 1000, version % 1000 / 10),
+        None => "none".to_owned(),
+    };
+    let memory = Size::new(found.memory_bytes >> 30 << 30);
+    let (cuda, cufile) = (version(found.cuda), version(found.cufile));
+    let GpuFound { name, pci_address, .. } = found;
+    format!("{name}, {memory}, {pci_address}, CUDA {cuda}, cuFile {cufile}\n")
 }
 
 fn runs(runs: &[Run]) -> String {
@@ -98,7 +110,7 @@ fn runs(runs: &[Run]) -> String {
     let mut table = empty(&heads, 2);
     let mut last = String::new();
     for run in runs {
-        let case = run.case.clone();
+        let case = run.case.name.clone();
         let mut row = vec![if case == last { String::new() } else { case.clone() }];
         row.extend([run.arm.clone(), show_rate(run.iops)]);
         row.push(format!("{:.3}", run.bytes_per_second / 1e9));
@@ -120,7 +132,7 @@ fn comparisons(all: &[Comparison]) -> String {
     let mut table = empty(&heads, 2);
     for one in all {
         let relation = &one.relation;
-        let case = one.case.clone();
+        let case = one.case.name.clone();
         let mut row = vec![case, format!("{} / {}", one.arm, one.against)];
         let ratios = [
             relation.p50,
@@ -178,7 +190,7 @@ fn lanes(report: &LaneReport) -> String {
 }
 
 /// The aims, each with what was measured.
-pub fn aims_table(all: &[Aim]) -> String {
+fn aims_table(all: &[Aim]) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -201,12 +213,12 @@ fn verdict(report: &Report) -> String {
         "{} errors, {} verify failures; {} compared in full, {} blocks sampled in timed runs",
         report.errors(),
         report.verify_failures(),
-        show_bytes(verification.verified_bytes >> 20 << 20),
+        Size::new(verification.verified_bytes >> 20 << 20),
         verification.sampled_blocks
     )];
     lines.extend(verification.first.iter().map(|said| format!("  {said}")));
     if let Some(cost) = &report.sidecar {
-        let resident = show_bytes(cost.resident_bytes >> 10 << 10);
+        let resident = Size::new(cost.resident_bytes >> 10 << 10);
         let idle = cost.idle_cpu_percent;
         let allocations = cost.poller_allocations;
         lines.push(format!(
@@ -220,10 +232,8 @@ fn verdict(report: &Report) -> String {
 
 fn empty(heads: &[&str], left_columns: usize) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(heads.to_vec());
-    for part in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
-        table.set_style(part, '─');
-    }
+    // Markdown too: results are kept in such files.
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(heads.to_vec());
     for column in table.column_iter_mut().skip(left_columns) {
         column.set_cell_alignment(CellAlignment::Right);
     }

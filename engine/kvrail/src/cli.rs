@@ -58,7 +58,7 @@ pub(crate) enum Command {
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),
-    /// Export drives to other hosts (NVMe over Fabrics): plan, apply, look, undo
+    /// Export drives to other hosts (NVMe over Fabrics): plan, apply, look, tear down
     #[command(subcommand)]
     Target(command::target::TargetCommand),
     /// Show the NVMe namespaces of this host, and which ring mode suits them

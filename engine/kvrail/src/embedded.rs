@@ -120,7 +120,7 @@ impl Embedded {
                 command.env_remove(name);
             }
         }
-        command.args(["serve", "--end-with-parent", "--config"]).arg(&config);
+        command.args(["serve", "--exit-with-parent", "--config"]).arg(&config);
         for dir in &self.dirs {
             command.arg("--remove").arg(dir.path());
         }

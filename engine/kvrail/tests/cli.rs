@@ -127,14 +127,14 @@ fn a_bad_configuration_shows_line_and_caret() {
 #[test]
 fn configuration_errors_are_json_when_asked() {
     let failed = kvrail()
-        .args(["config", "check", "--set", "device.depth=0", "--format", "json"])
+        .args(["config", "check", "--set", "device.queue_depth=0", "--format", "json"])
         .assert()
         .code(2);
     let output = failed.get_output();
     assert!(output.stdout.is_empty());
     let error = &json(&output.stderr)["error"];
-    assert!(error["message"].as_str().unwrap().contains("device.depth = 0"));
-    assert!(error["remedy"].as_str().unwrap().contains("device.depth"));
+    assert!(error["message"].as_str().unwrap().contains("device.queue_depth = 0"));
+    assert!(error["remedy"].as_str().unwrap().contains("device.queue_depth"));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn unknown_variables_are_refused_by_name() {
 fn what_is_shown_can_be_a_configuration_file() {
     let directory = directory();
     let file = directory.path().join("k.toml");
-    let set = "volume=[{name=\"a\", members=[\"/x\"], device={depth=4}}]";
+    let set = "volume=[{name=\"a\", members=[\"/x\"], device={queue_depth=4}}]";
     let shown = kvrail().args(["config", "show", "--set", set]).assert().success();
     fs::write(&file, &shown.get_output().stdout).unwrap();
     let mut again = kvrail();
@@ -418,7 +418,7 @@ fn connections_that_cannot_be_are_refused_with_status_and_remedy() {
         (&["connect", "-t", "fc", "-n", "nqn.2026-11.org:a"], 2, "rdma"),
         (&["disconnect"], 2, "--nqn"),
         (&["disconnect", "--all", "-d", "nvme1"], 2, "cannot be used with"),
-        (&["policy", "-n", "nqn.2026-11.org:a", "--iopolicy", "fastest"], 2, "`fastest`"),
+        (&["set-iopolicy", "-n", "nqn.2026-11.org:a", "--iopolicy", "fastest"], 2, "`fastest`"),
         (&["disconnect", "-d", "nvme4095"], 3, "not connected"),
     ];
     for (words, status, said) in cases {

@@ -83,8 +83,11 @@ fn without_a_wish_there_is_nothing_to_apply_or_undo() {
         .code(2)
         .stderr(contains("exports nothing").and(contains("config default")));
     ground.run(&["export"]).code(2).stderr(contains("exports nothing"));
-    ground.run(&["plan"]).code(2).stderr(contains("exports nothing").and(contains("target undo")));
-    ground.run(&["undo"]).success().stdout(contains("nothing to do"));
+    ground
+        .run(&["plan"])
+        .code(2)
+        .stderr(contains("exports nothing").and(contains("target teardown")));
+    ground.run(&["teardown"]).success().stdout(contains("nothing to do"));
     let planned = contains("made by kvrail: 0").and(contains("as planned"));
     ground.run(&["status"]).success().stdout(planned);
     fs::remove_dir_all(ground.path("tree")).unwrap();
@@ -193,7 +196,7 @@ fn two_programs_never_change_one_target() {
     fs::create_dir(ground.path("state")).unwrap();
     let lock = fs::File::create(ground.path("state/lock")).unwrap();
     lock.lock().unwrap();
-    ground.run(&["undo"]).code(1).stderr(contains("another kvrail").and(contains("remedy:")));
+    ground.run(&["teardown"]).code(1).stderr(contains("another kvrail").and(contains("remedy:")));
     // Looking needs no lock; it gets as far as the device that is not there.
     ground.run(&["status"]).code(3).stderr(contains("serial:nobody/1").and(contains("lock").not()));
 }

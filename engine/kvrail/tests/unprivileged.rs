@@ -69,7 +69,7 @@ fn a_target_needs_root_and_says_so() {
          subsystems = [\"nqn.2026-01.org.example:kv0\"]\n"
     );
     let file = nobody.file("kvrail.toml", &text, 0o644).display().to_string();
-    for verb in ["apply", "undo"] {
+    for verb in ["apply", "teardown"] {
         let refused = nobody.run(&format!("target {verb} --config {file}")).code(1);
         let remedy = contains("remedy: run as root");
         refused.stderr(contains(state.to_str().unwrap()).and(contains("denied")).and(remedy));

@@ -26,4 +26,6 @@ pub use lease::{Lease, LeasePool};
 pub use numa::{Placement, place};
 pub use pinned::{HeapBlock, Pinned};
 pub use region::{PageSize, REQUIRED_SEALS, Region, Sealing};
-pub use topology::{CpuList, CpuQuota, HugePages, Near, Root, Topology, TopologyError};
+pub use topology::{
+    CpuList, CpuQuota, HugePages, Mount, Near, Root, Topology, TopologyError, state_of, unescape,
+};

@@ -86,7 +86,7 @@ pub fn hear_hangup(set: BorrowedFd<'_>, of: BorrowedFd<'_>) -> Result<(), Errno>
     epoll::add(set, of, EventData::new_u64(1), EventFlags::RDHUP)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 

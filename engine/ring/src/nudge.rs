@@ -55,7 +55,7 @@ impl AsFd for Nudge {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::os::fd::AsFd;
 

@@ -33,7 +33,7 @@ pub struct Limits {
     pub gpu_bytes_per_session: u64,
     /// `limits.queues_per_session`: queues of one client at once.
     pub queues_per_session: usize,
-    /// `limits.queue_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
+    /// `limits.lane_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
     pub queue_depth: u32,
     /// `limits.handshake_timeout`: how long a connection may stay silent before it says hello, and
     /// a client with nothing before it makes room for others.

@@ -121,7 +121,7 @@ impl Server {
                 Status::Quota,
                 format!(
                     "a queue of depth {depth} asked for, the most is {most_depth} \
-                 (limits.queue_depth); ask for less or raise the limit"
+                 (limits.lane_depth); ask for less or raise the limit"
                 ),
             ));
         }

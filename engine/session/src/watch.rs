@@ -9,6 +9,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use kvrail_device::{Clock, MonotonicClock};
+use kvrail_memory::state_of;
 use kvrail_poller::PollerHandle;
 
 use crate::config::Patience;
@@ -169,7 +170,7 @@ impl Pulse {
 fn kernel_words(thread: u64) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).ok();
     let stat = read("stat").unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?');
+    let state = state_of(&stat).unwrap_or('?');
     let mut words = format!("the kernel has its thread {thread} in state {state}");
     let wchan = read("wchan").filter(|wchan| !wchan.is_empty() && wchan != "0");
     if let Some(wchan) = wchan {

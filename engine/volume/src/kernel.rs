@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
+use kvrail_memory::{Mount, state_of, unescape};
+
 use crate::holder::Holder;
 use crate::identity::{Identity, identity_of};
 use crate::stack::{self, Loop};
@@ -88,11 +90,10 @@ impl Kernel {
         holders.iter().all(leaving)
     }
 
-    /// `1234 (name) Z ...` is a zombie; the name may hold anything, a bracket too.
+    /// A zombie has let go of everything.
     fn has_ended(&self, pid: u32) -> bool {
         let Some(stat) = text(&self.proc.join(pid.to_string()).join("stat")) else { return true };
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        matches!(state, Some('Z' | 'X' | 'x'))
+        matches!(state_of(&stat), Some('Z' | 'X' | 'x'))
     }
 
     /// Uses of a file that no lock shows: swap, and loop devices made of it.
@@ -194,7 +195,12 @@ impl Kernel {
 
     fn mounts(&self, part: &Named) -> Vec<Holder> {
         let table = text(&self.proc.join("self/mountinfo")).unwrap_or_default();
-        table.lines().filter_map(|line| mount_of(line, part)).collect()
+        let mounts =
+            table.lines().filter_map(Mount::parse).filter(|mount| shows(mount, part.device));
+        let point = |mount: Mount| mount.point.display().to_string();
+        mounts
+            .map(|it| Holder::Mount { device: part.name.clone(), mount_point: point(it) })
+            .collect()
     }
 
     fn stacked(&self, part: &Named) -> Vec<Holder> {
@@ -303,32 +309,11 @@ impl Kernel {
     }
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the device number, or (btrfs
-/// has anonymous ones) the source.
-fn mount_of(line: &str, part: &Named) -> Option<Holder> {
-    let words: Vec<&str> = line.split(' ').collect();
-    let separator = words.iter().position(|&word| word == "-")?;
-    let number = words.get(2).copied().and_then(parse_device);
-    let by_source = || {
-        let source = words.get(separator + 2).filter(|source| source.starts_with("/dev/"));
-        let source = source.map(|source| unescape(source));
-        source.and_then(|source| identity_of(Path::new(&source)))
-            == Some(Identity::Block { device: part.device })
-    };
-    if number != Some(part.device) && !by_source() {
-        return None;
-    }
-    let mount_point = unescape(words.get(4)?);
-    Some(Holder::Mount { device: part.name.clone(), mount_point })
-}
-
-/// The kernel writes blanks, tabs, newlines and backslashes in paths as `\040` and so on.
-fn unescape(word: &str) -> String {
-    let mut plain = word.to_owned();
-    for (code, sign) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        plain = plain.replace(code, sign);
-    }
-    plain
+/// Whether the device is mounted there, by its number or (btrfs has anonymous ones) by the source.
+fn shows(mount: &Mount, device: u64) -> bool {
+    let source = Path::new(&mount.source);
+    parse_device(&mount.device) == Some(device)
+        || (source.starts_with("/dev") && identity_of(source) == Some(Identity::Block { device }))
 }
 
 #[cfg(test)]

@@ -225,7 +225,8 @@ impl Client {
     /// fully allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. It is mapped once
     /// more here; bytes that are leased from the arena must not be touched through any other
     /// mapping, and the same memory must not be brought twice. A sidecar that is configured so
-    /// (`memory.unsealed`) takes memory without seals, too; whoever shrinks that gets SIGBUS.
+    /// (`memory.unsealed_imports`) takes memory without seals, too; whoever shrinks that gets
+    /// SIGBUS.
     ///
     /// # Errors
     /// `Denied` says what is wrong with the memory or names the limit.

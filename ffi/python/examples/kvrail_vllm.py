@@ -6,8 +6,8 @@
                          "socket": "/run/kvrail/kvrail.sock", "volume": "kv"}]
 
 The primary tier is one file below /dev/shm, which cannot be sealed: the sidecar needs
-memory.unsealed = "accept". The file becomes an arena, and the devices read and write its rows in
-place; no byte is copied by a CPU.
+memory.unsealed_imports = "accept". The file becomes an arena, and the devices read and write its
+rows in place; no byte is copied by a CPU.
 """
 
 import os

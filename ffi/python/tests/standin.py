@@ -8,7 +8,11 @@ import os
 import numpy
 from kvrail import gpu
 
-SETTINGS = {"gpu.devices": '["stand-in:0"]', "gpu.staging": "4MiB", "gpu.slot": "256KiB"}
+SETTINGS = {
+    "gpu.devices": '["stand-in:0"]',
+    "gpu.staging_bytes": "4MiB",
+    "gpu.staging_slot_bytes": "256KiB",
+}
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 

@@ -84,7 +84,7 @@ def test_nothing_is_left_behind(sidecar):
 
 
 def test_memory_that_cannot_be_sealed():
-    settings = {"memory.unsealed": "accept"}
+    settings = {"memory.unsealed_imports": "accept"}
     with kvrail.serve("16MiB", settings=settings) as sidecar, sidecar.attach() as client:
         volume = client.volume("kv")
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

@@ -104,7 +104,7 @@ impl Place {
     /// `kvrail serve` with it.
     pub(crate) fn serve(&self) -> Command {
         let mut command = kvrail();
-        command.args(["serve", "--end-with-parent", "--config"]).arg(self.configuration());
+        command.args(["serve", "--exit-with-parent", "--config"]).arg(self.configuration());
         command
     }
 }

@@ -74,9 +74,9 @@ fn a_lost_path_costs_no_error() {
     let device = first["namespaces"][0]["device"].as_str().expect("a device").to_owned();
     assert_eq!(ana(), ["optimized", "optimized"]);
     assert_eq!(listed(NQN).expect("listed")["io_policy"], "round-robin");
-    host(&format!("policy -n {NQN} --iopolicy numa"));
+    host(&format!("set-iopolicy -n {NQN} --iopolicy numa"));
     assert_eq!(listed(NQN).expect("listed")["io_policy"], "numa");
-    host(&format!("policy -n {NQN} --iopolicy round-robin"));
+    host(&format!("set-iopolicy -n {NQN} --iopolicy round-robin"));
 
     let place = volume_on(&device, span_bytes(THREADS));
     let mut sidecar = Sidecar::start(&place);

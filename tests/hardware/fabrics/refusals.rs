@@ -34,7 +34,7 @@ fn whatever_is_wrong_is_said_soon_and_leaves_nothing() {
         ("disconnect", &known, 3, &["not connected"]),
         ("disconnect -d nvme77", "", 3, &["--device nvme77: not connected"]),
         ("disconnect -d nvme0", "", 3, &["local drive"]),
-        ("policy --iopolicy numa", &known, 3, &["not connected"]),
+        ("set-iopolicy --iopolicy numa", &known, 3, &["not connected"]),
     ];
     for (words, more, status, said) in cases {
         let start = Instant::now();

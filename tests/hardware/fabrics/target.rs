@@ -125,7 +125,7 @@ impl Target {
     }
 
     pub(crate) fn undo(&self) {
-        self.run(&["undo"]).expect(0, &[]);
+        self.run(&["teardown"]).expect(0, &[]);
     }
 }
 
@@ -133,7 +133,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         // What a test that failed left.
         run(kvrail().args(["host", "disconnect", "--force", "-n", NQN]));
-        self.run(&["undo"]);
+        self.run(&["teardown"]);
     }
 }
 

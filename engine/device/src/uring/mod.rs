@@ -4,11 +4,7 @@
 //! and those of NVMe; `drive` says how each mode drives a ring; `open` makes a device, `device`
 //! is the device itself, `held` keeps what is in doubt, `refit` gives the device another file.
 
-#[cfg(test)]
-mod again;
 mod device;
-#[cfg(test)]
-mod doubt;
 mod drive;
 mod held;
 mod mode;
@@ -17,6 +13,8 @@ mod refit;
 mod remedy;
 mod ring;
 mod setup;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod wire;
 

@@ -20,7 +20,7 @@ Examples:
   kvrail bench --op read --block 4KiB,64KiB --depth 1,32 --arms kvrail,raw,raw:sqpoll
   kvrail bench --block 256KiB --depth 8 --open 80% --seconds 10
   kvrail bench --gpu 0 --dir /mnt/nvme --json gpu.json         between a file and GPU memory
-  kvrail bench --set pollers.spin=200us --set device.depth=64
+  kvrail bench --set pollers.busy_poll_max=200us --set device.queue_depth=64
   kvrail bench --replay trace.txt --format json
   kvrail bench --attach /run/kvrail/kvrail.sock --volume kv0 --overwrite";
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::HumanDuration;
+use kvrail_units::Size;
 use kvrail_volume::{Content, Inspection, Label};
 
-use crate::config::Size;
 use crate::output::human_bytes;
 
 /// One line about what a member holds.

@@ -33,10 +33,10 @@ With --format json a sidecar that is ready prints one document, that of `kvrail 
 pub(crate) struct ServeArgs {
     /// Stop (as by SIGTERM) when the process that started this one ends, or its thread that did
     #[arg(long)]
-    end_with_parent: bool,
+    exit_with_parent: bool,
     /// Remove this temporary folder at the end if that process could not, because it was killed;
     /// its name begins with kvrail-
-    #[arg(long, value_name = "FOLDER", requires = "end_with_parent", value_parser = temporary)]
+    #[arg(long, value_name = "FOLDER", requires = "exit_with_parent", value_parser = temporary)]
     remove: Vec<PathBuf>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
 /// # Errors
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
 pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
-    let parent = if args.end_with_parent { Some(Parent::watch()?) } else { None };
+    let parent = if args.exit_with_parent { Some(Parent::watch()?) } else { None };
     let outcome = serve(parent.as_ref(), context);
     if let Some(parent) = parent {
         parent.clean_up(&args.remove);

@@ -41,10 +41,9 @@ fn sidecar_of(socket: &Path) -> Option<u32> {
     fs::read_to_string(lock).ok()?.trim_end().parse().ok()
 }
 
-/// The state of a process: the letter behind its name, which may hold anything.
+/// The state of a process; none once it is gone.
 fn state_of(proc: &Path, pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+    kvrail_memory::state_of(&fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?)
 }
 
 #[cfg(test)]

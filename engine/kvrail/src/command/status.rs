@@ -1,11 +1,17 @@
 //! `kvrail status`.
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use kvrail_client::{AttachOptions, Client};
-use kvrail_protocol::{DeviceReport, DeviceState, GpuState, LatencyReport, StatusReport, Waker};
+use kvrail_protocol::{
+    DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, StatusReport,
+    VolumeReport, Waker,
+};
+
+use Detail::{Screen, Verbose};
 
 use super::silent::explain;
 use crate::context::Context;
@@ -15,6 +21,7 @@ use crate::output::{Format, human_bytes, print_json, print_text, table};
 const EXAMPLES: &str = "\
 Examples:
   kvrail status
+  kvrail status --verbose                    why each mode was chosen, every counter
   kvrail status --socket /tmp/kvrail.sock --format json";
 
 /// Longest wait for a sidecar, which answers within milliseconds.
@@ -27,7 +34,26 @@ pub(crate) struct StatusArgs {
     /// The sidecar's socket [default: sidecar.socket of the configuration]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+
+    /// Show every counter, every session, and why each mode was chosen
+    #[arg(short, long)]
+    verbose: bool,
 }
+
+/// Sessions that are shown without `--verbose`: those that moved most.
+const BUSIEST: usize = 8;
+
+/// How much is shown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Detail {
+    /// What fits a screen.
+    Screen,
+    /// Everything.
+    Verbose,
+}
+
+/// A column of a table: its head, from which detail on it is shown, and what stands in it.
+type Column<T> = (&'static str, Detail, fn(&T) -> String);
 
 /// Shows what a running sidecar is doing.
 ///
@@ -44,22 +70,41 @@ pub(crate) fn run(args: StatusArgs, context: &Context) -> Result<(), Failure> {
         .map_err(|error| explain(&error, &socket))?;
     match context.format {
         Format::Json => print_json(&report),
-        Format::Human => print_text(&text(&report)),
+        Format::Human => {
+            let detail = if args.verbose { Detail::Verbose } else { Detail::Screen };
+            print_text(&text(&report, detail))
+        }
     }
 }
 
-fn text(report: &StatusReport) -> String {
+fn text(report: &StatusReport, detail: Detail) -> String {
     let sections = [
         sidecar(report),
-        volumes(report),
-        devices(report),
-        gpus(report),
-        latencies(report),
-        pollers(report),
-        sessions(report),
+        rows(&VOLUMES, &report.volumes, detail),
+        rows(&DEVICES, &report.devices, detail),
+        doubts(report),
+        gpus(report, detail),
+        rows(&POLLERS, &report.pollers, detail) + &stalls(report),
+        sessions(report, detail),
+        reasons(report, detail),
         notes(report),
     ];
     sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// A table of the columns that the detail asks for; nothing where there are no items.
+fn rows<'a, T: 'a>(
+    columns: &[Column<T>],
+    items: impl IntoIterator<Item = &'a T>,
+    detail: Detail,
+) -> String {
+    let shown = || columns.iter().filter(|(_, from, _)| *from <= detail);
+    let mut rows = table(&shown().map(|(head, ..)| *head).collect::<Vec<_>>());
+    rows.add_rows(items.into_iter().map(|item| shown().map(move |(.., show)| show(item))));
+    if rows.is_empty() {
+        return String::new();
+    }
+    rows.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 fn sidecar(report: &StatusReport) -> String {
@@ -67,7 +112,7 @@ fn sidecar(report: &StatusReport) -> String {
     let regions = &report.regions;
     let mut text = format!(
         "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared; \
-         {} sessions at most, {} of one user",
+         {} of {} sessions, at most {} of one user",
         it.version,
         it.pid,
         it.state,
@@ -77,6 +122,7 @@ fn sidecar(report: &StatusReport) -> String {
         regions.arenas,
         human_bytes(regions.bytes),
         human_bytes(regions.limit_bytes),
+        report.sessions.len(),
         it.sessions_max,
         it.sessions_per_uid,
     );
@@ -100,178 +146,148 @@ fn sidecar(report: &StatusReport) -> String {
     text
 }
 
-fn volumes(report: &StatusReport) -> String {
-    let mut rows = table(&["VOLUME", "UUID", "CAPACITY", "STRIPE", "BLOCK", "MEMBERS"]);
-    for volume in &report.volumes {
-        rows.add_row([
-            volume.name.clone(),
-            volume.uuid.to_string(),
-            human_bytes(volume.capacity_bytes),
-            human_bytes(volume.stripe_bytes),
-            format!("{} B", volume.logical_block),
-            volume.members.join(" "),
-        ]);
-    }
-    trimmed(&rows)
-}
+const VOLUMES: [Column<VolumeReport>; 6] = [
+    ("VOLUME", Screen, |it| it.name.clone()),
+    ("UUID", Verbose, |it| it.uuid.to_string()),
+    ("CAPACITY", Screen, |it| human_bytes(it.capacity_bytes)),
+    ("STRIPE", Screen, |it| human_bytes(it.stripe_bytes)),
+    ("BLOCK", Screen, |it| format!("{} B", it.logical_block)),
+    ("MEMBERS", Screen, |it| it.members.join(" ")),
+];
 
-fn devices(report: &StatusReport) -> String {
-    let mut rows = table(&[
-        "DEVICE", "NAME", "MODE", "I/O", "DEPTH", "NOW", "WAIT", "READS", "READ", "WRITES",
-        "WRITTEN", "ERRORS", "LATE",
-    ]);
-    for device in &report.devices {
-        rows.add_row([
-            device.index.to_string(),
-            device.name.clone(),
-            match device.state {
-                DeviceState::Serving => device.mode.clone(),
-                DeviceState::Gone => "gone".into(),
-            },
-            device.io.clone(),
-            device.depth.to_string(),
-            device.in_flight.to_string(),
-            device.waiting.to_string(),
-            device.reads.operations.to_string(),
-            human_bytes(device.reads.bytes),
-            device.writes.operations.to_string(),
-            human_bytes(device.writes.bytes),
-            device.errors.to_string(),
-            device.late.to_string(),
-        ]);
-    }
-    let why = report.devices.iter().map(|device| {
-        let features = device.features.join(", ");
-        format!("  {}: {}; {features}", device.index, device.reason)
-    });
+const DEVICES: [Column<DeviceReport>; 17] = [
+    ("DEVICE", Screen, |it| it.index.to_string()),
+    ("NAME", Screen, |it| it.name.clone()),
+    ("MODE", Screen, |it| match it.state {
+        DeviceState::Serving => it.mode.clone(),
+        DeviceState::Gone => "gone".into(),
+    }),
+    ("I/O", Verbose, |it| it.io.clone()),
+    ("DEPTH", Verbose, |it| it.depth.to_string()),
+    ("NOW", Screen, |it| it.in_flight.to_string()),
+    ("WAIT", Screen, |it| it.waiting.to_string()),
+    ("READS", Verbose, |it| it.reads.operations.to_string()),
+    ("READ", Screen, |it| human_bytes(it.reads.bytes)),
+    ("WRITES", Verbose, |it| it.writes.operations.to_string()),
+    ("WRITTEN", Screen, |it| human_bytes(it.writes.bytes)),
+    ("P50", Screen, |it| micros(it.device_latency.p50_ns)),
+    ("P99", Screen, |it| micros(it.device_latency.p99_ns)),
+    ("P99.9", Verbose, |it| micros(it.device_latency.p999_ns)),
+    ("QUEUED P99", Screen, |it| micros(it.queue_latency.p99_ns)),
+    ("ERRORS", Screen, |it| it.errors.to_string()),
+    ("LATE", Verbose, |it| it.late.to_string()),
+];
+
+/// Devices that do not answer.
+fn doubts(report: &StatusReport) -> String {
     let overdue = report.devices.iter().filter(|device| device.overdue > 0).map(|device| {
         let (index, count, age) = (device.index, device.overdue, device.oldest_ms / 1000);
         format!("  {index}: {count} requests are too old, the oldest {age} s: it does not answer")
     });
-    format!("{}\n{}", trimmed(&rows), why.chain(overdue).collect::<Vec<_>>().join("\n"))
+    overdue.collect::<Vec<_>>().join("\n")
 }
 
-fn gpus(report: &StatusReport) -> String {
-    if report.gpus.is_empty() {
-        return String::new();
-    }
-    let mut rows = table(&[
-        "GPU", "UUID", "STATE", "CPU", "REGIONS", "SLOTS", "LAUNCHES", "MOVES", "TO GPU",
-        "FROM GPU", "DIRECT", "FAILED",
-    ]);
+/// Why each device has the mode it has.
+fn reasons(report: &StatusReport, detail: Detail) -> String {
+    let devices = report.devices.iter().filter(|_| detail == Verbose);
+    let why = devices.map(|device| {
+        let features = device.features.join(", ");
+        format!("device {}: {}; {features}", device.index, device.reason)
+    });
+    why.collect::<Vec<_>>().join("\n")
+}
+
+const GPUS: [Column<GpuReport>; 12] = [
+    ("GPU", Screen, |it| it.gpu.index.to_string()),
+    ("UUID", Verbose, |it| it.gpu.uuid.clone()),
+    ("STATE", Screen, |it| match it.state {
+        GpuState::Serving => "serving".into(),
+        GpuState::Failed => "failed".into(),
+    }),
+    ("CPU", Screen, |it| cpu(it.cpu)),
+    ("REGIONS", Screen, |it| format!("{} ({})", it.regions, human_bytes(it.region_bytes))),
+    ("SLOTS", Screen, |it| format!("{} of {}", it.staging.taken, it.staging.slots)),
+    ("LAUNCHES", Verbose, |it| it.launches.to_string()),
+    ("MOVES", Verbose, |it| it.moves.to_string()),
+    ("TO GPU", Screen, |it| human_bytes(it.scattered_bytes)),
+    ("FROM GPU", Screen, |it| human_bytes(it.gathered_bytes)),
+    ("DIRECT", Screen, |it| human_bytes(it.direct_bytes)),
+    ("FAILED", Screen, |it| it.failed.to_string()),
+];
+
+/// The GPUs, why one failed, and how each volume's bytes get there.
+fn gpus(report: &StatusReport, detail: Detail) -> String {
     let mut lines = Vec::new();
     for it in &report.gpus {
-        rows.add_row([
-            it.gpu.index.to_string(),
-            it.gpu.uuid.clone(),
-            match it.state {
-                GpuState::Serving => "serving".into(),
-                GpuState::Failed => "failed".into(),
-            },
-            it.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()),
-            format!("{} ({})", it.regions, human_bytes(it.region_bytes)),
-            format!("{} of {}", it.staging.taken, it.staging.slots),
-            it.launches.to_string(),
-            it.moves.to_string(),
-            human_bytes(it.scattered_bytes),
-            human_bytes(it.gathered_bytes),
-            human_bytes(it.direct_bytes),
-            it.failed.to_string(),
-        ]);
-        lines.extend(it.failure.iter().map(|why| format!("  {}: {why}", it.gpu.index)));
+        lines.extend(it.failure.iter().map(|why| format!("\n  {}: {why}", it.gpu.index)));
         lines.extend(it.routes.iter().map(|route| {
             let volume = report.volumes.get(usize::from(route.volume));
             let volume = volume.map_or("?", |volume| volume.name.as_str());
-            let (mechanism, reason) = (route.mechanism, &route.reason);
-            format!("  {}: volume {volume} is {mechanism}: {reason}", it.gpu.index)
+            let why = if detail == Verbose { format!(": {}", route.reason) } else { String::new() };
+            format!("\n  {}: volume {volume} is {}{why}", it.gpu.index, route.mechanism)
         }));
     }
-    format!("{}\n{}", trimmed(&rows), lines.join("\n"))
+    rows(&GPUS, &report.gpus, detail) + &lines.concat()
 }
 
-fn latencies(report: &StatusReport) -> String {
-    let busy = |device: &&DeviceReport| device.device_latency.p50_ns > 0;
-    if !report.devices.iter().any(|device| busy(&device)) {
-        return String::new();
-    }
-    let mut rows = table(&["LATENCY", "", "P50", "P99", "P99.9"]);
-    for device in report.devices.iter().filter(busy) {
-        let line = |what: &str, latency: &LatencyReport| {
-            [
-                device.index.to_string(),
-                what.to_owned(),
-                micros(latency.p50_ns),
-                micros(latency.p99_ns),
-                micros(latency.p999_ns),
-            ]
-        };
-        rows.add_row(line("at the device", &device.device_latency));
-        rows.add_row(line("before it", &device.queue_latency));
-    }
-    trimmed(&rows)
-}
+const POLLERS: [Column<PollerReport>; 8] = [
+    ("POLLER", Screen, |it| it.index.to_string()),
+    ("CPU", Screen, |it| cpu(it.cpu)),
+    ("BUSY", Screen, |it| format!("{:.1} %", it.busy_share * 100.0)),
+    ("SLEEPS", Verbose, |it| it.sleeps.to_string()),
+    ("BELLS", Verbose, |it| it.bells.to_string()),
+    ("LANES", Screen, |it| it.lanes.to_string()),
+    ("BEAT", Screen, |it| match &it.stalled {
+        None => format!("{} ms ago", it.heartbeat_age_ns / 1_000_000),
+        Some(stall) => format!("STALLED {} s", stall.for_s),
+    }),
+    ("DEVICES", Screen, |it| {
+        it.devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }),
+];
 
-fn pollers(report: &StatusReport) -> String {
-    let mut rows = table(&["POLLER", "CPU", "BUSY", "SLEEPS", "BELLS", "LANES", "BEAT", "DEVICES"]);
-    for poller in &report.pollers {
-        let devices: Vec<_> = poller.devices.iter().map(ToString::to_string).collect();
-        rows.add_row([
-            poller.index.to_string(),
-            poller.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()),
-            format!("{:.1} %", poller.busy_share * 100.0),
-            poller.sleeps.to_string(),
-            poller.bells.to_string(),
-            poller.lanes.to_string(),
-            match &poller.stalled {
-                None => format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
-                Some(stall) => format!("STALLED {} s", stall.for_s),
-            },
-            devices.join(" "),
-        ]);
-    }
+/// What keeps the pollers that do not turn.
+fn stalls(report: &StatusReport) -> String {
     let stalled = report.pollers.iter().filter_map(|poller| {
         let kernel = &poller.stalled.as_ref()?.kernel;
         Some(format!("\n  {} is stalled, a device keeps it: {kernel}", poller.index))
     });
-    trimmed(&rows) + &stalled.collect::<String>()
+    stalled.collect()
 }
 
-fn sessions(report: &StatusReport) -> String {
-    let mut rows = table(&[
-        "SESSION",
-        "PID",
-        "UID",
-        "NAME",
-        "STATE",
-        "FOR",
-        "QUEUES",
-        "WOKEN BY",
-        "ARENAS",
-        "GPU REGIONS",
-        "ACCEPTED",
-        "COMPLETED",
-        "FAILED",
-        "MOVED",
-    ]);
-    for session in &report.sessions {
-        rows.add_row([
-            session.id.to_string(),
-            session.pid.to_string(),
-            session.uid.to_string(),
-            session.name.clone(),
-            session.state.clone(),
-            format!("{} s", session.since_s),
-            session.queues.to_string(),
-            waker(session.woken_by).to_owned(),
-            format!("{} ({})", session.arenas, human_bytes(session.arena_bytes)),
-            format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes)),
-            session.accepted.to_string(),
-            session.completed.to_string(),
-            session.failed.to_string(),
-            human_bytes(session.bytes),
-        ]);
+const SESSIONS: [Column<SessionReport>; 14] = [
+    ("SESSION", Screen, |it| it.id.to_string()),
+    ("PID", Screen, |it| it.pid.to_string()),
+    ("UID", Screen, |it| it.uid.to_string()),
+    ("NAME", Screen, |it| it.name.clone()),
+    ("STATE", Screen, |it| it.state.clone()),
+    ("FOR", Screen, |it| format!("{} s", it.since_s)),
+    ("QUEUES", Verbose, |it| it.queues.to_string()),
+    ("WOKEN BY", Verbose, |it| waker(it.woken_by).to_owned()),
+    ("ARENAS", Screen, |it| human_bytes(it.arena_bytes)),
+    ("GPU REGIONS", Verbose, |it| format!("{} ({})", it.gpu_regions, human_bytes(it.gpu_bytes))),
+    ("ACCEPTED", Verbose, |it| it.accepted.to_string()),
+    ("COMPLETED", Screen, |it| it.completed.to_string()),
+    ("FAILED", Screen, |it| it.failed.to_string()),
+    ("MOVED", Screen, |it| human_bytes(it.bytes)),
+];
+
+/// The sessions; of many those that moved most, and those that are on their way out.
+fn sessions(report: &StatusReport, detail: Detail) -> String {
+    let mut all: Vec<_> = report.sessions.iter().collect();
+    let shown = if detail == Verbose { all.len() } else { BUSIEST.min(all.len()) };
+    if shown < all.len() {
+        all.sort_by_key(|it| (it.state == "attached", Reverse(it.bytes), it.id));
     }
-    trimmed(&rows)
+    let mut text = rows(&SESSIONS, all.iter().take(shown).copied(), detail);
+    if shown < all.len() {
+        text += &format!("\n  and {} more: kvrail status --verbose", all.len() - shown);
+    }
+    text
+}
+
+fn cpu(number: Option<u32>) -> String {
+    number.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())
 }
 
 fn waker(by: Waker) -> &'static str {
@@ -286,10 +302,90 @@ fn notes(report: &StatusReport) -> String {
 }
 
 fn micros(ns: u64) -> String {
+    if ns == 0 {
+        return "-".to_owned();
+    }
     let tenths = ns.div_ceil(100);
     format!("{}.{} us", tenths / 10, tenths % 10)
 }
 
-fn trimmed(rows: &comfy_table::Table) -> String {
-    rows.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+#[cfg(test)]
+mod tests {
+    use kvrail_protocol::StatusReport;
+    use serde_json::{Value, json};
+
+    use super::{Detail, text};
+
+    /// A sidecar with eight drives and a session for each of sixty clients.
+    fn report() -> StatusReport {
+        let latency = json!({"p50_ns": 84_211, "p99_ns": 1_920_400, "p999_ns": 4_000_000});
+        let counts = json!({"operations": 123_456_789, "bytes": 1_234_567_890_123_u64});
+        let device = |index: u64| -> Value {
+            json!({
+                "index": index, "poller": index, "kind": "block", "capacity_bytes": 1,
+                "logical_block": 512, "name": format!("/dev/nvme{index}n1"), "state": "serving",
+                "mode": "iopoll", "reason": "auto: the fastest of four", "features": ["NODROP"],
+                "io": "direct", "depth": 128, "in_flight": 64, "waiting": 1000, "reads": counts,
+                "writes": counts, "others": 0, "errors": 0, "late": 0, "overdue": 0,
+                "oldest_ms": 0, "device_latency": latency, "queue_latency": latency,
+            })
+        };
+        let poller = |index: u64| {
+            json!({
+                "index": index, "cpu": index, "devices": [index], "lanes": 64, "ticks": 1,
+                "busy_share": 0.5, "sleeps": 1, "bells": 1, "heartbeat_age_ns": 1,
+                "allocations": 0, "stalled": null,
+            })
+        };
+        let session = |id: u64| {
+            json!({
+                "id": id, "pid": 4_000_000 + id, "uid": 1000, "gid": 1000, "name": "vllm-worker-0",
+                "library": "kvrail 0.1.0", "arenas": 1, "arena_bytes": 1_u64 << 36, "queues": 8,
+                "accepted": 1, "completed": 123_456_789, "failed": 0,
+                "bytes": id << 40, "since_s": 100_000,
+                "state": if id == 7 { "reclaiming: it ended" } else { "attached" },
+            })
+        };
+        let all = |one: &dyn Fn(u64) -> Value, count| (0..count).map(one).collect::<Vec<_>>();
+        serde_json::from_value(json!({
+            "sidecar": {
+                "version": "0.1.0", "pid": 4_000_000, "state": "serving", "uptime_s": 1_000_000,
+                "epoch": 1_770_000_000, "socket": "/run/kvrail/kvrail.sock", "refused": 0,
+                "sessions_max": 64,
+            },
+            "pollers": all(&poller, 8), "devices": all(&device, 8), "sessions": all(&session, 60),
+            "volumes": [{
+                "name": "kv0", "uuid": "5d5d5d5d-5d5d-5d5d-5d5d-5d5d00000000", "members": ["a"],
+                "capacity_bytes": 1_u64 << 45, "stripe_bytes": 262_144, "logical_block": 512,
+            }],
+            "regions": {
+                "arenas": 60, "bytes": 1, "quarantined": 0, "quarantined_bytes": 0,
+                "quarantined_oldest_s": 0, "limit_bytes": 1,
+            },
+            "notes": [],
+        }))
+        .expect("a report")
+    }
+
+    #[test]
+    fn a_busy_host_fits_a_screen() {
+        let shown = text(&report(), Detail::Screen);
+        let width = shown.lines().map(|line| line.chars().count()).max();
+        assert!(shown.lines().count() <= 45 && width <= Some(120), "{width:?}\n{shown}");
+        // Who is on its way out is named, then those that moved most.
+        for word in ["reclaiming", "4000059", "and 52 more", "/dev/nvme7n1", "84.3 us"] {
+            assert!(shown.contains(word), "no {word:?} in\n{shown}");
+        }
+        assert!(!shown.contains("4000051") && !shown.contains("auto: "), "{shown}");
+    }
+
+    #[test]
+    fn all_is_there_when_asked_for() {
+        let shown = text(&report(), Detail::Verbose);
+        for word in ["4000000", "device 7: auto: the fastest of four; NODROP", "5d5d5d5d-", "LATE"]
+        {
+            assert!(shown.contains(word), "no {word:?} in\n{shown}");
+        }
+        assert!(!shown.contains("more: "), "{shown}");
+    }
 }

@@ -16,7 +16,7 @@ pub(super) fn anchor(config: &mut Config, origins: &Origins) {
     for (key, path) in [
         ("sidecar.socket", &mut config.sidecar.socket),
         ("target.configfs", &mut target.configfs),
-        ("target.state", &mut target.state),
+        ("target.state_dir", &mut target.state_dir),
     ] {
         if is_said_here(key) {
             *path = full(path);

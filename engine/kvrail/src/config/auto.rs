@@ -4,11 +4,10 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use kvrail_device::ModeName;
+use kvrail_units::Period;
 use serde::de::value::{I64Deserializer, SeqAccessDeserializer, StrDeserializer, U64Deserializer};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
-
-use super::period::Period;
 
 /// Chosen at start, and then reported with the reason; or fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

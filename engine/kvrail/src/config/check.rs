@@ -10,6 +10,7 @@ use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
+use kvrail_units::{Period, Size};
 use kvrail_volume::MEMBERS_MAX;
 use toml::Value;
 use tracing_subscriber::EnvFilter;
@@ -18,8 +19,7 @@ use super::error::Problem;
 use super::flatten::flatten;
 use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
 use super::origin::Origins;
-use super::period::Period;
-use super::size::Size;
+
 use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
@@ -141,9 +141,9 @@ impl Findings<'_> {
                 self.add("pollers.count", count, rule, remedy);
             }
         }
-        if let Some(spin) = pollers.spin.fixed() {
+        if let Some(spin) = pollers.busy_poll_max.fixed() {
             let limits = Period::from_s(0)..=Period::from_s(1);
-            self.range("pollers.spin", spin, &limits);
+            self.range("pollers.busy_poll_max", spin, &limits);
         }
         let limits = Period::from_ms(10)..=Period::from_s(60);
         self.range("pollers.heartbeat", &pollers.heartbeat, &limits);
@@ -191,11 +191,11 @@ impl Findings<'_> {
             &limits.queues_per_session,
             &(1..=bound(LANES_MAX)),
         );
-        let depth = limits.queue_depth;
+        let depth = limits.lane_depth;
         if !(LANE_DEPTH_MIN..=LANE_DEPTH_MAX).contains(&depth) || !depth.is_power_of_two() {
             let rule =
                 format!("it must be a power of two from {LANE_DEPTH_MIN} to {LANE_DEPTH_MAX}");
-            self.add("limits.queue_depth", depth, rule, "use 1024");
+            self.add("limits.lane_depth", depth, rule, "use 1024");
         }
         let patience = Period::from_ms(10)..=Period::from_s(60);
         self.range("limits.handshake_timeout", &limits.handshake_timeout, &patience);
@@ -203,7 +203,7 @@ impl Findings<'_> {
 
     fn device(&mut self, prefix: &str, device: &Device, pollers: &Pollers) {
         let key = |name: &str| format!("{prefix}.{name}");
-        self.range(&key("depth"), &device.depth, &(1..=4096));
+        self.range(&key("queue_depth"), &device.queue_depth, &(1..=4096));
         let bytes = Size::new(64 << 10)..=Size::new(16 << 30);
         self.range(&key("in_flight_bytes"), &device.in_flight_bytes, &bytes);
         let idle = Period::from_ms(1)..=Period::from_s(60);
@@ -317,14 +317,14 @@ impl Findings<'_> {
     }
 
     fn target(&mut self, target: &Target) {
-        for (key, path) in [("configfs", &target.configfs), ("state", &target.state)] {
+        for (key, path) in [("configfs", &target.configfs), ("state_dir", &target.state_dir)] {
             if !path.is_absolute() {
                 let rule = "it must be an absolute path";
                 self.add(&format!("target.{key}"), path.display(), rule, "write a full path");
             }
         }
         let often = Period::from_ms(100)..=Period::from_s(3600);
-        self.range("target.watch", &target.watch, &often);
+        self.range("target.reconcile_interval", &target.reconcile_interval, &often);
         for problem in kvrail_target::check(&target.wish()) {
             self.add(&problem.key, problem.value, problem.rule, &problem.remedy);
         }

@@ -93,7 +93,7 @@ impl fmt::Display for FileMode {
 
 impl<'de> Deserialize<'de> for FileMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        super::text::deserialize(deserializer, "a file mode such as \"0660\"")
+        kvrail_units::deserialize(deserializer, "a file mode such as \"0660\"")
     }
 }
 

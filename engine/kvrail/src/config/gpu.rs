@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use kvrail_gpu::{GpuUuid, MechanismChoice};
+use kvrail_units::Size;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::auto::Auto;
-use super::size::Size;
 
 /// Bytes of the smallest unit of memory that slots are made of.
 const PAGE_BYTES: u64 = 4096;
@@ -24,8 +24,8 @@ const DEVICES_MAX: usize = 64;
 pub(crate) struct Gpu {
     pub(crate) devices: Vec<GpuName>,
     pub(crate) mechanism: MechanismChoice,
-    pub(crate) staging: Size,
-    pub(crate) slot: Size,
+    pub(crate) staging_bytes: Size,
+    pub(crate) staging_slot_bytes: Size,
     pub(crate) cpus: Auto<Vec<u16>>,
 }
 
@@ -34,8 +34,8 @@ impl Default for Gpu {
         Self {
             devices: Vec::new(),
             mechanism: MechanismChoice::Auto,
-            staging: Size::new(128 << 20),
-            slot: Size::new(2 << 20),
+            staging_bytes: Size::new(128 << 20),
+            staging_slot_bytes: Size::new(2 << 20),
             cpus: Auto::Auto,
         }
     }
@@ -86,7 +86,7 @@ impl fmt::Display for GpuName {
 
 impl<'de> Deserialize<'de> for GpuName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        super::text::deserialize(deserializer, "a GPU such as \"GPU-...\", \"0\" or \"all\"")
+        kvrail_units::deserialize(deserializer, "a GPU such as \"GPU-...\", \"0\" or \"all\"")
     }
 }
 
@@ -144,17 +144,24 @@ impl Gpu {
     }
 
     fn check_staging(&self) -> Option<Finding> {
-        let (slot, all) = (self.slot.bytes(), self.staging.bytes());
+        let (slot, all) = (self.staging_slot_bytes.bytes(), self.staging_bytes.bytes());
         if !slot.is_multiple_of(PAGE_BYTES) || !(64 << 10..=64 << 20).contains(&slot) {
             let rule = "it must be 64KiB to 64MiB in whole pages of 4KiB".to_owned();
-            return Some(("gpu.slot", self.slot.to_string(), rule, "use \"2MiB\""));
+            return Some((
+                "gpu.staging_slot_bytes",
+                self.staging_slot_bytes.to_string(),
+                rule,
+                "use \"2MiB\"",
+            ));
         }
         let fits = all.is_multiple_of(slot) && (SLOTS_MIN * slot..=1 << 30).contains(&all);
         if !fits {
-            let rule =
-                format!("it must be {SLOTS_MIN} slots of {} to 1GiB, in whole slots", self.slot);
-            let remedy = "use \"128MiB\", or a smaller gpu.slot";
-            return Some(("gpu.staging", self.staging.to_string(), rule, remedy));
+            let rule = format!(
+                "it must be {SLOTS_MIN} slots of {} to 1GiB, in whole slots",
+                self.staging_slot_bytes
+            );
+            let remedy = "use \"128MiB\", or a smaller gpu.staging_slot_bytes";
+            return Some(("gpu.staging_bytes", self.staging_bytes.to_string(), rule, remedy));
         }
         None
     }

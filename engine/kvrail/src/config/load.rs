@@ -101,10 +101,10 @@ mod tests {
 
     use super::{Layers, Loaded, load};
     use kvrail_device::ModeName;
+    use kvrail_units::{Period, Size};
 
     use crate::config::auto::Auto;
-    use crate::config::period::Period;
-    use crate::config::{ConfigError, Origin, Size};
+    use crate::config::{ConfigError, Origin};
 
     const FILE: &str = "[limits]\nsessions = 3\nqueues_per_session = 5\n\
                         [[volume]]\nname = \"KV-a\"\nmembers = [\"/a\"]\n\
@@ -126,22 +126,22 @@ mod tests {
     fn the_stronger_layer_wins_and_is_named() {
         let variables = [
             ("KVRAIL_LIMITS__SESSIONS", "7"),
-            ("KVRAIL_LIMITS__QUEUE_DEPTH", "64"),
+            ("KVRAIL_LIMITS__LANE_DEPTH", "64"),
             ("KVRAIL_CONFIG", "/else/where"),
             ("KVRAIL_BINARY", "/the/python/package/s"),
             ("OTHER", "x"),
         ];
         let loaded = layered(&variables, &["limits.sessions=9"]).unwrap();
         let limits = &loaded.config.limits;
-        assert_eq!((limits.sessions, limits.queues_per_session, limits.queue_depth), (9, 5, 64));
+        assert_eq!((limits.sessions, limits.queues_per_session, limits.lane_depth), (9, 5, 64));
         let origin = |key: &str| {
             let entries = loaded.entries();
             entries.into_iter().find(|(name, ..)| name == key).unwrap().2.to_string()
         };
         assert_eq!(origin("limits.sessions"), "--set limits.sessions=9");
         assert!(origin("limits.queues_per_session").ends_with("k.toml:3"));
-        let variable = origin("limits.queue_depth");
-        assert_eq!(variable, "environment KVRAIL_LIMITS__QUEUE_DEPTH");
+        let variable = origin("limits.lane_depth");
+        assert_eq!(variable, "environment KVRAIL_LIMITS__LANE_DEPTH");
         assert_eq!(origin("limits.arenas_per_session"), "default");
         assert!(origin("volume.1.name").ends_with("k.toml:8"));
     }
@@ -153,7 +153,7 @@ mod tests {
             "device.in_flight_bytes = 1MiB",
             "pollers.cpus=[2, 3]",
             "pollers.count=2",
-            "pollers.spin=\"5us\"",
+            "pollers.busy_poll_max=\"5us\"",
             "sidecar.socket_mode=0600",
         ];
         let config = layered(&[], &sets).unwrap().config;
@@ -161,18 +161,18 @@ mod tests {
         assert_eq!(config.device.in_flight_bytes, Size::new(1 << 20));
         assert_eq!(config.pollers.cpus, Auto::Fixed(vec![2, 3]));
         assert_eq!(config.pollers.count, Auto::Fixed(2));
-        assert_eq!(config.pollers.spin, Auto::Fixed(Period::from_us(5)));
+        assert_eq!(config.pollers.busy_poll_max, Auto::Fixed(Period::from_us(5)));
         assert_eq!(config.sidecar.socket_mode.bits(), 0o600);
     }
 
     #[test]
     fn volumes_are_changed_by_number_or_name() {
-        let variables = [("KVRAIL_VOLUME__KV-A__DEVICE__DEPTH", "9")];
+        let variables = [("KVRAIL_VOLUME__KV-A__DEVICE__QUEUE_DEPTH", "9")];
         let sets = ["volume.1.device.mode=interrupt", "volume.b.name=123"];
         let loaded = layered(&variables, &sets).unwrap();
         let [a, b] = &loaded.config.volume[..] else { panic!("two volumes") };
-        assert_eq!(loaded.config.device_of(a).depth, 9);
-        assert_eq!(loaded.config.device_of(b).depth, 256);
+        assert_eq!(loaded.config.device_of(a).queue_depth, 9);
+        assert_eq!(loaded.config.device_of(b).queue_depth, 256);
         assert_eq!(loaded.config.device_of(b).mode, Auto::Fixed(ModeName::Interrupt));
         assert_eq!(b.name.as_str(), "123");
         let set = "volume=[{name = \"c\", members = [\"/c\"]}]";
@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_back() {
-        let loaded = layered(&[], &["volume.b.device.sq_cpu=auto", "pollers.spin=0us"]).unwrap();
+        let loaded =
+            layered(&[], &["volume.b.device.sq_cpu=auto", "pollers.busy_poll_max=0us"]).unwrap();
         let text = toml::to_string(&loaded.config).unwrap();
         assert_eq!(toml::from_str::<crate::config::Config>(&text).unwrap(), loaded.config);
     }

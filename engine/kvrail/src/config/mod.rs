@@ -15,17 +15,11 @@ mod layers;
 mod load;
 mod model;
 mod origin;
-mod period;
 mod renewal;
-mod size;
 mod target;
-mod text;
-mod unit;
 
 #[cfg(test)]
-mod bad_cases;
-#[cfg(test)]
-mod default_file;
+mod tests;
 
 pub(crate) use choices::{LogFormat, Unsealed};
 pub(crate) use error::ConfigError;
@@ -34,8 +28,7 @@ pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use origin::Origin;
-pub(crate) use size::Size;
-pub(crate) use target::{AtStop, Target};
+pub(crate) use target::{OnShutdown, Target};
 
 /// Every key with its explanation, as shipped.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

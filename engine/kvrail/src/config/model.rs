@@ -5,14 +5,13 @@ use std::path::PathBuf;
 
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_nvme::Selector;
+use kvrail_units::{Period, Size};
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
 use super::choices::{FileMode, LogFormat, Pages, Unsealed};
 use super::gpu::Gpu;
-use super::period::Period;
-use super::size::Size;
 use super::target::Target;
 
 /// Everything that can be configured.
@@ -63,7 +62,7 @@ impl Default for Sidecar {
 pub(crate) struct Pollers {
     pub(crate) count: Auto<u16>,
     pub(crate) cpus: Auto<Vec<u16>>,
-    pub(crate) spin: Auto<Period>,
+    pub(crate) busy_poll_max: Auto<Period>,
     pub(crate) heartbeat: Period,
     pub(crate) stall_after: Period,
     pub(crate) overdue_after: Period,
@@ -74,7 +73,7 @@ impl Default for Pollers {
         Self {
             count: Auto::Auto,
             cpus: Auto::Auto,
-            spin: Auto::Auto,
+            busy_poll_max: Auto::Auto,
             heartbeat: Period::from_s(1),
             stall_after: Period::from_s(2),
             overdue_after: Period::from_s(10),
@@ -88,7 +87,7 @@ impl Default for Pollers {
 pub(crate) struct Memory {
     pub(crate) pages: Pages,
     pub(crate) node: Auto<u16>,
-    pub(crate) unsealed: Unsealed,
+    pub(crate) unsealed_imports: Unsealed,
 }
 
 /// What one client, and all together, may have.
@@ -103,7 +102,7 @@ pub(crate) struct Limits {
     pub(crate) gpu_regions_per_session: u32,
     pub(crate) gpu_bytes_per_session: Size,
     pub(crate) queues_per_session: u32,
-    pub(crate) queue_depth: u32,
+    pub(crate) lane_depth: u32,
     pub(crate) handshake_timeout: Period,
 }
 
@@ -118,7 +117,7 @@ impl Default for Limits {
             gpu_regions_per_session: 16,
             gpu_bytes_per_session: Size::new(1 << 40),
             queues_per_session: 64,
-            queue_depth: 1024,
+            lane_depth: 1024,
             handshake_timeout: Period::from_s(5),
         }
     }
@@ -130,7 +129,7 @@ impl Default for Limits {
 pub(crate) struct Device {
     pub(crate) mode: Auto<ModeName>,
     pub(crate) direct: DirectIo,
-    pub(crate) depth: u32,
+    pub(crate) queue_depth: u32,
     pub(crate) in_flight_bytes: Size,
     pub(crate) write_stream: u8,
     pub(crate) sq_idle: Period,
@@ -142,7 +141,7 @@ impl Default for Device {
         Self {
             mode: Auto::Auto,
             direct: DirectIo::Required,
-            depth: 256,
+            queue_depth: 256,
             in_flight_bytes: Size::new(64 << 20),
             write_stream: 0,
             sq_idle: Period::from_ms(20),
@@ -178,7 +177,7 @@ pub(crate) struct DeviceOverrides {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) direct: Option<DirectIo>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) depth: Option<u32>,
+    pub(crate) queue_depth: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_flight_bytes: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,7 +209,7 @@ impl DeviceOverrides {
         Device {
             mode: self.mode.unwrap_or(base.mode),
             direct: self.direct.unwrap_or(base.direct),
-            depth: self.depth.unwrap_or(base.depth),
+            queue_depth: self.queue_depth.unwrap_or(base.queue_depth),
             in_flight_bytes: self.in_flight_bytes.unwrap_or(base.in_flight_bytes),
             write_stream: self.write_stream.unwrap_or(base.write_stream),
             sq_idle: self.sq_idle.unwrap_or(base.sq_idle),

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn lines_of_a_file_are_found_and_overridden() {
         let text = "[limits]\nsessions = 3\n\n[[volume]]\nname = \"a\"\nmembers = [\"/x\"]\n\
-                    [volume.device]\ndepth = 4\n";
+                    [volume.device]\nqueue_depth = 4\n";
         let mut origins = Origins::default();
         origins.set_from_file(Path::new("k.toml"), text);
         let line = |key: &str| match origins.of(key) {
@@ -131,7 +131,7 @@ mod tests {
             _ => 0,
         };
         assert_eq!(
-            ["limits.sessions", "volume.0.name", "volume.0.members", "volume.0.device.depth"]
+            ["limits.sessions", "volume.0.name", "volume.0.members", "volume.0.device.queue_depth"]
                 .map(line),
             [2, 5, 6, 8]
         );

@@ -22,8 +22,8 @@ impl Config {
         renewed.target = new.target.clone();
         if !self.target.wish().is_empty() {
             // What is kept up stays where it is.
-            let Target { configfs, state, .. } = self.target.clone();
-            renewed.target = Target { configfs, state, ..renewed.target };
+            let Target { configfs, state_dir, .. } = self.target.clone();
+            renewed.target = Target { configfs, state_dir, ..renewed.target };
         }
         renewed
     }
@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn changes_are_sorted_by_when_they_hold() {
-        let before = config("[limits]\nsessions = 3\n[device]\ndepth = 8");
+        let before = config("[limits]\nsessions = 3\n[device]\nqueue_depth = 8");
         let after = config(
             "[sidecar]\nlog = \"debug\"\nlog_format = \"json\"\n[[volume]]\nname = \"a\"\n\
-             members = [\"/a\"]\n[device]\ndepth = 8",
+             members = [\"/a\"]\n[device]\nqueue_depth = 8",
         );
         let renewed = before.renewed_by(&after);
         assert_eq!(before.differing_keys(&renewed), ["limits.sessions", "sidecar.log"]);
@@ -72,12 +72,13 @@ mod tests {
     #[test]
     fn a_target_changes_and_stays_where_it_is() {
         let port = "[[target.port]]\nid = 1\ntransport = \"loop\"\nsubsystems = []\n";
-        let text = format!("[target]\nstate = \"/elsewhere\"\nat_stop = \"undo\"\n{port}");
+        let text =
+            format!("[target]\nstate_dir = \"/elsewhere\"\non_shutdown = \"teardown\"\n{port}");
         let (nothing, after) = (Config::default(), config(&text));
         assert_eq!(nothing.renewed_by(&after), after);
         let before = config(&port.replace("id = 1", "id = 2"));
         let renewed = before.renewed_by(&after);
-        assert_eq!(before.differing_keys(&renewed), ["target.at_stop", "target.port.0.id"]);
-        assert_eq!(renewed.differing_keys(&after), ["target.state"]);
+        assert_eq!(before.differing_keys(&renewed), ["target.on_shutdown", "target.port.0.id"]);
+        assert_eq!(renewed.differing_keys(&after), ["target.state_dir"]);
     }
 }

@@ -4,18 +4,17 @@
 use std::path::PathBuf;
 
 use kvrail_target::{Host, Port, Subsystem, Wish};
+use kvrail_units::Period;
 use serde::{Deserialize, Serialize};
-
-use super::period::Period;
 
 /// The NVMe over Fabrics target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Target {
     pub(crate) configfs: PathBuf,
-    pub(crate) state: PathBuf,
-    pub(crate) at_stop: AtStop,
-    pub(crate) watch: Period,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) on_shutdown: OnShutdown,
+    pub(crate) reconcile_interval: Period,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) host: Vec<Host>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -27,21 +26,21 @@ pub(crate) struct Target {
 /// What `kvrail serve` does with the target when it stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum AtStop {
+pub(crate) enum OnShutdown {
     /// Leaves it: the kernel serves on.
     #[default]
     Keep,
     /// Takes it down.
-    Undo,
+    Teardown,
 }
 
 impl Default for Target {
     fn default() -> Self {
         Self {
             configfs: "/sys/kernel/config/nvmet".into(),
-            state: "/var/lib/kvrail/target".into(),
-            at_stop: AtStop::Keep,
-            watch: Period::from_s(5),
+            state_dir: "/var/lib/kvrail/target".into(),
+            on_shutdown: OnShutdown::Keep,
+            reconcile_interval: Period::from_s(5),
             host: Vec::new(),
             subsystem: Vec::new(),
             port: Vec::new(),

@@ -45,7 +45,7 @@ impl Source {
     pub(super) fn open(self) -> Result<Mechanism, DeviceError> {
         match self {
             Self::Null { bytes, settings } => {
-                let depth = settings.depth;
+                let depth = settings.queue_depth;
                 let options = NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
                 Ok(Mechanism::Null(Box::new(NullDevice::new(options))))
             }
@@ -74,6 +74,6 @@ pub(super) fn options(
         cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
         idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
     };
-    let Device { depth, write_stream, .. } = *settings;
+    let Device { queue_depth: depth, write_stream, .. } = *settings;
     UringOptions { direct, depth, thread, write_stream, ..UringOptions::new(path, fd) }
 }

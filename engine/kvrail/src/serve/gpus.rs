@@ -264,7 +264,7 @@ impl Drop for Gpus {
 }
 
 fn staging(config: &Config) -> StagingOptions {
-    let (slot, all) = (config.gpu.slot.bytes(), config.gpu.staging.bytes());
+    let (slot, all) = (config.gpu.staging_slot_bytes.bytes(), config.gpu.staging_bytes.bytes());
     StagingOptions {
         slot_bytes: u32::try_from(slot).expect("the configuration bounds slots"),
         slots: u16::try_from(all / slot).expect("the configuration bounds the pool"),

@@ -92,7 +92,7 @@ impl Plan {
         let home = numa::home(config, &topology, all.node)?;
         notes.extend(numa::note(&home));
         let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
-        let spin_ns = match config.pollers.spin.fixed() {
+        let spin_ns = match config.pollers.busy_poll_max.fixed() {
             Some(spin) => spin.ns(),
             None if cores > 1 => SPIN_NS,
             None => 0,
@@ -115,7 +115,7 @@ impl Plan {
     /// What a device may hold at once.
     pub(crate) fn budget(&self, device: DeviceIndex) -> Budget {
         let settings = &self.devices[usize::from(device.0)].settings;
-        Budget { operations: settings.depth, bytes: settings.in_flight_bytes.bytes() }
+        Budget { operations: settings.queue_depth, bytes: settings.in_flight_bytes.bytes() }
     }
 
     /// Who drives a device.

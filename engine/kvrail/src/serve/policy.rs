@@ -24,11 +24,11 @@ pub(super) fn policy(config: &Config) -> Policy {
             gpu_regions_per_session: limits.gpu_regions_per_session as usize,
             gpu_bytes_per_session: limits.gpu_bytes_per_session.bytes(),
             queues_per_session: limits.queues_per_session as usize,
-            queue_depth: limits.queue_depth,
+            queue_depth: limits.lane_depth,
             handshake_timeout: limits.handshake_timeout.duration(),
         },
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
-        sealing: match config.memory.unsealed {
+        sealing: match config.memory.unsealed_imports {
             Unsealed::Refuse => Sealing::Required,
             Unsealed::Accept => Sealing::Optional,
         },

@@ -11,7 +11,7 @@ use kvrail_memory::Root;
 use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 
 use crate::command::target::{locked, seen, show};
-use crate::config::{AtStop, Target as Wanted};
+use crate::config::{OnShutdown, Target as Wanted};
 use crate::failure::{Exit, Failure};
 
 /// What the target's thread is told.
@@ -93,7 +93,7 @@ fn leftover(wanted: &Wanted) -> Vec<String> {
         return Vec::new();
     }
     vec![format!(
-        "{count} object(s) of an earlier [target] are there; `kvrail target undo` removes"
+        "{count} object(s) of an earlier [target] are there; `kvrail target teardown` removes"
     )]
 }
 
@@ -117,7 +117,7 @@ impl Keeper {
     fn live(mut self, inbox: &Receiver<Word>) {
         loop {
             let word = match &self.held {
-                Some(_) => inbox.recv_timeout(self.wanted.watch.duration()),
+                Some(_) => inbox.recv_timeout(self.wanted.reconcile_interval.duration()),
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match word {
@@ -148,7 +148,8 @@ impl Keeper {
 
     /// How it is kept up changes in any case, what is exported where that can be.
     fn renew(&mut self, wanted: Wanted) {
-        (self.wanted.watch, self.wanted.at_stop) = (wanted.watch, wanted.at_stop);
+        (self.wanted.reconcile_interval, self.wanted.on_shutdown) =
+            (wanted.reconcile_interval, wanted.on_shutdown);
         if wanted.wish() == self.wanted.wish() {
             return;
         }
@@ -183,7 +184,8 @@ impl Keeper {
     }
 
     fn end(self) {
-        let Some(mut held) = self.held.filter(|_| self.wanted.at_stop == AtStop::Undo) else {
+        let Some(mut held) = self.held.filter(|_| self.wanted.on_shutdown == OnShutdown::Teardown)
+        else {
             return;
         };
         match held.target.undo() {

@@ -3,11 +3,12 @@
 use kvrail_poller::Route;
 use kvrail_protocol::VolumeInfo;
 use kvrail_ring::{DeviceIndex, Geometry};
+use kvrail_units::Size;
 use kvrail_volume::{LABEL_BYTES, Member, Volume};
 use uuid::Uuid;
 
 use super::plan::Plan;
-use crate::config::{Config, Size, Volume as Configured};
+use crate::config::{Config, Volume as Configured};
 use crate::failure::{Exit, Failure};
 use crate::members::{Located, locate};
 

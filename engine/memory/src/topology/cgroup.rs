@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::cpulist::CpuList;
 use super::files::{Root, TopologyError};
+use super::mounts::Mount;
 
 /// CPU time granted: `quota_us` in every `period_us`, both in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub(super) struct Limits {
 /// Reads the limits of the process.
 pub(super) fn limits(root: &Root) -> Result<Limits, TopologyError> {
     let Some(groups) = root.text("proc/self/cgroup")? else { return Ok(Limits::default()) };
-    let mounts = root.text("proc/self/mountinfo")?.unwrap_or_default();
+    let mounts = Mount::all(root)?.unwrap_or_default();
     let mut limits = Limits::default();
     for (kind, files) in [(Kind::Two, &VERSION_2), (Kind::One("cpuset"), &VERSION_1)] {
         for dir in levels(&groups, &mounts, kind) {
@@ -106,7 +107,7 @@ fn tightest<T>(known: Option<T>, next: Option<T>, tighter: impl Fn(T, T) -> T) -
 }
 
 /// Directories of the process's group, itself first, up to where the hierarchy is mounted.
-fn levels(groups: &str, mounts: &str, kind: Kind) -> Vec<PathBuf> {
+fn levels(groups: &str, mounts: &[Mount], kind: Kind) -> Vec<PathBuf> {
     let group = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -116,31 +117,19 @@ fn levels(groups: &str, mounts: &str, kind: Kind) -> Vec<PathBuf> {
         };
         ours.then_some(Path::new(path))
     });
-    let (Some(group), Some((shown, mount))) = (group, mount_of(mounts, kind)) else {
-        return Vec::new();
-    };
+    let mount = mounts.iter().find(|mount| match kind {
+        Kind::Two => mount.kind == "cgroup2",
+        Kind::One(name) => mount.kind == "cgroup" && mount.has(name),
+    });
+    let (Some(group), Some(mount)) = (group, mount) else { return Vec::new() };
     // In a container without a cgroup namespace the group's path begins with the mount's root; a
     // path outside of what is mounted leaves only the mount itself to be read.
-    let below = group.strip_prefix(shown).unwrap_or(Path::new(""));
-    let leaf = mount.join(below);
-    leaf.ancestors().take_while(|dir| dir.starts_with(&mount)).map(Path::to_path_buf).collect()
-}
-
-/// Root within the hierarchy and mount point, from `/proc/self/mountinfo` (see proc(5)):
-/// `id parent major:minor root mountpoint options [tags] - type source superoptions`.
-fn mount_of(mounts: &str, kind: Kind) -> Option<(PathBuf, PathBuf)> {
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
-        let (fstype, options) = (after.next()?, after.nth(1).unwrap_or(""));
-        let ours = match kind {
-            Kind::Two => fstype == "cgroup2",
-            Kind::One(name) => fstype == "cgroup" && options.split(',').any(|it| it == name),
-        };
-        let mut before = before.split(' ').skip(3);
-        let (shown, mount) = (before.next()?, before.next()?);
-        ours.then(|| (PathBuf::from(shown), PathBuf::from(mount)))
-    })
+    let below = group.strip_prefix(&mount.root).unwrap_or(Path::new(""));
+    let leaf = mount.point.join(below);
+    leaf.ancestors()
+        .take_while(|dir| dir.starts_with(&mount.point))
+        .map(Path::to_path_buf)
+        .collect()
 }
 
 fn cpus(root: &Root, dir: &Path, name: &str) -> Result<Option<CpuList>, TopologyError> {

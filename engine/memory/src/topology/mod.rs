@@ -8,6 +8,7 @@ mod cgroup;
 mod cpulist;
 mod files;
 mod machine;
+mod mounts;
 mod pages;
 
 pub use blockdev::Near;
@@ -15,6 +16,7 @@ pub use cgroup::CpuQuota;
 pub use cpulist::CpuList;
 pub use files::{Root, TopologyError};
 pub use machine::Topology;
+pub use mounts::{Mount, state_of, unescape};
 pub use pages::HugePages;
 
 pub(crate) use pages::{available_bytes, hugepages};

@@ -197,7 +197,7 @@ fn every_quota_names_its_key_and_its_value() {
 
     let (status, message) = denied(client.open_queue(257));
     assert_eq!(status, Status::Quota);
-    assert!(message.contains("limits.queue_depth") && message.contains("256"), "{message}");
+    assert!(message.contains("limits.lane_depth") && message.contains("256"), "{message}");
     let queues: Vec<_> = (0..4).map(|_| client.open_queue(2).unwrap()).collect();
     let (status, message) = denied(client.open_queue(2));
     assert_eq!(status, Status::Quota);

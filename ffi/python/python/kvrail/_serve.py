@@ -56,7 +56,7 @@ class Sidecar:
         )
         # Who is killed cannot remove the folder; the sidecar ends a moment later and does.
         removed = f"--remove={self._directory}"
-        serve = ["serve", "--end-with-parent", f"--config={config}", removed]
+        serve = ["serve", "--exit-with-parent", f"--config={config}", removed]
         command = [str(binary()), *serve, *self._settings]
         with self._log().open("wb") as log:
             # A group of its own: Ctrl-C, in a terminal and in a notebook, is for the program.

@@ -12,6 +12,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 @pytest.fixture
 def sidecar() -> Iterator[kvrail.Sidecar]:
-    settings = {"memory.unsealed": "accept"}
+    settings = {"memory.unsealed_imports": "accept"}
     with kvrail.serve("512MiB", directory="/var/tmp", settings=settings) as sidecar:
         yield sidecar

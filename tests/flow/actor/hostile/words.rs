@@ -67,7 +67,7 @@ pub(crate) fn hoard(target: &Target) -> u64 {
     while target.time_is_left() {
         quota(client.create_arena(4096, Pages::Base), "limits.arenas_per_session");
         quota(client.open_queue(64), "limits.queues_per_session");
-        quota(client.open_queue(limits.queue_depth as usize + 1), "limits.queue_depth");
+        quota(client.open_queue(limits.queue_depth as usize + 1), "limits.lane_depth");
         let other = target.client();
         let much = usize::try_from(limits.arena_bytes).expect("64 bits") + 1;
         // Sessions that have just ended may still have all the slots: another limit, then.

@@ -5,7 +5,7 @@ mod connect;
 mod disconnect;
 mod discover;
 mod list;
-mod policy;
+mod set_iopolicy;
 
 use clap::Subcommand;
 
@@ -17,7 +17,7 @@ Examples:
   kvrail host discover -t tcp -a 192.0.2.1
   kvrail host connect -t tcp -a 192.0.2.1 -n nqn.2026-11.org.example:kv0
   kvrail host list                                devices, paths, ANA states
-  kvrail host policy -n nqn.2026-11.org.example:kv0 --iopolicy queue-depth
+  kvrail host set-iopolicy -n nqn.2026-11.org.example:kv0 --iopolicy queue-depth
   kvrail host disconnect -n nqn.2026-11.org.example:kv0
 
 Options have nvme-cli's names; what is connected here `nvme list-subsys` shows too.";
@@ -35,7 +35,7 @@ pub(crate) enum HostCommand {
     /// Take connections down
     Disconnect(disconnect::DisconnectArgs),
     /// Set how I/O is spread over the paths of a subsystem
-    Policy(policy::PolicyArgs),
+    SetIopolicy(set_iopolicy::SetIopolicyArgs),
 }
 
 /// Runs `kvrail host`.
@@ -45,6 +45,6 @@ pub(crate) fn run(command: HostCommand, context: &Context) -> Result<(), Failure
         HostCommand::Connect(args) => connect::run(&args, context),
         HostCommand::List(args) => list::run(&args, context),
         HostCommand::Disconnect(args) => disconnect::run(&args, context),
-        HostCommand::Policy(args) => policy::run(&args, context),
+        HostCommand::SetIopolicy(args) => set_iopolicy::run(&args, context),
     }
 }

@@ -1,4 +1,4 @@
-//! `kvrail target`: plan, apply, status, undo, export, import.
+//! `kvrail target`: plan, apply, status, teardown, export, import.
 
 mod apply;
 mod export;
@@ -7,7 +7,7 @@ mod open;
 mod plan;
 pub(crate) mod show;
 mod status;
-mod undo;
+mod teardown;
 
 use clap::Subcommand;
 
@@ -21,7 +21,7 @@ Examples:
   kvrail target plan                      what would be done; changes nothing
   kvrail target apply                     do it, all or nothing
   kvrail target status                    is it as planned? 0: yes, 8: no
-  kvrail target undo                      remove what kvrail made, and nothing else
+  kvrail target teardown                  remove what kvrail made, and nothing else
   kvrail target export > nvmet.json       the plan as nvmetcli's JSON; `import` reads such a file
 
 What to export stands in [target] of the configuration: `kvrail config default` explains its keys.
@@ -38,7 +38,7 @@ pub(crate) enum TargetCommand {
     /// Show what kvrail made, and whether it is as planned
     Status(status::StatusArgs),
     /// Remove everything that kvrail made, and nothing else
-    Undo(undo::UndoArgs),
+    Teardown(teardown::TeardownArgs),
     /// Write the plan, or a tree, as nvmetcli's JSON
     Export(export::ExportArgs),
     /// Read nvmetcli's JSON and print it as a `[target]` for the configuration
@@ -51,7 +51,7 @@ pub(crate) fn run(command: TargetCommand, context: &Context) -> Result<(), Failu
         TargetCommand::Plan(args) => plan::run(&args, context),
         TargetCommand::Apply(args) => apply::run(&args, context),
         TargetCommand::Status(args) => status::run(&args, context),
-        TargetCommand::Undo(args) => undo::run(&args, context),
+        TargetCommand::Teardown(args) => teardown::run(&args, context),
         TargetCommand::Export(args) => export::run(&args, context),
         TargetCommand::Import(args) => import::run(&args, context),
     }

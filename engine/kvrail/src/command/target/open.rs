@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 
 /// The target to change: locked against every other kvrail.
 pub(crate) fn locked(wanted: &Wanted) -> Result<Target<Kernel, FileStore>, Failure> {
-    open(&wanted.configfs, FileStore::open(&wanted.state)?)
+    open(&wanted.configfs, FileStore::open(&wanted.state_dir)?)
 }
 
 /// The target to look at, or a copy of one.
@@ -18,7 +18,7 @@ pub(crate) fn seen(
     tree: Option<&Path>,
 ) -> Result<Target<Kernel, FileStore>, Failure> {
     let root = tree.unwrap_or(&wanted.configfs);
-    open(root, FileStore::look(&wanted.state))
+    open(root, FileStore::look(&wanted.state_dir))
 }
 
 fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
@@ -34,6 +34,6 @@ fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
 pub(super) fn nothing_wished() -> Failure {
     Failure::new(Exit::Usage, "the configuration exports nothing").with_remedy(
         "add [[target.subsystem]] and [[target.port]] (`kvrail config default` explains them); to \
-         remove what kvrail made: kvrail target undo",
+         remove what kvrail made: kvrail target teardown",
     )
 }

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_nvme::Selector;
+use kvrail_units::Size;
 use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
 use serde::Serialize;
 
-use crate::config::Size;
 use crate::context::{Context, Verbosity};
 use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_text};

@@ -1,0 +1,170 @@
+//! Rings that answer otherwise than their file does: the rig, and what it shows.
+
+mod eagain;
+mod in_doubt;
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::without_provenance_mut;
+use std::time::{Duration, Instant};
+
+use io_uring::types::Fixed;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use kvrail_ring::Opcode;
+use rustix::io::Errno;
+use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags};
+
+use crate::contract::{
+    BufferIndex, Device, DirectIo, Durability, Event, Events, Finished, Operation,
+};
+use crate::error::DeviceError;
+use crate::failure::Cause;
+use crate::replacement::Replacement;
+use crate::split::Outcome;
+use crate::target::{Stream, Target, open_path};
+use crate::uring::drive::{Drive, Interrupt};
+use crate::uring::mode::ModeName;
+use crate::uring::ring::{Completing, Ring, Setup, Submission};
+use crate::uring::wire::{Block, Wire};
+use crate::uring::{Uring, UringOptions};
+
+const AT: BufferIndex = BufferIndex(0);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a ring departs from what its file does.
+trait Fault: Debug + Send + 'static {
+    /// Flags of each read, `RWF_...`.
+    const READ_FLAGS: i32;
+
+    fn moved_all(result: i32, asked: u32) -> bool;
+
+    fn outcome(result: i32, asked: u32) -> Outcome;
+
+    fn cause(result: i32) -> Cause;
+}
+
+/// Block requests with a fault.
+#[derive(Debug)]
+struct Faulty<F>(Block, PhantomData<F>);
+
+impl<F: Fault> Wire for Faulty<F> {
+    type Entry = squeue::Entry;
+    type Answer = cqueue::Entry;
+
+    fn open(
+        target: &Target,
+        stream: Option<Stream>,
+    ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
+        let (block, file) = Block::open(target, stream)?;
+        Ok((Self(block, PhantomData), file))
+    }
+
+    fn of(_: &Replacement) -> (Self, BorrowedFd<'_>) {
+        unreachable!("nothing is taken away here")
+    }
+
+    fn make(setup: &Setup) -> Result<IoUring, Errno> {
+        Block::make(setup)
+    }
+
+    fn request_bytes_max(&self, target: &Target) -> u32 {
+        self.0.request_bytes_max(target)
+    }
+
+    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        let Operation { offset, length, .. } = *operation;
+        let address = without_provenance_mut(address);
+        let read = opcode::ReadFixed::new(Fixed(0), address, length, operation.buffer.0);
+        read.offset(offset).rw_flags(F::READ_FLAGS).build()
+    }
+
+    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry {
+        self.0.write(operation, address)
+    }
+
+    fn other(&self, operation: &Operation) -> squeue::Entry {
+        self.0.other(operation)
+    }
+
+    fn moved_all(result: i32, asked: u32) -> bool {
+        F::moved_all(result, asked)
+    }
+
+    fn outcome(result: i32, asked: u32) -> Outcome {
+        F::outcome(result, asked)
+    }
+
+    fn cause(result: i32) -> Cause {
+        F::cause(result)
+    }
+}
+
+/// Mode interrupt with such requests.
+#[derive(Debug)]
+struct FaultyInterrupt<F>(PhantomData<F>);
+
+impl<F: Fault> Drive for FaultyInterrupt<F> {
+    const NAME: ModeName = ModeName::Interrupt;
+    const SUBMISSION: Submission = Interrupt::SUBMISSION;
+    const COMPLETING: Completing = Interrupt::COMPLETING;
+    const FLAGS: IoringSetupFlags = Interrupt::FLAGS;
+    type Wire = Faulty<F>;
+
+    fn submit(ring: &mut Ring<Faulty<F>>) {
+        if ring.queued() > 0 {
+            ring.hand_over(IoringEnterFlags::empty());
+        }
+    }
+
+    fn collect(ring: &mut Ring<Faulty<F>>, _: u32) {
+        if ring.is_empty() {
+            ring.collect();
+        }
+    }
+}
+
+/// The device of a file, through the page cache.
+fn open<F: Fault>(file: &tempfile::NamedTempFile) -> Uring<FaultyInterrupt<F>> {
+    let path = file.path().to_str().unwrap();
+    let fd = open_path(path, DirectIo::Off).unwrap();
+    let options = UringOptions { direct: DirectIo::Off, ..UringOptions::new(path, fd) };
+    Uring::open(options).unwrap()
+}
+
+/// Submits so many reads of `bytes`, one behind the other in file and buffer.
+fn submit_reads<F: Fault>(device: &mut Uring<FaultyInterrupt<F>>, reads: u32, bytes: u32) {
+    for number in 0..reads {
+        let read = Operation {
+            tag: number.into(),
+            opcode: Opcode::Read,
+            durability: Durability::Visible,
+            offset: (number * bytes).into(),
+            length: bytes,
+            buffer: AT,
+            buffer_offset: (number * bytes).into(),
+        };
+        device.prepare(read).unwrap();
+    }
+    device.submit();
+}
+
+/// Reaps until nothing is in flight, `turn` before each time; by their tags.
+fn reap_all<F: Fault>(
+    device: &mut Uring<FaultyInterrupt<F>>,
+    mut turn: impl FnMut(),
+) -> Vec<Finished> {
+    let (mut events, mut all) = (Events::new(), Vec::new());
+    let start = Instant::now();
+    while device.in_flight() > 0 {
+        turn();
+        device.reap(&mut events);
+        all.extend(events.drain(..).map(|event| match event {
+            Event::Finished(finished) => finished,
+            Event::Detached(_) => unreachable!("nothing is detached here"),
+        }));
+        assert!(start.elapsed() < PATIENCE, "{} reads have completed", all.len());
+    }
+    all.sort_unstable_by_key(|it| it.tag);
+    all
+}

@@ -1,0 +1,27 @@
+//! The environment doctor: looks at everything on a host that makes kvrail slow or impossible, and
+//! says for each thing what was seen, what it costs, and the exact remedy.
+//!
+//! Owns one table of checks. Reads files below a root that tests replace, and asks three programs
+//! for their version; changes nothing, needs no privilege, and says what it could not see.
+#![forbid(unsafe_code)]
+
+mod container;
+mod cpu;
+mod cufile;
+mod filesystem;
+mod finding;
+mod gpu;
+mod kernel;
+mod machine;
+mod memory;
+mod nvme;
+mod options;
+mod probe;
+mod rdma;
+mod report;
+mod table;
+mod tools;
+
+pub use finding::{Finding, Group, Verdict};
+pub use machine::{Live, Machine, Purpose, Tried};
+pub use report::{Report, examine};

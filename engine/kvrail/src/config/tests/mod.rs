@@ -1,0 +1,4 @@
+//! What the configuration takes and refuses.
+
+mod defaults;
+mod refused;
