@@ -1,0 +1,248 @@
+//! What clients feel beside each other, at one or more sidecars in turns (the arms):
+//! `beside mixed|single|attach SECONDS ROUNDS NAME=SOCKET...`. `scripts/dev beside` starts them.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kvrail_client::{Client, Lease, Pages, Queue, Request, Status, Volume};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const VOLUME: &str = "kv";
+const SMALL: usize = 4 << 10;
+const MIB: usize = 1 << 20;
+const LONG: Duration = Duration::from_secs(60);
+
+/// Bytes of the region that comes and goes.
+const REGION: usize = 12 << 30;
+
+/// Which way the bytes of a load go.
+#[derive(Clone, Copy)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// A closed loop of blocks of one size.
+#[derive(Clone, Copy)]
+struct Load {
+    way: Way,
+    bytes: usize,
+    depth: usize,
+}
+
+const LARGE: Load = Load { way: Way::Read, bytes: 4 * MIB, depth: 128 };
+
+/// One row's values, one for each round.
+type Rows = BTreeMap<(usize, String, &'static str), Vec<f64>>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, workload, seconds, rounds, arms @ ..] = arguments.as_slice() else {
+        return Err("usage: beside mixed|single|attach SECONDS ROUNDS NAME=SOCKET...".into());
+    };
+    let time = Duration::from_secs_f64(seconds.parse()?);
+    let rounds: u32 = rounds.parse()?;
+    let arms: Vec<_> = arms.iter().filter_map(|arm| arm.split_once('=')).collect();
+    for (_, socket) in &arms {
+        fill(socket)?;
+    }
+    let mut rows = Rows::new();
+    for _ in 0..rounds {
+        for (name, socket) in &arms {
+            let figures = match workload.as_str() {
+                "mixed" => mixed(socket, time)?,
+                "single" => single(socket, time)?,
+                "attach" => attach(socket, time)?,
+                other => return Err(format!("no workload {other}").into()),
+            };
+            for (at, (what, unit, value)) in figures.into_iter().enumerate() {
+                rows.entry((at, format!("{what:34} {name:10}"), unit)).or_default().push(value);
+            }
+        }
+    }
+    println!("{:45} {:>9} {:>9} {:>9}", "medians over rounds", "median", "least", "most");
+    for ((_, what, unit), mut values) in rows {
+        values.sort_by(f64::total_cmp);
+        let (least, most) = (values[0], values[values.len() - 1]);
+        println!("{what} {:9.3} {least:9.3} {most:9.3} {unit}", values[values.len() / 2]);
+    }
+    Ok(())
+}
+
+type Figures = Vec<(String, &'static str, f64)>;
+
+/// A 4 KiB reader alone, a reader of 4 MiB blocks alone, and both.
+fn mixed(socket: &str, time: Duration) -> Result<Figures, Failure> {
+    let mut figures = small(socket, "4 KiB alone", time)?;
+    let alone = large(socket, LARGE, &Until::after(time))?;
+    let stop = Until::told();
+    let (small, beside) = thread::scope(|scope| {
+        let other = scope.spawn(|| large(socket, LARGE, &stop));
+        thread::sleep(Duration::from_millis(100));
+        let small = small(socket, "4 KiB beside", time);
+        stop.now();
+        (small, other.join().expect("no panic"))
+    });
+    figures.extend(small?);
+    figures.push(("4 MiB depth 128 alone".into(), "GB/s", alone));
+    figures.push(("4 MiB depth 128 beside".into(), "GB/s", beside?));
+    Ok(figures)
+}
+
+/// One client by itself at each size, both ways.
+fn single(socket: &str, time: Duration) -> Result<Figures, Failure> {
+    let mut figures = Figures::new();
+    for (way, verb) in [(Way::Read, "read"), (Way::Write, "write")] {
+        for (kib, depth) in [(256, 8), (1024, 8), (4096, 8), (16 << 10, 2), (32 << 10, 1)] {
+            let load = Load { way, bytes: kib << 10, depth };
+            let rate = large(socket, load, &Until::after(time))?;
+            figures.push((format!("{verb} {kib} KiB depth {depth}"), "GB/s", rate));
+        }
+    }
+    Ok(figures)
+}
+
+/// A 4 KiB reader alone, and while another client attaches and detaches ordinary pages.
+fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
+    let mut figures = small(socket, "4 KiB alone", time)?;
+    let stop = Until::told();
+    let (small, times) = thread::scope(|scope| {
+        let other = scope.spawn(|| regions(socket, &stop));
+        let small = small(socket, "4 KiB beside", time);
+        stop.now();
+        (small, other.join().expect("no panic"))
+    });
+    figures.extend(small?);
+    let (attach, detach) = times?;
+    figures.push(("attach 12 GiB".into(), "s", attach));
+    figures.push(("detach 12 GiB".into(), "s", detach));
+    Ok(figures)
+}
+
+/// Attaches and detaches; returns the means of both, in seconds.
+fn regions(socket: &str, until: &Until) -> Result<(f64, f64), Failure> {
+    let client = Client::attach(socket)?;
+    let (mut times, mut count) = ((0.0, 0.0), 0.0);
+    while !until.is_over() {
+        let start = Instant::now();
+        let arena = client.create_arena(REGION, Pages::Base)?;
+        times.0 += start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        arena.detach()?;
+        times.1 += start.elapsed().as_secs_f64();
+        count += 1.0;
+    }
+    Ok((times.0 / count, times.1 / count))
+}
+
+/// When a load ends.
+struct Until {
+    deadline: Option<Instant>,
+    told: AtomicBool,
+}
+
+impl Until {
+    fn after(time: Duration) -> Self {
+        Self { deadline: Some(Instant::now() + time), told: AtomicBool::new(false) }
+    }
+
+    fn told() -> Self {
+        Self { deadline: None, told: AtomicBool::new(false) }
+    }
+
+    fn now(&self) {
+        self.told.store(true, Ordering::Relaxed); // ends a loop, orders nothing
+    }
+
+    fn is_over(&self) -> bool {
+        // Relaxed: as above.
+        self.deadline.is_some_and(|end| Instant::now() >= end) || self.told.load(Ordering::Relaxed)
+    }
+}
+
+/// Writes all of the volume, so that reads reach the disk.
+fn fill(socket: &str) -> Result<(), Failure> {
+    let client = Client::attach(socket)?;
+    let volume = client.volume(VOLUME)?;
+    let arena = client.create_arena(4 * MIB, Pages::Auto)?;
+    let mut queue = client.open_queue(16)?;
+    let mut lease = arena.lease(4 * MIB)?;
+    lease.fill(0x5a);
+    for place in 0..volume.capacity() / (4 * MIB as u64) {
+        queue.submit(Request::write(&volume, place * 4 * MIB as u64, lease))?;
+        let done = queue.wait(LONG)?.ok_or("no answer")?;
+        lease = done.lease.ok_or("no lease")?;
+    }
+    Ok(())
+}
+
+/// Reads of 4 KiB, one at a time.
+fn small(socket: &str, what: &str, time: Duration) -> Result<Figures, Failure> {
+    let client = Client::attach(socket)?;
+    let volume = client.volume(VOLUME)?;
+    let arena = client.create_arena(MIB, Pages::Auto)?;
+    let mut queue = client.open_queue(16)?;
+    let mut lease = arena.lease(SMALL)?;
+    let mut samples = Vec::with_capacity(1 << 20);
+    let (start, places) = (Instant::now(), volume.capacity() / SMALL as u64);
+    let mut place = 0;
+    while start.elapsed() < time {
+        place = (place + 7_919_003) % places;
+        let before = Instant::now();
+        queue.submit(Request::read(&volume, place * SMALL as u64, lease))?;
+        let done = queue.wait(LONG)?.ok_or("no answer")?;
+        samples.push(before.elapsed().as_secs_f64() * 1e3);
+        assert_eq!(done.status, Status::Ok);
+        lease = done.lease.ok_or("no lease")?;
+    }
+    samples.sort_by(f64::total_cmp);
+    let at = |share: f64| samples[((samples.len() - 1) as f64 * share) as usize];
+    let shares = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("worst", 1.0)];
+    Ok(shares.map(|(name, share)| (format!("{what}, {name}"), "ms", at(share))).to_vec())
+}
+
+/// A closed loop; returns GB/s.
+fn large(socket: &str, load: Load, until: &Until) -> Result<f64, Failure> {
+    let client = Client::attach(socket)?;
+    let volume = client.volume(VOLUME)?;
+    let arena = client.create_arena(load.bytes * load.depth, Pages::Auto)?;
+    let mut queue = client.open_queue(load.depth)?;
+    let lease = |_| arena.lease(load.bytes);
+    let mut idle: Vec<Lease> = (0..load.depth).map(lease).collect::<Result<_, _>>()?;
+    let places = volume.capacity() / load.bytes as u64;
+    let (start, mut place, mut bytes) = (Instant::now(), 0, 0);
+    while !until.is_over() {
+        post(&mut queue, &volume, load, (&mut idle, &mut place, places));
+        let mut done = Vec::new();
+        queue.wait_for(1, &mut done, LONG)?;
+        for done in done {
+            assert_eq!(done.status, Status::Ok);
+            bytes += load.bytes;
+            idle.push(done.lease.ok_or("no lease")?);
+        }
+    }
+    Ok(bytes as f64 / start.elapsed().as_secs_f64() / 1e9)
+}
+
+/// One request for each idle lease.
+fn post(
+    queue: &mut Queue,
+    volume: &Volume,
+    load: Load,
+    (idle, place, places): (&mut Vec<Lease>, &mut u64, u64),
+) {
+    for lease in idle.drain(..) {
+        *place = (*place + 7919) % places;
+        let offset = *place * load.bytes as u64;
+        let request = match load.way {
+            Way::Read => Request::read(volume, offset, lease),
+            Way::Write => Request::write(volume, offset, lease),
+        };
+        queue.stage(request).expect("room");
+    }
+    queue.publish();
+}
