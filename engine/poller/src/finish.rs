@@ -8,6 +8,7 @@ use crate::accept::Checksum;
 use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
 use crate::run::Run;
+use crate::unit::Side;
 
 impl<D: Device, C: Clock> Poller<D, C> {
     /// Brings back what devices finished; returns how many events there were.
@@ -111,8 +112,12 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Counts a run that ended at its device.
     #[inline(never)]
     pub(crate) fn account(&mut self, index: usize, run: &Run) {
-        self.units[index].share(run.kin.side()).ledger.refund(run.count, run.length);
+        let share = self.units[index].share(run.kin.side());
+        share.ended(run, self.now_ns);
         let (counters, count) = (&self.stats.devices[index], u64::from(run.count));
+        if run.kin.side() == Side::Host {
+            counters.in_flight_bytes_limit.set(share.ledger.limit_bytes());
+        }
         counters.device_latency.record(run.device_ns, count);
         counters.queue_latency.record(run.queue_ns, count);
         match run.kin.opcode() {

@@ -17,6 +17,7 @@ mod ladder;
 mod lanes;
 mod mailbox;
 mod obey;
+mod pace;
 mod placement;
 mod poller;
 mod presence;
@@ -35,7 +36,7 @@ mod unit;
 mod waiting;
 
 pub use bells::{QueueBell, Rung, Waking, WokenBy};
-pub use budget::Budget;
+pub use budget::{Budget, InFlightBytes};
 pub use handle::PollerHandle;
 pub use mailbox::{
     Command, DeviceFailure, LANES_MAX, LaneSeat, Mailbox, Notice, REGIONS_MAX, SESSIONS_MAX,

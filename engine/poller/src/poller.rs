@@ -21,7 +21,7 @@ use crate::sleep::Bed;
 use crate::stats::PollerStats;
 use crate::summing::Summing;
 use crate::timers::Timers;
-use crate::unit::Unit;
+use crate::unit::{Side, Unit};
 use crate::waiting::Nodes;
 
 /// What a poller drives and for whom.
@@ -137,7 +137,12 @@ impl<D: Device, C: Clock> Poller<D, C> {
         bed.watch_bell(mailbox.poller_bell())?;
         let mut devices = devices;
         let sleeps_in = SleepsIn::choose(&mut devices, &bed)?;
-        let units = devices.into_iter().zip(setup.budgets).map(|(d, b)| Unit::new(d, b)).collect();
+        let units: Vec<_> =
+            devices.into_iter().zip(setup.budgets).map(|(d, b)| Unit::new(d, b)).collect();
+        for (unit, counters) in units.iter().zip(&stats.devices) {
+            let host = &unit.shares[Side::Host as usize];
+            counters.in_flight_bytes_limit.set(host.ledger.limit_bytes());
+        }
         let now_ns = clock.now_ns();
         Ok(Self {
             clock,

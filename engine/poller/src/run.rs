@@ -4,6 +4,7 @@
 use kvrail_ring::{Completion, Status};
 
 use crate::accept::{Accepted, Kin};
+use crate::budget::held_bytes;
 use crate::mailbox::SessionSlot;
 
 /// How many requests ended, and what they have in common.
@@ -24,6 +25,8 @@ pub(crate) struct Run {
     pub(crate) count: u32,
     /// Bytes they asked for.
     pub(crate) length: u64,
+    /// Bytes of them that their device held at once.
+    pub(crate) held: u64,
     /// Bytes they moved, where that was not all.
     moved: u64,
 }
@@ -47,6 +50,7 @@ impl Run {
             told_ns: [device_ns, queue_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX)),
             count: 0,
             length: 0,
+            held: 0,
             moved: 0,
         }
     }
@@ -66,6 +70,7 @@ impl Run {
     pub(crate) fn add_whole(&mut self, accepted: &Accepted) -> Completion {
         self.count += 1;
         self.length += u64::from(accepted.length);
+        self.held += u64::from(held_bytes(accepted.length));
         self.completion(accepted, accepted.length)
     }
 
@@ -80,6 +85,7 @@ impl Run {
         let bytes = if self.status == Status::Ok { accepted.length } else { bytes };
         self.count += 1;
         self.length += u64::from(accepted.length);
+        self.held += u64::from(held_bytes(accepted.length));
         self.moved += u64::from(bytes);
         self.completion(accepted, bytes)
     }

@@ -10,6 +10,7 @@ use crate::poller::Poller;
 use crate::presence::Presence;
 use crate::region::Regions;
 use crate::unit::{Side, Unit};
+use crate::waiting::Wanted;
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
 /// 100 ns and more beside its requests, for fences and the clock: a tenth of a turn of 32.
@@ -190,7 +191,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let open = self.units[index].share(side).is_open(class, length);
         if !(open && self.start(index, id, accepted)) {
             let share = self.units[index].share(side);
-            share.waiting.push(&mut self.nodes, id, (session, class, length));
+            let cost_ns = share.pace.cost_ns(kin.opcode(), length);
+            share.waiting.push(&mut self.nodes, Wanted { id, session, class, length, cost_ns });
         }
     }
 

@@ -3,11 +3,13 @@
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
-use kvrail_device::{Device, Failure, Operation, Wait};
-use kvrail_ring::Class;
+use kvrail_device::{Description, Device, Failure, Operation, Wait};
+use kvrail_ring::{Class, Opcode};
 
-use crate::budget::{Budget, Ledger};
+use crate::budget::{Budget, InFlightBytes, Ledger};
+use crate::pace::{Left, Pace};
 use crate::presence::Presence;
+use crate::run::Run;
 use crate::waiting::Waiting;
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
@@ -32,9 +34,41 @@ pub(crate) enum Side {
 pub(crate) struct Share {
     pub(crate) waiting: Waiting,
     pub(crate) ledger: Ledger,
+    pub(crate) pace: Pace,
+    /// Whether the ledger's bytes are what the pace says.
+    follows: bool,
 }
 
 impl Share {
+    fn new(description: &Description, budget: Budget) -> Self {
+        let pace = Pace::new(description.bytes_per_second);
+        let (bytes, follows) = match budget.bytes {
+            InFlightBytes::Fixed(bytes) => (bytes, false),
+            InFlightBytes::Followed => (pace.in_flight_bytes(), true),
+        };
+        let operations = budget.operations.min(description.depth);
+        Self { waiting: Waiting::new(), ledger: Ledger::new(operations, bytes), pace, follows }
+    }
+
+    /// Gives back what a run was charged, and learns from it how fast the device is.
+    #[inline]
+    pub(crate) fn ended(&mut self, run: &Run, now_ns: u64) {
+        self.ledger.refund(run.count, run.held);
+        let opcode = run.kin.opcode();
+        if matches!(opcode, Opcode::Flush | Opcode::Discard) {
+            self.pace.other_ended(opcode, run.device_ns);
+            return;
+        }
+        let left = match (self.waiting.count(), self.ledger.in_flight()) {
+            (0, 0) => Left::Nothing,
+            (0, _) => Left::Working,
+            (_, _) => Left::Waiting,
+        };
+        if self.pace.ended(now_ns, (run.count, run.length), left) && self.follows {
+            self.ledger.resize(self.pace.in_flight_bytes());
+        }
+    }
+
     /// Whether a request may go to the device at once, past nobody.
     #[inline]
     pub(crate) fn is_open(&self, class: Class, length: u32) -> bool {
@@ -74,14 +108,11 @@ pub(crate) enum Rest<'a> {
 
 impl<D: Device> Unit<D> {
     pub(crate) fn new(device: D, budget: Budget) -> Self {
-        let operations = budget.operations.min(device.description().depth);
-        let share = || {
-            let ledger = Ledger::new(Budget { operations, ..budget });
-            Share { waiting: Waiting::new(), ledger }
-        };
+        let share = || Share::new(device.description(), budget);
+        let shares = [share(), share()];
         Self {
             device,
-            shares: [share(), share()],
+            shares,
             prepared: 0,
             handed_over: false,
             forgetting: 0,

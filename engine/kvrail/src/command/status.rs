@@ -117,8 +117,8 @@ fn volumes(report: &StatusReport) -> String {
 
 fn devices(report: &StatusReport) -> String {
     let mut rows = table(&[
-        "DEVICE", "NAME", "MODE", "I/O", "DEPTH", "NOW", "WAIT", "READS", "READ", "WRITES",
-        "WRITTEN", "ERRORS", "LATE",
+        "DEVICE", "NAME", "MODE", "I/O", "DEPTH", "BYTES", "NOW", "WAIT", "READS", "READ",
+        "WRITES", "WRITTEN", "ERRORS", "LATE",
     ]);
     for device in &report.devices {
         rows.add_row([
@@ -130,6 +130,7 @@ fn devices(report: &StatusReport) -> String {
             },
             device.io.clone(),
             device.depth.to_string(),
+            human_bytes(device.in_flight_bytes),
             device.in_flight.to_string(),
             device.waiting.to_string(),
             device.reads.operations.to_string(),

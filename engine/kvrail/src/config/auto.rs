@@ -8,6 +8,7 @@ use serde::de::value::{I64Deserializer, SeqAccessDeserializer, StrDeserializer, 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+use super::Size;
 use super::period::Period;
 
 /// Chosen at start, and then reported with the reason; or fixed.
@@ -45,6 +46,10 @@ impl Described for ModeName {
 
 impl Described for Vec<u16> {
     const WORDS: &'static str = "a list of CPU numbers such as [2, 3]";
+}
+
+impl Described for Size {
+    const WORDS: &'static str = "a size such as \"8MiB\"";
 }
 
 impl Described for Period {
