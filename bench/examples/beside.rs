@@ -82,7 +82,7 @@ fn mixed(socket: &str, time: Duration) -> Result<Figures, Failure> {
     let stop = Until::told();
     let (small, beside) = thread::scope(|scope| {
         let other = scope.spawn(|| large(socket, LARGE, &stop));
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(700)); // until it has its memory
         let small = small(socket, "4 KiB beside", time);
         stop.now();
         (small, other.join().expect("no panic"))
@@ -97,7 +97,7 @@ fn mixed(socket: &str, time: Duration) -> Result<Figures, Failure> {
 fn single(socket: &str, time: Duration) -> Result<Figures, Failure> {
     let mut figures = Figures::new();
     for (way, verb) in [(Way::Read, "read"), (Way::Write, "write")] {
-        for (kib, depth) in [(256, 8), (1024, 8), (4096, 8), (16 << 10, 2), (32 << 10, 1)] {
+        for (kib, depth) in [(256, 8), (1024, 8), (4096, 1), (32 << 10, 1)] {
             let load = Load { way, bytes: kib << 10, depth };
             let rate = large(socket, load, &Until::after(time))?;
             figures.push((format!("{verb} {kib} KiB depth {depth}"), "GB/s", rate));
@@ -127,7 +127,8 @@ fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
 fn regions(socket: &str, until: &Until) -> Result<(f64, f64), Failure> {
     let client = Client::attach(socket)?;
     let (mut times, mut count) = ((0.0, 0.0), 0.0);
-    while !until.is_over() {
+    let begin = Instant::now();
+    while !until.is_over(begin) {
         let start = Instant::now();
         let arena = client.create_arena(REGION, Pages::Base)?;
         times.0 += start.elapsed().as_secs_f64();
@@ -141,26 +142,26 @@ fn regions(socket: &str, until: &Until) -> Result<(f64, f64), Failure> {
 
 /// When a load ends.
 struct Until {
-    deadline: Option<Instant>,
+    time: Option<Duration>,
     told: AtomicBool,
 }
 
 impl Until {
     fn after(time: Duration) -> Self {
-        Self { deadline: Some(Instant::now() + time), told: AtomicBool::new(false) }
+        Self { time: Some(time), told: AtomicBool::new(false) }
     }
 
     fn told() -> Self {
-        Self { deadline: None, told: AtomicBool::new(false) }
+        Self { time: None, told: AtomicBool::new(false) }
     }
 
     fn now(&self) {
         self.told.store(true, Ordering::Relaxed); // ends a loop, orders nothing
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over(&self, start: Instant) -> bool {
         // Relaxed: as above.
-        self.deadline.is_some_and(|end| Instant::now() >= end) || self.told.load(Ordering::Relaxed)
+        self.time.is_some_and(|time| start.elapsed() >= time) || self.told.load(Ordering::Relaxed)
     }
 }
 
@@ -215,7 +216,7 @@ fn large(socket: &str, load: Load, until: &Until) -> Result<f64, Failure> {
     let mut idle: Vec<Lease> = (0..load.depth).map(lease).collect::<Result<_, _>>()?;
     let places = volume.capacity() / load.bytes as u64;
     let (start, mut place, mut bytes) = (Instant::now(), 0, 0);
-    while !until.is_over() {
+    while !until.is_over(start) {
         post(&mut queue, &volume, load, (&mut idle, &mut place, places));
         let mut done = Vec::new();
         queue.wait_for(1, &mut done, LONG)?;
