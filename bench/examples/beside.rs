@@ -3,11 +3,15 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kvrail_client::{Client, Lease, Pages, Queue, Request, Status, Volume};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -17,7 +21,7 @@ const MIB: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Bytes of the region that comes and goes.
-const REGION: usize = 12 << 30;
+const REGION: u64 = 12 << 30;
 
 /// Which way the bytes of a load go.
 #[derive(Clone, Copy)]
@@ -109,9 +113,9 @@ fn single(socket: &str, time: Duration) -> Result<Figures, Failure> {
 /// A 4 KiB reader alone, and while another client attaches and detaches ordinary pages.
 fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
     let mut figures = small(socket, "4 KiB alone", time)?;
-    let stop = Until::told();
+    let (stop, memory) = (Until::told(), ordinary_pages()?);
     let (small, times) = thread::scope(|scope| {
-        let other = scope.spawn(|| regions(socket, &stop));
+        let other = scope.spawn(|| regions(socket, &memory, &stop));
         let small = small(socket, "4 KiB beside", time);
         stop.now();
         (small, other.join().expect("no panic"))
@@ -124,13 +128,13 @@ fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
 }
 
 /// Attaches and detaches; returns the means of both, in seconds.
-fn regions(socket: &str, until: &Until) -> Result<(f64, f64), Failure> {
+fn regions(socket: &str, memory: &OwnedFd, until: &Until) -> Result<(f64, f64), Failure> {
     let client = Client::attach(socket)?;
     let (mut times, mut count) = ((0.0, 0.0), 0.0);
     let begin = Instant::now();
     while !until.is_over(begin) {
         let start = Instant::now();
-        let arena = client.create_arena(REGION, Pages::Base)?;
+        let arena = client.bring_arena(memory.try_clone()?, REGION)?;
         times.0 += start.elapsed().as_secs_f64();
         let start = Instant::now();
         arena.detach()?;
@@ -138,6 +142,15 @@ fn regions(socket: &str, until: &Until) -> Result<(f64, f64), Failure> {
         count += 1.0;
     }
     Ok((times.0 / count, times.1 / count))
+}
+
+/// Sealed memory with all of its pages.
+fn ordinary_pages() -> Result<OwnedFd, Failure> {
+    let fd = memfd_create("beside", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, REGION)?;
+    fallocate(&fd, FallocateFlags::empty(), 0, REGION)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
 }
 
 /// When a load ends.

@@ -30,7 +30,7 @@ pub const EVENTS_MAX: usize = 128;
 
 /// Bytes of one read or write that the hardware has at once at most: a longer one goes piece by
 /// piece, so that what others ask meanwhile does not wait for all of it.
-pub const WINDOW_BYTES: u32 = 2 << 20;
+pub const WINDOW_BYTES: u32 = 4 << 20;
 
 /// Entries of a device's buffer table, as many as io_uring takes (IORING_MAX_REG_BUFFERS); each
 /// covers 64 MiB (`kvrail_ring::limits::ENTRY_BYTES`), so a larger region takes several in a row,
