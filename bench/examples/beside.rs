@@ -20,8 +20,9 @@ const SMALL: usize = 4 << 10;
 const MIB: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
-/// Bytes of the region that comes and goes.
-const REGION: u64 = 12 << 30;
+/// Regions that come one after the other and go together, and the bytes of each.
+const REGIONS: usize = 4;
+const REGION: u64 = 3 << 30;
 
 /// Which way the bytes of a load go.
 #[derive(Clone, Copy)]
@@ -81,13 +82,14 @@ type Figures = Vec<(String, &'static str, f64)>;
 
 /// A 4 KiB reader alone, a reader of 4 MiB blocks alone, and both.
 fn mixed(socket: &str, time: Duration) -> Result<Figures, Failure> {
-    let mut figures = small(socket, "4 KiB alone", time)?;
+    let mut quiet = Quiet::open(socket)?;
+    let mut figures = quiet.read("4 KiB alone", time)?;
     let alone = large(socket, LARGE, &Until::after(time))?;
     let stop = Until::told();
     let (small, beside) = thread::scope(|scope| {
         let other = scope.spawn(|| large(socket, LARGE, &stop));
         thread::sleep(Duration::from_millis(700)); // until it has its memory
-        let small = small(socket, "4 KiB beside", time);
+        let small = quiet.read("4 KiB beside", time);
         stop.now();
         (small, other.join().expect("no panic"))
     });
@@ -112,11 +114,12 @@ fn single(socket: &str, time: Duration) -> Result<Figures, Failure> {
 
 /// A 4 KiB reader alone, and while another client attaches and detaches ordinary pages.
 fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
-    let mut figures = small(socket, "4 KiB alone", time)?;
+    let mut quiet = Quiet::open(socket)?;
+    let mut figures = quiet.read("4 KiB alone", time)?;
     let (stop, memory) = (Until::told(), ordinary_pages()?);
     let (small, times) = thread::scope(|scope| {
         let other = scope.spawn(|| regions(socket, &memory, &stop));
-        let small = small(socket, "4 KiB beside", time);
+        let small = quiet.read("4 KiB beside", time);
         stop.now();
         (small, other.join().expect("no panic"))
     });
@@ -128,29 +131,38 @@ fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
 }
 
 /// Attaches and detaches; returns the means of both, in seconds.
-fn regions(socket: &str, memory: &OwnedFd, until: &Until) -> Result<(f64, f64), Failure> {
+fn regions(socket: &str, memory: &[OwnedFd], until: &Until) -> Result<(f64, f64), Failure> {
     let client = Client::attach(socket)?;
     let (mut times, mut count) = ((0.0, 0.0), 0.0);
     let begin = Instant::now();
     while !until.is_over(begin) {
         let start = Instant::now();
-        let arena = client.bring_arena(memory.try_clone()?, REGION)?;
+        let arenas: Vec<_> = memory
+            .iter()
+            .map(|memory| Ok(client.bring_arena(memory.try_clone()?, REGION)?))
+            .collect::<Result<_, Failure>>()?;
         times.0 += start.elapsed().as_secs_f64();
         let start = Instant::now();
-        arena.detach()?;
+        for arena in arenas {
+            arena.detach()?;
+        }
         times.1 += start.elapsed().as_secs_f64();
         count += 1.0;
     }
+    eprintln!("{count} regions came and went");
     Ok((times.0 / count, times.1 / count))
 }
 
 /// Sealed memory with all of its pages.
-fn ordinary_pages() -> Result<OwnedFd, Failure> {
-    let fd = memfd_create("beside", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&fd, REGION)?;
-    fallocate(&fd, FallocateFlags::empty(), 0, REGION)?;
-    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(fd)
+fn ordinary_pages() -> Result<Vec<OwnedFd>, Failure> {
+    let one = |_| {
+        let fd = memfd_create("beside", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, REGION)?;
+        fallocate(&fd, FallocateFlags::empty(), 0, REGION)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(fd)
+    };
+    (0..REGIONS).map(one).collect()
 }
 
 /// When a load ends.
@@ -194,29 +206,42 @@ fn fill(socket: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads of 4 KiB, one at a time.
-fn small(socket: &str, what: &str, time: Duration) -> Result<Figures, Failure> {
-    let client = Client::attach(socket)?;
-    let volume = client.volume(VOLUME)?;
-    let arena = client.create_arena(MIB, Pages::Auto)?;
-    let mut queue = client.open_queue(16)?;
-    let mut lease = arena.lease(SMALL)?;
-    let mut samples = Vec::with_capacity(1 << 20);
-    let (start, places) = (Instant::now(), volume.capacity() / SMALL as u64);
-    let mut place = 0;
-    while start.elapsed() < time {
-        place = (place + 7_919_003) % places;
-        let before = Instant::now();
-        queue.submit(Request::read(&volume, place * SMALL as u64, lease))?;
-        let done = queue.wait(LONG)?.ok_or("no answer")?;
-        samples.push(before.elapsed().as_secs_f64() * 1e3);
-        assert_eq!(done.status, Status::Ok);
-        lease = done.lease.ok_or("no lease")?;
+/// Reads 4 KiB at a time.
+struct Quiet {
+    queue: Queue,
+    volume: Volume,
+    lease: Option<Lease>,
+    _client: Client,
+}
+
+impl Quiet {
+    fn open(socket: &str) -> Result<Self, Failure> {
+        let client = Client::attach(socket)?;
+        let volume = client.volume(VOLUME)?;
+        let lease = client.create_arena(MIB, Pages::Auto)?.lease(SMALL)?;
+        Ok(Self { queue: client.open_queue(16)?, volume, lease: Some(lease), _client: client })
     }
-    samples.sort_by(f64::total_cmp);
-    let at = |share: f64| samples[((samples.len() - 1) as f64 * share) as usize];
-    let shares = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("worst", 1.0)];
-    Ok(shares.map(|(name, share)| (format!("{what}, {name}"), "ms", at(share))).to_vec())
+
+    /// One read after the other.
+    fn read(&mut self, what: &str, time: Duration) -> Result<Figures, Failure> {
+        let mut samples = Vec::with_capacity(1 << 20);
+        let (start, places) = (Instant::now(), self.volume.capacity() / SMALL as u64);
+        let mut place = 0;
+        while start.elapsed() < time {
+            place = (place + 7_919_003) % places;
+            let before = Instant::now();
+            let lease = self.lease.take().ok_or("no lease")?;
+            self.queue.submit(Request::read(&self.volume, place * SMALL as u64, lease))?;
+            let done = self.queue.wait(LONG)?.ok_or("no answer")?;
+            samples.push(before.elapsed().as_secs_f64() * 1e3);
+            assert_eq!(done.status, Status::Ok);
+            self.lease = done.lease;
+        }
+        samples.sort_by(f64::total_cmp);
+        let at = |share: f64| samples[((samples.len() - 1) as f64 * share) as usize];
+        let shares = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("worst", 1.0)];
+        Ok(shares.map(|(name, share)| (format!("{what}, {name}"), "ms", at(share))).to_vec())
+    }
 }
 
 /// A closed loop; returns GB/s.

@@ -136,16 +136,17 @@ mod tests {
 
     #[test]
     fn a_long_one_counts_by_its_window_and_a_smaller_limit_waits_for_what_is_held() {
-        let mut ledger = Ledger::new(8, 8 << 20);
+        let window = u64::from(WINDOW_BYTES);
+        let mut ledger = Ledger::new(8, 4 * window);
         for _ in 0..4 {
             assert!(ledger.fits(Class::Demand, 64 << 20));
             ledger.charge(64 << 20);
         }
         assert!(!ledger.fits(Class::Demand, 512));
-        ledger.resize(4 << 20);
-        ledger.refund(2, u64::from(2 * WINDOW_BYTES));
-        assert!(!ledger.fits(Class::Demand, 512) && ledger.limit_bytes() == 4 << 20);
-        ledger.refund(1, u64::from(WINDOW_BYTES));
-        assert!(ledger.fits(Class::Demand, 512) && !ledger.fits(Class::Background, 2 << 20));
+        ledger.resize(2 * window);
+        ledger.refund(2, 2 * window);
+        assert!(!ledger.fits(Class::Demand, 512) && ledger.limit_bytes() == 2 * window);
+        ledger.refund(1, window);
+        assert!(ledger.fits(Class::Demand, 512) && !ledger.fits(Class::Background, 64 << 20));
     }
 }

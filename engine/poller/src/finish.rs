@@ -5,6 +5,7 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
 use crate::accept::Checksum;
+use crate::asides::goes_aside;
 use crate::mailbox::DeviceFailure;
 use crate::poller::Poller;
 use crate::run::Run;
@@ -136,6 +137,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         if run.status == Status::DeviceGone {
             self.lost(index);
+        }
+        if goes_aside(run.kin.opcode()) {
+            self.aside_ended(index, run.kin.opcode(), run.status);
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod accept;
 mod ages;
+mod asides;
 mod attaching;
 mod bells;
 mod budget;

@@ -127,6 +127,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn close_session(&mut self, session: SessionSlot) {
         self.sessions.close(session);
         for index in 0..self.units.len() {
+            self.drop_asides(index, session);
             for side in [Side::Host, Side::Remote] {
                 while let Some(id) =
                     self.units[index].share(side).waiting.take_of(&self.nodes, session)

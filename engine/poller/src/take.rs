@@ -4,6 +4,7 @@ use kvrail_device::{Clock, Device, SlotId, Slots};
 use kvrail_ring::{Completion, LaneFault, Opcode, RequestWords, Status};
 
 use crate::accept::{Accepted, Checksum, Origin, Target, Wish};
+use crate::asides::goes_aside;
 use crate::mailbox::{Notice, SessionSlot};
 use crate::placement::Placement;
 use crate::poller::Poller;
@@ -187,6 +188,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
     pub(crate) fn start_or_wait(&mut self, index: usize, id: SlotId) {
         let accepted = *self.requests.get(id).expect("just claimed");
         let Accepted { kin, length, session, .. } = accepted;
+        if goes_aside(kin.opcode()) {
+            return self.put_aside(index, id, kin.opcode());
+        }
         let (side, class) = (kin.side(), kin.class());
         let open = self.units[index].share(side).is_open(class, length);
         if !(open && self.start(index, id, accepted)) {
@@ -198,6 +202,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Moves waiting requests of one device to it, as far as its budget goes.
     pub(crate) fn feed_unit(&mut self, index: usize) {
+        if self.units[index].asides.waiting() > 0 {
+            self.feed_asides(index);
+        }
         for side in [Side::Host, Side::Remote] {
             if self.units[index].share(side).waiting.count() > 0 {
                 self.feed_share(index, side);
@@ -230,7 +237,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Gives a request to its device, or ends it when the device is gone; false when the device
     /// takes no more now.
     #[inline]
-    fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
+    pub(crate) fn start(&mut self, index: usize, id: SlotId, accepted: Accepted) -> bool {
         let unit = &mut self.units[index];
         if unit.presence == Presence::Gone {
             self.stats.devices[index].errors.add(1);

@@ -4,8 +4,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
 use kvrail_device::{Description, Device, Failure, Operation, Wait};
-use kvrail_ring::{Class, Opcode};
+use kvrail_ring::Class;
 
+use crate::asides::{Asides, goes_aside};
 use crate::budget::{Budget, InFlightBytes, Ledger};
 use crate::pace::{Left, Pace};
 use crate::presence::Presence;
@@ -55,7 +56,7 @@ impl Share {
     pub(crate) fn ended(&mut self, run: &Run, now_ns: u64) {
         self.ledger.refund(run.count, run.held);
         let opcode = run.kin.opcode();
-        if matches!(opcode, Opcode::Flush | Opcode::Discard) {
+        if goes_aside(opcode) {
             self.pace.other_ended(opcode, run.device_ns);
             return;
         }
@@ -81,6 +82,7 @@ impl Share {
 pub(crate) struct Unit<D> {
     pub(crate) device: D,
     pub(crate) shares: [Share; 2],
+    pub(crate) asides: Asides,
     /// Things the device was told since the last submit.
     pub(crate) prepared: u32,
     /// Something was handed over in this tick, which may have ended at once.
@@ -113,6 +115,7 @@ impl<D: Device> Unit<D> {
         Self {
             device,
             shares,
+            asides: Asides::default(),
             prepared: 0,
             handed_over: false,
             forgetting: 0,
@@ -187,6 +190,7 @@ impl<D: Device> Unit<D> {
     /// Requests waiting for it.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        self.shares[0].waiting.count() + self.shares[1].waiting.count()
+        let shares = self.shares.iter().map(|share| share.waiting.count());
+        self.asides.waiting() + shares.sum::<u32>()
     }
 }

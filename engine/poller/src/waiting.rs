@@ -73,6 +73,53 @@ impl Nodes {
     }
 }
 
+/// Requests one behind the other, whoever's they are.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    first: Option<SlotId>,
+    last: u32,
+    count: u32,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self { first: None, last: NONE, count: 0 }
+    }
+}
+
+impl Chain {
+    /// Requests in it.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The first, without taking it.
+    pub(crate) fn first(&self) -> Option<SlotId> {
+        self.first
+    }
+
+    /// Puts a request at the end.
+    pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId) {
+        let at = id.index();
+        nodes.0[at as usize] = Node { id, length: 0, next: NONE, cost_ns: 0 };
+        match self.first {
+            None => self.first = Some(id),
+            Some(_) => nodes.0[self.last as usize].next = at,
+        }
+        self.last = at;
+        self.count += 1;
+    }
+
+    /// Takes the first.
+    pub(crate) fn pop(&mut self, nodes: &Nodes) -> Option<SlotId> {
+        let id = self.first?;
+        let next = nodes.0[id.index() as usize].next;
+        self.first = (next != NONE).then(|| nodes.0[next as usize].id);
+        self.count -= 1;
+        Some(id)
+    }
+}
+
 /// One class of one device.
 #[derive(Debug)]
 struct Round {
