@@ -88,11 +88,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     self.finish(id, Status::DeviceGone, 0);
                     continue;
                 }
-                let accepted = *self.requests.get(id).expect("what waits is claimed");
-                if !self.start(index, id, accepted) {
+                let accepted = self.requests.get_mut(id).expect("what waits is claimed");
+                let unit = &mut self.units[index];
+                if !unit.give_aside(accepted.operation(id.to_u64())) {
                     break;
                 }
-                self.units[index].asides.begin(&self.nodes, opcode);
+                accepted.submitted_ns = self.now_ns;
+                unit.asides.begin(&self.nodes, opcode);
             }
         }
     }

@@ -37,8 +37,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             at += 1;
         }
         if let Some(run) = run {
-            self.account(index, &run);
-            self.conclude(&run);
+            self.end_run(index, &run);
         }
         let seen = self.events.len() as u64;
         self.events.clear();
@@ -101,13 +100,22 @@ impl<D: Device, C: Clock> Poller<D, C> {
             return None;
         };
         if let Some(ended) = run.take_if(|run| !run.continues(&accepted, status)) {
-            self.account(index, &ended);
-            self.conclude(&ended);
+            self.end_run(index, &ended);
         }
         let run = run.get_or_insert_with(|| Run::of(&accepted, status, self.now_ns));
         self.timers.clear(id);
         self.lanes.complete(accepted.lane, run.add(&accepted, bytes));
         Some(run)
+    }
+
+    /// A run ended at its device, and its completions are posted.
+    #[inline]
+    fn end_run(&mut self, index: usize, run: &Run) {
+        self.account(index, run);
+        self.conclude(run);
+        if goes_aside(run.kin.opcode()) {
+            self.aside_ended(index, run.kin.opcode(), run.status);
+        }
     }
 
     /// Counts a run that ended at its device.
@@ -137,9 +145,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         if run.status == Status::DeviceGone {
             self.lost(index);
-        }
-        if goes_aside(run.kin.opcode()) {
-            self.aside_ended(index, run.kin.opcode(), run.status);
         }
     }
 

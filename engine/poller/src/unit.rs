@@ -54,9 +54,10 @@ impl Share {
     /// Gives back what a run was charged, and learns from it how fast the device is.
     #[inline]
     pub(crate) fn ended(&mut self, run: &Run, now_ns: u64) {
-        self.ledger.refund(run.count, run.held);
         let opcode = run.kin.opcode();
-        if goes_aside(opcode) {
+        let aside = goes_aside(opcode);
+        self.ledger.refund(run.count, if aside { 0 } else { run.held });
+        if aside {
             self.pace.other_ended(opcode, run.device_ns);
             return;
         }
@@ -137,6 +138,17 @@ impl<D: Device> Unit<D> {
         if self.prepared >= HAND_OVER {
             self.submit();
         }
+        true
+    }
+
+    /// The same for a flush or discard, which moves no bytes.
+    pub(crate) fn give_aside(&mut self, operation: Operation) -> bool {
+        let ledger = &mut self.shares[Side::Host as usize].ledger;
+        if !ledger.fits(Class::Demand, 0) || self.device.prepare(operation).is_err() {
+            return false;
+        }
+        ledger.charge(0);
+        self.prepared += 1;
         true
     }
 
