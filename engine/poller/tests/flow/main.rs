@@ -1,5 +1,6 @@
 //! The poller's whole loop in one thread, with a device that does as the test says.
 
+mod asides;
 mod attaching;
 mod bells;
 mod checksums;
