@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Clients beside each other at several sidecars in turns: scripts/dev beside WORKLOAD SECONDS ROUNDS NAME=CONFIG...
-# WORKLOAD: mixed, single, attach (bench/examples/beside.rs). Each CONFIG is a line of configuration,
-# like 'before=device.in_flight_bytes = "64MiB"'.
+# Clients beside each other at sidecars in turns: scripts/dev beside LOAD SECONDS ROUNDS NAME=CONFIG...
+# LOAD: mixed, single, attach (bench/examples/beside.rs). CONFIG is a line of configuration, as in
+# 'before=device.in_flight_bytes = "64MiB"' 'after=device.in_flight_bytes = "auto"'.
 set -euo pipefail
 
 cargo build -q --release --locked -p kvrail
