@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients beside each other at sidecars in turns: scripts/dev beside LOAD SECONDS ROUNDS NAME=LINE...
+# Clients beside each other at sidecars in turns: scripts/dev beside LOAD SECONDS ROUNDS ARM=LINE...
 # LOAD: mixed, single, attach (bench/examples/beside.rs). LINE is a line of configuration, as in
 # 'before=device.in_flight_bytes = "64MiB"' 'after=device.in_flight_bytes = "auto"'.
 set -euo pipefail
