@@ -238,8 +238,8 @@ impl Quiet {
             self.lease = done.lease;
         }
         samples.sort_by(f64::total_cmp);
-        let at = |share: f64| samples[((samples.len() - 1) as f64 * share) as usize];
-        let shares = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("worst", 1.0)];
+        let at = |thousandth: usize| samples[(samples.len() - 1) * thousandth / 1000];
+        let shares = [("p50", 500), ("p99", 990), ("p99.9", 999), ("worst", 1000)];
         Ok(shares.map(|(name, share)| (format!("{what}, {name}"), "ms", at(share))).to_vec())
     }
 }

@@ -202,7 +202,8 @@ pub(super) fn bytes_per_second(found: &Calibration, options: &UringOptions) -> O
         let fits = device.description().capacity_bytes >= u64::from(load.length);
         fits.then(|| reads_per_second(&mut device, load, RATE_SPAN))??
     };
-    Some((rate * f64::from(load.length)) as u64)
+    let each_ns = Duration::try_from_secs_f64(1.0 / rate).ok()?.as_nanos().max(1);
+    u64::try_from(u128::from(load.length) * 1_000_000_000 / each_ns).ok()
 }
 
 #[cfg(test)]
