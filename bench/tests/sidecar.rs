@@ -12,7 +12,7 @@ use clap::Parser;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, run};
 use kvrail_device::{DirectIo, Interrupt, NullDevice, NullOptions, Uring, UringOptions, open_path};
-use kvrail_poller::{Budget, Mailbox, PollerHandle, Route, Seat, Setup, start};
+use kvrail_poller::{Budget, InFlightBytes, Mailbox, PollerHandle, Route, Seat, Setup, start};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
@@ -69,7 +69,7 @@ fn setup(device: u16, routes: &[Route]) -> Setup {
     Setup {
         routes: routes.to_vec(),
         devices: vec![DeviceIndex(device)],
-        budgets: vec![Budget { operations: 128, bytes: 64 << 20 }],
+        budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
         spin_ns: 20_000,
         beat_ns: 200_000_000,
     }

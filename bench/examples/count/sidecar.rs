@@ -12,7 +12,7 @@ use kvrail_device::{
     UringOptions, open_path,
 };
 use kvrail_poller::{
-    Budget, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, TickOutcome,
+    Budget, InFlightBytes, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, TickOutcome,
 };
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
@@ -86,7 +86,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
     let setup = Setup {
         routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
         devices: vec![DeviceIndex(0)],
-        budgets: vec![Budget { operations: 128, bytes: 64 << 20 }],
+        budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
         spin_ns: 0,
         beat_ns: 200_000_000,
     };

@@ -16,8 +16,8 @@ use kvrail_gpu::{
 };
 use kvrail_memory::{HeapBlock, Pinned, Region};
 use kvrail_poller::{
-    Budget, Command, LaneSeat, Mailbox, Notice, PollerHandle, QueueBell, Route, Seat, SessionSlot,
-    Setup,
+    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle, QueueBell, Route,
+    Seat, SessionSlot, Setup,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
@@ -222,7 +222,10 @@ impl Pollers {
 fn poller_setup(geometry: Geometry) -> Setup {
     let members: Vec<_> = (0..geometry.members).map(DeviceIndex).collect();
     Setup {
-        budgets: vec![Budget { operations: 128, bytes: 64 << 20 }; members.len()],
+        budgets: vec![
+            Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) };
+            members.len()
+        ],
         devices: members.clone(),
         routes: vec![Route { geometry, members }],
         spin_ns: u64::try_from(SPIN.as_nanos()).expect("20 us"),

@@ -29,7 +29,7 @@ pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     Attached, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver, Durability,
-    EVENTS_MAX, Event, Events, Finished, Operation, REMOTES_MAX, RemoteMemory, Wait,
+    EVENTS_MAX, Event, Events, Finished, Operation, REMOTES_MAX, RemoteMemory, WINDOW_BYTES, Wait,
 };
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};

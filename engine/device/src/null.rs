@@ -60,6 +60,7 @@ impl NullDevice {
             memory_alignment: 1,
             transfer_bytes_max: u32::MAX,
             depth: options.depth,
+            bytes_per_second: Some(u64::MAX),
         };
         let depth = options.depth as usize;
         let queue = Vec::with_capacity(depth);

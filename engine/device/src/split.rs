@@ -3,10 +3,12 @@
 //!
 //! Invariants 1 (exactly once) and 3 (OK means every byte) are kept here and nowhere else.
 
+use std::collections::VecDeque;
+
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Opcode, Status};
 
-use crate::contract::{BufferIndex, Finished, Operation};
+use crate::contract::{BufferIndex, Finished, Operation, WINDOW_BYTES};
 use crate::slots::{SlotId, Slots};
 
 /// How often one piece may come back untouched ("try again") before that is an error. Some
@@ -15,6 +17,10 @@ const RETRIES_MAX: u32 = 1 << 20;
 
 /// The smallest page of memory.
 const PAGE: u64 = 4096;
+
+/// Largest piece of an operation that is cut: with two of them in its window the device always has
+/// the next one.
+const PIECE_BYTES: u32 = WINDOW_BYTES / 2;
 
 /// How often a piece is done again that failed in a way that may pass. As many tries as the
 /// kernel's NVMe driver gives block requests (nvme_core.max_retries).
@@ -92,6 +98,10 @@ struct Join {
     next: u32,
     /// Pieces in flight.
     open: u32,
+    /// Their bytes, at most `WINDOW_BYTES`.
+    open_bytes: u32,
+    /// Whether it is among those that are to be cut now.
+    queued: bool,
     /// The earliest byte that failed, with the reason.
     failed: Option<(u32, Status)>,
 }
@@ -103,11 +113,13 @@ pub(crate) struct Flights {
     /// An operation of no more bytes is one piece wherever its buffer begins, unless it crosses a
     /// table entry's border.
     surely_whole: u32,
+    /// One more piece goes into an operation's window while no more bytes are in it.
+    refill_below: u32,
     pieces: Slots<Piece>,
     joins: Slots<Join>,
-    /// The operation that is not yet cut to its end. Nothing new is taken before it is, so order
-    /// and space stay simple.
-    cutting: Option<SlotId>,
+    /// Operations that may have more pieces in flight. Nothing new is taken before they have, so
+    /// order and space stay simple.
+    cutting: VecDeque<SlotId>,
     in_flight: u32,
 }
 
@@ -119,7 +131,10 @@ impl Flights {
         let (pieces, joins) = (Slots::new(limits.pieces), Slots::new(limits.depth));
         let page = u32::try_from(PAGE).expect("a small constant");
         let surely_whole = limits.transfer_bytes_max.min(limits.paged_bytes_max - (page - 1));
-        Self { limits, surely_whole, pieces, joins, cutting: None, in_flight: 0 }
+        let surely_whole = surely_whole.min(WINDOW_BYTES);
+        let cutting = VecDeque::with_capacity(limits.depth as usize);
+        let refill_below = WINDOW_BYTES - limits.transfer_bytes_max.min(PIECE_BYTES);
+        Self { limits, surely_whole, refill_below, pieces, joins, cutting, in_flight: 0 }
     }
 
     /// Operations taken and not yet ended.
@@ -143,7 +158,7 @@ impl Flights {
             && operation.length <= self.surely_whole
             && in_entry + u64::from(operation.length) <= ENTRY_BYTES
             && self.in_flight < self.limits.depth
-            && self.cutting.is_none();
+            && self.cutting.is_empty();
         if !simple {
             return None;
         }
@@ -156,7 +171,7 @@ impl Flights {
 
     /// Takes an operation, or gives it back when there is no room now.
     pub(crate) fn take(&mut self, operation: Operation) -> Result<Taken, Operation> {
-        if self.in_flight >= self.limits.depth || self.cutting.is_some() {
+        if self.in_flight >= self.limits.depth || !self.cutting.is_empty() {
             return Err(operation);
         }
         if self.first_cut(&operation) < operation.length {
@@ -173,9 +188,9 @@ impl Flights {
         if self.pieces.is_full() {
             return Err(operation);
         }
-        let join = Join { operation, next: 0, open: 0, failed: None };
+        let join = Join { operation, next: 0, open: 0, open_bytes: 0, queued: true, failed: None };
         let id = self.joins.claim(join).map_err(|join| join.operation)?;
-        self.cutting = Some(id);
+        self.cutting.push_back(id);
         self.in_flight += 1;
         Ok(Taken::Parts)
     }
@@ -191,27 +206,29 @@ impl Flights {
         // Regions begin with a page. A range that does not takes one page more.
         let in_page = u32::try_from(rest.buffer_offset % PAGE).expect("below a page");
         let paged = self.limits.paged_bytes_max - in_page;
-        rest.length.min(self.limits.transfer_bytes_max).min(paged).min(to_border)
+        let most = if rest.length > WINDOW_BYTES { PIECE_BYTES } else { rest.length };
+        most.min(self.limits.transfer_bytes_max).min(paged).min(to_border)
     }
 
-    /// The next piece to issue, if an operation is being cut and there is room for one.
+    /// The next piece to issue, if an operation may have one more in flight and there is room.
     pub(crate) fn cut(&mut self) -> Option<SlotId> {
-        let id = self.cutting?;
+        let id = *self.cutting.front()?;
         if self.pieces.is_full() {
             return None;
         }
         let join = self.joins.get(id).expect("invariant 1: the operation being cut is in flight");
         let mut rest = advance(&join.operation, join.next);
-        rest.length = self.first_cut(&rest);
-        let next = join.next + rest.length;
-        let whole = join.operation.length;
+        rest.length = self.first_cut(&rest).min(PIECE_BYTES);
+        let length = rest.length;
         let piece = Piece { rest, done: 0, retries: 0, failures: 0, whole: false, join: Some(id) };
         let piece = self.pieces.claim(piece).expect("there was room");
         let join = self.joins.get_mut(id).expect("looked up above");
-        join.next = next;
+        join.next += length;
         join.open += 1;
-        if next == whole {
-            self.cutting = None;
+        join.open_bytes += length;
+        if join.next == join.operation.length || join.open_bytes > self.refill_below {
+            join.queued = false;
+            self.cutting.pop_front();
         }
         Some(piece)
     }
@@ -293,6 +310,7 @@ impl Flights {
     fn settle_part(&mut self, id: SlotId, piece: &Piece, status: Status) -> Settled {
         let join = self.joins.get_mut(id).expect("invariant 1: a piece of nothing in flight");
         join.open -= 1;
+        join.open_bytes -= piece.done + piece.rest.length * u32::from(status != Status::Ok);
         if status != Status::Ok {
             let at = u32::try_from(piece.rest.offset - join.operation.offset);
             let at = at.expect("a piece lies within its operation");
@@ -300,9 +318,13 @@ impl Flights {
                 join.failed = Some((at, status));
             }
             join.next = join.operation.length;
-            if self.cutting == Some(id) {
-                self.cutting = None;
-            }
+            self.cutting.retain(|cutting| *cutting != id);
+        } else if join.next < join.operation.length
+            && !join.queued
+            && join.open_bytes <= self.refill_below
+        {
+            join.queued = true;
+            self.cutting.push_back(id);
         }
         if join.open > 0 || join.next < join.operation.length {
             return Settled::Open;

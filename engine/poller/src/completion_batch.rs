@@ -3,6 +3,7 @@
 
 use kvrail_ring::{Completion, Status};
 
+use crate::scheduler::budget::held_bytes;
 use crate::task::{ClientRequest, Owner, RequestHeader, Task};
 
 /// How many tasks ended, and what they have in common.
@@ -21,6 +22,8 @@ pub(crate) struct CompletionBatch {
     pub(crate) count: u32,
     /// Bytes they asked for.
     pub(crate) length: u64,
+    /// Bytes of them that their device held at once.
+    pub(crate) held: u64,
     /// Bytes they moved, where that was not all.
     moved: u64,
 }
@@ -43,6 +46,7 @@ impl CompletionBatch {
             reported_ns: [device_ns, queue_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX)),
             count: 0,
             length: 0,
+            held: 0,
             moved: 0,
         }
     }
@@ -69,6 +73,7 @@ impl CompletionBatch {
     pub(crate) fn count(&mut self, task: &Task, bytes: u32) {
         self.count += 1;
         self.length += u64::from(task.length);
+        self.held += u64::from(held_bytes(task.length));
         if self.status != Status::Ok {
             self.moved += u64::from(bytes);
         }

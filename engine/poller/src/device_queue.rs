@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use kvrail_device::{
     Attached, BufferIndex, Device, DeviceError, Failure, Operation, Replacement, Wait,
 };
+use kvrail_ring::Opcode;
 
 use crate::epoll::EpollSet;
 use crate::regions::Memory;
@@ -48,10 +49,10 @@ pub(crate) struct DeviceQueue<D> {
 
 impl<D: Device> DeviceQueue<D> {
     pub(crate) fn new(device: D, budget: Budget) -> Self {
-        let operations = budget.operations.min(device.description().depth);
+        let scheduler = Scheduler::new(device.description(), budget);
         Self {
             device,
-            scheduler: Scheduler::new(Budget { operations, ..budget }),
+            scheduler,
             prepared: 0,
             submitted: false,
             deregistering: 0,
@@ -85,6 +86,16 @@ impl<D: Device> DeviceQueue<D> {
         if self.prepared >= SUBMIT_BATCH {
             self.submit();
         }
+        true
+    }
+
+    /// The same for a flush or discard, which moves no bytes.
+    pub(crate) fn start_serial(&mut self, opcode: Opcode, operation: Operation) -> bool {
+        if self.device.prepare(operation).is_err() {
+            return false;
+        }
+        self.scheduler.begin_serial(opcode);
+        self.prepared += 1;
         true
     }
 

@@ -18,9 +18,13 @@ use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::regions::{Memory, Pass, Regions};
 use crate::scheduler::budget::Budget;
 use crate::scheduler::deadlines::Deadlines;
-use crate::scheduler::drr::Nodes;
+use crate::scheduler::fair::Nodes;
+use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::PollerStats;
 use crate::task::{Checksum, MemoryKind, Owner, Task};
+
+/// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
+const JOINED_MAX: u64 = 64;
 
 /// All tasks, and the devices they are for.
 #[derive(Debug)]
@@ -48,8 +52,13 @@ impl<D: Device> Executor<D> {
         stats: Arc<PollerStats>,
     ) -> Self {
         let devices = devices.into_iter().zip(budgets);
+        let mut queues: Vec<_> =
+            devices.map(|(device, budget)| DeviceQueue::new(device, *budget)).collect();
+        for (queue, counters) in queues.iter_mut().zip(&stats.devices) {
+            counters.in_flight_bytes_limit.set(queue.scheduler().in_flight_bytes());
+        }
         Self {
-            queues: devices.map(|(device, budget)| DeviceQueue::new(device, *budget)).collect(),
+            queues,
             nodes: Nodes::new(TASKS_MAX),
             deadlines: Deadlines::new(),
             tasks: Slots::new(TASKS_MAX),
@@ -157,7 +166,8 @@ impl<D: Device> Executor<D> {
     fn start_or_wait(&mut self, id: SlotId) {
         let task = self.tasks.get_mut(id).expect("a claimed task");
         let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
-        if self.queues[task.device()].begin(task, kind, operation) {
+        let serial = is_serial(task.header.opcode());
+        if !serial && self.queues[task.device()].begin(task, kind, operation) {
             task.submitted_ns = self.now_ns;
         } else {
             self.wait(id);
@@ -170,7 +180,7 @@ impl<D: Device> Executor<D> {
         let mut finished = 0;
         for device in 0..self.queues.len() {
             if self.queues[device].scheduler().waiting() > 0 {
-                self.dispatch_waiting(device, front_end);
+                finished += self.dispatch_waiting(device, front_end);
             }
             if self.queues[device].submit_rest() {
                 finished += self.reap_device(device, front_end);
@@ -179,8 +189,13 @@ impl<D: Device> Executor<D> {
         finished
     }
 
+    /// Returns how many tasks were completed.
     #[inline(never)]
-    fn dispatch_waiting(&mut self, device: usize, front_end: &mut FrontEnd) {
+    fn dispatch_waiting(&mut self, device: usize, front_end: &mut FrontEnd) -> u64 {
+        let joined = self.complete_joined(device, front_end);
+        for opcode in SERIAL {
+            self.dispatch_serial(device, opcode, front_end);
+        }
         for kind in MemoryKind::ALL {
             let mut least = Class::Background;
             loop {
@@ -200,6 +215,45 @@ impl<D: Device> Executor<D> {
                 self.queues[device].scheduler().take(&self.nodes, kind, pick);
             }
         }
+        joined
+    }
+
+    /// Gives a device its next flush or discard, if none is in flight.
+    fn dispatch_serial(&mut self, device: usize, opcode: Opcode, front_end: &mut FrontEnd) {
+        loop {
+            let Self { queues, nodes, tasks, .. } = self;
+            let queue = &mut queues[device];
+            let Some(id) = queue.scheduler().next_serial(nodes, opcode) else { return };
+            if queue.is_online() {
+                let task = tasks.get_mut(id).expect("what waits is claimed");
+                // Taken first: what else waits joins it.
+                queue.scheduler().take_serial(nodes, opcode);
+                if !queue.start_serial(opcode, task.operation(id.to_u64())) {
+                    return queue.scheduler().push(nodes, id, task);
+                }
+                task.submitted_ns = self.now_ns;
+                return;
+            }
+            queue.scheduler().take_serial(nodes, opcode);
+            self.stats.devices[device].errors.add(1);
+            self.finish(id, (Status::DeviceGone, 0), self.now_ns, front_end);
+        }
+    }
+
+    /// Completes flushes that one flush answered; returns how many.
+    fn complete_joined(&mut self, device: usize, front_end: &mut FrontEnd) -> u64 {
+        let mut completed = 0;
+        while completed < JOINED_MAX
+            && let Some((id, status)) = self.queues[device].scheduler().next_joined(&self.nodes)
+        {
+            self.stats.devices[device].others.add(1);
+            if status != Status::Ok {
+                self.count_failures(device, 1);
+            }
+            self.finish(id, (status, 0), self.now_ns, front_end);
+            completed += 1;
+        }
+        completed
     }
 
     /// Completes what devices finished; returns how many events there were.
@@ -318,12 +372,18 @@ impl<D: Device> Executor<D> {
     fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
         self.account(device, batch);
         retire(batch, front_end);
+        let opcode = batch.header.opcode();
+        if is_serial(opcode) {
+            self.queues[device].scheduler().end_serial(opcode, batch.status);
+        }
     }
 
     /// Counts a batch that ended at its device.
     fn account(&mut self, device: usize, batch: &CompletionBatch) {
-        self.queues[device].scheduler().refund(batch);
+        let scheduler = self.queues[device].scheduler();
+        scheduler.refund(batch, self.now_ns);
         let (counters, count) = (&self.stats.devices[device], u64::from(batch.count));
+        counters.in_flight_bytes_limit.set(scheduler.in_flight_bytes());
         counters.device_latency.record(batch.device_ns, count);
         counters.queue_latency.record(batch.queue_ns, count);
         match batch.header.opcode() {
@@ -381,6 +441,15 @@ impl<D: Device> Executor<D> {
     pub(crate) fn cancel(&mut self, session: SessionSlot, front_end: &mut FrontEnd) {
         while let Some(id) = self.take_of(session) {
             self.finish(id, (Status::Draining, 0), self.now_ns, front_end);
+        }
+        for device in 0..self.queues.len() {
+            let Self { queues, nodes, tasks, .. } = self;
+            let is_theirs =
+                |id| tasks.get(id).expect("what waits is claimed").owner.session() == session;
+            let mut flushes = queues[device].scheduler().take_flushes(nodes, is_theirs);
+            while let Some(id) = flushes.pop(&self.nodes) {
+                self.finish(id, (Status::Draining, 0), self.now_ns, front_end);
+            }
         }
     }
 

@@ -39,6 +39,6 @@ pub use limits::{DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot}
 pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};
 pub use poller::{Poller, Setup, Sleep, TickOutcome};
 pub use ringer::RingerThread;
-pub use scheduler::budget::Budget;
+pub use scheduler::budget::{Budget, InFlightBytes};
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
 pub use thread::{Seat, StartError, start};

@@ -1,16 +1,22 @@
 //! Who is next at a device, and what it may hold.
 //!
-//! Each device has one queue and one budget for each kind of memory.
+//! Each device has one queue and one budget for each kind of memory, and a queue for each of the
+//! operations that go to it one at a time.
 
 pub(crate) mod budget;
 pub(crate) mod deadlines;
-pub(crate) mod drr;
+pub(crate) mod fair;
+mod pace;
+mod serial;
 
-use kvrail_device::SlotId;
-use kvrail_ring::Class;
+use kvrail_device::{Description, SlotId};
+use kvrail_ring::{Class, Opcode, Status};
 
-use budget::{Budget, Ledger};
-use drr::{Nodes, Waiting};
+use budget::{Budget, InFlightBytes, Ledger};
+use fair::{Chain, Nodes, Waiting, Wanted};
+use pace::{Left, Pace};
+use serial::Serial;
+pub(crate) use serial::{SERIAL, is_serial};
 
 use crate::completion_batch::CompletionBatch;
 use crate::limits::SessionSlot;
@@ -21,9 +27,22 @@ use crate::task::{MemoryKind, Task};
 pub(crate) struct Share {
     waiting: Waiting,
     ledger: Ledger,
+    pace: Pace,
+    /// Whether the ledger's bytes are what the pace says.
+    follows: bool,
 }
 
 impl Share {
+    fn new(description: &Description, budget: Budget) -> Self {
+        let pace = Pace::new(description.bytes_per_second);
+        let (bytes, follows) = match budget.bytes {
+            InFlightBytes::Fixed(bytes) => (bytes, false),
+            InFlightBytes::Followed => (pace.in_flight_bytes(), true),
+        };
+        let operations = budget.operations.min(description.depth);
+        Self { waiting: Waiting::new(), ledger: Ledger::new(operations, bytes), pace, follows }
+    }
+
     /// Whether a task may go to the device at once, past nobody.
     #[inline(always)]
     pub(crate) fn is_open(&self, task: &Task) -> bool {
@@ -34,6 +53,25 @@ impl Share {
     #[inline(always)]
     pub(crate) fn charge(&mut self, task: &Task) {
         self.ledger.charge(task.length);
+    }
+
+    /// Gives back what a batch was charged, and learns from it how fast the device is.
+    #[inline]
+    fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) {
+        let opcode = batch.header.opcode();
+        if is_serial(opcode) {
+            self.ledger.refund(batch.count, 0);
+            return;
+        }
+        self.ledger.refund(batch.count, batch.held);
+        let left = match (self.waiting.count(), self.ledger.in_flight()) {
+            (0, 0) => Left::Nothing,
+            (0, _) => Left::Working,
+            (_, _) => Left::Waiting,
+        };
+        if self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows {
+            self.ledger.resize(self.pace.in_flight_bytes());
+        }
     }
 }
 
@@ -46,30 +84,43 @@ pub(crate) struct Pick {
 
 /// What waits for one device, and what it may hold.
 #[derive(Debug)]
-pub(crate) struct Scheduler([Share; 2]);
+pub(crate) struct Scheduler {
+    shares: [Share; 2],
+    serial: Serial,
+}
 
 impl Scheduler {
-    pub(crate) fn new(budget: Budget) -> Self {
-        let share = || Share { waiting: Waiting::new(), ledger: Ledger::new(budget) };
-        Self([share(), share()])
+    pub(crate) fn new(description: &Description, budget: Budget) -> Self {
+        let share = || Share::new(description, budget);
+        Self { shares: [share(), share()], serial: Serial::new() }
     }
 
     /// One kind of memory.
     #[inline(always)]
     pub(crate) fn share(&mut self, kind: MemoryKind) -> &mut Share {
-        &mut self.0[kind as usize]
+        &mut self.shares[kind as usize]
+    }
+
+    /// Bytes of host memory's tasks that the device may hold at once now.
+    pub(crate) fn in_flight_bytes(&self) -> u64 {
+        self.shares[MemoryKind::Host as usize].ledger.limit_bytes()
     }
 
     /// A batch ended at the device.
     #[inline]
-    pub(crate) fn refund(&mut self, batch: &CompletionBatch) {
-        self.share(batch.header.kind()).ledger.refund(batch.count, batch.length);
+    pub(crate) fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) {
+        self.share(batch.header.kind()).refund(batch, now_ns);
     }
 
     /// Has a task wait for the device.
     pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task) {
-        let entry = (task.owner.session(), task.header.class(), task.length);
-        self.share(task.header.kind()).waiting.push(nodes, id, entry);
+        if is_serial(task.header.opcode()) {
+            return self.serial.push(nodes, id, task);
+        }
+        let (session, class, length) = (task.owner.session(), task.header.class(), task.length);
+        let share = self.share(task.header.kind());
+        let cost_ns = share.pace.cost_ns(length);
+        share.waiting.push(nodes, Wanted { id, session, class, length, cost_ns });
     }
 
     /// The task whose turn it is, if the budget has room for it. `least` is the least urgent class
@@ -80,7 +131,7 @@ impl Scheduler {
         kind: MemoryKind,
         least: &mut Class,
     ) -> Option<Pick> {
-        let Share { waiting, ledger } = self.share(kind);
+        let Share { waiting, ledger, .. } = self.share(kind);
         loop {
             let next = waiting.peek(nodes, *least)?;
             if ledger.fits(next.budget, next.length) {
@@ -100,19 +151,57 @@ impl Scheduler {
         self.share(kind).waiting.take(nodes, pick.class);
     }
 
-    /// Takes any waiting task of one session, for a client that is gone.
+    /// The flush or discard whose turn it is, if none is in flight and the budget has room.
+    pub(crate) fn next_serial(&mut self, nodes: &Nodes, opcode: Opcode) -> Option<SlotId> {
+        let next = self.serial.next(nodes, opcode)?;
+        self.share(MemoryKind::Host).ledger.fits(Class::Demand, 0).then_some(next)
+    }
+
+    /// Takes what `next_serial` returned, with no change in between.
+    pub(crate) fn take_serial(&mut self, nodes: &Nodes, opcode: Opcode) {
+        self.serial.take(nodes, opcode);
+    }
+
+    /// What was taken went to the device.
+    pub(crate) fn begin_serial(&mut self, opcode: Opcode) {
+        self.share(MemoryKind::Host).ledger.charge(0);
+        self.serial.begin(opcode);
+    }
+
+    /// The flush or discard in flight ended.
+    pub(crate) fn end_serial(&mut self, opcode: Opcode, status: Status) {
+        self.serial.end(opcode, status);
+    }
+
+    /// The next flush that completes with one that has ended.
+    pub(crate) fn next_joined(&mut self, nodes: &Nodes) -> Option<(SlotId, Status)> {
+        self.serial.next_joined(nodes)
+    }
+
+    /// Takes any waiting task of one session but its flushes, for a client that is gone.
     pub(crate) fn take_of(&mut self, nodes: &Nodes, session: SessionSlot) -> Option<SlotId> {
-        self.0.iter_mut().find_map(|share| share.waiting.take_of(nodes, session))
+        let mut shares = self.shares.iter_mut();
+        let moves = shares.find_map(|share| share.waiting.take_of(nodes, session));
+        moves.or_else(|| self.serial.take_of(nodes, session))
+    }
+
+    /// Takes the waiting flushes that are some client's, for a client that is gone.
+    pub(crate) fn take_flushes(
+        &mut self,
+        nodes: &mut Nodes,
+        is_theirs: impl Fn(SlotId) -> bool,
+    ) -> Chain {
+        self.serial.take_flushes(nodes, is_theirs)
     }
 
     /// Tasks waiting for the device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        self.0.iter().map(|share| share.waiting.count()).sum()
+        self.serial.waiting() + self.shares.iter().map(|it| it.waiting.count()).sum::<u32>()
     }
 
     /// Tasks the device holds.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.0.iter().map(|share| share.ledger.in_flight()).sum()
+        self.shares.iter().map(|share| share.ledger.in_flight()).sum()
     }
 }

@@ -161,6 +161,9 @@ pub struct DeviceReport {
     pub depth: u32,
     /// Operations at the device now.
     pub in_flight: u64,
+    /// Bytes it is given at once now: fixed, or what it moves in 2 ms.
+    #[serde(default)]
+    pub in_flight_bytes: u64,
     /// Requests waiting for it now.
     pub waiting: u64,
     /// Reads since start.

@@ -241,6 +241,7 @@ fn report_device(
         logical_block: description.logical_block,
         depth: description.depth,
         in_flight: stats.in_flight.get(),
+        in_flight_bytes: stats.in_flight_bytes_limit.get(),
         waiting: stats.waiting.get(),
         reads: count(&stats.reads, &stats.read_bytes),
         writes: count(&stats.writes, &stats.write_bytes),

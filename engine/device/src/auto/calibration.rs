@@ -17,6 +17,9 @@ use crate::uring::{ModeName, UringOptions};
 /// Time for all measurements together.
 const BUDGET: Duration = Duration::from_millis(250);
 
+/// Time for the rate alone, where there is nothing to choose.
+const RATE_SPAN: Duration = Duration::from_millis(10);
+
 /// Each candidate is measured this often at each load, in turn with the others; the best counts.
 const ROUNDS: u32 = 2;
 
@@ -185,6 +188,22 @@ fn shown(mode: ModeName, rates: &[Rate]) -> String {
     let numbers: Vec<String> =
         rates.iter().map(|rate| format!("{:.0}", rate.reads_per_second)).collect();
     format!("{mode} {}", numbers.join("/"))
+}
+
+/// Bytes a second of large reads in this mode; timed anew where the trials were not.
+pub(super) fn bytes_per_second(found: &Calibration, options: &UringOptions) -> Option<u64> {
+    let load = LOADS[LOADS.len() - 1];
+    let chosen = found.trials.iter().find(|trial| trial.mode == found.chosen)?;
+    let timed = chosen.rates()?.last().map_or(0.0, |rate| rate.reads_per_second);
+    let rate = if timed > 0.0 {
+        timed
+    } else {
+        let mut device = ready(found.chosen, options).ok()?;
+        let fits = device.description().capacity_bytes >= u64::from(load.length);
+        fits.then(|| reads_per_second(&mut device, load, RATE_SPAN))??
+    };
+    let each_ns = Duration::try_from_secs_f64(1.0 / rate).ok()?.as_nanos().max(1);
+    u64::try_from(u128::from(load.length) * 1_000_000_000 / each_ns).ok()
 }
 
 #[cfg(test)]

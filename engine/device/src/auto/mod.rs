@@ -15,6 +15,7 @@ use crate::uring::UringOptions;
 pub(crate) fn open(options: UringOptions) -> Result<Mechanism, DeviceError> {
     // Where one mode works there is nothing to compare.
     let calibration = calibration::run(&options, cores(), 2);
+    let bytes_per_second = calibration::bytes_per_second(&calibration, &options);
     let reason = format!("auto: {}", calibration.reason);
-    Mechanism::open_in(calibration.chosen, UringOptions { reason, ..options })
+    Mechanism::open_in(calibration.chosen, UringOptions { reason, bytes_per_second, ..options })
 }

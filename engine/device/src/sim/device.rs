@@ -314,5 +314,6 @@ fn describe(options: &SimOptions, transfer_bytes_max: u32) -> Description {
         memory_alignment: options.logical_block,
         transfer_bytes_max,
         depth: options.depth,
+        bytes_per_second: None,
     }
 }

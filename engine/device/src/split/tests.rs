@@ -7,7 +7,7 @@ use kvrail_ring::{Opcode, Status};
 use proptest::prelude::*;
 
 use super::{Flights, Limits, Outcome, Settled, Taken};
-use crate::contract::{BufferIndex, Durability, Finished, Operation};
+use crate::contract::{BufferIndex, Durability, Finished, Operation, WINDOW_BYTES};
 use crate::slots::SlotId;
 
 const LIMITS: Limits = Limits {
@@ -153,6 +153,35 @@ fn a_failed_piece_ends_the_cutting_and_reports_the_contiguous_beginning() {
     let finished = ended(flights.settle(ids[0], Outcome::Moved(4096)));
     assert_eq!(finished, Finished { tag: 5, status: Status::NoSpace, bytes: 4608 });
     assert!(flights.take(other).is_ok());
+}
+
+/// Whatever the transfer limit: the hardware has no more of a long operation than its window, and
+/// other operations go beside it.
+#[test]
+fn a_long_operation_goes_window_by_window() {
+    for transfer_bytes_max in [128 << 10, 1 << 20, 64 << 20] {
+        let limits = Limits { transfer_bytes_max, pieces: 127, ..LIMITS };
+        let mut flights = Flights::new(limits);
+        let length = 64 << 20;
+        let mut issued: VecDeque<_> = issue(&mut flights, read(1, 0, length, 0)).into();
+        let beside = issue(&mut flights, read(2, 1 << 30, 512, 0))[0];
+        assert_eq!(ended(flights.settle(beside, Outcome::Moved(512))).tag, 2);
+        let mut moved = 0;
+        while let Some(id) = issued.pop_front() {
+            let open = |id: &SlotId| flights.piece(*id).length;
+            let in_flight = open(&id) + issued.iter().map(open).sum::<u32>();
+            assert!(in_flight <= WINDOW_BYTES, "{in_flight} of {transfer_bytes_max}");
+            let left = length - moved;
+            assert!(in_flight >= left.min(WINDOW_BYTES / 2), "{in_flight} of {left}");
+            let bytes = flights.piece(id).length;
+            moved += bytes;
+            match flights.settle(id, Outcome::Moved(bytes)) {
+                Settled::Open => issued.extend(std::iter::from_fn(|| flights.cut())),
+                settled => assert_eq!(ended(settled).bytes, length),
+            }
+        }
+        assert_eq!((moved, flights.in_flight(), flights.pieces()), (length, 0, 0));
+    }
 }
 
 #[test]

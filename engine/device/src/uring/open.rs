@@ -50,6 +50,8 @@ pub struct UringOptions {
     pub write_stream: u8,
     /// Why this mode; printed at start.
     pub reason: String,
+    /// What a trial of the device moved in a second, if there was one.
+    pub bytes_per_second: Option<u64>,
 }
 
 impl UringOptions {
@@ -65,6 +67,7 @@ impl UringOptions {
             thread: KernelThread::default(),
             write_stream: 0,
             reason: "configured".into(),
+            bytes_per_second: None,
         }
     }
 
@@ -118,7 +121,10 @@ impl<M: Mode> Uring<M> {
             None
         };
         let features = features::<M>(&target, made.features, options.write_stream);
-        let description = describe::<M>(&target, &limits, options.reason, features);
+        let description = Description {
+            bytes_per_second: options.bytes_per_second,
+            ..describe::<M>(&target, &limits, options.reason, features)
+        };
         let pieces = limits.pieces as usize;
         Ok(Self {
             ring: made.ring,
@@ -234,5 +240,6 @@ fn describe<M: Mode>(
         memory_alignment: target.memory_alignment,
         transfer_bytes_max: limits.transfer_bytes_max.min(limits.paged_bytes_max),
         depth: limits.depth,
+        bytes_per_second: None,
     }
 }

@@ -155,7 +155,7 @@ const VOLUMES: [Column<VolumeReport>; 6] = [
     ("MEMBERS", Screen, |it| it.members.join(" ")),
 ];
 
-const DEVICES: [Column<DeviceReport>; 17] = [
+const DEVICES: [Column<DeviceReport>; 18] = [
     ("DEVICE", Screen, |it| it.index.to_string()),
     ("NAME", Screen, |it| it.name.clone()),
     ("MODE", Screen, |it| match it.state {
@@ -164,6 +164,7 @@ const DEVICES: [Column<DeviceReport>; 17] = [
     }),
     ("I/O", Verbose, |it| it.io.clone()),
     ("DEPTH", Verbose, |it| it.depth.to_string()),
+    ("BYTES", Verbose, |it| human_bytes(it.in_flight_bytes)),
     ("NOW", Screen, |it| it.in_flight.to_string()),
     ("WAIT", Screen, |it| it.waiting.to_string()),
     ("READS", Verbose, |it| it.reads.operations.to_string()),

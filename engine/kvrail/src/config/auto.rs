@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use kvrail_device::ModeName;
-use kvrail_units::Period;
+use kvrail_units::{Period, Size};
 use serde::de::value::{I64Deserializer, SeqAccessDeserializer, StrDeserializer, U64Deserializer};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
@@ -44,6 +44,10 @@ impl Described for ModeName {
 
 impl Described for Vec<u16> {
     const WORDS: &'static str = "a list of CPU numbers such as [2, 3]";
+}
+
+impl Described for Size {
+    const WORDS: &'static str = "a size such as \"8MiB\"";
 }
 
 impl Described for Period {

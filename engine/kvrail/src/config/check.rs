@@ -205,7 +205,9 @@ impl Findings<'_> {
         let key = |name: &str| format!("{prefix}.{name}");
         self.range(&key("queue_depth"), &device.queue_depth, &(1..=4096));
         let bytes = Size::new(64 << 10)..=Size::new(16 << 30);
-        self.range(&key("in_flight_bytes"), &device.in_flight_bytes, &bytes);
+        if let Some(fixed) = device.in_flight_bytes.fixed() {
+            self.range(&key("in_flight_bytes"), fixed, &bytes);
+        }
         let idle = Period::from_ms(1)..=Period::from_s(60);
         self.range(&key("sq_idle"), &device.sq_idle, &idle);
         if !device.sq_idle.ns().is_multiple_of(Period::from_ms(1).ns()) {

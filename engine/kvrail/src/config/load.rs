@@ -158,7 +158,7 @@ mod tests {
         ];
         let config = layered(&[], &sets).unwrap().config;
         assert_eq!(config.device.mode, Auto::Fixed(ModeName::Sqpoll));
-        assert_eq!(config.device.in_flight_bytes, Size::new(1 << 20));
+        assert_eq!(config.device.in_flight_bytes, Auto::Fixed(Size::new(1 << 20)));
         assert_eq!(config.pollers.cpus, Auto::Fixed(vec![2, 3]));
         assert_eq!(config.pollers.count, Auto::Fixed(2));
         assert_eq!(config.pollers.busy_poll_max, Auto::Fixed(Period::from_us(5)));

@@ -130,7 +130,7 @@ pub(crate) struct Device {
     pub(crate) mode: Auto<ModeName>,
     pub(crate) direct: DirectIo,
     pub(crate) queue_depth: u32,
-    pub(crate) in_flight_bytes: Size,
+    pub(crate) in_flight_bytes: Auto<Size>,
     pub(crate) write_stream: u8,
     pub(crate) sq_idle: Period,
     pub(crate) sq_cpu: Auto<u16>,
@@ -142,7 +142,7 @@ impl Default for Device {
             mode: Auto::Auto,
             direct: DirectIo::Required,
             queue_depth: 256,
-            in_flight_bytes: Size::new(64 << 20),
+            in_flight_bytes: Auto::Auto,
             write_stream: 0,
             sq_idle: Period::from_ms(20),
             sq_cpu: Auto::Auto,
@@ -179,7 +179,7 @@ pub(crate) struct DeviceOverrides {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queue_depth: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) in_flight_bytes: Option<Size>,
+    pub(crate) in_flight_bytes: Option<Auto<Size>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) write_stream: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_gpu::Gpu;
 use kvrail_memory::{Near, Topology};
-use kvrail_poller::{Budget, Seat};
+use kvrail_poller::{Budget, InFlightBytes, Seat};
 use kvrail_protocol::SpinHints;
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
@@ -115,7 +115,10 @@ impl Plan {
     /// What a device may hold at once.
     pub(crate) fn budget(&self, device: DeviceIndex) -> Budget {
         let settings = &self.devices[usize::from(device.0)].settings;
-        Budget { operations: settings.queue_depth, bytes: settings.in_flight_bytes.bytes() }
+        let fixed = settings.in_flight_bytes.fixed();
+        let bytes =
+            fixed.map_or(InFlightBytes::Followed, |size| InFlightBytes::Fixed(size.bytes()));
+        Budget { operations: settings.queue_depth, bytes }
     }
 
     /// Who drives a device.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use kvrail_poller::PollerHandle;
+use kvrail_poller::{InFlightBytes, PollerHandle};
 use kvrail_protocol::VolumeInfo;
-use kvrail_ring::Geometry;
+use kvrail_ring::{DeviceIndex, Geometry};
 use kvrail_session::ServedGpu;
 
 use super::plan::Plan;
@@ -35,7 +35,7 @@ pub(super) fn text(
         for (index, device) in &poller.devices {
             let _ = writeln!(
                 text,
-                "    device {index} {}: {} {}, {} I/O, depth {}, {} B blocks\n\
+                "    device {index} {}: {} {}, {} I/O, depth {}, {} in flight, {} B blocks\n\
                  \x20     mode: {}\n\
                  \x20     ring: {}",
                 device.name,
@@ -43,6 +43,7 @@ pub(super) fn text(
                 device.mode,
                 device.io,
                 device.depth,
+                in_flight(poller, *index, plan),
                 device.logical_block,
                 device.reason,
                 device.features.join(", ")
@@ -55,6 +56,17 @@ pub(super) fn text(
         let _ = writeln!(text, "  note: {note}");
     }
     text
+}
+
+/// How much a device is given at once, and why.
+fn in_flight(poller: &PollerHandle, index: DeviceIndex, plan: &Plan) -> String {
+    let at = poller.devices.iter().position(|(device, _)| *device == index);
+    let limit = at.map_or(0, |at| poller.stats.devices[at].in_flight_bytes_limit.get());
+    let why = match plan.budget(index).bytes {
+        InFlightBytes::Fixed(_) => "configured",
+        InFlightBytes::Followed => "auto: 2 ms of it, followed",
+    };
+    format!("{} ({why})", human_bytes(limit))
 }
 
 /// What it says of GPUs.

@@ -1,8 +1,10 @@
 //! How much one device holds at once: operations and bytes.
 //!
 //! Beyond what saturates a drive, depth only adds waiting time inside it, where nothing can be
-//! put first any more. A quarter of the budget is for demand requests alone.
+//! put first any more. A quarter of the budget is for demand requests alone. Of an operation that
+//! is longer than its device's window only the window counts.
 
+use kvrail_device::WINDOW_BYTES;
 use kvrail_ring::Class;
 
 /// What a device may hold.
@@ -11,35 +13,69 @@ pub struct Budget {
     /// Operations at once.
     pub operations: u32,
     /// Bytes at once; a single operation may exceed it when it is alone.
-    pub bytes: u64,
+    pub bytes: InFlightBytes,
+}
+
+/// Bytes that a device may hold at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlightBytes {
+    /// So many.
+    Fixed(u64),
+    /// What the device moves in 2 ms, from 4 to 64 MiB: by its description at first, then as its
+    /// completions tell.
+    Followed,
+}
+
+/// Bytes of an operation that its device has at once.
+#[inline(always)]
+pub(crate) fn held_bytes(length: u32) -> u32 {
+    length.min(WINDOW_BYTES)
+}
+
+/// What one class may fill.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    operations: u32,
+    bytes: u64,
 }
 
 /// A budget and what is taken of it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// What each class may fill.
-    limits: [Budget; Class::ALL.len()],
+    limits: [Limit; Class::ALL.len()],
     operations: u32,
     bytes: u64,
 }
 
 impl Ledger {
-    pub(crate) fn new(budget: Budget) -> Self {
-        assert!(budget.operations > 0 && budget.bytes > 0, "a device without budget does nothing");
-        let kept_back =
-            Budget { operations: (budget.operations * 3 / 4).max(1), bytes: budget.bytes / 4 * 3 };
+    pub(crate) fn new(operations: u32, bytes: u64) -> Self {
+        assert!(operations > 0 && bytes > 0, "a device without budget does nothing");
         let limits = Class::ALL.map(|class| match class {
-            Class::Demand => budget,
-            Class::Prefetch | Class::Background => kept_back,
+            Class::Demand => Limit { operations, bytes },
+            Class::Prefetch | Class::Background => {
+                Limit { operations: (operations * 3 / 4).max(1), bytes: bytes / 4 * 3 }
+            }
         });
         Self { limits, operations: 0, bytes: 0 }
+    }
+
+    /// Bytes it may hold from now on. What it holds already may be more.
+    pub(crate) fn resize(&mut self, bytes: u64) {
+        let Limit { operations, .. } = self.limits[Class::Demand as usize];
+        self.limits = Self::new(operations, bytes).limits;
+    }
+
+    /// Bytes it may hold.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.limits[Class::Demand as usize].bytes
     }
 
     /// Whether one more of this class fits.
     #[inline(always)]
     pub(crate) fn fits(&self, class: Class, length: u32) -> bool {
         let limit = &self.limits[class as usize];
-        if self.bytes + u64::from(length) <= limit.bytes && self.operations < limit.operations {
+        let bytes = u64::from(held_bytes(length));
+        if self.bytes + bytes <= limit.bytes && self.operations < limit.operations {
             return true;
         }
         self.operations == 0
@@ -48,10 +84,10 @@ impl Ledger {
     #[inline(always)]
     pub(crate) fn charge(&mut self, length: u32) {
         self.operations += 1;
-        self.bytes += u64::from(length);
+        self.bytes += u64::from(held_bytes(length));
     }
 
-    /// Gives back what so many operations of so many bytes in all were charged.
+    /// Gives back what so many operations were charged, whose `held_bytes` are so many in all.
     #[inline]
     pub(crate) fn refund(&mut self, operations: u32, bytes: u64) {
         assert!(
@@ -70,13 +106,14 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use kvrail_device::WINDOW_BYTES;
     use kvrail_ring::Class;
 
-    use super::{Budget, Ledger};
+    use super::Ledger;
 
     #[test]
     fn a_quarter_is_kept_for_demand() {
-        let mut ledger = Ledger::new(Budget { operations: 8, bytes: 8 << 20 });
+        let mut ledger = Ledger::new(8, 8 << 20);
         for _ in 0..6 {
             assert!(ledger.fits(Class::Background, 1 << 20));
             ledger.charge(1 << 20);
@@ -89,11 +126,27 @@ mod tests {
 
     #[test]
     fn one_that_is_larger_than_the_budget_goes_alone() {
-        let mut ledger = Ledger::new(Budget { operations: 8, bytes: 4096 });
+        let mut ledger = Ledger::new(8, 4096);
         assert!(ledger.fits(Class::Background, 1 << 20));
         ledger.charge(1 << 20);
         assert!(!ledger.fits(Class::Demand, 512));
         ledger.refund(1, 1 << 20);
         assert!(ledger.fits(Class::Demand, 512));
+    }
+
+    #[test]
+    fn a_long_one_counts_by_its_window_and_a_smaller_limit_waits_for_what_is_held() {
+        let window = u64::from(WINDOW_BYTES);
+        let mut ledger = Ledger::new(8, 4 * window);
+        for _ in 0..4 {
+            assert!(ledger.fits(Class::Demand, 64 << 20));
+            ledger.charge(64 << 20);
+        }
+        assert!(!ledger.fits(Class::Demand, 512));
+        ledger.resize(2 * window);
+        ledger.refund(2, 2 * window);
+        assert!(!ledger.fits(Class::Demand, 512) && ledger.limit_bytes() == 2 * window);
+        ledger.refund(1, window);
+        assert!(ledger.fits(Class::Demand, 512) && !ledger.fits(Class::Background, 64 << 20));
     }
 }

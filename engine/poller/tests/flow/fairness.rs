@@ -1,11 +1,22 @@
-//! Fair shares, counted in operations and bytes: no session and no class keeps another one out.
+//! Fair shares of the device's time: no session and no class keeps another one out.
 
+use kvrail_poller::InFlightBytes;
 use kvrail_ring::{Class, Opcode, Request, Status};
 
 use crate::rig::{Client, Rig};
 
-/// One end of the device and the tick after it.
+/// Nanoseconds that an operation takes, and each MiB of it.
+const OPERATION_NS: u64 = 7_500;
+const MIB_NS: u64 = 500_000;
+
+fn device_ns(length: u64) -> u64 {
+    OPERATION_NS + ((length * MIB_NS) >> 20)
+}
+
+/// The device works on its oldest operation and ends it; and the tick after it.
 fn finish_one(rig: &mut Rig) {
+    let length = rig.shelf.borrow().held[0].length;
+    rig.clock.advance(device_ns(length.into()));
     rig.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
 }
@@ -32,7 +43,7 @@ fn share(rig: &mut Rig, clients: &mut [(Client, Request)], rounds: u32) -> Vec<u
 }
 
 #[test]
-fn sessions_share_bytes_whatever_their_block_sizes_are() {
+fn sessions_share_the_device_s_time_whatever_their_block_sizes_are() {
     let cases = [(4096, 1 << 20), (4096, 64 << 10), (512 << 10, 1 << 20), (64 << 10, 64 << 10)];
     for (small, large) in cases {
         let mut rig = Rig::new(8);
@@ -41,10 +52,45 @@ fn sessions_share_bytes_whatever_their_block_sizes_are() {
         let each = 32 << 20;
         let bytes =
             share(&mut rig, &mut [(one, reads.0), (two, reads.1)], each / small + each / large);
-        let apart = bytes[0].abs_diff(bytes[1]);
-        // What a round credits to both, and what stands at the device.
-        let most = (2 << 20) + 8 * u64::from(large);
-        assert!(apart <= most, "{small} and {large}: {bytes:?} are further apart than {most}");
+        let time = |bytes: u64, length: u32| bytes / u64::from(length) * device_ns(length.into());
+        let times = [time(bytes[0], small), time(bytes[1], large)];
+        // What stands at the device, and a tenth because the tests' ticks take time too.
+        let most = 8 * device_ns(large.into()) + times[0].max(times[1]) / 10;
+        let apart = times[0].abs_diff(times[1]);
+        assert!(apart <= most, "{small} and {large}: {times:?} are further apart than {most}");
+    }
+}
+
+/// What the device holds is never more than the limit that is shown, which follows the device; a
+/// limit that fell waits for what is held already.
+#[test]
+fn what_is_in_flight_stays_within_a_limit_that_follows_the_device() {
+    let mut rig = Rig::with_bytes(256, InFlightBytes::Followed);
+    let (mut one, mut two) = (rig.client(0, 256), rig.client(1, 256));
+    let (large, small) = (one.read(1, 1 << 20), two.read(2, 4096));
+    one.post(&[large; 256]);
+    two.post(&[small]);
+    rig.settle();
+    let limit = |rig: &Rig| rig.stats.devices[0].in_flight_bytes_limit.get();
+    let mut before = limit(&rig);
+    for (mib_ns, expected) in [(100_000, 20 << 20), (250_000, 8 << 20), (2_000_000, 4 << 20)] {
+        for _ in 0..6000 {
+            let length = rig.shelf.borrow().held[0].length;
+            rig.clock.advance(4_000 + ((u64::from(length) * mib_ns) >> 20));
+            rig.shelf.borrow_mut().finish(0, Status::Ok);
+            rig.settle();
+            for (client, request) in [(&mut one, large), (&mut two, small)] {
+                let done = client.collect().len();
+                client.post(&vec![request; done]);
+            }
+            rig.settle();
+            let held: u64 = rig.shelf.borrow().held.iter().map(|it| u64::from(it.length)).sum();
+            let allowed = before.max(limit(&rig));
+            assert!(held <= allowed, "{held} in flight, {allowed} allowed");
+            before = if held <= limit(&rig) { limit(&rig) } else { allowed };
+        }
+        let now = limit(&rig) as f64 / f64::from(expected);
+        assert!((0.8..1.25).contains(&now), "{} for {expected}", limit(&rig));
     }
 }
 

@@ -75,6 +75,7 @@ impl Held {
             memory_alignment: 4,
             transfer_bytes_max: 1 << 30,
             depth,
+            bytes_per_second: None,
         };
         Self { description, shelf: Rc::clone(shelf), prepared: Vec::new() }
     }

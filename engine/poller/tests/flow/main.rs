@@ -11,3 +11,4 @@ mod planted;
 mod presence;
 mod requests;
 mod rig;
+mod serial;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueBell, RingerThread,
-    Route, SessionSlot, Setup, TickOutcome, Waking, WokenBy,
+    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueBell,
+    RingerThread, Route, SessionSlot, Setup, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
     Bell, ClientLane, ClientSleep, Completion, DeviceIndex, Geometry, Opcode, RegionId, Request,
@@ -39,6 +39,7 @@ pub(crate) struct Rig {
     pub(crate) clock: FakeClock,
     pub(crate) shelf: Rc<RefCell<Shelf>>,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stats: Arc<PollerStats>,
     pub(crate) ringer: RingerThread,
 }
 
@@ -64,6 +65,11 @@ impl Rig {
 
     /// A device of this depth that may hold so many bytes.
     pub(crate) fn with_budget(depth: u32, bytes: u64) -> Self {
+        Self::with_bytes(depth, InFlightBytes::Fixed(bytes))
+    }
+
+    /// A device of this depth with such a limit of bytes.
+    pub(crate) fn with_bytes(depth: u32, bytes: InFlightBytes) -> Self {
         let shelf = Rc::new(RefCell::new(Shelf::default()));
         let clock = FakeClock::default();
         let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd().unwrap())).unwrap());
@@ -77,8 +83,8 @@ impl Rig {
         let devices = vec![Held::new(depth, &shelf)];
         let stats = Arc::new(PollerStats::new(1));
         let mail = Arc::clone(&mailbox);
-        let poller = Poller::new(setup, devices, clock.clone(), mail, stats).unwrap();
-        Self { poller, clock, shelf, mailbox, ringer: RingerThread::start().unwrap() }
+        let poller = Poller::new(setup, devices, clock.clone(), mail, Arc::clone(&stats)).unwrap();
+        Self { poller, clock, shelf, mailbox, stats, ringer: RingerThread::start().unwrap() }
     }
 
     /// Ticks until nothing moves; time passes by 1 us a tick.

@@ -100,7 +100,10 @@ fn planted_bugs_of_a_device_are_found() {
         (Plant::EndsEarly, &["no device has ended it so", "operations of"]),
         (Plant::ForgetsAnEnd, &["liveness"]),
         (Plant::MixesTags, &["not the bytes written", "invariant", "no device has ended"]),
-        (Plant::WritesLate, &["invariant 2", "not the bytes written", "left == right"]),
+        (
+            Plant::WritesLate,
+            &["invariant 2", "not the bytes written", "left == right", "no device has ended"],
+        ),
         (Plant::HidesAnError, &["not the bytes written", "by the bytes that are there"]),
     ];
     for (plant, texts) in cases {

@@ -12,7 +12,9 @@ use kvrail_device::{
     Operation, Wait,
 };
 use kvrail_memory::{HeapBlock, Pinned};
-use kvrail_poller::{Budget, Command, Mailbox, Notice, Poller, PollerStats, Route, Setup};
+use kvrail_poller::{
+    Budget, Command, InFlightBytes, Mailbox, Notice, Poller, PollerStats, Route, Setup,
+};
 use kvrail_poller::{SessionSlot, TickOutcome};
 use kvrail_ring::{Bell, DeviceIndex, Geometry, RegionId, Request, Status};
 
@@ -82,6 +84,7 @@ impl Recorder {
             memory_alignment: 4,
             transfer_bytes_max: 1 << 20,
             depth: 4,
+            bytes_per_second: None,
         };
         Self { description, device, due: Vec::new(), asked: Rc::clone(asked) }
     }
@@ -144,7 +147,7 @@ impl Rig {
         let setup = Setup {
             routes: routes(),
             devices: [7, 4, 9].map(DeviceIndex).to_vec(),
-            budgets: vec![Budget { operations: 4, bytes: 1 << 20 }; 3],
+            budgets: vec![Budget { operations: 4, bytes: InFlightBytes::Fixed(1 << 20) }; 3],
             spin_ns: 0,
             beat_ns: 200_000_000,
         };

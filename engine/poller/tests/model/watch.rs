@@ -84,6 +84,9 @@ impl Watch {
     /// Takes the end of an operation with this status; false when no device has reported it.
     pub(crate) fn take_end(&mut self, asked: Asked, status: Status) -> bool {
         let found = self.ended.iter().position(|ended| *ended == (asked, status));
+        if asked.operation.opcode == Opcode::Flush {
+            return found.is_some(); // one flush of a device may answer several requests
+        }
         found.map(|at| self.ended.swap_remove(at)).is_some()
     }
 
@@ -124,10 +127,14 @@ impl Watch {
     /// A device holds no more than its budget, save for one operation alone.
     fn check_budget(&self, asked: Asked) {
         let held = self.in_flight.values().filter(|other| other.device == asked.device);
-        let (mut operations, mut bytes) = (1, u64::from(asked.operation.length));
+        let moved = |operation: &Operation| match operation.opcode {
+            Opcode::Read | Opcode::Write => u64::from(operation.length),
+            _ => 0,
+        };
+        let (mut operations, mut bytes) = (1, moved(&asked.operation));
         for other in held {
             operations += 1;
-            bytes += u64::from(other.operation.length);
+            bytes += moved(&other.operation);
         }
         let Options { budget_operations, budget_bytes, .. } = *self.options;
         let fits = operations <= budget_operations && bytes <= budget_bytes;

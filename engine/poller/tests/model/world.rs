@@ -8,7 +8,8 @@ use std::sync::Arc;
 use fastrand::Rng;
 use kvrail_device::{Clock, FakeClock, FaultPlan, SimControl, SimDevice, SimOptions};
 use kvrail_poller::{
-    Budget, Command, Mailbox, Poller, PollerStats, REGIONS_MAX, Route, Setup, TickOutcome,
+    Budget, Command, InFlightBytes, Mailbox, Poller, PollerStats, REGIONS_MAX, Route, Setup,
+    TickOutcome,
 };
 use kvrail_ring::{Bell, DeviceIndex, RegionId, Status};
 
@@ -104,7 +105,7 @@ impl World {
         let setup = Setup {
             routes: routes.clone(),
             devices: (0..options.devices).map(DeviceIndex).collect(),
-            budgets: vec![Budget { operations, bytes }; sims.len()],
+            budgets: vec![Budget { operations, bytes: InFlightBytes::Fixed(bytes) }; sims.len()],
             spin_ns: 0,
             beat_ns: 200_000_000,
         };

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use kvrail_device::{
     Description, Device, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions,
 };
-use kvrail_poller::{Budget, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup};
+use kvrail_poller::{
+    Budget, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup,
+};
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
@@ -37,6 +39,7 @@ fn description() -> Description {
         memory_alignment: 4,
         transfer_bytes_max: 1 << 20,
         depth: 64,
+        bytes_per_second: None,
     }
 }
 
@@ -153,7 +156,7 @@ pub(crate) fn real_pollers<D: Device + Send + 'static>(
     let route = Route { geometry: geometry(), members };
     let mut controls = Vec::new();
     let mut start = |(index, members): (u16, &[u16])| {
-        let budget = Budget { operations: 32, bytes: 8 << 20 };
+        let budget = Budget { operations: 32, bytes: InFlightBytes::Fixed(8 << 20) };
         let setup = Setup {
             routes: vec![route.clone()],
             devices: members.iter().copied().map(DeviceIndex).collect(),
