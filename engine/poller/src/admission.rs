@@ -28,20 +28,23 @@ pub(crate) enum Admitted {
 #[derive(Debug)]
 pub(crate) struct Admission {
     back_ends: Vec<BackEnd>,
-    /// New requests are answered DRAINING.
-    draining: bool,
+    /// All back ends, once requests are answered DRAINING. The common pass finds none then, and
+    /// need not ask.
+    draining: Option<Vec<BackEnd>>,
 }
 
 impl Admission {
     /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
     pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex]) -> Self {
         let back_ends = routes.iter().map(|route| BackEnd::new(route, devices)).collect();
-        Self { back_ends, draining: false }
+        Self { back_ends, draining: None }
     }
 
     /// Answers DRAINING from now on.
     pub(crate) fn drain(&mut self) {
-        self.draining = true;
+        if self.draining.is_none() {
+            self.draining = Some(std::mem::take(&mut self.back_ends));
+        }
     }
 
     /// Checks a request against the volumes and the session's regions. A sound read or write is
@@ -57,7 +60,7 @@ impl Admission {
         regions: &mut Regions,
         pass: Pass,
     ) -> Result<Admitted, Status> {
-        if self.draining {
+        if pass == Pass::Any && self.draining.is_some() {
             return Err(Status::Draining);
         }
         request.class().ok_or(Status::Invalid)?;

@@ -125,7 +125,7 @@ mod tests {
         let (mut policy, mut now) = (IdlePolicy::new(SPIN_NS, 0), 0);
         for _ in 0..16 {
             wait(&mut policy, WaitReason::Completion, &mut now, 300_000); // a large block
-            wait(&mut policy, WaitReason::Request, &mut now, 1_000); // its client asks again at once
+            wait(&mut policy, WaitReason::Request, &mut now, 1_000); // its client asks at once
         }
         assert_eq!(policy.advise(WaitReason::Completion, now), IdleAction::Block);
         policy.event(now, now);

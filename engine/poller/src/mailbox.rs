@@ -21,9 +21,10 @@ const FAILURES_MAX: usize = 64;
 /// Commands in flight at once.
 const COMMANDS_MAX: usize = 4096;
 
-/// Notices that a poller may owe at once. The control thread reads what it is owed for a lane, a
-/// region or a session before it gives that out anew: a lane was added, broken and closed; a region
-/// attached and detached; a session handed to the ringer and closed; a device replaced; all drained.
+/// Notices that a poller may owe at once. What it is owed for a lane, a region or a session, the
+/// control thread reads before it gives that out anew: a lane was added, broken and closed; a
+/// region attached and detached; a session handed to the ringer and closed; a device replaced; all
+/// drained.
 pub const NOTICES_MAX: usize = 3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + 1;
 
 // A lane is added and closed, a region attached and detached, a session closed, a device replaced,

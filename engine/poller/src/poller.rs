@@ -76,8 +76,8 @@ pub struct Poller<D, C> {
     ages: Ages,
     epoll: EpollSet,
     sleeper: Sleeper,
-    /// The device that an idle poller blocks in, which watches the epoll set of everything else: one
-    /// system call submits, sleeps and collects. Without one it blocks in the epoll set.
+    /// The device that an idle poller blocks in, which watches the epoll set of everything else:
+    /// one system call submits, sleeps and collects. Without one it blocks in the epoll set.
     block_on: Option<usize>,
     stopping: bool,
     /// The control thread is to know when all is done.
