@@ -372,30 +372,28 @@ impl<D: Device> Executor<D> {
     fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
         self.account(device, batch);
         retire(batch, front_end);
-        let opcode = batch.header.opcode();
-        if is_serial(opcode) {
-            self.queues[device].scheduler().end_serial(opcode, batch.status);
-        }
     }
 
     /// Counts a batch that ended at its device.
     fn account(&mut self, device: usize, batch: &CompletionBatch) {
         let scheduler = self.queues[device].scheduler();
-        scheduler.refund(batch, self.now_ns);
         let (counters, count) = (&self.stats.devices[device], u64::from(batch.count));
-        counters.in_flight_bytes_limit.set(scheduler.in_flight_bytes());
         counters.device_latency.record(batch.device_ns, count);
         counters.queue_latency.record(batch.queue_ns, count);
-        match batch.header.opcode() {
-            Opcode::Read => {
-                counters.reads.add(count);
-                counters.read_bytes.add(batch.bytes());
+        let opcode = batch.header.opcode();
+        if is_serial(opcode) {
+            scheduler.end_serial(opcode, batch.status);
+            counters.others.add(count);
+        } else {
+            let (operations, bytes) = match opcode {
+                Opcode::Read => (&counters.reads, &counters.read_bytes),
+                _ => (&counters.writes, &counters.write_bytes),
+            };
+            operations.add(count);
+            bytes.add(batch.bytes());
+            if scheduler.refund(batch, self.now_ns) {
+                counters.in_flight_bytes_limit.set(scheduler.in_flight_bytes());
             }
-            Opcode::Write => {
-                counters.writes.add(count);
-                counters.write_bytes.add(batch.bytes());
-            }
-            Opcode::Nop | Opcode::Flush | Opcode::Discard => counters.others.add(count),
         }
         if batch.status != Status::Ok {
             self.count_failures(device, count);

@@ -55,23 +55,21 @@ impl Share {
         self.ledger.charge(task.length);
     }
 
-    /// Gives back what a batch was charged, and learns from it how fast the device is.
+    /// Gives back what a batch was charged, and learns from it how fast the device is. Whether its
+    /// limit has changed.
     #[inline]
-    fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) {
-        let opcode = batch.header.opcode();
-        if is_serial(opcode) {
-            self.ledger.refund(batch.count, 0);
-            return;
-        }
+    fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) -> bool {
         self.ledger.refund(batch.count, batch.held);
         let left = match (self.waiting.count(), self.ledger.in_flight()) {
             (0, 0) => Left::Nothing,
             (0, _) => Left::Working,
             (_, _) => Left::Waiting,
         };
-        if self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows {
+        let follow = self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows;
+        if follow {
             self.ledger.resize(self.pace.in_flight_bytes());
         }
+        follow
     }
 }
 
@@ -106,10 +104,10 @@ impl Scheduler {
         self.shares[MemoryKind::Host as usize].ledger.limit_bytes()
     }
 
-    /// A batch ended at the device.
+    /// Reads or writes ended at the device. Whether it may hold more or less than before.
     #[inline]
-    pub(crate) fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) {
-        self.share(batch.header.kind()).refund(batch, now_ns);
+    pub(crate) fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) -> bool {
+        self.share(batch.header.kind()).refund(batch, now_ns)
     }
 
     /// Has a task wait for the device.
@@ -170,6 +168,7 @@ impl Scheduler {
 
     /// The flush or discard in flight ended.
     pub(crate) fn end_serial(&mut self, opcode: Opcode, status: Status) {
+        self.share(MemoryKind::Host).ledger.refund(1, 0);
         self.serial.end(opcode, status);
     }
 

@@ -82,7 +82,9 @@ impl Pace {
     #[inline]
     pub(crate) fn ended(&mut self, now_ns: u64, (count, bytes): (u32, u64), left: Left) -> bool {
         let Some(window) = &mut self.window else {
-            self.begin(now_ns, left);
+            if left != Left::Nothing {
+                self.begin(now_ns, left);
+            }
             return false;
         };
         window.ends += u64::from(count);
@@ -100,6 +102,7 @@ impl Pace {
     }
 
     /// Counts anew from here.
+    #[inline(never)]
     fn begin(&mut self, start_ns: u64, left: Left) {
         let full = left == Left::Waiting;
         self.window =
