@@ -8,7 +8,7 @@ use kvrail_poller::{Budget, Seat};
 use kvrail_protocol::SpinHints;
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
-use kvrail_session::Home;
+use kvrail_session::NumaPolicy;
 
 use super::numa;
 use super::volumes::Served;
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     /// A CPU for kernel threads of sqpoll rings, where one is left.
     pub(crate) spare_cpu: Option<u32>,
     /// Where arenas lie.
-    pub(crate) home: Home,
+    pub(crate) numa: NumaPolicy,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
 }
@@ -89,8 +89,8 @@ impl Plan {
                 devices.len()
             ));
         }
-        let home = numa::home(config, &topology, all.node)?;
-        notes.extend(numa::note(&home));
+        let numa = numa::policy(config, &topology, all.node)?;
+        notes.extend(numa::note(&numa));
         let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
         let spin_ns = match config.pollers.spin.fixed() {
             Some(spin) => spin.ns(),
@@ -109,7 +109,7 @@ impl Plan {
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         let beat_ns = config.pollers.heartbeat.ns();
         let pollers = pollers.collect();
-        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, home, notes })
+        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, numa, notes })
     }
 
     /// What a device may hold at once.

@@ -6,7 +6,7 @@ use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Bell, Epoch};
-use kvrail_session::{Identity, OrderReceiver, Porter, Server, ServerConfig, Stopped};
+use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped};
 
 use super::comeback::Comeback;
 use super::gpus::Gpus;
@@ -25,7 +25,7 @@ use crate::failure::{Exit, Failure};
 #[derive(Debug)]
 pub(crate) struct Sidecar {
     server: Server,
-    orders: OrderReceiver,
+    handle: HandleReceiver,
     _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
     _comeback: Comeback,
@@ -43,7 +43,7 @@ impl Sidecar {
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         let (door, inbox) = target::door();
-        let orders = signals::listen(reload, door.clone())?;
+        let handle = signals::listen(reload, door.clone())?;
         let probe = memory::probe(config)?;
         let mut served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
@@ -61,7 +61,7 @@ impl Sidecar {
         let server_config = server_config(config, &plan, &gpus);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, orders, _target: target, _comeback: comeback, _gpus: gpus, report })
+        Ok(Self { server, handle, _target: target, _comeback: comeback, _gpus: gpus, report })
     }
 
     /// What `kvrail status` shows.
@@ -74,7 +74,7 @@ impl Sidecar {
     /// # Errors
     /// `Failure` when a poller died or requests were still under way at the end.
     pub(crate) fn run(mut self) -> Result<Stopped, Failure> {
-        let outcome = self.server.run(&self.orders);
+        let outcome = self.server.run(&self.handle);
         outcome.map_err(|error| Failure::new(Exit::Failed, error.to_string()))
     }
 }
@@ -154,7 +154,7 @@ fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
         policy: policy(config),
-        home: plan.home.clone(),
+        numa: plan.numa.clone(),
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),

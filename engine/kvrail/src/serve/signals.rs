@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use kvrail_session::{OrderReceiver, order_channel};
+use kvrail_session::{HandleReceiver, server_handle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -12,9 +12,9 @@ use super::sidecar::exhausted;
 use super::target::Door;
 use crate::failure::{Exit, Failure};
 
-/// Listens on a thread of its own until the process ends; the server gets the orders.
-pub(super) fn listen(mut reload: Reload, target: Door) -> Result<OrderReceiver, Failure> {
-    let (sender, receiver) = order_channel().map_err(|errno| exhausted("an eventfd", errno))?;
+/// Listens on a thread of its own until the process ends; the server gets its handle.
+pub(super) fn listen(mut reload: Reload, target: Door) -> Result<HandleReceiver, Failure> {
+    let (sender, receiver) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
     };

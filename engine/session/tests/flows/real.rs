@@ -228,7 +228,7 @@ fn a_stop_with_a_hung_device_tells_the_client_once_and_fences_its_memory() {
     let arena = client.create_arena(1 << 20, Pages::Auto).unwrap();
     let mut queue = client.open_queue(8).unwrap();
     hang(&mut queue, &volume, arena.lease(4096).unwrap());
-    sidecar.orders.stop();
+    sidecar.handle.stop();
     let stopped = sidecar.join().unwrap();
     assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::TimedOut, 1));
     let done = queue.wait(LONG).unwrap().unwrap();
@@ -244,7 +244,7 @@ fn a_stop_under_load_loses_nothing() {
     let client = Client::attach(sidecar.socket()).unwrap();
     let volume = client.volume("kv").unwrap();
     let arena = client.create_arena(8 << 20, Pages::Auto).unwrap();
-    let orders = sidecar.orders.clone();
+    let orders = sidecar.handle.clone();
     let ended = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3_u64)
             .map(|part| {
