@@ -1,39 +1,16 @@
 //! The command as a whole: run, print, write the files, judge.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::error::BenchError;
 use crate::gpu;
 use crate::harness::Harness;
 use crate::options::BenchOptions;
+use crate::output::{Format, Verdict, print, write_file};
 use crate::report::{html, table, write_log};
 use crate::run::{Results, run};
-
-/// How results are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// A table for people.
-    #[default]
-    Table,
-    /// One JSON document.
-    Json,
-}
-
-/// Whether everything that was read was right and every operation ended well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Verdict {
-    /// No error, no wrong byte.
-    Clean,
-    /// Every byte that was read is right, but operations failed; the report says which.
-    Failed,
-    /// At least one wrong byte; the report says which.
-    WrongData,
-}
 
 /// Runs the benchmark, prints it on `out`, writes the files that were asked for.
 ///
@@ -65,10 +42,6 @@ pub fn command(
     })
 }
 
-pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), BenchError> {
-    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
-}
-
 fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
     if let Some(path) = &options.json {
         let json = results.report.json()?;
@@ -82,14 +55,4 @@ fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
         write_file(path, |out| write_log(out, results.begun, &results.log))?;
     }
     Ok(())
-}
-
-pub(crate) fn write_file(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> Result<()>,
-) -> Result<()> {
-    let named = || format!("{}: cannot be written", path.display());
-    let mut out = BufWriter::new(File::create(path).with_context(named)?);
-    fill(&mut out).with_context(named)?;
-    out.flush().with_context(named)
 }

@@ -12,8 +12,8 @@ use super::ground::Ground;
 use super::schema::GpuFound;
 use super::stage::{Bed, measure};
 use super::table::table;
-use crate::command::{Format, Verdict, print, write_file};
 use crate::options::BenchOptions;
+use crate::output::{Format, Verdict, print, write_file};
 
 /// Runs the benchmark.
 ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use super::{on_core, time_trips};
+use super::timing::{on_core, time_trips};
 use crate::cpu::pin;
 
 /// 64 bytes of message in a pair of lines of their own (adjacent lines are prefetched together).

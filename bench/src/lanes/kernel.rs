@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 
-use super::{on_core, time_trips, time_wake_ups};
+use super::timing::{on_core, time_trips, time_wake_ups};
 use crate::cpu::pin;
 
 pub(super) fn socket_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {

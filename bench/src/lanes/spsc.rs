@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use kvrail_ring::slot::{COMPLETION_BYTES, REQUEST_BYTES};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::{BATCH, BURST_DEPTH, on_core, time_trips};
+use super::timing::{BATCH, BURST_DEPTH, on_core, time_trips};
 use crate::cpu::pin;
 
 /// A slot of the request ring: one cache line.

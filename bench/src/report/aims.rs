@@ -1,8 +1,7 @@
 //! The speed that kvrail aims for, against what was measured.
 
-use serde::{Deserialize, Serialize};
-
 use crate::plan::{Case, DEPTH_MAX, Op, Pace, Rate};
+use crate::report::parts::{Aim, Bound};
 use crate::report::schema::{Comparison, Report};
 use crate::statistics::Spread;
 
@@ -11,44 +10,6 @@ const MIB: u32 = 1 << 20;
 /// From so many cores on, the added latency is held against an absolute aim: below, client, poller
 /// and kernel share what is there.
 const MANY_CORES: usize = 8;
-
-/// Which way is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bound {
-    /// The value should not exceed the aim.
-    AtMost,
-    /// The value should reach the aim.
-    AtLeast,
-}
-
-/// One aim.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Aim {
-    /// What is compared.
-    pub what: String,
-    /// Which way is better.
-    pub bound: Bound,
-    /// The aim.
-    pub aim: f64,
-    /// What was measured.
-    pub value: f64,
-    /// Whether it was reached.
-    pub met: bool,
-}
-
-impl Aim {
-    /// An aim, unless nothing was measured for it.
-    #[must_use]
-    pub fn new(what: &str, bound: Bound, aim: f64, value: Option<f64>) -> Option<Self> {
-        let value = value?;
-        let met = match bound {
-            Bound::AtMost => value <= aim,
-            Bound::AtLeast => value >= aim,
-        };
-        Some(Self { what: what.to_owned(), bound, aim, value, met })
-    }
-}
 
 /// The aims that this report says something about.
 #[must_use]

@@ -4,13 +4,13 @@ mod aims;
 mod charts;
 mod html;
 mod log;
+mod parts;
 mod schema;
 mod table;
 
-pub use self::aims::{Aim, Bound, aims};
+pub use self::aims::aims;
 pub use self::html::html;
 pub use self::log::{LogEntry, write_log};
-pub use self::schema::{
-    ArmMode, Comparison, Latency, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,
-};
+pub use self::parts::{Aim, ArmMode, Bound, Latency};
+pub use self::schema::{Comparison, Ratio, Report, Run, SCHEMA, SidecarCost, Verification};
 pub use self::table::{aims_table, machine, table};

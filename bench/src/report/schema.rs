@@ -1,59 +1,15 @@
 //! The JSON of a benchmark, and how it comes from the figures.
 
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
 use crate::plan::Case;
-use crate::report::aims::Aim;
+use crate::report::parts::{Aim, Latency};
 use crate::statistics::{Figures, Relation};
 
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
-
-/// Latency percentiles in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Least.
-    pub min: f64,
-    /// Half are faster.
-    pub p50: f64,
-    /// Nine of ten are faster.
-    pub p90: f64,
-    /// 99 of 100 are faster.
-    pub p99: f64,
-    /// 999 of 1000 are faster.
-    pub p999: f64,
-    /// Greatest.
-    pub max: f64,
-}
-
-impl Latency {
-    /// The percentiles of a histogram of nanoseconds; zeroes for an empty one.
-    #[must_use]
-    pub fn of(histogram: &Histogram<u64>) -> Self {
-        if histogram.is_empty() {
-            return Self::default();
-        }
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64;
-        Self {
-            min: histogram.min() as f64,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: histogram.max() as f64,
-        }
-    }
-
-    /// Names and values in order.
-    #[must_use]
-    pub const fn named(&self) -> [(&'static str, f64); 6] {
-        let Self { min, p50, p90, p99, p999, max } = *self;
-        [("min", min), ("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)]
-    }
-}
 
 /// One arm in one case, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -180,19 +136,6 @@ pub struct Comparison {
     /// The ratios.
     #[serde(flatten)]
     pub relation: Relation,
-}
-
-/// The mode that an arm really used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArmMode {
-    /// The arm.
-    pub arm: String,
-    /// The name of the ring mode; for fio its version and options too.
-    pub mode: String,
-    /// Why this one.
-    pub reason: String,
-    /// Cores of its client threads; empty when the kernel chose.
-    pub client_cores: Vec<u32>,
 }
 
 /// What was compared with what had been written.

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::report::aims::{Aim, Bound};
+use crate::report::parts::{Aim, Bound};
 use crate::report::schema::{Comparison, Report, Run};
 use crate::size::{show_bytes, show_ns, show_rate};
 use crate::statistics::Spread;

@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, Tried};
 use crate::mounts::Mount;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// Files that container engines leave, and words of their control groups.
 const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::gpu::gpus;
 use crate::machine::Machine;
 use crate::mounts::Mount;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 const LIBRARY: &str = "libcufile.so.0";
 

@@ -17,6 +17,7 @@ mod memory;
 mod mounts;
 mod nvme;
 mod options;
+mod outcome;
 mod probe;
 mod rdma;
 mod report;

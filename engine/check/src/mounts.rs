@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::machine::Machine;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// One mount, from `/proc/self/mountinfo` (see proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::region::PageSize;
+use crate::page::PageSize;
 
 /// Why a region could not be made, mapped or accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -394,7 +394,7 @@ impl Server {
                 };
                 self.regions.grant_new(id, bytes, pages, &policy.limits)?
             }
-            Ask::BringArena { bytes } => {
+            Ask::ImportArena { bytes } => {
                 self.regions.grant_import(id, (fds, bytes), policy.sealing, &policy.limits)?
             }
             Ask::AttachGpu(info) => {

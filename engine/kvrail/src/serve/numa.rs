@@ -4,23 +4,12 @@ use kvrail_memory::{Near, Topology};
 use kvrail_session::NumaPolicy;
 use rustix::fs::{FileType, fstat, major, minor};
 
-use super::plan::PlannedDevice;
-use super::volumes::{Served, Source};
+use super::volumes::Source;
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
-/// What is near each device.
-pub(super) fn near_of(
-    devices: &[PlannedDevice],
-    served: &[Served],
-    topology: &Topology,
-) -> Vec<Near> {
-    let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
-    devices.iter().map(|device| near(member(device), topology).unwrap_or_default()).collect()
-}
-
 /// A file is near the disk it lies on. Of file systems over several disks nothing is known.
-fn near(member: &Source, topology: &Topology) -> Option<Near> {
+pub(super) fn near(member: &Source, topology: &Topology) -> Option<Near> {
     let Source::Claimed(member) = member else { return None };
     let stat = fstat(member).ok()?;
     let device = match FileType::from_raw_mode(stat.st_mode) {

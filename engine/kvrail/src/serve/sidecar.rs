@@ -16,10 +16,10 @@ use super::policy::policy;
 use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
-use super::{descriptors, devices, gpus, memory, report, signals, target, volumes};
-use crate::cli::PORTER;
+use super::{descriptors, devices, gpus, memory, plan, report, signals, target, volumes};
 use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use crate::context::PORTER;
+use crate::failure::{Exit, Failure, exhausted};
 
 /// A sidecar that is ready for clients.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Sidecar {
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
         let pollers = start_pollers(&plan, &mut served, &mailboxes, &gpus)?;
-        let infos = volumes::infos(&served, &plan);
+        let infos = plan::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
         report += &report::gpus(&gpus.served, &infos);
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
@@ -79,12 +79,6 @@ impl Sidecar {
     }
 }
 
-/// Descriptors ran out.
-pub(super) fn exhausted(what: &str, errno: rustix::io::Errno) -> Failure {
-    Failure::new(Exit::Failed, format!("{what} could not be made: {errno}"))
-        .with_remedy("raise the limit of open files (LimitNOFILE=, ulimit -n)")
-}
-
 /// One for each poller.
 fn mailboxes(plan: &Plan, bell: &Arc<Bell>) -> Result<Vec<Arc<Mailbox>>, Failure> {
     let mailbox = |_| Mailbox::new(Arc::clone(bell)).map(Arc::new);
@@ -98,7 +92,7 @@ fn start_pollers(
     mailboxes: &[Arc<Mailbox>],
     gpus: &Gpus,
 ) -> Result<Vec<PollerHandle>, Failure> {
-    let routes: Vec<Route> = volumes::routes(served, plan);
+    let routes: Vec<Route> = plan::routes(served, plan);
     let mut sources = devices::sources(plan, served)?;
     let mut started = Vec::with_capacity(plan.pollers.len());
     for (poller, mailbox) in plan.pollers.iter().zip(mailboxes) {

@@ -8,9 +8,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::reload::Reload;
-use super::sidecar::exhausted;
 use super::target::Door;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, exhausted};
 
 /// Listens on a thread of its own until the process ends; the server gets its handle.
 pub(super) fn listen(mut reload: Reload, target: Door) -> Result<HandleReceiver, Failure> {

@@ -234,7 +234,7 @@ fn a_stop_with_a_hung_device_tells_the_client_once_and_fences_its_memory() {
     let done = queue.wait(LONG).unwrap().unwrap();
     assert!(done.status == Status::Restarted && done.lease.is_none(), "{done:?}");
     assert!(queue.wait(LONG).unwrap().is_none());
-    assert_eq!(client.fenced_bytes(), 4096);
+    assert_eq!(client.quarantined_bytes(), 4096);
     controls[0].release();
 }
 
@@ -259,7 +259,7 @@ fn a_stop_under_load_loses_nothing() {
     });
     assert!(ended > 0);
     assert_eq!(sidecar.join().unwrap().how, StoppedHow::Drained);
-    assert_eq!((client.fenced_bytes(), arena.leases()), (0, 0));
+    assert_eq!((client.quarantined_bytes(), arena.leases()), (0, 0));
 }
 
 /// Keeps a queue full until the sidecar stops; returns how many requests ended.
@@ -284,7 +284,7 @@ fn flood(queue: &mut Queue, volume: &Volume, arena: &Arena, part: u64) -> usize 
             }
             assert!(done.lease.is_some());
         }
-        serving &= queue.client().ended().is_none();
+        serving &= queue.ended().is_none();
     }
     queue.poll(&mut done);
     assert_eq!(ended + done.len(), submitted);

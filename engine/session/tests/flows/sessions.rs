@@ -217,7 +217,7 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
         assert!(done.iter().all(|done| done.status == Status::Restarted), "{done:?}");
         // The write's bytes are only read by hardware; the read's may still be written.
         assert_eq!(done.iter().filter(|done| done.lease.is_some()).count(), 1);
-        assert_eq!(client.fenced_bytes(), 512);
+        assert_eq!(client.quarantined_bytes(), 512);
     }
 }
 
