@@ -124,8 +124,8 @@ impl Queue {
         self.inflight.capacity()
     }
 
-    /// Pieces of requests that are in flight. Zero once every request has completed, though completions may
-    /// still wait to be fetched by `poll` or `wait`.
+    /// Pieces of requests that are in flight. Zero once every request has completed, though
+    /// completions may still wait to be fetched by `poll` or `wait`.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.inflight.capacity() - self.inflight.room()
@@ -302,8 +302,8 @@ impl Queue {
         Ok(self.ready.pop_front())
     }
 
-    /// Waits until `count` more completions or notices were pushed to `done`; returns how many were:
-    /// fewer when the time is over or nothing is in flight.
+    /// Waits until `count` more completions or notices were pushed to `done`; returns how many
+    /// were: fewer when the time is over or nothing is in flight.
     ///
     /// # Errors
     /// As `wait`; what was pushed before stays in `done`.

@@ -125,7 +125,7 @@ impl VolumeRoute {
             Some(lane) => lane,
             None if request.opcode == Opcode::Flush => return None,
             None => {
-                // Neither divisor is 0; said like this, nothing here can panic (see `Queue::stage`).
+                // Neither divisor is 0; like this, nothing here can panic (see `Submitter::stage`).
                 let stripe = request.offset.checked_div(self.geometry.stripe_bytes)?;
                 let inside = request.offset - stripe * self.geometry.stripe_bytes;
                 if inside + request.length > self.geometry.stripe_bytes {

@@ -3,7 +3,7 @@
 //! of a file that the page cache does not hold, the kernel says EAGAIN and begins to load it.
 
 use std::cell::Cell;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ use crate::contract::{
 };
 use crate::error::DeviceError;
 use crate::failure::Cause;
-use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target, open_path};
 use crate::uring::drive::{Drive, Interrupt};
@@ -42,7 +41,7 @@ thread_local! {
 }
 
 /// Block requests that may not wait.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Hasty(Block);
 
 impl Wire for Hasty {
@@ -55,10 +54,6 @@ impl Wire for Hasty {
     ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
         let (block, file) = Block::open(target, stream)?;
         Ok((Self(block), file))
-    }
-
-    fn of(_: &Replacement) -> (Self, BorrowedFd<'_>) {
-        unreachable!("nothing is taken away here")
     }
 
     fn make(setup: &Setup) -> Result<IoUring, Errno> {

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,6 @@ use crate::controllers::Controllers;
 use crate::error::DeviceError;
 use crate::failure::Cause;
 use crate::removal::Removal;
-use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target, open_path};
 use crate::uring::drive::{Drive, Interrupt};
@@ -41,7 +40,7 @@ thread_local! {
 }
 
 /// Block requests to a drive that does not know its namespace, for a while.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Refused(Block);
 
 impl Wire for Refused {
@@ -54,10 +53,6 @@ impl Wire for Refused {
     ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
         let (block, file) = Block::open(target, stream)?;
         Ok((Self(block), file))
-    }
-
-    fn of(_: &Replacement) -> (Self, BorrowedFd<'_>) {
-        unreachable!("nothing comes back here")
     }
 
     fn make(setup: &Setup) -> Result<IoUring, Errno> {
