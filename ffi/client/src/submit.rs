@@ -66,6 +66,7 @@ impl Submitter {
     ///
     /// Nothing here takes the request's address, and nothing can panic while it is held: it stays
     /// in registers on its way to the table.
+    #[expect(clippy::result_large_err, reason = "a request that is not taken stays unboxed")]
     #[inline(always)]
     pub(crate) fn stage(
         &mut self,
