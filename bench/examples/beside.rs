@@ -139,7 +139,7 @@ fn regions(socket: &str, memory: &[OwnedFd], until: &Until) -> Result<(f64, f64)
         let start = Instant::now();
         let arenas: Vec<_> = memory
             .iter()
-            .map(|memory| Ok(client.bring_arena(memory.try_clone()?, REGION)?))
+            .map(|memory| Ok(client.import_arena(memory.try_clone()?, REGION)?))
             .collect::<Result<_, Failure>>()?;
         times.0 += start.elapsed().as_secs_f64();
         let start = Instant::now();

@@ -16,8 +16,8 @@ use kvrail_poller::{Budget, InFlightBytes, Mailbox, PollerHandle, Route, Seat, S
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Porter, Server,
-    ServerConfig, ServerError, Stopped, order_channel,
+    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
+    ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -42,7 +42,7 @@ struct InProcess {
 
 struct Running {
     _directory: TempDir,
-    orders: OrderSender,
+    handle: ServerHandle,
     thread: JoinHandle<Result<Stopped, ServerError>>,
 }
 
@@ -116,7 +116,7 @@ fn config(directory: &Path) -> ServerConfig {
             drain_timeout: Duration::from_secs(2),
             patience: Patience::default(),
         },
-        home: Home::Anywhere,
+        numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
@@ -148,16 +148,16 @@ impl Harness for InProcess {
         let config = config(directory.path());
         let socket = config.socket.clone();
         let mut server = Server::new(config, handles, bell, volumes)?;
-        let (orders, received) = order_channel()?;
+        let (handle, received) = server_handle()?;
         let thread = std::thread::spawn(move || server.run(&received));
-        self.running = Some(Running { _directory: directory, orders, thread });
+        self.running = Some(Running { _directory: directory, handle, thread });
         let null_volume = Some("null".to_owned());
         attach(&Serving { socket, volume: "bench".to_owned(), null_volume }, options)
     }
 
     fn close(&mut self) -> Result<()> {
-        if let Some(Running { orders, thread, .. }) = self.running.take() {
-            orders.stop();
+        if let Some(Running { handle, thread, .. }) = self.running.take() {
+            handle.stop();
             thread.join().expect("the server does not panic")?;
         }
         Ok(())

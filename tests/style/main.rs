@@ -5,8 +5,10 @@
 
 mod atomics;
 mod changelog;
+mod cycles;
 mod docs;
 mod fence;
+mod fields;
 mod length;
 mod manifest;
 mod marks;

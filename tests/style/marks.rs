@@ -1,46 +1,12 @@
-//! Marks that unfinished or foreign text leaves behind.
+//! Marks that hasty or foreign text leaves behind.
 
 use crate::report::{Finding, clean, found_at};
-use crate::source::{Kind, Source, rust, tree};
+use crate::source::{Source, rust, tree};
 use crate::tokens::{each, is_mark, is_word, line};
 
-/// Words of unfinished work. In two parts each, so that this file has none of them.
-const UNFINISHED: [&str; 4] =
-    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
-
-/// Macros of unfinished work.
-const PLACEHOLDERS: [&str; 3] = ["todo", "unimplemented", "dbg"];
-
-/// Folders of one person's machine, in two parts each as above.
+/// Folders of one person's machine, in two parts each, so that this file has none.
 const MACHINES: [&str; 4] =
     [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
-
-fn unfinished(sources: &[Source]) -> Vec<Finding> {
-    let texts = sources.iter().filter(|source| source.kind() != Kind::Data);
-    let mut findings = Vec::new();
-    for source in texts {
-        for (number, text) in source.lines() {
-            let mut words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
-            if let Some(word) = words.find(|word| UNFINISHED.contains(word)) {
-                findings.push(Finding::new(&source.path, number, format!("the word {word}")));
-            }
-        }
-    }
-    findings
-}
-
-fn placeholders(sources: &[Source]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for source in rust(sources) {
-        each(source.tokens(), &mut |run, at| {
-            let name = PLACEHOLDERS.iter().find(|name| is_word(run.get(at), name));
-            if let Some(name) = name.filter(|_| is_mark(run.get(at + 1), '!')) {
-                findings.push(Finding::new(&source.path, line(&run[at]), format!("{name}!")));
-            }
-        });
-    }
-    findings
-}
 
 /// Attributes, within `cfg_attr` too, that switch a lint or a test off.
 fn silenced(sources: &[Source]) -> Vec<Finding> {
@@ -86,16 +52,6 @@ fn machine_paths(sources: &[Source]) -> Vec<Finding> {
 }
 
 #[test]
-fn nothing_is_marked_as_unfinished() {
-    clean(&unfinished(tree()), "finish it, or say in an issue what is missing");
-}
-
-#[test]
-fn no_placeholder_macros() {
-    clean(&placeholders(tree()), "write the code, or return an error that names the remedy");
-}
-
-#[test]
 fn no_lint_is_allowed_and_no_test_is_ignored() {
     clean(&silenced(tree()), "use #[expect(lint, reason = ...)]; let a test print why it skips");
 }
@@ -103,19 +59,6 @@ fn no_lint_is_allowed_and_no_test_is_ignored() {
 #[test]
 fn no_paths_of_one_machine() {
     clean(&machine_paths(tree()), "use a path relative to the repository, or a temporary folder");
-}
-
-#[test]
-fn unfinished_words_are_found_alone_and_not_inside_of_others() {
-    let [first, second, third, fourth] = UNFINISHED;
-    let text = format!("# {first}: x\n({second})\n{third}{third}\n{third}\n# a_{fourth}\n");
-    found_at(&unfinished(&[Source::snippet("a.md", &text)]), &[1, 2, 4]);
-}
-
-#[test]
-fn placeholder_macros_are_found() {
-    let text = "fn a() { dbg!(1); }\nfn todo() { todo(); }\nmacro_rules! b { () => { todo!() } }";
-    found_at(&placeholders(&[Source::snippet("a.rs", text)]), &[1, 3]);
 }
 
 #[test]

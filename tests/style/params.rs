@@ -1,4 +1,4 @@
-//! What functions take: few parameters, and enums where a bool would say nothing at the call.
+//! What public functions take: enums where a bool would say nothing at the call.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -7,24 +7,16 @@ use syn::{FnArg, ImplItemFn, ItemFn, ItemTrait, Signature, TraitItemFn, Type, Vi
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
 
-const PARAMETERS_MAX: usize = 6;
-
-/// Both rules look at signatures.
+/// Looks at signatures.
 struct Signatures<'a> {
     path: &'a str,
     public_trait: bool,
-    crowded: Vec<Finding>,
     flags: Vec<Finding>,
 }
 
 impl Signatures<'_> {
     fn check(&mut self, signature: &Signature, public: bool) {
         let (line, name) = (signature.span().start().line, &signature.ident);
-        let count = signature.inputs.len();
-        if count > PARAMETERS_MAX {
-            let what = format!("fn {name} takes {count} parameters, at most {PARAMETERS_MAX}");
-            self.crowded.push(Finding::new(self.path, line, what));
-        }
         let flag = signature.inputs.iter().any(|it| matches!(it, FnArg::Typed(it) if flag(&it.ty)));
         if public && flag {
             let what = format!("public fn {name} takes a bool");
@@ -77,13 +69,9 @@ impl<'ast> Visit<'ast> for Signatures<'_> {
 
 fn signatures(source: &Source) -> Signatures<'_> {
     let path = &source.path;
-    let mut all = Signatures { path, public_trait: false, crowded: vec![], flags: vec![] };
+    let mut all = Signatures { path, public_trait: false, flags: vec![] };
     all.visit_file(&source.syntax());
     all
-}
-
-fn crowded(sources: &[Source]) -> Vec<Finding> {
-    rust(sources).flat_map(|source| signatures(source).crowded).collect()
 }
 
 fn flags(sources: &[Source]) -> Vec<Finding> {
@@ -91,22 +79,8 @@ fn flags(sources: &[Source]) -> Vec<Finding> {
 }
 
 #[test]
-fn functions_take_at_most_6_parameters() {
-    clean(&crowded(tree()), "group parameters that travel together into a struct");
-}
-
-#[test]
 fn public_functions_take_no_bool() {
     clean(&flags(tree()), "take an enum of two values whose names say what happens");
-}
-
-#[test]
-fn crowded_functions_are_found() {
-    let text = "fn six(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8) {}
-fn seven(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8) {}
-trait T { fn seven(&self, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8); }
-impl A { fn seven(&self, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8) {} }";
-    found_at(&crowded(&[Source::snippet("a.rs", text)]), &[2, 3, 4]);
 }
 
 #[test]

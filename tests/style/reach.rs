@@ -24,18 +24,18 @@ fn unreached(sources: &[Source]) -> Vec<Finding> {
 
 /// Where the submodules of a file lie.
 #[derive(Clone, Copy)]
-enum Role {
+pub(crate) enum Role {
     /// Beside it.
     Root,
     /// In a folder of its name, unless it is a `mod.rs`.
     Module,
 }
 
-fn folder(path: &str) -> &str {
+pub(crate) fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-fn home(path: &str, role: Role) -> String {
+pub(crate) fn home(path: &str, role: Role) -> String {
     match role {
         Role::Root => folder(path).to_owned(),
         Role::Module if path.ends_with("/mod.rs") => folder(path).to_owned(),
@@ -52,11 +52,15 @@ fn declared(items: &[Item], home: &str, beside: &str, open: &mut Vec<(String, Ro
             (Some((_, inner)), _) => declared(inner, &format!("{home}/{name}"), beside, open),
             (None, Some(path)) => open.push((format!("{beside}/{path}"), Role::Root)),
             (None, None) => {
-                open.push((format!("{home}/{name}.rs"), Role::Module));
-                open.push((format!("{home}/{name}/mod.rs"), Role::Module));
+                open.extend(candidates(home, &name).map(|path| (path, Role::Module)));
             }
         }
     }
+}
+
+/// Where the file of a module may lie.
+pub(crate) fn candidates(home: &str, name: &str) -> [String; 2] {
+    [format!("{home}/{name}.rs"), format!("{home}/{name}/mod.rs")]
 }
 
 /// The text of `#[path = "..."]`.
@@ -71,7 +75,7 @@ fn named_path(module: &ItemMod) -> Option<String> {
 }
 
 /// Crate roots that Cargo finds by itself, and those that manifests name.
-fn roots(sources: &[Source]) -> Vec<String> {
+pub(crate) fn roots(sources: &[Source]) -> Vec<String> {
     let mut roots = Vec::new();
     for manifest in sources.iter().filter(|source| source.kind() == Kind::Manifest) {
         let folder = folder(&manifest.path);

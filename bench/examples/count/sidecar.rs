@@ -17,8 +17,8 @@ use kvrail_poller::{
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Porter, Server,
-    ServerConfig, ServerError, Stopped, order_channel,
+    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
+    ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
 };
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ pub(crate) struct Served<D> {
 /// Its control thread.
 pub(crate) struct Control {
     _directory: TempDir,
-    orders: OrderSender,
+    handle: ServerHandle,
     server: JoinHandle<Result<Stopped, ServerError>>,
     /// The server watches its pollers' threads; this one lives until the poller has stopped.
     poller_ends: Sender<()>,
@@ -44,7 +44,7 @@ pub(crate) struct Control {
 impl Control {
     /// Stops the server; the poller is ticked until it has obeyed.
     pub(crate) fn stop<D: Device>(self, poller: &mut HandPoller<D>) -> Result<()> {
-        self.orders.stop();
+        self.handle.stop();
         while poller.tick() != TickOutcome::Stopped {
             thread::sleep(Duration::from_micros(200));
         }
@@ -113,9 +113,9 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
         members: vec!["counted".into()],
     };
     let mut server = Server::new(config, vec![handle], to_control, vec![volume])?;
-    let (orders, received) = order_channel()?;
+    let (handle, received) = server_handle()?;
     let server = thread::spawn(move || server.run(&received));
-    let control = Control { _directory: directory, orders, server, poller_ends };
+    let control = Control { _directory: directory, handle, server, poller_ends };
     Ok(Served { socket, poller, control })
 }
 
@@ -135,7 +135,7 @@ fn config(directory: &Path) -> ServerConfig {
             drain_timeout: Duration::from_secs(10),
             patience: Patience::default(),
         },
-        home: Home::Anywhere,
+        numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "count".into() },
         spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
         notes: vec![],

@@ -125,7 +125,7 @@ impl LanePort {
         if found {
             return Ok(());
         }
-        match self.queue.client().ended() {
+        match self.queue.ended() {
             Some(reason) => bail!("the session ended: {reason}"),
             None => bail!("nothing completed within {PATIENCE:?}: the sidecar or its device hangs"),
         }
@@ -176,7 +176,7 @@ impl Port for LanePort {
         staged.map(|_ticket| ()).map_err(|refused| {
             let reason = refused.reason;
             self.leases[slot as usize] = refused.into_lease();
-            let why = self.queue.client().ended().unwrap_or("the session goes on");
+            let why = self.queue.ended().unwrap_or("the session goes on");
             anyhow!("the client library refused {bytes} bytes at {offset}: {reason} ({why})")
         })
     }

@@ -20,10 +20,10 @@ use kvrail_memory::Pinned;
 use kvrail_ring::{Opcode, Status};
 use serde::{Deserialize, Serialize};
 
+pub use crate::buffer::{BUFFERS_MAX, BufferIndex, REMOTES_MAX};
 use crate::error::DeviceError;
 use crate::failure::Failure;
 use crate::replacement::Replacement;
-use crate::target::unfit;
 
 /// Events one `reap` brings back at most.
 pub const EVENTS_MAX: usize = 128;
@@ -31,20 +31,6 @@ pub const EVENTS_MAX: usize = 128;
 /// Bytes of one read or write that the hardware has at once at most: a longer one goes piece by
 /// piece, so that what others ask meanwhile does not wait for all of it.
 pub const WINDOW_BYTES: u32 = 4 << 20;
-
-/// Entries of a device's buffer table, as many as io_uring takes (IORING_MAX_REG_BUFFERS); each
-/// covers 64 MiB (`kvrail_ring::limits::ENTRY_BYTES`), so a larger region takes several in a row,
-/// and all together are 1 TiB.
-pub const BUFFERS_MAX: u16 = 1 << 14;
-
-/// Regions of remote memory a device may know. Their entries follow those of the host's, at
-/// `BUFFERS_MAX`.
-pub const REMOTES_MAX: u16 = 512;
-
-/// First table entry of an attached region. The control thread gives these out, the same for
-/// every device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BufferIndex(pub u16);
 
 /// Memory that is not the host's, such as a GPU's: its bytes are addressed by block and offset,
 /// and an operation names them by one number, their place in the line of all blocks.
@@ -308,7 +294,7 @@ pub trait Device: fmt::Debug {
     /// `DeviceError` while operations are under way, or when the device cannot be replaced.
     fn replace(&mut self, _with: &mut Replacement) -> Result<(), DeviceError> {
         let Description { name, .. } = self.description();
-        Err(unfit(name, "cannot be replaced while it runs", "restart the sidecar"))
+        Err(DeviceError::unfit(name, "cannot be replaced while it runs", "restart the sidecar"))
     }
 
     /// The last failure since this was last asked, in more words than a status.

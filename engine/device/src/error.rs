@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::contract::BufferIndex;
+use crate::buffer::BufferIndex;
 
 /// Why a device could not be opened, or a region not attached or detached.
 #[derive(Debug, Error)]
@@ -68,4 +68,11 @@ pub enum DeviceError {
         /// What to do.
         remedy: String,
     },
+}
+
+impl DeviceError {
+    /// A device that cannot be used, and what to do.
+    pub(crate) fn unfit(path: &str, what: &str, remedy: &str) -> Self {
+        Self::Unfit { path: path.into(), what: what.into(), remedy: remedy.into() }
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
-use crate::uring::NvmeStatus;
+use crate::nvme_status::NvmeStatus;
 
 /// Why the device failed an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

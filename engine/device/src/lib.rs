@@ -4,6 +4,7 @@
 //! lanes or volumes; an operation has been checked before it comes here.
 
 mod auto;
+mod buffer;
 mod clock;
 mod contract;
 mod controllers;
@@ -12,6 +13,7 @@ mod failure;
 mod mechanism;
 mod namespace;
 mod null;
+mod nvme_status;
 mod probe;
 mod queue;
 mod removal;
@@ -36,12 +38,13 @@ pub use failure::{Cause, Failure};
 pub use mechanism::{Mechanism, ModeChoice};
 pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
+pub use nvme_status::NvmeStatus;
 pub use probe::{Probe, probe_memory};
 pub use replacement::Replacement;
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
 pub use target::open_path;
 pub use uring::{
-    Hybrid, Interrupt, Iopoll, KernelThread, Mode, ModeName, NvmeStatus, Passthrough,
-    PassthroughIopoll, Sqpoll, SqpollIopoll, UnknownMode, Uring, UringOptions,
+    Hybrid, Interrupt, Iopoll, KernelThread, Mode, ModeName, Passthrough, PassthroughIopoll,
+    Sqpoll, SqpollIopoll, UnknownMode, Uring, UringOptions,
 };

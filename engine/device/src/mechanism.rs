@@ -7,7 +7,6 @@ use std::sync::Arc;
 use kvrail_memory::Pinned;
 use serde::{Deserialize, Serialize};
 
-use crate::auto;
 use crate::contract::{
     Attached, BufferIndex, Description, Device, Driver, Events, Operation, Wait,
 };
@@ -78,18 +77,6 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Opens a file or block device in the mode chosen. With `Auto` this takes up to 0.3 s more;
-    /// the description says what was found.
-    ///
-    /// # Errors
-    /// `DeviceError` with the likely cause and the remedy.
-    pub fn open(choice: ModeChoice, options: UringOptions) -> Result<Self, DeviceError> {
-        match choice {
-            ModeChoice::Auto => auto::open(options),
-            ModeChoice::Fixed(mode) => Self::open_in(mode, options),
-        }
-    }
-
     /// System calls made so far to drive the device.
     #[must_use]
     pub fn system_calls(&self) -> u64 {

@@ -13,7 +13,7 @@ use crate::contract::DirectIo;
 use crate::error::DeviceError;
 use crate::queue::{Cache, Part, Queue};
 use crate::system::read_number;
-use crate::target::{Kind, Target, open_path, unfit};
+use crate::target::{Kind, Target, open_path};
 
 /// What cannot be passed through goes through the block layer.
 const INSTEAD: &str = "use mode iopoll or interrupt";
@@ -59,18 +59,19 @@ impl Namespace {
     /// # Errors
     /// `Unfit` with the one thing that is missing, before anything is sent.
     pub(crate) fn behind(target: &Target) -> Result<Self, DeviceError> {
-        let refuse = |(what, remedy): (String, String)| unfit(&target.path, &what, &remedy);
+        let refuse =
+            |(what, remedy): (String, String)| DeviceError::unfit(&target.path, &what, &remedy);
         let queue = target.queue.as_ref().filter(|_| target.kind == Kind::Block);
         let Some(queue) = queue else {
             let what = "is a file, and only NVMe namespaces can be passed through";
-            return Err(unfit(&target.path, what, "use mode interrupt"));
+            return Err(DeviceError::unfit(&target.path, what, "use mode interrupt"));
         };
         let Facts { id, generic } = facts(Path::new("/sys"), queue).map_err(refuse)?;
         let (file, path) = open_generic(&generic).map_err(refuse)?;
         let limits = queue.logical_block.zip(queue.hardware_bytes_max);
         let Some((block_bytes, request_bytes_max)) = limits else {
             let what = format!("sysfs does not tell the limits of {}", queue.disk);
-            return Err(unfit(&target.path, &what, INSTEAD));
+            return Err(DeviceError::unfit(&target.path, &what, INSTEAD));
         };
         let (paged_bytes_max, cache) = (target.paged_bytes_max(), queue.cache);
         Ok(Self { file, path, id, block_bytes, request_bytes_max, paged_bytes_max, cache })

@@ -164,9 +164,9 @@ pub(crate) mod tests {
     use crate::controllers::Controllers;
     use crate::controllers::tests::Head;
     use crate::failure::Cause;
+    use crate::nvme_status::NvmeStatus;
     use crate::split::Outcome;
     use crate::target::Target;
-    use crate::uring::NvmeStatus;
 
     const FAILED: (Outcome, Cause) = (Outcome::Failed(Status::IoError), Cause::Errno(Errno::IO));
     const REFUSED: (Outcome, Cause) =
@@ -211,7 +211,7 @@ pub(crate) mod tests {
     fn a_refused_command_waits_for_the_namespace_to_be_taken_away() {
         let (target, (mut removal, file)) = (target(), plain());
         let inactive = NvmeStatus::of_result(0x4002); // invalid field: what drives say of it
-        let passed = (inactive.outcome(), Cause::Nvme(inactive));
+        let passed = (Outcome::Failed(inactive.status()), Cause::Nvme(inactive));
         for opcode in [Opcode::Read, Opcode::Write] {
             assert_eq!(removal.judge(&target, opcode, REFUSED), Outcome::Later);
             assert_eq!(removal.judge(&target, opcode, passed), Outcome::Later);

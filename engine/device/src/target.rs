@@ -107,7 +107,11 @@ impl Target {
         let stat = statx(&fd, "", AtFlags::EMPTY_PATH, mask).map_err(failed)?;
         let flags = fcntl_getfl(&fd).map_err(failed)?;
         if flags & OFlags::RWMODE != OFlags::RDWR {
-            return Err(unfit(path, "is not open for reading and writing", "open it O_RDWR"));
+            return Err(DeviceError::unfit(
+                path,
+                "is not open for reading and writing",
+                "open it O_RDWR",
+            ));
         }
         let kind = kind_of(path, &stat)?;
         let queue = match kind {
@@ -119,7 +123,7 @@ impl Target {
         let capacity_bytes = seek(&fd, SeekFrom::End(0)).map_err(failed)?;
         if capacity_bytes < u64::from(logical_block) {
             let what = format!("has {capacity_bytes} bytes, less than one block");
-            return Err(unfit(path, &what, "give it its full size first"));
+            return Err(DeviceError::unfit(path, &what, "give it its full size first"));
         }
         let path = path.to_owned();
         Ok(Self { path, fd, kind, io, capacity_bytes, logical_block, memory_alignment, queue })
@@ -165,7 +169,7 @@ impl Target {
             let what = format!("has {there} write streams and write_stream is {number}");
             let remedy = "set write_stream = 0, or use a drive with data placement (FDP) enabled \
                           and kernel 6.16 or later";
-            return Err(unfit(&self.path, &what, remedy));
+            return Err(DeviceError::unfit(&self.path, &what, remedy));
         }
         Ok(NonZeroU8::new(number).map(Stream))
     }
@@ -177,10 +181,6 @@ impl Target {
     }
 }
 
-pub(crate) fn unfit(path: &str, what: &str, remedy: &str) -> DeviceError {
-    DeviceError::Unfit { path: path.into(), what: what.into(), remedy: remedy.into() }
-}
-
 fn kind_of(path: &str, stat: &Statx) -> Result<Kind, DeviceError> {
     match FileType::from_raw_mode(RawMode::from(stat.stx_mode)) {
         FileType::RegularFile => Ok(Kind::File),
@@ -189,11 +189,11 @@ fn kind_of(path: &str, stat: &Statx) -> Result<Kind, DeviceError> {
             let what = "is the character device of an NVMe namespace";
             let remedy = "name its block device (/dev/nvme0n1 for /dev/ng0n1), which holds the \
                           claim; mode passthrough finds the character device by itself";
-            Err(unfit(path, what, remedy))
+            Err(DeviceError::unfit(path, what, remedy))
         }
         other => {
             let what = format!("is neither a file nor a block device ({other:?})");
-            Err(unfit(path, &what, "name a file or a block device"))
+            Err(DeviceError::unfit(path, &what, "name a file or a block device"))
         }
     }
 }
@@ -217,7 +217,7 @@ fn choose_io(path: &str, fd: &OwnedFd, stat: &Statx, direct: DirectIo) -> Result
     let wanted = direct != DirectIo::Off && !(hopeless && direct == DirectIo::Optional);
     if hopeless && wanted {
         let what = "cannot be read with O_DIRECT (its file system says so)";
-        return Err(unfit(path, what, "move it, or set direct = \"optional\""));
+        return Err(DeviceError::unfit(path, what, "move it, or set direct = \"optional\""));
     }
     if wanted {
         match fcntl_setfl(fd, flags | OFlags::DIRECT) {

@@ -7,7 +7,6 @@
 //! - after the first fault the GPU takes nothing more; launches under way end as faults, once
 //!   nothing of them can touch staging memory any more.
 
-use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -270,6 +269,3 @@ pub trait BatchIo: Debug + Send {
     /// they stay open.
     fn reap(&mut self, ended: &mut dyn FnMut(DirectEnd)) -> Result<(), Fault>;
 }
-
-/// What keeps a region's memory open; dropped on the control thread.
-pub type Keep = Box<dyn Any + Send + Sync>;

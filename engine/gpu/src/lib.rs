@@ -25,8 +25,8 @@ pub use bridge::Bridge;
 pub use choose::{Choice, MechanismChoice, Member, choose};
 pub use contract::{
     BatchIo, DirectEnd, DirectEntry, DirectFailure, DirectGpu, DirectPath, DirectWay, Fault,
-    FileIndex, Gpu, GpuIdentity, Keep, LaunchId, MOVES_MAX, Move, Mover, OwnMemory, Progress,
-    Registered, Way,
+    FileIndex, Gpu, GpuIdentity, LaunchId, MOVES_MAX, Move, Mover, OwnMemory, Progress, Registered,
+    Way,
 };
 pub use error::{CudaError, GpuError};
 pub use handle::{BadUuid, GpuHandle, GpuUuid};
@@ -36,6 +36,6 @@ pub use poller::{
     BatchPool, GpuPoller, GpuPollerHandle, GpuSeat, GpuSetup, GpuStartError, GpuTurn, start,
 };
 pub use port::{JOBS_MAX, Port, PortOptions, Route};
-pub use region::{Backing, GpuRegion, Memory};
+pub use region::{Backing, GpuRegion, Keep, Memory};
 pub use staging::{STAGING_ENTRIES, SlotIndex, Staging, StagingOptions};
 pub use standin::{GpuControl, GpuFault, StandIn};

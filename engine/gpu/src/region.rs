@@ -1,5 +1,6 @@
 //! A client's GPU memory, opened in this process, with its layout.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +9,6 @@ use kvrail_device::RemoteMemory;
 use kvrail_layout::Layout;
 use kvrail_memory::Region;
 
-use crate::contract::Keep;
 use crate::handle::GpuUuid;
 
 /// One memory of a region.
@@ -30,6 +30,9 @@ pub enum Backing {
     /// Host memory that plays a GPU's.
     Host(Arc<Region>),
 }
+
+/// What keeps a region's memory open; dropped on the control thread.
+pub type Keep = Box<dyn Any + Send + Sync>;
 
 /// A region: memories, layout, and the table kernels read.
 ///

@@ -1,12 +1,10 @@
 //! The command line as a whole; each command's own arguments stand beside its body.
 
-use std::path::PathBuf;
-
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::command;
+use crate::context::Globals;
 use crate::failure::EXIT_HELP;
-use crate::output::Format;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,9 +13,6 @@ Examples:
   kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]'
   kvrail status
 ";
-
-/// The word that starts this program once more, for descriptors that clients send. Nobody types it.
-pub(crate) const PORTER: &str = "porter";
 
 /// User-space storage dataplane for LLM KV-cache blocks.
 #[derive(Debug, Parser)]
@@ -28,24 +23,6 @@ pub(crate) struct Cli {
     pub(crate) globals: Globals,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Options of every command.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct Globals {
-    /// Configuration file [default: /etc/kvrail/kvrail.toml where it exists]
-    #[arg(long, global = true, value_name = "FILE", env = "KVRAIL_CONFIG", hide_env_values = true)]
-    pub(crate) config: Option<PathBuf>,
-    /// Set one key over file and environment; may be repeated. Relative paths begin here
-    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Output for people or for programs
-    #[arg(long, global = true, value_enum, default_value_t)]
-    pub(crate) format: Format,
-    /// Say nothing but results and errors
-    #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
 }
 
 /// What to do.

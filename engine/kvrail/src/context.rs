@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Globals;
+use clap::Args;
+
 use crate::config::{Layers, Loaded, load};
 use crate::failure::Failure;
 use crate::output::Format;
+
+/// The word that starts this program once more, for descriptors that clients send. Nobody types it.
+pub(crate) const PORTER: &str = "porter";
 
 /// The file that is read when none is named.
 const DEFAULT_PATH: &str = "/etc/kvrail/kvrail.toml";
@@ -19,7 +23,25 @@ pub(crate) enum Verbosity {
     Quiet,
 }
 
-/// The global options.
+/// Options of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Globals {
+    /// Configuration file [default: /etc/kvrail/kvrail.toml where it exists]
+    #[arg(long, global = true, value_name = "FILE", env = "KVRAIL_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key over file and environment; may be repeated. Relative paths begin here
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Output for people or for programs
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// The global options, read.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     /// Who reads the output.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::config::ConfigError;
-use crate::output::Format;
+use crate::format::Format;
 
 /// The exit statuses, as `kvrail --help` shows them. The numbers are a promise.
 pub(crate) const EXIT_HELP: &str = "\
@@ -249,10 +249,16 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Descriptors ran out.
+pub(crate) fn exhausted(what: &str, errno: rustix::io::Errno) -> Failure {
+    Failure::new(Exit::Failed, format!("{what} could not be made: {errno}"))
+        .with_remedy("raise the limit of open files (LimitNOFILE=, ulimit -n)")
+}
+
 #[cfg(test)]
 mod tests {
     use super::{EXIT_HELP, Exit, Failure};
-    use crate::output::Format;
+    use crate::format::Format;
 
     #[test]
     fn the_help_names_every_status() {

@@ -10,6 +10,7 @@ mod config;
 mod context;
 mod embedded;
 mod failure;
+mod format;
 mod members;
 mod output;
 mod serve;
@@ -20,8 +21,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use kvrail_memory::CountingAllocator;
 
-use crate::cli::{Cli, PORTER};
-use crate::context::Context;
+use crate::cli::Cli;
+use crate::context::{Context, PORTER};
 use crate::failure::Failure;
 use crate::output::Format;
 

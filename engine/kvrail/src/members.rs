@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use kvrail_memory::Root;
 use kvrail_nvme::{Namespace, Selector, resolve};
+use kvrail_volume::VolumeName;
 
+use crate::context::Context;
 use crate::failure::{Exit, Failure};
 
 /// A member found on this host.
@@ -71,4 +73,24 @@ impl fmt::Display for Found<'_> {
         }
         Ok(())
     }
+}
+
+/// Where the members named on the command line are, or else those that the configuration has for
+/// the volume.
+pub(crate) fn members(
+    name: &VolumeName,
+    named: &[Selector],
+    context: &Context,
+) -> Result<Vec<PathBuf>, Failure> {
+    if !named.is_empty() {
+        return paths(named);
+    }
+    let loaded = context.config()?;
+    let volume = loaded.config.volume.into_iter().find(|volume| volume.name == *name);
+    let volume = volume.ok_or_else(|| {
+        let words = format!("volume {name}: no members are named and none are configured");
+        Failure::new(Exit::Usage, words)
+            .with_remedy(format!("name its devices or files behind {name}, or configure it"))
+    })?;
+    paths(&volume.members)
 }

@@ -7,16 +7,7 @@ use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
 use crate::failure::Failure;
-
-/// Who reads the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// Text and tables.
-    #[default]
-    Human,
-    /// JSON documents; errors too, on standard error.
-    Json,
-}
+pub(crate) use crate::format::Format;
 
 /// Prints text as it is, with a line end.
 pub(crate) fn print_text(text: &str) -> Result<(), Failure> {

@@ -10,6 +10,7 @@
 
 mod check;
 mod error;
+mod fragment;
 mod layout;
 mod table;
 #[cfg(test)]
@@ -17,7 +18,8 @@ mod tests;
 mod walk;
 
 pub use error::LayoutError;
-pub use layout::{Fragment, Layout};
+pub use fragment::Fragment;
+pub use layout::Layout;
 pub use table::FragmentRow;
 pub use walk::{Run, Runs};
 

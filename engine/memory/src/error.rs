@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::region::PageSize;
+use crate::page::PageSize;
 
 /// Why a region could not be made, mapped or accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum MemoryError {
     /// A peer sent a memfd that it could still shrink.
     #[error(
         "the memfd lacks seals (has {present:#x}); set F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL, \
-         or, for memory that its owner cannot seal, memory.unsealed = \"accept\" in the sidecar's \
+         or, for memory that its owner cannot seal, memory.unsealed_imports = \"accept\" in the sidecar's \
          configuration"
     )]
     Unsealed {

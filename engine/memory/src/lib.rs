@@ -9,9 +9,11 @@ mod claim;
 mod copy;
 mod count;
 mod error;
+mod heap;
 mod lease;
 mod mapping;
 mod numa;
+mod page;
 mod pinned;
 mod region;
 mod topology;
@@ -22,10 +24,12 @@ pub use affinity::{
 pub use copy::{load, store};
 pub use count::{CountingAllocator, heap_calls_of_this_thread};
 pub use error::MemoryError;
+pub use heap::HeapBlock;
 pub use lease::{Lease, LeasePool};
 pub use numa::{Placement, place};
-pub use pinned::{HeapBlock, Pinned};
-pub use region::{PageSize, REQUIRED_SEALS, Region, Sealing};
+pub use page::PageSize;
+pub use pinned::Pinned;
+pub use region::{REQUIRED_SEALS, Region, Sealing};
 pub use topology::{
     CpuList, CpuQuota, HugePages, Mount, Near, Root, Topology, TopologyError, state_of, unescape,
 };

@@ -3,19 +3,18 @@
 // UNSAFETY: the mapping is the region's own, and never changes its address or length.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::ptr::NonNull;
 
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
-    ftruncate, memfd_create,
+    FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create,
 };
 use rustix::io::{Errno, pread};
 
 use crate::error::MemoryError;
 use crate::mapping::Mapping;
+use crate::page::PageSize;
 use crate::pinned::Pinned;
-use crate::topology::{Root, available_bytes, hugepages};
 
 /// Seals every shared region must carry: its size can never change and the set of seals is final,
 /// so no peer can take pages away under a mapping (that would be SIGBUS).
@@ -36,71 +35,6 @@ pub enum Sealing {
     /// Any file in memory. Its owner can shrink it, and whoever loads from the mapping then gets
     /// SIGBUS: only for who reaches it by `read_at` and by hardware alone, or owns it.
     Optional,
-}
-
-/// Size of the pages behind a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageSize {
-    /// The base page of the machine, 4 KiB on x86-64.
-    Base,
-    /// 2 MiB that the kernel gathered from base pages, none of them reserved: one DMA segment each,
-    /// as long as memory is not in pieces.
-    Transparent2MiB,
-    /// 2 MiB hugepages: one DMA segment each.
-    Huge2MiB,
-    /// 1 GiB hugepages: must be reserved at boot on most hosts.
-    Huge1GiB,
-}
-
-impl PageSize {
-    /// The page size in bytes.
-    #[must_use]
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::Base => 4096,
-            Self::Transparent2MiB | Self::Huge2MiB => 2 << 20,
-            Self::Huge1GiB => 1 << 30,
-        }
-    }
-
-    /// How people write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Base => "4KiB",
-            Self::Transparent2MiB => "transparent 2MiB",
-            Self::Huge2MiB => "2MiB",
-            Self::Huge1GiB => "1GiB",
-        }
-    }
-
-    fn memfd_flags(self) -> MemfdFlags {
-        let common = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        match self {
-            Self::Base | Self::Transparent2MiB => common,
-            Self::Huge2MiB => common | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
-            Self::Huge1GiB => common | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
-        }
-    }
-
-    /// Whether such pages must be reserved before they can be had.
-    const fn is_reserved(self) -> bool {
-        matches!(self, Self::Huge2MiB | Self::Huge1GiB)
-    }
-
-    /// Pages of this size that can still be taken. Hugepages: free ones, from sysfs, 0 where the
-    /// size is not offered. Others: what the host has available and the control group grants, 0
-    /// where procfs cannot be read.
-    #[must_use]
-    pub fn free_pages(self) -> u64 {
-        let root = Root::new(Path::new("/"));
-        if !self.is_reserved() {
-            return available_bytes(&root).map_or(0, |bytes| bytes / self.bytes() as u64);
-        }
-        let pools = hugepages(&root).unwrap_or_default();
-        let ours = pools.iter().filter(|pool| pool.page_bytes == self.bytes() as u64);
-        ours.map(|pool| pool.free).sum()
-    }
 }
 
 /// A sealed, mapped, shared memory file.

@@ -25,11 +25,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::ChannelError;
+use crate::error::{ChannelError, PACKET_BYTES_MAX};
 use crate::gpu::GPU_FDS_MAX;
-
-/// Bytes of one packet at most.
-pub const PACKET_BYTES_MAX: usize = 64 << 10;
 
 /// Descriptors of one message at most: the kernel takes no more (SCM_MAX_FD). A queue needs a
 /// segment, a bell, and one doorbell for each poller; a GPU region one for each memory.

@@ -3,7 +3,8 @@
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::channel::PACKET_BYTES_MAX;
+/// Bytes of one packet at most.
+pub const PACKET_BYTES_MAX: usize = 64 << 10;
 
 /// Why a message could not be sent or received. Except for `WouldBlock`, the socket must be closed
 /// afterwards: the two sides no longer agree on what was said.

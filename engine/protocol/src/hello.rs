@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::GpuInfo;
-use crate::message::LimitsInfo;
 use crate::volume::VolumeInfo;
 
 /// Version of this protocol. Another major is refused; of two minors the lower one is spoken.
@@ -89,6 +88,25 @@ pub struct SpinHints {
     pub cores: u32,
     /// Pollers that spin while there is work.
     pub spinning_pollers: u32,
+}
+
+/// What a session may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsInfo {
+    /// Arenas at once.
+    pub arenas: u32,
+    /// Bytes of all its arenas.
+    pub arena_bytes: u64,
+    /// Queues at once.
+    pub queues: u32,
+    /// Requests in one lane.
+    pub queue_depth: u32,
+    /// Regions of GPU memory at once.
+    #[serde(default)]
+    pub gpu_regions: u32,
+    /// Bytes of all its regions of GPU memory.
+    #[serde(default)]
+    pub gpu_bytes: u64,
 }
 
 /// The answer to a hello that is let in.

@@ -18,14 +18,14 @@ mod report;
 mod spill;
 mod volume;
 
-pub use channel::{Channel, FDS_MAX, Incoming, PACKET_BYTES_MAX, Packet, PacketBuffer};
-pub use error::ChannelError;
+pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
+pub use error::{ChannelError, PACKET_BYTES_MAX};
 pub use gpu::{
     GPU_FDS_MAX, GpuFragment, GpuInfo, GpuMechanism, GpuMemory, GpuRegionInfo, GpuReport, GpuRoute,
     GpuState, LEGACY_HANDLE_BYTES, LegacyHandle, StagingReport,
 };
-pub use hello::{Hello, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
-pub use message::{Answer, Ask, ClientMessage, Hardware, LimitsInfo, Pages, SidecarMessage};
+pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
+pub use message::{Answer, Ask, ClientMessage, Hardware, Pages, SidecarMessage};
 pub use report::{
     DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
     SidecarReport, SidecarState, StallReport, StatusReport, VolumeReport, Waker,

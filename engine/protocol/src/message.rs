@@ -47,7 +47,8 @@ pub enum Ask {
     },
     /// Use my memory file, sealed against shrinking, growing and sealing, as an arena. Comes with
     /// one descriptor. Answer: `Arena` without one.
-    BringArena {
+    #[serde(rename = "BringArena")]
+    ImportArena {
         /// Its exact size in bytes.
         bytes: u64,
     },
@@ -92,14 +93,14 @@ impl Ask {
     /// Whether descriptors may belong to it.
     #[must_use]
     pub fn takes_fds(&self) -> bool {
-        matches!(self, Self::BringArena { .. } | Self::AttachGpu(_) | Self::Spilled { .. })
+        matches!(self, Self::ImportArena { .. } | Self::AttachGpu(_) | Self::Spilled { .. })
     }
 
     /// Descriptors that belong to it.
     #[must_use]
     pub fn fds(&self) -> usize {
         match self {
-            Self::BringArena { .. } => 1,
+            Self::ImportArena { .. } => 1,
             Self::AttachGpu(region) => region.fds(),
             _ => 0,
         }
@@ -207,25 +208,6 @@ pub enum Answer {
         /// What, which limit, and what to do.
         message: String,
     },
-}
-
-/// What a session may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsInfo {
-    /// Arenas at once.
-    pub arenas: u32,
-    /// Bytes of all its arenas.
-    pub arena_bytes: u64,
-    /// Queues at once.
-    pub queues: u32,
-    /// Requests in one lane.
-    pub queue_depth: u32,
-    /// Regions of GPU memory at once.
-    #[serde(default)]
-    pub gpu_regions: u32,
-    /// Bytes of all its regions of GPU memory.
-    #[serde(default)]
-    pub gpu_bytes: u64,
 }
 
 /// A status as its name.

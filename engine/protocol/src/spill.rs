@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
-use crate::channel::{Channel, PACKET_BYTES_MAX, Packet, decode, encode};
-use crate::error::ChannelError;
+use crate::channel::{Channel, Packet, decode, encode};
+use crate::error::{ChannelError, PACKET_BYTES_MAX};
 use crate::message::{Ask, ClientMessage, SidecarMessage};
 
 /// Bytes of a spilled message of the sidecar at most.

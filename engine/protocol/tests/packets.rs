@@ -149,7 +149,7 @@ proptest! {
         let (client, server) = Channel::pair().unwrap();
         for ask in [
             Ask::CreateArena { bytes, pages: Pages::Huge1GiB },
-            Ask::BringArena { bytes },
+            Ask::ImportArena { bytes },
             Ask::DetachArena { region: depth },
             Ask::OpenQueue { depth },
             Ask::CloseQueue { queue: depth },

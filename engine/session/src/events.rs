@@ -18,8 +18,8 @@ pub(crate) enum Source {
     Listener,
     /// A poller, or the thread that makes memory.
     Notices,
-    /// Somebody gave an order.
-    Orders,
+    /// Somebody used the server's handle.
+    Handle,
     /// A session's socket.
     Socket(u64),
     /// A session's process has ended.
@@ -33,7 +33,7 @@ impl Source {
         match self {
             Self::Listener => 0,
             Self::Notices => 1,
-            Self::Orders => 2,
+            Self::Handle => 2,
             Self::Socket(id) => FIXED + 2 * id,
             Self::Process(id) => FIXED + 2 * id + 1,
         }
@@ -43,7 +43,7 @@ impl Source {
         match token {
             0 => Self::Listener,
             1 => Self::Notices,
-            2 => Self::Orders,
+            2 => Self::Handle,
             other if (other - FIXED).is_multiple_of(2) => Self::Socket((other - FIXED) / 2),
             other => Self::Process((other - FIXED) / 2),
         }
@@ -93,7 +93,7 @@ mod tests {
         for source in [
             Source::Listener,
             Source::Notices,
-            Source::Orders,
+            Source::Handle,
             Source::Socket(0),
             Source::Process(0),
             Source::Socket(1 << 40),

@@ -1,27 +1,12 @@
 //! What a client can make slow to close: it is closed by a thread of that client's user.
 
-use std::fmt::Debug;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 
 use kvrail_poller::{LaneSeat, QueueBell};
 use kvrail_protocol::Channel;
 
-use crate::hand::Hand;
-
-/// What can be dropped by another thread.
-pub(crate) trait Droppable: Debug + Send {}
-
-impl<T: Debug + Send> Droppable for T {}
-
-/// What nobody needs any more.
-#[derive(Debug)]
-pub(crate) enum Waste {
-    /// Whatever is dropped to be closed.
-    Any(Box<dyn Droppable>),
-    /// A client's connection. What lies in its queue goes with it.
-    Connection(Channel),
-}
+use crate::memory_worker::{MemoryWorker, Waste};
 
 impl From<Channel> for Waste {
     fn from(connection: Channel) -> Self {
@@ -29,24 +14,21 @@ impl From<Channel> for Waste {
     }
 }
 
-/// Memory files that were looked at, but may be large.
 impl From<Vec<OwnedFd>> for Waste {
     fn from(fds: Vec<OwnedFd>) -> Self {
-        Self::Any(Box::new(fds))
+        Self::Files(fds)
     }
 }
 
-/// Its bell wakes everybody who waits at the client's end.
 impl From<Box<LaneSeat>> for Waste {
     fn from(seat: Box<LaneSeat>) -> Self {
-        Self::Any(Box::new(seat))
+        Self::Lane(seat)
     }
 }
 
-/// The same, where the ringer had it last.
 impl From<QueueBell> for Waste {
     fn from(bell: QueueBell) -> Self {
-        Self::Any(Box::new(bell))
+        Self::Bell(bell)
     }
 }
 
@@ -54,17 +36,17 @@ impl From<QueueBell> for Waste {
 #[derive(Debug)]
 pub(crate) struct Kept<T: Into<Waste>> {
     it: Option<T>,
-    hand: Hand,
+    worker: MemoryWorker,
 }
 
 impl<T: Into<Waste>> Kept<T> {
-    pub(crate) fn new(it: T, hand: &Hand) -> Self {
-        Self { it: Some(it), hand: hand.clone() }
+    pub(crate) fn new(it: T, worker: &MemoryWorker) -> Self {
+        Self { it: Some(it), worker: worker.clone() }
     }
 
     /// Who closes it.
-    pub(crate) fn hand(&self) -> &Hand {
-        &self.hand
+    pub(crate) fn worker(&self) -> &MemoryWorker {
+        &self.worker
     }
 
     /// Gives it to who takes care of it from now on, away from the control thread.
@@ -84,7 +66,7 @@ impl<T: Into<Waste>> Deref for Kept<T> {
 impl<T: Into<Waste>> Drop for Kept<T> {
     fn drop(&mut self) {
         if let Some(it) = self.it.take() {
-            self.hand.discard(it.into());
+            self.worker.discard(it.into());
         }
     }
 }

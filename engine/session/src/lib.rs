@@ -8,42 +8,44 @@
 //! other.
 #![forbid(unsafe_code)]
 
-mod accept;
+mod acceptor;
 mod access;
-mod arenas;
-mod asks;
 mod closers;
 mod config;
-mod dear;
 mod error;
 mod events;
+mod failure;
 mod gpus;
-mod hand;
 mod kept;
-mod leaving;
 mod lock;
-mod maker;
-mod notices;
-mod orders;
-mod past;
+mod memory_worker;
+mod memory_workers;
+mod policy;
 mod pollers;
 mod porter;
 mod queues;
 mod rate;
+mod region_spec;
+mod region_table;
 mod regions;
+mod reply;
 mod report;
 mod server;
+mod server_handle;
 mod session;
+mod sessions;
+mod shutdown;
 mod socket;
-mod stopping;
 mod users;
+mod wakers;
 mod watch;
 
 pub use access::Access;
-pub use config::{Home, Identity, Limits, PagePolicy, Patience, Policy, ServerConfig};
+pub use config::{Identity, ServerConfig};
 pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;
-pub use orders::{OrderReceiver, OrderSender, order_channel};
+pub use policy::{Limits, NumaPolicy, PagePolicy, Patience, Policy};
 pub use porter::{Porter, porter};
 pub use server::Server;
-pub use stopping::{Stopped, StoppedHow};
+pub use server_handle::{HandleReceiver, ServerHandle, server_handle};
+pub use shutdown::{Stopped, StoppedHow};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use kvrail_poller::{Command, Notice, PollerHandle};
+use kvrail_poller::{Command, Notice, PollerHandle, SessionSlot};
 
 /// A set of pollers, one bit each; there are at most `POLLERS_MAX` = 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,26 @@ impl PollerSet {
 
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..64).filter(move |poller| self.0 & (1 << poller) != 0)
+    }
+}
+
+/// What the requests of a session slot came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) accepted: u64,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Counts {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            accepted: self.accepted.saturating_sub(before.accepted),
+            completed: self.completed.saturating_sub(before.completed),
+            failed: self.failed.saturating_sub(before.failed),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
     }
 }
 
@@ -117,6 +137,18 @@ impl Pollers {
     pub(crate) fn set_overdue(&self, age: Duration) {
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         self.handles.iter().for_each(|handle| handle.mailbox.set_overdue(age_ns));
+    }
+
+    /// What all of them counted in a slot since they started.
+    pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
+        let handles = self.handles.iter();
+        let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));
+        slots.fold(Counts::default(), |sum, stats| Counts {
+            accepted: sum.accepted + stats.accepted.get(),
+            completed: sum.completed + stats.completed.get(),
+            failed: sum.failed + stats.failed.get(),
+            bytes: sum.bytes + stats.bytes.get(),
+        })
     }
 
     /// A poller whose thread is gone.

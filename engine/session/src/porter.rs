@@ -43,9 +43,9 @@ pub struct Porter {
     starting: Arc<Mutex<()>>,
 }
 
-/// What came with a message.
+/// The descriptors that came with a message.
 #[derive(Debug)]
-pub(crate) enum Cargo {
+pub(crate) enum Received {
     /// These, which are memory.
     Fit(Vec<OwnedFd>),
     /// So many, of which the one in this place is of no use, because of what it is. None is left.
@@ -79,7 +79,7 @@ impl Porter {
         &self,
         socket: OwnedFd,
         children: &mut Vec<Child>,
-    ) -> Result<Cargo, String> {
+    ) -> Result<Received, String> {
         let stuck = |what: String| format!("no descriptors can be taken: {what}");
         let (link, other) = Channel::pair().map_err(|error| stuck(error.to_string()))?;
         let mut command = self.command(FETCH);
@@ -92,8 +92,8 @@ impl Porter {
         let _in_time = retry_on_intr(|| poll(&mut said, patience.as_ref()));
         match link.receive::<Verdict>(&mut PacketBuffer::default(), FDS_MAX) {
             Ok(packet) => Ok(match packet.message {
-                (_, None) => Cargo::Fit(packet.fds),
-                (present, Some(unfit)) => Cargo::Unfit(present, unfit),
+                (_, None) => Received::Fit(packet.fds),
+                (present, Some(unfit)) => Received::Unfit(present, unfit),
             }),
             Err(error) => {
                 if let Some(child) = children.last_mut() {

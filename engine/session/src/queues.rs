@@ -1,24 +1,27 @@
-//! Queues: one lane to every poller in one sealed segment, a bell to hear, doorbells to ring.
+//! Queues: one lane to every poller in one sealed segment, a wake fd for the client, doorbells to
+//! ring.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueBell, SessionSlot, Waking};
-use kvrail_protocol::{Answer, Hardware};
+use kvrail_protocol::Answer;
 use kvrail_ring::{Bell, Segment, Status};
 use rustix::io::Errno;
 
-use crate::asks::Failure;
-use crate::hand::Hand;
+use crate::failure::{Failure, invalid, quota};
 use crate::kept::Kept;
-use crate::leaving::Ending;
-use crate::pollers::PollerSet;
-use crate::server::Server;
+use crate::memory_worker::MemoryWorker;
+use crate::policy::Limits;
+use crate::pollers::{PollerSet, Pollers};
+use crate::reply::Reply;
+use crate::watch::Watch;
 
 /// One queue.
 #[derive(Debug)]
-pub(crate) enum Queue {
+enum Queue {
     /// The client maps it.
     Offered {
         /// Its memory, which is sealed then.
@@ -28,7 +31,7 @@ pub(crate) enum Queue {
     },
     /// Pollers take up its lanes.
     Opening {
-        /// The ask to be answered.
+        /// The request to be answered.
         seq: u64,
         /// Pollers that have not.
         waiting: PollerSet,
@@ -37,7 +40,7 @@ pub(crate) enum Queue {
     Live,
     /// Pollers finish what they took from its lanes.
     Closing {
-        /// The ask to be answered, if it was not.
+        /// The request to be answered, if it was not.
         seq: Option<u64>,
         /// Pollers that have not.
         waiting: PollerSet,
@@ -45,8 +48,8 @@ pub(crate) enum Queue {
 }
 
 impl Queue {
-    /// Whether an ask waits for these pollers, and for no other.
-    pub(crate) fn waits_only_for(&self, pollers: PollerSet) -> bool {
+    /// Whether a request waits for these pollers, and for no other.
+    fn waits_only_for(&self, pollers: PollerSet) -> bool {
         match self {
             Self::Opening { waiting, .. } | Self::Closing { seq: Some(_), waiting } => {
                 waiting.is_some_of(pollers)
@@ -55,20 +58,231 @@ impl Queue {
         }
     }
 
-    /// Lets go of a queue that no poller has.
-    pub(crate) fn retire(self, hand: &Hand) {
+    /// Drops a queue that no poller has.
+    fn retire(self, worker: &MemoryWorker) {
         if let Self::Offered { seats, .. } = self {
-            seats.into_iter().for_each(|seat| drop(Kept::new(Box::new(seat), hand)));
+            seats.into_iter().for_each(|seat| drop(Kept::new(Box::new(seat), worker)));
         }
     }
 }
 
-/// The client's end of a queue.
-struct Offer {
-    segment: Arc<Region>,
-    hear: OwnedFd,
-    doorbells: Vec<OwnedFd>,
+/// Session and number of a queue.
+pub(crate) type QueueKey = (u64, u32);
+
+/// The queues of one session.
+#[derive(Debug)]
+struct Owned {
+    /// The session's place in the pollers' tables.
+    slot: SessionSlot,
+    /// Who closes what no poller has.
+    worker: MemoryWorker,
+    queues: BTreeMap<u32, Queue>,
+    /// The number that the next queue tries.
+    next: u32,
 }
+
+impl Owned {
+    /// The next number; skips those of queues that still live after four billion.
+    fn number(&mut self) -> u32 {
+        loop {
+            let number = self.next;
+            self.next = number.wrapping_add(1);
+            if !self.queues.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+}
+
+/// All queues of all sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    sessions: BTreeMap<u64, Owned>,
+}
+
+impl Queues {
+    pub(crate) fn total(&self) -> usize {
+        self.sessions.values().map(|owned| owned.queues.len()).sum()
+    }
+
+    /// Queues of a session.
+    pub(crate) fn of(&self, session: u64) -> usize {
+        self.sessions.get(&session).map_or(0, |owned| owned.queues.len())
+    }
+
+    fn get(&mut self, (session, queue): QueueKey) -> Option<&mut Queue> {
+        self.sessions.get_mut(&session)?.queues.get_mut(&queue)
+    }
+
+    /// Checks the limits for one more queue. It comes before a seat, so that who is refused takes
+    /// none.
+    pub(crate) fn check(&self, session: u64, depth: u32, limits: &Limits) -> Result<(), Failure> {
+        let most_depth = limits.queue_depth;
+        if depth > most_depth {
+            return Err(quota(format!(
+                "a queue of depth {depth} asked for, the most is {most_depth} \
+                 (limits.lane_depth); ask for less or raise the limit"
+            )));
+        }
+        let most = limits.queues_per_session;
+        if self.of(session) >= most {
+            return Err(quota(format!(
+                "this client has {most} queues, the most it may have \
+                 (limits.queues_per_session); close one or raise the limit"
+            )));
+        }
+        if self.total() >= LANES_MAX {
+            return Err(quota(format!(
+                "the sidecar's clients have {LANES_MAX} queues, the most it can serve; close some"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes a queue and offers it to the client.
+    pub(crate) fn open(
+        &mut self,
+        (session, slot): (u64, SessionSlot),
+        seq: u64,
+        (lanes, depth): (usize, u32),
+        worker: &MemoryWorker,
+        waking: &Arc<Waking>,
+    ) -> Result<Reply, Failure> {
+        let (worker, queues) = (worker.clone(), BTreeMap::new());
+        let owned = self.sessions.entry(session);
+        let owned = owned.or_insert_with(|| Owned { slot, worker, queues, next: 0 });
+        let queue = owned.number();
+        let ((segment, fds), seats) = make(lanes, depth, (queue, waking))?;
+        let answer = Answer::Queue { queue, segment_bytes: segment.bytes() as u64 };
+        owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
+        Ok(Reply::new(session, seq, answer).with(segment, fds))
+    }
+
+    /// The client has mapped a queue: seals its memory, and gives its lanes to the pollers. Not
+    /// before, because a hole makes whoever looks into a lane wait for a page.
+    pub(crate) fn mapped(
+        &mut self,
+        (session, queue): QueueKey,
+        seq: u64,
+        pollers: &mut Pollers,
+    ) -> Result<(), Failure> {
+        let Some(owned) = self.sessions.get_mut(&session) else { return Err(no_queue(queue)) };
+        let Some(entry) = owned.queues.get_mut(&queue) else { return Err(no_queue(queue)) };
+        let Queue::Offered { segment, .. } = entry else { return Err(no_queue(queue)) };
+        segment.close().map_err(|error| invalid(format!("the queue's segment: {error}")))?;
+        let opening = Queue::Opening { seq, waiting: pollers.all() };
+        let Queue::Offered { seats, .. } = std::mem::replace(entry, opening) else {
+            return Ok(());
+        };
+        for (poller, seat) in seats.into_iter().enumerate() {
+            pollers.send(poller, Command::AddLane(owned.slot, Box::new(seat)));
+        }
+        Ok(())
+    }
+
+    /// A poller serves the queue's lane.
+    pub(crate) fn lane_added(&mut self, poller: usize, key: QueueKey) -> Option<Reply> {
+        let entry = self.get(key)?;
+        let Queue::Opening { waiting, .. } = entry else { return None };
+        waiting.remove(poller);
+        if waiting.is_empty() { opened(key, entry) } else { None }
+    }
+
+    /// Answers what only stalled pollers keep from being answered, of sessions that live. Requests
+    /// to them wait in their lanes, which they take up when they turn again.
+    pub(crate) fn answer_past(&mut self, watch: &Watch, lives: impl Fn(u64) -> bool) -> Vec<Reply> {
+        let stalled = watch.stalled();
+        let living = self.sessions.iter_mut().filter(|(session, _)| lives(**session));
+        let all = living.flat_map(|(session, owned)| {
+            owned.queues.iter_mut().map(|(queue, entry)| ((*session, *queue), entry))
+        });
+        let waiting = all.filter(|(_, entry)| entry.waits_only_for(stalled));
+        let answered = waiting.filter_map(|(key, entry)| match entry {
+            Queue::Closing { seq, waiting } => {
+                let failure = watch.kept(&format!("queue {}", key.1), *waiting);
+                Some(Reply::failure(key.0, seq.take()?, failure))
+            }
+            _ => opened(key, entry),
+        });
+        answered.collect()
+    }
+
+    /// Asks all pollers to finish a queue; one that was never mapped is forgotten.
+    pub(crate) fn close(
+        &mut self,
+        key: QueueKey,
+        seq: u64,
+        pollers: &mut Pollers,
+    ) -> Result<Option<Reply>, Failure> {
+        let (session, queue) = key;
+        let Some(owned) = self.sessions.get_mut(&session) else { return Err(no_queue(queue)) };
+        let slot = owned.slot;
+        match owned.queues.get_mut(&queue) {
+            // Asked again, while a stalled poller keeps it.
+            Some(Queue::Closing { seq: answered @ None, .. }) => {
+                *answered = Some(seq);
+                Ok(None)
+            }
+            Some(entry @ Queue::Live) => {
+                let waiting = pollers.all();
+                *entry = Queue::Closing { seq: Some(seq), waiting };
+                pollers.send_each(waiting, || Command::CloseLane(slot, queue));
+                Ok(None)
+            }
+            Some(Queue::Offered { .. }) => {
+                if let Some(offered) = owned.queues.remove(&queue) {
+                    offered.retire(&owned.worker);
+                }
+                Ok(Some(Reply::new(session, seq, Answer::QueueClosed { queue })))
+            }
+            _ => Err(no_queue(queue)),
+        }
+    }
+
+    /// A poller gave a lane back. An error ends the session.
+    pub(crate) fn lane_closed(
+        &mut self,
+        poller: usize,
+        key: QueueKey,
+    ) -> Result<Option<Reply>, String> {
+        let (session, queue) = key;
+        let Some(owned) = self.sessions.get_mut(&session) else { return Ok(None) };
+        match owned.queues.get_mut(&queue) {
+            Some(Queue::Closing { seq, waiting }) => {
+                let seq = *seq;
+                waiting.remove(poller);
+                if !waiting.is_empty() {
+                    return Ok(None);
+                }
+                owned.queues.remove(&queue);
+                Ok(seq.map(|seq| Reply::new(session, seq, Answer::QueueClosed { queue })))
+            }
+            // It could not watch the doorbell.
+            Some(Queue::Opening { .. } | Queue::Live) => Err(format!(
+                "poller {poller} cannot serve queue {queue}: no room in its epoll set; raise \
+                 fs.epoll.max_user_watches"
+            )),
+            // Its lanes are with no poller.
+            Some(Queue::Offered { .. }) | None => Ok(None),
+        }
+    }
+
+    /// Drops all queues of a session that no poller has any more.
+    pub(crate) fn forget_all(&mut self, session: u64) {
+        let Some(owned) = self.sessions.remove(&session) else { return };
+        owned.queues.into_values().for_each(|queue| queue.retire(&owned.worker));
+    }
+}
+
+/// Tells a client that its queue is served.
+fn opened((session, queue): QueueKey, entry: &mut Queue) -> Option<Reply> {
+    let Queue::Opening { seq, .. } = *entry else { return None };
+    *entry = Queue::Live;
+    Some(Reply::new(session, seq, Answer::QueueServed { queue }))
+}
+
+/// What the client gets: the memory, its wake fd, the doorbells.
+type Offer = (Arc<Region>, Vec<OwnedFd>);
 
 /// Makes both ends of a queue.
 fn make(
@@ -77,7 +291,7 @@ fn make(
     (queue, waking): (u32, &Arc<Waking>),
 ) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
-    let shape = |error: kvrail_ring::SegmentError| (Status::Invalid, error.to_string());
+    let shape = |error: kvrail_ring::SegmentError| invalid(error.to_string());
     let bytes = Segment::bytes_needed(count, depth).map_err(shape)?;
     let segment = Region::create_open("kvrail-queue", bytes)
         .map_err(|error| (Status::NoSpace, format!("the queue's segment: {error}")))?;
@@ -86,200 +300,27 @@ fn make(
     let servers = Segment::format(memory, count, depth).map_err(shape)?.into_server();
     let (bell, hear) = Bell::heard().map_err(descriptors)?;
     let bell = QueueBell::new(bell, waking);
-    let mut doorbells = Vec::with_capacity(lanes);
+    let mut fds = vec![hear];
     let mut seats = Vec::with_capacity(lanes);
     for lane in servers {
         let doorbell = Bell::eventfd().map_err(descriptors)?;
-        doorbells.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
+        fds.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
         seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
     }
-    Ok((Offer { segment, hear, doorbells }, seats))
+    Ok(((segment, fds), seats))
 }
 
 fn no_queue(queue: u32) -> Failure {
-    (Status::Invalid, format!("this client has no queue {queue} that could do that"))
+    invalid(format!("this client has no queue {queue} that could do that"))
 }
 
 fn descriptors(errno: Errno) -> Failure {
-    let message = format!(
+    quota(format!(
         "the sidecar cannot make the queue's bells ({errno}); raise its limit of open files \
          (ulimit -n, LimitNOFILE=)"
-    );
-    (Status::Quota, message)
+    ))
 }
 
 fn descriptors_io(error: std::io::Error) -> Failure {
     descriptors(Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
-}
-
-impl Server {
-    /// Makes a queue and offers it to the client.
-    pub(crate) fn open_queue(&mut self, id: u64, seq: u64, depth: u32) -> Result<(), Failure> {
-        let most_depth = self.limits.queue_depth;
-        if depth > most_depth {
-            return Err((
-                Status::Quota,
-                format!(
-                    "a queue of depth {depth} asked for, the most is {most_depth} \
-                 (limits.lane_depth); ask for less or raise the limit"
-                ),
-            ));
-        }
-        let total: usize = self.sessions.values().map(|session| session.queues.len()).sum();
-        let session = &self.sessions[&id];
-        let most = self.limits.queues_per_session;
-        if session.queues.len() >= most {
-            return Err((
-                Status::Quota,
-                format!(
-                    "this client has {most} queues, the most it may have \
-                 (limits.queues_per_session); close one or raise the limit"
-                ),
-            ));
-        }
-        if total >= LANES_MAX {
-            return Err((
-                Status::Quota,
-                format!(
-                    "the sidecar's clients have {LANES_MAX} queues, the most it can serve; close \
-                     some"
-                ),
-            ));
-        }
-        // Last, so that who is refused takes no seat.
-        self.seat(id)?;
-        let waking = self.waking(id);
-        let session = self.sessions.get_mut(&id).expect("an asking session lives");
-        let queue = session.number_queue();
-        let (offer, seats) = make(self.pollers.count(), depth, (queue, &waking))?;
-        let Offer { segment, hear, doorbells } = offer;
-        let answer = Answer::Queue { queue, segment_bytes: segment.bytes() as u64 };
-        session.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
-        let mut fds: Vec<BorrowedFd<'_>> = vec![segment.fd(), hear.as_fd()];
-        fds.extend(doorbells.iter().map(AsFd::as_fd));
-        self.reply(id, seq, answer, &fds);
-        Ok(())
-    }
-
-    /// The client has mapped a queue: seals its memory, and gives its lanes to the pollers. Not
-    /// before, because a hole makes whoever looks into a lane wait for a page.
-    pub(crate) fn queue_mapped(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
-        let session = self.sessions.get_mut(&id).expect("an asking session lives");
-        let (Some(entry), Some(slot)) = (session.queues.get_mut(&queue), session.slot) else {
-            return Err(no_queue(queue));
-        };
-        let Queue::Offered { segment, .. } = entry else { return Err(no_queue(queue)) };
-        segment
-            .close()
-            .map_err(|error| (Status::Invalid, format!("the queue's segment: {error}")))?;
-        let waiting = self.pollers.all();
-        let opening = Queue::Opening { seq, waiting };
-        let Queue::Offered { seats, .. } = std::mem::replace(entry, opening) else {
-            return Ok(());
-        };
-        for (poller, seat) in seats.into_iter().enumerate() {
-            self.pollers.send(poller, Command::AddLane(slot, Box::new(seat)));
-        }
-        Ok(())
-    }
-
-    /// A poller serves the queue's lane.
-    pub(crate) fn lane_added(&mut self, poller: usize, slot: SessionSlot, queue: u32) {
-        let Some(session) = self.session_at(slot).filter(|session| !session.is_reclaiming()) else {
-            return;
-        };
-        let id = session.id;
-        let Some(entry) = session.queues.get_mut(&queue) else { return };
-        let Queue::Opening { waiting, .. } = entry else { return };
-        waiting.remove(poller);
-        if waiting.is_empty() {
-            self.queue_opened(id, queue);
-        }
-    }
-
-    /// Tells a client that its queue is served.
-    fn queue_opened(&mut self, id: u64, queue: u32) {
-        let session = self.sessions.get_mut(&id).expect("just seen");
-        let entry = session.queues.get_mut(&queue).expect("just seen");
-        if let Queue::Opening { seq, .. } = *entry {
-            *entry = Queue::Live;
-            self.reply(id, seq, Answer::QueueServed { queue }, &[]);
-        }
-    }
-
-    /// Only stalled pollers keep a queue's ask from being answered. Requests to them wait in their
-    /// lanes, which they take up when they turn again.
-    pub(crate) fn queue_past(&mut self, id: u64, queue: u32) {
-        let session = self.sessions.get_mut(&id).expect("just seen");
-        let entry = session.queues.get_mut(&queue).expect("just seen");
-        match entry {
-            Queue::Opening { .. } => self.queue_opened(id, queue),
-            Queue::Closing { seq, waiting } => {
-                let (seq, waiting) = (seq.take(), *waiting);
-                let Some(seq) = seq else { return };
-                let failure = self.kept(&format!("queue {queue}"), waiting);
-                self.fail(id, seq, failure);
-            }
-            Queue::Offered { .. } | Queue::Live => {}
-        }
-    }
-
-    /// Asks all pollers to finish a queue; one that was never mapped is forgotten.
-    pub(crate) fn close_queue(&mut self, id: u64, seq: u64, queue: u32) -> Result<(), Failure> {
-        let session = self.sessions.get_mut(&id).expect("an asking session lives");
-        match (session.queues.get_mut(&queue), session.slot) {
-            // Asked again, while a stalled poller keeps it.
-            (Some(Queue::Closing { seq: answered @ None, .. }), _) => {
-                *answered = Some(seq);
-                Ok(())
-            }
-            (Some(entry @ Queue::Live), Some(slot)) => {
-                let waiting = self.pollers.all();
-                *entry = Queue::Closing { seq: Some(seq), waiting };
-                self.pollers.send_each(waiting, || Command::CloseLane(slot, queue));
-                Ok(())
-            }
-            (Some(Queue::Offered { .. }), _) => {
-                if let Some(offered) = session.queues.remove(&queue) {
-                    offered.retire(&session.hand);
-                }
-                self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
-                Ok(())
-            }
-            _ => Err(no_queue(queue)),
-        }
-    }
-
-    /// A poller gave a lane back.
-    pub(crate) fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: Box<LaneSeat>) {
-        let queue = seat.queue;
-        let hand = self.session_at(slot).map(|session| session.hand.clone());
-        drop(Kept::new(seat, hand.as_ref().unwrap_or_else(|| self.maker.strangers())));
-        let Some(session) = self.session_at(slot).filter(|session| !session.is_reclaiming()) else {
-            return;
-        };
-        let id = session.id;
-        match session.queues.get_mut(&queue) {
-            Some(Queue::Closing { seq, waiting }) => {
-                let seq = *seq;
-                waiting.remove(poller);
-                if waiting.is_empty() {
-                    session.queues.remove(&queue);
-                    if let Some(seq) = seq {
-                        self.reply(id, seq, Answer::QueueClosed { queue }, &[]);
-                    }
-                }
-            }
-            // It could not watch the doorbell.
-            Some(Queue::Opening { .. } | Queue::Live) => {
-                let reason = format!(
-                    "poller {poller} cannot serve queue {queue}: no room in its epoll set; raise \
-                     fs.epoll.max_user_watches"
-                );
-                self.end(id, Ending::Dismissed(reason, Hardware::MayBeActive));
-            }
-            // Its lanes are with no poller.
-            Some(Queue::Offered { .. }) | None => {}
-        }
-    }
 }

@@ -1,199 +1,604 @@
-//! The table of arenas: their numbers, their places in the devices' buffer tables, their bytes.
+//! Arenas and regions of GPU memory: made or imported, attached to every device, detached when
+//! nothing can touch them.
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use kvrail_device::{BUFFERS_MAX, REMOTES_MAX};
-use kvrail_poller::REGIONS_MAX;
-use kvrail_ring::RegionId;
-use kvrail_ring::limits::ENTRY_BYTES;
-use range_alloc::RangeAllocator;
+use kvrail_device::{BufferIndex, RemoteMemory};
+use kvrail_memory::{MemoryError, PageSize, Pinned, Sealing};
+use kvrail_poller::{Command, SessionSlot};
+use kvrail_protocol::{Answer, GpuMemory, GpuRegionInfo, GpuRoute};
+use kvrail_ring::{RegionId, Status};
 
-// A region of GPU memory has the entry of its place, behind those of host memory.
-const _: () = assert!(REGIONS_MAX <= REMOTES_MAX as usize);
+use crate::failure::{Failure, invalid, quota};
+use crate::gpus::{ServedGpu, spec};
+use crate::kept::Kept;
+use crate::memory_worker::MemoryWorker;
+use crate::policy::{Limits, PagePolicy};
+use crate::pollers::{PollerSet, Pollers};
+use crate::region_spec::{Built, Downgrade, Memory, RegionKey, RegionSpec};
+use crate::region_table::{Grant, RegionTable, Shortage};
+use crate::reply::Reply;
+use crate::watch::Watch;
 
-/// What an arena, or a region of GPU memory, takes of the table.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) id: RegionId,
-    /// Entries of every device's buffer table.
-    pub(crate) buffers: Range<u16>,
-    pub(crate) bytes: u64,
+/// Where its memory is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemorySource {
+    /// Ours; the client gets the descriptor with the answer.
+    Sidecar,
+    /// The client's.
+    Client,
+    /// The client's, on the GPU of this place.
+    Gpu(usize),
 }
 
-/// Which part of the table is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
-    /// No number is left.
-    Regions,
-    /// No row of buffer entries is left; this many would be needed.
-    Buffers(u64),
-    /// The bytes of all arenas reach the limit; this many are left.
-    Bytes(u64),
+/// One arena, or one region of GPU memory.
+#[derive(Debug)]
+struct Arena {
+    grant: Grant,
+    source: MemorySource,
+    /// Its session's place in the pollers' tables.
+    slot: SessionSlot,
+    /// Who makes and closes its memory.
+    worker: MemoryWorker,
+    /// Kept until every poller has detached, and then a little longer for closing.
+    memory: Option<Memory>,
+    stage: Stage,
+}
+
+/// Life of an arena. Answers go to the request with this `seq`; none where it was answered before.
+#[derive(Debug)]
+enum Stage {
+    /// A memory worker is at it.
+    Building { seq: u64 },
+    /// Pollers register it with their devices.
+    Attaching(Attaching),
+    /// A device refused it; those that took it give it back.
+    Unwinding { seq: Option<u64>, waiting: PollerSet, failure: Failure },
+    /// In use.
+    Live,
+    /// Pollers finish what uses it.
+    Detaching { seq: Option<u64>, waiting: PollerSet },
+    /// A memory worker closes handles of a GPU: only then may their owner free the memory.
+    Closing { seq: Option<u64>, outcome: Result<(), Failure> },
+}
+
+#[derive(Debug)]
+struct Attaching {
+    seq: u64,
+    note: Option<String>,
+    waiting: PollerSet,
+    took: PollerSet,
+    failure: Option<Failure>,
+}
+
+impl Arena {
+    fn gpu(&self) -> Option<usize> {
+        match self.source {
+            MemorySource::Sidecar | MemorySource::Client => None,
+            MemorySource::Gpu(at) => Some(at),
+        }
+    }
+
+    /// Whether a request waits for these pollers, and for no other.
+    fn waits_only_for(&self, pollers: PollerSet) -> bool {
+        match &self.stage {
+            Stage::Attaching(Attaching { waiting, .. })
+            | Stage::Unwinding { seq: Some(_), waiting, .. }
+            | Stage::Detaching { seq: Some(_), waiting } => waiting.is_some_of(pollers),
+            _ => false,
+        }
+    }
+}
+
+/// What a new region is made of, within the limits. Not yet seated, so that who is refused takes
+/// no seat.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    grant: Grant,
+    source: MemorySource,
+    material: Material,
+}
+
+impl Granted {
+    /// The place of the GPU it is on.
+    pub(crate) fn gpu(&self) -> Option<usize> {
+        match self.source {
+            MemorySource::Sidecar | MemorySource::Client => None,
+            MemorySource::Gpu(at) => Some(at),
+        }
+    }
+}
+
+/// What a client sent stays with who closes it until a worker takes it.
+#[derive(Debug)]
+enum Material {
+    New { bytes: usize, pages: PagePolicy },
+    File { fds: Kept<Vec<OwnedFd>>, bytes: u64, sealing: Sealing },
+    Gpu { info: GpuRegionInfo, fds: Kept<Vec<OwnedFd>> },
+}
+
+/// What a session has of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RegionUse {
+    pub(crate) arenas: usize,
+    pub(crate) arena_bytes: u64,
+    pub(crate) gpu_regions: usize,
+    pub(crate) gpu_bytes: u64,
 }
 
 /// All arenas and GPU regions of all sessions.
 #[derive(Debug)]
-pub(crate) struct RegionTable {
-    /// Free places with the generation each will have next. First in, first out: a place rests as
-    /// long as possible, so a number comes back after 33 million arenas at the earliest.
-    free: VecDeque<(u16, u16)>,
-    buffers: RangeAllocator<u16>,
-    /// Regions of GPU memory.
-    remotes: usize,
-    /// Of arenas.
-    bytes: u64,
-    bytes_max: u64,
+pub(crate) struct Regions {
+    table: RegionTable,
+    arenas: BTreeMap<RegionKey, Arena>,
+    gpus: Vec<ServedGpu>,
+    /// What memory is less than was asked for, by kind.
+    notes: BTreeMap<&'static str, String>,
 }
 
-impl Grant {
-    /// Whether it is of GPU memory, which belongs to its client and counts against no total.
-    fn is_remote(&self) -> bool {
-        self.buffers.start >= BUFFERS_MAX
-    }
-}
-
-impl RegionTable {
-    /// A table whose arenas leave the last `reserved` entries of the devices' tables alone.
-    pub(crate) fn new(bytes_max: u64, reserved: u16) -> Self {
-        let places = u16::try_from(REGIONS_MAX).expect("a place is the low half of a region id");
-        let free = (0..places).map(|place| (place, 0)).collect();
-        let buffers = RangeAllocator::new(0..BUFFERS_MAX - reserved);
-        Self { free, buffers, remotes: 0, bytes: 0, bytes_max }
+impl Regions {
+    /// Staging pools have the last `reserved` entries of the devices' buffer tables.
+    pub(crate) fn new(bytes_max: u64, reserved: u16, gpus: Vec<ServedGpu>) -> Self {
+        let (table, arenas) = (RegionTable::new(bytes_max, reserved), BTreeMap::new());
+        Self { table, arenas, gpus, notes: BTreeMap::new() }
     }
 
-    /// Changes the limit; what is granted already stays.
+    /// Changes the limit of all arenas' bytes; what is granted already stays.
     pub(crate) fn limit(&mut self, bytes_max: u64) {
-        self.bytes_max = bytes_max;
+        self.table.limit(bytes_max);
     }
 
-    /// Arenas there are.
-    pub(crate) fn used(&self) -> usize {
-        REGIONS_MAX - self.free.len() - self.remotes
+    pub(crate) fn table(&self) -> &RegionTable {
+        &self.table
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
+        self.notes.iter().map(|(what, why)| format!("{what}: {why}"))
     }
 
-    /// Sets aside what an arena of at most `bytes` needs.
-    pub(crate) fn grant(&mut self, bytes: u64) -> Result<Grant, Shortage> {
-        let left = self.bytes_max.saturating_sub(self.bytes);
+    fn of(&self, session: u64) -> impl Iterator<Item = (&RegionKey, &Arena)> {
+        self.arenas.range((session, RegionId(0))..=(session, RegionId(u32::MAX)))
+    }
+
+    /// What a session has.
+    pub(crate) fn used_by(&self, session: u64) -> RegionUse {
+        self.of(session).fold(RegionUse::default(), |mut used, (_, arena)| {
+            let (count, bytes) = match arena.gpu() {
+                None => (&mut used.arenas, &mut used.arena_bytes),
+                Some(_) => (&mut used.gpu_regions, &mut used.gpu_bytes),
+            };
+            *count += 1;
+            *bytes += arena.grant.bytes;
+            used
+        })
+    }
+
+    /// Regions on a GPU, and their bytes.
+    pub(crate) fn on_gpu(&self, at: usize) -> (usize, u64) {
+        let there = self.arenas.values().filter(|arena| arena.gpu() == Some(at));
+        there.fold((0, 0), |(count, bytes), arena| (count + 1, bytes + arena.grant.bytes))
+    }
+
+    /// Whether a worker is still at some memory of this session.
+    pub(crate) fn is_with_worker(&self, session: u64) -> bool {
+        self.of(session)
+            .any(|(_, arena)| matches!(arena.stage, Stage::Building { .. } | Stage::Closing { .. }))
+    }
+
+    /// Checks the limits for new memory.
+    pub(crate) fn grant_new(
+        &mut self,
+        session: u64,
+        bytes: u64,
+        pages: PagePolicy,
+        limits: &Limits,
+    ) -> Result<Granted, Failure> {
+        let page = match pages {
+            PagePolicy::Best => PageSize::Huge2MiB,
+            PagePolicy::Exactly(page) => page,
+        };
+        let rounded = bytes.checked_next_multiple_of(page.bytes() as u64);
+        let (Some(rounded), Ok(exact)) = (rounded, usize::try_from(bytes)) else {
+            return Err(invalid(MemoryError::TooLarge { bytes }.to_string()));
+        };
+        let grant = self.grant(session, rounded, limits)?;
+        let material = Material::New { bytes: exact, pages };
+        Ok(Granted { grant, source: MemorySource::Sidecar, material })
+    }
+
+    /// Checks the limits for a client's memory file.
+    pub(crate) fn grant_import(
+        &mut self,
+        session: u64,
+        (fds, bytes): (Kept<Vec<OwnedFd>>, u64),
+        sealing: Sealing,
+        limits: &Limits,
+    ) -> Result<Granted, Failure> {
+        let grant = self.grant(session, bytes, limits)?;
+        let material = Material::File { fds, bytes, sealing };
+        Ok(Granted { grant, source: MemorySource::Client, material })
+    }
+
+    fn grant(&mut self, session: u64, bytes: u64, limits: &Limits) -> Result<Grant, Failure> {
+        if bytes == 0 {
+            return Err(invalid(MemoryError::Empty.to_string()));
+        }
+        let used = self.used_by(session);
+        let (most, most_bytes) = (limits.arenas_per_session, limits.arena_bytes_per_session);
+        if used.arenas >= most {
+            return Err(quota(format!(
+                "this client has {most} arenas, the most it may have \
+                 (limits.arenas_per_session); detach one or raise the limit"
+            )));
+        }
+        let left = most_bytes.saturating_sub(used.arena_bytes);
         if bytes > left {
-            return Err(Shortage::Bytes(left));
+            return Err(quota(format!(
+                "{bytes} bytes asked for, {left} of this client's {most_bytes} are left \
+                 (limits.arena_bytes_per_session); detach an arena or raise the limit"
+            )));
         }
-        let &(place, generation) = self.free.front().ok_or(Shortage::Regions)?;
-        let entries = bytes.div_ceil(ENTRY_BYTES).max(1);
-        let short = Shortage::Buffers(entries);
-        let count = u16::try_from(entries).map_err(|_| short)?;
-        if count > BUFFERS_MAX {
-            return Err(short);
+        let total = limits.arena_bytes_total;
+        self.table.grant(bytes).map_err(|short| shortage(short, bytes, total))
+    }
+
+    /// Checks the limits for a client's memory on the GPU of this place.
+    pub(crate) fn grant_gpu(
+        &mut self,
+        session: u64,
+        at: usize,
+        (info, fds): (GpuRegionInfo, Kept<Vec<OwnedFd>>),
+        limits: &Limits,
+    ) -> Result<Granted, Failure> {
+        let (present, needed) = (fds.len(), info.fds());
+        if present != needed {
+            return Err(invalid(format!(
+                "{needed} memories are descriptors, but {present} descriptors came with them; send \
+                 one for each, in their order"
+            )));
         }
-        let buffers = self.buffers.allocate_range(count).map_err(|_| short)?;
-        self.free.pop_front();
-        self.bytes += bytes;
-        Ok(Grant { id: number(place, generation), buffers, bytes })
+        let bytes = info.memories.iter().map(GpuMemory::bytes).fold(0, u64::saturating_add);
+        let used = self.used_by(session);
+        let (most, most_bytes) = (limits.gpu_regions_per_session, limits.gpu_bytes_per_session);
+        if used.gpu_regions >= most {
+            return Err(quota(format!(
+                "this client has {most} regions of GPU memory, the most it may have \
+                 (limits.gpu_regions_per_session); detach one or raise the limit"
+            )));
+        }
+        let left = most_bytes.saturating_sub(used.gpu_bytes);
+        if bytes > left {
+            return Err(quota(format!(
+                "{bytes} bytes of GPU memory named, {left} of this client's {most_bytes} are left \
+                 (limits.gpu_bytes_per_session); detach a region or raise the limit"
+            )));
+        }
+        let grant = self.table.grant_remote(bytes).map_err(|_: Shortage| {
+            let most = kvrail_poller::REGIONS_MAX;
+            quota(format!("the sidecar has {most} regions, the most it can have; detach some"))
+        })?;
+        let source = MemorySource::Gpu(at);
+        Ok(Granted { grant, source, material: Material::Gpu { info, fds } })
     }
 
-    /// Sets aside what a region of GPU memory needs.
-    pub(crate) fn grant_remote(&mut self, bytes: u64) -> Result<Grant, Shortage> {
-        let (place, generation) = self.free.pop_front().ok_or(Shortage::Regions)?;
-        self.remotes += 1;
-        let buffers = BUFFERS_MAX + place..BUFFERS_MAX + place + 1;
-        Ok(Grant { id: number(place, generation), buffers, bytes })
+    /// Takes back what was granted to who got no seat.
+    pub(crate) fn revoke(&mut self, granted: Granted) {
+        self.table.free(granted.grant);
     }
 
-    /// Gives back what was set aside beyond `bytes`, now that the size is known.
-    pub(crate) fn settle(&mut self, grant: &mut Grant, bytes: u64) {
-        let bytes = bytes.min(grant.bytes);
-        self.bytes -= grant.bytes - bytes;
-        grant.bytes = bytes;
+    /// Has a worker make it, for the request `seq` of this session.
+    pub(crate) fn build(
+        &mut self,
+        (session, slot): (u64, SessionSlot),
+        seq: u64,
+        granted: Granted,
+        worker: &MemoryWorker,
+    ) {
+        let Granted { grant, source, material } = granted;
+        let key = (session, grant.id);
+        let stage = Stage::Building { seq };
+        let worker = worker.clone();
+        let spec = match material {
+            Material::New { bytes, pages } => RegionSpec::Create { bytes, pages },
+            Material::File { fds, bytes, sealing } => {
+                let fd = fds.take().pop().expect("as many descriptors as the request has");
+                RegionSpec::Import(fd, bytes, sealing)
+            }
+            Material::Gpu { info, fds } => {
+                let MemorySource::Gpu(at) = source else { unreachable!("GPU memory is on a GPU") };
+                RegionSpec::Open(Arc::clone(&self.gpus[at].gpu), spec(info, fds.take()))
+            }
+        };
+        worker.build(key, spec);
+        self.arenas.insert(key, Arena { grant, source, slot, worker, memory: None, stage });
     }
 
-    /// Takes an arena's share back.
-    pub(crate) fn free(&mut self, grant: Grant) {
-        let [place, generation] = [grant.id.0 & 0xffff, grant.id.0 >> 16]
-            .map(|half| u16::try_from(half).expect("half of 32 bits"));
-        self.free.push_back((place, generation.wrapping_add(1)));
-        if grant.is_remote() {
-            self.remotes -= 1;
-        } else {
-            self.buffers.free_range(grant.buffers);
-            self.bytes -= grant.bytes;
+    /// A worker has made it, or not. Of a session that has ended meanwhile nothing is attached.
+    pub(crate) fn built(
+        &mut self,
+        key: RegionKey,
+        built: Built,
+        has_ended: bool,
+        pollers: &mut Pollers,
+    ) -> Option<Reply> {
+        let arena = self.arenas.get_mut(&key)?;
+        let Stage::Building { seq } = arena.stage else { return None };
+        let (memory, downgrades) = match built {
+            Ok(built) => built,
+            Err(failure) => {
+                self.forget(key);
+                return Some(Reply::failure(key.0, seq, failure));
+            }
+        };
+        arena.memory = Some(memory.clone());
+        if has_ended {
+            drop(memory);
+            self.forget(key);
+            return None;
+        }
+        if let Memory::Host(region) = &memory {
+            self.table.settle(&mut arena.grant, region.bytes() as u64);
+        }
+        let whys: Vec<_> = downgrades.iter().map(|(_, why)| why.to_string()).collect();
+        let note = Some(whys.join("; ")).filter(|note| !note.is_empty());
+        let (waiting, took) = (pollers.all(), PollerSet::default());
+        let attaching = Attaching { seq, note, waiting, took, failure: None };
+        arena.stage = Stage::Attaching(attaching);
+        let (slot, buffer) = (arena.slot, BufferIndex(arena.grant.buffers.start));
+        pollers.send_each(waiting, || attach(slot, key.1, buffer, &memory));
+        downgrades.into_iter().for_each(|downgrade| self.note(downgrade));
+        None
+    }
+
+    /// Remembers, and logs once, what memory is less than was asked for.
+    fn note(&mut self, (what, why): Downgrade) {
+        if !self.notes.contains_key(what) {
+            tracing::warn!("{what}: {why}");
+        }
+        self.notes.insert(what, why.to_string());
+    }
+
+    /// A poller has, or could not, register the arena. An error ends the session: a poller that was
+    /// stalled cannot do what its client was told is done.
+    pub(crate) fn attached(
+        &mut self,
+        poller: usize,
+        key: RegionKey,
+        outcome: Result<(), Failure>,
+        pollers: &mut Pollers,
+    ) -> Result<Option<Reply>, String> {
+        let Some(arena) = self.arenas.get_mut(&key) else { return Ok(None) };
+        let Stage::Attaching(attaching) = &mut arena.stage else {
+            let live = matches!(arena.stage, Stage::Live);
+            return match outcome {
+                Ok(()) => Ok(None),
+                Err((_, why)) if live => Err(format!("cannot take arena {}: {why}", key.1)),
+                // It has nothing to give back.
+                Err(_) => Ok(self.detached(poller, key)),
+            };
+        };
+        attaching.waiting.remove(poller);
+        match outcome {
+            Ok(()) => attaching.took.insert(poller),
+            Err(failure) => attaching.failure = Some(failure),
+        }
+        let done = attaching.waiting.is_empty();
+        Ok(if done { self.attach_settled(key, pollers) } else { None })
+    }
+
+    /// All pollers answered: the arena is live, or those that took it give it back.
+    fn attach_settled(&mut self, key: RegionKey, pollers: &mut Pollers) -> Option<Reply> {
+        let arena = self.arenas.get_mut(&key)?;
+        let Stage::Attaching(attaching) = std::mem::replace(&mut arena.stage, Stage::Live) else {
+            return None;
+        };
+        let Attaching { seq, note, waiting, took, failure } = attaching;
+        let Some(failure) = failure else {
+            return Some(attach_done(key, arena, &self.gpus, seq, note));
+        };
+        // Stalled pollers will take it.
+        let waiting = took.and(waiting);
+        if waiting.is_empty() {
+            return self.released(key, Some(seq), Err(failure));
+        }
+        let slot = arena.slot;
+        arena.stage = Stage::Unwinding { seq: Some(seq), waiting, failure };
+        pollers.send_each(waiting, || Command::Detach(slot, key.1));
+        None
+    }
+
+    /// Asks all pollers to detach an arena.
+    pub(crate) fn detach(
+        &mut self,
+        key: RegionKey,
+        seq: u64,
+        pollers: &mut Pollers,
+    ) -> Result<(), Failure> {
+        match self.arenas.get_mut(&key) {
+            Some(Arena { stage: stage @ Stage::Live, slot, .. }) => {
+                let (waiting, slot) = (pollers.all(), *slot);
+                *stage = Stage::Detaching { seq: Some(seq), waiting };
+                pollers.send_each(waiting, || Command::Detach(slot, key.1));
+                Ok(())
+            }
+            // Asked again, while a stalled poller keeps it.
+            Some(Arena { stage: Stage::Detaching { seq: answered @ None, .. }, .. }) => {
+                *answered = Some(seq);
+                Ok(())
+            }
+            _ => Err(invalid(format!("this client has no attached arena {}", key.1.0))),
+        }
+    }
+
+    /// Answers what only stalled pollers keep from being answered, of sessions that live.
+    pub(crate) fn answer_past(
+        &mut self,
+        watch: &Watch,
+        lives: impl Fn(u64) -> bool,
+        pollers: &mut Pollers,
+    ) -> Vec<Reply> {
+        let stalled = watch.stalled();
+        let waits = |(key, arena): (&RegionKey, &Arena)| {
+            (arena.waits_only_for(stalled) && lives(key.0)).then_some(*key)
+        };
+        let keys: Vec<_> = self.arenas.iter().filter_map(waits).collect();
+        keys.into_iter().filter_map(|key| self.past(key, watch, pollers)).collect()
+    }
+
+    fn past(&mut self, key: RegionKey, watch: &Watch, pollers: &mut Pollers) -> Option<Reply> {
+        let (seq, failure) = match &mut self.arenas.get_mut(&key)?.stage {
+            Stage::Attaching(_) => return self.attach_settled(key, pollers),
+            Stage::Unwinding { seq, failure, .. } => (seq.take()?, failure.clone()),
+            Stage::Detaching { seq, waiting } => {
+                (seq.take()?, watch.kept(&format!("arena {}", key.1), *waiting))
+            }
+            _ => return None,
+        };
+        Some(Reply::failure(key.0, seq, failure))
+    }
+
+    /// A poller can no longer touch the arena.
+    pub(crate) fn detached(&mut self, poller: usize, key: RegionKey) -> Option<Reply> {
+        let arena = self.arenas.get_mut(&key)?;
+        let (Stage::Detaching { waiting, .. } | Stage::Unwinding { waiting, .. }) =
+            &mut arena.stage
+        else {
+            return None;
+        };
+        waiting.remove(poller);
+        if !waiting.is_empty() {
+            return None;
+        }
+        match std::mem::replace(&mut arena.stage, Stage::Live) {
+            Stage::Unwinding { seq, failure, .. } => self.released(key, seq, Err(failure)),
+            Stage::Detaching { seq, .. } => self.released(key, seq, Ok(())),
+            _ => None,
+        }
+    }
+
+    /// No poller has it any more. Handles of a GPU are closed before the client is answered.
+    fn released(
+        &mut self,
+        key: RegionKey,
+        seq: Option<u64>,
+        outcome: Result<(), Failure>,
+    ) -> Option<Reply> {
+        let arena = self.arenas.get_mut(&key)?;
+        if arena.gpu().is_none() {
+            return self.gone(key, seq, outcome);
+        }
+        arena.stage = Stage::Closing { seq, outcome };
+        arena.worker.close(key, arena.memory.take().expect("it was attached"));
+        None
+    }
+
+    /// A worker closed it. The session may have ended meanwhile.
+    pub(crate) fn closed(&mut self, key: RegionKey) -> Option<Reply> {
+        let arena = self.arenas.get_mut(&key)?;
+        let stage = std::mem::replace(&mut arena.stage, Stage::Live);
+        let Stage::Closing { seq, outcome } = stage else { return None };
+        self.gone(key, seq, outcome)
+    }
+
+    /// Nothing is left of it.
+    fn gone(
+        &mut self,
+        key: RegionKey,
+        seq: Option<u64>,
+        outcome: Result<(), Failure>,
+    ) -> Option<Reply> {
+        self.forget(key);
+        let (session, region) = key;
+        let Some(seq) = seq else {
+            tracing::info!(session, %region, "detached at last");
+            return None;
+        };
+        Some(match outcome {
+            Err(failure) => Reply::failure(session, seq, failure),
+            Ok(()) => {
+                tracing::info!(session, %region, "detached");
+                Reply::new(session, seq, Answer::Detached { region: region.0 })
+            }
+        })
+    }
+
+    /// Gives back what an arena had. Nothing can touch it any more.
+    fn forget(&mut self, key: RegionKey) {
+        let Some(arena) = self.arenas.remove(&key) else { return };
+        self.table.free(arena.grant);
+        if let Some(memory) = arena.memory {
+            arena.worker.close(key, memory);
+        }
+    }
+
+    /// Gives back all that a session had. Nothing can touch any of it any more.
+    pub(crate) fn forget_all(&mut self, session: u64) {
+        let keys: Vec<_> = self.of(session).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.forget(key));
+    }
+}
+
+/// Tells a client of its new arena or region.
+fn attach_done(
+    (session, region): RegionKey,
+    arena: &Arena,
+    gpus: &[ServedGpu],
+    seq: u64,
+    note: Option<String>,
+) -> Reply {
+    let (source, bytes) = (arena.source, arena.grant.bytes);
+    tracing::info!(session, %region, bytes, ?source, "attached");
+    match arena.memory.as_ref().expect("made before attached") {
+        Memory::Host(memory) => {
+            let page_bytes = memory.page().bytes() as u64;
+            let answer = Answer::Arena { region: region.0, bytes, page_bytes, note };
+            let reply = Reply::new(session, seq, answer);
+            match source {
+                MemorySource::Sidecar => reply.with(Arc::clone(memory), Vec::new()),
+                MemorySource::Client | MemorySource::Gpu(_) => reply,
+            }
+        }
+        Memory::Gpu(memory) => {
+            let (blocks, block_bytes) = (memory.layout().blocks(), memory.layout().block_bytes());
+            let at = arena.gpu().expect("memory of a GPU");
+            let routes: Vec<GpuRoute> = gpus[at].routes.clone();
+            let answer = Answer::GpuRegion { region: region.0, blocks, block_bytes, routes };
+            Reply::new(session, seq, answer)
         }
     }
 }
 
-/// A place and how often it was given out, as one number.
-fn number(place: u16, generation: u16) -> RegionId {
-    RegionId(u32::from(generation) << 16 | u32::from(place))
-}
-
-#[cfg(test)]
-mod tests {
-    use kvrail_device::BUFFERS_MAX;
-    use kvrail_poller::REGIONS_MAX;
-    use kvrail_ring::limits::ENTRY_BYTES;
-
-    use super::{RegionTable, Shortage};
-
-    #[test]
-    fn every_resource_runs_out_with_its_own_name_and_comes_back() {
-        let mut table = RegionTable::new(4 << 40, 0);
-        let grants: Vec<_> = (0..REGIONS_MAX).map(|_| table.grant(4096).unwrap()).collect();
-        assert_eq!(table.grant(4096), Err(Shortage::Regions));
-        grants.into_iter().for_each(|grant| table.free(grant));
-        assert_eq!((table.used(), table.bytes()), (0, 0));
-
-        let big = table.grant(u64::from(BUFFERS_MAX) * ENTRY_BYTES).unwrap();
-        assert_eq!(big.buffers, 0..BUFFERS_MAX);
-        assert_eq!(table.grant(1), Err(Shortage::Buffers(1)));
-        table.free(big);
-        assert_eq!(table.grant(2 << 40), Err(Shortage::Buffers(32_768)));
-        assert_eq!(table.grant(5 << 40), Err(Shortage::Bytes(4 << 40)));
-        assert_eq!(table.grant(u64::MAX), Err(Shortage::Bytes(4 << 40)));
-    }
-
-    #[test]
-    fn a_number_is_not_reused_soon() {
-        let mut table = RegionTable::new(1 << 40, 0);
-        let mut seen = std::collections::HashSet::new();
-        for _ in 0..10 * REGIONS_MAX {
-            let grant = table.grant(ENTRY_BYTES + 1).unwrap();
-            assert_eq!(grant.buffers.len(), 2);
-            assert!(seen.insert(grant.id));
-            table.free(grant);
+/// What pollers are told of new memory.
+fn attach(session: SessionSlot, region: RegionId, buffer: BufferIndex, memory: &Memory) -> Command {
+    match memory {
+        Memory::Host(memory) => {
+            let memory = Arc::clone(memory) as Arc<dyn Pinned>;
+            Command::Attach { session, region, buffer, memory }
+        }
+        Memory::Gpu(memory) => {
+            let memory = Arc::clone(memory) as Arc<dyn RemoteMemory>;
+            Command::AttachRemote { session, region, buffer, memory }
         }
     }
+}
 
-    #[test]
-    fn settling_gives_back_what_rounding_took() {
-        let mut table = RegionTable::new(10 << 20, 0);
-        let mut grant = table.grant(2 << 20).unwrap();
-        table.settle(&mut grant, 4096);
-        assert_eq!(table.bytes(), 4096);
-        table.free(grant);
-        assert_eq!(table.bytes(), 0);
-    }
-
-    #[test]
-    fn gpu_memory_has_entries_of_its_own_and_staging_keeps_the_last_of_the_others() {
-        let mut table = RegionTable::new(4 << 40, 2);
-        let all = table.grant(u64::from(BUFFERS_MAX - 2) * ENTRY_BYTES).unwrap();
-        assert_eq!(all.buffers, 0..BUFFERS_MAX - 2);
-        assert_eq!(table.grant(1), Err(Shortage::Buffers(1)));
-        let bytes = table.bytes();
-        let remotes: Vec<_> =
-            (1..REGIONS_MAX).map(|_| table.grant_remote(u64::MAX).unwrap()).collect();
-        assert_eq!(table.grant_remote(1), Err(Shortage::Regions));
-        assert_eq!((table.used(), table.bytes()), (1, bytes), "no arena has become more");
-        let mut entries: Vec<_> = remotes.iter().map(|grant| grant.buffers.start).collect();
-        entries.sort_unstable();
-        entries.dedup();
-        assert_eq!(entries.len(), REGIONS_MAX - 1);
-        assert!(entries.iter().all(|entry| (BUFFERS_MAX..BUFFERS_MAX + 512).contains(entry)));
-        remotes.into_iter().for_each(|grant| table.free(grant));
-        table.free(all);
-        assert_eq!((table.used(), table.bytes()), (0, 0));
-    }
+fn shortage(shortage: Shortage, bytes: u64, total: u64) -> Failure {
+    let message = match shortage {
+        Shortage::Regions => format!(
+            "the sidecar has {} arenas, the most it can have; detach some",
+            kvrail_poller::REGIONS_MAX
+        ),
+        Shortage::Buffers(entries) => format!(
+            "{bytes} bytes take {entries} of the {} entries of a device's buffer table, and no \
+             such row is free; detach arenas or ask for less",
+            kvrail_device::BUFFERS_MAX
+        ),
+        Shortage::Bytes(left) => format!(
+            "{bytes} bytes asked for, {left} of the sidecar's {total} are left \
+             (limits.arena_bytes_total); detach arenas or raise the limit"
+        ),
+    };
+    (Status::Quota, message)
 }

@@ -1,16 +1,17 @@
-//! What `kvrail status` shows, put together from the pollers' counters and our tables.
+//! What `kvrail status` shows of pollers, devices, volumes and regions.
 
 use std::time::{Duration, Instant};
 
 use kvrail_device::{Clock, Description, MonotonicClock};
-use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle, SessionSlot, WokenBy};
+use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle};
 use kvrail_protocol::{
-    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
-    SidecarReport, StallReport, StatusReport, VolumeInfo, VolumeReport, Waker,
+    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, StallReport,
+    VolumeInfo, VolumeReport,
 };
 
-use crate::server::Server;
-use crate::session::{Phase, Session};
+use crate::regions::Regions;
+use crate::sessions::Sessions;
+use crate::watch::Watch;
 
 /// Share of busy ticks, sampled now and then.
 #[derive(Debug)]
@@ -50,154 +51,55 @@ impl BusyShares {
     }
 }
 
-/// What the requests of a session slot came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    accepted: u64,
-    completed: u64,
-    failed: u64,
-    bytes: u64,
-}
-
-impl Counts {
-    fn since(self, before: Self) -> Self {
-        Self {
-            accepted: self.accepted.saturating_sub(before.accepted),
-            completed: self.completed.saturating_sub(before.completed),
-            failed: self.failed.saturating_sub(before.failed),
-            bytes: self.bytes.saturating_sub(before.bytes),
-        }
+/// How a poller is. All lanes of all sessions are one for each poller.
+pub(crate) fn poller(
+    handle: &PollerHandle,
+    (at, lanes): (usize, usize),
+    busy: &BusyShares,
+    watch: &Watch,
+) -> PollerReport {
+    let stats = &handle.stats;
+    PollerReport {
+        index: handle.index.0,
+        cpu: handle.cpu,
+        heartbeat_age_ns: MonotonicClock.now_ns().saturating_sub(stats.beat_ns.get()),
+        ticks: stats.ticks.get(),
+        busy_share: busy.pollers[at].share,
+        sleeps: stats.sleeps.get(),
+        bells: stats.bells.get(),
+        allocations: stats.allocations.get(),
+        lanes: narrow(lanes),
+        devices: handle.devices.iter().map(|(index, _)| index.0).collect(),
+        stalled: watch
+            .stall(at)
+            .map(|stall| StallReport { for_s: stall.seconds(), kernel: stall.kernel.clone() }),
     }
 }
 
-impl Server {
-    /// How everything is now.
-    #[must_use]
-    pub fn report(&self) -> StatusReport {
-        let handles = self.pollers.handles();
-        let mut devices: Vec<DeviceReport> = handles.iter().flat_map(devices_of).collect();
-        devices.sort_by_key(|device| device.index);
-        let sessions = self.sessions.values();
-        let attached = sessions.filter(|session| !matches!(session.phase, Phase::Greeting { .. }));
-        let mut notes = self.config.notes.clone();
-        notes.extend(self.memory_notes.iter().map(|(what, why)| format!("{what}: {why}")));
-        StatusReport {
-            sidecar: self.report_sidecar(),
-            pollers: (0..handles.len()).map(|poller| self.report_poller(poller)).collect(),
-            devices,
-            volumes: self.volumes.iter().map(report_volume).collect(),
-            gpus: (0..self.config.gpus.len()).map(|at| self.report_gpu(at)).collect(),
-            sessions: attached.map(|session| self.report_session(session)).collect(),
-            regions: self.report_regions(),
-            notes,
-        }
-    }
-
-    fn report_sidecar(&self) -> SidecarReport {
-        SidecarReport {
-            pid: std::process::id(),
-            epoch: self.config.identity.epoch.0,
-            version: self.config.identity.version.clone(),
-            uptime_s: self.started.elapsed().as_secs(),
-            socket: self.config.socket.display().to_string(),
-            state: self.stage.shown(),
-            refused: self.refused,
-            sessions_max: narrow(self.limits.sessions),
-            sessions_per_uid: narrow(self.limits.sessions_per_uid),
-            closing: narrow(self.maker.waiting()),
-        }
-    }
-
-    fn report_poller(&self, poller: usize) -> PollerReport {
-        let handle = &self.pollers.handles()[poller];
-        let stats = &handle.stats;
-        let beat_ns = stats.beat_ns.get();
-        let lanes: usize = self.sessions.values().map(|session| session.queues.len()).sum();
-        PollerReport {
-            index: handle.index.0,
-            cpu: handle.cpu,
-            heartbeat_age_ns: MonotonicClock.now_ns().saturating_sub(beat_ns),
-            ticks: stats.ticks.get(),
-            busy_share: self.busy.pollers[poller].share,
-            sleeps: stats.sleeps.get(),
-            bells: stats.bells.get(),
-            allocations: stats.allocations.get(),
-            lanes: narrow(lanes),
-            devices: handle.devices.iter().map(|(index, _)| index.0).collect(),
-            stalled: self
-                .watch
-                .stall(poller)
-                .map(|stall| StallReport { for_s: stall.seconds(), kernel: stall.kernel.clone() }),
-        }
-    }
-
-    fn report_session(&self, session: &Session) -> SessionReport {
-        let counted = session.slot.map(|slot| self.counted(slot)).unwrap_or_default();
-        let counts = counted.since(session.counted_before);
-        let (gpu_regions, gpu_bytes) = session.gpu_regions(None);
-        let state = match &session.phase {
-            Phase::Greeting { .. } => "greeting".into(),
-            Phase::Attached => "attached".into(),
-            Phase::Reclaiming { reason, waiting } => match self.watch.words(*waiting) {
-                words if words.is_empty() => format!("reclaiming: {reason}"),
-                words => format!("reclaiming: {reason}; waiting for {words}"),
-            },
-        };
-        SessionReport {
-            id: session.id,
-            pid: session.peer.pid,
-            uid: session.peer.uid,
-            gid: session.peer.gid,
-            name: session.name.clone(),
-            library: session.library.clone(),
-            arenas: narrow(session.arena_count()),
-            arena_bytes: session.arena_bytes(),
-            gpu_regions: narrow(gpu_regions),
-            gpu_bytes,
-            queues: narrow(session.queues.len()),
-            woken_by: match session.waking.as_ref().map(|waking| waking.by()) {
-                Some(WokenBy::Ringer) => Waker::Ringer,
-                Some(WokenBy::Poller) | None => Waker::Poller,
-            },
-            accepted: counts.accepted,
-            completed: counts.completed,
-            failed: counts.failed,
-            bytes: counts.bytes,
-            state,
-            since_s: session.since.elapsed().as_secs(),
-        }
-    }
-
-    /// What all pollers counted in a slot since they started.
-    pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
-        let handles = self.pollers.handles().iter();
-        let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));
-        slots.fold(Counts::default(), |sum, stats| Counts {
-            accepted: sum.accepted + stats.accepted.get(),
-            completed: sum.completed + stats.completed.get(),
-            failed: sum.failed + stats.failed.get(),
-            bytes: sum.bytes + stats.bytes.get(),
-        })
-    }
-
-    fn report_regions(&self) -> RegionsReport {
-        let held = || self.sessions.values().filter(|session| session.is_reclaiming());
-        let with_arenas = held().filter(|session| !session.arenas.is_empty());
-        RegionsReport {
-            arenas: narrow(self.regions.used()),
-            bytes: self.regions.bytes(),
-            quarantined: narrow(held().map(Session::arena_count).sum()),
-            quarantined_bytes: held().map(Session::arena_bytes).sum(),
-            quarantined_oldest_s: with_arenas
-                .map(|session| session.since.elapsed().as_secs())
-                .max()
-                .unwrap_or(0),
-            limit_bytes: self.limits.arena_bytes_total,
-        }
+/// The table of arenas; those of ended sessions are quarantined.
+pub(crate) fn regions(sessions: &Sessions, regions: &Regions, limit_bytes: u64) -> RegionsReport {
+    let ended = sessions.iter().filter(|session| session.is_reclaiming());
+    let held = ended.map(|session| (session.age().as_secs(), regions.used_by(session.id())));
+    let held: Vec<_> = held.collect();
+    let oldest = held.iter().filter(|(_, used)| used.arenas + used.gpu_regions > 0);
+    RegionsReport {
+        arenas: narrow(regions.table().used()),
+        bytes: regions.table().bytes(),
+        quarantined: narrow(held.iter().map(|(_, used)| used.arenas).sum()),
+        quarantined_bytes: held.iter().map(|(_, used)| used.arena_bytes).sum(),
+        quarantined_oldest_s: oldest.map(|(age_s, _)| *age_s).max().unwrap_or(0),
+        limit_bytes,
     }
 }
 
-fn narrow(count: usize) -> u32 {
+/// All devices, by number.
+pub(crate) fn devices(handles: &[PollerHandle]) -> Vec<DeviceReport> {
+    let mut devices: Vec<DeviceReport> = handles.iter().flat_map(devices_of).collect();
+    devices.sort_by_key(|device| device.index);
+    devices
+}
+
+pub(crate) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -258,7 +160,7 @@ fn report_device(
     }
 }
 
-fn report_volume(volume: &VolumeInfo) -> VolumeReport {
+pub(crate) fn volume(volume: &VolumeInfo) -> VolumeReport {
     let geometry = &volume.geometry;
     VolumeReport {
         name: volume.name.clone(),

@@ -1,70 +1,75 @@
-//! The control thread's loop.
+//! The control thread: its loop, and what it does with each event, request and notice.
+//!
+//! It owns the parts (sessions, regions, queues, workers, pollers, the stop) and is the only one
+//! that knows more than one of them: a part changes its own table, sends commands, and returns the
+//! answer that is due.
 
-use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_gpu::STAGING_ENTRIES;
-use kvrail_poller::{PollerHandle, RingerThread, SESSIONS_MAX, SessionSlot};
-use kvrail_protocol::{Channel, PacketBuffer, VolumeInfo};
-use kvrail_ring::Bell;
-use kvrail_ring::limits::POLLERS_MAX;
+use kvrail_memory::PageSize;
+use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
+use kvrail_protocol::{
+    Answer, Ask, Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, LimitsInfo,
+    Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SessionReport, SidecarReport,
+    StatusReport, Version, VolumeInfo, Waker, Welcome, unspill_ask,
+};
+use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
+use kvrail_ring::{Bell, RegionId, Status, hush};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-use crate::config::{Limits, Policy, ServerConfig};
-use crate::dear::DearUsers;
+use crate::acceptor::Acceptor;
+use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::events::{EventLoop, Source};
-use crate::hand::Tools;
+use crate::failure::Failure;
+use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
-use crate::maker::Maker;
-use crate::orders::OrderReceiver;
+use crate::memory_worker::{FetchError, Fetched, WorkerEvent};
+use crate::memory_workers::MemoryWorkers;
+use crate::policy::{PagePolicy, Policy};
 use crate::pollers::Pollers;
-use crate::rate::RateLimit;
-use crate::regions::RegionTable;
-use crate::report::BusyShares;
-use crate::session::{Phase, Session};
+use crate::queues::Queues;
+use crate::regions::{Granted, Regions};
+use crate::reply::Reply;
+use crate::report::{self, BusyShares, narrow};
+use crate::server_handle::HandleReceiver;
+use crate::session::{EndReason, Holdings, Session, printable};
+use crate::sessions::Sessions;
+use crate::shutdown::{Shutdown, Step, Stopped};
 use crate::socket::Listener;
-use crate::stopping::{Stage, Stopped};
-use crate::users::Users;
+use crate::wakers::{REMEMBERED, Wakers};
 use crate::watch::Watch;
 
 /// How often the loop looks after itself when nothing happens.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
+/// Connections taken, or packets of one session read, before others have their turn.
+const TURN: usize = 16;
+
 /// The sidecar's session server. Made before clients may come; `run` serves them.
 #[derive(Debug)]
 pub struct Server {
-    pub(crate) config: ServerConfig,
-    pub(crate) limits: Limits,
-    pub(crate) events: EventLoop,
-    pub(crate) listener: Listener,
-    /// No connections are taken before this moment.
-    pub(crate) accept_after: Option<Instant>,
-    pub(crate) pollers: Pollers,
-    pub(crate) ringer: RingerThread,
-    pub(crate) dear_users: DearUsers,
-    pub(crate) to_control: Arc<Bell>,
-    pub(crate) volumes: Vec<VolumeInfo>,
-    /// All connections by number; a number is never given twice.
-    pub(crate) sessions: BTreeMap<u64, Session>,
-    /// Dropped after the sessions: it closes what is theirs.
-    pub(crate) maker: Maker,
-    pub(crate) users: Users,
-    /// Who sits where in the pollers' tables.
-    pub(crate) slots: [Option<u64>; SESSIONS_MAX],
-    pub(crate) next_session: u64,
-    pub(crate) regions: RegionTable,
-    pub(crate) buffer: PacketBuffer,
-    pub(crate) started: Instant,
-    pub(crate) refused: u64,
-    pub(crate) refusal_log: RateLimit,
-    pub(crate) accept_log: RateLimit,
-    pub(crate) memory_notes: BTreeMap<&'static str, String>,
-    pub(crate) stage: Stage,
-    pub(crate) busy: BusyShares,
-    pub(crate) watch: Watch,
+    config: ServerConfig,
+    events: Arc<EventLoop>,
+    acceptor: Acceptor,
+    sessions: Sessions,
+    regions: Regions,
+    queues: Queues,
+    /// Dropped after the sessions: they close what is theirs.
+    workers: MemoryWorkers,
+    pollers: Pollers,
+    wakers: Wakers,
+    watch: Watch,
+    busy: BusyShares,
+    shutdown: Shutdown,
+    volumes: Vec<VolumeInfo>,
+    to_control: Arc<Bell>,
+    buffer: PacketBuffer,
+    started: Instant,
 }
 
 impl Server {
@@ -75,58 +80,44 @@ impl Server {
     /// `ServerError` when a sidecar already serves the socket, the path cannot be used, or
     /// volumes name pollers that do not exist.
     pub fn new(
-        config: ServerConfig,
+        mut config: ServerConfig,
         pollers: Vec<PollerHandle>,
         to_control: Arc<Bell>,
         volumes: Vec<VolumeInfo>,
     ) -> Result<Self, ServerError> {
         check(&pollers, &volumes)?;
+        config.policy.limits = config.policy.limits.clamped();
         let listener = Listener::bind(&config.socket, config.socket_mode)?;
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
-        let events = EventLoop::new().map_err(failed)?;
-        events.watch(listener.as_fd(), Source::Listener).map_err(failed)?;
+        let events = Arc::new(EventLoop::new().map_err(failed)?);
+        let acceptor = Acceptor::new(listener, Arc::clone(&events)).map_err(failed)?;
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
-        let limits = config.policy.limits.clone().clamped();
         let no_ringer = |error: std::io::Error| ServerError::Loop {
             step: "starting the ringer",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         };
-        let ringer = RingerThread::start().map_err(no_ringer)?;
-        let tools = |answers, living| Tools {
-            home: config.home.clone(),
-            porter: config.porter.clone(),
-            to_control: Arc::clone(&to_control),
-            answers,
-            _living: living,
-        };
-        let maker = Maker::start(tools, config.gpus.len())?;
-        let gpus = u16::try_from(config.gpus.len()).expect("GPUs are few");
+        let wakers = Wakers::start().map_err(no_ringer)?;
+        let (numa, porter, gpus) = (config.numa.clone(), config.porter.clone(), config.gpus.len());
+        let workers = MemoryWorkers::start(numa, porter, Arc::clone(&to_control), gpus)?;
+        let staging = u16::try_from(gpus).expect("GPUs are few") * STAGING_ENTRIES;
+        let bytes_max = config.policy.limits.arena_bytes_total;
         Ok(Self {
-            regions: RegionTable::new(limits.arena_bytes_total, gpus * STAGING_ENTRIES),
+            sessions: Sessions::new(Arc::clone(&events)),
+            regions: Regions::new(bytes_max, staging, config.gpus.clone()),
+            queues: Queues::default(),
             busy: BusyShares::new(pollers.len()),
             watch: Watch::new(&pollers),
             pollers: Pollers::new(pollers),
             config,
-            limits,
             events,
-            listener,
-            accept_after: None,
-            maker,
-            ringer,
-            dear_users: DearUsers::new(Instant::now()),
-            to_control,
+            acceptor,
+            workers,
+            wakers,
+            shutdown: Shutdown::new(),
             volumes,
-            sessions: BTreeMap::new(),
-            users: Users::default(),
-            slots: [None; SESSIONS_MAX],
-            next_session: 1,
+            to_control,
             buffer: PacketBuffer::default(),
             started: Instant::now(),
-            refused: 0,
-            refusal_log: RateLimit::default(),
-            accept_log: RateLimit::default(),
-            memory_notes: BTreeMap::new(),
-            stage: Stage::Serving,
         })
     }
 
@@ -135,9 +126,9 @@ impl Server {
     /// # Errors
     /// `ServerError` when the kernel refuses to wait or a poller thread ended by itself; clients
     /// have been told by then.
-    pub fn run(&mut self, orders: &OrderReceiver) -> Result<Stopped, ServerError> {
+    pub fn run(&mut self, handle: &HandleReceiver) -> Result<Stopped, ServerError> {
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
-        self.events.watch(orders.fd(), Source::Orders).map_err(failed)?;
+        self.events.watch(handle.fd(), Source::Handle).map_err(failed)?;
         self.pollers.set_overdue(self.config.policy.patience.overdue_after);
         let mut stops = 0;
         loop {
@@ -145,22 +136,22 @@ impl Server {
             for source in self.events.wait(timeout).map_err(failed)? {
                 match source {
                     Source::Listener => self.accept(),
-                    Source::Notices | Source::Orders => {}
+                    Source::Notices | Source::Handle => {}
                     Source::Socket(id) => self.serve(id),
-                    Source::Process(id) => self.died(id),
+                    Source::Process(id) => self.end(id, EndReason::Died),
                 }
             }
             self.read_notices();
             self.pollers.flush();
-            self.look_after();
+            self.housekeep();
             self.answer_past_stalled();
             self.check_pollers()?;
-            let asked = orders.stops();
+            let asked = handle.stops();
             if asked > stops {
                 stops = asked;
-                self.stop_asked();
+                self.shutdown.ask(self.pollers.all(), self.config.policy.drain_timeout);
             }
-            if let Some(policy) = orders.policy() {
+            if let Some(policy) = handle.policy() {
                 self.renew(policy);
             }
             if let Some(stopped) = self.advance_stop() {
@@ -170,9 +161,9 @@ impl Server {
     }
 
     /// Holds from now on. What clients have already stays theirs.
-    fn renew(&mut self, policy: Policy) {
-        self.limits = policy.limits.clone().clamped();
-        self.regions.limit(self.limits.arena_bytes_total);
+    fn renew(&mut self, mut policy: Policy) {
+        policy.limits = policy.limits.clamped();
+        self.regions.limit(policy.limits.arena_bytes_total);
         self.pollers.set_overdue(policy.patience.overdue_after);
         self.config.policy = policy;
         tracing::info!("a new policy holds for clients that ask from now on");
@@ -180,61 +171,508 @@ impl Server {
 
     /// Until when there is nothing to do but wait for events.
     fn timeout(&self) -> Duration {
-        let greetings = self.sessions.values().filter_map(|session| match session.phase {
-            Phase::Greeting { deadline } => Some(deadline),
-            _ => None,
-        });
-        let next = greetings.chain(self.accept_after).min();
         let now = Instant::now();
+        let next = self.sessions.deadline().into_iter().chain(self.acceptor.resumes()).min();
         let soon = next.map_or(HOUSEKEEPING, |next| next.saturating_duration_since(now));
         let look = self.watch.timeout(&self.config.policy.patience, now);
-        soon.min(HOUSEKEEPING).min(look).min(self.stage.timeout(now))
+        soon.min(HOUSEKEEPING).min(look).min(self.shutdown.timeout(now))
     }
 
     /// What is due by the clock.
-    fn look_after(&mut self) {
+    fn housekeep(&mut self) {
         let now = Instant::now();
-        let late: Vec<u64> = self
-            .sessions
-            .values()
-            .filter(
-                |session| matches!(session.phase, Phase::Greeting { deadline } if deadline <= now),
-            )
-            .map(|session| session.id)
-            .collect();
-        for id in late {
-            self.too_late(id);
-        }
-        self.resume_accept(now);
+        self.sessions.turn_away_late(&self.config.policy, now);
+        self.acceptor.resume(now);
         let sessions = &self.sessions;
-        self.maker.retain(|uid| sessions.values().any(|session| session.peer.uid == uid));
-        self.look_after_bells(now);
+        self.workers.retain(|uid| sessions.iter().any(|session| session.peer().uid == uid));
+        while let Some(bell) = self.wakers.left_over() {
+            drop(Kept::new(bell, self.workers.strangers()));
+        }
+        self.wakers.look_after(now);
         self.busy.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
     }
 
     fn check_pollers(&mut self) -> Result<(), ServerError> {
-        if self.stage.pollers_may_end() {
+        if self.shutdown.pollers_may_end() {
             return Ok(());
         }
         let Some(poller) = self.pollers.ended() else { return Ok(()) };
-        self.dismiss_all("a poller of the sidecar failed, which is a bug in kvrail");
+        let reason = "a poller of the sidecar failed, which is a bug in kvrail";
+        self.dismiss_all(reason, Hardware::MayBeActive);
         Err(ServerError::PollerDied { poller })
     }
 
-    /// The session in a place of the pollers' tables.
-    pub(crate) fn session_at(&mut self, slot: SessionSlot) -> Option<&mut Session> {
-        let id = (*self.slots.get(usize::from(slot.0))?)?;
-        self.sessions.get_mut(&id)
+    /// Goes on with a stop as far as it can now.
+    fn advance_stop(&mut self) -> Option<Stopped> {
+        loop {
+            let all = self.pollers.all();
+            match self.shutdown.advance(self.sessions.len(), self.pollers.running())? {
+                Step::Drain => {
+                    let timeout = self.config.policy.drain_timeout;
+                    tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");
+                    self.pollers.send_each(all, || Command::Drain);
+                }
+                Step::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
+                Step::StopPollers => {
+                    // After an orderly end there is nobody left to be told.
+                    let reason = "the sidecar was told to stop at once";
+                    self.dismiss_all(reason, Hardware::MayBeActive);
+                    self.pollers.send_each(all, || Command::Stop);
+                }
+                Step::Done(stopped) => return Some(stopped),
+            }
+        }
+    }
+
+    /// Takes waiting connections.
+    fn accept(&mut self) {
+        for _ in 0..TURN {
+            let refused = self.workers.strangers().discarded();
+            let Some(fd) = self.acceptor.next(refused) else { return };
+            let is_leaving = self.shutdown.is_leaving();
+            self.sessions.greet(fd, &self.config.policy, is_leaving, &mut self.workers);
+        }
+    }
+
+    /// Reads what a session has to say.
+    fn serve(&mut self, id: u64) {
+        for _ in 0..TURN {
+            let Some(session) = self.sessions.get(id) else { return };
+            let Some(packet) = session.next(&mut self.buffer) else { return };
+            let nothing = Kept::new(Vec::new(), session.worker());
+            let heard = match packet {
+                Ok(Incoming::Laden(message)) => return self.fetch(id, message),
+                Ok(Incoming::Bare(message)) => unspill_ask(Packet { message, fds: Vec::new() }),
+                Err(error) => Err(error),
+            };
+            match heard {
+                Ok(packet) => self.hear(id, packet.message, nothing),
+                Err(ChannelError::WouldBlock) => return,
+                Err(ChannelError::Closed) => return self.end(id, EndReason::HungUp),
+                Err(error) => return self.misunderstood(id, &error.to_string()),
+            }
+        }
+    }
+
+    /// Has the next message taken in with its descriptors, if it may have some.
+    fn fetch(&mut self, id: u64, message: ClientMessage) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.is_greeting() || !message.ask.takes_fds() {
+            return self.misunderstood(id, "a message that has no descriptors came with some");
+        }
+        match session.suspend(&self.events) {
+            Ok(Some(socket)) => session.worker().fetch(id, socket, message),
+            Ok(None) => {}
+            Err(error) => {
+                let reason = format!(
+                    "the sidecar has no descriptor left ({error}); raise its limit of open files \
+                     (ulimit -n, LimitNOFILE=)"
+                );
+                self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive));
+            }
+        }
+    }
+
+    /// A message was taken in with its descriptors, or not. The session may have ended meanwhile.
+    fn fetched(&mut self, id: u64, fetched: Fetched) {
+        let worker = self.sessions.get(id).map_or(self.workers.strangers(), Session::worker);
+        let fetched = fetched.map(|Packet { message, fds }| (message, Kept::new(fds, worker)));
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        match (session.resume(&self.events), fetched) {
+            (Ok(false), _) => {}
+            (Err(errno), _) => {
+                let reason = format!("the sidecar cannot watch the connection: {errno}");
+                self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive));
+            }
+            (_, Ok((message, fds))) => self.hear(id, message, fds),
+            (_, Err(FetchError::Broken(reason))) => self.end(id, EndReason::Violation(reason)),
+            (_, Err(FetchError::Failed(seq, failure))) => {
+                if self.sessions.blame_descriptor(id, &self.config.policy) {
+                    let why = failure.1;
+                    let reason =
+                        format!("too many descriptors were of no use; the last one: {why}");
+                    return self.end(id, EndReason::Violation(reason));
+                }
+                self.reply(Reply::failure(id, seq, failure));
+            }
+        }
+    }
+
+    /// What it said was none of our messages.
+    fn misunderstood(&mut self, id: u64, error: &str) {
+        if self.sessions.get(id).is_some_and(Session::is_greeting) {
+            let current = Version::CURRENT;
+            let message = format!("{error}; this sidecar speaks protocol {current}");
+            return self.sessions.turn_away(id, RefusalCode::Malformed, message);
+        }
+        self.end(id, EndReason::Violation(error.to_owned()));
+    }
+
+    fn hear(&mut self, id: u64, message: ClientMessage, fds: Kept<Vec<OwnedFd>>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.touch();
+        let (seq, greeting) = (message.seq, session.is_greeting());
+        let (present, needed) = (fds.len(), message.ask.fds());
+        // Of GPU memory the answer says what is missing.
+        if present != needed && !matches!(message.ask, Ask::AttachGpu(_)) {
+            let reason = format!("a message came with {present} descriptors instead of {needed}");
+            return self.end(id, EndReason::Violation(reason));
+        }
+        match message.ask {
+            Ask::Hello(hello) if greeting => self.hello(id, seq, &hello),
+            _ if greeting => {
+                let message = "the first message must be a hello".into();
+                self.sessions.turn_away(id, RefusalCode::Malformed, message);
+            }
+            Ask::Hello(_) => self.end(id, EndReason::Violation("a second hello".into())),
+            Ask::Bye => self.end(id, EndReason::Detached),
+            ask => match self.handle(id, seq, ask, fds) {
+                Ok(reply) => self.reply_if(reply),
+                Err(failure) => self.reply(Reply::failure(id, seq, failure)),
+            },
+        }
+    }
+
+    fn hello(&mut self, id: u64, seq: u64, hello: &Hello) {
+        let (ours, theirs) = (Version::CURRENT, hello.protocol);
+        if theirs.major != ours.major || hello.lane_version != LANE_VERSION {
+            let message = format!(
+                "the sidecar ({}) speaks protocol {ours} and lanes of version {LANE_VERSION}, the \
+                 client ({}) speaks protocol {theirs} and lanes of version {}; install both from \
+                 the same release",
+                self.config.identity.version,
+                printable(&hello.library),
+                hello.lane_version
+            );
+            return self.sessions.turn_away(id, RefusalCode::Version, message);
+        }
+        self.sessions.attach(id, hello);
+        let welcome = Box::new(self.welcome(id, theirs));
+        self.reply(Reply::new(id, seq, Answer::Welcome(welcome)));
+    }
+
+    fn welcome(&self, id: u64, theirs: Version) -> Welcome {
+        let pollers = self.pollers.handles().iter();
+        let limits = &self.config.policy.limits;
+        Welcome {
+            protocol: Version::CURRENT.lower_minor(theirs),
+            sidecar: self.config.identity.version.clone(),
+            epoch: self.config.identity.epoch.0,
+            session: id,
+            pollers: pollers.map(|poller| PollerInfo { cpu: poller.cpu }).collect(),
+            spin: self.config.spin,
+            volumes: self.volumes.clone(),
+            gpus: self.config.gpus.iter().map(ServedGpu::info).collect(),
+            limits: LimitsInfo {
+                arenas: narrow(limits.arenas_per_session),
+                arena_bytes: limits.arena_bytes_per_session,
+                queues: narrow(limits.queues_per_session),
+                queue_depth: limits.queue_depth,
+                gpu_regions: narrow(limits.gpu_regions_per_session),
+                gpu_bytes: limits.gpu_bytes_per_session,
+            },
+        }
+    }
+
+    /// Does what a client asks for; returns the answer, or none while others have to do their part.
+    fn handle(
+        &mut self,
+        id: u64,
+        seq: u64,
+        ask: Ask,
+        fds: Kept<Vec<OwnedFd>>,
+    ) -> Result<Option<Reply>, Failure> {
+        let policy = &self.config.policy;
+        let granted = match ask {
+            Ask::CreateArena { bytes, pages } => {
+                let pages = match pages {
+                    Pages::Auto => policy.pages,
+                    Pages::Base => PagePolicy::Exactly(PageSize::Base),
+                    Pages::Huge2MiB => PagePolicy::Exactly(PageSize::Huge2MiB),
+                    Pages::Huge1GiB => PagePolicy::Exactly(PageSize::Huge1GiB),
+                };
+                self.regions.grant_new(id, bytes, pages, &policy.limits)?
+            }
+            Ask::ImportArena { bytes } => {
+                self.regions.grant_import(id, (fds, bytes), policy.sealing, &policy.limits)?
+            }
+            Ask::AttachGpu(info) => {
+                let at = gpus::find(&self.config.gpus, &info.gpu)?;
+                self.regions.grant_gpu(id, at, (info, fds), &policy.limits)?
+            }
+            ask => return self.handle_small(id, seq, ask),
+        };
+        self.build(id, seq, granted).map(|()| None)
+    }
+
+    /// As `handle`, for what brings no memory.
+    fn handle_small(&mut self, id: u64, seq: u64, ask: Ask) -> Result<Option<Reply>, Failure> {
+        match ask {
+            Ask::DetachArena { region } => {
+                let key = (id, RegionId(region));
+                self.regions.detach(key, seq, &mut self.pollers).map(|()| None)
+            }
+            Ask::OpenQueue { depth } => {
+                self.queues.check(id, depth, &self.config.policy.limits)?;
+                let slot = self.seat(id)?;
+                let session = self.sessions.get(id).expect("an asking session lives");
+                let waking = self.wakers.waking(id, session.peer().uid);
+                let (shape, worker) = ((self.pollers.count(), depth), session.worker());
+                self.queues.open((id, slot), seq, shape, worker, waking).map(Some)
+            }
+            Ask::QueueMapped { queue } => {
+                self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)
+            }
+            Ask::CloseQueue { queue } => self.queues.close((id, queue), seq, &mut self.pollers),
+            Ask::Status => Ok(Some(Reply::new(id, seq, Answer::Status(Box::new(self.report()))))),
+            _ => Err((Status::Internal, "heard before".into())),
+        }
+    }
+
+    /// The session's place in the pollers' tables; takes one on first use.
+    fn seat(&mut self, id: u64) -> Result<SessionSlot, Failure> {
+        if !self.shutdown.is_serving() {
+            let message = "the sidecar is stopping; attach again when it is back".into();
+            return Err((Status::Draining, message));
+        }
+        let counted = |slot| self.pollers.counted(slot);
+        self.sessions.seat(id, &self.config.policy, &self.watch, counted)
+    }
+
+    /// Has memory made that was granted. Seated last, so that who is refused takes no seat.
+    fn build(&mut self, id: u64, seq: u64, granted: Granted) -> Result<(), Failure> {
+        let slot = match self.seat(id) {
+            Ok(slot) => slot,
+            Err(failure) => {
+                self.regions.revoke(granted);
+                return Err(failure);
+            }
+        };
+        let session = self.sessions.get(id).expect("an asking session lives");
+        let gpu = granted.gpu().map(|at| self.workers.of_gpu(at));
+        self.regions.build((id, slot), seq, granted, gpu.unwrap_or(session.worker()));
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: Reply) {
+        let id = reply.session();
+        let sent = self.sessions.get(id).map_or(Ok(()), |session| session.send(&reply));
+        if let Err(reason) = sent {
+            self.end(id, reason);
+        }
+    }
+
+    fn reply_if(&mut self, reply: Option<Reply>) {
+        reply.into_iter().for_each(|reply| self.reply(reply));
+    }
+
+    /// Reads what pollers and workers report. The bell is silenced first, so that what comes
+    /// meanwhile rings again.
+    fn read_notices(&mut self) {
+        hush(self.to_control.as_fd());
+        while let Some(event) = self.workers.receive() {
+            match event {
+                WorkerEvent::Built(key, built) => {
+                    let has_ended = !self.sessions.lives(key.0);
+                    let reply = self.regions.built(key, built, has_ended, &mut self.pollers);
+                    self.reply_if(reply);
+                    self.reclaim(key.0);
+                }
+                WorkerEvent::Closed(key) => {
+                    let reply = self.regions.closed(key);
+                    self.reply_if(reply);
+                    self.reclaim(key.0);
+                }
+                WorkerEvent::Fetched(id, fetched) => self.fetched(id, fetched),
+            }
+        }
+        while let Some((poller, notice)) = self.pollers.receive() {
+            self.notice(poller, notice);
+        }
+        self.pollers.handles().iter().for_each(log_failures);
+    }
+
+    /// The session in a slot, if it has not ended.
+    fn living(&self, slot: SessionSlot) -> Option<u64> {
+        self.sessions.at(slot).filter(|session| !session.is_reclaiming()).map(Session::id)
+    }
+
+    fn notice(&mut self, poller: usize, notice: Notice) {
+        match notice {
+            Notice::LaneAdded(slot, queue) => {
+                let Some(id) = self.living(slot) else { return };
+                let reply = self.queues.lane_added(poller, (id, queue));
+                self.reply_if(reply);
+            }
+            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, seat),
+            Notice::Attached(slot, region, outcome) => {
+                let Some(id) = self.living(slot) else { return };
+                let outcome = outcome.map_err(|error| (Status::IoError, error.to_string()));
+                let pollers = &mut self.pollers;
+                match self.regions.attached(poller, (id, region), outcome, pollers) {
+                    Ok(reply) => self.reply_if(reply),
+                    Err(what) => {
+                        let reason =
+                            format!("poller {poller} turns again after it was stalled, and {what}");
+                        self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive));
+                    }
+                }
+            }
+            Notice::Detached(slot, region) => {
+                let Some(id) = self.living(slot) else { return };
+                let reply = self.regions.detached(poller, (id, region));
+                self.reply_if(reply);
+            }
+            Notice::SessionClosed(slot) => {
+                let Some(id) = self.sessions.at(slot).map(Session::id) else { return };
+                self.sessions.closed_in(id, poller);
+                self.reclaim(id);
+            }
+            Notice::LaneFault(slot, queue, fault) => {
+                let Some(id) = self.sessions.at(slot).map(Session::id) else { return };
+                let reason = format!("the indices of queue {queue} are impossible: {fault}");
+                self.end(id, EndReason::Violation(reason));
+            }
+            Notice::Replaced(device, _closed_here, outcome) => {
+                let name = &self.pollers.handles()[poller].devices[device].1.name;
+                match outcome {
+                    Ok(()) => tracing::warn!("{name} is back and served again"),
+                    Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
+                }
+            }
+            Notice::DearBell(slot) => self.expensive_bell(slot),
+            Notice::Drained => self.shutdown.drained(poller),
+        }
+    }
+
+    /// A poller gave a lane back.
+    fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: Box<LaneSeat>) {
+        let queue = seat.queue;
+        let session = self.sessions.at(slot);
+        let worker = session.map_or(self.workers.strangers(), Session::worker);
+        drop(Kept::new(seat, worker));
+        let Some(id) = self.living(slot) else { return };
+        match self.queues.lane_closed(poller, (id, queue)) {
+            Ok(reply) => self.reply_if(reply),
+            Err(reason) => self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive)),
+        }
+    }
+
+    /// A poller gave a session's bells to the ringer.
+    fn expensive_bell(&mut self, slot: SessionSlot) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        let (pid, uid) = (session.peer().pid, session.peer().uid);
+        tracing::warn!(
+            session = session.id(),
+            pid,
+            uid,
+            name = session.name(),
+            "too much watches this client's bells, and to wake it takes a poller too long: another \
+             thread does that for the next {} minutes, later than a poller would",
+            REMEMBERED.as_secs() / 60
+        );
+        self.wakers.remember(uid);
+    }
+
+    /// Answers whatever only stalled pollers keep from being answered.
+    fn answer_past_stalled(&mut self) {
+        if self.watch.stalled().is_empty() {
+            return;
+        }
+        let sessions = &self.sessions;
+        let lives = |id| sessions.lives(id);
+        let mut replies = self.queues.answer_past(&self.watch, lives);
+        replies.extend(self.regions.answer_past(&self.watch, lives, &mut self.pollers));
+        replies.into_iter().for_each(|reply| self.reply(reply));
+    }
+
+    fn holdings(&self, id: u64) -> Holdings {
+        Holdings { regions: self.regions.used_by(id), queues: self.queues.of(id) }
+    }
+
+    /// Ends a session: cuts the connection, has the pollers give back what is theirs. Memory is
+    /// kept until they have.
+    fn end(&mut self, id: u64, reason: EndReason) {
+        let (held, all) = (self.holdings(id), self.pollers.all());
+        if let Some(slot) = self.sessions.end(id, &reason, held, all) {
+            self.pollers.send_each(all, || Command::CloseSession(slot));
+        }
+    }
+
+    /// Ends every session.
+    fn dismiss_all(&mut self, reason: &str, hardware: Hardware) {
+        for id in self.sessions.ids() {
+            self.end(id, EndReason::Dismissed(reason.to_owned(), hardware));
+        }
+    }
+
+    /// Gives back all that an ended session had, once no poller and no worker has any of it.
+    fn reclaim(&mut self, id: u64) {
+        let Some(session) = self.sessions.get(id).filter(|it| it.is_reclaiming()) else { return };
+        if !session.waits_for().is_empty() || self.regions.is_with_worker(id) {
+            return;
+        }
+        session.log_reclaimed(self.holdings(id));
+        self.regions.forget_all(id);
+        self.queues.forget_all(id);
+        self.wakers.forget(id);
+        self.sessions.remove(id);
+    }
+
+    /// How everything is now.
+    #[must_use]
+    pub fn report(&self) -> StatusReport {
+        let handles = self.pollers.handles();
+        let lanes = self.queues.total();
+        let poller = |(at, handle)| report::poller(handle, (at, lanes), &self.busy, &self.watch);
+        let sessions = self.sessions.iter().filter(|session| !session.is_greeting());
+        let gpus = self.config.gpus.iter().enumerate();
+        let limit_bytes = self.config.policy.limits.arena_bytes_total;
+        StatusReport {
+            sidecar: self.report_sidecar(),
+            pollers: handles.iter().enumerate().map(poller).collect(),
+            devices: report::devices(handles),
+            volumes: self.volumes.iter().map(report::volume).collect(),
+            gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
+            sessions: sessions.map(|session| self.report_session(session)).collect(),
+            regions: report::regions(&self.sessions, &self.regions, limit_bytes),
+            notes: self.config.notes.iter().cloned().chain(self.regions.notes()).collect(),
+        }
+    }
+
+    fn report_sidecar(&self) -> SidecarReport {
+        let limits = &self.config.policy.limits;
+        SidecarReport {
+            pid: std::process::id(),
+            epoch: self.config.identity.epoch.0,
+            version: self.config.identity.version.clone(),
+            uptime_s: self.started.elapsed().as_secs(),
+            socket: self.config.socket.display().to_string(),
+            state: self.shutdown.shown(),
+            refused: self.sessions.refused(),
+            sessions_max: narrow(limits.sessions),
+            sessions_per_uid: narrow(limits.sessions_per_uid),
+            closing: narrow(self.workers.waiting()),
+        }
+    }
+
+    fn report_session(&self, session: &Session) -> SessionReport {
+        let counted = session.slot().map(|slot| self.pollers.counted(slot)).unwrap_or_default();
+        let waits = self.watch.words(session.waits_for());
+        let woken_by = match self.wakers.woken_by(session.id()) {
+            WokenBy::Ringer => Waker::Ringer,
+            WokenBy::Poller => Waker::Poller,
+        };
+        session.report(self.holdings(session.id()), counted, &waits, woken_by)
     }
 }
 
 impl Drop for Server {
     /// Whoever waits at the door is sent away as any other client, and not by the kernel.
     fn drop(&mut self) {
-        self.listener.shut();
-        while let Ok(fd) = self.listener.accept() {
-            drop(Kept::new(Channel::from_fd(fd), self.maker.strangers()));
+        for fd in self.acceptor.shut() {
+            drop(Kept::new(Channel::from_fd(fd), self.workers.strangers()));
         }
     }
 }
@@ -252,4 +690,12 @@ fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerE
         }
     }
     Ok(())
+}
+
+/// Logs what a poller's devices failed.
+fn log_failures(poller: &PollerHandle) {
+    while let Some(DeviceFailure { device, failure, errors }) = poller.mailbox.next_failure() {
+        let name = poller.devices.get(device).map_or("unknown", |(_, device)| device.name.as_str());
+        tracing::error!(device = name, errors, "{failure}");
+    }
 }

@@ -1,77 +1,129 @@
-//! One client: its socket, what it has, where it is in its life.
+//! One client: its socket, who it is, where it is in its life.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Instant;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use kvrail_poller::{SessionSlot, Waking};
-use kvrail_protocol::Channel;
-use kvrail_ring::RegionId;
+use kvrail_poller::SessionSlot;
+use kvrail_protocol::{
+    Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, PacketBuffer, SessionReport,
+    SidecarMessage, Waker,
+};
+use rustix::io::Errno;
 
 use crate::access::Peer;
-use crate::arenas::Arena;
-use crate::hand::Hand;
+use crate::events::{EventLoop, Source};
 use crate::kept::Kept;
-use crate::pollers::PollerSet;
-use crate::queues::Queue;
-use crate::report::Counts;
+use crate::memory_worker::MemoryWorker;
+use crate::pollers::{Counts, PollerSet};
+use crate::regions::RegionUse;
+use crate::reply::Reply;
 
 /// Characters of a client's names that are kept.
 const NAME_CHARS: usize = 64;
 
+/// Why a session ends.
+#[derive(Debug)]
+pub(crate) enum EndReason {
+    /// It said bye.
+    Detached,
+    /// Its socket was closed.
+    HungUp,
+    /// Its process ended.
+    Died,
+    /// It broke the rules; this says how.
+    Violation(String),
+    /// It had nothing and was silent, and others came.
+    Evicted,
+    /// The sidecar stops, or cannot keep what it has given.
+    Dismissed(String, Hardware),
+}
+
+impl EndReason {
+    fn words(&self) -> &str {
+        match self {
+            Self::Detached => "the client said bye",
+            Self::HungUp => "the client closed its socket",
+            Self::Died => "the client's process ended",
+            Self::Evicted => {
+                "all places were taken, and this client was silent, without arenas and queues; \
+                 attach again"
+            }
+            Self::Violation(reason) | Self::Dismissed(reason, _) => reason,
+        }
+    }
+
+    /// What the client is told, if it can still hear.
+    fn closing(&self) -> Option<SidecarMessage> {
+        let hardware = match self {
+            Self::Detached | Self::HungUp | Self::Died => return None,
+            Self::Violation(_) | Self::Evicted => Hardware::MayBeActive,
+            Self::Dismissed(_, hardware) => *hardware,
+        };
+        Some(SidecarMessage::Closing { reason: self.words().into(), hardware })
+    }
+}
+
 /// Life of a session.
 #[derive(Debug)]
-pub(crate) enum Phase {
-    /// Connected, has not said hello.
-    Greeting {
-        /// When we lose patience.
-        deadline: Instant,
-    },
+enum Phase {
+    /// Connected, has not said hello until now. Its place is lost at this moment.
+    Greeting { deadline: Instant },
     /// May ask for everything.
     Attached,
     /// The client is gone; pollers still give back what is theirs.
     Reclaiming {
-        /// Why it ended.
         reason: String,
         /// Pollers that have not said that nothing is left.
         waiting: PollerSet,
     },
 }
 
+/// What a session has of everything that is kept elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holdings {
+    pub(crate) regions: RegionUse,
+    pub(crate) queues: usize,
+}
+
 /// One client.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) id: u64,
-    pub(crate) peer: Peer,
-    pub(crate) name: String,
-    pub(crate) library: String,
+    id: u64,
+    peer: Peer,
+    name: String,
+    library: String,
     /// None once the session has ended.
-    pub(crate) channel: Option<Kept<Channel>>,
-    /// The thread for what may take long.
-    pub(crate) hand: Hand,
+    channel: Option<Kept<Channel>>,
+    /// Its user's, for what may take long.
+    worker: MemoryWorker,
     /// A message with descriptors is being taken in. Until then its socket is not watched.
-    pub(crate) fetching: bool,
-    pub(crate) phase: Phase,
+    fetching: bool,
+    phase: Phase,
     /// When this phase began.
-    pub(crate) since: Instant,
+    since: Instant,
     /// When the client last said something.
-    pub(crate) heard: Instant,
+    heard: Instant,
     /// Its place in the pollers' tables, from the first arena or queue on.
-    pub(crate) slot: Option<SessionSlot>,
+    slot: Option<SessionSlot>,
     /// What earlier sessions in that place had counted.
-    pub(crate) counted_before: Counts,
-    /// Arenas and regions of GPU memory.
-    pub(crate) arenas: BTreeMap<RegionId, Arena>,
-    pub(crate) queues: BTreeMap<u32, Queue>,
-    pub(crate) next_queue: u32,
-    /// How it is woken, from its first queue on.
-    pub(crate) waking: Option<Arc<Waking>>,
+    counted_before: Counts,
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, peer: Peer, channel: Kept<Channel>, deadline: Instant) -> Self {
-        Self {
-            hand: channel.hand().clone(),
+    /// A connection that is watched from now on.
+    pub(crate) fn new(
+        id: u64,
+        peer: Peer,
+        channel: Kept<Channel>,
+        deadline: Instant,
+        events: &EventLoop,
+    ) -> Result<Self, (Errno, Kept<Channel>, Peer)> {
+        if let Err(errno) = watch(events, id, &channel, &peer) {
+            return Err((errno, channel, peer));
+        }
+        let now = Instant::now();
+        Ok(Self {
+            worker: channel.worker().clone(),
             fetching: false,
             id,
             peer,
@@ -79,37 +131,61 @@ impl Session {
             library: String::new(),
             channel: Some(channel),
             phase: Phase::Greeting { deadline },
-            since: Instant::now(),
-            heard: Instant::now(),
+            since: now,
+            heard: now,
             slot: None,
             counted_before: Counts::default(),
-            arenas: BTreeMap::new(),
-            queues: BTreeMap::new(),
-            next_queue: 0,
-            waking: None,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn slot(&self) -> Option<SessionSlot> {
+        self.slot
+    }
+
+    pub(crate) fn worker(&self) -> &MemoryWorker {
+        &self.worker
+    }
+
+    /// When the client last said something.
+    pub(crate) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// How long it has been in its phase.
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// By when it must have said hello.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Greeting { deadline } => Some(deadline),
+            _ => None,
         }
     }
 
-    /// Arenas in host memory.
-    pub(crate) fn arena_count(&self) -> usize {
-        self.arenas.values().filter(|arena| arena.gpu().is_none()).count()
+    pub(crate) fn is_greeting(&self) -> bool {
+        matches!(self.phase, Phase::Greeting { .. })
     }
 
-    /// Bytes of them.
-    pub(crate) fn arena_bytes(&self) -> u64 {
-        let host = self.arenas.values().filter(|arena| arena.gpu().is_none());
-        host.map(Arena::bytes).sum()
-    }
-
-    /// Regions on this GPU, or on all, and their bytes.
-    pub(crate) fn gpu_regions(&self, on: Option<usize>) -> (usize, u64) {
-        let there = |arena: &&Arena| arena.gpu().is_some_and(|at| on.is_none_or(|on| on == at));
-        let sizes = self.arenas.values().filter(there).map(Arena::bytes);
-        sizes.fold((0, 0), |(count, bytes), more| (count + 1, bytes + more))
+    pub(crate) fn is_reclaiming(&self) -> bool {
+        matches!(self.phase, Phase::Reclaiming { .. })
     }
 
     /// Whether it is attached and has nothing.
-    pub(crate) fn is_visitor(&self) -> bool {
+    pub(crate) fn is_idle_connection(&self) -> bool {
         matches!(self.phase, Phase::Attached) && self.slot.is_none()
     }
 
@@ -121,20 +197,189 @@ impl Session {
         }
     }
 
-    pub(crate) fn is_reclaiming(&self) -> bool {
-        matches!(self.phase, Phase::Reclaiming { .. })
+    /// The next packet, if its socket is read here now.
+    pub(crate) fn next(
+        &self,
+        buffer: &mut PacketBuffer,
+    ) -> Option<Result<Incoming<ClientMessage>, ChannelError>> {
+        let channel = self.channel.as_ref().filter(|_| !self.fetching)?;
+        Some(channel.next(buffer))
     }
 
-    /// The next number of a queue; skips those of queues that still live after four billion.
-    pub(crate) fn number_queue(&mut self) -> u32 {
-        loop {
-            let number = self.next_queue;
-            self.next_queue = number.wrapping_add(1);
-            if !self.queues.contains_key(&number) {
-                return number;
+    /// The client has said something.
+    pub(crate) fn touch(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// A second end of its socket, for who takes the next packet in. It is not watched until
+    /// `resume`.
+    pub(crate) fn suspend(&mut self, events: &EventLoop) -> std::io::Result<Option<OwnedFd>> {
+        let Some(channel) = &self.channel else { return Ok(None) };
+        let socket = channel.as_fd().try_clone_to_owned()?;
+        events.forget(channel.as_fd());
+        self.fetching = true;
+        Ok(Some(socket))
+    }
+
+    /// Watches its socket again; whether it still has one.
+    pub(crate) fn resume(&mut self, events: &EventLoop) -> Result<bool, Errno> {
+        let Some(channel) = &self.channel else { return Ok(false) };
+        events.watch(channel.as_fd(), Source::Socket(self.id))?;
+        self.fetching = false;
+        Ok(true)
+    }
+
+    /// It said hello.
+    pub(crate) fn attach(&mut self, hello: &Hello) {
+        self.name = printable(&hello.name);
+        self.library = printable(&hello.library);
+        self.phase = Phase::Attached;
+        self.since = Instant::now();
+    }
+
+    /// Logs that it has attached, after so many lines that were held back.
+    pub(crate) fn log_attached(&self, suppressed: u64) {
+        let (session, pid, uid) = (self.id, self.peer.pid, self.peer.uid);
+        let (name, library) = (&self.name, &self.library);
+        tracing::info!(session, pid, uid, name, %library, suppressed, "attached");
+    }
+
+    /// Its place in the pollers' tables from now on.
+    pub(crate) fn seat(&mut self, slot: SessionSlot, counted_before: Counts) {
+        (self.slot, self.counted_before) = (Some(slot), counted_before);
+    }
+
+    /// Answers a control request. An error is why the session has to end.
+    pub(crate) fn send(&self, reply: &Reply) -> Result<(), EndReason> {
+        let Some(channel) = &self.channel else { return Ok(()) };
+        let fds = reply.fds();
+        let sent = match fds[..] {
+            [] => channel.send_any_length(reply.message()),
+            _ => channel.send(reply.message(), &fds),
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(ChannelError::Closed) => Err(EndReason::HungUp),
+            Err(ChannelError::WouldBlock) => {
+                let reason = "the client does not read the answers to what it asks".into();
+                Err(EndReason::Violation(reason))
             }
+            Err(error) => Err(EndReason::Violation(format!("no answer possible: {error}"))),
         }
     }
+
+    /// Whether its connection is still there.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    /// Tells the client why, and cuts the connection. If it had a place, these pollers have to
+    /// give back what is theirs.
+    pub(crate) fn end(&mut self, reason: &EndReason, waiting: PollerSet, events: &EventLoop) {
+        let Some(channel) = &self.channel else { return };
+        if let Some(closing) = reason.closing() {
+            // A client that cannot hear is cut off all the same.
+            let _told = channel.send(&closing, &[]);
+        }
+        self.disconnect(events);
+        self.phase = Phase::Reclaiming { reason: reason.words().to_owned(), waiting };
+        self.since = Instant::now();
+    }
+
+    /// Takes its descriptors out of the set, before they are closed; returns the connection.
+    pub(crate) fn disconnect(&mut self, events: &EventLoop) -> Option<Kept<Channel>> {
+        if let Some(channel) = self.channel.as_ref().filter(|_| !self.fetching) {
+            events.forget(channel.as_fd());
+        }
+        if let Some(pidfd) = self.peer.pidfd.take() {
+            events.forget(pidfd.as_fd());
+        }
+        self.channel.take()
+    }
+
+    /// Logs its end, after so many lines that were held back.
+    pub(crate) fn log_end(&self, reason: &EndReason, held: Holdings, suppressed: u64) {
+        let (session, pid, name) = (self.id, self.peer.pid, &self.name);
+        let RegionUse { arenas, arena_bytes, gpu_regions, gpu_bytes } = held.regions;
+        let (arenas, bytes, queues) = (arenas + gpu_regions, arena_bytes + gpu_bytes, held.queues);
+        let why = reason.words();
+        if matches!(reason, EndReason::Violation(_)) {
+            tracing::warn!(
+                session,
+                pid,
+                name,
+                arenas,
+                bytes,
+                queues,
+                suppressed,
+                "expelled: {why}"
+            );
+        } else {
+            tracing::info!(session, pid, name, arenas, bytes, queues, suppressed, "ended: {why}");
+        }
+    }
+
+    /// Logs that nothing of it is left.
+    pub(crate) fn log_reclaimed(&self, held: Holdings) {
+        let (session, pid, took_ms) = (self.id, self.peer.pid, self.since.elapsed().as_millis());
+        let RegionUse { arenas, arena_bytes, gpu_regions, gpu_bytes } = held.regions;
+        let (arenas, bytes, queues) = (arenas + gpu_regions, arena_bytes + gpu_bytes, held.queues);
+        tracing::info!(session, pid, arenas, bytes, queues, took_ms, "session reclaimed");
+    }
+
+    /// Nothing of it is left in this poller.
+    pub(crate) fn closed_in(&mut self, poller: usize) {
+        if let Phase::Reclaiming { waiting, .. } = &mut self.phase {
+            waiting.remove(poller);
+        }
+    }
+
+    /// How it is. `counted` is what its slot counted, `waits` the pollers that it waits for.
+    pub(crate) fn report(
+        &self,
+        held: Holdings,
+        counted: Counts,
+        waits: &str,
+        woken_by: Waker,
+    ) -> SessionReport {
+        let counts = counted.since(self.counted_before);
+        let state = match &self.phase {
+            Phase::Greeting { .. } => "greeting".into(),
+            Phase::Attached => "attached".into(),
+            Phase::Reclaiming { reason, .. } if waits.is_empty() => format!("reclaiming: {reason}"),
+            Phase::Reclaiming { reason, .. } => {
+                format!("reclaiming: {reason}; waiting for {waits}")
+            }
+        };
+        let narrow = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let RegionUse { arenas, arena_bytes, gpu_regions, gpu_bytes } = held.regions;
+        SessionReport {
+            id: self.id,
+            pid: self.peer.pid,
+            uid: self.peer.uid,
+            gid: self.peer.gid,
+            name: self.name.clone(),
+            library: self.library.clone(),
+            arenas: narrow(arenas),
+            arena_bytes,
+            gpu_regions: narrow(gpu_regions),
+            gpu_bytes,
+            queues: narrow(held.queues),
+            woken_by,
+            accepted: counts.accepted,
+            completed: counts.completed,
+            failed: counts.failed,
+            bytes: counts.bytes,
+            state,
+            since_s: self.since.elapsed().as_secs(),
+        }
+    }
+}
+
+fn watch(events: &EventLoop, id: u64, channel: &Channel, peer: &Peer) -> Result<(), Errno> {
+    events.watch(channel.as_fd(), Source::Socket(id))?;
+    let Some(pidfd) = &peer.pidfd else { return Ok(()) };
+    events.watch(pidfd.as_fd(), Source::Process(id)).inspect_err(|_| events.forget(channel.as_fd()))
 }
 
 /// A client's own words about itself, fit for logs and terminals.

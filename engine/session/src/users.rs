@@ -1,7 +1,10 @@
-//! What is remembered of users beyond their sessions: how often they broke the rules of late.
+//! What is remembered of users beyond their sessions: how often they broke the rules of late, and
+//! how much was logged of them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use crate::rate::RateLimit;
 
 /// Faults that are forgiven at once.
 const FAULTS: u32 = 16;
@@ -9,11 +12,22 @@ const FAULTS: u32 = 16;
 /// One more is forgiven each time this has passed.
 const FORGIVEN: Duration = Duration::from_millis(500);
 
+/// Lines of one kind about a user's sessions that are logged at once.
+const LINES: u32 = 64;
+
+/// What is logged of a user's sessions.
+#[derive(Debug)]
+struct Logs {
+    attached: RateLimit,
+    ended: RateLimit,
+}
+
 /// All users that broke the rules of late, by uid.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     /// When all faults of a user will be forgiven.
     clean: BTreeMap<u32, Instant>,
+    logs: BTreeMap<u32, Logs>,
 }
 
 impl Users {
@@ -23,6 +37,22 @@ impl Users {
         let clean = self.clean.entry(uid).or_insert(now);
         // No further than one beyond the bound, so that nobody is kept out for ever.
         *clean = (*clean + FORGIVEN).min(now + FORGIVEN * (FAULTS + 1));
+    }
+
+    /// How many lines on a session that attached were held back, if one may be written now.
+    pub(crate) fn log_attached(&mut self, uid: u32, now: Instant) -> Option<u64> {
+        self.logs(uid, now).attached.admit(now)
+    }
+
+    /// The same for lines on the end of a session.
+    pub(crate) fn log_ended(&mut self, uid: u32, now: Instant) -> Option<u64> {
+        self.logs(uid, now).ended.admit(now)
+    }
+
+    fn logs(&mut self, uid: u32, now: Instant) -> &mut Logs {
+        self.logs.retain(|_, it| !(it.attached.is_clean(now) && it.ended.is_clean(now)));
+        let limit = || RateLimit::with_burst(LINES);
+        self.logs.entry(uid).or_insert_with(|| Logs { attached: limit(), ended: limit() })
     }
 
     /// How long until this user may come back; nothing when it may now.

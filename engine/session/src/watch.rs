@@ -3,6 +3,11 @@
 //!
 //! A poller turns at least as often as its heartbeat, and when it is woken, so one that is silent
 //! is woken before it is believed to be stalled.
+//!
+//! Control requests are answered past a stalled poller, so that its clients wait for no device that
+//! hangs. What is new is given out when all other pollers have it: the stalled one has its command
+//! in its mailbox, before any request that relies on it. What is to be given back is kept until
+//! the stalled poller no longer has it (invariant 2), and the client is told so.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,8 +16,10 @@ use std::time::{Duration, Instant};
 use kvrail_device::{Clock, MonotonicClock};
 use kvrail_memory::state_of;
 use kvrail_poller::PollerHandle;
+use kvrail_ring::Status;
 
-use crate::config::Patience;
+use crate::failure::Failure;
+use crate::policy::Patience;
 use crate::pollers::PollerSet;
 
 /// Looks within the time after which a poller counts as stalled.
@@ -88,6 +95,16 @@ impl Watch {
         let words =
             stalls.map(|(poller, it)| format!("poller {poller} (stalled {} s)", it.seconds()));
         words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What these pollers do not give back yet, and why.
+    pub(crate) fn kept(&self, what: &str, by: PollerSet) -> Failure {
+        let words = self.words(by);
+        let message = format!(
+            "{what} is given back when {words} turns again: a device keeps it in the kernel (see \
+             `kvrail status` and the log); hardware may still touch its memory"
+        );
+        (Status::DeviceDegraded, message)
     }
 
     /// Looks, if it is time.

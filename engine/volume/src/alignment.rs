@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, StatxFlags, ioctl_blksszget, statx};
 use serde::Serialize;
 
-use crate::claim::{IoPath, MemberKind};
 use crate::kernel::Kernel;
 
 /// The smallest logical block of any device, and what buffered files are given: the same volume
@@ -14,6 +13,26 @@ pub(crate) const LOGICAL_BLOCK_MIN: u32 = 512;
 
 /// What a file is taken to need where the kernel does not say.
 const FILE_BLOCK_FALLBACK: u32 = 4096;
+
+/// How a claimed member moves its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IoPath {
+    /// O_DIRECT.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// What a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberKind {
+    /// A block device, or a partition of one that is no NVMe namespace.
+    Block,
+    /// A regular file.
+    File,
+}
 
 /// Units of a member, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -78,8 +97,7 @@ fn told(fd: impl AsFd) -> Option<Alignment> {
 
 #[cfg(test)]
 mod tests {
-    use super::Alignment;
-    use crate::claim::{IoPath, MemberKind};
+    use super::{Alignment, IoPath, MemberKind};
     use crate::kernel::Kernel;
 
     #[test]

@@ -15,9 +15,8 @@ use rustix::fs::{
     fsync, ftruncate, open, seek, stat,
 };
 use rustix::io::Errno;
-use serde::Serialize;
 
-use crate::alignment::Alignment;
+use crate::alignment::{Alignment, IoPath, MemberKind};
 use crate::beneath;
 use crate::bytes::{AlignedBytes, read_at};
 use crate::content::{Content, judge};
@@ -26,16 +25,6 @@ use crate::identity::Identity;
 use crate::kernel::Kernel;
 use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::signature::{HEAD_BYTES, TAIL_BYTES};
-
-/// What a member is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MemberKind {
-    /// A block device, or a partition of one that is no NVMe namespace.
-    Block,
-    /// A regular file.
-    File,
-}
 
 /// How O_DIRECT is to be treated. The same three words as the device room's, which this room does
 /// not know.
@@ -48,16 +37,6 @@ pub enum DirectIo {
     Optional,
     /// Through the page cache.
     Off,
-}
-
-/// How a claimed member moves its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IoPath {
-    /// O_DIRECT.
-    Direct,
-    /// Through the page cache.
-    Buffered,
 }
 
 /// A member that nobody else can have.

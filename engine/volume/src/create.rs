@@ -10,8 +10,9 @@ use rustix::io::{Errno, retry_on_intr};
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
+use crate::alignment::MemberKind;
 use crate::bytes::{AlignedBytes, write_at};
-use crate::claim::{Claim, DirectIo, MemberKind};
+use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::fill::{Job, Progress, Stopped, fill};

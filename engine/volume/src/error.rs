@@ -1,6 +1,7 @@
 //! What can go wrong with a volume, each with its remedy.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -8,7 +9,7 @@ use uuid::Uuid;
 use crate::content::Damage;
 use crate::holder::Holder;
 use crate::label::{LABEL_VERSION, MEMBERS_MAX};
-use crate::name::NAME_BYTES_MAX;
+use crate::name::{NAME_BYTES_MAX, VolumeName};
 use crate::signature::Signature;
 
 /// Which kind of failure it is; the command line makes an exit status of it.
@@ -349,5 +350,22 @@ fn io_remedy(errno: Errno) -> &'static str {
         Errno::FBIG => "raise the limit of file sizes (ulimit -f), or use more members",
         Errno::OPNOTSUPP => "use a file system that can preallocate (ext4, xfs)",
         _ => "check the device (dmesg, smartctl)",
+    }
+}
+
+impl FromStr for VolumeName {
+    type Err = VolumeError;
+
+    fn from_str(text: &str) -> Result<Self, VolumeError> {
+        let bad = || VolumeError::new(format!("volume name {text:?}"), Reason::BadName);
+        Self::checked(text).ok_or_else(bad)
+    }
+}
+
+impl TryFrom<String> for VolumeName {
+    type Error = VolumeError;
+
+    fn try_from(text: String) -> Result<Self, VolumeError> {
+        text.parse()
     }
 }

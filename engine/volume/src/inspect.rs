@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use serde::Serialize;
 
-use crate::claim::{MemberKind, classify, read_content};
+use crate::alignment::MemberKind;
+use crate::claim::{classify, read_content};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::holder::Holder;

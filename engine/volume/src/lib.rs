@@ -34,8 +34,8 @@ mod sysfs;
 mod userspace;
 mod wipe;
 
-pub use alignment::Alignment;
-pub use claim::{Claim, DirectIo, IoPath, MemberKind};
+pub use alignment::{Alignment, IoPath, MemberKind};
+pub use claim::{Claim, DirectIo};
 pub use content::{Content, Damage};
 pub use create::{Fill, NewVolume, Overwrite, create};
 pub use error::{Class, Reason, VolumeError};

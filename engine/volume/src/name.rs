@@ -1,11 +1,8 @@
 //! The name of a volume: short, printable, safe in paths, metrics and shells.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Reason, VolumeError};
 
 /// Bytes of a name at most; the label has room for one more, so a stored name always ends in 0.
 pub(crate) const NAME_BYTES_MAX: usize = 63;
@@ -21,27 +18,13 @@ impl VolumeName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-}
 
-impl FromStr for VolumeName {
-    type Err = VolumeError;
-
-    fn from_str(text: &str) -> Result<Self, VolumeError> {
+    /// The name, if it may be one.
+    pub(crate) fn checked(text: &str) -> Option<Self> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-        if first && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(VolumeError::new(format!("volume name {text:?}"), Reason::BadName))
-        }
-    }
-}
-
-impl TryFrom<String> for VolumeName {
-    type Error = VolumeError;
-
-    fn try_from(text: String) -> Result<Self, VolumeError> {
-        text.parse()
+        let good = first && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain);
+        good.then(|| Self(text.to_owned()))
     }
 }
 

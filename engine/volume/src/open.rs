@@ -7,7 +7,8 @@ use kvrail_ring::Geometry;
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
-use crate::claim::{Claim, DirectIo, MemberKind};
+use crate::alignment::MemberKind;
+use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::identity::identity_of;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use crate::claim::{Claim, DirectIo, MemberKind};
+use crate::alignment::MemberKind;
+use crate::claim::{Claim, DirectIo};
 use crate::error::{Reason, VolumeError};
 use crate::open::{Member, check_fit, labelled};
 

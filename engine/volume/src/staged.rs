@@ -8,8 +8,9 @@ use std::path::Path;
 use rustix::fs::{fsync, ftruncate};
 use rustix::io::Errno;
 
+use crate::alignment::MemberKind;
 use crate::bytes::{AlignedBytes, write_at};
-use crate::claim::{Claim, DirectIo, MemberKind};
+use crate::claim::{Claim, DirectIo};
 use crate::error::{Reason, VolumeError};
 use crate::label::LABEL_LENGTH;
 use crate::userspace::check_directory;

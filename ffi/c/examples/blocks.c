@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     kvrail_attach_options options = {.size = sizeof options, .name = "blocks.c"};
     kvrail_volume_info volume = {.size = sizeof volume};
     kvrail_arena_options wanted = {.size = sizeof wanted, .bytes = BLOCKS * BLOCK_BYTES};
-    kvrail_arena_info made = {.size = sizeof made}, brought = {.size = sizeof brought};
+    kvrail_arena_info made = {.size = sizeof made}, imported = {.size = sizeof imported};
 
     if (argc != 3 || kvrail_abi_version() != KVRAIL_ABI_VERSION) {
         fprintf(stderr, "usage: %s SOCKET VOLUME\n", argv[0]);
@@ -119,10 +119,10 @@ int main(int argc, char **argv) {
     check(kvrail_arena_detach(client, made.region), "detach");
 
     int fd = own_memory(BLOCKS * BLOCK_BYTES);
-    check(kvrail_arena_bring(client, fd, BLOCKS * BLOCK_BYTES, &brought), "bring");
+    check(kvrail_arena_import(client, fd, BLOCKS * BLOCK_BYTES, &imported), "import");
     close(fd);
-    write_read_compare(queue, volume.volume, brought);
-    check(kvrail_arena_detach(client, brought.region), "detach");
+    write_read_compare(queue, volume.volume, imported);
+    check(kvrail_arena_detach(client, imported.region), "detach");
 
     check(kvrail_queue_close(&queue, KVRAIL_FOREVER), "close the queue");
     check(kvrail_close(&client), "close");

@@ -184,7 +184,7 @@ typedef struct kvrail_client_info {
     // Bytes all its arenas may have together.
     uint64_t arena_bytes_max;
     // Bytes that stay out of reach because hardware may still write them.
-    uint64_t fenced_bytes;
+    uint64_t quarantined_bytes;
     // GPUs that the sidecar serves.
     uint32_t gpus;
     // GPU regions this client may have at once.
@@ -427,7 +427,7 @@ int32_t kvrail_arena_create(const kvrail_client *client, const kvrail_arena_opti
 // Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes, fully
 // allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. The descriptor stays the
 // caller's. The memory is mapped once more, at `info->base`.
-int32_t kvrail_arena_bring(const kvrail_client *client, int fd, uint64_t bytes,
+int32_t kvrail_arena_import(const kvrail_client *client, int fd, uint64_t bytes,
     kvrail_arena_info *info);
 
 // Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;

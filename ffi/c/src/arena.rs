@@ -1,4 +1,4 @@
-//! Arenas: made by the sidecar or brought by the program, named by number.
+//! Arenas: made by the sidecar or imported by the program, named by number.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn kvrail_arena_create(
 /// allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. The descriptor stays the
 /// caller's. The memory is mapped once more, at `info->base`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvrail_arena_bring(
+pub unsafe extern "C" fn kvrail_arena_import(
     client: *const Client,
     fd: c_int,
     bytes: u64,
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn kvrail_arena_bring(
     call(|| {
         // SAFETY: the caller's handle.
         let session = unsafe { session(client) }?;
-        let arena = session.client.bring_arena(duplicate(fd)?, bytes)?;
+        let arena = session.client.import_arena(duplicate(fd)?, bytes)?;
         // SAFETY: the caller's structure.
         unsafe { hand_out(session, arena, info) }
     })

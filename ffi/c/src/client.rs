@@ -158,7 +158,7 @@ pub struct ClientInfo {
     /// Bytes all its arenas may have together.
     pub arena_bytes_max: u64,
     /// Bytes that stay out of reach because hardware may still write them.
-    pub fenced_bytes: u64,
+    pub quarantined_bytes: u64,
     /// GPUs that the sidecar serves.
     pub gpus: u32,
     /// GPU regions this client may have at once.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn kvrail_client_describe(
             queue_depth_max: limits.queue_depth,
             arenas_max: limits.arenas,
             arena_bytes_max: limits.arena_bytes,
-            fenced_bytes: client.fenced_bytes(),
+            quarantined_bytes: client.quarantined_bytes(),
             gpus: count(client.gpus().len()),
             gpu_regions_max: limits.gpu_regions,
             gpu_bytes_max: limits.gpu_bytes,

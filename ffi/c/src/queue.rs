@@ -266,7 +266,7 @@ pub unsafe extern "C" fn kvrail_queue_fd(queue: *mut Queue, fd: *mut c_int) -> i
         // SAFETY: the caller's handle.
         let (_, held) = unsafe { hold(queue) }?;
         // SAFETY: the caller's variable.
-        unsafe { store(fd, held.queue.event_fd().as_raw_fd(), "fd") }
+        unsafe { store(fd, held.queue.wait_fd().as_raw_fd(), "fd") }
     })
 }
 

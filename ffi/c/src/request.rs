@@ -160,7 +160,7 @@ impl Request {
             }
             Some(Opcode::Nop) => {
                 let poller = u16::try_from(self.offset).unwrap_or(u16::MAX);
-                Built::nop_to(&session.client, PollerIndex(poller))
+                session.client.nop_to(PollerIndex(poller))
             }
             None => return Err(self.bad("opcode", u64::from(self.opcode), "KVRAIL_READ, ...")),
         };

@@ -1,20 +1,19 @@
-//! Arenas and leases: the memory that requests move.
+//! Arenas: memory that is registered with the sidecar's devices.
 
-use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use kvrail_memory::{LeasePool, MemoryError};
 use kvrail_ring::RegionId;
 
-use crate::client::{Client, ClientTag};
 use crate::error::ClientError;
+use crate::lease::Lease;
+use crate::session::Session;
 
 /// Memory shared with the sidecar, registered with its devices. It stays attached until `detach`
 /// or until the client is gone; dropping this handle alone does not detach it.
 #[derive(Debug)]
 pub struct Arena {
-    client: Client,
+    session: Arc<Session>,
     pool: LeasePool,
     region: RegionId,
     bytes: usize,
@@ -31,10 +30,10 @@ pub(crate) struct ArenaFacts {
 }
 
 impl Arena {
-    pub(crate) fn new(client: Client, pool: LeasePool, facts: ArenaFacts) -> Self {
+    pub(crate) fn new(session: Arc<Session>, pool: LeasePool, facts: ArenaFacts) -> Self {
         let bytes = pool.memory().bytes();
         let ArenaFacts { region, page_bytes, note } = facts;
-        Self { client, pool, region, bytes, page_bytes, note }
+        Self { session, pool, region, bytes, page_bytes, note }
     }
 
     /// Bytes to be moved by one request. Leases start at multiples of 4096 bytes, or of what the
@@ -98,7 +97,7 @@ impl Arena {
         if !Arc::ptr_eq(memory.memory(), self.pool.memory()) {
             return Err(MemoryError::Outside { offset, bytes, whole: self.bytes }.into());
         }
-        Ok(Lease { memory, region: self.region, client: self.client.tag() })
+        Ok(Lease::new(memory, self.region, self.session.tag()))
     }
 
     /// Takes the arena away from the sidecar. Blocks until neither the sidecar nor its devices can
@@ -109,52 +108,6 @@ impl Arena {
     /// `SidecarGone` when the sidecar ends before it answers: hardware may still write then.
     /// `Denied` when it was detached before.
     pub fn detach(&self) -> Result<(), ClientError> {
-        self.client.detach("detaching an arena", self.region)
-    }
-}
-
-/// Exclusive ownership of some bytes of an arena; dereferences to them. A request takes it, its
-/// completion brings it back. Dropping it gives the bytes back to the arena.
-pub struct Lease {
-    memory: kvrail_memory::Lease,
-    pub(crate) region: RegionId,
-    pub(crate) client: ClientTag,
-}
-
-impl Lease {
-    /// Where it starts in its arena.
-    #[must_use]
-    pub fn offset(&self) -> usize {
-        self.memory.offset()
-    }
-
-    /// Shows only the first `bytes` bytes from now on; the reservation stays.
-    pub fn truncate(&mut self, bytes: usize) {
-        self.memory.truncate(bytes);
-    }
-
-    /// Bytes, without touching them.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.memory.bytes() as u64
-    }
-}
-
-impl Deref for Lease {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.memory
-    }
-}
-
-impl DerefMut for Lease {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of region {}", self.memory, self.region)
+        self.session.detach("detaching an arena", self.region)
     }
 }

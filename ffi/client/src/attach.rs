@@ -1,7 +1,7 @@
 //! The first words with a sidecar.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvrail_protocol::{
     Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
@@ -11,7 +11,6 @@ use kvrail_ring::limits::LANE_VERSION;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::client::AttachOptions;
 use crate::error::ClientError;
 
 /// Number of the hello.
@@ -19,6 +18,24 @@ pub(crate) const HELLO_SEQ: u64 = 1;
 
 /// Name and version of this library, for the sidecar's logs.
 const LIBRARY: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
+
+/// How to attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// How this client calls itself in `kvrail status` and in logs.
+    pub name: String,
+    /// Longest wait for the sidecar's answers, those aside that wait for devices.
+    pub timeout: Duration,
+}
+
+impl Default for AttachOptions {
+    /// The program's name and 30 seconds: making a large arena takes long.
+    fn default() -> Self {
+        let program = std::env::args_os().next().unwrap_or_default();
+        let name = Path::new(&program).file_name().unwrap_or_default();
+        Self { name: name.to_string_lossy().into_owned(), timeout: Duration::from_secs(30) }
+    }
+}
 
 /// Connects and says hello.
 pub(crate) fn attach(

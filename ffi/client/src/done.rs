@@ -2,7 +2,7 @@
 
 use kvrail_ring::Status;
 
-use crate::arena::Lease;
+use crate::lease::Lease;
 
 /// The name of a submitted request: unique within its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,17 +5,19 @@
 //! sidecar, and only the program can see to that (no lease stands for them).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use kvrail_layout::{Fragment, Layout, LayoutError};
 use kvrail_protocol::{
-    Answer, Ask, GPU_FDS_MAX, GpuFragment, GpuInfo, GpuRegionInfo, GpuRoute, LEGACY_HANDLE_BYTES,
+    Answer, Ask, GPU_FDS_MAX, GpuFragment, GpuRegionInfo, GpuRoute, LEGACY_HANDLE_BYTES,
     LegacyHandle, Version,
 };
 use kvrail_ring::RegionId;
 
-use crate::client::{Client, ClientTag};
 use crate::error::ClientError;
-use crate::refused::Reason;
+use crate::reason::Reason;
+use crate::session::Session;
+use crate::tag::ClientTag;
 use crate::volume::Volume;
 
 /// Memory on a GPU, as the program that owns it exported it. Whoever holds a handle can read and
@@ -63,7 +65,7 @@ impl GpuMemory {
     }
 }
 
-/// A paged KV cache on one GPU, built step by step and given to [`Client::attach_gpu`].
+/// A paged KV cache on one GPU, built step by step and given to [`crate::Client::attach_gpu`].
 ///
 /// A block is all its fragments, one after the other in the order they were added: one for each
 /// layer's K and V, one for a layer of an MLA model, one for a state. Groups of a hybrid model with
@@ -139,49 +141,35 @@ impl GpuCache {
 /// is gone; dropping this handle alone does not detach it.
 #[derive(Debug)]
 pub struct GpuRegion {
-    client: Client,
+    session: Arc<Session>,
     region: RegionId,
     gpu: String,
     layout: Layout,
     routes: Vec<GpuRoute>,
 }
 
-impl Client {
-    /// The GPUs that the sidecar serves.
-    #[must_use]
-    pub fn gpus(&self) -> &[GpuInfo] {
-        &self.shared().gpus
+/// Has the sidecar use GPU memory of this program.
+pub(crate) fn attach(session: &Arc<Session>, cache: GpuCache) -> Result<GpuRegion, ClientError> {
+    let (layout, info) = cache.check()?;
+    if !session.protocol().knows_gpus() {
+        let (spoken, current) = (session.protocol(), Version::WITH_GPUS);
+        return Err(ClientError::OldSidecar { what: "GPU memory", spoken, current });
     }
-
-    /// Has the sidecar use GPU memory of this program. It opens the memory, so descriptors may be
-    /// closed afterwards; memory behind legacy handles must live until the detach.
-    ///
-    /// # Errors
-    /// `Layout` names the fragment and the limit; `NoGpu` those that are served; `OldSidecar`;
-    /// `Denied` says what is wrong with a handle, or names the limit and its key.
-    pub fn attach_gpu(&self, cache: GpuCache) -> Result<GpuRegion, ClientError> {
-        let (layout, said) = cache.check()?;
-        let shared = self.shared();
-        if !shared.protocol.knows_gpus() {
-            let (spoken, current) = (shared.protocol, Version::WITH_GPUS);
-            return Err(ClientError::OldSidecar { what: "GPU memory", spoken, current });
+    if !session.gpus().iter().any(|gpu| gpu.uuid == cache.gpu) {
+        let known = session.gpus().iter().map(|gpu| gpu.uuid.clone()).collect();
+        return Err(ClientError::NoGpu { wanted: cache.gpu, known });
+    }
+    let what = "attaching GPU memory";
+    let packet = session.control().call(what, Ask::AttachGpu(info), &cache.descriptors())?;
+    let (answer, []) = packet.exactly()?;
+    match answer {
+        Answer::GpuRegion { region, blocks, block_bytes, routes }
+            if blocks == layout.blocks() && block_bytes == layout.block_bytes() =>
+        {
+            let (session, region, gpu) = (Arc::clone(session), RegionId(region), cache.gpu);
+            Ok(GpuRegion { session, region, gpu, layout, routes })
         }
-        if !shared.gpus.iter().any(|gpu| gpu.uuid == cache.gpu) {
-            let known = shared.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-            return Err(ClientError::NoGpu { wanted: cache.gpu, known });
-        }
-        let what = "attaching GPU memory";
-        let packet = shared.control.call(what, Ask::AttachGpu(said), &cache.descriptors())?;
-        let (answer, []) = packet.exactly()?;
-        match answer {
-            Answer::GpuRegion { region, blocks, block_bytes, routes }
-                if blocks == layout.blocks() && block_bytes == layout.block_bytes() =>
-            {
-                let (client, region, gpu) = (self.clone(), RegionId(region), cache.gpu);
-                Ok(GpuRegion { client, region, gpu, layout, routes })
-            }
-            other => Err(ClientError::protocol(format!("answer to GPU memory: {other:?}"))),
-        }
+        other => Err(ClientError::protocol(format!("answer to GPU memory: {other:?}"))),
     }
 }
 
@@ -208,7 +196,7 @@ impl GpuRegion {
         if start.checked_add(bytes).is_none_or(|end| end > whole) {
             return Err(Reason::OutsideBlock { start, bytes, block_bytes: whole });
         }
-        Ok(GpuRange { client: self.client.tag(), region: self.region, block, start, bytes })
+        Ok(GpuRange { client: self.session.tag(), region: self.region, block, start, bytes })
     }
 
     /// Blocks of the cache.
@@ -249,7 +237,7 @@ impl GpuRegion {
     /// `SidecarGone` when the sidecar ends before it answers; its process must be gone before the
     /// memory is used for anything else. `Denied` when it was detached before.
     pub fn detach(&self) -> Result<(), ClientError> {
-        self.client.detach("detaching GPU memory", self.region)
+        self.session.detach("detaching GPU memory", self.region)
     }
 }
 

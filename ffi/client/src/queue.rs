@@ -1,54 +1,49 @@
-//! A queue: one thread's lanes to all pollers. Its life is here; submission is in `submit`,
-//! completion in `reap`, waiting in `wait`.
+//! A queue: one thread's lanes to all pollers, its requests in flight, and how it waits for them.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Answer, Ask, Hardware};
-use kvrail_ring::{Bell, ClientLane, ClientSleep, Odds, Segment, Status, hear_hangup};
+use kvrail_ring::{Bell, Segment, Status, hear_hangup};
 
-use crate::client::{Client, ClientTag};
-use crate::done::Done;
+use crate::done::{Done, Ticket};
 use crate::error::ClientError;
-use crate::flights::Flights;
-use crate::plan::Plan;
+use crate::inflight::InflightTable;
+use crate::lanes::{LaneError, Lanes};
+use crate::reason::Reason;
+use crate::refused::Refused;
+use crate::request::Request;
+use crate::route::VolumeRoute;
+use crate::session::Session;
+use crate::sink::CompletionSink;
+use crate::submit::{NotStaged, QueueState, Submitter};
+use crate::wait::{Armed, Waiter};
 
-/// How long the drop of a queue waits for what is under way.
+/// How long the drop of a queue waits for what is in flight.
 const DROP_PATIENCE: Duration =
     if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
+
+/// Looks at the lanes between two looks at the clock.
+const LOOKS: u32 = 16;
+
+/// Time between two yields of a spin. The scheduler may have put this thread on its poller's CPU,
+/// and the poller cannot move: without a yield it would wait for the spin's end, or for that of a
+/// slice of milliseconds. A yield to nobody takes a quarter of a microsecond.
+const YIELD_AFTER: Duration = Duration::from_micros(5);
 
 /// What a queue is made of.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) number: u32,
     pub(crate) segment: Segment,
-    pub(crate) hear: OwnedFd,
+    pub(crate) wake_fd: OwnedFd,
     pub(crate) doorbells: Vec<OwnedFd>,
-    pub(crate) plans: Vec<Plan>,
+    pub(crate) routes: Vec<VolumeRoute>,
 }
 
-/// One lane with its doorbell.
-#[derive(Debug)]
-pub(crate) struct LaneEnd {
-    pub(crate) lane: ClientLane,
-    pub(crate) doorbell: Bell,
-    /// Pieces staged or published in it and not yet completed.
-    pub(crate) outstanding: u32,
-}
-
-/// Whether requests are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    /// They are.
-    Open,
-    /// The session has ended; everything under way was handed out.
-    Gone,
-    /// The sidecar broke the protocol; what is under way may still complete.
-    Broken,
-}
-
-/// Submits requests and brings back their ends. For one thread at a time; open one for each
+/// Submits requests and brings back their completions. For one thread at a time; open one for each
 /// thread. No method but `wait`, `wait_for`, `arm` and `close` makes a system call while the
 /// sidecar is awake, and none but those that fill a `Vec` allocates.
 ///
@@ -76,42 +71,29 @@ pub(crate) enum Life {
 /// # }
 /// ```
 ///
-/// Dropping a queue waits up to five seconds for what is under way; the memory of requests that
+/// Dropping a queue waits up to five seconds for what is in flight; the memory of requests that
 /// take longer stays out of reach until the client itself is gone.
 #[derive(Debug)]
 pub struct Queue {
-    pub(crate) client: Client,
-    /// The client's, for requests to be compared with.
-    pub(crate) tag: ClientTag,
+    session: Arc<Session>,
     number: u32,
-    pub(crate) lanes: Vec<LaneEnd>,
-    /// Lanes with staged requests, one bit each.
-    pub(crate) staged: u64,
-    pub(crate) sleep: ClientSleep,
-    pub(crate) hear: OwnedFd,
-    pub(crate) flights: Flights,
-    pub(crate) plans: Vec<Plan>,
-    /// Ended, and not yet handed to the program.
-    pub(crate) ready: VecDeque<Done>,
-    pub(crate) last_ticket: u64,
-    pub(crate) life: Life,
+    submitter: Submitter,
+    lanes: Lanes,
+    inflight: InflightTable,
+    waiter: Waiter,
+    /// Completed, and not yet handed to the program.
+    ready: VecDeque<Done>,
     /// What the sidecar did wrong, until the program was told.
-    pub(crate) fault: Option<String>,
-    /// The program waits on `event_fd`.
-    pub(crate) armed: bool,
-    /// Polls in a row that brought nothing.
-    pub(crate) empty_polls: u32,
-    pub(crate) looked: Instant,
-    pub(crate) odds: Odds,
+    fault: Option<String>,
     closed: bool,
 }
 
 impl Queue {
-    pub(crate) fn assemble(client: Client, parts: Parts) -> Result<Self, ClientError> {
-        let Parts { number, segment, hear, doorbells, plans } = parts;
+    pub(crate) fn assemble(session: Arc<Session>, parts: Parts) -> Result<Self, ClientError> {
+        let Parts { number, segment, wake_fd, doorbells, routes } = parts;
         let depth = segment.depth();
         let (lanes, sleep) = segment.into_client();
-        let pollers = client.pollers();
+        let pollers = session.pollers();
         if lanes.len() != pollers || doorbells.len() != pollers {
             return Err(ClientError::protocol(format!(
                 "a queue with {} lanes and {} doorbells for {pollers} pollers",
@@ -120,32 +102,18 @@ impl Queue {
             )));
         }
         // Who waits for the bell alone hears of the session's end, too.
-        hear_hangup(hear.as_fd(), client.shared().control.as_fd())
+        hear_hangup(wake_fd.as_fd(), session.control().as_fd())
             .map_err(|errno| ClientError::protocol(format!("a bell that is no set: {errno}")))?;
-        let lanes = lanes.into_iter().zip(doorbells);
-        let lanes = lanes.map(|(lane, doorbell)| LaneEnd {
-            lane,
-            doorbell: Bell::from_fd(doorbell),
-            outstanding: 0,
-        });
+        let doorbells = doorbells.into_iter().map(Bell::from_fd);
         Ok(Self {
-            tag: client.tag(),
-            client,
             number,
-            lanes: lanes.collect(),
-            staged: 0,
-            sleep,
-            hear,
-            flights: Flights::new(depth),
-            plans,
+            submitter: Submitter::new(session.tag(), routes),
+            session,
+            lanes: Lanes::new(lanes.into_iter().zip(doorbells)),
+            inflight: InflightTable::new(depth),
+            waiter: Waiter::new(sleep, wake_fd),
             ready: VecDeque::with_capacity(2 * depth as usize),
-            last_ticket: 0,
-            life: Life::Open,
             fault: None,
-            armed: false,
-            empty_polls: 0,
-            looked: Instant::now(),
-            odds: Odds::default(),
             closed: false,
         })
     }
@@ -153,69 +121,434 @@ impl Queue {
     /// Pieces of requests the queue holds: a request within one stripe is one piece.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.flights.capacity()
+        self.inflight.capacity()
     }
 
-    /// Pieces of requests that are under way. Zero once every request has ended, though ends may
-    /// still wait to be fetched by `poll` or `wait`.
+    /// Pieces of requests that are in flight. Zero once every request has completed, though
+    /// completions may still wait to be fetched by `poll` or `wait`.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.flights.capacity() - self.flights.room()
+        self.inflight.capacity() - self.inflight.room()
     }
 
-    /// The client it belongs to.
+    /// Why the session has ended, if anybody noticed that it has.
     #[must_use]
-    pub fn client(&self) -> &Client {
-        &self.client
+    pub fn ended(&self) -> Option<&str> {
+        self.session.control().ended().map(|ended| ended.reason.as_str())
     }
 
     /// What the sidecar did wrong, if it did. `wait` reports it once; this always.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.life == Life::Broken
+        self.submitter.state() == QueueState::Broken
     }
 
-    /// Closes the queue: waits for what is under way, then for the sidecar to give up its side.
-    /// Ends that were not fetched are dropped, with their leases.
+    /// Closes the queue: waits for what is in flight, then for the sidecar to give up its side.
+    /// Completions that were not fetched are dropped, with their leases.
     ///
     /// # Errors
-    /// `Timeout` when requests are still under way at the end of the time, `SidecarGone`.
+    /// `Timeout` when requests are still in flight at the end of the time, `SidecarGone`.
     pub fn close(mut self, timeout: Duration) -> Result<(), ClientError> {
         self.drain(timeout)?;
         if self.outstanding() > 0 {
-            let what = "closing a queue with requests under way";
+            let what = "closing a queue with requests in flight";
             return Err(ClientError::Timeout { what, after: timeout });
         }
         self.closed = true;
         let ask = Ask::CloseQueue { queue: self.number };
-        match self.client.shared().control.call("closing a queue", ask, &[])?.message {
+        match self.session.control().call("closing a queue", ask, &[])?.message {
             Answer::QueueClosed { queue } if queue == self.number => Ok(()),
             other => Err(ClientError::protocol(format!("answer to a close: {other:?}"))),
         }
     }
 
-    /// Descriptor that becomes readable when something has ended, while the queue is armed, and
+    /// Descriptor that becomes readable when something has completed, while the queue is armed, and
     /// when the session ends. Only to be waited on, never to be read.
     #[must_use]
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.hear.as_fd()
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.waiter.wake_fd()
+    }
+
+    /// Submits a request: checks it, cuts it at stripe borders, publishes it. A system call is
+    /// made only to wake a sleeping poller.
+    ///
+    /// # Errors
+    /// `Refused` gives the request back with the reason; nothing happened.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    #[inline(always)]
+    pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
+        let ticket = self.stage(request)?;
+        self.publish();
+        Ok(ticket)
+    }
+
+    /// Submits requests until one is refused; pushes the tickets of those submitted. All of them
+    /// are published together, with one store for each lane.
+    ///
+    /// # Errors
+    /// The first refused request; those behind it are still in the iterator.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    pub fn submit_all(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<(), Refused> {
+        let mut outcome = Ok(());
+        for request in requests {
+            match self.stage(request) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(refused) => {
+                    outcome = Err(refused);
+                    break;
+                }
+            }
+        }
+        self.publish();
+        outcome
+    }
+
+    /// Checks a request and writes it into its lanes; the sidecar sees it after `publish`.
+    ///
+    /// # Errors
+    /// As `submit`.
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    #[inline(always)]
+    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
+        let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
+        match self.submitter.stage(request, lanes, inflight) {
+            Ok(ticket) => Ok(ticket),
+            Err(request) => self.stage_other(request.copied()),
+        }
+    }
+
+    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
+    #[cold]
+    #[inline(never)]
+    fn stage_other(&mut self, mut request: Request) -> Result<Ticket, Refused> {
+        let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
+        let reason = match self.submitter.stage_other(&mut request, lanes, inflight) {
+            Ok(ticket) => return Ok(ticket),
+            Err(NotStaged::Reason(reason)) => reason,
+            Err(NotStaged::Poisoned(what)) => {
+                self.poison_lane(LaneError::Poisoned(what));
+                Reason::Broken
+            }
+        };
+        Err(Refused { request, reason })
+    }
+
+    /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.lanes.publish();
+    }
+
+    /// Fetches what has completed, without waiting. Pushes to `done` and returns how many. Makes no
+    /// system call and allocates nothing but room in `done`; meant to be called in a loop.
+    #[inline]
+    pub fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+        let before = done.len();
+        if self.waiter.is_armed() {
+            self.waiter.disarm();
+        }
+        if !self.ready.is_empty() {
+            done.extend(self.ready.drain(..));
+        }
+        self.reap(done);
+        if done.len() > before {
+            self.waiter.polled();
+        } else if self.waiter.polled_in_vain() {
+            self.check_liveness(done);
+        }
+        done.len() - before
+    }
+
+    /// Now and then a poll that brought nothing looks whether the sidecar still lives.
+    #[cold]
+    fn check_liveness(&mut self, done: &mut Vec<Done>) {
+        self.publish(); // a program that staged and forgot would wait for ever
+        let due = self.waiter.look_is_due();
+        let control = self.session.control();
+        if control.is_gone() || (due && control.look()) {
+            self.on_session_lost(done);
+        }
+    }
+
+    /// Takes what has completed in all lanes.
+    #[inline]
+    fn reap(&mut self, sink: &mut impl CompletionSink) {
+        for index in 0..self.lanes.count() {
+            if let Err(error) = self.lanes.reap(index, &mut self.inflight, sink) {
+                self.on_lane_error(*error, sink);
+            }
+        }
+    }
+
+    /// Waits for the next completion or notice. `None` when the time is over, or when nothing is in
+    /// flight that could complete. `Duration::MAX` waits as long as the sidecar lives.
+    ///
+    /// # Errors
+    /// `Protocol`, once, when the sidecar broke the protocol on this queue. Its end is no error
+    /// here: what was in flight comes back as RESTARTED.
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Done>, ClientError> {
+        if self.ready.is_empty() {
+            let mut ready = std::mem::take(&mut self.ready);
+            let outcome = self.block(&mut ready, deadline(timeout));
+            // What a broken lane handed out meanwhile is behind what was reaped.
+            ready.append(&mut self.ready);
+            self.ready = ready;
+            outcome?;
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// Waits until `count` more completions or notices were pushed to `done`; returns how many
+    /// were: fewer when the time is over or nothing is in flight.
+    ///
+    /// # Errors
+    /// As `wait`; what was pushed before stays in `done`.
+    pub fn wait_for(
+        &mut self,
+        count: usize,
+        done: &mut Vec<Done>,
+        timeout: Duration,
+    ) -> Result<usize, ClientError> {
+        let (before, deadline) = (done.len(), deadline(timeout));
+        while done.len() - before < count {
+            let room = done.len();
+            if self.poll(done) > 0 {
+                continue;
+            }
+            self.block(done, deadline)?;
+            if done.len() == room {
+                break;
+            }
+        }
+        Ok(done.len() - before)
+    }
+
+    /// Waits until nothing is in flight; the completions wait to be fetched.
+    fn drain(&mut self, patience: Duration) -> Result<(), ClientError> {
+        let deadline = deadline(patience);
+        let mut ready = std::mem::take(&mut self.ready);
+        let mut outcome = Ok(());
+        while self.outstanding() > 0 && outcome.is_ok() {
+            let before = ready.len();
+            outcome = self.block(&mut ready, deadline);
+            if ready.len() == before {
+                break;
+            }
+        }
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        outcome
+    }
+
+    /// Prepares to wait on [`Queue::wait_fd`]: says that this thread sleeps, then looks once more.
+    /// After waiting, call `poll`, which says that it is awake.
+    pub fn arm(&mut self) -> Armed {
+        self.publish();
+        let mut ready = std::mem::take(&mut self.ready);
+        self.reap(&mut ready);
+        if self.session.control().is_gone() {
+            self.on_session_lost(&mut ready);
+        }
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        if !self.ready.is_empty() || self.submitter.state() == QueueState::Gone {
+            return Armed::Ready;
+        }
+        self.waiter.arm();
+        let found = self.lanes.look();
+        if self.found(found) {
+            self.waiter.unarm();
+            return Armed::Ready;
+        }
+        Armed::Armed
+    }
+
+    /// Whether a look at the lanes found something; a broken lane counts.
+    fn found(&mut self, looked: Result<bool, LaneError>) -> bool {
+        looked.unwrap_or_else(|error| {
+            self.poison_lane(error);
+            true
+        })
+    }
+
+    /// Blocks until something was pushed, nothing is in flight, or the time is over.
+    fn block(
+        &mut self,
+        sink: &mut impl CompletionSink,
+        deadline: Option<Instant>,
+    ) -> Result<(), ClientError> {
+        if self.waiter.is_armed() {
+            self.waiter.disarm();
+        }
+        self.publish();
+        let before = sink.count();
+        self.reap(sink);
+        if self.settled(sink, before)? {
+            return Ok(());
+        }
+        let (started, limit_ns) = (Instant::now(), self.session.spin().spin_ns);
+        let should_spin = limit_ns > 0 && self.waiter.should_spin();
+        let spun = should_spin && self.spin(sink, started, deadline);
+        while !self.settled(sink, before)? {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                break;
+            }
+            self.sleep(sink, deadline);
+        }
+        let waited = started.elapsed();
+        // A spin that was not allowed, or was cut short in vain, says nothing.
+        let says = sink.count() > before || waited >= Duration::from_nanos(limit_ns);
+        if spun == should_spin && says {
+            self.waiter.record(waited, limit_ns);
+        }
+        Ok(())
+    }
+
+    /// Whether its waits spin before they sleep.
+    #[cfg(test)]
+    pub(crate) fn should_spin(&self) -> bool {
+        self.waiter.should_spin()
+    }
+
+    /// Whether there is nothing (more) to wait for.
+    fn settled(&mut self, sink: &impl CompletionSink, before: usize) -> Result<bool, ClientError> {
+        if sink.count() > before {
+            return Ok(true);
+        }
+        match self.fault.take() {
+            Some(what) => Err(ClientError::Protocol { what }),
+            None => Ok(self.outstanding() == 0),
+        }
+    }
+
+    /// Looks at the lanes for as long as a short wait may take; false if this thread may not spin.
+    fn spin(
+        &mut self,
+        sink: &mut impl CompletionSink,
+        started: Instant,
+        deadline: Option<Instant>,
+    ) -> bool {
+        let limits = self.session.spin();
+        let Some(_spinning) = limits.enter() else { return false };
+        let until = started + Duration::from_nanos(limits.spin_ns);
+        let until = deadline.map_or(until, |deadline| until.min(deadline));
+        let (before, mut yielded) = (sink.count(), started);
+        loop {
+            for _ in 0..LOOKS {
+                self.reap(sink);
+                if sink.count() > before || self.fault.is_some() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if now >= until {
+                return true;
+            }
+            if now.duration_since(yielded) >= YIELD_AFTER {
+                std::thread::yield_now();
+                yielded = now;
+            }
+        }
+    }
+
+    /// Sleeps once: until the bell, the end of the session, or the deadline.
+    fn sleep(&mut self, sink: &mut impl CompletionSink, deadline: Option<Instant>) {
+        let (lanes, mut looked) = (&self.lanes, Ok(false));
+        let woken = self.waiter.block(self.session.control(), deadline, || {
+            looked = lanes.look();
+            !matches!(looked, Ok(false))
+        });
+        self.found(looked);
+        self.reap(sink);
+        let control = self.session.control();
+        if (woken.by_socket() && control.look()) || control.is_gone() {
+            self.on_session_lost(sink);
+        }
+    }
+
+    #[cold]
+    fn on_lane_error(&mut self, error: LaneError, sink: &mut impl CompletionSink) {
+        match error {
+            LaneError::Bogus(what) => {
+                self.fault = Some(what);
+                if self.submitter.state() == QueueState::Open {
+                    self.submitter.set_state(QueueState::Broken);
+                }
+            }
+            LaneError::Poisoned(what) => {
+                self.fault = Some(what);
+                let (status, hardware) = (Status::Internal, Hardware::MayBeActive);
+                self.fail_all(QueueState::Broken, status, hardware, sink);
+            }
+        }
+    }
+
+    /// The sidecar's indices cannot be believed: nothing more can come out of the lanes.
+    #[cold]
+    fn poison_lane(&mut self, error: LaneError) {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.on_lane_error(error, &mut ready);
+        self.ready = ready;
+    }
+
+    /// The session has ended: first what did complete, then the rest as RESTARTED. After a drain
+    /// the rest was never accepted, since everything accepted is complete: that is DRAINING.
+    #[cold]
+    fn on_session_lost(&mut self, sink: &mut impl CompletionSink) {
+        if self.submitter.state() == QueueState::Gone {
+            return;
+        }
+        self.reap(sink);
+        let ended = self.session.control().ended();
+        let hardware = ended.map_or(Hardware::MayBeActive, |ended| ended.hardware);
+        let status = match hardware {
+            Hardware::Settled => Status::Draining,
+            Hardware::MayBeActive => Status::Restarted,
+        };
+        self.fail_all(QueueState::Gone, status, hardware, sink);
+    }
+
+    /// Completes everything in flight with this status.
+    fn fail_all(
+        &mut self,
+        state: QueueState,
+        status: Status,
+        hardware: Hardware,
+        sink: &mut impl CompletionSink,
+    ) {
+        self.submitter.set_state(state);
+        self.inflight.fail_all(status, hardware, sink);
+        self.lanes.forget();
+        // Hardware may still write this memory: out of everybody's reach.
+        self.session.quarantine(self.inflight.take_quarantined());
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let control = &self.client.shared().control;
-        if !control.is_ours() {
+        if !self.session.control().is_ours() {
             return; // a forked child: lanes and leases are the parent's
         }
         // A broken queue was emptied already, or is given up below.
         let _drained = self.drain(DROP_PATIENCE);
-        let mut ended = Vec::new();
-        self.flights.abandon(Status::Restarted, Hardware::MayBeActive, &mut ended);
-        self.fence(ended.into_iter().filter_map(|done| done.lease).collect());
+        let mut left = Vec::new();
+        let (status, hardware) = (Status::Restarted, Hardware::MayBeActive);
+        self.fail_all(QueueState::Gone, status, hardware, &mut left);
+        // Writes that are left read their memory still.
+        self.session.quarantine(left.into_iter().filter_map(|done| done.lease).collect());
         if !self.closed {
             let ask = Ask::CloseQueue { queue: self.number };
-            self.client.shared().control.call_and_forget(ask);
+            self.session.control().call_and_forget(ask);
         }
     }
+}
+
+/// `None` is never.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
 }

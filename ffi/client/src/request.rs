@@ -5,9 +5,9 @@ use std::time::Duration;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
 use kvrail_ring::{Class, Opcode, PollerIndex};
 
-use crate::arena::Lease;
-use crate::client::{Client, ClientTag};
 use crate::gpu::GpuRange;
+use crate::lease::Lease;
+use crate::tag::ClientTag;
 use crate::volume::Volume;
 
 /// One request, built step by step and given to a [`crate::Queue`]. It owns its lease.
@@ -104,14 +104,14 @@ impl Request {
     }
 
     /// A round trip to one poller, without a device.
-    pub fn nop_to(client: &Client, poller: PollerIndex) -> Self {
+    pub(crate) fn nop_to(client: ClientTag, poller: PollerIndex) -> Self {
         Self {
             opcode: Opcode::Nop,
             flags: 0,
             class: Class::default(),
             volume: 0,
             lane: poller.0,
-            client: client.tag(),
+            client,
             offset: 0,
             length: 0,
             checksum: 0,
@@ -122,10 +122,9 @@ impl Request {
         }
     }
 
-    /// The same request, at another place: who is given this one's address does not keep the other
-    /// one out of registers.
+    /// A copy at another address: a cold path that gets it does not force this one to the stack.
     #[inline(always)]
-    pub(crate) fn anew(self) -> Self {
+    pub(crate) fn copied(self) -> Self {
         let bare = self.bare();
         Self { lease: self.lease, ..bare }
     }

@@ -1,148 +1,145 @@
-//! Submission: checked, cut, named, written into lanes, published.
+//! Submission: requests checked, cut into pieces, written into lanes.
 
+use kvrail_ring::Opcode;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
-use kvrail_ring::{Opcode, Ring};
 
 use crate::done::Ticket;
-use crate::flights::Origin;
-use crate::plan::LanePiece;
-use crate::queue::{LaneEnd, Life, Queue};
-use crate::refused::{Reason, Refused};
+use crate::inflight::{Inflight, InflightTable, Origin};
+use crate::lanes::{Lanes, Room};
+use crate::reason::Reason;
 use crate::request::Request;
+use crate::route::{LanePiece, VolumeRoute};
+use crate::tag::ClientTag;
 
 const CHECKSUM_FLAGS: u8 = FLAG_CHECKSUM | FLAG_VERIFY;
 
-impl LaneEnd {
-    #[inline(always)]
-    fn put(&mut self, slot: kvrail_ring::Request) {
-        self.lane.stage(slot);
-        self.outstanding += 1;
+/// Whether requests are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueState {
+    /// They are.
+    Open,
+    /// The session has ended; everything in flight was handed out.
+    Gone,
+    /// The sidecar broke the protocol; what is in flight may still complete.
+    Broken,
+}
+
+/// Why a request was not staged.
+#[derive(Debug)]
+pub(crate) enum NotStaged {
+    Reason(Reason),
+    /// Its lane cannot be used any more.
+    Poisoned(String),
+}
+
+impl From<Reason> for NotStaged {
+    fn from(reason: Reason) -> Self {
+        Self::Reason(reason)
     }
 }
 
-impl Queue {
-    /// Submits a request: checks it, cuts it at stripe borders, publishes it. A system call is
-    /// made only to wake a sleeping poller.
-    ///
-    /// # Errors
-    /// `Refused` gives the request back with the reason; nothing happened.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    #[inline(always)]
-    pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
-        let ticket = self.stage(request)?;
-        self.publish();
-        Ok(ticket)
+/// What requests are checked against.
+#[derive(Debug)]
+pub(crate) struct Submitter {
+    /// The client's, for requests to be compared with.
+    tag: ClientTag,
+    routes: Vec<VolumeRoute>,
+    last_ticket: u64,
+    state: QueueState,
+}
+
+impl Submitter {
+    pub(crate) fn new(tag: ClientTag, routes: Vec<VolumeRoute>) -> Self {
+        Self { tag, routes, last_ticket: 0, state: QueueState::Open }
     }
 
-    /// Submits requests until one is refused; pushes the tickets of those submitted. All of them
-    /// are published together, with one store for each lane.
+    pub(crate) fn state(&self) -> QueueState {
+        self.state
+    }
+
+    pub(crate) fn set_state(&mut self, state: QueueState) {
+        self.state = state;
+    }
+
+    /// Stages what most requests are: sound reads and writes of host memory, in one piece, without
+    /// flags. Any other comes back for `stage_other`.
     ///
-    /// # Errors
-    /// The first refused request; those behind it are still in the iterator.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    pub fn submit_all(
+    /// Nothing here takes the request's address, and nothing can panic while it is held: it stays
+    /// in registers on its way to the table.
+    #[expect(clippy::result_large_err, reason = "a request that is not taken stays unboxed")]
+    #[inline(always)]
+    pub(crate) fn stage(
         &mut self,
-        requests: impl IntoIterator<Item = Request>,
-        tickets: &mut Vec<Ticket>,
-    ) -> Result<(), Refused> {
-        let mut outcome = Ok(());
-        for request in requests {
-            match self.stage(request) {
-                Ok(ticket) => tickets.push(ticket),
-                Err(refused) => {
-                    outcome = Err(refused);
-                    break;
-                }
-            }
-        }
-        self.publish();
-        outcome
-    }
-
-    /// Checks a request and writes it into its lanes; the sidecar sees it after `publish`.
-    ///
-    /// # Errors
-    /// As `submit`.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    #[inline(always)]
-    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
-        // What most are: sound, and one piece. Nothing here takes the request's address, and
-        // nothing can panic while it is held: it stays in registers on its way to the table.
-        if let Some(piece) = self.simple(&request)
-            && let Some(end) = self.lanes.get_mut(usize::from(piece.lane))
-            && end.lane.has_room()
-            && let Some(flight) = self.flights.claim()
+        request: Request,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, Request> {
+        if let Some(piece) = self.plain_piece(&request)
+            && let Some(room) = lanes.room(piece.lane)
+            && let Some(entry) = inflight.claim()
         {
-            self.last_ticket += 1;
-            let ticket = Ticket(self.last_ticket);
-            let template = Template::of(&request);
-            let user_data = flight.carry(piece, ticket, request);
-            end.put(template.slot(piece, user_data));
-            self.staged |= 1 << piece.lane;
-            return Ok(ticket);
+            return Ok(self.occupy(request, piece, entry, room));
         }
-        self.stage_any(request.anew())
+        Err(request)
     }
 
-    /// As `stage`, for any request.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    #[inline(never)]
-    fn stage_any(&mut self, mut request: Request) -> Result<Ticket, Refused> {
-        match self.launch(&mut request) {
-            Ok(ticket) => Ok(ticket),
-            Err(reason) => Err(Refused { request, reason }),
-        }
-    }
-
-    /// Takes the request's lease when it takes the request.
-    fn launch(&mut self, request: &mut Request) -> Result<Ticket, Reason> {
-        self.admit(request)?;
-        let Some(piece) = self.single(request)? else { return self.launch_pieces(request) };
-        self.reserve(piece.lane, 1)?;
-        let template = Template::of(request);
-        let ticket = self.next_ticket();
-        let flight = self.flights.claim().expect("there is room, just seen");
-        let lease = request.lease.take();
-        let user_data = flight.carry(piece, ticket, Request { lease, ..request.bare() });
-        self.staged |= 1 << piece.lane;
-        self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
-        Ok(ticket)
-    }
-
-    /// The piece of a read or write of host memory without flags, if it is sound and one piece. Any
-    /// other request is for `launch`.
+    /// Moves a checked request of one piece into the table and its lane.
     #[inline(always)]
-    fn simple(&self, request: &Request) -> Option<LanePiece> {
-        let plan = self.plans.get(usize::from(request.volume))?;
+    fn occupy(
+        &mut self,
+        request: Request,
+        piece: LanePiece,
+        entry: &mut Inflight,
+        room: Room<'_>,
+    ) -> Ticket {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        let template = Template::of(&request);
+        let user_data = entry.occupy(piece, ticket, request);
+        room.stage(template.slot(piece, user_data));
+        ticket
+    }
+
+    /// The piece of a request that `stage` takes.
+    #[inline(always)]
+    fn plain_piece(&self, request: &Request) -> Option<LanePiece> {
+        let route = self.routes.get(usize::from(request.volume))?;
         let lease = request.lease.as_ref()?;
-        let open = self.life == Life::Open && request.client == self.tag;
+        let open = self.state == QueueState::Open && request.client == self.tag;
         let moves = matches!(request.opcode, Opcode::Read | Opcode::Write);
         if !open || !moves || request.flags != 0 {
             return None;
         }
-        plan.check_range(request).ok()?;
-        plan.check_lease(request, lease).ok()?;
-        plan.single(request)
+        route.check_range(request).ok()?;
+        route.check_lease(request, lease).ok()?;
+        route.single(request)
     }
 
-    /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
-    #[inline]
-    pub fn publish(&mut self) {
-        while self.staged != 0 {
-            let end = &mut self.lanes[self.staged.trailing_zeros() as usize];
-            self.staged &= self.staged - 1;
-            if end.lane.publish() == Ring::Now {
-                end.doorbell.ring();
-            }
-        }
+    /// The rest of `stage`: all other requests, and why one cannot be taken. Takes the lease when
+    /// it takes the request.
+    pub(crate) fn stage_other(
+        &mut self,
+        request: &mut Request,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, NotStaged> {
+        self.admit(request)?;
+        let Some(piece) = self.single(request, lanes.count())? else {
+            return self.stage_pieces(request, lanes, inflight);
+        };
+        reserve((piece.lane, 1), lanes, inflight)?;
+        let (room, entry) = (lanes.room(piece.lane), inflight.claim());
+        let (room, entry) = room.zip(entry).expect("there is room, just seen");
+        let whole = Request { lease: request.lease.take(), ..request.bare() };
+        Ok(self.occupy(whole, piece, entry, room))
     }
 
     /// Checks what every request must fulfil.
     fn admit(&self, request: &Request) -> Result<(), Reason> {
-        match self.life {
-            Life::Open => {}
-            Life::Gone => return Err(Reason::SidecarGone),
-            Life::Broken => return Err(Reason::Broken),
+        match self.state {
+            QueueState::Open => {}
+            QueueState::Gone => return Err(Reason::SidecarGone),
+            QueueState::Broken => return Err(Reason::Broken),
         }
         if request.client != self.tag {
             return Err(Reason::Foreign { what: "volume" });
@@ -154,99 +151,97 @@ impl Queue {
     }
 
     /// The piece of an admitted request, if it is one.
-    fn single(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
+    fn single(&self, request: &Request, lanes: usize) -> Result<Option<LanePiece>, Reason> {
         if request.opcode == Opcode::Nop {
-            return self.single_nop(request);
+            let (poller, lane) = (usize::from(request.lane), request.lane);
+            let piece = LanePiece { lane, volume_offset: 0, length: 0 };
+            let missing = Reason::NoPoller { poller, count: lanes };
+            return if poller < lanes { Ok(Some(piece)) } else { Err(missing) };
         }
-        let Some(plan) = self.plans.get(usize::from(request.volume)) else {
+        let Some(route) = self.routes.get(usize::from(request.volume)) else {
             return Err(Reason::Foreign { what: "volume" });
         };
         if request.opcode != Opcode::Flush {
-            plan.check_range(request)?;
+            route.check_range(request)?;
         }
         if matches!(request.opcode, Opcode::Read | Opcode::Write) {
-            plan.check_memory(request)?;
+            route.check_memory(request)?;
         }
-        let piece = plan.single(request);
+        let piece = route.single(request);
         if piece.is_none() && request.flags & CHECKSUM_FLAGS != 0 {
             return Err(Reason::ChecksumOverPieces);
         }
         Ok(piece)
     }
 
-    fn single_nop(&self, request: &Request) -> Result<Option<LanePiece>, Reason> {
-        let (poller, count) = (usize::from(request.lane), self.lanes.len());
-        if poller >= count {
-            return Err(Reason::NoPoller { poller, count });
-        }
-        Ok(Some(LanePiece { lane: request.lane, volume_offset: 0, length: 0 }))
-    }
-
-    /// Makes sure that `pieces` pieces fit into a lane.
-    fn reserve(&mut self, lane: u16, pieces: u32) -> Result<(), Reason> {
-        if self.flights.room() < pieces as usize {
-            return Err(self.full());
-        }
-        match self.lanes[usize::from(lane)].lane.free(pieces) {
-            Ok(free) if free >= pieces => Ok(()),
-            // The poller gives request slots back a moment after it took them.
-            Ok(_) => Err(self.full()),
-            Err(fault) => {
-                self.break_off(&format!("request lane {lane}: {fault}"));
-                Err(Reason::Broken)
-            }
-        }
-    }
-
-    /// Makes sure that all pieces of a request fit.
-    fn reserve_all(&mut self, request: &Request) -> Result<(), Reason> {
-        let capacity = self.capacity();
-        let plan = &self.plans[usize::from(request.volume)];
+    /// Makes sure that all pieces of a request fit; returns how many they are.
+    fn reserve_all(
+        &self,
+        request: &Request,
+        lanes: &mut Lanes,
+        inflight: &InflightTable,
+    ) -> Result<u32, NotStaged> {
+        let capacity = inflight.capacity();
         let mut wanted = [0_u32; kvrail_ring::limits::POLLERS_MAX as usize];
         let mut total = 0;
-        for piece in plan.pieces(request) {
+        for piece in self.routes[usize::from(request.volume)].pieces(request) {
             total += 1;
-            if total > capacity {
-                return Err(Reason::TooManyPieces { capacity });
+            if total as usize > capacity {
+                return Err(Reason::TooManyPieces { capacity }.into());
             }
             wanted[usize::from(piece.lane)] += 1;
         }
-        if total > self.flights.room() {
-            return Err(self.full());
+        if total as usize > inflight.room() {
+            return Err(full(inflight).into());
         }
-        for (lane, wanted) in (0_u16..).zip(wanted).filter(|(_, wanted)| *wanted > 0) {
-            self.reserve(lane, wanted)?;
+        for need in (0_u16..).zip(wanted).filter(|(_, wanted)| *wanted > 0) {
+            reserve(need, lanes, inflight)?;
         }
-        Ok(())
-    }
-
-    fn full(&self) -> Reason {
-        Reason::Full { outstanding: self.outstanding(), capacity: self.capacity() }
+        Ok(total)
     }
 
     /// Writes all pieces of a request into their lanes.
     #[inline(never)]
-    fn launch_pieces(&mut self, request: &mut Request) -> Result<Ticket, Reason> {
-        self.reserve_all(request)?;
+    fn stage_pieces(
+        &mut self,
+        request: &mut Request,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, NotStaged> {
+        let count = self.reserve_all(request, lanes, inflight)?;
         let template = Template::of(request);
-        let ticket = self.next_ticket();
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
         let (tag, opcode, lease) = (request.tag, request.opcode, request.lease.take());
-        let origin = Origin { ticket, tag, opcode, lease };
-        let plan = &self.plans[usize::from(request.volume)];
-        let count = u32::try_from(plan.pieces(request).count()).expect("at most the depth");
-        let head = self.flights.add_head(count, origin);
-        for piece in plan.pieces(request) {
-            let user_data = self.flights.add_piece(piece, head);
-            self.staged |= 1 << piece.lane;
-            self.lanes[usize::from(piece.lane)].put(template.slot(piece, user_data));
+        let head = inflight.add_head(count, Origin { ticket, tag, opcode, lease });
+        for piece in self.routes[usize::from(request.volume)].pieces(request) {
+            let user_data = inflight.add_piece(piece, head);
+            let room = lanes.room(piece.lane).expect("there is room, just seen");
+            room.stage(template.slot(piece, user_data));
         }
         Ok(ticket)
     }
+}
 
-    fn next_ticket(&mut self) -> Ticket {
-        self.last_ticket += 1;
-        Ticket(self.last_ticket)
+/// Makes sure that so many pieces fit into the table and a lane.
+fn reserve(
+    (lane, pieces): (u16, u32),
+    lanes: &mut Lanes,
+    inflight: &InflightTable,
+) -> Result<(), NotStaged> {
+    if inflight.room() < pieces as usize {
+        return Err(full(inflight).into());
     }
+    match lanes.fit(lane, pieces) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(full(inflight).into()),
+        Err(fault) => Err(NotStaged::Poisoned(format!("request lane {lane}: {fault}"))),
+    }
+}
+
+fn full(inflight: &InflightTable) -> Reason {
+    let capacity = inflight.capacity();
+    Reason::Full { outstanding: capacity - inflight.room(), capacity }
 }
 
 /// Flags that mean nothing for an operation are refused here, with the reason.
@@ -274,7 +269,7 @@ impl Template {
     #[inline(always)]
     fn of(request: &Request) -> Self {
         let lease = request.lease.as_ref();
-        let mut place = lease.map_or((0, 0), |lease| (lease.region.0, lease.offset() as u64));
+        let mut place = lease.map_or((0, 0), |lease| (lease.region().0, lease.offset() as u64));
         let mut layout_block = 0;
         if let Some(range) = &request.gpu {
             place = (range.region.0, range.start);

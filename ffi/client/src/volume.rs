@@ -6,7 +6,7 @@ use kvrail_protocol::VolumeInfo;
 use kvrail_ring::{Geometry, PollerIndex, VolumeId};
 use uuid::Uuid;
 
-use crate::client::ClientTag;
+use crate::tag::ClientTag;
 
 /// A volume of the sidecar. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -1,135 +1,91 @@
-//! Waiting for completions: spin while that is worth it, then sleep on the bell.
+//! Waiting for completions: what one thread says of its sleep, and how long it spins before.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use kvrail_ring::{unhear, wake};
+use kvrail_ring::{ClientSleep, Odds, unhear, wake};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
 
-use crate::done::Done;
-use crate::error::ClientError;
-use crate::flights::Sink;
-use crate::queue::{Life, Queue};
+use crate::control::Control;
 
-/// Looks at the lanes between two looks at the clock.
-const LOOKS: u32 = 16;
+/// Empty polls between two looks at the clock; a power of two.
+const EMPTY_POLLS: u32 = 256;
 
-/// Time between two yields of a spin. The scheduler may have put this thread on its poller's CPU,
-/// and the poller cannot move: without a yield it would wait for the spin's end, or for that of a
-/// slice of milliseconds. A yield to nobody takes a quarter of a microsecond.
-const YIELD_AFTER: Duration = Duration::from_micros(5);
+/// Time between two looks at the socket while polling.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The outcome of [`Queue::arm`].
+/// The outcome of [`crate::Queue::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Armed {
-    /// Something has ended already: poll, do not wait.
+    /// Something has completed already: poll, do not wait.
     Ready,
-    /// [`Queue::event_fd`] becomes readable when something ends.
+    /// [`crate::Queue::wait_fd`] becomes readable when something completes.
     Armed,
 }
 
-/// Who woke a sleeper.
+/// What woke a sleeper.
 #[derive(Clone, Copy, Debug, Default)]
-struct Woken {
+pub(crate) struct Woken {
     bell: bool,
     socket: bool,
 }
 
-impl Queue {
-    /// Waits for the next end or notice. `None` when the time is over, or when nothing is under
-    /// way that could end. `Duration::MAX` waits as long as the sidecar lives.
-    ///
-    /// # Errors
-    /// `Protocol`, once, when the sidecar broke the protocol on this queue. Its end is no error
-    /// here: what was under way comes back as RESTARTED.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Done>, ClientError> {
-        if self.ready.is_empty() {
-            let mut ready = std::mem::take(&mut self.ready);
-            let outcome = self.block(&mut ready, deadline(timeout));
-            // What a broken lane handed out meanwhile is behind what was reaped.
-            ready.append(&mut self.ready);
-            self.ready = ready;
-            outcome?;
-        }
-        Ok(self.ready.pop_front())
+impl Woken {
+    /// Whether the socket has something to say.
+    pub(crate) fn by_socket(self) -> bool {
+        self.socket
+    }
+}
+
+/// The waiting side of a queue.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    sleep: ClientSleep,
+    wake_fd: OwnedFd,
+    /// The program waits on the wake fd.
+    armed: bool,
+    /// Polls in a row that brought nothing.
+    empty_polls: u32,
+    looked: Instant,
+    odds: Odds,
+}
+
+impl Waiter {
+    pub(crate) fn new(sleep: ClientSleep, wake_fd: OwnedFd) -> Self {
+        let (looked, odds) = (Instant::now(), Odds::default());
+        Self { sleep, wake_fd, armed: false, empty_polls: 0, looked, odds }
     }
 
-    /// Waits until `count` more ends or notices were pushed to `done`; returns how many were:
-    /// fewer when the time is over or nothing is under way.
-    ///
-    /// # Errors
-    /// As `wait`; what was pushed before stays in `done`.
-    pub fn wait_for(
-        &mut self,
-        count: usize,
-        done: &mut Vec<Done>,
-        timeout: Duration,
-    ) -> Result<usize, ClientError> {
-        let (before, deadline) = (done.len(), deadline(timeout));
-        while done.len() - before < count {
-            let room = done.len();
-            if self.poll(done) > 0 {
-                continue;
-            }
-            self.block(done, deadline)?;
-            if done.len() == room {
-                break;
-            }
-        }
-        Ok(done.len() - before)
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake_fd.as_fd()
     }
 
-    /// Waits until nothing is under way; the ends wait to be fetched.
-    pub(crate) fn drain(&mut self, patience: Duration) -> Result<(), ClientError> {
-        let deadline = deadline(patience);
-        let mut ready = std::mem::take(&mut self.ready);
-        let mut outcome = Ok(());
-        while self.outstanding() > 0 && outcome.is_ok() {
-            let before = ready.len();
-            outcome = self.block(&mut ready, deadline);
-            if ready.len() == before {
-                break;
-            }
-        }
-        ready.append(&mut self.ready);
-        self.ready = ready;
-        outcome
+    #[inline(always)]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed
     }
 
-    /// Prepares to wait on [`Queue::event_fd`]: says that this thread sleeps, then looks once more.
-    /// After waiting, call `poll`, which says that it is awake.
-    pub fn arm(&mut self) -> Armed {
-        self.publish();
-        let mut ready = std::mem::take(&mut self.ready);
-        self.reap(&mut ready);
-        if self.client.shared().control.is_gone() {
-            self.bury(&mut ready);
-        }
-        ready.append(&mut self.ready);
-        self.ready = ready;
-        if !self.ready.is_empty() || self.life == Life::Gone {
-            return Armed::Ready;
-        }
+    /// Says that this thread sleeps. Whoever does looks at the lanes once more afterwards.
+    pub(crate) fn arm(&mut self) {
         if !self.armed {
             self.armed = true;
             self.sleep.announce();
         }
         wake::settle();
-        if self.look_again() {
-            self.armed = false;
-            self.sleep.retract();
-            return Armed::Ready;
-        }
-        Armed::Armed
+    }
+
+    /// Something was there after all.
+    pub(crate) fn unarm(&mut self) {
+        self.armed = false;
+        self.sleep.retract();
     }
 
     /// The program is back from its event loop.
     #[cold]
     pub(crate) fn disarm(&mut self) {
-        self.armed = false;
-        self.sleep.retract();
-        unhear(self.hear.as_fd());
+        self.unarm();
+        unhear(self.wake_fd.as_fd());
         // It may have been the end of the session: the next empty poll looks.
         self.empty_polls = u32::MAX;
         if let Some(before) = self.looked.checked_sub(Duration::from_secs(1)) {
@@ -137,124 +93,67 @@ impl Queue {
         }
     }
 
-    /// Blocks until something was pushed, nothing is under way, or the time is over.
-    fn block(
+    /// A poll brought something.
+    #[inline(always)]
+    pub(crate) fn polled(&mut self) {
+        self.empty_polls = 0;
+    }
+
+    /// A poll brought nothing: whether it is time to look after the session.
+    #[inline]
+    pub(crate) fn polled_in_vain(&mut self) -> bool {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        self.empty_polls.is_multiple_of(EMPTY_POLLS)
+    }
+
+    /// Whether it is time to look at the socket, too, while polling.
+    pub(crate) fn look_is_due(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now.duration_since(self.looked) >= LOOK_EVERY;
+        if due {
+            self.looked = now;
+        }
+        due
+    }
+
+    /// Whether spinning has paid of late.
+    pub(crate) fn should_spin(&self) -> bool {
+        self.odds.favour_spinning()
+    }
+
+    /// How long a wait took, of which so much may be spun.
+    pub(crate) fn record(&mut self, waited: Duration, limit_ns: u64) {
+        let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.odds.learn(waited_ns, limit_ns);
+    }
+
+    /// Blocks until the bell, the end of the session, or the deadline, unless `look` finds
+    /// something that came before this thread said that it sleeps.
+    pub(crate) fn block(
         &mut self,
-        sink: &mut impl Sink,
+        control: &Control,
         deadline: Option<Instant>,
-    ) -> Result<(), ClientError> {
-        if self.armed {
-            self.disarm();
-        }
-        self.publish();
-        let before = sink.count();
-        self.reap(sink);
-        if self.settled(sink, before)? {
-            return Ok(());
-        }
-        let (started, limit_ns) = (Instant::now(), self.client.shared().spin.spin_ns);
-        let favoured = limit_ns > 0 && self.odds.favour_spinning();
-        let spun = favoured && self.spin(sink, started, deadline);
-        while !self.settled(sink, before)? {
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                break;
-            }
-            self.sleep(sink, deadline);
-        }
-        let waited_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // A spin that was not allowed, or was cut short in vain, says nothing.
-        if spun == favoured && (sink.count() > before || waited_ns >= limit_ns) {
-            self.odds.learn(waited_ns, limit_ns);
-        }
-        Ok(())
-    }
-
-    /// Whether there is nothing (more) to wait for.
-    fn settled(&mut self, sink: &impl Sink, before: usize) -> Result<bool, ClientError> {
-        if sink.count() > before {
-            return Ok(true);
-        }
-        match self.fault.take() {
-            Some(what) => Err(ClientError::Protocol { what }),
-            None => Ok(self.outstanding() == 0),
-        }
-    }
-
-    /// Looks at the lanes for as long as a short wait may take; false if this thread may not spin.
-    fn spin(&mut self, sink: &mut impl Sink, started: Instant, deadline: Option<Instant>) -> bool {
-        let limits = self.client.shared().spin;
-        let Some(_spinning) = limits.enter() else { return false };
-        let until = started + Duration::from_nanos(limits.spin_ns);
-        let until = deadline.map_or(until, |deadline| until.min(deadline));
-        let (before, mut yielded) = (sink.count(), started);
-        loop {
-            for _ in 0..LOOKS {
-                self.reap(sink);
-                if sink.count() > before || self.fault.is_some() {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-            let now = Instant::now();
-            if now >= until {
-                return true;
-            }
-            if now.duration_since(yielded) >= YIELD_AFTER {
-                std::thread::yield_now();
-                yielded = now;
-            }
-        }
-    }
-
-    /// Sleeps once: until the bell, the end of the session, or the deadline.
-    fn sleep(&mut self, sink: &mut impl Sink, deadline: Option<Instant>) {
+        look: impl FnOnce() -> bool,
+    ) -> Woken {
         self.sleep.announce();
         wake::settle();
-        let woken = if self.look_again() { Woken::default() } else { self.doze(deadline) };
+        let woken = if look() { Woken::default() } else { self.poll_fds(control, deadline) };
         self.sleep.retract();
         if woken.bell {
-            unhear(self.hear.as_fd());
+            unhear(self.wake_fd.as_fd());
         }
-        self.reap(sink);
-        let control = &self.client.shared().control;
-        if (woken.socket && control.look()) || control.is_gone() {
-            self.bury(sink);
-        }
+        woken
     }
 
-    /// Looks at all lanes although nothing was known to be there.
-    fn look_again(&mut self) -> bool {
-        let mut trouble = None;
-        let mut found = false;
-        for (index, end) in self.lanes.iter_mut().enumerate() {
-            match end.lane.is_ready() {
-                Ok(ready) => found |= ready && end.outstanding > 0,
-                Err(fault) => trouble = Some(format!("completion lane {index}: {fault}")),
-            }
-        }
-        if let Some(what) = trouble {
-            self.break_off(&what);
-            return true;
-        }
-        found
-    }
-
-    fn doze(&self, deadline: Option<Instant>) -> Woken {
+    fn poll_fds(&self, control: &Control, deadline: Option<Instant>) -> Woken {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        let mut fds = [
-            PollFd::new(&self.hear, PollFlags::IN),
-            PollFd::new(&self.client.shared().control, PollFlags::RDHUP),
-        ];
+        let mut fds =
+            [PollFd::new(&self.wake_fd, PollFlags::IN), PollFd::new(control, PollFlags::RDHUP)];
         if poll(&mut fds, left.as_ref()).is_err() {
             return Woken::default(); // EINTR: like any other wake-up
         }
         let [bell, socket] = [0, 1].map(|at: usize| !fds[at].revents().is_empty());
         Woken { bell, socket }
     }
-}
-
-/// `None` is never.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
 }

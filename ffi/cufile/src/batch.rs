@@ -10,17 +10,8 @@ use std::sync::Arc;
 
 use crate::abi::{IoEvent, IoParams, MODE_BATCH, OPCODE_READ, OPCODE_WRITE, Timespec};
 use crate::error::CuFileError;
-use crate::library::{Buffer, CuFile, File, check, signed};
+use crate::library::{Buffer, CuFile, Direction, File, check, signed};
 use crate::status::BatchStatus;
-
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// File to GPU memory.
-    Read,
-    /// GPU memory to file.
-    Write,
-}
 
 /// One transfer of a batch.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ mod library;
 mod status;
 mod table;
 
-pub use batch::{Batch, Direction, Entry, Report};
+pub use batch::{Batch, Entry, Report};
 pub use error::CuFileError;
-pub use library::{Buffer, Compat, CuFile, File, Properties};
+pub use library::{Buffer, Compat, CuFile, Direction, File, Properties};
 pub use status::{BatchStatus, OpStatus};

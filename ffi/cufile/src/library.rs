@@ -11,7 +11,6 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::abi::{CallError, Descriptor, DriverProperties, KIND_FD};
-use crate::batch::Direction;
 use crate::error::CuFileError;
 use crate::status::OpStatus;
 use crate::table::Table;
@@ -52,6 +51,15 @@ impl Properties {
     pub const fn reaches_nvme(&self) -> bool {
         self.status_flags & Self::NVME != 0
     }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// File to GPU memory.
+    Read,
+    /// GPU memory to file.
+    Write,
 }
 
 /// libcufile with its driver open.

@@ -69,7 +69,7 @@ class KvrailTier(SecondaryTierManager):
         self._client = kvrail.Client(socket, name="vllm")
         self._volume = self._client.volume(volume)
         with _file_of(primary_kv_view) as memory:
-            self._arena = self._client.bring_arena(memory, os.fstat(memory.fileno()).st_size)
+            self._arena = self._client.import_arena(memory, os.fstat(memory.fileno()).st_size)
         self._queue = self._volume.open_queue(depth)
         self._slots = Slots(self._volume.capacity, self.block_size_bytes)
         self._storing: set[OffloadKey] = set()

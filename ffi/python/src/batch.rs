@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use crate::completion::Completion;
 use crate::errors::raised::{RequestError, TimedOutError};
 use crate::errors::{from_reason, from_status};
-use crate::gpu::Attached;
+use crate::held::Attached;
 use crate::memory::named;
 use crate::numbers::Numbers;
 use crate::options::Options;

@@ -14,7 +14,7 @@ use crate::gpu::{GpuRegion, attach};
 use crate::memory::duplicate;
 use crate::options::seconds;
 use crate::session::Session;
-use crate::volume::Volume;
+use crate::volume_object::Volume;
 use crate::wait::ask;
 
 /// A session with a sidecar.
@@ -105,9 +105,9 @@ impl Client {
         Ok(Arena::new(&self.session, arena.map_err(from_client)?))
     }
 
-    fn bring_arena(&self, file: &Bound<'_, PyAny>, nbytes: u64) -> PyResult<Arena> {
+    fn import_arena(&self, file: &Bound<'_, PyAny>, nbytes: u64) -> PyResult<Arena> {
         let (client, memory) = (self.session.client()?, duplicate(file)?);
-        let arena = ask(file.py(), move || client.bring_arena(memory, nbytes), forget)?;
+        let arena = ask(file.py(), move || client.import_arena(memory, nbytes), forget)?;
         Ok(Arena::new(&self.session, arena.map_err(from_client)?))
     }
 
@@ -144,8 +144,8 @@ impl Client {
     }
 
     #[getter]
-    fn fenced_bytes(&self) -> PyResult<u64> {
-        Ok(self.session.client()?.fenced_bytes())
+    fn quarantined_bytes(&self) -> PyResult<u64> {
+        Ok(self.session.client()?.quarantined_bytes())
     }
 
     #[getter]

@@ -1,70 +1,19 @@
 //! Regions of GPU memory as Python sees them. What tensors are and where they lie is found out in
 //! `python/kvrail/gpu.py`; here its description goes to the sidecar.
 
-use std::mem::ManuallyDrop;
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::sync::Arc;
 
-use kvrail_client::{ClientError, Fragment, GpuCache, GpuMemory, GpuRange};
+use kvrail_client::{Fragment, GpuCache, GpuMemory};
 use pyo3::prelude::*;
 
 use crate::cell::Cell;
 use crate::errors::raised::LayoutError;
-use crate::errors::{detached, from_client, from_reason};
+use crate::errors::{detached, from_client};
+use crate::held::Attached;
 use crate::memory::duplicate;
 use crate::session::Session;
-use crate::volume::Volume;
+use crate::volume_object::Volume;
 use crate::wait::ask;
-
-/// An attached region and the Python objects whose memory it is. However it ends, they are let go
-/// only when the sidecar has let go.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    region: Arc<kvrail_client::GpuRegion>,
-    keep: Option<Py<PyAny>>,
-    detached: OnceLock<()>,
-}
-
-impl Attached {
-    pub(crate) fn new(region: kvrail_client::GpuRegion, keep: Py<PyAny>) -> Self {
-        Self { region: Arc::new(region), keep: Some(keep), detached: OnceLock::new() }
-    }
-
-    /// Waits until the sidecar has let go.
-    pub(crate) fn detach(&self) -> Result<(), ClientError> {
-        let outcome = self.region.detach();
-        let _known = self.detached.set(());
-        outcome
-    }
-
-    /// The range of a block, for a request.
-    pub(crate) fn range(&self, block: u64, start: u64, length: u64) -> PyResult<GpuRange> {
-        // No cache has a block of the highest number.
-        let block = u32::try_from(block).unwrap_or(u32::MAX);
-        self.region.range(block, start, length).map_err(from_reason)
-    }
-
-    pub(crate) fn block_bytes(&self) -> u64 {
-        self.region.block_bytes()
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        if self.detached.get().is_some() {
-            return;
-        }
-        // Nobody waits for this: Python has dropped the region without closing it. Without a
-        // thread the objects stay for ever, which is better than to give their memory away.
-        let (region, keep) = (Arc::clone(&self.region), ManuallyDrop::new(self.keep.take()));
-        let work = move || {
-            let _gone = region.detach();
-            // Not when the interpreter ends: then they stay.
-            let _freed = Python::try_attach(|_| drop(ManuallyDrop::into_inner(keep)));
-        };
-        let _started = thread::Builder::new().name("kvrail-detach".into()).spawn(work);
-    }
-}
 
 /// A paged KV cache in GPU memory.
 #[pyclass(frozen, module = "kvrail")]
@@ -113,7 +62,7 @@ pub(crate) fn attach(session: &Arc<Session>, layout: &Bound<'_, PyAny>) -> PyRes
     let keep = layout.getattr("keep")?.unbind();
     let attach = move || client.attach_gpu(cache).map(|region| Attached::new(region, keep));
     let attached = ask(layout.py(), attach, drop)?.map_err(from_client)?;
-    let region = Arc::clone(&attached.region);
+    let region = Arc::clone(attached.region());
     Ok(GpuRegion { session: Arc::clone(session), cell: session.add_region(attached), region })
 }
 

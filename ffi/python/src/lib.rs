@@ -16,12 +16,14 @@ mod client;
 mod completion;
 mod errors;
 mod gpu;
+mod held;
 mod memory;
 mod numbers;
 mod options;
 mod queue;
 mod session;
 mod volume;
+mod volume_object;
 mod wait;
 
 use pyo3::prelude::*;
@@ -42,7 +44,7 @@ mod _kvrail {
     #[pymodule_export]
     use crate::queue::Queue;
     #[pymodule_export]
-    use crate::volume::Volume;
+    use crate::volume_object::Volume;
 
     use pyo3::prelude::*;
 

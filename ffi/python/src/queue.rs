@@ -15,17 +15,10 @@ use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::errors::raised::{QueueBusyError, QueueFullError};
 use crate::gpu::GpuRegion;
+use crate::held::Held;
 use crate::options::seconds;
 use crate::session::Session;
 use crate::wait::{ask, deadline, wait_for};
-
-/// What the thread that uses a queue holds.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) queue: kvrail_client::Queue,
-    /// Ends that were fetched and not handed out yet.
-    pub(crate) done: Vec<Done>,
-}
 
 /// One thread's way to a volume.
 #[pyclass(frozen, module = "kvrail")]
@@ -234,7 +227,7 @@ impl Queue {
     fn fileno(&self) -> PyResult<i32> {
         let queue = self.get()?;
         let held = hold(&queue)?;
-        Ok(held.queue.event_fd().as_raw_fd())
+        Ok(held.queue.wait_fd().as_raw_fd())
     }
 
     #[getter]

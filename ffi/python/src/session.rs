@@ -8,8 +8,7 @@ use pyo3::prelude::*;
 use crate::birth::Birth;
 use crate::cell::Cell;
 use crate::errors::from_client;
-use crate::gpu::Attached;
-use crate::queue::Held;
+use crate::held::{Attached, Held};
 use crate::wait::ask;
 
 /// Requests that one queue of the synchronous calls can have under way, if the sidecar lets it.

@@ -1,56 +1,17 @@
 //! Volumes as Python sees them, with the synchronous calls.
 
-use std::sync::Arc;
-
-use kvrail_client::GpuRoute;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arena::Arena;
-use crate::batch::{Batch, Moves, Work};
+use crate::batch::{Moves, Work};
 use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::gpu::GpuRegion;
-use crate::queue::{Held, Queue};
-use crate::session::Session;
+use crate::held::Held;
+use crate::queue::Queue;
+use crate::volume_object::Volume;
 use crate::wait::ask;
-
-/// A volume of the sidecar.
-#[pyclass(frozen, module = "kvrail")]
-#[derive(Debug)]
-pub(crate) struct Volume {
-    session: Arc<Session>,
-    volume: kvrail_client::Volume,
-}
-
-impl Volume {
-    pub(crate) fn new(session: &Arc<Session>, volume: kvrail_client::Volume) -> Self {
-        Self { session: Arc::clone(session), volume }
-    }
-
-    /// How its bytes get to the region.
-    pub(crate) fn route<'a>(&self, region: &'a kvrail_client::GpuRegion) -> Option<&'a GpuRoute> {
-        region.route(&self.volume)
-    }
-
-    fn run(
-        &self,
-        py: Python<'_>,
-        work: Work,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Vec<Completion>> {
-        Batch::new(&self.volume, work, options)?.run(py, &self.session)
-    }
-
-    fn run_one(
-        &self,
-        py: Python<'_>,
-        work: Work,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Completion> {
-        self.run(py, work, options).map(|mut ends| ends.swap_remove(0))
-    }
-}
 
 #[pymethods]
 impl Volume {

@@ -89,7 +89,7 @@ def test_memory_that_cannot_be_sealed():
         volume = client.volume("kv")
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
             os.posix_fallocate(file.fileno(), 0, 1 << 20)
-            arena = client.bring_arena(file, 1 << 20)
+            arena = client.import_arena(file, 1 << 20)
             os.pwrite(file.fileno(), b"s" * 4096, 0)
             volume.write(arena, 0, 4096)
             volume.read(arena, 0, 4096, 4096)
@@ -102,7 +102,7 @@ def test_memory_that_cannot_be_sealed():
             arena.close()
         with tempfile.NamedTemporaryFile() as file, pytest.raises(kvrail.RequestError):
             file.truncate(4096)
-            client.bring_arena(file, 4096)
+            client.import_arena(file, 4096)
         arena = client.create_arena(1 << 20)
         assert volume.read(arena, 0, 4096, checksum=True).ok
 

@@ -158,11 +158,11 @@ def test_arenas_that_cannot_be(client):
     fd = os.memfd_create("unsealed")
     os.ftruncate(fd, 4096)
     with pytest.raises(kvrail.RequestError, match="seal"):
-        client.bring_arena(fd, 4096)
+        client.import_arena(fd, 4096)
     os.close(fd)
     for nothing in (fd, -1, 12345):
         with pytest.raises(OSError):
-            client.bring_arena(nothing, 4096)
+            client.import_arena(nothing, 4096)
     with pytest.raises(kvrail.UnknownVolumeError, match="kv"):
         client.volume("nowhere")
 

@@ -166,7 +166,7 @@ def test_memory_of_ones_own(client, volume):
     fd = os.memfd_create("own", os.MFD_ALLOW_SEALING)
     os.posix_fallocate(fd, 0, 1 << 20)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    with client.bring_arena(fd, 1 << 20) as arena:
+    with client.import_arena(fd, 1 << 20) as arena:
         os.pwrite(fd, b"k" * 4096, 0)
         volume.write(arena, 0, 4096)
         volume.read(arena, 0, 4096, 8192)

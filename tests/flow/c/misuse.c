@@ -147,9 +147,9 @@ static void memory(void) {
     EXPECT(KVRAIL_INVALID, kvrail_arena_create(client, &options, &other));
     options.pages = 9;
     EXPECT(KVRAIL_E_ARGUMENT, kvrail_arena_create(client, &options, &other));
-    EXPECT(KVRAIL_E_ARGUMENT, kvrail_arena_bring(client, -1, 4096, &other));
-    EXPECT(KVRAIL_E_SYSTEM, kvrail_arena_bring(client, 12345, 4096, &other));
-    EXPECT(KVRAIL_INVALID, kvrail_arena_bring(client, fd, 4096, &other));
+    EXPECT(KVRAIL_E_ARGUMENT, kvrail_arena_import(client, -1, 4096, &other));
+    EXPECT(KVRAIL_E_SYSTEM, kvrail_arena_import(client, 12345, 4096, &other));
+    EXPECT(KVRAIL_INVALID, kvrail_arena_import(client, fd, 4096, &other));
     close(fd);
     EXPECT(KVRAIL_E_NO_ARENA, kvrail_arena_detach(client, 4242));
     EXPECT(KVRAIL_OK, kvrail_arena_detach(client, arena.region));

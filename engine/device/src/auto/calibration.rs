@@ -7,6 +7,7 @@ use kvrail_memory::HeapBlock;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{admit, choose};
+use super::trial::{Rate, Trial, TrialResult};
 use crate::contract::{Device, DirectIo};
 use crate::error::DeviceError;
 use crate::mechanism::Mechanism;
@@ -41,60 +42,6 @@ pub struct Calibration {
     pub reason: String,
     /// Every mode, from cheap to dear in CPU.
     pub trials: Vec<Trial>,
-}
-
-/// One mode on this device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
-    /// The mode.
-    pub mode: ModeName,
-    /// How it went.
-    #[serde(flatten)]
-    pub result: TrialResult,
-}
-
-/// How the trial of a mode went.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "result", rename_all = "snake_case")]
-pub enum TrialResult {
-    /// It works.
-    Measured {
-        /// One for each load, always the same loads in the same order.
-        rates: Vec<Rate>,
-        /// Ring flags, registrations and kernel features in force.
-        features: Vec<String>,
-    },
-    /// It is not for this machine: too few cores.
-    NotTried {
-        /// Why.
-        reason: String,
-    },
-    /// It does not work here.
-    Refused {
-        /// The error, with its remedy.
-        reason: String,
-    },
-}
-
-/// Reads at one load, closed loop.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
-    /// Bytes of each read.
-    pub length_bytes: u32,
-    /// Reads in flight.
-    pub depth: u32,
-    /// Reads that ended in a second; 0 when one failed or hung.
-    pub reads_per_second: f64,
-}
-
-impl Trial {
-    /// The rates, if the mode works.
-    pub(super) fn rates(&self) -> Option<&[Rate]> {
-        match &self.result {
-            TrialResult::Measured { rates, .. } => Some(rates),
-            TrialResult::NotTried { .. } | TrialResult::Refused { .. } => None,
-        }
-    }
 }
 
 /// Tries every mode on a file or block device that may be in use, for a quarter of a second in

@@ -8,7 +8,7 @@
 //! less than the trial's noise; `ANOTHER_CORE` where a kernel thread keeps a second core busy.
 //! With a second core a host could run another poller instead.
 
-use crate::auto::calibration::Trial;
+use crate::auto::trial::Trial;
 use crate::uring::ModeName;
 
 /// Fewest cores for a mode with a kernel thread: the poller and the kernel thread spin, the client

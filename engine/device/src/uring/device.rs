@@ -1,5 +1,8 @@
 //! The device over a ring.
 
+mod open;
+mod refit;
+
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
@@ -29,6 +32,8 @@ use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
 use crate::uring::wire::{Block, Wire};
 use crate::uring::{remedy, verdict};
 
+pub use open::UringOptions;
+
 /// Longest sleep in the main ring while something is in flight on the side ring, which does not
 /// wake it: well below what a flush takes.
 const ASIDE_NAP_NS: u64 = 50_000;
@@ -39,29 +44,29 @@ const ASIDE_NAP_NS: u64 = 50_000;
 /// from then on.
 #[derive(Debug)]
 pub struct Uring<M: Mode> {
-    pub(super) ring: Ring<M::Wire>,
+    ring: Ring<M::Wire>,
     /// Polled rings and those of passthrough take reads and writes only: flush and discard go
     /// here.
-    pub(super) side: Option<Ring<Block>>,
+    side: Option<Ring<Block>>,
     /// Pieces in flight on the side ring, or to be.
-    pub(super) aside: u32,
-    pub(super) flights: Flights,
-    pub(super) table: Table,
+    aside: u32,
+    flights: Flights,
+    table: Table,
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
-    pub(super) staged: Vec<SlotId>,
-    pub(super) staged_aside: Vec<SlotId>,
+    staged: Vec<SlotId>,
+    staged_aside: Vec<SlotId>,
     /// Pieces, of the side ring too, that are asked again later.
     pub(super) held: Held,
     /// Regions whose entries are being emptied, one in each `reap`.
-    pub(super) emptying: VecDeque<BufferIndex>,
+    emptying: VecDeque<BufferIndex>,
     /// Regions to be forgotten that the kernel may still use.
-    pub(super) forgetting: u32,
-    pub(super) target: Target,
+    forgetting: u32,
+    target: Target,
     pub(super) removal: Removal,
     /// The last failure nobody has asked for.
-    pub(super) failure: Option<Failure>,
-    pub(super) description: Description,
-    pub(super) mode: PhantomData<M>,
+    failure: Option<Failure>,
+    description: Description,
+    mode: PhantomData<M>,
 }
 
 impl<M: Mode> Uring<M> {

@@ -8,22 +8,6 @@ use crate::uring::mode::ModeName;
 use crate::uring::ring::{Completing, Ring, Submission};
 use crate::uring::wire::{Block, Nvme, Wire};
 
-/// The kernel thread of a ring that has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelThread {
-    /// The CPU it is bound to; any, if none.
-    pub cpu: Option<u32>,
-    /// How long it spins without work before it sleeps, in milliseconds.
-    pub idle_ms: u32,
-}
-
-impl Default for KernelThread {
-    /// Unbound; sleeps after 50 ms.
-    fn default() -> Self {
-        Self { cpu: None, idle_ms: 50 }
-    }
-}
-
 /// IORING_SETUP_HYBRID_IOPOLL (kernel 6.13): value of the kernel's header, in no crate yet.
 pub(super) const HYBRID_IOPOLL: IoringSetupFlags = IoringSetupFlags::from_bits_retain(1 << 17);
 

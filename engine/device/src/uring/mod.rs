@@ -1,29 +1,26 @@
 //! A file or block device behind io_uring. One contract, seven ring modes as types.
 //!
 //! `ring` holds everything unsafe; `wire` and `verdict` translate to and from the kernel's words
-//! and those of NVMe; `drive` says how each mode drives a ring; `open` makes a device, `device`
-//! is the device itself, `held` keeps what is in doubt, `refit` gives the device another file.
+//! and those of NVMe; `drive` says how each mode drives a ring; `device` is the device itself, with
+//! `open` that makes one and `refit` that gives it another file, `held` keeps what is in doubt.
 
 mod device;
 mod drive;
 mod held;
+mod kernel_thread;
 mod mode;
-mod open;
-mod refit;
 mod remedy;
 mod ring;
 mod setup;
+mod successor;
 #[cfg(test)]
 mod tests;
 mod verdict;
 mod wire;
 
-pub use device::Uring;
+pub use device::{Uring, UringOptions};
 pub use drive::{
-    Hybrid, Interrupt, Iopoll, KernelThread, Mode, Passthrough, PassthroughIopoll, Sqpoll,
-    SqpollIopoll,
+    Hybrid, Interrupt, Iopoll, Mode, Passthrough, PassthroughIopoll, Sqpoll, SqpollIopoll,
 };
+pub use kernel_thread::KernelThread;
 pub use mode::{ModeName, UnknownMode};
-pub use open::UringOptions;
-pub use wire::NvmeStatus;
-pub(crate) use wire::{Block, Nvme, Wire};

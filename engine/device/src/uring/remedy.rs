@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::queue::Queue;
 use crate::system::{KERNEL_MIN, io_uring_disabled, kernel_version, memlock_bytes};
-use crate::uring::drive::KernelThread;
+use crate::uring::kernel_thread::KernelThread;
 use crate::uring::mode::ModeName;
 
 /// Says why this kernel is too old, if it is.
@@ -97,7 +97,7 @@ mod tests {
     use rustix::io::Errno;
 
     use super::{forbidden, memlock, no_poll_queues, register, setup};
-    use crate::uring::drive::KernelThread;
+    use crate::uring::kernel_thread::KernelThread;
     use crate::uring::mode::ModeName;
 
     #[test]

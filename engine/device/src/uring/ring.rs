@@ -16,13 +16,15 @@ mod tests;
 
 use std::cell::Cell;
 use std::mem::forget;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::without_provenance_mut;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::{fmt, ptr};
 
 use io_uring::squeue::EntryMarker as _;
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, cqueue, opcode, types};
+use kvrail_memory::Pinned;
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 use rustix::io_uring::{
@@ -31,12 +33,10 @@ use rustix::io_uring::{
 };
 use rustix::time::Timespec;
 
-use crate::contract::{BufferIndex, Operation};
-pub(crate) use crate::uring::ring::registered::Left;
-use crate::uring::ring::registered::Registered;
-use crate::uring::ring::sleep::Sleep;
+use crate::contract::{BUFFERS_MAX, BufferIndex, Operation};
 use crate::uring::wire::Wire;
 
+pub(super) use make::errno_of;
 pub(crate) use make::{Setup, make_plain, make_wide};
 
 /// Completions whose `user_data` has this bit are not answers to pieces (`SlotId` never sets it):
@@ -45,6 +45,103 @@ const TAG: u64 = 1 << 63;
 
 /// `user_data` of the poll request on the second descriptor of `block`.
 const BELL: u64 = TAG | 1 << 62;
+
+/// A region the kernel may know, by its first table entry.
+#[derive(Default)]
+struct Held {
+    region: Option<Arc<dyn Pinned>>,
+    /// Entries registered.
+    filled: u16,
+    /// Entries emptied again.
+    emptied: u16,
+    /// Tags that came.
+    tags: u16,
+    /// Its registration failed half-way: nobody waits to hear that it is gone.
+    undone: bool,
+}
+
+/// Entries of a region that are still registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Some,
+    None,
+}
+
+/// Every region the kernel may know.
+struct Registered {
+    held: Box<[Held]>,
+}
+
+impl Default for Registered {
+    fn default() -> Self {
+        Self { held: (0..BUFFERS_MAX).map(|_| Held::default()).collect() }
+    }
+}
+
+impl Registered {
+    fn at(&mut self, at: BufferIndex) -> &mut Held {
+        &mut self.held[usize::from(at.0)]
+    }
+
+    /// The kernel has dropped its last use of one entry of the region at `at`. When it was the
+    /// last entry, the region is let go, and is named if somebody waits to hear that.
+    fn tag_came(&mut self, at: BufferIndex) -> Option<BufferIndex> {
+        let held = self.at(at);
+        held.tags += 1;
+        assert!(held.tags <= held.emptied, "invariant 2: a tag comes once, for what was emptied");
+        if held.tags < held.filled {
+            return None;
+        }
+        let held = std::mem::take(held);
+        (!held.undone).then_some(at)
+    }
+
+    /// Keeps every region for ever; says how many there are.
+    fn leak(&mut self) -> usize {
+        let held = std::mem::take(&mut self.held);
+        let regions = held.iter().filter(|held| held.region.is_some()).count();
+        std::mem::forget(held);
+        regions
+    }
+}
+
+/// What wakes a sleeper.
+struct Sleep {
+    /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
+    /// wake its issuer for deferred work (seen on 6.18: a poll sleeps to its timeout), so rings
+    /// with an issuer need this.
+    event: Option<OwnedFd>,
+    armed: Cell<bool>,
+    bell: Option<OwnedFd>,
+    bell_armed: bool,
+    /// Requests for the bell that may still be queued; they are not answered like others.
+    bell_queued: u32,
+}
+
+impl Default for Sleep {
+    fn default() -> Self {
+        let armed = Cell::new(true); // as the kernel has it
+        Self { event: None, armed, bell: None, bell_armed: false, bell_queued: 0 }
+    }
+}
+
+impl Sleep {
+    /// A completion of the poll request on the bell.
+    fn heard(&mut self, flags: u32) {
+        self.bell_armed &= cqueue::more(flags);
+    }
+
+    /// Everything queued was taken by the kernel.
+    #[inline]
+    fn bell_taken(&mut self) {
+        self.bell_queued = 0;
+    }
+
+    /// Requests for the bell that may still be queued.
+    fn bell_queued(&self) -> u32 {
+        self.bell_queued
+    }
+}
 
 /// A completion, told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -458,8 +555,4 @@ fn is_busy(errno: Errno) -> bool {
 #[inline]
 fn expect_busy(errno: Errno) {
     assert!(is_busy(errno), "io_uring_enter on our own ring: {errno}");
-}
-
-pub(super) fn errno_of(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

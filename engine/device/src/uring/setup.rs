@@ -9,7 +9,8 @@ use rustix::io_uring::IoringSetupFlags;
 
 use crate::contract::BUFFERS_MAX;
 use crate::error::DeviceError;
-use crate::uring::drive::{Drive, HYBRID_IOPOLL, Interrupt, KernelThread};
+use crate::uring::drive::{Drive, HYBRID_IOPOLL, Interrupt};
+use crate::uring::kernel_thread::KernelThread;
 use crate::uring::remedy;
 use crate::uring::ring::{Completing, Ring, Setup, Submission, errno_of};
 use crate::uring::wire::{Block, Wire};

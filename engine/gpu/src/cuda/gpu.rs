@@ -10,22 +10,12 @@ use super::copier::Copier;
 use super::direct::CuFileGpu;
 use super::exporter::{Export, Exported};
 use super::import::Opened;
-use super::mover::CudaMover;
+use super::mover::{Copies, CudaMover};
 use crate::contract::{DirectGpu, Gpu, GpuIdentity, Mover, OwnMemory};
 use crate::error::GpuError;
 use crate::handle::GpuHandle;
 use crate::region::{Backing, GpuRegion, Memory};
 use crate::staging::Staging;
-
-/// What moves bytes between staging and GPU memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Copies {
-    /// Copy engines where they are as fast as the bus, else kernels.
-    #[default]
-    Auto,
-    /// Kernels alone: to compare with.
-    Kernels,
-}
 
 /// One GPU.
 #[derive(Debug)]

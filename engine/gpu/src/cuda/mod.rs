@@ -21,4 +21,5 @@ mod rectangles;
 pub use context::{devices, driver_version};
 pub use copier::Copier;
 pub use exporter::Export;
-pub use gpu::{Copies, Cuda};
+pub use gpu::Cuda;
+pub use mover::Copies;

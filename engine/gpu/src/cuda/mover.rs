@@ -11,7 +11,6 @@ use kvrail_memory::HeapBlock;
 use super::context::{Context, check};
 use super::crowd::Crowd;
 use super::engines::Engines;
-use super::gpu::Copies;
 use super::import::Opened;
 use super::launch::{Batch, DeviceJob, Kernels, Stream};
 use super::mapped::Mapped;
@@ -27,6 +26,16 @@ const LOOKS_PER_QUERY: u32 = 1 << 12;
 
 /// Bytes of a flag or counter.
 const WORD_BYTES: u64 = 4;
+
+/// What moves bytes between staging and GPU memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copies {
+    /// Copy engines where they are as fast as the bus, else kernels.
+    #[default]
+    Auto,
+    /// Kernels alone: to compare with.
+    Kernels,
+}
 
 /// Moves. Fields drop in this order: streams drain before what copies touch goes.
 #[derive(Debug)]

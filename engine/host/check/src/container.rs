@@ -1,7 +1,7 @@
 //! What a container takes away.
 
 use crate::machine::{Machine, Tried};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// Files that container engines leave, and words of their control groups.
 const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvrail_memory::Near;
 
 use crate::machine::Machine;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// A poller, a client and the kernel: with fewer, spinning threads take turns.
 const CORES_MIN: usize = 3;

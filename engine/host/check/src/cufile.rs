@@ -8,7 +8,7 @@ use crate::gpu::gpus;
 use kvrail_memory::Mount;
 
 use crate::machine::Machine;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 const LIBRARY: &str = "libcufile.so.0";
 

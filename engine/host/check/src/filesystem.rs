@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use kvrail_memory::Mount;
 
 use crate::machine::{Machine, Purpose};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// File systems that write in place through O_DIRECT.
 const GOOD: [&str; 2] = ["ext4", "xfs"];

@@ -4,7 +4,7 @@ use kvrail_topology::{Detail, Device, Kind};
 
 use crate::finding::Verdict;
 use crate::machine::{Machine, Purpose};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// First release of the open driver with peer-to-peer DMA from drives.
 const P2P_DRIVER_MIN: u32 = 565;

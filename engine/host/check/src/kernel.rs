@@ -1,7 +1,7 @@
 //! Version and io_uring.
 
 use crate::machine::{Machine, Tried};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// Oldest kernel that kvrail runs on, and the one from which all of it is there.
 const OLDEST: (u32, u32) = (6, 1);

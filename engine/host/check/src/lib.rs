@@ -16,6 +16,7 @@ mod machine;
 mod memory;
 mod nvme;
 mod options;
+mod outcome;
 mod probe;
 mod rdma;
 mod report;

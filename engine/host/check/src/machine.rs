@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::finding::Verdict;
 use crate::options::KernelOptions;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// Number of the capability to lock memory (capabilities(7)).
 pub(crate) const CAP_IPC_LOCK: u32 = 14;

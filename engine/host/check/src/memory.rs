@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kvrail_topology::Kind;
 
 use crate::machine::{CAP_IPC_LOCK, Machine};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// What a sidecar with one small client pins: lanes, staging and an arena of 64 MiB.
 const MEMLOCK_BYTES_MIN: u64 = 64 << 20;

@@ -4,7 +4,7 @@ use kvrail_nvme::Controller;
 
 use crate::finding::Verdict;
 use crate::machine::{Machine, Purpose};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 const PARAMETERS: &str = "sys/module/nvme/parameters";
 

@@ -2,6 +2,7 @@
 
 use crate::finding::{Group, Verdict};
 use crate::machine::{Machine, Purpose};
+use crate::outcome::Outcome;
 
 /// One row of the table.
 pub(crate) struct Check {
@@ -28,47 +29,6 @@ pub(crate) enum Probe {
     Node(&'static str, Verdict),
     /// Anything else. An outcome as error is the only one.
     Look(fn(&Machine) -> Result<Vec<Outcome>, Outcome>),
-}
-
-/// What a probe saw of one subject.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) subject: String,
-    pub(crate) verdict: Verdict,
-    pub(crate) seen: String,
-    /// More exact than that of the table.
-    pub(crate) remedy: Option<String>,
-}
-
-impl Outcome {
-    pub(crate) fn new(verdict: Verdict, seen: impl Into<String>) -> Self {
-        Self { subject: String::new(), verdict, seen: seen.into(), remedy: None }
-    }
-
-    pub(crate) fn ok(seen: impl Into<String>) -> Self {
-        Self::new(Verdict::Ok, seen)
-    }
-
-    pub(crate) fn warning(seen: impl Into<String>) -> Self {
-        Self::new(Verdict::Warning, seen)
-    }
-
-    pub(crate) fn failure(seen: impl Into<String>) -> Self {
-        Self::new(Verdict::Failure, seen)
-    }
-
-    /// Nothing can be said; `what` is why.
-    pub(crate) fn unseen(what: impl Into<String>) -> Self {
-        Self::new(Verdict::Unseen, what)
-    }
-
-    pub(crate) fn of(self, subject: impl Into<String>) -> Self {
-        Self { subject: subject.into(), ..self }
-    }
-
-    pub(crate) fn with_remedy(self, remedy: impl Into<String>) -> Self {
-        Self { remedy: Some(remedy.into()), ..self }
-    }
 }
 
 impl Probe {

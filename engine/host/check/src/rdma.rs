@@ -4,7 +4,7 @@ use kvrail_topology::{Detail, Device, Kind, Port};
 
 use crate::finding::Verdict;
 use crate::machine::{Machine, Purpose};
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// The first NIC with NVMe-oF target offload, ConnectX-5, and its first firmware that has it. NICs
 /// name themselves by their PCI device number in decimal: MT4119 is 0x1017.

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::finding::{Finding, Verdict};
 use crate::machine::{Machine, Purpose};
-use crate::probe::{Check, Outcome};
+use crate::outcome::Outcome;
+use crate::probe::Check;
 use crate::table::CHECKS;
 
 /// What `kvrail check` says.

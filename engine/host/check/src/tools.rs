@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::machine::Machine;
-use crate::probe::Outcome;
+use crate::outcome::Outcome;
 
 /// Folders of programs that root has in its PATH.
 const FOLDERS: [&str; 5] = ["usr/sbin", "usr/bin", "sbin", "bin", "usr/local/sbin"];

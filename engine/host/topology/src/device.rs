@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::nic::Port;
 use crate::place::Place;
+use crate::port::Port;
 
 /// One device of the map.
 #[derive(Clone, Debug, PartialEq, Serialize)]

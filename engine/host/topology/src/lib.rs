@@ -14,6 +14,7 @@ mod matrix;
 mod nic;
 mod path;
 mod place;
+mod port;
 mod svg;
 mod tree;
 
@@ -21,8 +22,8 @@ pub use device::{Detail, Device, Kind};
 pub use link::Link;
 pub use map::{Map, NumaNode};
 pub use matrix::Pair;
-pub use nic::Port;
 pub use path::{PATH_KINDS, PathKind};
 pub use place::Place;
+pub use port::Port;
 pub use svg::svg;
 pub use tree::{Branch, text, tree};

@@ -1,10 +1,8 @@
 //! `kvrail completions`: scripts for shells.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
-use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::print_text;
 
@@ -23,9 +21,9 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the script.
-pub(crate) fn run(args: CompletionsArgs, _: &Context) -> Result<(), Failure> {
+/// Prints the script for the whole command line.
+pub(crate) fn run(args: CompletionsArgs, mut whole: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "kvrail", &mut script);
+    clap_complete::generate(args.shell, &mut whole, "kvrail", &mut script);
     print_text(&String::from_utf8_lossy(&script))
 }

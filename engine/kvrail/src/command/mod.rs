@@ -14,7 +14,9 @@ pub(crate) mod target;
 pub(crate) mod topology;
 pub(crate) mod volume;
 
-use crate::cli::Command;
+use clap::CommandFactory;
+
+use crate::cli::{Cli, Command};
 use crate::context::Context;
 use crate::failure::Failure;
 
@@ -34,6 +36,6 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Check(args) => check::run(&args, context),
         Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),
-        Command::Completions(args) => completions::run(args, context),
+        Command::Completions(args) => completions::run(args, Cli::command()),
     }
 }

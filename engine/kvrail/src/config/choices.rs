@@ -47,7 +47,7 @@ impl Pages {
     }
 }
 
-/// What happens to arenas that clients bring without seals.
+/// What happens to memory that clients import without seals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Unsealed {

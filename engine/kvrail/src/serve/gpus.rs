@@ -19,10 +19,9 @@ use kvrail_ring::{DeviceIndex, Nudge};
 use kvrail_session::ServedGpu;
 
 use super::plan::{Plan, PlannedDevice};
-use super::sidecar::exhausted;
 use super::volumes::{Served, Source};
 use crate::config::{Config, GpuName};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, exhausted};
 
 /// How long a poller may take to end: nothing is under way by then, unless a GPU hangs.
 const END_WITHIN: Duration = Duration::from_secs(2);

@@ -20,7 +20,7 @@ pub(crate) fn check_host(config: &Config) -> Result<Topology, Failure> {
 }
 
 fn check(config: &Config, topology: &Topology) -> Result<(), Failure> {
-    numa::home(config, topology, None)?;
+    numa::policy(config, topology, None)?;
     for (key, cpus) in named_cpus(config) {
         check_cpus(&key, &cpus, topology)?;
     }

@@ -1,26 +1,15 @@
 //! What devices hang on, and where arenas lie because of that.
 
 use kvrail_memory::{Near, Topology};
-use kvrail_session::Home;
+use kvrail_session::NumaPolicy;
 use rustix::fs::{FileType, fstat, major, minor};
 
-use super::plan::PlannedDevice;
-use super::volumes::{Served, Source};
+use super::volumes::Source;
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
 
-/// What is near each device.
-pub(super) fn near_of(
-    devices: &[PlannedDevice],
-    served: &[Served],
-    topology: &Topology,
-) -> Vec<Near> {
-    let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
-    devices.iter().map(|device| near(member(device), topology).unwrap_or_default()).collect()
-}
-
 /// A file is near the disk it lies on. Of file systems over several disks nothing is known.
-fn near(member: &Source, topology: &Topology) -> Option<Near> {
+pub(super) fn near(member: &Source, topology: &Topology) -> Option<Near> {
     let Source::Claimed(member) = member else { return None };
     let stat = fstat(member).ok()?;
     let device = match FileType::from_raw_mode(stat.st_mode) {
@@ -39,19 +28,21 @@ pub(super) fn near_gpu(pci_address: &str) -> Near {
 }
 
 /// Where arenas lie: on the node that is configured, or near the devices' one.
-pub(super) fn home(
+pub(super) fn policy(
     config: &Config,
     topology: &Topology,
     devices: Option<u32>,
-) -> Result<Home, Failure> {
+) -> Result<NumaPolicy, Failure> {
     let Some(&wanted) = config.memory.node.fixed() else {
         let several = topology.nodes().len() > 1;
         let near = devices.filter(|_| several);
-        return Ok(near.map_or(Home::Anywhere, |node| Home::Near(node, topology.clone())));
+        return Ok(
+            near.map_or(NumaPolicy::Anywhere, |node| NumaPolicy::Near(node, topology.clone()))
+        );
     };
     let wanted = u32::from(wanted);
     if topology.nodes().contains_key(&wanted) {
-        return Ok(Home::On(wanted, topology.clone()));
+        return Ok(NumaPolicy::On(wanted, topology.clone()));
     }
     let nodes: Vec<_> = topology.nodes().keys().map(u32::to_string).collect();
     let remedy = match nodes.is_empty() {
@@ -63,11 +54,13 @@ pub(super) fn home(
 }
 
 /// What to tell the operator.
-pub(super) fn note(home: &Home) -> Option<String> {
-    match home {
-        Home::Anywhere => None,
-        Home::Near(node, _) => Some(format!("arenas lie on NUMA node {node}, as all devices do")),
-        Home::On(node, _) => Some(format!("arenas lie on NUMA node {node} (memory.node)")),
+pub(super) fn note(policy: &NumaPolicy) -> Option<String> {
+    match policy {
+        NumaPolicy::Anywhere => None,
+        NumaPolicy::Near(node, _) => {
+            Some(format!("arenas lie on NUMA node {node}, as all devices do"))
+        }
+        NumaPolicy::On(node, _) => Some(format!("arenas lie on NUMA node {node} (memory.node)")),
     }
 }
 
@@ -76,9 +69,9 @@ pub(super) mod tests {
     use std::fs;
 
     use kvrail_memory::Topology;
-    use kvrail_session::Home;
+    use kvrail_session::NumaPolicy;
 
-    use super::{home, note};
+    use super::{note, policy};
     use crate::config::Config;
 
     /// Four CPUs, two on each of these nodes.
@@ -106,23 +99,23 @@ pub(super) mod tests {
     fn arenas_follow_the_devices_or_the_configuration() {
         let two = machine(&[(0, "0-1"), (1, "2-3")]);
         let auto = Config::default();
-        let near = home(&auto, &two, Some(1)).unwrap();
-        assert!(matches!(near, Home::Near(1, _)), "{near:?}");
+        let near = policy(&auto, &two, Some(1)).unwrap();
+        assert!(matches!(near, NumaPolicy::Near(1, _)), "{near:?}");
         assert!(note(&near).unwrap().contains("node 1"));
-        assert!(matches!(home(&auto, &two, None).unwrap(), Home::Anywhere));
+        assert!(matches!(policy(&auto, &two, None).unwrap(), NumaPolicy::Anywhere));
         let one = machine(&[(0, "0-3")]);
-        assert!(matches!(home(&auto, &one, Some(0)).unwrap(), Home::Anywhere));
+        assert!(matches!(policy(&auto, &one, Some(0)).unwrap(), NumaPolicy::Anywhere));
         let fixed = config("[memory]\nnode = 0");
-        assert!(matches!(home(&fixed, &two, Some(1)).unwrap(), Home::On(0, _)));
+        assert!(matches!(policy(&fixed, &two, Some(1)).unwrap(), NumaPolicy::On(0, _)));
     }
 
     #[test]
     fn a_node_that_is_not_there_is_refused() {
         let fixed = config("[memory]\nnode = 7");
         let two = machine(&[(0, "0-1"), (1, "2-3")]);
-        let why = home(&fixed, &two, None).unwrap_err().log_text();
+        let why = policy(&fixed, &two, None).unwrap_err().log_text();
         assert!(why.contains("memory.node = 7") && why.contains("one of 0, 1"), "{why}");
-        let why = home(&fixed, &machine(&[]), None).unwrap_err().log_text();
+        let why = policy(&fixed, &machine(&[]), None).unwrap_err().log_text();
         assert!(why.contains("knows no NUMA nodes"), "{why}");
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use kvrail_gpu::Gpu;
 use kvrail_memory::{Near, Topology};
-use kvrail_poller::{Budget, InFlightBytes, Seat};
-use kvrail_protocol::SpinHints;
+use kvrail_poller::{Budget, InFlightBytes, Route, Seat};
+use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
-use kvrail_session::Home;
+use kvrail_session::NumaPolicy;
 
 use super::numa;
-use super::volumes::Served;
+use super::volumes::{Served, Source};
 use crate::config::{Config, Device};
 use crate::failure::{Exit, Failure};
 
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     /// A CPU for kernel threads of sqpoll rings, where one is left.
     pub(crate) spare_cpu: Option<u32>,
     /// Where arenas lie.
-    pub(crate) home: Home,
+    pub(crate) numa: NumaPolicy,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
 }
@@ -76,7 +76,7 @@ impl Plan {
         let devices = devices(config, served);
         let cores = topology.usable_cores().max(1);
         let count = poller_count(config, devices.len(), cores.saturating_sub(gpus.len()));
-        let near = numa::near_of(&devices, served, &topology);
+        let near = near_of(&devices, served, &topology);
         let all = Near::all(near.iter());
         let near: Vec<_> =
             (0..count).map(|poller| Near::all(near.iter().skip(poller).step_by(count))).collect();
@@ -89,8 +89,8 @@ impl Plan {
                 devices.len()
             ));
         }
-        let home = numa::home(config, &topology, all.node)?;
-        notes.extend(numa::note(&home));
+        let numa = numa::policy(config, &topology, all.node)?;
+        notes.extend(numa::note(&numa));
         let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
         let spin_ns = match config.pollers.busy_poll_max.fixed() {
             Some(spin) => spin.ns(),
@@ -109,7 +109,7 @@ impl Plan {
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
         let beat_ns = config.pollers.heartbeat.ns();
         let pollers = pollers.collect();
-        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, home, notes })
+        Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, numa, notes })
     }
 
     /// What a device may hold at once.
@@ -241,6 +241,39 @@ fn planned(
     let own = devices.iter().skip(index).step_by(count).map(|device| device.index).collect();
     let index = PollerIndex(u16::try_from(index).expect("at most POLLERS_MAX"));
     PlannedPoller { seat: Seat { index, cpu }, devices: own }
+}
+
+/// What is near each device.
+fn near_of(devices: &[PlannedDevice], served: &[Served], topology: &Topology) -> Vec<Near> {
+    let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
+    devices.iter().map(|device| numa::near(member(device), topology).unwrap_or_default()).collect()
+}
+
+/// What pollers know of the volumes.
+pub(super) fn routes(served: &[Served], plan: &Plan) -> Vec<Route> {
+    let route = |(index, volume): (usize, &Served)| Route {
+        geometry: volume.geometry,
+        members: members_of(plan, index),
+    };
+    served.iter().enumerate().map(route).collect()
+}
+
+/// What clients are told of the volumes.
+pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
+    let info = |(index, volume): (usize, &Served)| VolumeInfo {
+        id: u16::try_from(index).expect("the configuration bounds the volumes"),
+        name: volume.name.clone(),
+        uuid: volume.uuid,
+        geometry: volume.geometry.into(),
+        pollers: members_of(plan, index).iter().map(|&device| plan.poller_of(device).0).collect(),
+        members: volume.members.iter().map(Source::name).collect(),
+    };
+    served.iter().enumerate().map(info).collect()
+}
+
+fn members_of(plan: &Plan, volume: usize) -> Vec<DeviceIndex> {
+    let own = plan.devices.iter().filter(|device| device.volume == volume);
+    own.map(|device| device.index).collect()
 }
 
 #[cfg(test)]

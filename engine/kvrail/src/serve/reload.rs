@@ -1,6 +1,6 @@
 //! SIGHUP: the configuration is read again; what can change while serving does.
 
-use kvrail_session::OrderSender;
+use kvrail_session::ServerHandle;
 
 use super::memory;
 use super::policy::policy;
@@ -25,14 +25,14 @@ impl Reload {
     }
 
     /// Reads and applies; a configuration with an error changes nothing.
-    pub(super) fn run(&mut self, orders: &OrderSender, target: &Door) {
-        if let Err(failure) = self.apply(orders, target) {
+    pub(super) fn run(&mut self, handle: &ServerHandle, target: &Door) {
+        if let Err(failure) = self.apply(handle, target) {
             let why = failure.log_text();
             tracing::error!("SIGHUP: the configuration in force stays: {why}");
         }
     }
 
-    fn apply(&mut self, orders: &OrderSender, target: &Door) -> Result<(), Failure> {
+    fn apply(&mut self, handle: &ServerHandle, target: &Door) -> Result<(), Failure> {
         let new = self.context.config()?.config;
         let renewed = self.in_force.renewed_by(&new);
         let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
@@ -50,7 +50,7 @@ impl Reload {
         }
         if !now.is_empty() {
             tracing::info!("SIGHUP: in force from now on: {}", now.join(", "));
-            orders.renew(policy(&renewed));
+            handle.renew(policy(&renewed));
         }
         if !later.is_empty() {
             tracing::warn!("SIGHUP: in force after a restart only: {}", later.join(", "));

@@ -6,7 +6,7 @@ use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Bell, Epoch};
-use kvrail_session::{Identity, OrderReceiver, Porter, Server, ServerConfig, Stopped};
+use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped};
 
 use super::comeback::Comeback;
 use super::gpus::Gpus;
@@ -16,16 +16,16 @@ use super::policy::policy;
 use super::reload::Reload;
 use super::target::Export;
 use super::volumes::Served;
-use super::{descriptors, devices, gpus, memory, report, signals, target, volumes};
-use crate::cli::PORTER;
+use super::{descriptors, devices, gpus, memory, plan, report, signals, target, volumes};
 use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use crate::context::PORTER;
+use crate::failure::{Exit, Failure, exhausted};
 
 /// A sidecar that is ready for clients.
 #[derive(Debug)]
 pub(crate) struct Sidecar {
     server: Server,
-    orders: OrderReceiver,
+    handle: HandleReceiver,
     _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
     _comeback: Comeback,
@@ -43,7 +43,7 @@ impl Sidecar {
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         let (door, inbox) = target::door();
-        let orders = signals::listen(reload, door.clone())?;
+        let handle = signals::listen(reload, door.clone())?;
         let probe = memory::probe(config)?;
         let mut served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
@@ -53,7 +53,7 @@ impl Sidecar {
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
         let pollers = start_pollers(&plan, &mut served, &mailboxes, &gpus)?;
-        let infos = volumes::infos(&served, &plan);
+        let infos = plan::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
         report += &report::gpus(&gpus.served, &infos);
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
@@ -61,7 +61,7 @@ impl Sidecar {
         let server_config = server_config(config, &plan, &gpus);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, orders, _target: target, _comeback: comeback, _gpus: gpus, report })
+        Ok(Self { server, handle, _target: target, _comeback: comeback, _gpus: gpus, report })
     }
 
     /// What `kvrail status` shows.
@@ -74,15 +74,9 @@ impl Sidecar {
     /// # Errors
     /// `Failure` when a poller died or requests were still under way at the end.
     pub(crate) fn run(mut self) -> Result<Stopped, Failure> {
-        let outcome = self.server.run(&self.orders);
+        let outcome = self.server.run(&self.handle);
         outcome.map_err(|error| Failure::new(Exit::Failed, error.to_string()))
     }
-}
-
-/// Descriptors ran out.
-pub(super) fn exhausted(what: &str, errno: rustix::io::Errno) -> Failure {
-    Failure::new(Exit::Failed, format!("{what} could not be made: {errno}"))
-        .with_remedy("raise the limit of open files (LimitNOFILE=, ulimit -n)")
 }
 
 /// One for each poller.
@@ -98,7 +92,7 @@ fn start_pollers(
     mailboxes: &[Arc<Mailbox>],
     gpus: &Gpus,
 ) -> Result<Vec<PollerHandle>, Failure> {
-    let routes: Vec<Route> = volumes::routes(served, plan);
+    let routes: Vec<Route> = plan::routes(served, plan);
     let mut sources = devices::sources(plan, served)?;
     let mut started = Vec::with_capacity(plan.pollers.len());
     for (poller, mailbox) in plan.pollers.iter().zip(mailboxes) {
@@ -154,7 +148,7 @@ fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
         policy: policy(config),
-        home: plan.home.clone(),
+        numa: plan.numa.clone(),
         identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),

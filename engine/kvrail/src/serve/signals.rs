@@ -3,18 +3,17 @@
 
 use std::thread;
 
-use kvrail_session::{OrderReceiver, order_channel};
+use kvrail_session::{HandleReceiver, server_handle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::reload::Reload;
-use super::sidecar::exhausted;
 use super::target::Door;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, exhausted};
 
-/// Listens on a thread of its own until the process ends; the server gets the orders.
-pub(super) fn listen(mut reload: Reload, target: Door) -> Result<OrderReceiver, Failure> {
-    let (sender, receiver) = order_channel().map_err(|errno| exhausted("an eventfd", errno))?;
+/// Listens on a thread of its own until the process ends; the server gets its handle.
+pub(super) fn listen(mut reload: Reload, target: Door) -> Result<HandleReceiver, Failure> {
+    let (sender, receiver) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
     };

@@ -1,13 +1,10 @@
 //! The configured volumes: claimed and verified, or null for benchmarks.
 
-use kvrail_poller::Route;
-use kvrail_protocol::VolumeInfo;
-use kvrail_ring::{DeviceIndex, Geometry};
+use kvrail_ring::Geometry;
 use kvrail_units::Size;
 use kvrail_volume::{LABEL_BYTES, Member, Volume};
 use uuid::Uuid;
 
-use super::plan::Plan;
 use crate::config::{Config, Volume as Configured};
 use crate::failure::{Exit, Failure};
 use crate::members::{Located, locate};
@@ -73,33 +70,6 @@ fn null(name: String, bytes: u64) -> Served {
     };
     let members = vec![Source::Null { bytes }];
     Served { name, uuid: Uuid::nil(), geometry, members, notes: Vec::new() }
-}
-
-/// What pollers know of the volumes.
-pub(super) fn routes(served: &[Served], plan: &Plan) -> Vec<Route> {
-    let route = |(index, volume): (usize, &Served)| Route {
-        geometry: volume.geometry,
-        members: members_of(plan, index),
-    };
-    served.iter().enumerate().map(route).collect()
-}
-
-/// What clients are told of the volumes.
-pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
-    let info = |(index, volume): (usize, &Served)| VolumeInfo {
-        id: u16::try_from(index).expect("the configuration bounds the volumes"),
-        name: volume.name.clone(),
-        uuid: volume.uuid,
-        geometry: volume.geometry.into(),
-        pollers: members_of(plan, index).iter().map(|&device| plan.poller_of(device).0).collect(),
-        members: volume.members.iter().map(Source::name).collect(),
-    };
-    served.iter().enumerate().map(info).collect()
-}
-
-fn members_of(plan: &Plan, volume: usize) -> Vec<DeviceIndex> {
-    let own = plan.devices.iter().filter(|device| device.volume == volume);
-    own.map(|device| device.index).collect()
 }
 
 impl Source {

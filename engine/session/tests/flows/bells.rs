@@ -52,7 +52,7 @@ fn a_client_that_is_dear_to_wake_is_woken_by_the_ringer_and_so_is_its_user() {
     let mut queue = dear.open_queue(8).unwrap();
     assert_eq!(waker(&dear), Waker::Poller);
     let stop = AtomicBool::new(false);
-    let bell = queue.event_fd().try_clone_to_owned().unwrap();
+    let bell = queue.wait_fd().try_clone_to_owned().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..WAITING {
             scope.spawn(|| watch(&bell, &stop));

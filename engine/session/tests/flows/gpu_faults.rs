@@ -158,7 +158,7 @@ fn a_stop_finishes_what_moves_to_and_from_the_gpu() {
         engine.cache.fill(block, &noise(u64::from(block)));
         engine.write(block, u64::from(block));
     }
-    station.sidecar.orders.stop();
+    station.sidecar.handle.stop();
     let stopped = station.sidecar.join().unwrap();
     assert_eq!((stopped.how, stopped.sessions_left), (kvrail_session::StoppedHow::Drained, 0));
     let ends: Vec<_> = (0..BLOCKS).map(|_| engine.end()).collect();

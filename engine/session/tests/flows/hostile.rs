@@ -279,7 +279,7 @@ fn who_is_refused_takes_no_session_slot() {
 
 fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = memfd_create("brought", flags).unwrap();
+    let fd = memfd_create("imported", flags).unwrap();
     ftruncate(&fd, bytes).unwrap();
     if bytes > 0 {
         rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, bytes).unwrap();
@@ -289,7 +289,7 @@ fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn brought_memory_is_taken_only_sealed_and_of_the_size_announced() {
+fn imported_memory_is_taken_only_sealed_and_of_the_size_announced() {
     let sidecar = Sidecar::start();
     let client = Client::attach(sidecar.socket()).unwrap();
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -304,13 +304,13 @@ fn brought_memory_is_taken_only_sealed_and_of_the_size_announced() {
         (memfd(4096, sealed), 0, "0 bytes"),
         (null, 4096, "not a memfd"),
     ] {
-        let (status, message) = denied(client.bring_arena(fd, bytes));
+        let (status, message) = denied(client.import_arena(fd, bytes));
         assert_eq!(status, Status::Invalid, "{message}");
         assert!(message.contains(what), "{message}");
     }
     assert_eq!(client.status().unwrap().regions.bytes, 0);
 
-    let arena = client.bring_arena(memfd(1 << 20, sealed), 1 << 20).unwrap();
+    let arena = client.import_arena(memfd(1 << 20, sealed), 1 << 20).unwrap();
     let mut queue = client.open_queue(8).unwrap();
     queue.submit(Request::read(&volume, 0, arena.lease(4096).unwrap())).unwrap();
     assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
@@ -323,9 +323,9 @@ fn descriptors_that_do_not_belong_end_the_session() {
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     for (ask, count) in [
         (Ask::Status, 1),
-        (Ask::BringArena { bytes: 4096 }, 0),
-        (Ask::BringArena { bytes: 4096 }, 2),
-        (Ask::BringArena { bytes: 4096 }, FDS_MAX),
+        (Ask::ImportArena { bytes: 4096 }, 0),
+        (Ask::ImportArena { bytes: 4096 }, 2),
+        (Ask::ImportArena { bytes: 4096 }, FDS_MAX),
     ] {
         let mut rude = Rude::attach(&sidecar);
         rude.send(ask, &vec![null.as_fd(); count]).unwrap();

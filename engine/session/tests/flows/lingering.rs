@@ -63,7 +63,7 @@ fn stops_at_once(sidecar: Sidecar) {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
-const BRING: Ask = Ask::BringArena { bytes: 4096 };
+const BRING: Ask = Ask::ImportArena { bytes: 4096 };
 
 #[test]
 fn before_the_hello_and_with_what_takes_none() {
@@ -87,7 +87,7 @@ fn before_the_hello_and_with_what_takes_none() {
 }
 
 #[test]
-fn brought_as_an_arena() {
+fn imported_as_an_arena() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
     let mut deaf = Vec::new();

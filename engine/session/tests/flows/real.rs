@@ -228,13 +228,13 @@ fn a_stop_with_a_hung_device_tells_the_client_once_and_fences_its_memory() {
     let arena = client.create_arena(1 << 20, Pages::Auto).unwrap();
     let mut queue = client.open_queue(8).unwrap();
     hang(&mut queue, &volume, arena.lease(4096).unwrap());
-    sidecar.orders.stop();
+    sidecar.handle.stop();
     let stopped = sidecar.join().unwrap();
     assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::TimedOut, 1));
     let done = queue.wait(LONG).unwrap().unwrap();
     assert!(done.status == Status::Restarted && done.lease.is_none(), "{done:?}");
     assert!(queue.wait(LONG).unwrap().is_none());
-    assert_eq!(client.fenced_bytes(), 4096);
+    assert_eq!(client.quarantined_bytes(), 4096);
     controls[0].release();
 }
 
@@ -244,7 +244,7 @@ fn a_stop_under_load_loses_nothing() {
     let client = Client::attach(sidecar.socket()).unwrap();
     let volume = client.volume("kv").unwrap();
     let arena = client.create_arena(8 << 20, Pages::Auto).unwrap();
-    let orders = sidecar.orders.clone();
+    let orders = sidecar.handle.clone();
     let ended = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3_u64)
             .map(|part| {
@@ -259,7 +259,7 @@ fn a_stop_under_load_loses_nothing() {
     });
     assert!(ended > 0);
     assert_eq!(sidecar.join().unwrap().how, StoppedHow::Drained);
-    assert_eq!((client.fenced_bytes(), arena.leases()), (0, 0));
+    assert_eq!((client.quarantined_bytes(), arena.leases()), (0, 0));
 }
 
 /// Keeps a queue full until the sidecar stops; returns how many requests ended.
@@ -284,7 +284,7 @@ fn flood(queue: &mut Queue, volume: &Volume, arena: &Arena, part: u64) -> usize 
             }
             assert!(done.lease.is_some());
         }
-        serving &= queue.client().ended().is_none();
+        serving &= queue.ended().is_none();
     }
     queue.poll(&mut done);
     assert_eq!(ended + done.len(), submitted);

@@ -162,7 +162,7 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
         queue.submit(Request::write(&volume, 0, lease)).unwrap();
     }
     eventually("accepted", || sidecar.switches.taken.get() == 4);
-    sidecar.orders.stop();
+    sidecar.handle.stop();
     eventually("draining", || {
         client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
     });
@@ -204,12 +204,12 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
         queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
         queue.submit(Request::read(&volume, 0, arena.lease(512).unwrap())).unwrap();
         eventually("accepted", || sidecar.switches.taken.get() == 2);
-        sidecar.orders.stop();
+        sidecar.handle.stop();
         if second {
             eventually("draining", || {
                 client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
             });
-            sidecar.orders.stop();
+            sidecar.handle.stop();
         }
         assert_eq!(sidecar.join().unwrap().how, how);
         let mut done = Vec::new();
@@ -217,7 +217,7 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
         assert!(done.iter().all(|done| done.status == Status::Restarted), "{done:?}");
         // The write's bytes are only read by hardware; the read's may still be written.
         assert_eq!(done.iter().filter(|done| done.lease.is_some()).count(), 1);
-        assert_eq!(client.fenced_bytes(), 512);
+        assert_eq!(client.quarantined_bytes(), 512);
     }
 }
 

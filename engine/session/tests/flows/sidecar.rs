@@ -16,8 +16,8 @@ use kvrail_poller::{
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Home, Identity, Limits, OrderSender, PagePolicy, Patience, Policy, Porter, Server,
-    ServerConfig, ServerError, Stopped, order_channel,
+    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
+    ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
 };
 use tempfile::TempDir;
 
@@ -61,7 +61,7 @@ pub(crate) type Sim = SimDevice<MonotonicClock>;
 pub(crate) struct Sidecar {
     pub(crate) directory: TempDir,
     pub(crate) switches: Arc<Switches>,
-    pub(crate) orders: OrderSender,
+    pub(crate) handle: ServerHandle,
     thread: Option<JoinHandle<Result<Stopped, ServerError>>>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
             drain_timeout: Duration::from_secs(2),
             patience: Patience::default(),
         },
-        home: Home::Anywhere,
+        numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
@@ -227,9 +227,9 @@ impl Sidecar {
             members: vec!["/a".into(), "/b".into(), "/c".into()],
         }];
         let mut server = Server::new(config, handles, to_control, volumes).unwrap();
-        let (orders, received) = order_channel().unwrap();
+        let (handle, received) = server_handle().unwrap();
         let thread = std::thread::spawn(move || server.run(&received));
-        Self { directory, switches, orders, thread: Some(thread) }
+        Self { directory, switches, handle, thread: Some(thread) }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -245,8 +245,8 @@ impl Sidecar {
 impl Drop for Sidecar {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.orders.stop();
-            self.orders.stop();
+            self.handle.stop();
+            self.handle.stop();
             let _ended = thread.join();
         }
     }

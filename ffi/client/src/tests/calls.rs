@@ -8,16 +8,17 @@ use kvrail_protocol::{
 use kvrail_ring::Status;
 
 use super::rig::{LONG, geometry, welcome};
-use crate::arena::{Arena, Lease};
+use crate::arena::Arena;
 use crate::client::Client;
 use crate::done::Done;
 use crate::error::ClientError;
+use crate::lease::Lease;
 use crate::queue::Queue;
 use crate::volume::Volume;
 
 fn connected(timeout: Duration) -> (Client, Channel) {
     let (ours, theirs) = Channel::pair().unwrap();
-    (Client::assemble(ours, &welcome(geometry(1, 4096), 1, 0), timeout).unwrap(), theirs)
+    (Client::assemble(ours, welcome(geometry(1, 4096), 1, 0), timeout).unwrap(), theirs)
 }
 
 fn hear(socket: &Channel) -> ClientMessage {

@@ -11,7 +11,7 @@ use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, propte
 
 use super::rig::{LONG, Rig};
 use crate::error::ClientError;
-use crate::refused::Reason;
+use crate::reason::Reason;
 use crate::request::Request;
 
 proptest! {
@@ -70,7 +70,7 @@ proptest! {
         }
         prop_assert!(expected.is_empty(), "lost: {expected:?}");
         prop_assert_eq!(rig.queue.poll(&mut done), 0);
-        prop_assert_eq!(rig.client.fenced_bytes(), fenced);
+        prop_assert_eq!(rig.client.quarantined_bytes(), fenced);
     }
 }
 
@@ -102,7 +102,7 @@ fn an_orderly_end_gives_all_memory_back() {
     let done = rig.queue.wait(LONG).unwrap().unwrap();
     assert_eq!((done.status, done.lease.is_some()), (Status::Draining, true), "never accepted");
     assert_eq!(rig.client.ended(), Some("bye"));
-    assert_eq!(rig.client.fenced_bytes(), 0);
+    assert_eq!(rig.client.quarantined_bytes(), 0);
 }
 
 fn late(user_data: u64) -> Completion {
@@ -208,7 +208,7 @@ fn an_impossible_lap_ends_everything_and_keeps_the_memory() {
     assert_eq!(rig.queue.poll(&mut done), 2);
     assert!(done.iter().all(|done| done.status == Status::Internal), "{done:?}");
     assert_eq!(done.iter().filter(|done| done.lease.is_some()).count(), 1);
-    assert_eq!(rig.client.fenced_bytes(), 4096);
+    assert_eq!(rig.client.quarantined_bytes(), 4096);
     assert!(matches!(rig.queue.wait(LONG), Err(ClientError::Protocol { .. })));
     assert!(rig.queue.wait(LONG).unwrap().is_none());
 }
@@ -223,6 +223,6 @@ fn a_dropped_queue_waits_and_then_keeps_the_memory_from_reuse() {
     let first = rig.sidecar.take()[0];
     rig.sidecar.answer(first, Status::Ok);
     drop(rig.queue);
-    assert_eq!(rig.client.fenced_bytes(), 4096, "one of two was still under way");
+    assert_eq!(rig.client.quarantined_bytes(), 4096, "one of two was still under way");
     assert_eq!(rig.arena.leases(), 1);
 }

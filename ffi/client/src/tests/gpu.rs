@@ -13,7 +13,7 @@ use super::rig::{GPU, LONG, Rig, geometry, welcome};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::gpu::{GpuCache, GpuMemory, GpuRegion};
-use crate::refused::Reason;
+use crate::reason::Reason;
 use crate::request::Request;
 use crate::{Fragment, LayoutError};
 
@@ -129,7 +129,7 @@ fn what_cannot_be_is_refused_before_the_sidecar_hears_of_it() {
     let (ours, socket) = Channel::pair().unwrap();
     let mut old = welcome(geometry(1, 4096), 1, 0);
     old.protocol = Version { major: 1, minor: 0 };
-    let error = Client::assemble(ours, &old, LONG).unwrap().attach_gpu(cache()).unwrap_err();
+    let error = Client::assemble(ours, old, LONG).unwrap().attach_gpu(cache()).unwrap_err();
     assert!(error.to_string().contains("protocol 1.0, GPU memory needs 1.1"), "{error}");
     assert!(matches!(hear(&socket).message.ask, Ask::Bye), "nothing was asked");
 }
@@ -218,6 +218,6 @@ fn a_dead_sidecar_ends_them_and_nothing_is_fenced() {
     rig.sidecar.die();
     let end = rig.queue.wait(LONG).unwrap().unwrap();
     assert_eq!((end.status, end.bytes), (Status::Restarted, 0));
-    assert_eq!(rig.client.fenced_bytes(), 0, "the memory is the program's");
+    assert_eq!(rig.client.quarantined_bytes(), 0, "the memory is the program's");
     assert!(matches!(region.detach(), Err(ClientError::SidecarGone { .. })));
 }

@@ -157,7 +157,7 @@ fn a_flush_goes_to_every_member_and_a_nop_to_one_poller() {
     let done = rig.queue.wait(LONG).unwrap().unwrap();
     assert_eq!((done.status, done.bytes, done.lease.is_none()), (Status::Ok, 0, true));
 
-    rig.queue.submit(Request::nop_to(&rig.client, kvrail_ring::PollerIndex(1))).unwrap();
+    rig.queue.submit(rig.client.nop_to(kvrail_ring::PollerIndex(1))).unwrap();
     rig.queue.submit(Request::nop(&rig.volume)).unwrap();
     let lanes: Vec<_> = rig.sidecar.take().iter().map(|(lane, _)| *lane).collect();
     assert_eq!(lanes, [0, 1]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvrail_ring::{Opcode, PollerIndex};
 
 use super::rig::{LONG, Rig, geometry};
-use crate::refused::Reason;
+use crate::reason::Reason;
 use crate::request::Request;
 
 #[test]
@@ -28,7 +28,7 @@ fn each_reason_names_what_is_wrong_and_gives_the_lease_back() {
         (Request::flush(&volume).checksum(), "checksum means nothing for a flush"),
         (Request::discard(&volume, 0, 0), "length is 0"),
         (Request::discard(&volume, 0, 5 * 4096), "more than 4 pieces"),
-        (Request::nop_to(&rig.client, PollerIndex(2)), "poller 2 does not exist; there are 2"),
+        (rig.client.nop_to(PollerIndex(2)), "poller 2 does not exist; there are 2"),
         (Request::read(&other.volume, 0, lease(512)), "volume belongs to another client"),
         (Request::read(&volume, 0, other.lease(512)), "lease belongs to another client"),
     ];

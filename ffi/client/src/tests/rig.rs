@@ -12,10 +12,12 @@ use kvrail_ring::{
     Bell, Completion, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
 };
 
-use crate::arena::{Arena, ArenaFacts, Lease};
+use crate::arena::{Arena, ArenaFacts};
 use crate::client::Client;
-use crate::plan::Plan;
+
+use crate::lease::Lease;
 use crate::queue::{Parts, Queue};
+use crate::route::VolumeRoute;
 use crate::volume::Volume;
 
 pub(super) const LONG: Duration = Duration::from_secs(10);
@@ -93,28 +95,28 @@ impl Rig {
 
     pub(super) fn spinning(geometry: Geometry, pollers: u16, depth: u32, spin_ns: u64) -> Self {
         let (ours, theirs) = Channel::pair().unwrap();
-        let client = Client::assemble(ours, &welcome(geometry, pollers, spin_ns), LONG).unwrap();
+        let client = Client::assemble(ours, welcome(geometry, pollers, spin_ns), LONG).unwrap();
         let volume = client.volume("kv").unwrap();
         let memory = Arc::new(HeapBlock::new(ARENA_BYTES));
         let pool = LeasePool::new(Arc::clone(&memory) as Arc<dyn Pinned>, 4096);
         let facts = ArenaFacts { region: RegionId(9), page_bytes: 4096, note: None };
-        let arena = Arena::new(client.clone(), pool, facts);
+        let arena = Arena::new(client.shared(), pool, facts);
         let lanes = u32::from(pollers);
         let bytes = Segment::bytes_needed(lanes, depth).unwrap();
         let block = Arc::new(HeapBlock::new(bytes));
         let shared = || Arc::clone(&block) as Arc<dyn Pinned>;
         let server = Segment::format(shared(), lanes, depth).unwrap().into_server();
-        let (bell, hear) = Bell::heard().unwrap();
+        let (bell, wake_fd) = Bell::heard().unwrap();
         let doorbells: Vec<Bell> = (0..pollers).map(|_| Bell::eventfd().unwrap()).collect();
         let duplicate = |bell: &Bell| bell.as_fd().try_clone_to_owned().unwrap();
         let parts = Parts {
             number: 3,
             segment: Segment::open(shared()).unwrap(),
-            hear,
+            wake_fd,
             doorbells: doorbells.iter().map(duplicate).collect(),
-            plans: client.volumes().iter().map(Plan::new).collect(),
+            routes: client.volumes().iter().map(VolumeRoute::new).collect(),
         };
-        let queue = Queue::assemble(client.clone(), parts).unwrap();
+        let queue = Queue::assemble(client.shared(), parts).unwrap();
         let sidecar = FakeSidecar {
             lanes: server,
             bell: Some(bell),

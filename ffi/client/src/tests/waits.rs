@@ -69,10 +69,10 @@ fn who_waits_in_vain_stops_spinning() {
     let mut rig = Rig::spinning(geometry(1, 4096), 1, 4, 1_000);
     rig.queue.submit(Request::nop(&rig.volume)).unwrap();
     for _ in 0..3 {
-        assert!(rig.queue.odds.favour_spinning(), "not after one or two");
+        assert!(rig.queue.should_spin(), "not after one or two");
         assert!(rig.queue.wait(Duration::from_millis(1)).unwrap().is_none());
     }
-    assert!(!rig.queue.odds.favour_spinning(), "three spins brought nothing");
+    assert!(!rig.queue.should_spin(), "three spins brought nothing");
 }
 
 #[test]
@@ -114,17 +114,17 @@ fn an_armed_queue_wakes_an_event_loop() {
     let first = rig.sidecar.take()[0];
     assert_eq!(rig.queue.arm(), Armed::Armed);
     assert_eq!(rig.queue.arm(), Armed::Armed, "twice does no harm");
-    assert!(!readable(&rig.queue.event_fd(), Duration::ZERO));
+    assert!(!readable(&rig.queue.wait_fd(), Duration::ZERO));
     rig.sidecar.answer(first, Status::Ok);
-    assert!(readable(&rig.queue.event_fd(), LONG));
+    assert!(readable(&rig.queue.wait_fd(), LONG));
     let mut done = Vec::new();
     assert_eq!(rig.queue.poll(&mut done), 1);
-    assert!(!readable(&rig.queue.event_fd(), Duration::ZERO), "silenced by poll");
+    assert!(!readable(&rig.queue.wait_fd(), Duration::ZERO), "silenced by poll");
 
     rig.queue.submit(Request::nop(&rig.volume)).unwrap();
     assert_eq!(rig.sidecar.answer_all(), 1);
     assert_eq!(rig.queue.arm(), Armed::Ready, "it ended before");
-    assert!(!readable(&rig.queue.event_fd(), Duration::ZERO), "awake: not rung");
+    assert!(!readable(&rig.queue.wait_fd(), Duration::ZERO), "awake: not rung");
     assert_eq!(rig.queue.poll(&mut done), 1);
 
     rig.queue.submit(Request::nop(&rig.volume)).unwrap();
@@ -133,7 +133,7 @@ fn an_armed_queue_wakes_an_event_loop() {
     rig.sidecar.die();
     let hung_up = [PollFlags::IN, PollFlags::HUP].into_iter().any(|_| {
         let timeout = Timespec::try_from(LONG).unwrap();
-        poll(&mut [PollFd::new(&rig.queue.event_fd(), PollFlags::IN)], Some(&timeout)) == Ok(1)
+        poll(&mut [PollFd::new(&rig.queue.wait_fd(), PollFlags::IN)], Some(&timeout)) == Ok(1)
     });
     assert!(hung_up, "the bell closes with the sidecar");
     assert_eq!(rig.queue.poll(&mut done), 1, "the first poll after that looks");

@@ -41,7 +41,7 @@ class Client:
     def create_arena(self, nbytes: int, *, pages: str = "auto") -> Arena:
         """Has the sidecar make an arena of at least so many bytes. `pages` is "auto" (what the
         sidecar's configuration says), "base", "2MiB" or "1GiB"."""
-    def bring_arena(self, file: int | _HasFileno, nbytes: int) -> Arena:
+    def import_arena(self, file: int | _HasFileno, nbytes: int) -> Arena:
         """Registers memory of the program's own: a memfd of exactly so many bytes, fully
         allocated, sealed against shrinking, growing and sealing. The file stays the caller's."""
     @property
@@ -60,7 +60,7 @@ class Client:
     def status(self) -> dict[str, Any]:
         """The sidecar's state: devices, modes in force, latencies, sessions."""
     @property
-    def fenced_bytes(self) -> int:
+    def quarantined_bytes(self) -> int:
         """Bytes that hardware may still write although their request has ended."""
     @property
     def closed(self) -> bool:

@@ -121,7 +121,7 @@ fn bring(target: &Target, mut send: impl FnMut(&mut Rude, Ask)) -> u64 {
     while target.time_is_left() {
         match &mut rude {
             Some(open) => {
-                send(open, Ask::BringArena { bytes: 4096 });
+                send(open, Ask::ImportArena { bytes: 4096 });
                 if open.hear().is_err() {
                     rude = None;
                 }

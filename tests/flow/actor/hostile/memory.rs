@@ -34,7 +34,7 @@ pub(crate) fn holes(target: &Target) -> u64 {
     let memory = sealed();
     let ours = memory.try_clone().expect("a descriptor");
     let client = target.client();
-    let arena = client.bring_arena(memory, ARENA_BYTES).expect("good memory");
+    let arena = client.import_arena(memory, ARENA_BYTES).expect("good memory");
     let volume = client.volume(&target.volume).expect("there is one");
     let mut queue = client.open_queue(32).expect("a queue");
     let stop = AtomicBool::new(false);
@@ -125,7 +125,7 @@ pub(crate) fn truncate(target: &Target) -> u64 {
         assert!(matches!(answer, Answer::Arena { .. }), "{answer:?}");
         refuses_every_size(fds[0].as_fd(), 1 << 20);
         let own = sealed();
-        let (answer, _) = rude.ask(Ask::BringArena { bytes: ARENA_BYTES }, &[own.as_fd()]);
+        let (answer, _) = rude.ask(Ask::ImportArena { bytes: ARENA_BYTES }, &[own.as_fd()]);
         assert!(matches!(answer, Answer::Arena { .. }), "{answer:?}");
         refuses_every_size(own.as_fd(), ARENA_BYTES);
         rounds += 1;

@@ -134,7 +134,7 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
     while target.time_is_left() {
         let mut polite = Rude::attach(&target.socket);
         for (what, fd) in &wrong {
-            let ask = Ask::BringArena { bytes: 4096 };
+            let ask = Ask::ImportArena { bytes: 4096 };
             polite.send(ask, &[fd.as_fd()]).expect("the sidecar reads");
             match polite.hear().map(|(message, _)| message) {
                 Ok(SidecarMessage::Reply { answer, .. }) => {
@@ -151,9 +151,9 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
         let own = polite.as_fd().try_clone_to_owned().expect("a descriptor");
         for (ask, count) in [
             (Ask::Status, 1),
-            (Ask::BringArena { bytes: 4096 }, 0),
-            (Ask::BringArena { bytes: 4096 }, 2),
-            (Ask::BringArena { bytes: 4096 }, FDS_MAX),
+            (Ask::ImportArena { bytes: 4096 }, 0),
+            (Ask::ImportArena { bytes: 4096 }, 2),
+            (Ask::ImportArena { bytes: 4096 }, FDS_MAX),
             (Ask::Bye, FDS_MAX),
         ] {
             let mut rude = Rude::attach(&target.socket);

@@ -11,8 +11,7 @@ use io_uring::{IoUring, Parameters, cqueue, squeue};
 use rustix::io::Errno;
 use rustix::io_uring::{IoringSetupFlags, io_uring_params, io_uring_setup};
 
-use crate::uring::drive::KernelThread;
-use crate::uring::ring::errno_of;
+use crate::uring::kernel_thread::KernelThread;
 
 /// A ring to be made.
 #[derive(Clone, Copy, Debug)]
@@ -70,4 +69,8 @@ impl Setup {
     fn has(&self, flag: IoringSetupFlags) -> bool {
         self.flags.contains(flag)
     }
+}
+
+pub(in crate::uring) fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

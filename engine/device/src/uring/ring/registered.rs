@@ -9,68 +9,10 @@ use kvrail_memory::Pinned;
 use kvrail_ring::limits::ENTRY_BYTES;
 use rustix::io::Errno;
 
-use crate::contract::{Attached, BUFFERS_MAX, BufferIndex};
-use crate::uring::ring::{Ring, TAG, errno_of};
+use crate::contract::{Attached, BufferIndex};
+use crate::uring::ring::make::errno_of;
+use crate::uring::ring::{Held, Left, Ring, TAG};
 use crate::uring::wire::Wire;
-
-/// A region the kernel may know, by its first table entry.
-#[derive(Default)]
-struct Held {
-    region: Option<Arc<dyn Pinned>>,
-    /// Entries registered.
-    filled: u16,
-    /// Entries emptied again.
-    emptied: u16,
-    /// Tags that came.
-    tags: u16,
-    /// Its registration failed half-way: nobody waits to hear that it is gone.
-    undone: bool,
-}
-
-/// Entries of a region that are still registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    Some,
-    None,
-}
-
-/// Every region the kernel may know.
-pub(super) struct Registered {
-    held: Box<[Held]>,
-}
-
-impl Default for Registered {
-    fn default() -> Self {
-        Self { held: (0..BUFFERS_MAX).map(|_| Held::default()).collect() }
-    }
-}
-
-impl Registered {
-    fn at(&mut self, at: BufferIndex) -> &mut Held {
-        &mut self.held[usize::from(at.0)]
-    }
-
-    /// The kernel has dropped its last use of one entry of the region at `at`. When it was the
-    /// last entry, the region is let go, and is named if somebody waits to hear that.
-    pub(super) fn tag_came(&mut self, at: BufferIndex) -> Option<BufferIndex> {
-        let held = self.at(at);
-        held.tags += 1;
-        assert!(held.tags <= held.emptied, "invariant 2: a tag comes once, for what was emptied");
-        if held.tags < held.filled {
-            return None;
-        }
-        let held = std::mem::take(held);
-        (!held.undone).then_some(at)
-    }
-
-    /// Keeps every region for ever; says how many there are.
-    pub(super) fn leak(&mut self) -> usize {
-        let held = std::mem::take(&mut self.held);
-        let regions = held.iter().filter(|held| held.region.is_some()).count();
-        std::mem::forget(held);
-        regions
-    }
-}
 
 impl<W: Wire> Ring<W> {
     /// Registers the first entry of a region that begins at `at`; `register_more` does the others.

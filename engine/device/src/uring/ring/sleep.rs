@@ -1,55 +1,17 @@
 //! Sleeping until a ring has something: on an event descriptor beside others, or in the ring
 //! itself with one bell beside it.
 
-use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
-use io_uring::{cqueue, types};
+use io_uring::types;
 use rustix::io::Errno;
 use rustix::io_uring::IoringEnterFlags;
 use rustix::time::Timespec;
 
-use crate::uring::ring::{BELL, Ring, Submission, errno_of, expect_busy};
+use crate::uring::ring::make::errno_of;
+use crate::uring::ring::{BELL, Ring, Submission, expect_busy};
 use crate::uring::wire::Wire;
-
-/// What wakes a sleeper.
-pub(super) struct Sleep {
-    /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
-    /// wake its issuer for deferred work (seen on 6.18: a poll sleeps to its timeout), so rings
-    /// with an issuer need this.
-    event: Option<OwnedFd>,
-    armed: Cell<bool>,
-    bell: Option<OwnedFd>,
-    bell_armed: bool,
-    /// Requests for the bell that may still be queued; they are not answered like others.
-    bell_queued: u32,
-}
-
-impl Default for Sleep {
-    fn default() -> Self {
-        let armed = Cell::new(true); // as the kernel has it
-        Self { event: None, armed, bell: None, bell_armed: false, bell_queued: 0 }
-    }
-}
-
-impl Sleep {
-    /// A completion of the poll request on the bell.
-    pub(super) fn heard(&mut self, flags: u32) {
-        self.bell_armed &= cqueue::more(flags);
-    }
-
-    /// Everything queued was taken by the kernel.
-    #[inline]
-    pub(super) fn bell_taken(&mut self) {
-        self.bell_queued = 0;
-    }
-
-    /// Requests for the bell that may still be queued.
-    pub(super) fn bell_queued(&self) -> u32 {
-        self.bell_queued
-    }
-}
 
 impl<W: Wire> Ring<W> {
     /// Gives the ring an event descriptor to wake its issuer with, unarmed.

@@ -17,7 +17,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Completion, Left, Ring};
 use crate::contract::{BufferIndex, Durability, Operation};
-use crate::uring::drive::{Drive, Interrupt, KernelThread, Sqpoll};
+use crate::uring::drive::{Drive, Interrupt, Sqpoll};
+use crate::uring::kernel_thread::KernelThread;
 use crate::uring::setup::{Plan, main_ring};
 use crate::uring::wire::Block;
 

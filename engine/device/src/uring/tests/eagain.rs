@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// Reads that may not wait.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Nowait;
 
 impl Fault for Nowait {

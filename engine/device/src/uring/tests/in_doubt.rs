@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// A drive that does not know its namespace, for a while.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct NoNamespace;
 
 impl Fault for NoNamespace {

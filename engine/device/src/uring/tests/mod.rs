@@ -5,7 +5,7 @@ mod in_doubt;
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::without_provenance_mut;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,6 @@ use crate::contract::{
 };
 use crate::error::DeviceError;
 use crate::failure::Cause;
-use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target, open_path};
 use crate::uring::drive::{Drive, Interrupt};
@@ -33,7 +32,7 @@ const AT: BufferIndex = BufferIndex(0);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a ring departs from what its file does.
-trait Fault: Debug + Send + 'static {
+trait Fault: Clone + Debug + Send + 'static {
     /// Flags of each read, `RWF_...`.
     const READ_FLAGS: i32;
 
@@ -45,7 +44,7 @@ trait Fault: Debug + Send + 'static {
 }
 
 /// Block requests with a fault.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Faulty<F>(Block, PhantomData<F>);
 
 impl<F: Fault> Wire for Faulty<F> {
@@ -58,10 +57,6 @@ impl<F: Fault> Wire for Faulty<F> {
     ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
         let (block, file) = Block::open(target, stream)?;
         Ok((Self(block, PhantomData), file))
-    }
-
-    fn of(_: &Replacement) -> (Self, BorrowedFd<'_>) {
-        unreachable!("nothing is taken away here")
     }
 
     fn make(setup: &Setup) -> Result<IoUring, Errno> {

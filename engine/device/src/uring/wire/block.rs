@@ -1,6 +1,6 @@
 //! Block requests: reads and writes with registered buffers, fsync, discard.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types::FsyncFlags};
 use kvrail_ring::Opcode;
@@ -11,7 +11,6 @@ use super::{FILE, Wire, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
-use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Discard, Stream, Target};
 use crate::uring::ring::{Setup, make_plain};
@@ -39,10 +38,6 @@ impl Wire for Block {
     ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
         let stream = stream.map_or(0, |stream| stream.0.get());
         Ok((Self { discard: target.discard(), stream }, None))
-    }
-
-    fn of(replacement: &Replacement) -> (Self, BorrowedFd<'_>) {
-        (replacement.block, replacement.target.fd())
     }
 
     fn make(setup: &Setup) -> Result<IoUring, Errno> {

@@ -3,11 +3,10 @@
 
 mod block;
 mod nvme;
-mod status;
 mod transfer;
 
 use std::fmt;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use io_uring::{IoUring, cqueue, squeue};
 use kvrail_ring::limits::ENTRY_BYTES;
@@ -15,12 +14,10 @@ use rustix::io::Errno;
 
 pub(crate) use block::Block;
 pub(crate) use nvme::Nvme;
-pub use status::NvmeStatus;
 
 use crate::contract::Operation;
 use crate::error::DeviceError;
 use crate::failure::Cause;
-use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target};
 use crate::uring::ring::Setup;
@@ -37,7 +34,7 @@ fn table_entry(operation: &Operation) -> u16 {
 }
 
 /// The language of one ring.
-pub trait Wire: fmt::Debug + Send + Sized + 'static {
+pub trait Wire: Clone + fmt::Debug + Send + Sized + 'static {
     /// Queue entries.
     type Entry: squeue::EntryMarker;
     /// Completions.
@@ -49,9 +46,6 @@ pub trait Wire: fmt::Debug + Send + Sized + 'static {
         target: &Target,
         stream: Option<Stream>,
     ) -> Result<(Self, Option<OwnedFd>), DeviceError>;
-
-    /// The same for what takes a device's place, and the file that requests go to.
-    fn of(replacement: &Replacement) -> (Self, BorrowedFd<'_>);
 
     /// Makes a ring that carries it.
     fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno>;

@@ -2,20 +2,20 @@
 //! completions, registered buffers. Reads and writes only; what needs no speed goes through the
 //! block device beside it, which also holds the claim.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
 use super::transfer::Passed;
-use super::{NvmeStatus, Wire, table_entry};
+use super::{Wire, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
 use crate::namespace::Namespace;
+use crate::nvme_status::NvmeStatus;
 use crate::queue::Cache;
-use crate::replacement::Replacement;
 use crate::split::Outcome;
 use crate::target::{Stream, Target};
 use crate::uring::ring::{Setup, make_wide};
@@ -78,12 +78,6 @@ impl Wire for Nvme {
         Ok((wire, Some(file)))
     }
 
-    fn of(replacement: &Replacement) -> (Self, BorrowedFd<'_>) {
-        let nvme = replacement.nvme.as_ref();
-        let (wire, file) = nvme.expect("examined for a mode that passes commands through");
-        (*wire, file.as_fd())
-    }
-
     fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno> {
         make_wide(setup)
     }
@@ -122,7 +116,10 @@ impl Wire for Nvme {
     fn outcome(result: i32, asked: u32) -> Outcome {
         match result {
             0 => Outcome::Moved(asked), // a command moves all or fails
-            1.. => NvmeStatus::of_result(result).outcome(),
+            1.. => match NvmeStatus::of_result(result) {
+                status if status.is_transient() => Outcome::Transient(status.status()),
+                status => Outcome::Failed(status.status()),
+            },
             _ => verdict::outcome(result),
         }
     }

@@ -1,6 +1,6 @@
 //! Checks of drives, file systems, NICs, programs, GPUs, and of what a container takes away.
 
-use super::{ALL, GPU, HOST, LOCAL, RINGS, TARGET, WIRE};
+use super::purposes::{ALL, GPU, HOST, LOCAL, RINGS, TARGET, WIRE};
 use crate::finding::Group::{Container, FileSystem, Gpu, Nvme, Rdma, Tools};
 use crate::finding::Verdict::{Failure, Warning};
 use crate::machine::CAP_IPC_LOCK;

@@ -1,6 +1,6 @@
 //! Checks of the kernel, memory and CPUs.
 
-use super::{ALL, HOST, LOCAL, PEER, RINGS, TARGET, WIRE};
+use super::purposes::{ALL, HOST, LOCAL, PEER, RINGS, TARGET, WIRE};
 use crate::finding::Group::{Cpu, Kernel, Memory};
 use crate::finding::Verdict::{Failure, Warning};
 use crate::probe::Check;

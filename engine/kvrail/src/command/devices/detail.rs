@@ -3,8 +3,8 @@
 use comfy_table::Table;
 use kvrail_nvme::{ControllerFacts, Drive, Health, Link, NamespaceFacts, Queue};
 
+use super::device::Device;
 use super::overview;
-use super::show::Device;
 use crate::command::describe;
 use crate::output::{human_bytes, table as bare};
 

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod detail;
+mod device;
 mod overview;
 mod show;
 
@@ -43,5 +44,8 @@ pub(crate) struct DevicesArgs {
 /// # Errors
 /// `Failure` names a device that cannot be found or calibrated.
 pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<(), Failure> {
-    if args.calibrate { calibrate::run(&args.devices, context) } else { show::run(args, context) }
+    if args.calibrate {
+        return calibrate::run(&args.devices, context);
+    }
+    show::run(&args.devices, args.verbose, context)
 }

@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use kvrail_nvme::Drive;
 
-use super::show::Device;
+use super::device::Device;
 use crate::command::describe;
 use crate::output::{human_bytes, table as bare};
 

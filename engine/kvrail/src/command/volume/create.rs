@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::context::{Context, Verbosity};
 use crate::failure::Failure;
+use crate::members::members;
 use crate::output::{Format, human_bytes, print_json, print_text};
 use crate::stop::StopFlag;
 
@@ -85,7 +86,7 @@ struct Made {
 pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
     let new = NewVolume {
         name: args.name.clone(),
-        members: super::members(&args.name, &args.members, context)?,
+        members: members(&args.name, &args.members, context)?,
         capacity_bytes: args.size.map(Size::bytes),
         stripe_bytes: args.stripe.bytes(),
         fill: args.fill.into(),

@@ -6,15 +6,10 @@ mod list;
 mod repair;
 mod wipe;
 
-use std::path::PathBuf;
-
 use clap::Subcommand;
-use kvrail_nvme::Selector;
-use kvrail_volume::VolumeName;
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::members::paths;
+use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,24 +45,4 @@ pub(crate) fn run(command: VolumeCommand, context: &Context) -> Result<(), Failu
         VolumeCommand::Repair(args) => repair::run(&args, context),
         VolumeCommand::Wipe(args) => wipe::run(&args, context),
     }
-}
-
-/// Where the members named on the command line are, or else those that the configuration has for
-/// the volume.
-fn members(
-    name: &VolumeName,
-    named: &[Selector],
-    context: &Context,
-) -> Result<Vec<PathBuf>, Failure> {
-    if !named.is_empty() {
-        return paths(named);
-    }
-    let loaded = context.config()?;
-    let volume = loaded.config.volume.into_iter().find(|volume| volume.name == *name);
-    let volume = volume.ok_or_else(|| {
-        let words = format!("volume {name}: no members are named and none are configured");
-        Failure::new(Exit::Usage, words)
-            .with_remedy(format!("name its devices or files behind {name}, or configure it"))
-    })?;
-    paths(&volume.members)
 }

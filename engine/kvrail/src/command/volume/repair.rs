@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::members::members;
 use crate::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
@@ -39,7 +40,7 @@ struct Repaired {
 
 /// Restores what can be restored.
 pub(super) fn run(args: &RepairArgs, context: &Context) -> Result<(), Failure> {
-    let members = super::members(&args.name, &args.members, context)?;
+    let members = members(&args.name, &args.members, context)?;
     let done = repair(&args.name, &members)?;
     let done = members.into_iter().zip(done).map(|(member, done)| Repaired {
         member,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::members::members;
 use crate::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
@@ -39,7 +40,7 @@ struct Wiped {
 
 /// Removes the labels.
 pub(super) fn run(args: &WipeArgs, context: &Context) -> Result<(), Failure> {
-    let members = super::members(&args.name, &args.members, context)?;
+    let members = members(&args.name, &args.members, context)?;
     let labels = wipe(&args.name, &members)?;
     let uuid = labels.first().map(|label| label.volume_uuid.to_string());
     if context.format == Format::Json {

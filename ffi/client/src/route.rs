@@ -5,9 +5,9 @@ use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Geometry, Opcode};
 
-use crate::arena::Lease;
 use crate::gpu::GpuRange;
-use crate::refused::Reason;
+use crate::lease::Lease;
+use crate::reason::Reason;
 use crate::request::Request;
 use crate::volume::Volume;
 
@@ -23,7 +23,7 @@ pub(crate) struct LanePiece {
 
 /// A volume as a queue needs it, with divisions by powers of two turned into masks.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct VolumeRoute {
     geometry: Geometry,
     capacity: u64,
     block_mask: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     only: Option<u16>,
 }
 
-impl Plan {
+impl VolumeRoute {
     /// The geometry was checked at attach: units are powers of two, every member has a poller.
     pub(crate) fn new(volume: &Volume) -> Self {
         let geometry = volume.geometry;
@@ -79,7 +79,7 @@ impl Plan {
     /// As `check_memory`, for memory of the host.
     #[inline(always)]
     pub(crate) fn check_lease(&self, request: &Request, lease: &Lease) -> Result<(), Reason> {
-        if lease.client != request.client {
+        if lease.client() != request.client {
             return Err(Reason::Foreign { what: "lease" });
         }
         if request.length > lease.bytes() {
@@ -125,7 +125,7 @@ impl Plan {
             Some(lane) => lane,
             None if request.opcode == Opcode::Flush => return None,
             None => {
-                // Neither divisor is 0; said like this, nothing here can panic (see `stage`).
+                // Neither divisor is 0; like this, nothing here can panic (see `Submitter::stage`).
                 let stripe = request.offset.checked_div(self.geometry.stripe_bytes)?;
                 let inside = request.offset - stripe * self.geometry.stripe_bytes;
                 if inside + request.length > self.geometry.stripe_bytes {

@@ -1,4 +1,4 @@
-//! One thread for jobs that may take long, and what others have of it.
+//! One thread for jobs that may take long, and the handle that others have of it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -7,35 +7,86 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use kvrail_protocol::{Ask, ClientMessage, GpuMemory, Packet, unspill_ask};
+use kvrail_poller::{LaneSeat, QueueBell};
+use kvrail_protocol::{Ask, Channel, ClientMessage, GpuMemory, Packet, unspill_ask};
 use kvrail_ring::{Bell, Status};
 use rustix::io::Errno;
 
 use crate::closers::Closers;
-use crate::config::Home;
-use crate::kept::Waste;
-use crate::maker::{Fetched, Made, Memory, Recipe, Unfetched, Whose, cook};
-use crate::porter::{Cargo, Porter};
+use crate::failure::Failure;
+use crate::policy::NumaPolicy;
+use crate::porter::{Porter, Received};
+use crate::region_spec::{Built, Memory, RegionKey, RegionSpec, build};
 
 /// How often processes that close are looked after when nothing else is to do.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What the threads need.
 #[derive(Clone, Debug)]
-pub(crate) struct Tools {
-    pub(crate) home: Home,
-    pub(crate) porter: Porter,
-    /// Rung after every answer.
-    pub(crate) to_control: Arc<Bell>,
-    pub(crate) answers: Sender<Made>,
+pub(crate) struct WorkerContext {
+    numa: NumaPolicy,
+    porter: Porter,
+    /// Rung after every event.
+    to_control: Arc<Bell>,
+    events: Sender<WorkerEvent>,
     /// Held by every thread until it ends.
-    pub(crate) _living: Sender<()>,
+    _alive: Sender<()>,
+}
+
+/// What threads report, and an end that closes with the last thread.
+pub(crate) type WorkerEnds = (Receiver<WorkerEvent>, Receiver<()>);
+
+impl WorkerContext {
+    pub(crate) fn new(
+        numa: NumaPolicy,
+        porter: Porter,
+        to_control: Arc<Bell>,
+    ) -> (Self, WorkerEnds) {
+        let ((events, reported), (alive, ended)) = (channel(), channel());
+        (Self { numa, porter, to_control, events, _alive: alive }, (reported, ended))
+    }
+}
+
+/// A message with its descriptors, or why it has none.
+pub(crate) type Fetched = Result<Packet<ClientMessage>, FetchError>;
+
+/// Why a message could not be taken in with its descriptors.
+#[derive(Debug)]
+pub(crate) enum FetchError {
+    /// The request of this number failed.
+    Failed(u64, Failure),
+    /// The session cannot go on.
+    Broken(String),
+}
+
+/// What a worker has done.
+#[derive(Debug)]
+pub(crate) enum WorkerEvent {
+    /// It is there, or not.
+    Built(RegionKey, Built),
+    /// This process no longer has it.
+    Closed(RegionKey),
+    /// What a session sent with descriptors.
+    Fetched(u64, Fetched),
+}
+
+/// What nobody needs any more, and a client can make slow to close.
+#[derive(Debug)]
+pub(crate) enum Waste {
+    /// A connection. What lies in its queue goes with it.
+    Connection(Channel),
+    /// Memory files that were looked at, but may be large.
+    Files(Vec<OwnedFd>),
+    /// Its bell wakes everybody who waits at the client's end.
+    Lane(Box<LaneSeat>),
+    /// The same, where the ringer had it last.
+    Bell(QueueBell),
 }
 
 #[derive(Debug)]
 enum Job {
-    Make(Whose, Recipe),
-    Close(Whose, Memory),
+    Build(RegionKey, RegionSpec),
+    Close(RegionKey, Memory),
     Fetch(u64, OwnedFd, ClientMessage),
     Discard(Waste),
 }
@@ -53,42 +104,43 @@ struct Counts {
 
 /// A thread to give jobs to. It ends when all of these are gone and its jobs are done.
 #[derive(Clone, Debug)]
-pub(crate) struct Hand {
+pub(crate) struct MemoryWorker {
     jobs: Sender<Job>,
     counts: Arc<Counts>,
 }
 
-impl Hand {
+impl MemoryWorker {
     /// Starts the thread.
-    pub(crate) fn start(name: &str, tools: &Tools) -> Result<Self, Errno> {
+    pub(crate) fn start(name: &str, context: &WorkerContext) -> Result<Self, Errno> {
         let (jobs, queue) = channel();
         let counts = Arc::<Counts>::default();
-        let closers = Closers::new(tools.porter.clone());
-        let worker = Worker { tools: tools.clone(), counts: Arc::clone(&counts), closers };
+        let closers = Closers::new(context.porter.clone());
+        let counted = Arc::clone(&counts);
+        let worker = Worker { context: context.clone(), counts: counted, closers };
         let spawned = thread::Builder::new().name(name.into()).spawn(move || worker.work(&queue));
         spawned.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         Ok(Self { jobs, counts })
     }
 
-    /// Answer: `Opened`.
-    pub(crate) fn make(&self, whose: Whose, recipe: Recipe) {
-        self.post(Job::Make(whose, recipe));
+    /// Event: `Built`.
+    pub(crate) fn build(&self, key: RegionKey, spec: RegionSpec) {
+        self.post(Job::Build(key, spec));
     }
 
-    /// Closes it, if this is the last reference. Answer: `Closed`.
-    pub(crate) fn close(&self, whose: Whose, memory: Memory) {
-        self.post(Job::Close(whose, memory));
+    /// Closes it, if this is the last reference. Event: `Closed`.
+    pub(crate) fn close(&self, key: RegionKey, memory: Memory) {
+        self.post(Job::Close(key, memory));
     }
 
     /// Takes in what lies next in a session's socket, which is this message and its descriptors.
-    /// Answer: `Fetched`.
+    /// Event: `Fetched`.
     pub(crate) fn fetch(&self, session: u64, socket: OwnedFd, message: ClientMessage) {
         self.post(Job::Fetch(session, socket, message));
     }
 
     /// Closes it, some time.
     pub(crate) fn discard(&self, waste: Waste) {
-        // Relaxed: pairs with `obey`, which has it from the queue.
+        // Relaxed: pairs with `handle`, which has it from the queue.
         self.counts.discarded.fetch_add(1, Ordering::Relaxed);
         // A thread that is no more leaves it to be closed here.
         let _sent = self.jobs.send(Job::Discard(waste));
@@ -100,7 +152,7 @@ impl Hand {
 
     /// Things to be closed that it has not come to.
     pub(crate) fn discarded(&self) -> usize {
-        self.counts.discarded.load(Ordering::Acquire) // pairs with Release in `obey`
+        self.counts.discarded.load(Ordering::Acquire) // pairs with Release in `handle`
     }
 
     /// Whether something is still to be closed.
@@ -116,7 +168,7 @@ impl Hand {
 }
 
 struct Worker {
-    tools: Tools,
+    context: WorkerContext,
     counts: Arc<Counts>,
     closers: Closers,
 }
@@ -125,7 +177,7 @@ impl Worker {
     fn work(mut self, jobs: &Receiver<Job>) {
         loop {
             while let Ok(job) = jobs.try_recv() {
-                self.obey(job);
+                self.handle(job);
             }
             self.closers.advance();
             let next = if self.count() > 0 {
@@ -134,33 +186,35 @@ impl Worker {
                 jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
             match next {
-                Ok(job) => self.obey(job),
+                Ok(job) => self.handle(job),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.closers.finish(),
             }
         }
     }
 
-    fn obey(&mut self, job: Job) {
+    fn handle(&mut self, job: Job) {
         match job {
-            Job::Make(whose, recipe) => {
-                let name = format!("kvrail-arena-{}", whose.0);
-                self.answer(Made::Opened(whose, cook(&name, recipe, &self.tools.home)));
+            Job::Build(key, spec) => {
+                let name = format!("kvrail-arena-{}", key.0);
+                self.report(WorkerEvent::Built(key, build(&name, spec, &self.context.numa)));
             }
-            Job::Close(whose, memory) => {
+            Job::Close(key, memory) => {
                 drop(memory);
-                self.answer(Made::Closed(whose));
+                self.report(WorkerEvent::Closed(key));
             }
             Job::Fetch(session, socket, message) => {
                 let fetched = self.fetch(socket, message);
-                self.answer(Made::Fetched(session, fetched));
+                self.report(WorkerEvent::Fetched(session, fetched));
             }
             Job::Discard(waste) => {
                 match waste {
-                    Waste::Any(it) => drop(it),
                     Waste::Connection(it) => it.close().into_iter().for_each(|socket| {
                         self.closers.take(socket);
                     }),
+                    Waste::Files(fds) => drop(fds),
+                    Waste::Lane(seat) => drop(seat),
+                    Waste::Bell(bell) => drop(bell),
                 }
                 self.count();
                 // Release pairs with Acquire in `discarded`: what is open now is seen.
@@ -178,31 +232,31 @@ impl Worker {
         open
     }
 
-    fn answer(&self, made: Made) {
+    fn report(&self, event: WorkerEvent) {
         // Nobody wants it any more at the end.
-        let _heard = self.tools.answers.send(made);
-        self.tools.to_control.ring();
+        let _heard = self.context.events.send(event);
+        self.context.to_control.ring();
     }
 
     /// Memory files may be large, so whatever is wrong is found, and closed, here.
     fn fetch(&mut self, socket: OwnedFd, message: ClientMessage) -> Fetched {
-        let fds = match self.closers.fetch(socket).map_err(Unfetched::Broken)? {
-            Cargo::Fit(fds) => fds,
-            Cargo::Unfit(present, (place, what)) => {
+        let fds = match self.closers.fetch(socket).map_err(FetchError::Broken)? {
+            Received::Fit(fds) => fds,
+            Received::Unfit(present, (place, what)) => {
                 counted(&message.ask, present)?;
                 let words = unfit(&message.ask, place, &what);
-                return Err(Unfetched::Failed(message.seq, (Status::Invalid, words)));
+                return Err(FetchError::Failed(message.seq, (Status::Invalid, words)));
             }
         };
         let packet = unspill_ask(Packet { message, fds });
-        let packet = packet.map_err(|error| Unfetched::Broken(error.to_string()))?;
+        let packet = packet.map_err(|error| FetchError::Broken(error.to_string()))?;
         counted(&packet.message.ask, packet.fds.len())?;
         Ok(packet)
     }
 }
 
-/// Checks how many descriptors came with an ask.
-fn counted(ask: &Ask, present: usize) -> Result<(), Unfetched> {
+/// Checks how many descriptors came with a request.
+fn counted(ask: &Ask, present: usize) -> Result<(), FetchError> {
     match ask {
         // The answer says what is missing.
         Ask::AttachGpu(_) => Ok(()),
@@ -212,7 +266,7 @@ fn counted(ask: &Ask, present: usize) -> Result<(), Unfetched> {
         _ => {
             let needed = ask.fds();
             let reason = format!("a message came with {present} descriptors instead of {needed}");
-            Err(Unfetched::Broken(reason))
+            Err(FetchError::Broken(reason))
         }
     }
 }

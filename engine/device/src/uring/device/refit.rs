@@ -6,10 +6,10 @@ use rustix::io::Errno;
 
 use crate::error::DeviceError;
 use crate::replacement::Replacement;
-use crate::target::unfit;
 use crate::uring::device::Uring;
 use crate::uring::drive::Mode;
-use crate::uring::wire::{Block, Wire};
+use crate::uring::successor::Successor;
+use crate::uring::wire::Block;
 
 impl<M: Mode> Uring<M> {
     /// Takes the replacement's place in exchange for its own.
@@ -22,16 +22,23 @@ impl<M: Mode> Uring<M> {
         let open = self.flights.in_flight();
         if open > 0 {
             let what = format!("{open} operations of the device that is gone have not ended");
-            return Err(unfit(path, &what, "it is tried again when they have"));
+            return Err(DeviceError::unfit(path, &what, "it is tried again when they have"));
         }
+        let Some(with) = with.get_mut::<Successor>() else {
+            return Err(DeviceError::unfit(
+                path,
+                "came back as something else",
+                "restart the sidecar",
+            ));
+        };
         let refused = |errno: Errno| {
             let what = format!("its ring does not take another file ({errno})");
-            unfit(path, &what, "restart the sidecar")
+            DeviceError::unfit(path, &what, "restart the sidecar")
         };
-        let (wire, file) = M::Wire::of(with);
+        let (wire, file) = with.wire::<M::Wire>();
         self.ring.change_file(wire, file).map_err(refused)?;
         if let Some(side) = &mut self.side {
-            let (wire, file) = Block::of(with);
+            let (wire, file) = with.wire::<Block>();
             side.change_file(wire, file).map_err(refused)?;
         }
         swap(&mut self.target, &mut with.target);

@@ -6,8 +6,6 @@ use std::fmt;
 use kvrail_ring::Status;
 use kvrail_ring::Status::{Corrupt, DeviceDegraded, DeviceGone, IoError, NoSpace, Unsupported};
 
-use crate::split::Outcome;
-
 /// Do Not Retry: the drive expects the same of another try.
 const DNR: u16 = 1 << 14;
 
@@ -91,12 +89,8 @@ impl NvmeStatus {
     /// Another try may succeed unless the drive says no. Block requests are tried again by the
     /// kernel's driver, passed through commands are not.
     #[cold]
-    pub(crate) fn outcome(self) -> Outcome {
-        if self.0 & DNR == 0 {
-            Outcome::Transient(self.status())
-        } else {
-            Outcome::Failed(self.status())
-        }
+    pub(crate) fn is_transient(self) -> bool {
+        self.0 & DNR == 0
     }
 }
 
@@ -116,8 +110,6 @@ mod tests {
     use kvrail_ring::Status;
 
     use super::{NvmeStatus, TABLE};
-    use crate::split::Outcome;
-
     #[test]
     fn the_table_is_in_order_and_has_no_success() {
         assert!(TABLE.windows(2).all(|pair| pair[0].0 < pair[1].0));
@@ -131,9 +123,10 @@ mod tests {
         let of = NvmeStatus::of_result;
         assert_eq!(of(0x4281).to_string(), "unrecovered read error (0x281)");
         assert_eq!(of(0x81).status(), Status::NoSpace);
-        assert_eq!(of(0x82).outcome(), Outcome::Transient(Status::DeviceDegraded));
-        assert_eq!(of(0x4080).outcome(), Outcome::Failed(Status::IoError));
-        assert_eq!(of(0x400b).outcome(), Outcome::Failed(Status::DeviceGone));
+        let means = |result| (of(result).is_transient(), of(result).status());
+        assert_eq!(means(0x82), (true, Status::DeviceDegraded));
+        assert_eq!(means(0x4080), (false, Status::IoError));
+        assert_eq!(means(0x400b), (false, Status::DeviceGone));
         assert!(of(0x47c1).to_string().contains("vendor specific status (0x7c1)"));
         assert_eq!(of(0x40ff).status(), Status::IoError);
         assert!(of(0x40ff).to_string().contains("not in the table (0x0ff)"));

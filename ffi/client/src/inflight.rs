@@ -1,4 +1,4 @@
-//! Requests under way: a fixed table, one entry for each piece in a lane, and the joining of
+//! Requests in flight: a fixed table, one entry for each piece in a lane, and the joining of
 //! pieces.
 //!
 //! `user_data` on the wire is the entry's index (low half) and its generation (high half). Both
@@ -8,54 +8,16 @@ use kvrail_protocol::Hardware;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{CompletionWords, Opcode, Status};
 
-use crate::arena::Lease;
 use crate::done::{Done, Ticket};
-use crate::plan::LanePiece;
+use crate::lease::Lease;
 use crate::request::Request;
-
-/// Where completions go.
-pub(crate) trait Sink {
-    /// Adds an end, made where it will lie.
-    fn push(&mut self, end: impl FnOnce() -> Done);
-    fn count(&self) -> usize;
-}
-
-impl Sink for Vec<Done> {
-    #[inline(always)]
-    fn push(&mut self, end: impl FnOnce() -> Done) {
-        // Room first, then the end: what is made before there is room is made on the stack.
-        if self.len() < self.capacity() {
-            self.extend(std::iter::once_with(end));
-        } else {
-            grow(self, end());
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.len()
-    }
-}
-
-#[cold]
-fn grow(ends: &mut Vec<Done>, end: Done) {
-    ends.push(end);
-}
-
-impl Sink for std::collections::VecDeque<Done> {
-    #[inline]
-    fn push(&mut self, end: impl FnOnce() -> Done) {
-        self.push_back(end());
-    }
-
-    fn count(&self) -> usize {
-        self.len()
-    }
-}
+use crate::route::LanePiece;
+use crate::sink::CompletionSink;
 
 /// A completion that cannot be true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Untrue {
-    /// Names nothing that is under way in this lane.
+pub(crate) enum BogusCompletion {
+    /// Names nothing that is in flight in this lane.
     Unknown(u64),
     /// OK, but with another number of bytes than were asked for.
     Short {
@@ -66,7 +28,7 @@ pub(crate) enum Untrue {
     },
 }
 
-/// What a request owns while it is under way.
+/// What a request owns while it is in flight.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) ticket: Ticket,
@@ -84,10 +46,10 @@ const SINGLE: u32 = u32::MAX;
 /// The entry behind the last free one.
 const NONE: u32 = u32::MAX;
 
-/// A piece under way, or a free entry. The lease stays here from submission to completion: it is
+/// A piece in flight, or a free entry. The lease stays here from submission to completion: it is
 /// moved in once and out once.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct Inflight {
     /// `user_data` of the piece, or of the next one while the entry is free: index and generation.
     name: u64,
     /// Of the only piece of a request; else meaningless, as are tag and lease.
@@ -103,7 +65,7 @@ pub(crate) struct Flight {
     lease: Option<Lease>,
 }
 
-impl Flight {
+impl Inflight {
     fn free(index: u32, depth: u32) -> Self {
         Self {
             name: u64::from(index),
@@ -120,7 +82,7 @@ impl Flight {
 
     /// Takes the only piece of a request; returns its `user_data`.
     #[inline(always)]
-    pub(crate) fn carry(&mut self, piece: LanePiece, ticket: Ticket, request: Request) -> u64 {
+    pub(crate) fn occupy(&mut self, piece: LanePiece, ticket: Ticket, request: Request) -> u64 {
         (self.ticket, self.tag, self.opcode) = (ticket, request.tag, request.opcode);
         (self.lane, self.length, self.head) = (piece.lane, piece.length, SINGLE);
         let free = std::mem::replace(&mut self.lease, request.lease);
@@ -136,13 +98,13 @@ impl Flight {
 
     /// Makes the entry free; its name is another one from now on.
     #[inline(always)]
-    fn leave(&mut self) {
+    fn vacate(&mut self) {
         self.lane = NO_LANE;
         self.name = self.name.wrapping_add(1 << 32);
     }
 }
 
-/// A request with several pieces under way.
+/// A request with several pieces in flight.
 #[derive(Debug)]
 struct Head {
     origin: Option<Origin>,
@@ -166,19 +128,19 @@ struct End {
 
 /// The table.
 #[derive(Debug)]
-pub(crate) struct Flights {
-    flights: Vec<Flight>,
+pub(crate) struct InflightTable {
+    entries: Vec<Inflight>,
     first_free: u32,
     /// Free entries.
     room: u32,
     heads: Vec<Head>,
     free_heads: Vec<u32>,
     /// Memory that hardware may still write although its request has ended.
-    fenced: Vec<Lease>,
+    quarantined: Vec<Lease>,
 }
 
-impl Flights {
-    /// A table for `depth` pieces. Every head under way has at least one piece under way, so as
+impl InflightTable {
+    /// A table for `depth` pieces. Every head in flight has at least one piece in flight, so as
     /// many heads are enough.
     pub(crate) fn new(depth: u32) -> Self {
         let head = |_| Head {
@@ -191,19 +153,19 @@ impl Flights {
             late: false,
         };
         Self {
-            flights: (0..depth).map(|index| Flight::free(index, depth)).collect(),
+            entries: (0..depth).map(|index| Inflight::free(index, depth)).collect(),
             first_free: if depth == 0 { NONE } else { 0 },
             room: depth,
             heads: (0..depth).map(head).collect(),
             free_heads: (0..depth).rev().collect(),
-            fenced: Vec::new(),
+            quarantined: Vec::new(),
         }
     }
 
     /// Pieces the table holds.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
-        self.flights.len()
+        self.entries.len()
     }
 
     /// Pieces that can be added.
@@ -214,11 +176,11 @@ impl Flights {
 
     /// An entry for one more piece, if there is one. It is the piece's from now on.
     #[inline(always)]
-    pub(crate) fn claim(&mut self) -> Option<&mut Flight> {
-        let flight = self.flights.get_mut(self.first_free as usize)?;
-        self.first_free = flight.next_free;
+    pub(crate) fn claim(&mut self) -> Option<&mut Inflight> {
+        let entry = self.entries.get_mut(self.first_free as usize)?;
+        self.first_free = entry.next_free;
         self.room -= 1;
-        Some(flight)
+        Some(entry)
     }
 
     /// Adds a request of `pieces` pieces, at least two, to be added by `add_piece`.
@@ -241,10 +203,10 @@ impl Flights {
     pub(crate) fn add_piece(&mut self, piece: LanePiece, head: u32) -> u64 {
         let origin = self.heads[head as usize].origin.as_ref().expect("added before its pieces");
         let opcode = origin.opcode;
-        let flight = self.claim().expect("the caller has asked for room");
-        (flight.lane, flight.length) = (piece.lane, piece.length);
-        (flight.head, flight.opcode) = (head, opcode);
-        flight.name
+        let entry = self.claim().expect("the caller has asked for room");
+        (entry.lane, entry.length) = (piece.lane, piece.length);
+        (entry.head, entry.opcode) = (head, opcode);
+        entry.name
     }
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
@@ -254,53 +216,49 @@ impl Flights {
         &mut self,
         lane: u16,
         completion: &CompletionWords,
-        sink: &mut impl Sink,
-    ) -> Result<bool, Untrue> {
+        sink: &mut impl CompletionSink,
+    ) -> Result<bool, BogusCompletion> {
         let [_, index] = halves(completion.user_data());
+        let entry = self.entries.get_mut(index as usize);
+        let entry = entry.filter(|it| it.name == completion.user_data() && it.lane == lane);
+        let Some(entry) = entry else {
+            return Err(BogusCompletion::Unknown(completion.user_data()));
+        };
         // What most are: a whole request that ended well.
-        if let Some(flight) = self.flights.get_mut(index as usize)
-            && flight.name == completion.user_data()
-            && flight.lane == lane
-            && flight.head == SINGLE
-            && completion.is_whole(flight.length)
-        {
-            flight.leave();
-            flight.next_free = std::mem::replace(&mut self.first_free, index);
+        if entry.head == SINGLE && completion.is_whole(entry.length) {
+            entry.vacate();
+            entry.next_free = std::mem::replace(&mut self.first_free, index);
             self.room += 1;
-            sink.push(|| Done {
-                ticket: flight.ticket,
-                tag: flight.tag,
+            sink.push_with(|| Done {
+                ticket: entry.ticket,
+                tag: entry.tag,
                 status: Status::Ok,
-                bytes: u64::from(flight.length),
+                bytes: u64::from(entry.length),
                 checksum: completion.checksum(),
                 device_ns: completion.device_ns(),
                 queue_ns: completion.queue_ns(),
-                lease: flight.lease.take(),
+                lease: entry.lease.take(),
             });
             return Ok(true);
         }
-        self.settle_any(lane, *completion, sink)
+        self.settle_other(index, *completion, sink)
     }
 
-    /// As `settle`, for all that may come.
+    /// The rest of `settle`: notices, pieces, failures.
+    #[cold]
     #[inline(never)]
-    fn settle_any(
+    fn settle_other(
         &mut self,
-        lane: u16,
+        index: u32,
         completion: CompletionWords,
-        sink: &mut impl Sink,
-    ) -> Result<bool, Untrue> {
-        let [_, index] = halves(completion.user_data());
-        let unknown = Untrue::Unknown(completion.user_data());
-        let flight = self.flights.get_mut(index as usize).ok_or(unknown)?;
-        if flight.name != completion.user_data() || flight.lane != lane {
-            return Err(unknown);
-        }
+        sink: &mut impl CompletionSink,
+    ) -> Result<bool, BogusCompletion> {
         if completion.flags() & FLAG_NOTICE != 0 {
             self.notice(index, sink);
             return Ok(false);
         }
-        let (asked, moved) = (flight.length, completion.bytes());
+        let entry = &self.entries[index as usize];
+        let (asked, moved) = (entry.length, completion.bytes());
         let mut end = End {
             status: completion.status(),
             bytes: moved,
@@ -309,35 +267,44 @@ impl Flights {
             queue_ns: completion.queue_ns(),
         };
         // Invariant 3: OK means every byte asked for.
-        let short = end.status == Status::Ok && flight.moves() && moved != asked;
+        let short = end.status == Status::Ok && entry.moves() && moved != asked;
         if short {
             end.status = Status::Internal;
         }
         self.finish(index, end, Hardware::Settled, sink);
-        if short { Err(Untrue::Short { asked, moved }) } else { Ok(true) }
+        if short { Err(BogusCompletion::Short { asked, moved }) } else { Ok(true) }
     }
 
     /// Ends a piece; hands out its request if it was the last.
-    fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
-        let flight = &mut self.flights[index as usize];
-        flight.leave();
-        flight.next_free = std::mem::replace(&mut self.first_free, index);
+    fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl CompletionSink) {
+        let entry = &mut self.entries[index as usize];
+        entry.vacate();
+        entry.next_free = std::mem::replace(&mut self.first_free, index);
         self.room += 1;
-        if flight.head != SINGLE {
-            let head = flight.head;
+        if entry.head != SINGLE {
+            let head = entry.head;
             return self.join(head, end, hardware, sink);
         }
-        let (ticket, tag, mut lease) = (flight.ticket, flight.tag, flight.lease.take());
-        if flight.opcode == Opcode::Read && hardware == Hardware::MayBeActive {
-            self.fenced.extend(lease.take()); // invariant 2
+        let (ticket, tag, mut lease) = (entry.ticket, entry.tag, entry.lease.take());
+        if entry.opcode == Opcode::Read && hardware == Hardware::MayBeActive {
+            self.quarantined.extend(lease.take()); // invariant 2
         }
         let End { status, bytes, checksum, device_ns, queue_ns } = end;
         let bytes = u64::from(bytes);
-        sink.push(|| Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+        sink.push_with(|| Done {
+            ticket,
+            tag,
+            status,
+            bytes,
+            checksum,
+            device_ns,
+            queue_ns,
+            lease,
+        });
     }
 
     #[inline(never)]
-    fn join(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl Sink) {
+    fn join(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl CompletionSink) {
         let head = &mut self.heads[index as usize];
         head.left -= 1;
         if severity(end.status) > severity(head.status) {
@@ -355,19 +322,28 @@ impl Flights {
         self.free_heads.push(index);
         let Origin { ticket, tag, opcode, mut lease } = origin;
         if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
-            self.fenced.extend(lease.take()); // invariant 2: may still be written
+            self.quarantined.extend(lease.take()); // invariant 2: may still be written
         }
-        sink.push(|| Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+        sink.push_with(|| Done {
+            ticket,
+            tag,
+            status,
+            bytes,
+            checksum,
+            device_ns,
+            queue_ns,
+            lease,
+        });
     }
 
     /// Passes a notice on, once for each request.
     #[cold]
-    fn notice(&mut self, index: u32, sink: &mut impl Sink) {
-        let flight = &self.flights[index as usize];
-        let (ticket, tag) = if flight.head == SINGLE {
-            (flight.ticket, flight.tag)
+    fn notice(&mut self, index: u32, sink: &mut impl CompletionSink) {
+        let entry = &self.entries[index as usize];
+        let (ticket, tag) = if entry.head == SINGLE {
+            (entry.ticket, entry.tag)
         } else {
-            let head = &mut self.heads[flight.head as usize];
+            let head = &mut self.heads[entry.head as usize];
             if std::mem::replace(&mut head.late, true) {
                 return;
             }
@@ -376,14 +352,28 @@ impl Flights {
         };
         let (status, lease) = (Status::Late, None);
         let (bytes, checksum, device_ns, queue_ns) = (0, 0, 0, 0);
-        sink.push(|| Done { ticket, tag, status, bytes, checksum, device_ns, queue_ns, lease });
+        sink.push_with(|| Done {
+            ticket,
+            tag,
+            status,
+            bytes,
+            checksum,
+            device_ns,
+            queue_ns,
+            lease,
+        });
     }
 
-    /// Ends everything under way with this status.
-    pub(crate) fn abandon(&mut self, status: Status, hardware: Hardware, sink: &mut impl Sink) {
+    /// Ends everything in flight with this status.
+    pub(crate) fn fail_all(
+        &mut self,
+        status: Status,
+        hardware: Hardware,
+        sink: &mut impl CompletionSink,
+    ) {
         let end = End { status, bytes: 0, checksum: 0, device_ns: 0, queue_ns: 0 };
-        for index in 0..self.flights.len() {
-            if self.flights[index].lane != NO_LANE {
+        for index in 0..self.entries.len() {
+            if self.entries[index].lane != NO_LANE {
                 let index = u32::try_from(index).expect("a lane has few slots");
                 self.finish(index, end, hardware, sink);
             }
@@ -391,8 +381,8 @@ impl Flights {
     }
 
     /// Memory of abandoned reads.
-    pub(crate) fn take_fenced(&mut self) -> Vec<Lease> {
-        std::mem::take(&mut self.fenced)
+    pub(crate) fn take_quarantined(&mut self) -> Vec<Lease> {
+        std::mem::take(&mut self.quarantined)
     }
 }
 

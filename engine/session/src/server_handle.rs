@@ -1,4 +1,4 @@
-//! Orders to a running server, from whoever listens to signals: stop, or take a new policy.
+//! A handle to a running server, for the thread that receives signals: stop, or take a new policy.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use kvrail_ring::{Bell, hush};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-use crate::config::Policy;
+use crate::policy::Policy;
 
 #[derive(Debug)]
 struct Shared {
@@ -25,25 +25,25 @@ impl Shared {
     }
 }
 
-/// Gives orders. Cheap to clone, usable from any thread.
+/// Controls a running server. Cheap to clone, usable from any thread.
 #[derive(Clone, Debug)]
-pub struct OrderSender(Arc<Shared>);
+pub struct ServerHandle(Arc<Shared>);
 
 /// The server's end.
 #[derive(Debug)]
-pub struct OrderReceiver(Arc<Shared>);
+pub struct HandleReceiver(Arc<Shared>);
 
-/// Two ends of a way to give orders to a server.
+/// A handle, and the end that the server runs with.
 ///
 /// # Errors
 /// The kernel's, when descriptors run out.
-pub fn order_channel() -> Result<(OrderSender, OrderReceiver), Errno> {
+pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
     let (stops, policy) = (AtomicU32::new(0), Mutex::new(None));
     let shared = Arc::new(Shared { bell: Bell::eventfd()?, stops, policy });
-    Ok((OrderSender(Arc::clone(&shared)), OrderReceiver(shared)))
+    Ok((ServerHandle(Arc::clone(&shared)), HandleReceiver(shared)))
 }
 
-impl OrderSender {
+impl ServerHandle {
     /// Asks the server to stop: the first time it drains, the second time it stops now.
     pub fn stop(&self) {
         // Release pairs with Acquire in `stops`: what the asker did before is seen.
@@ -59,8 +59,8 @@ impl OrderSender {
     }
 }
 
-impl OrderReceiver {
-    /// Readable after an order.
+impl HandleReceiver {
+    /// Readable after a call of the handle.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }

@@ -15,11 +15,12 @@ use crate::queue::Polling;
 use crate::removal::Removal;
 use crate::split::{Flights, Limits};
 use crate::table::Table;
-use crate::target::{Discard, Io, Kind, Target, unfit};
+use crate::target::{Discard, Io, Kind, Target};
 use crate::trial;
 use crate::uring::device::Uring;
-use crate::uring::drive::{KernelThread, Mode};
+use crate::uring::drive::Mode;
 use crate::uring::held::Held;
+use crate::uring::kernel_thread::KernelThread;
 use crate::uring::remedy;
 use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
 use crate::uring::wire::{Block, Wire};
@@ -75,7 +76,7 @@ impl UringOptions {
     pub(crate) fn duplicate(&self) -> Result<Self, DeviceError> {
         let fd = self.fd.try_clone().map_err(|error| DeviceError::Open {
             path: self.path.clone(),
-            errno: super::ring::errno_of(error),
+            errno: crate::uring::ring::errno_of(error),
             remedy: "descriptors have run out: raise LimitNOFILE (ulimit -n)".into(),
         })?;
         let (path, reason) = (self.path.clone(), self.reason.clone());
@@ -105,7 +106,11 @@ impl<M: Mode> Uring<M> {
         let target = Target::examine(&path, fd, direct)?;
         if M::NAME.needs_direct() && target.io == Io::Buffered {
             let what = format!("mode {} needs O_DIRECT", M::NAME);
-            return Err(unfit(&path, &what, "set direct = \"required\", or use mode interrupt"));
+            return Err(DeviceError::unfit(
+                &path,
+                &what,
+                "set direct = \"required\", or use mode interrupt",
+            ));
         }
         let stream = target.stream(options.write_stream)?;
         let (wire, file) = M::Wire::open(&target, stream)?;
@@ -166,7 +171,7 @@ impl<M: Mode> Uring<M> {
                 };
                 let what = format!("a first read in mode {} failed: {how}", M::NAME);
                 let remedy = "check the device (dmesg), or use mode interrupt";
-                Err(unfit(&self.target.path, &what, remedy))
+                Err(DeviceError::unfit(&self.target.path, &what, remedy))
             }
         }
     }
@@ -174,7 +179,7 @@ impl<M: Mode> Uring<M> {
     fn refuse_polling(&self) -> DeviceError {
         let what = format!("mode {} does not work here", M::NAME);
         let remedy = remedy::no_poll_queues(self.target.queue.as_ref());
-        unfit(&self.target.path, &what, &remedy)
+        DeviceError::unfit(&self.target.path, &what, &remedy)
     }
 }
 

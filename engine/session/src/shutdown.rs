@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_poller::Command;
 use kvrail_protocol::{Hardware, SidecarState};
 
 use crate::pollers::PollerSet;
-use crate::server::Server;
 
 /// How long pollers may take to give back what idle sessions had, and to end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
@@ -15,8 +13,8 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 const THREAD_LOOK: Duration = Duration::from_millis(2);
 
 /// Where the sidecar is in its life.
-#[derive(Debug)]
-pub(crate) enum Stage {
+#[derive(Clone, Copy, Debug)]
+enum Stage {
     /// Takes everything.
     Serving,
     /// Pollers finish what they accepted.
@@ -50,18 +48,43 @@ pub struct Stopped {
     pub sessions_left: usize,
 }
 
-impl Stage {
+/// What the server has to do for a stop to go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// Tell all pollers to finish what they accepted.
+    Drain,
+    /// End all sessions, for this reason and with this left of what hardware does.
+    Dismiss(&'static str, Hardware),
+    /// End all sessions that are left, and tell all pollers to end.
+    StopPollers,
+    /// Nothing more.
+    Done(Stopped),
+}
+
+/// The stop of the sidecar.
+#[derive(Debug)]
+pub(crate) struct Shutdown {
+    stage: Stage,
+    /// Steps that `advance` has not handed out.
+    next: Option<Step>,
+}
+
+impl Shutdown {
+    pub(crate) fn new() -> Self {
+        Self { stage: Stage::Serving, next: None }
+    }
+
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self, Self::Serving)
+        matches!(self.stage, Stage::Serving)
     }
 
     /// Whether clients that come now would be sent away at once.
     pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self, Self::Leaving { .. } | Self::Ending { .. })
+        matches!(self.stage, Stage::Leaving { .. } | Stage::Ending { .. })
     }
 
     pub(crate) fn pollers_may_end(&self) -> bool {
-        matches!(self, Self::Ending { .. })
+        matches!(self.stage, Stage::Ending { .. })
     }
 
     pub(crate) fn shown(&self) -> SidecarState {
@@ -70,66 +93,58 @@ impl Stage {
 
     /// A poller has finished what it accepted.
     pub(crate) fn drained(&mut self, poller: usize) {
-        if let Self::Draining { waiting, .. } = self {
+        if let Stage::Draining { waiting, .. } = &mut self.stage {
             waiting.remove(poller);
         }
     }
 
     /// How long the loop may sleep.
     pub(crate) fn timeout(&self, now: Instant) -> Duration {
-        match self {
-            Self::Serving => Duration::MAX,
-            Self::Draining { deadline, .. } | Self::Leaving { deadline, .. } => {
+        match self.stage {
+            Stage::Serving => Duration::MAX,
+            Stage::Draining { deadline, .. } | Stage::Leaving { deadline, .. } => {
                 deadline.saturating_duration_since(now)
             }
-            Self::Ending { .. } => THREAD_LOOK,
+            Stage::Ending { .. } => THREAD_LOOK,
         }
     }
-}
 
-impl Server {
-    /// Somebody asked for a stop: the first time drain, then stop now.
-    pub(crate) fn stop_asked(&mut self) {
-        if !self.stage.is_serving() {
-            tracing::warn!("second request to stop: not waiting any longer");
-            return self.end_pollers(StoppedHow::Forced, Instant::now());
-        }
-        let timeout = self.config.policy.drain_timeout;
-        tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");
-        let waiting = self.pollers.all();
-        self.stage = Stage::Draining { deadline: Instant::now() + timeout, waiting };
-        self.pollers.send_each(waiting, || Command::Drain);
-    }
-
-    /// Goes on with a stop as far as it can now.
-    pub(crate) fn advance_stop(&mut self) -> Option<Stopped> {
+    /// Somebody asked for a stop: the first time these pollers drain for so long, then stop now.
+    pub(crate) fn ask(&mut self, pollers: PollerSet, drain: Duration) {
         let now = Instant::now();
+        if self.is_serving() {
+            self.stage = Stage::Draining { deadline: now + drain, waiting: pollers };
+            self.next = Some(Step::Drain);
+        } else {
+            tracing::warn!("second request to stop: not waiting any longer");
+            self.end(StoppedHow::Forced, now);
+        }
+    }
+
+    /// The next step, if one can be done now, with so many sessions and pollers left.
+    pub(crate) fn advance(&mut self, sessions_left: usize, pollers_left: usize) -> Option<Step> {
+        let now = Instant::now();
+        if let Some(step) = self.next.take() {
+            return Some(step);
+        }
         match self.stage {
-            Stage::Serving => None,
             Stage::Draining { waiting, .. } if waiting.is_empty() => {
-                self.dismiss("the sidecar stops; everything accepted is done", Hardware::Settled);
                 self.leave(StoppedHow::Drained, now);
-                self.advance_stop()
+                let reason = "the sidecar stops; everything accepted is done";
+                Some(Step::Dismiss(reason, Hardware::Settled))
             }
             Stage::Draining { deadline, .. } if deadline <= now => {
-                tracing::error!("requests are still under way at the end of the drain timeout");
-                let reason = "the sidecar stops; requests under way could not be finished in time";
-                self.dismiss(reason, Hardware::MayBeActive);
+                tracing::error!("requests are still in flight at the end of the drain timeout");
                 self.leave(StoppedHow::TimedOut, now);
-                self.advance_stop()
+                let reason = "the sidecar stops; requests in flight could not be finished in time";
+                Some(Step::Dismiss(reason, Hardware::MayBeActive))
             }
-            Stage::Leaving { how, deadline } if self.sessions.is_empty() || deadline <= now => {
-                self.end_pollers(how, now + LAST_STEPS);
-                self.advance_stop()
+            Stage::Leaving { how, deadline } if sessions_left == 0 || deadline <= now => {
+                self.end(how, now + LAST_STEPS);
+                self.next.take()
             }
-            Stage::Ending { deadline, how } => {
-                let pollers_left = self.pollers.running();
-                let sessions_left = self.sessions.len();
-                (pollers_left == 0 || deadline <= now).then_some(Stopped {
-                    how,
-                    pollers_left,
-                    sessions_left,
-                })
+            Stage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
+                Some(Step::Done(Stopped { how, pollers_left, sessions_left }))
             }
             _ => None,
         }
@@ -139,11 +154,8 @@ impl Server {
         self.stage = Stage::Leaving { deadline: now + LAST_STEPS, how };
     }
 
-    fn end_pollers(&mut self, how: StoppedHow, deadline: Instant) {
-        // After an orderly end there is nobody left to be told.
-        self.dismiss_all("the sidecar was told to stop at once");
+    fn end(&mut self, how: StoppedHow, deadline: Instant) {
         self.stage = Stage::Ending { deadline, how };
-        let all = self.pollers.all();
-        self.pollers.send_each(all, || Command::Stop);
+        self.next = Some(Step::StopPollers);
     }
 }

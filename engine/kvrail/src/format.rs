@@ -1,0 +1,11 @@
+//! Who reads the output.
+
+/// Who reads the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Text and tables.
+    #[default]
+    Human,
+    /// JSON documents; errors too, on standard error.
+    Json,
+}

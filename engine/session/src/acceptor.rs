@@ -1,0 +1,88 @@
+//! The door: takes waiting connections, and pauses when there are too many.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::events::{EventLoop, Source};
+use crate::rate::RateLimit;
+use crate::socket::Listener;
+
+/// Refused connections that wait to be closed. Beyond this none are taken for a moment, because
+/// each is an open file.
+const REFUSED: usize = 128;
+
+/// That moment.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// How long nothing is taken when descriptors ran out.
+const EXHAUSTED: Duration = Duration::from_millis(200);
+
+/// The listening socket in the server's loop.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    listener: Listener,
+    events: Arc<EventLoop>,
+    /// No connections are taken before this moment.
+    after: Option<Instant>,
+    log: RateLimit,
+}
+
+impl Acceptor {
+    pub(crate) fn new(listener: Listener, events: Arc<EventLoop>) -> Result<Self, Errno> {
+        events.watch(listener.as_fd(), Source::Listener)?;
+        Ok(Self { listener, events, after: None, log: RateLimit::default() })
+    }
+
+    /// The next connection, while so many refused ones wait to be closed.
+    pub(crate) fn next(&mut self, refused: usize) -> Option<OwnedFd> {
+        if refused > REFUSED {
+            self.pause(MOMENT);
+            return None;
+        }
+        match self.listener.accept() {
+            Ok(fd) => Some(fd),
+            // The socket stays readable if there are more.
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => None,
+            Err(errno) => {
+                if let Some(suppressed) = self.log.admit(Instant::now()) {
+                    tracing::error!(
+                        suppressed,
+                        "no connection can be taken: {errno}; raise the limit of open files \
+                         (ulimit -n, LimitNOFILE=)"
+                    );
+                }
+                self.pause(EXHAUSTED);
+                None
+            }
+        }
+    }
+
+    /// Stops taking connections for a moment instead of spinning on one that cannot be taken.
+    fn pause(&mut self, pause: Duration) {
+        self.events.forget(self.listener.as_fd());
+        self.after = Some(Instant::now() + pause);
+    }
+
+    /// When connections are taken again, if they are not now.
+    pub(crate) fn resumes(&self) -> Option<Instant> {
+        self.after
+    }
+
+    /// Takes connections again once the moment is over.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        if self.after.is_none_or(|after| after > now) {
+            return;
+        }
+        let watched = self.events.watch(self.listener.as_fd(), Source::Listener);
+        self.after = watched.err().map(|_| now + EXHAUSTED);
+    }
+
+    /// Nobody can connect any more; returns who has and was not taken.
+    pub(crate) fn shut(&self) -> impl Iterator<Item = OwnedFd> {
+        self.listener.shut();
+        std::iter::from_fn(|| self.listener.accept().ok())
+    }
+}

@@ -1,0 +1,122 @@
+//! What clients may have, and how: everything that a running server can be given anew, and where
+//! memory lies.
+
+use std::time::Duration;
+
+use kvrail_memory::{PageSize, Sealing, Topology};
+use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
+use kvrail_ring::limits::LANE_DEPTH_MAX;
+
+use crate::access::Access;
+
+/// What clients may have. Every field names its key in the configuration; messages about a limit
+/// name it too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `limits.sessions`: clients with arenas or queues at once, at most `SESSIONS_MAX`.
+    pub sessions: usize,
+    /// `limits.sessions_per_uid`: how many of them one user may have.
+    pub sessions_per_uid: usize,
+    /// `limits.arenas_per_session`: arenas of one client at once.
+    pub arenas_per_session: usize,
+    /// `limits.arena_bytes_per_session`: bytes of all arenas of one client.
+    pub arena_bytes_per_session: u64,
+    /// `limits.arena_bytes_total`: bytes of all arenas.
+    pub arena_bytes_total: u64,
+    /// `limits.gpu_regions_per_session`: regions of GPU memory of one client at once.
+    pub gpu_regions_per_session: usize,
+    /// `limits.gpu_bytes_per_session`: bytes of all GPU memory of one client.
+    pub gpu_bytes_per_session: u64,
+    /// `limits.queues_per_session`: queues of one client at once.
+    pub queues_per_session: usize,
+    /// `limits.lane_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
+    pub queue_depth: u32,
+    /// `limits.handshake_timeout`: how long a connection may stay silent before it says hello, and
+    /// a client with nothing before it makes room for others.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: SESSIONS_MAX,
+            sessions_per_uid: SESSIONS_MAX / 2,
+            arenas_per_session: 16,
+            arena_bytes_per_session: 64 << 30,
+            arena_bytes_total: 256 << 30,
+            gpu_regions_per_session: 16,
+            gpu_bytes_per_session: 1 << 40,
+            queues_per_session: 64,
+            queue_depth: 1024,
+            handshake_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Limits {
+    /// These limits, cut to what the pollers' fixed tables hold.
+    pub(crate) fn clamped(mut self) -> Self {
+        self.sessions = self.sessions.min(SESSIONS_MAX);
+        self.sessions_per_uid = self.sessions_per_uid.min(self.sessions);
+        self.arenas_per_session = self.arenas_per_session.min(REGIONS_MAX);
+        self.gpu_regions_per_session = self.gpu_regions_per_session.min(REGIONS_MAX);
+        self.queues_per_session = self.queues_per_session.min(LANES_MAX);
+        self.queue_depth = self.queue_depth.min(LANE_DEPTH_MAX);
+        self
+    }
+}
+
+/// When something is taken for hanging. Every field names its key in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// `pollers.stall_after`: a poller that has not turned for so long is stalled.
+    pub stall_after: Duration,
+    /// `pollers.overdue_after`: requests older than this are reported.
+    pub overdue_after: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall_after: Duration::from_secs(2), overdue_after: Duration::from_secs(10) }
+    }
+}
+
+/// Which pages an arena gets when the client leaves it to the sidecar.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PagePolicy {
+    /// 2 MiB hugepages where there are enough free ones, else transparent ones, else base pages;
+    /// said once.
+    #[default]
+    Best,
+    /// Exactly this size, or an error.
+    Exactly(PageSize),
+}
+
+/// On which NUMA node new arenas lie. Imported memory stays where it is.
+#[derive(Clone, Debug, Default)]
+pub enum NumaPolicy {
+    /// Wherever the kernel puts them.
+    #[default]
+    Anywhere,
+    /// On this NUMA node of this machine while it has room, then anywhere, which is said.
+    Near(u32, Topology),
+    /// On this NUMA node of this machine, or an error.
+    On(u32, Topology),
+}
+
+/// What holds for clients that ask from now on; a running server can be given a new one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Who may attach.
+    pub access: Access,
+    /// What clients may have.
+    pub limits: Limits,
+    /// Pages of arenas.
+    pub pages: PagePolicy,
+    /// Seals of memory that clients import.
+    pub sealing: Sealing,
+    /// How long a stop waits for accepted requests.
+    pub drain_timeout: Duration,
+    /// When something is taken for hanging.
+    pub patience: Patience,
+}

@@ -1,0 +1,49 @@
+//! An answer on its way to a client, with the descriptors that go with it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use kvrail_memory::Region;
+use kvrail_protocol::{Answer, SidecarMessage};
+
+use crate::failure::Failure;
+
+/// The answer to one control request.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    session: u64,
+    message: SidecarMessage,
+    memory: Option<Arc<Region>>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Reply {
+    pub(crate) fn new(session: u64, seq: u64, answer: Answer) -> Self {
+        let message = SidecarMessage::Reply { seq, answer };
+        Self { session, message, memory: None, fds: Vec::new() }
+    }
+
+    pub(crate) fn failure(session: u64, seq: u64, (status, message): Failure) -> Self {
+        tracing::debug!(session, %status, message, "control request failed");
+        Self::new(session, seq, Answer::Error { status, message })
+    }
+
+    /// Sends this memory first, then these descriptors.
+    pub(crate) fn with(self, memory: Arc<Region>, fds: Vec<OwnedFd>) -> Self {
+        Self { memory: Some(memory), fds, ..self }
+    }
+
+    /// Whose request it answers.
+    pub(crate) fn session(&self) -> u64 {
+        self.session
+    }
+
+    pub(crate) fn message(&self) -> &SidecarMessage {
+        &self.message
+    }
+
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let memory = self.memory.iter().map(|memory| memory.fd());
+        memory.chain(self.fds.iter().map(AsFd::as_fd)).collect()
+    }
+}

@@ -1,0 +1,167 @@
+//! A queue's lanes to all pollers, each with its doorbell.
+
+use kvrail_ring::{Bell, ClientLane, LaneFault, Ring};
+
+use crate::inflight::{BogusCompletion, InflightTable};
+use crate::sink::CompletionSink;
+
+/// What is wrong with a lane. Boxed where it is returned: no error fits into a register then.
+#[derive(Debug)]
+pub(crate) enum LaneError {
+    /// One completion cannot be true; the lane goes on.
+    Bogus(String),
+    /// The lane cannot be used any more.
+    Poisoned(String),
+}
+
+/// One lane with its doorbell.
+#[derive(Debug)]
+struct LaneEnd {
+    lane: ClientLane,
+    doorbell: Bell,
+    /// Pieces staged or published in it and not yet completed.
+    outstanding: u32,
+}
+
+impl LaneEnd {
+    /// Takes what has completed in this lane.
+    #[inline(always)]
+    fn reap(
+        &mut self,
+        index: u16,
+        inflight: &mut InflightTable,
+        sink: &mut impl CompletionSink,
+    ) -> Result<(), Box<LaneError>> {
+        let (mut ended, mut error) = (0, Ok(()));
+        // No more than were in flight: whoever polls gets back to its work.
+        for _ in 0..self.outstanding {
+            let taken =
+                self.lane.take_into(|completion| match inflight.settle(index, &completion, sink) {
+                    Ok(one) => ended += u32::from(one),
+                    Err(bogus) => {
+                        ended += u32::from(matches!(bogus, BogusCompletion::Short { .. }));
+                        error = Err(Box::new(LaneError::Bogus(describe(index, bogus))));
+                    }
+                });
+            match taken {
+                Ok(true) => {}
+                Ok(false) => break,
+                // Nothing is in flight after this.
+                Err(fault) => return Err(Box::new(poisoned(usize::from(index), &fault))),
+            }
+        }
+        self.outstanding -= ended;
+        self.lane.release();
+        error
+    }
+}
+
+/// A place for one request in a lane.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    end: &'a mut LaneEnd,
+    staged: &'a mut u64,
+    bit: u64,
+}
+
+impl Room<'_> {
+    /// Writes a request into it; its poller sees it after `publish`.
+    #[inline(always)]
+    pub(crate) fn stage(self, slot: kvrail_ring::Request) {
+        self.end.lane.stage(slot);
+        self.end.outstanding += 1;
+        *self.staged |= self.bit;
+    }
+}
+
+/// All lanes of a queue, by poller.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    ends: Vec<LaneEnd>,
+    /// Lanes with staged requests, one bit each.
+    staged: u64,
+}
+
+impl Lanes {
+    pub(crate) fn new(lanes: impl Iterator<Item = (ClientLane, Bell)>) -> Self {
+        let end = |(lane, doorbell)| LaneEnd { lane, doorbell, outstanding: 0 };
+        Self { ends: lanes.map(end).collect(), staged: 0 }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// A lane that one more request fits into.
+    #[inline(always)]
+    pub(crate) fn room(&mut self, lane: u16) -> Option<Room<'_>> {
+        let end = self.ends.get_mut(usize::from(lane))?;
+        let staged = &mut self.staged;
+        end.lane.has_room().then_some(Room { end, staged, bit: 1 << lane })
+    }
+
+    /// Whether so many more requests fit into a lane.
+    pub(crate) fn fit(&mut self, lane: u16, wanted: u32) -> Result<bool, LaneFault> {
+        // The poller gives request slots back a moment after it took them.
+        Ok(self.ends[usize::from(lane)].lane.free(wanted)? >= wanted)
+    }
+
+    /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        while self.staged != 0 {
+            let end = &mut self.ends[self.staged.trailing_zeros() as usize];
+            self.staged &= self.staged - 1;
+            if end.lane.publish() == Ring::Now {
+                end.doorbell.ring();
+            }
+        }
+    }
+
+    /// Takes what has completed in one lane.
+    #[inline(always)]
+    pub(crate) fn reap(
+        &mut self,
+        index: usize,
+        inflight: &mut InflightTable,
+        sink: &mut impl CompletionSink,
+    ) -> Result<(), Box<LaneError>> {
+        let end = &mut self.ends[index];
+        if end.outstanding == 0 {
+            return Ok(());
+        }
+        let number = u16::try_from(index).expect("a queue has few lanes");
+        end.reap(number, inflight, sink)
+    }
+
+    /// Looks at all lanes although nothing was known to be there: whether something was.
+    pub(crate) fn look(&self) -> Result<bool, LaneError> {
+        let mut found = false;
+        for (index, end) in self.ends.iter().enumerate() {
+            let ready = end.lane.is_ready().map_err(|fault| poisoned(index, &fault))?;
+            found |= ready && end.outstanding > 0;
+        }
+        Ok(found)
+    }
+
+    /// Nothing more is expected from any of them.
+    pub(crate) fn forget(&mut self) {
+        self.ends.iter_mut().for_each(|end| end.outstanding = 0);
+    }
+}
+
+fn poisoned(lane: usize, fault: &LaneFault) -> LaneError {
+    LaneError::Poisoned(format!("completion lane {lane}: {fault}"))
+}
+
+#[cold]
+fn describe(lane: u16, bogus: BogusCompletion) -> String {
+    match bogus {
+        BogusCompletion::Unknown(user_data) => {
+            format!("completion of {user_data:#x} in lane {lane}, where that is not in flight")
+        }
+        BogusCompletion::Short { asked, moved } => {
+            format!("OK in lane {lane} for {moved} of {asked} bytes")
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Why requests are not submitted.
+
+use kvrail_ring::Opcode;
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use thiserror::Error;
+
+/// Why a request was not submitted. Nothing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Reason {
+    /// As many pieces are under way as the queue holds. Poll, then try again.
+    #[error(
+        "the queue is full: {outstanding} of {capacity} pieces are under way; poll it, or open \
+         a deeper one"
+    )]
+    Full {
+        /// Pieces under way.
+        outstanding: usize,
+        /// Pieces the queue holds.
+        capacity: usize,
+    },
+    /// The request has more pieces than the queue will ever hold.
+    #[error(
+        "the request falls into more than {capacity} pieces (at stripe borders and every \
+         {REQUEST_LENGTH_MAX} bytes), the depth of the queue; split it, or open a deeper queue"
+    )]
+    TooManyPieces {
+        /// Pieces the queue holds.
+        capacity: usize,
+    },
+    /// Nothing to move.
+    #[error("the length is 0; ask for at least one logical block")]
+    Empty,
+    /// Offset or length off the logical block.
+    #[error(
+        "offset {offset} and length {length} must be multiples of the volume's logical block, \
+         {block} bytes"
+    )]
+    Misaligned {
+        /// What was asked.
+        offset: u64,
+        /// What was asked.
+        length: u64,
+        /// The unit.
+        block: u64,
+    },
+    /// Beyond the end of the volume.
+    #[error("offset {offset} and length {length} end beyond the volume's {capacity} bytes")]
+    BeyondEnd {
+        /// What was asked.
+        offset: u64,
+        /// What was asked.
+        length: u64,
+        /// Bytes of the volume.
+        capacity: u64,
+    },
+    /// More bytes than the lease has.
+    #[error("{length} bytes asked for, the lease has {lease}; lease more or ask for less")]
+    LeaseTooShort {
+        /// What was asked.
+        length: u64,
+        /// Bytes of the lease.
+        lease: u64,
+    },
+    /// The lease starts where this volume's devices cannot read or write.
+    #[error("the lease starts at {offset}, the volume wants a multiple of {alignment}")]
+    BufferMisaligned {
+        /// Where it starts in its arena.
+        offset: u64,
+        /// The unit.
+        alignment: u64,
+    },
+    /// A block that the cache does not have.
+    #[error("block {block} does not exist; the GPU region has {blocks}, counted from 0")]
+    NoBlock {
+        /// What was asked.
+        block: u32,
+        /// Blocks there are.
+        blocks: u32,
+    },
+    /// Bytes beyond the end of a block.
+    #[error("{bytes} bytes from {start} on leave the block of {block_bytes} bytes; ask for less")]
+    OutsideBlock {
+        /// What was asked.
+        start: u64,
+        /// What was asked.
+        bytes: u64,
+        /// Bytes of every block, or of the range that was made of it.
+        block_bytes: u64,
+    },
+    /// A range of a block starts where this volume's devices or the GPU cannot.
+    #[error("the range starts at byte {start} of its block; it must be a multiple of {alignment}")]
+    BlockMisaligned {
+        /// Where it starts.
+        start: u64,
+        /// The unit.
+        alignment: u64,
+    },
+    /// A checksum of bytes in GPU memory.
+    #[error(
+        "the sidecar does not read GPU memory, so it computes no checksum there; leave it away, or \
+         move the block through an arena"
+    )]
+    GpuChecksum,
+    /// The volume or the memory belongs to another client.
+    #[error("the {what} belongs to another client; use this client's own")]
+    Foreign {
+        /// `volume`, `lease` or `GPU region`.
+        what: &'static str,
+    },
+    /// No such poller.
+    #[error("poller {poller} does not exist; there are {count}")]
+    NoPoller {
+        /// What was asked.
+        poller: usize,
+        /// Pollers there are.
+        count: usize,
+    },
+    /// The request asks for something that its operation does not have.
+    #[error("{option} means nothing for a {}; leave it away", opcode.name())]
+    Unfit {
+        /// The option.
+        option: &'static str,
+        /// The operation.
+        opcode: Opcode,
+    },
+    /// A checksum over several pieces.
+    #[error(
+        "a checksum is computed where the bytes pass, one piece at a time, and this request falls \
+         into several; ask for one stripe at a time"
+    )]
+    ChecksumOverPieces,
+    /// The sidecar is gone or ended the session.
+    #[error("the session has ended; attach again")]
+    SidecarGone,
+    /// The sidecar broke the protocol on this queue.
+    #[error("the queue is broken: the sidecar did not keep to the protocol; attach again")]
+    Broken,
+}
