@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use super::{answered, time_trips};
+use super::timing::{answered, time_trips};
 
 /// 64 bytes of message in a pair of lines of their own (adjacent lines are prefetched together).
 /// The last word is the sequence number and is written last.

@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 
-use super::{answered, time_trips, time_wake_ups};
+use super::timing::{answered, time_trips, time_wake_ups};
 
 pub(super) fn socket_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
     let (mut here, mut there) = UnixStream::pair().context("a pair of Unix sockets")?;

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use kvrail_ring::slot::{COMPLETION_BYTES, REQUEST_BYTES};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::{BATCH, BURST_DEPTH, answered, time_trips};
+use super::timing::{BATCH, BURST_DEPTH, answered, time_trips};
 
 /// A slot of the request ring: one cache line.
 #[derive(Clone, Copy, Default)]

@@ -59,8 +59,8 @@ pub enum MemoryError {
     /// A peer sent a memfd that it could still shrink.
     #[error(
         "the memfd lacks seals (has {present:#x}); set F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL, \
-         or, for memory that its owner cannot seal, memory.unsealed_imports = \"accept\" in the sidecar's \
-         configuration"
+         or, for memory that its owner cannot seal, memory.unsealed_imports = \"accept\" in the \
+         sidecar's configuration"
     )]
     Unsealed {
         /// The seals it has, as in `fcntl(F_GET_SEALS)`.
