@@ -5,7 +5,7 @@
 //! (invariant 4). Most requests are a read or write of host memory without flags and deadline:
 //! they pass the checks that every request passes, and skip the cold ones.
 
-use kvrail_device::BufferIndex;
+use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
 use kvrail_ring::{DeviceIndex, Opcode, RequestWords, Status, VolumeId};
@@ -77,7 +77,9 @@ impl Admission {
         }
         let (offset, length) = (request.region_offset(), request.length());
         let volume = self.volume(request.volume_id())?;
-        let extent = volume.locate(request.volume_offset(), length)?;
+        // What is longer than a device's window is rare, and the budget counts it otherwise.
+        let max = if pass == Pass::Common { WINDOW_BYTES } else { REQUEST_LENGTH_MAX };
+        let extent = volume.locate(request.volume_offset(), length, max)?;
         volume.check_alignment(offset)?;
         let summed = request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
         let range = (request.layout_block(), offset, length);
@@ -107,7 +109,9 @@ impl Admission {
             _ if flags != 0 => return Err(Status::Invalid), // they make sense where bytes move
             // A flush names a member by any offset on it.
             Some(Opcode::Flush) if length == 0 => self.volume(volume)?.device_at(offset)?,
-            Some(Opcode::Discard) => self.volume(volume)?.locate(offset, length)?,
+            Some(Opcode::Discard) => {
+                self.volume(volume)?.locate(offset, length, REQUEST_LENGTH_MAX)?
+            }
             _ => return Err(Status::Invalid),
         };
         let none = BufferRef { buffer: BufferIndex(0), offset: 0 };

@@ -57,12 +57,18 @@ impl BackEnd {
 }
 
 impl Volume {
-    /// Where a range lies. INVALID for a bad range, or one that belongs to another poller's lane.
+    /// Where a range of 1 to `max` bytes lies. INVALID for a bad range, or one that belongs to
+    /// another poller's lane.
     #[inline(always)]
-    pub(crate) fn locate(&self, offset: u64, length: u32) -> Result<DeviceExtent, Status> {
+    pub(crate) fn locate(
+        &self,
+        offset: u64,
+        length: u32,
+        max: u32,
+    ) -> Result<DeviceExtent, Status> {
         let bytes = u64::from(length);
         let end = offset.checked_add(bytes).ok_or(Status::Invalid)?;
-        let sized = length.wrapping_sub(1) < REQUEST_LENGTH_MAX; // 0 is more than any
+        let sized = length.wrapping_sub(1) < max; // 0 is more than any
         if !sized || (offset | bytes) & self.block_mask != 0 || end > self.capacity {
             return Err(Status::Invalid);
         }
@@ -81,7 +87,10 @@ impl Volume {
 
     /// The whole of the device that the block at `offset` lies on.
     pub(crate) fn device_at(&self, offset: u64) -> Result<DeviceExtent, Status> {
-        Ok(DeviceExtent { offset: 0, ..self.locate(offset, self.geometry.logical_block)? })
+        Ok(DeviceExtent {
+            offset: 0,
+            ..self.locate(offset, self.geometry.logical_block, REQUEST_LENGTH_MAX)?
+        })
     }
 
     /// INVALID for an offset in memory that the devices cannot take.

@@ -1,9 +1,9 @@
 //! Completion batches: tasks that ended at one device, one after the other, and have in common
 //! whatever is counted of them. All but the completion itself is done once for each batch.
 
+use kvrail_device::WINDOW_BYTES;
 use kvrail_ring::{Completion, Status};
 
-use crate::scheduler::budget::held_bytes;
 use crate::task::{ClientRequest, Owner, RequestHeader, Task};
 
 /// How many tasks ended, and what they have in common.
@@ -22,8 +22,6 @@ pub(crate) struct CompletionBatch {
     pub(crate) count: u32,
     /// Bytes they asked for.
     pub(crate) length: u64,
-    /// Bytes of them that their device held at once.
-    pub(crate) held: u64,
     /// Bytes they moved, where that was not all.
     moved: u64,
 }
@@ -46,7 +44,6 @@ impl CompletionBatch {
             reported_ns: [device_ns, queue_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX)),
             count: 0,
             length: 0,
-            held: 0,
             moved: 0,
         }
     }
@@ -73,7 +70,6 @@ impl CompletionBatch {
     pub(crate) fn count(&mut self, task: &Task, bytes: u32) {
         self.count += 1;
         self.length += u64::from(task.length);
-        self.held += u64::from(held_bytes(task.length));
         if self.status != Status::Ok {
             self.moved += u64::from(bytes);
         }
@@ -92,6 +88,13 @@ impl CompletionBatch {
             device_ns: self.reported_ns[0],
             queue_ns: self.reported_ns[1],
         }
+    }
+
+    /// Bytes of them that their device held at once.
+    #[inline(always)]
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let windows = u64::from(self.count) * u64::from(WINDOW_BYTES);
+        if self.header.is_long() { windows } else { self.length }
     }
 
     /// Bytes its tasks moved. OK means all bytes.

@@ -59,7 +59,7 @@ impl Share {
     /// limit has changed.
     #[inline]
     fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) -> bool {
-        self.ledger.refund(batch.count, batch.held);
+        self.ledger.refund(batch.count, batch.held_bytes());
         let left = match (self.waiting.count(), self.ledger.in_flight()) {
             (0, 0) => Left::Nothing,
             (0, _) => Left::Working,

@@ -1,6 +1,6 @@
 //! A task: one operation of a device, from its admission to its completion, and whose it is.
 
-use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation};
+use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation, WINDOW_BYTES};
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
 use kvrail_ring::{Class, Opcode, RegionId, RequestWords};
 
@@ -55,7 +55,8 @@ impl BufferRef {
 }
 
 /// What the tasks of a batch have in common, in one word as it stood in their lane: opcode, flags,
-/// class and region; in place of the lap, the kind of memory.
+/// class and region; in place of the lap, the kind of memory, and whether the task is longer than
+/// its device's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestHeader(u64);
 
@@ -72,7 +73,13 @@ impl RequestHeader {
 
     #[inline(always)]
     pub(crate) fn kind(self) -> MemoryKind {
-        if self.byte(24) == 0 { MemoryKind::Host } else { MemoryKind::Gpu }
+        if self.byte(24) & 1 == 0 { MemoryKind::Host } else { MemoryKind::Gpu }
+    }
+
+    /// Whether the device has only `WINDOW_BYTES` of it at once.
+    #[inline(always)]
+    pub(crate) fn is_long(self) -> bool {
+        self.byte(24) & 2 != 0
     }
 
     #[inline(always)]
@@ -163,6 +170,7 @@ impl Task {
         now_ns: u64,
     ) -> Self {
         let user_data = request.user_data();
+        let long = u64::from(request.length() > WINDOW_BYTES);
         Self {
             owner: Owner::Client(ClientRequest { user_data, lane, session }),
             device_offset: extent.offset,
@@ -170,7 +178,7 @@ impl Task {
             checksum: 0,
             accepted_ns: now_ns,
             submitted_ns: now_ns,
-            header: RequestHeader(request.kinds() | (kind as u64) << 24),
+            header: RequestHeader(request.kinds() | (kind as u64 | long << 1) << 24),
             length: request.length(),
             buffer: memory.buffer,
             device: extent.device,
