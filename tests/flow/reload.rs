@@ -55,7 +55,7 @@ fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
     let mut sidecar = Sidecar::start(&place);
     let state = place.path("state");
     place.configure(&format!(
-        "sidecar.log = \"debug\"\n[target]\nstate = {state:?}\n\
+        "sidecar.log = \"debug\"\n[target]\nstate_dir = {state:?}\n\
          [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\nallow_any_host = true\n\
          [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
          [[target.port]]\nid = 1\ntransport = \"loop\"\n\

@@ -312,7 +312,7 @@ fn what_is_exported_can_be_imported() {
     target.undo();
     let imported = run(kvrail().args(["target", "import"]).arg(&saved));
     assert_eq!(imported.code, Some(0), "{imported:#?}");
-    let text = format!("[target]\nstate = {:?}\n{}", target.state(), imported.stdout);
+    let text = format!("[target]\nstate_dir = {:?}\n{}", target.state(), imported.stdout);
     target.configure(&text);
     target.run(&["apply"]).expect(0, &[]);
     assert_eq!(tree(), applied);

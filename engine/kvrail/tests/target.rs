@@ -34,7 +34,7 @@ impl Ground {
             fs::create_dir_all(folder.path().join(directory)).unwrap();
         }
         let text = format!(
-            "[target]\nconfigfs = {:?}\nstate = {:?}\n{wish}",
+            "[target]\nconfigfs = {:?}\nstate_dir = {:?}\n{wish}",
             folder.path().join("tree"),
             folder.path().join("state")
         );

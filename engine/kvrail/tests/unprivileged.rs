@@ -60,7 +60,7 @@ fn a_target_needs_root_and_says_so() {
     let state = nobody.0.path().join("state");
     let key = nobody.file("key", KEY, 0o600);
     let text = format!(
-        "[target]\nstate = {state:?}\n\
+        "[target]\nstate_dir = {state:?}\n\
          [[target.host]]\nnqn = \"nqn.2026-01.org.example:a\"\ndhchap_key_file = {key:?}\n\
          [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\n\
          hosts = [\"nqn.2026-01.org.example:a\"]\n\

@@ -65,7 +65,7 @@ impl<'a> Wish<'a> {
             format!("[[target.host]]\nnqn = {host:?}\ndhchap_key_file = {file:?}\n")
         });
         [
-            format!("[target]\nstate = {state:?}\n{}\n", self.more),
+            format!("[target]\nstate_dir = {state:?}\n{}\n", self.more),
             key.unwrap_or_default(),
             format!("[[target.subsystem]]\nnqn = {NQN:?}\n{who}\n"),
             format!("[[target.subsystem.namespace]]\nnsid = 1\ndevice = {DRIVE:?}\n"),
