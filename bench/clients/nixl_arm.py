@@ -1,6 +1,6 @@
 """NIXL's POSIX plugin with io_uring on the volume's own file, opened for direct I/O.
 
-nixl_arm.py FILE SECONDS: blocks of 1 MiB, 16 under way, a new one whenever one has ended.
+nixl_arm.py FILE SECONDS: blocks of 1 MiB, 16 in flight, a new one whenever one has ended.
 """
 
 import ctypes

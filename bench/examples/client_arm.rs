@@ -44,7 +44,7 @@ fn latency(queue: &mut Queue, volume: &Volume, mut lease: Lease, time: Duration)
         offset = (offset + 7919) % span;
         let before = Instant::now();
         queue.submit(Request::read(volume, offset * SMALL_BYTES, lease)).expect("room for one");
-        let done = queue.wait(Duration::MAX).expect("a sidecar").expect("one is under way");
+        let done = queue.wait(Duration::MAX).expect("a sidecar").expect("one is in flight");
         samples.push(u64::try_from(before.elapsed().as_nanos()).expect("short"));
         assert_eq!(done.status, Status::Ok);
         lease = done.lease.expect("it comes back");

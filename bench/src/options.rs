@@ -66,7 +66,7 @@ pub struct BenchOptions {
     /// Block sizes from 4KiB to 4MiB
     #[arg(long, value_parser = block, value_delimiter = ',', value_name = "SIZE")]
     pub block: Vec<u32>,
-    /// Operations each client keeps under way, 1 to 128
+    /// Operations each client keeps in flight, 1 to 128
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub depth: Vec<u32>,
     /// Client threads, 1 to 64
@@ -173,7 +173,7 @@ fn block(text: &str) -> Result<u32, String> {
 pub enum Workload {
     /// Cases, each with every arm.
     Cases(Vec<Case>),
-    /// A trace, with every arm, and how many of its operations may be under way.
+    /// A trace, with every arm, and how many of its operations may be in flight.
     Replay(Trace, u32),
 }
 

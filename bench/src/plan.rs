@@ -13,7 +13,7 @@ use crate::show::show_rate;
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
 /// Largest block a case may have.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
-/// Most operations one client keeps under way.
+/// Most operations one client keeps in flight.
 pub const DEPTH_MAX: u32 = 128;
 /// Most planned starts per second: more than any device can do, few enough to be counted.
 pub const RATE_MAX: f64 = 1e8;
@@ -58,9 +58,9 @@ pub enum Rate {
 /// When the next operation starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// When one has ended: `depth` are always under way. Shows throughput.
+    /// When one has ended: `depth` are always in flight. Shows throughput.
     Closed,
-    /// When it was planned, whatever the others do; at most `depth` are under way, and latency
+    /// When it was planned, whatever the others do; at most `depth` are in flight, and latency
     /// runs from the planned start. Shows latency at a load.
     Open(Rate),
 }
@@ -94,7 +94,7 @@ pub struct Case {
     pub op: Op,
     /// Bytes of each operation.
     pub block_bytes: u32,
-    /// Operations each client keeps under way (closed) or may have under way (open).
+    /// Operations each client keeps in flight (closed) or may have in flight (open).
     pub depth: u32,
     /// Client threads.
     pub clients: u32,
@@ -112,7 +112,7 @@ pub struct CaseInfo {
     pub op: String,
     /// Bytes of an operation; of the largest in a replay.
     pub block_bytes: u32,
-    /// Operations under way for each client.
+    /// Operations in flight for each client.
     pub depth: u32,
     /// Client threads.
     pub clients: u32,
@@ -183,7 +183,7 @@ impl Case {
     }
 
     /// Bytes of the pattern area that this case needs at least: one block for each operation that
-    /// can be under way, because no two of them may meet.
+    /// can be in flight, because no two of them may meet.
     #[must_use]
     pub fn span_bytes_min(&self) -> u64 {
         u64::from(self.block_bytes) * u64::from(self.depth) * u64::from(self.clients)

@@ -75,7 +75,7 @@ pub enum Wait {
 /// The shape of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Operations under way at most, each with a buffer of its own.
+    /// Operations in flight at most, each with a buffer of its own.
     pub slots: u32,
     /// Bytes of each buffer.
     pub buffer_bytes: u32,
@@ -83,10 +83,10 @@ pub struct Shape {
 
 /// One client thread's way to the volume.
 pub trait Port {
-    /// The buffer of a slot that is not under way.
+    /// The buffer of a slot that is not in flight.
     ///
     /// # Panics
-    /// If the slot is under way: its bytes belong to the operation.
+    /// If the slot is in flight: its bytes belong to the operation.
     fn buffer(&mut self, slot: u32) -> &mut [u8];
 
     /// Queues an operation on the slot's buffer; the next `turn` hands it over at the latest.
@@ -116,7 +116,7 @@ pub trait Target: Sync + fmt::Debug {
     /// The mode really used, as `kvrail status` calls it.
     fn mode(&self) -> String;
 
-    /// Opens a port, runs `work` with it, and closes it when nothing is under way any more. Called
+    /// Opens a port, runs `work` with it, and closes it when nothing is in flight any more. Called
     /// in the client's own thread; several threads may be in it at once.
     ///
     /// # Errors

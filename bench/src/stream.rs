@@ -8,7 +8,7 @@ use crate::port::{Direction, Operation};
 /// The operations of one slot of one client.
 ///
 /// The blocks of a share are dealt out to the slots, block `slot + depth * k` to slot `slot`. So
-/// no two operations under way ever meet, the version of every block is known when it is read, and
+/// no two operations in flight ever meet, the version of every block is known when it is read, and
 /// the order of a slot does not depend on how fast the others are.
 #[derive(Clone, Debug)]
 pub struct SlotStream {

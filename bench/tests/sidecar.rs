@@ -14,7 +14,7 @@ use kvrail_bench::{BenchOptions, Ground, Harness, run};
 use kvrail_device::{DirectIo, Interrupt, NullDevice, NullOptions, Uring, UringOptions, open_path};
 use kvrail_poller::{Budget, InFlightBytes, Mailbox, PollerHandle, Route, Seat, Setup, start};
 use kvrail_protocol::{SpinHints, VolumeInfo};
-use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
+use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
     Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
     ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
@@ -75,7 +75,7 @@ fn setup(device: u16, routes: &[Route]) -> Setup {
     }
 }
 
-fn pollers(members: &[String], routes: &[Route], bell: &Arc<Bell>) -> Vec<PollerHandle> {
+fn pollers(members: &[String], routes: &[Route], bell: &Arc<Doorbell>) -> Vec<PollerHandle> {
     let seat = |index| Seat { index: PollerIndex(index), cpu: None };
     let mailbox = || Arc::new(Mailbox::new(Arc::clone(bell)).unwrap());
     let mut handles = Vec::new();
@@ -139,7 +139,7 @@ impl Harness for InProcess {
             Route { geometry, members: vec![DeviceIndex(0), DeviceIndex(1)] },
             Route { geometry: null_geometry(), members: vec![DeviceIndex(2)] },
         ];
-        let bell = Arc::new(Bell::eventfd()?);
+        let bell = Arc::new(Doorbell::eventfd()?);
         let handles = pollers(&members, &routes, &bell);
         let volumes = vec![
             info(0, "bench", geometry, members),

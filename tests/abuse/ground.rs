@@ -106,7 +106,7 @@ impl Ground {
         let at = self.run.path().join("fuse");
         let ready = fs::create_dir_all(&at).and_then(|()| tempfile::tempfile());
         let fuse = Fuse::mount(&at, ready.map_err(|error| error.to_string())?)?;
-        fuse.hush(FuseRequest::Flush);
+        fuse.drain_doorbell(FuseRequest::Flush);
         Ok(fuse)
     }
 
@@ -129,7 +129,7 @@ impl Ground {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         let start = Instant::now();
         while self.lives() {
-            ensure!(start.elapsed() < START, "SIGTERM is not obeyed: {}", self.said());
+            ensure!(start.elapsed() < START, "SIGTERM is not followed: {}", self.said());
             std::thread::sleep(Duration::from_millis(5));
         }
         let (status, said) = (self.child.wait()?, self.said());

@@ -3,22 +3,22 @@
 use std::any::type_name;
 
 use kvrail_device::{
-    Device, DirectIo, Driver, Interrupt, Mechanism, ModeChoice, ModeName, NullDevice, NullOptions,
+    AnyDevice, Device, DirectIo, Driver, Interrupt, ModeChoice, ModeName, NullDevice, NullOptions,
     Uring, UringOptions, open_path,
 };
 
 use crate::rig::{Bytes, Subject};
 use crate::uring::place;
 
-fn open_as(choice: ModeChoice) -> Option<Subject<Mechanism>> {
+fn open_as(choice: ModeChoice) -> Option<Subject<AnyDevice>> {
     let (name, keep) = place();
     let fd = open_path(&name, DirectIo::Off).expect("our own file");
     let options = UringOptions { direct: DirectIo::Optional, ..UringOptions::new(&name, fd) };
-    let device = Mechanism::open(choice, options).expect("interrupt works everywhere");
+    let device = AnyDevice::open(choice, options).expect("interrupt works everywhere");
     Some(Subject { device, bytes: Bytes::Kept, keep })
 }
 
-fn open() -> Option<Subject<Mechanism>> {
+fn open() -> Option<Subject<AnyDevice>> {
     open_as(ModeChoice::Auto)
 }
 
@@ -64,7 +64,7 @@ impl Driver for Type {
 
 #[test]
 fn devices_of_one_kind_are_driven_as_that_kind() {
-    let null = || Mechanism::Null(Box::new(NullDevice::new(NullOptions::default())));
+    let null = || AnyDevice::Null(Box::new(NullDevice::new(NullOptions::default())));
     let ring = || {
         let subject = open_as(ModeChoice::Fixed(ModeName::Interrupt)).expect("never skipped");
         (subject.device, subject.keep)
@@ -72,6 +72,6 @@ fn devices_of_one_kind_are_driven_as_that_kind() {
     let ((first, _first_file), (second, _second_file)) = (ring(), ring());
     let driven = |devices| Device::hand_to(devices, Type);
     assert_eq!(driven(vec![null()]), (type_name::<NullDevice>(), 1));
-    assert_eq!(driven(vec![null(), first]), (type_name::<Mechanism>(), 2));
+    assert_eq!(driven(vec![null(), first]), (type_name::<AnyDevice>(), 2));
     assert_eq!(driven(vec![second]), (type_name::<Uring<Interrupt>>(), 1));
 }

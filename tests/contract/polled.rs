@@ -137,7 +137,7 @@ fn polled_modes_need_direct_io() {
         let fd = open_path(name, DirectIo::Off).expect("our own file");
         let options = UringOptions { direct: DirectIo::Off, ..UringOptions::new(name, fd) };
         let choice = kvrail_device::ModeChoice::Fixed(mode);
-        let error = kvrail_device::Mechanism::open(choice, options).unwrap_err().to_string();
+        let error = kvrail_device::AnyDevice::open(choice, options).unwrap_err().to_string();
         assert!(error.contains(mode.name()) && error.contains("needs O_DIRECT"), "{error}");
     }
 }

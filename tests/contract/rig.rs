@@ -193,7 +193,7 @@ impl<D: Device> Rig<D> {
     /// Sleeps as the device says until there may be something to reap.
     pub(crate) fn sleep(&self) {
         match self.device.wait() {
-            Wait::Poll | Wait::Nudge => std::thread::yield_now(),
+            Wait::Poll | Wait::ThreadWaker => std::thread::yield_now(),
             Wait::Readable(fd) => {
                 let mut polled = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
                 let timeout = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_device::{
-    BufferIndex, Device, DirectIo, Event, Events, Interrupt, Mechanism, ModeChoice, ModeName,
+    AnyDevice, BufferIndex, Device, DirectIo, Event, Events, Interrupt, ModeChoice, ModeName,
     Replacement, Sqpoll, Uring, UringOptions, open_path,
 };
 use kvrail_memory::{HeapBlock, Pinned};
@@ -155,7 +155,7 @@ fn impossible_options_are_refused_by_name() {
         options.direct = DirectIo::Optional;
         adjust(&mut options);
         let choice = ModeChoice::Fixed(mode);
-        Mechanism::open(choice, options).map(|_| ()).expect_err("impossible").to_string()
+        AnyDevice::open(choice, options).map(|_| ()).expect_err("impossible").to_string()
     };
     let text = open(|options| options.depth = 0, ModeName::Interrupt);
     assert!(text.contains("depth 0") && text.contains("1 to 4096"), "{text}");
@@ -201,7 +201,7 @@ fn a_ring_goes_on_with_what_came_back() {
     rig.device.submit();
     rig.reap_until("the read ends", |rig| !rig.finished.is_empty());
 
-    rig.device.replace(&mut new).expect("nothing is under way");
+    rig.device.replace(&mut new).expect("nothing is in flight");
     let read = rig.operation(Opcode::Read, 0, 65_536, 0);
     rig.must(read);
     assert!(!rig.holds(0, 0, 65_536, 1), "the other file was never written");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_device::{Attached, BUFFERS_MAX, BufferIndex, Device, DeviceError, Durability};
 use kvrail_memory::{HeapBlock, Pinned};
-use kvrail_ring::{Bell, Opcode, Status};
+use kvrail_ring::{Doorbell, Opcode, Status};
 
 use crate::rig::{AT, Rig, Subject};
 
@@ -182,9 +182,9 @@ pub(crate) fn detach_waits_for_the_last_use<D: Device>(subject: Subject<D>) {
         }
         assert_eq!(rig.detached, [at]);
         rig.detached.clear();
-        // At most the operation on the other region may still be under way.
+        // At most the operation on the other region may still be in flight.
         let left = 33 * (round + 1) - rig.finished.len();
-        assert!(left <= 1, "{left} under way at the detach");
+        assert!(left <= 1, "{left} in flight at the detach");
         assert_eq!(Arc::strong_count(&region), 1, "the device has dropped the region");
         rig.reap_until("the rest", |rig| rig.device.in_flight() == 0);
         assert!(rig.finished.iter().all(|finished| finished.status == Status::Ok));
@@ -248,7 +248,7 @@ pub(crate) fn sleeping_wakes_up<D: Device>(subject: Subject<D>) {
 pub(crate) fn blocking_wakes_up<D: Device>(subject: Subject<D>) {
     const LONG: Duration = Duration::from_secs(100);
     let mut rig = Rig::new(subject, MIB);
-    let bell = Bell::eventfd().expect("descriptors are left");
+    let bell = Doorbell::eventfd().expect("descriptors are left");
     let heard = bell.as_fd().try_clone_to_owned().expect("descriptors are left");
     if rig.device.watch(heard).is_err() {
         assert_ne!(rig.device.description().mode, "interrupt");

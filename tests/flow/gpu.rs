@@ -35,7 +35,7 @@ fn plan(sidecar: &Sidecar, process: u64, seconds: f64) -> GpuPlan {
         offset: gpu_offset(process),
         blocks: BLOCKS,
         least_version: 0,
-        device: Device::StandIn,
+        device: Device::EmulatedGpu,
         export: if process.is_multiple_of(2) { Export::Descriptor } else { Export::Legacy },
         seconds,
         seed: process,

@@ -71,8 +71,8 @@ fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
     assert!(said.contains("no NVMe namespace") && said.contains("serial:nobody/1"), "{said}");
     assert!(said.contains("now on: sidecar.log, target.state_dir"), "{said}");
     // Whoever comes next may have the target.
-    let undo = ["target", "undo", "--config"];
-    run(kvrail().args(undo).arg(place.configuration())).expect(0, &[]);
+    let teardown = ["target", "teardown", "--config"];
+    run(kvrail().args(teardown).arg(place.configuration())).expect(0, &[]);
     sidecar.assert_alive();
     sidecar.stop();
 }

@@ -53,7 +53,7 @@ fn a_client_learns_of_the_death_once_and_can_attach_again() {
     queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
     assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
     sidecar.kill();
-    // Nothing was under way: nothing is reported, and new requests are refused.
+    // Nothing was in flight: nothing is reported, and new requests are refused.
     let start = std::time::Instant::now();
     loop {
         let request = Request::read(&volume, 0, arena.lease(4096).unwrap());

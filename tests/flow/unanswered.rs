@@ -25,7 +25,7 @@ fn a_file_that_cannot_be_closed_holds_nobody_up() {
         Ok(fuse) => fuse,
         Err(why) => return println!("skipped: FUSE: {why}"),
     };
-    fuse.hush(FuseRequest::Flush);
+    fuse.drain_doorbell(FuseRequest::Flush);
     actor = hostile_with(&sidecar, "fuse-arena", 60.0, &fuse.file());
     eventually("a close waits", || fuse.unanswered() > 0);
 

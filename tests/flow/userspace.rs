@@ -66,7 +66,7 @@ fn an_unanswered_flush_keeps_a_close_waiting() {
     let below = place.data_path("below");
     File::create(&below).unwrap();
     let Some(fuse) = mounted(&place.path("mount"), &below) else { return };
-    fuse.hush(FuseRequest::Flush);
+    fuse.drain_doorbell(FuseRequest::Flush);
     let mut closer = Command::new("sh").arg("-c").arg("exec 3<\"$0\"").arg(fuse.file()).spawn();
     let closer = closer.as_mut().unwrap();
     eventually("the close is asked for", || fuse.unanswered() > 0);

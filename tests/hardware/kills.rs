@@ -68,7 +68,7 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
                 break;
             }
             assert_nobody_else(&what);
-            // What was under way goes on, or goes back.
+            // What was in flight goes on, or goes back.
             match record % 2 {
                 0 => reach("apply", &applied, &what),
                 _ => reach("teardown", &before, &what),

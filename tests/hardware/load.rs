@@ -86,7 +86,7 @@ struct Worker {
     pattern: Pattern,
     arena: kvrail_client::Arena,
     contents: [Content; BLOCKS],
-    /// The version a write under way carries.
+    /// The version a write in flight carries.
     writing: [Option<u32>; BLOCKS],
     outcome: Outcome,
 }

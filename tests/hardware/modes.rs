@@ -1,6 +1,6 @@
 //! Each ring mode on a real namespace: what the kernel accepted, by name.
 
-use kvrail_device::{Device, DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
+use kvrail_device::{AnyDevice, Device, DirectIo, ModeChoice, ModeName, UringOptions, open_path};
 
 use crate::machine;
 
@@ -14,7 +14,7 @@ fn every_mode_opens_and_says_what_the_kernel_accepted() {
     for mode in ModeName::ALL {
         let fd = open_path(path, DirectIo::Required).expect("our own device");
         let options = UringOptions::new(path, fd);
-        let device = match Mechanism::open(ModeChoice::Fixed(mode), options) {
+        let device = match AnyDevice::open(ModeChoice::Fixed(mode), options) {
             Ok(device) => device,
             Err(error) => {
                 println!("mode {mode}: refused: {error}");

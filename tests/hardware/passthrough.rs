@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use kvrail_client::{Request, Status};
-use kvrail_device::{DirectIo, Mechanism, ModeChoice, ModeName, UringOptions, open_path};
+use kvrail_device::{AnyDevice, DirectIo, ModeChoice, ModeName, UringOptions, open_path};
 
 use crate::bed::Bed;
 use crate::devices::NOBODY;
@@ -41,7 +41,7 @@ fn a_partition_is_refused_in_every_mode_and_nothing_is_written() {
     // Whoever opens it by himself is told so where commands would reach the neighbours.
     let fd = open_path(&part, DirectIo::Required).expect("our own device");
     let passed = ModeChoice::Fixed(ModeName::Passthrough);
-    let refused = Mechanism::open(passed, UringOptions::new(&part, fd)).expect_err("a partition");
+    let refused = AnyDevice::open(passed, UringOptions::new(&part, fd)).expect_err("a partition");
     let words = format!("is a partition of {disk}: commands would reach all of the namespace");
     assert!(refused.to_string().contains(&words), "{refused}");
     assert_eq!(head(), before, "something was written");

@@ -104,7 +104,7 @@ impl Fuse {
     }
 
     /// Answers no request of this kind from now on.
-    pub fn hush(&self, request: FuseRequest) {
+    pub fn drain_doorbell(&self, request: FuseRequest) {
         let mut hushed = self.shared.hushed.lock().unwrap_or_else(PoisonError::into_inner);
         hushed.insert(request as u32);
     }

@@ -17,7 +17,7 @@ use crate::worker::{PATIENCE, inspect};
 /// Bytes of a block, of the volume as of the cache.
 pub const GPU_BLOCK_BYTES: u64 = BLOCK_BYTES as u64;
 
-/// Requests under way at most.
+/// Requests in flight at most.
 const DEPTH: usize = 8;
 
 /// What a process does.
@@ -50,7 +50,7 @@ enum Content {
     Version(u32),
 }
 
-/// What is under way for a block: which block of the cache, and the version being written.
+/// What is in flight for a block: which block of the cache, and the version being written.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     page: u32,
@@ -156,7 +156,7 @@ impl<'a> Driver<'a> {
         self.flights[block] = Some(Flight { page, writes });
     }
 
-    /// Waits until so many requests are under way at most.
+    /// Waits until so many requests are in flight at most.
     fn settle(&mut self, most: usize) {
         while self.flights.iter().flatten().count() > most {
             self.end_one();

@@ -14,7 +14,7 @@ pub enum Kind {
     Write(u32),
 }
 
-/// One request under way.
+/// One request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Which of the thread's blocks.
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) wants_checksum: bool,
 }
 
-/// Everything under way in one queue.
+/// Everything in flight in one queue.
 #[derive(Debug, Default)]
 pub struct Ledger {
     open: HashMap<Ticket, Entry>,

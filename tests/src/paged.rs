@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kvrail_client::{GpuCache, GpuMemory};
 use kvrail_gpu::cuda::Cuda;
-use kvrail_gpu::{DirectPath, Fragment, Gpu, GpuError, GpuHandle, GpuUuid, OwnMemory, StandIn};
+use kvrail_gpu::{DirectPath, EmulatedGpu, Fragment, Gpu, GpuError, GpuHandle, GpuUuid, OwnMemory};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one block.
@@ -24,7 +24,7 @@ const STATE_STRIDE: u64 = STATE + 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
     /// Host memory that plays one: number 0.
-    StandIn,
+    EmulatedGpu,
     /// The one of this number.
     Cuda(u32),
 }
@@ -65,13 +65,13 @@ type Allocate = Box<dyn Fn(u64) -> Result<Box<dyn OwnMemory>, GpuError>>;
 impl Device {
     fn open(self, export: Export) -> Result<(GpuUuid, Allocate), GpuError> {
         Ok(match self {
-            Self::StandIn => {
-                let gpu = StandIn::new(0, DirectPath::Compat);
+            Self::EmulatedGpu => {
+                let gpu = EmulatedGpu::new(0, DirectPath::Compat);
                 let allocate = move |bytes| match export {
                     Export::Descriptor => gpu.allocate(bytes),
                     Export::Legacy => gpu.allocate_legacy(bytes),
                 };
-                (StandIn::uuid(0), Box::new(allocate))
+                (EmulatedGpu::uuid(0), Box::new(allocate))
             }
             Self::Cuda(number) => {
                 let gpu = Cuda::open(number)?;

@@ -1,4 +1,4 @@
-//! The client that wants nothing but its own small blocks: 4 KiB reads and writes, one under way,
+//! The client that wants nothing but its own small blocks: 4 KiB reads and writes, one in flight,
 //! every byte compared. What it feels is what others do to it.
 
 use std::path::Path;

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use kvrail_device::{
-    Device, DirectIo, Mechanism, ModeChoice, ModeName, MonotonicClock, NullDevice, NullOptions,
+    AnyDevice, Device, DirectIo, ModeChoice, ModeName, MonotonicClock, NullDevice, NullOptions,
     UringOptions, open_path,
 };
 use kvrail_poller::{
     Budget, InFlightBytes, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, TickOutcome,
 };
 use kvrail_protocol::{SpinHints, VolumeInfo};
-use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex};
+use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex};
 use kvrail_session::{
     Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
     ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
@@ -42,7 +42,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Stops the server; the poller is ticked until it has obeyed.
+    /// Stops the server; the poller is ticked until it has followed.
     pub(crate) fn stop<D: Device>(self, poller: &mut HandPoller<D>) -> Result<()> {
         self.handle.stop();
         while poller.tick() != TickOutcome::Stopped {
@@ -67,20 +67,20 @@ pub(crate) fn geometry(member_bytes: u64) -> Geometry {
 }
 
 /// Opens the device on this thread.
-pub(crate) fn open(device: Option<(ModeName, &Path)>) -> Result<Mechanism> {
+pub(crate) fn open(device: Option<(ModeName, &Path)>) -> Result<AnyDevice> {
     let Some((mode, path)) = device else {
-        return Ok(Mechanism::Null(Box::new(NullDevice::new(NullOptions::default()))));
+        return Ok(AnyDevice::Null(Box::new(NullDevice::new(NullOptions::default()))));
     };
     let path = path.display().to_string();
     let fd = open_path(&path, DirectIo::Required)?;
-    Ok(Mechanism::open(ModeChoice::Fixed(mode), UringOptions::new(path, fd))?)
+    Ok(AnyDevice::open(ModeChoice::Fixed(mode), UringOptions::new(path, fd))?)
 }
 
 /// A poller of this thread for one device, and its server on another.
 pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
     let description = devices[0].description().clone();
     let geometry = geometry(1 << 20);
-    let to_control = Arc::new(Bell::eventfd()?);
+    let to_control = Arc::new(Doorbell::eventfd()?);
     let mailbox = Arc::new(Mailbox::new(Arc::clone(&to_control))?);
     let stats = Arc::new(PollerStats::new(1));
     let setup = Setup {

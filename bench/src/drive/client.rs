@@ -43,7 +43,7 @@ pub(super) struct Client<'a, 'm> {
     share: &'a mut Share<'m>,
     pattern: Pattern,
     slots: Vec<Option<Running>>,
-    under_way: u32,
+    in_flight: u32,
 }
 
 impl<'a, 'm> Client<'a, 'm> {
@@ -54,7 +54,7 @@ impl<'a, 'm> Client<'a, 'm> {
         slots: u32,
     ) -> Self {
         let (slots, tally) = (vec![None; slots as usize], Tally::default());
-        Self { port, tally, share, pattern, slots, under_way: 0 }
+        Self { port, tally, share, pattern, slots, in_flight: 0 }
     }
 
     /// Slots it has, numbered from 0.
@@ -62,8 +62,8 @@ impl<'a, 'm> Client<'a, 'm> {
         u32::try_from(self.slots.len()).expect("made from a u32")
     }
 
-    pub(super) fn under_way(&self) -> u32 {
-        self.under_way
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// Starts an operation. Its latency runs from `planned_ns`, or from here, behind the filling of
@@ -78,7 +78,7 @@ impl<'a, 'm> Client<'a, 'm> {
         let version = self.fill(slot, operation, window);
         let from_ns = planned_ns.unwrap_or_else(|| MonotonicClock.now_ns());
         self.slots[slot as usize] = Some(Running { operation, version, from_ns });
-        self.under_way += 1;
+        self.in_flight += 1;
         self.port.stage(slot, operation)
     }
 
@@ -100,7 +100,7 @@ impl<'a, 'm> Client<'a, 'm> {
     /// Takes in an end: versions, comparison, errors. Counting is the driver's.
     pub(super) fn finish(&mut self, done: Done, check: Check) -> Ended {
         let running = self.slots[done.slot as usize].take().expect("a slot ends what it runs");
-        self.under_way -= 1;
+        self.in_flight -= 1;
         let Running { operation, version, from_ns } = running;
         let Operation { direction, offset, bytes } = operation;
         match (direction, done.outcome) {

@@ -19,7 +19,7 @@ pub(super) fn timed(
     for (stream, slot) in streams.iter_mut().zip(0..) {
         client.start(slot, stream.next_operation(), None, window)?;
     }
-    while client.under_way() > 0 {
+    while client.in_flight() > 0 {
         client.port.turn(Wait::ForOne, &mut done)?;
         let now_ns = MonotonicClock.now_ns();
         for done in done.drain(..) {
@@ -54,7 +54,7 @@ pub(super) fn read_back(
     for slot in 0..slots {
         client.start(slot, next(slot), None, untimed)?;
     }
-    while client.under_way() > 0 {
+    while client.in_flight() > 0 {
         client.port.turn(Wait::ForOne, &mut done)?;
         for done in done.drain(..) {
             let ended = client.finish(done, Check::All);

@@ -28,7 +28,7 @@ pub(super) fn timed(
     let mut free: VecDeque<u32> = (0..client.slots()).collect();
     let give_up_ns = window.end_ns + (window.end_ns - window.start_ns);
     let mut planned_ns = begun_ns + schedule.next_ns();
-    while planned_ns < window.end_ns || client.under_way() > 0 {
+    while planned_ns < window.end_ns || client.in_flight() > 0 {
         let now_ns = MonotonicClock.now_ns();
         if now_ns > give_up_ns && planned_ns < window.end_ns {
             let mut missed = 0;

@@ -26,14 +26,14 @@ pub struct Replay<'a> {
     pub trace: &'a Trace,
     /// How much faster than its own times; 1 is as recorded.
     pub speed: f64,
-    /// Operations under way at most.
+    /// Operations in flight at most.
     pub depth: u32,
     /// The volume's uuid.
     pub volume: Uuid,
 }
 
 /// Plays a trace once, from one thread, with latencies from the planned starts. Operations that
-/// meet one under way (where either writes) wait for it: otherwise nobody could say which bytes
+/// meet one in flight (where either writes) wait for it: otherwise nobody could say which bytes
 /// are right. After it, nothing is read back: the last sweep does that.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ impl<'a> Player<'a> {
     fn play(&mut self, client: &mut Client<'_, '_>) -> Result<()> {
         let window = Window { start_ns: self.start_ns, end_ns: u64::MAX };
         let mut done = Vec::with_capacity(self.free.len());
-        while self.next < self.replay.trace.entries.len() || client.under_way() > 0 {
+        while self.next < self.replay.trace.entries.len() || client.in_flight() > 0 {
             let blocked = self.start_due(client, window)?;
             let wait = if blocked { Wait::ForOne } else { Wait::No };
             client.port.turn(wait, &mut done)?;

@@ -12,7 +12,7 @@ use crate::versions::VersionMap;
 
 /// Bytes of one operation of a sweep; the last may be shorter.
 const SWEEP_BYTES: u32 = 1 << 20;
-/// Operations a sweep keeps under way.
+/// Operations a sweep keeps in flight.
 const SWEEP_DEPTH: u32 = 8;
 
 /// What a sweep does with every block.
@@ -70,7 +70,7 @@ fn go_over(
     for (slot, operation) in (0..client.slots()).zip(&mut left) {
         client.start(slot, operation, None, Window::NONE)?;
     }
-    while client.under_way() > 0 {
+    while client.in_flight() > 0 {
         client.port.turn(Wait::ForOne, &mut done)?;
         for done in done.drain(..) {
             let ended = client.finish(done, Check::All);

@@ -11,7 +11,7 @@ use super::case::{Case, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use crate::port::Direction;
 
-/// Copies between two waits, where more than one may be under way: waiting costs less than one
+/// Copies between two waits, where more than one may be in flight: waiting costs less than one
 /// part in a hundred then.
 const TRAIN: u32 = 128;
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use kvrail_ring::{Odds, Opcode, RegionId, Request, Ring, Status};
+use kvrail_ring::{AdaptiveSpin, Opcode, RegionId, Request, Ring, Status};
 
 use super::case::{Case, KV_BLOCKS};
 use super::meter::{Meter, Moved};
@@ -20,7 +20,7 @@ pub(super) enum Memory {
     Host,
 }
 
-/// One request under way, by place.
+/// One request in flight, by place.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     block: u32,
@@ -28,7 +28,7 @@ struct Flight {
     since: Instant,
 }
 
-/// Keeps `depth` requests under way until the time is over.
+/// Keeps `depth` requests in flight until the time is over.
 pub(super) fn run(
     pollers: &mut Pollers,
     case: Case,
@@ -39,7 +39,7 @@ pub(super) fn run(
     // As the threads of a pool: each place goes through blocks of its own, so that a slow member
     // of the volume does not gather all requests.
     let mut next: Vec<u64> = (0..u64::from(case.depth)).collect();
-    let (mut open, mut odds, mut seen_at) = (0_u32, Odds::default(), Instant::now());
+    let (mut open, mut adaptive, mut seen_at) = (0_u32, AdaptiveSpin::default(), Instant::now());
     meter.begin()?;
     loop {
         let over = meter.is_over();
@@ -67,7 +67,7 @@ pub(super) fn run(
         let mut seen = 0;
         while let Some(completion) = pollers.lane.take()? {
             let place = usize::try_from(completion.user_data())?;
-            let flight = flights[place].take().expect("a completion for what is under way");
+            let flight = flights[place].take().expect("a completion for what is in flight");
             let status = completion.status();
             ensure!(status == Status::Ok, "block {}: {status}", flight.volume_block);
             meter.moved(case.block_bytes, flight.block, flight.volume_block, flight.since);
@@ -77,9 +77,9 @@ pub(super) fn run(
         open -= seen;
         let waited_ns = u64::try_from(seen_at.elapsed().as_nanos())?;
         if seen > 0 {
-            odds.learn(waited_ns, SPIN_NS);
+            adaptive.learn(waited_ns, SPIN_NS);
             seen_at = Instant::now();
-        } else if case.depth > 1 && !(odds.favour_spinning() && waited_ns < SPIN_NS) {
+        } else if case.depth > 1 && !(adaptive.should_spin() && waited_ns < SPIN_NS) {
             pollers.sleep()?;
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::{
-    BUFFERS_MAX, BufferIndex, Device, DeviceError, DirectIo, Mechanism, ModeChoice, ModeName,
+    AnyDevice, BUFFERS_MAX, BufferIndex, Device, DeviceError, DirectIo, ModeChoice, ModeName,
     NullDevice, NullOptions, RemoteMemory, UringOptions,
 };
 use kvrail_gpu::{
@@ -16,13 +16,13 @@ use kvrail_gpu::{
 };
 use kvrail_memory::{HeapBlock, Pinned, Region};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle, QueueBell, Route,
+    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle, QueueDoorbell, Route,
     Seat, SessionSlot, Setup,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
-    Bell, ClientLane, ClientSleep, DeviceIndex, Geometry, Nudge, PollerIndex, RegionId, Segment,
-    unhear,
+    ClientLane, ClientSleep, DeviceIndex, Doorbell, Geometry, PollerIndex, RegionId, Segment,
+    ThreadWaker, drain_doorbell_set,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -33,7 +33,7 @@ use crate::cpu::usable_cores;
 const SESSION: SessionSlot = SessionSlot(0);
 /// Requests its lane holds.
 const DEPTH: u32 = 64;
-/// Bytes of host memory: blocks of 2 MiB, 16 of them under way.
+/// Bytes of host memory: blocks of 2 MiB, 16 of them in flight.
 const HOST_BYTES: usize = 64 << 20;
 /// From so many cores on pollers are pinned.
 const CORES_MIN: usize = 8;
@@ -60,7 +60,7 @@ pub(super) struct Pollers {
     device: PollerHandle,
     gpu: GpuPollerHandle,
     pub(super) lane: ClientLane,
-    pub(super) doorbell: Bell,
+    pub(super) doorbell: Doorbell,
     sleep: ClientSleep,
     hear: OwnedFd,
     /// How bytes travel, for each file of the volume.
@@ -82,8 +82,8 @@ fn gpu_side(gpu: &dyn Gpu, choices: &[Choice]) -> Result<GpuSide> {
         _ => None,
     };
     let staging = Arc::new(Staging::new(StagingOptions::default())?);
-    let (health, to_gpu) = (Arc::new(Health::default()), Arc::new(Nudge::new()?));
-    let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd()?))?);
+    let (health, to_gpu) = (Arc::new(Health::default()), Arc::new(ThreadWaker::new()?));
+    let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd()?))?);
     let port = |choice: &Choice| {
         Port::new(PortOptions {
             gpu: gpu.identity().uuid,
@@ -122,7 +122,7 @@ impl Pollers {
             choices.push(choose(gpu, Member { name, file: again }, wanted)?);
         }
         let mode = ModeChoice::Fixed(ModeName::Interrupt);
-        let open = move || options.into_iter().map(|it| Mechanism::open(mode, it)).collect();
+        let open = move || options.into_iter().map(|it| AnyDevice::open(mode, it)).collect();
         Self::start(gpu, choices, volume.geometry, open)
     }
 
@@ -194,7 +194,7 @@ impl Pollers {
         settle();
         if !self.lane.is_ready()? {
             poll(&mut [PollFd::new(&self.hear, PollFlags::IN)], None)?;
-            unhear(self.hear.as_fd());
+            drain_doorbell_set(self.hear.as_fd());
         }
         self.sleep.retract();
         Ok(())
@@ -246,7 +246,7 @@ fn answer(mailbox: &Mailbox) -> Notice {
 /// The client's end of the lane.
 struct Client {
     lane: ClientLane,
-    doorbell: Bell,
+    doorbell: Doorbell,
     sleep: ClientSleep,
     hear: OwnedFd,
 }
@@ -256,10 +256,10 @@ fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
     let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
     let (mut lanes, sleep) = Segment::open(memory)?.into_client();
-    let (bell, hear) = Bell::heard()?;
-    let bell = QueueBell::trusted(bell);
-    let doorbell = Bell::eventfd()?;
-    let ours = Bell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
+    let (bell, hear) = Doorbell::heard()?;
+    let bell = QueueDoorbell::trusted(bell);
+    let doorbell = Doorbell::eventfd()?;
+    let ours = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
     let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell });
     mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");

@@ -304,7 +304,7 @@ impl GpuSuite<'_> {
 mod tests {
     use std::time::Duration;
 
-    use kvrail_gpu::{DirectPath, StandIn};
+    use kvrail_gpu::{DirectPath, EmulatedGpu};
 
     use super::{Cache, Case, Devices, Direction, Volume, measure};
     use crate::drive::Tally;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn run(options: &BenchOptions, files: usize, file_bytes: u64) -> anyhow::Result<Report> {
-        let gpu = StandIn::new(0, DirectPath::Compat);
+        let gpu = EmulatedGpu::new(0, DirectPath::Compat);
         let folder = tempfile::tempdir()?;
         let mut options = options.clone();
         options.dirs = vec![folder.path().to_owned(); files];
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_block_that_was_not_moved_is_found_either_way() {
-        let gpu = StandIn::new(0, DirectPath::Compat);
+        let gpu = EmulatedGpu::new(0, DirectPath::Compat);
         let mut options = options("", 1);
         let folder = tempfile::tempdir().unwrap();
         (options.dirs, options.volume_size) = (vec![folder.path().to_owned()], 1 << 20);

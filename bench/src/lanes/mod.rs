@@ -27,7 +27,7 @@ pub trait LaneProbe: Send + fmt::Debug {
     /// When the lane breaks down.
     fn round_trip(&mut self, what: Trip) -> Result<()>;
 
-    /// Requests for so long, `BATCH` to a publication and at most `BURST_DEPTH` under way; returns
+    /// Requests for so long, `BATCH` to a publication and at most `BURST_DEPTH` in flight; returns
     /// how many were completed.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ pub struct LaneReport {
     pub trips_per_sample: u32,
     /// Requests published at once.
     pub batch: u32,
-    /// Requests under way at most.
+    /// Requests in flight at most.
     pub depth: u32,
     /// Round trips, fastest kind first.
     pub round_trips: Vec<RoundTrip>,

@@ -71,21 +71,21 @@ pub(super) fn burst(cores: [u32; 2], time: Duration) -> Result<f64> {
     with_echo(cores, |ends, stop| {
         let mut batch = [Request::default(); BATCH as usize];
         let mut taken = [Completion::default(); BURST_DEPTH as usize];
-        let (mut under_way, mut completed) = (0, 0_u64);
+        let (mut in_flight, mut completed) = (0, 0_u64);
         let begun = Instant::now();
         while begun.elapsed() < time && !stop.load(Ordering::Relaxed) {
             // The clock is looked at once for many batches.
             for _ in 0..64 {
-                while under_way + batch.len() <= taken.len() {
+                while in_flight + batch.len() <= taken.len() {
                     (completed..).zip(&mut batch).for_each(|(at, slot)| *slot = Request::of(at));
                     if ends.requests.push_entire_slice(&batch).is_err() {
                         break;
                     }
-                    under_way += batch.len();
+                    in_flight += batch.len();
                 }
                 let ended = ends.completions.pop_partial_slice(&mut taken).0;
                 std::hint::black_box(ended.iter().fold(0, |sum, slot| sum ^ slot.sum()));
-                under_way -= ended.len();
+                in_flight -= ended.len();
                 completed += ended.len() as u64;
             }
         }

@@ -13,7 +13,7 @@ use crate::drive::latency_histogram;
 pub const TRIPS_PER_SAMPLE: u32 = 32;
 /// Requests published by one store in the throughput runs.
 pub const BATCH: u32 = 32;
-/// Requests under way at most in the throughput runs, and the slots of the bare rings.
+/// Requests in flight at most in the throughput runs, and the slots of the bare rings.
 pub const BURST_DEPTH: u32 = 256;
 /// Share of each run that is thrown away at its beginning.
 const WARM_UP: u32 = 10;

@@ -54,7 +54,7 @@ impl Memory {
             })
             .collect();
         // SAFETY: the vectors describe `region`, which the port that submits to this ring keeps
-        // alive in an `Arc` until the ring has nothing under way.
+        // alive in an `Arc` until the ring has nothing in flight.
         unsafe { submitter.register_buffers(&vectors) }.with_context(|| {
             format!(
                 "the raw arm cannot register {bytes} bytes; raise the memlock limit \
@@ -77,7 +77,7 @@ impl Memory {
 /// What a slot is doing.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Pieces under way; 0 when the bytes are the caller's.
+    /// Pieces in flight; 0 when the bytes are the caller's.
     left: u32,
     direction: Direction,
     fault: Option<Fault>,
@@ -121,7 +121,7 @@ pub(super) struct RingPort<'a, W: Wire> {
     pieces: Vec<Piece>,
     pieces_max: u32,
     /// Pieces handed to the ring and not come back.
-    under_way: u32,
+    in_flight: u32,
 }
 
 impl<W: Wire> fmt::Debug for RingPort<'_, W> {
@@ -129,7 +129,7 @@ impl<W: Wire> fmt::Debug for RingPort<'_, W> {
         f.debug_struct("RingPort")
             .field("mode", &self.mode)
             .field("slots", &self.slots.len())
-            .field("under_way", &self.under_way)
+            .field("in_flight", &self.in_flight)
             .finish_non_exhaustive()
     }
 }
@@ -143,8 +143,8 @@ impl<'a, W: Wire> RingPort<'a, W> {
     ) -> Self {
         let (submitter, sq, cq) = ends;
         let (slots, pieces) = (Vec::new(), Vec::new());
-        let (pieces_max, under_way) = (0, 0);
-        Self { submitter, sq, cq, memory, volume, mode, slots, pieces, pieces_max, under_way }
+        let (pieces_max, in_flight) = (0, 0);
+        Self { submitter, sq, cq, memory, volume, mode, slots, pieces, pieces_max, in_flight }
     }
 
     /// Makes room for `slots` operations of at most `pieces_max` pieces.
@@ -155,10 +155,10 @@ impl<'a, W: Wire> RingPort<'a, W> {
         self.pieces_max = pieces_max;
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     pub(super) fn drain(&mut self) -> Result<()> {
         let mut done = Vec::new();
-        while self.under_way > 0 {
+        while self.in_flight > 0 {
             self.turn(Wait::ForOne, &mut done)?;
         }
         Ok(())
@@ -183,10 +183,10 @@ impl<'a, W: Wire> RingPort<'a, W> {
             self.sq.sync();
         }
         // SAFETY: the buffer lies in `memory`, registered with this ring and held by this port
-        // until `under_way` is 0 (`drop`); nobody touches the bytes while `left` is above 0.
+        // until `in_flight` is 0 (`drop`); nobody touches the bytes while `left` is above 0.
         let pushed = unsafe { self.sq.push(&sqe) };
         ensure!(pushed.is_ok(), "the raw ring is full though it has an entry for each piece");
-        self.under_way += 1;
+        self.in_flight += 1;
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl<'a, W: Wire> RingPort<'a, W> {
         while let Some(cqe) = self.cq.next() {
             let cqe: cqueue::Entry = cqe.into();
             let index = u32::try_from(cqe.user_data()).context("a completion nobody asked for")?;
-            self.under_way -= 1;
+            self.in_flight -= 1;
             if let Some(ended) = self.settle(index, cqe.result())? {
                 done.push(ended);
             }
@@ -313,7 +313,7 @@ impl<W: Wire> Port for RingPort<'_, W> {
     fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
         let before = done.len();
         loop {
-            let wait = if self.under_way == 0 { Wait::No } else { wait };
+            let wait = if self.in_flight == 0 { Wait::No } else { wait };
             self.hand_over(wait)?;
             self.reap(done)?;
             if wait == Wait::No || done.len() > before {

@@ -42,7 +42,7 @@ impl NullProbe {
         let request = match what {
             Trip::Nop => Request::nop(&self.volume),
             Trip::Read => {
-                let lease = self.free.pop_front().context("a lease for each request under way")?;
+                let lease = self.free.pop_front().context("a lease for each request in flight")?;
                 Request::read(&self.volume, 0, lease)
             }
         };
@@ -87,25 +87,25 @@ impl LaneProbe for NullProbe {
 
     fn burst(&mut self, what: Trip, time: Duration) -> Result<u64> {
         let (depth, batch) = (BURST_DEPTH as usize, BATCH as usize);
-        let (mut under_way, mut completed) = (0, 0);
+        let (mut in_flight, mut completed) = (0, 0);
         let begun = Instant::now();
         while begun.elapsed() < time {
             // The clock is looked at once for many batches.
             for _ in 0..64 {
-                while under_way + batch <= depth {
+                while in_flight + batch <= depth {
                     for _ in 0..batch {
                         self.stage(what)?;
                     }
                     self.queue.publish();
-                    under_way += batch;
+                    in_flight += batch;
                 }
                 let ended = self.reap_some()?;
-                under_way -= ended;
+                in_flight -= ended;
                 completed += ended as u64;
             }
         }
-        while under_way > 0 {
-            under_way -= self.reap_some()?;
+        while in_flight > 0 {
+            in_flight -= self.reap_some()?;
         }
         Ok(completed)
     }

@@ -82,7 +82,7 @@ struct LanePort {
     queue: Queue,
     volume: Volume,
     wait: ClientWait,
-    /// Where a slot's memory is while it is not under way.
+    /// Where a slot's memory is while it is not in flight.
     leases: Vec<Option<Lease>>,
     ended: Vec<Ended>,
     /// Requests not yet published.

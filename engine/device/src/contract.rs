@@ -114,7 +114,7 @@ pub enum Wait<'a> {
     Readable(BorrowedFd<'a>),
     /// Another thread of this process works on it, and nudges the thread that drives this device
     /// when `is_ready` has become true.
-    Nudge,
+    ThreadWaker,
 }
 
 /// How O_DIRECT is to be treated.
@@ -291,7 +291,7 @@ pub trait Device: fmt::Debug {
     /// a device may take long. Takes no memory from the heap.
     ///
     /// # Errors
-    /// `DeviceError` while operations are under way, or when the device cannot be replaced.
+    /// `DeviceError` while operations are in flight, or when the device cannot be replaced.
     fn replace(&mut self, _with: &mut Replacement) -> Result<(), DeviceError> {
         let Description { name, .. } = self.description();
         Err(DeviceError::unfit(name, "cannot be replaced while it runs", "restart the sidecar"))

@@ -1,20 +1,22 @@
-//! Devices: the contract every one obeys, and the mechanisms behind it.
+//! Devices: the contract every one keeps, and the mechanisms behind it.
 //!
 //! Owns rings, slot tables and registered buffers of one device each. Knows nothing of clients,
 //! lanes or volumes; an operation has been checked before it comes here.
 
+mod any_device;
 mod auto;
 mod buffer;
+mod buffer_table;
 mod clock;
 mod contract;
 mod controllers;
 mod error;
 mod failure;
-mod mechanism;
 mod namespace;
 mod null;
 mod nvme_status;
 mod probe;
+mod probe_reads;
 mod queue;
 mod removal;
 mod replacement;
@@ -22,11 +24,10 @@ mod sim;
 mod slots;
 mod split;
 mod system;
-mod table;
 mod target;
-mod trial;
 mod uring;
 
+pub use any_device::{AnyDevice, ModeChoice};
 pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
@@ -35,7 +36,6 @@ pub use contract::{
 };
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};
-pub use mechanism::{Mechanism, ModeChoice};
 pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
 pub use nvme_status::NvmeStatus;

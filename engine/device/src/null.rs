@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
 
+use crate::buffer_table::{Leave, Table};
 use crate::contract::{
     Attached, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Finished, Operation,
     Wait,
 };
 use crate::error::DeviceError;
-use crate::table::{Leave, Table};
 
 /// What a null device pretends to be.
 #[derive(Clone, Copy, Debug)]

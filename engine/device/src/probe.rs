@@ -10,7 +10,7 @@ use rustix::io::{Errno, pwrite};
 
 use crate::contract::{Device, DirectIo};
 use crate::error::DeviceError;
-use crate::trial::{AT, detach_and_wait, read_once};
+use crate::probe_reads::{AT, detach_and_wait, read_once};
 use crate::uring::{Interrupt, Uring, UringOptions};
 
 /// Bytes that are registered and read: one hugepage.

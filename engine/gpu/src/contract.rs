@@ -1,10 +1,10 @@
 //! The contract of a GPU: what the control thread and a GPU poller may ask of one, and what they
-//! are promised. CUDA and its stand-in obey it; the conformance suite runs over both.
+//! are promised. CUDA and its stand-in keep it; the conformance suite runs over both.
 //!
 //! - a launch is done only when every byte of all its moves is where it belongs and nothing of
 //!   it touches memory any more (invariant 2);
 //! - nothing a poller calls blocks or allocates (invariant 6);
-//! - after the first fault the GPU takes nothing more; launches under way end as faults, once
+//! - after the first fault the GPU takes nothing more; launches in flight end as faults, once
 //!   nothing of them can touch staging memory any more.
 
 use std::fmt::Debug;
@@ -61,14 +61,14 @@ pub struct Move<'a> {
     pub staged: usize,
 }
 
-/// One launch under way, below the number the mover was made for.
+/// One launch in flight, below the number the mover was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchId(pub u16);
 
 /// How a launch stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Under way.
+    /// In flight.
     Running,
     /// Done, every byte of it.
     Done,

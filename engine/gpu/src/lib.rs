@@ -5,15 +5,16 @@
 //! the bytes of a block lie, `layout` says. Knows nothing of lanes or sessions.
 //!
 //! A GPU is used through the contract (`Gpu`, `Mover`, `DirectGpu`): by CUDA, loaded at run time,
-//! or by a stand-in on host memory, which obeys faults. One conformance suite runs over both.
+//! or by a stand-in on host memory, which follows fault plans. One conformance suite runs over
+//! both.
 
 mod bridge;
-mod choose;
 mod contract;
 pub mod cuda;
 mod error;
 mod handle;
 mod health;
+mod mechanism;
 mod poller;
 mod port;
 mod region;
@@ -22,7 +23,6 @@ mod standin;
 mod udev;
 
 pub use bridge::Bridge;
-pub use choose::{Choice, MechanismChoice, Member, choose};
 pub use contract::{
     BatchIo, DirectEnd, DirectEntry, DirectFailure, DirectGpu, DirectPath, DirectWay, Fault,
     FileIndex, Gpu, GpuIdentity, LaunchId, MOVES_MAX, Move, Mover, OwnMemory, Progress, Registered,
@@ -32,10 +32,11 @@ pub use error::{CudaError, GpuError};
 pub use handle::{BadUuid, GpuHandle, GpuUuid};
 pub use health::{GpuCounts, Health};
 pub use kvrail_layout::{self as layout, Fragment, Layout, LayoutError};
+pub use mechanism::{Choice, MechanismChoice, Member, choose};
 pub use poller::{
     BatchPool, GpuPoller, GpuPollerHandle, GpuSeat, GpuSetup, GpuStartError, GpuTurn, start,
 };
 pub use port::{JOBS_MAX, Port, PortOptions, Route};
 pub use region::{Backing, GpuRegion, Keep, Memory};
 pub use staging::{STAGING_ENTRIES, SlotIndex, Staging, StagingOptions};
-pub use standin::{GpuControl, GpuFault, StandIn};
+pub use standin::{EmulatedGpu, GpuControl, GpuFault};

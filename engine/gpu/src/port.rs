@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
-use kvrail_ring::{Nudge, Status};
+use kvrail_ring::{Status, ThreadWaker};
 
 use crate::contract::{DirectWay, FileIndex, Way};
 use crate::handle::GpuUuid;
@@ -13,7 +13,7 @@ use crate::health::Health;
 use crate::region::GpuRegion;
 use crate::staging::Staging;
 
-/// Jobs of one port under way at most; as many ends may wait to be read, so neither queue is
+/// Jobs of one port in flight at most; as many ends may wait to be read, so neither queue is
 /// ever full.
 pub const JOBS_MAX: u32 = 1024;
 
@@ -69,9 +69,9 @@ pub struct Port {
     /// Small parts at the device, which will be jobs soon. Written by the device's poller alone.
     coming: AtomicU32,
     /// Wakes the GPU's poller.
-    pub(crate) to_gpu: Arc<Nudge>,
+    pub(crate) to_gpu: Arc<ThreadWaker>,
     /// Wakes the poller of the device.
-    pub(crate) to_device: Arc<Nudge>,
+    pub(crate) to_device: Arc<ThreadWaker>,
     pub(crate) gpu: GpuUuid,
     pub(crate) health: Arc<Health>,
     pub(crate) staging: Arc<Staging>,
@@ -90,9 +90,9 @@ pub struct PortOptions {
     /// Its staging pool.
     pub staging: Arc<Staging>,
     /// Wakes its poller.
-    pub to_gpu: Arc<Nudge>,
+    pub to_gpu: Arc<ThreadWaker>,
     /// Wakes the poller of the device.
-    pub to_device: Arc<Nudge>,
+    pub to_device: Arc<ThreadWaker>,
     /// How bytes travel.
     pub route: Route,
     /// Why, for people.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvrail_memory::{MemoryError, Region};
-use kvrail_ring::Nudge;
+use kvrail_ring::ThreadWaker;
 use kvrail_ring::limits::{ENTRY_BYTES, POLLERS_MAX};
 use kvrail_ring::wake::Waker;
 
@@ -54,7 +54,7 @@ pub struct Staging {
     /// Somebody found no slot since the last one came back.
     starving: AtomicBool,
     /// Pollers to wake then.
-    sleepers: Box<[OnceLock<Arc<Nudge>>]>,
+    sleepers: Box<[OnceLock<Arc<ThreadWaker>>]>,
     remark: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Staging {
     }
 
     /// Has a poller woken when slots come back after there were none.
-    pub fn introduce(&self, sleeper: &Arc<Nudge>) {
+    pub fn introduce(&self, sleeper: &Arc<ThreadWaker>) {
         for place in &self.sleepers {
             let known = place.get_or_init(|| Arc::clone(sleeper));
             if Arc::ptr_eq(known, sleeper) {

@@ -42,7 +42,7 @@ const END_WITHIN: Duration = Duration::from_secs(35);
 
 /// What a signal must take away.
 #[derive(Debug, Default)]
-struct Debris {
+struct CleanupList {
     dirs: Vec<PathBuf>,
     child: Option<Pid>,
     /// Labelled by us.
@@ -54,7 +54,7 @@ struct Debris {
 pub(crate) struct Embedded {
     verbosity: Verbosity,
     config: Config,
-    debris: Arc<Mutex<Debris>>,
+    debris: Arc<Mutex<CleanupList>>,
     dirs: Vec<TempDir>,
     child: Option<Child>,
 }
@@ -64,7 +64,7 @@ impl Embedded {
         Self { verbosity, config, debris: Arc::default(), dirs: Vec::new(), child: None }
     }
 
-    fn note(&self, change: impl FnOnce(&mut Debris)) {
+    fn note(&self, change: impl FnOnce(&mut CleanupList)) {
         change(&mut self.debris.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -278,7 +278,7 @@ fn devices(named: &[Selector]) -> Result<Vec<PathBuf>> {
 }
 
 /// A signal ends the benchmark at once, and leaves nothing behind.
-fn clean_up_on_signals(debris: Arc<Mutex<Debris>>) -> Result<()> {
+fn clean_up_on_signals(debris: Arc<Mutex<CleanupList>>) -> Result<()> {
     let mut signals = Signals::new(ending_signals()).context("catching signals")?;
     let life = move || {
         if signals.forever().next().is_some() {

@@ -1,4 +1,4 @@
-//! Signals that would end a command: noted, and obeyed where stopping leaves nothing half done.
+//! Signals that would end a command: noted, and followed where stopping leaves nothing half done.
 
 use std::fs;
 use std::sync::Arc;

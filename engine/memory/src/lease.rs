@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
 
-use crate::claim::Claim;
+use crate::address_ranges::Claim;
 use crate::error::MemoryError;
 use crate::pinned::Pinned;
 

@@ -4,10 +4,10 @@
 //! Invariant 2 (ownership) rests here: bytes are reached through a [`Lease`] only, and a lease is
 //! with exactly one owner: the program, or the operation in flight.
 
+mod address_ranges;
 mod affinity;
-mod claim;
 mod copy;
-mod count;
+mod counting_alloc;
 mod error;
 mod heap;
 mod lease;
@@ -22,7 +22,7 @@ pub use affinity::{
     AffinityError, THREAD_NAME_BYTES_MAX, current_affinity, name_current_thread, pin_current_thread,
 };
 pub use copy::{load, store};
-pub use count::{CountingAllocator, heap_calls_of_this_thread};
+pub use counting_alloc::{CountingAllocator, heap_calls_of_this_thread};
 pub use error::MemoryError;
 pub use heap::HeapBlock;
 pub use lease::{Lease, LeasePool};

@@ -8,7 +8,7 @@
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
-use kvrail_ring::{DeviceIndex, Opcode, RequestWords, Status, VolumeId};
+use kvrail_ring::{DeviceIndex, Opcode, RequestSnapshot, Status, VolumeId};
 
 use crate::backend::{BackEnd, Route, Volume};
 use crate::limits::SessionSlot;
@@ -55,7 +55,7 @@ impl Admission {
     #[inline(always)]
     pub(crate) fn check(
         &self,
-        request: &RequestWords,
+        request: &RequestSnapshot,
         session: SessionSlot,
         regions: &mut Regions,
         pass: Pass,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_ring::{Bell, hush};
+use kvrail_ring::{Doorbell, drain_doorbell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::time::{ClockId, clock_gettime};
@@ -43,8 +43,8 @@ const CALLS_MAX: usize = 4 * LANES_MAX;
 /// What pollers call: bells on their way to the thread that rings them.
 #[derive(Debug)]
 pub struct Ringer {
-    calls: ArrayQueue<Arc<QueueBell>>,
-    bell: Bell,
+    calls: ArrayQueue<Arc<QueueDoorbell>>,
+    bell: Doorbell,
     stops: AtomicBool,
 }
 
@@ -53,19 +53,19 @@ impl Ringer {
     /// The kernel's, when descriptors run out.
     pub(crate) fn new() -> Result<Self, rustix::io::Errno> {
         let (calls, stops) = (ArrayQueue::new(CALLS_MAX), AtomicBool::new(false));
-        Ok(Self { calls, bell: Bell::eventfd()?, stops })
+        Ok(Self { calls, bell: Doorbell::eventfd()?, stops })
     }
 
     /// Has a bell rung; gives it back when there are too many.
-    fn call(&self, bell: Arc<QueueBell>) -> Result<(), Arc<QueueBell>> {
+    fn call(&self, bell: Arc<QueueDoorbell>) -> Result<(), Arc<QueueDoorbell>> {
         self.calls.push(bell)?;
         self.bell.ring();
         Ok(())
     }
 
     /// Bells called since the last look, as long as the thread is to go on.
-    pub(crate) fn calls(&self) -> Option<impl Iterator<Item = Arc<QueueBell>>> {
-        hush(self.bell.as_fd()); // before the look: what comes later rings again
+    pub(crate) fn calls(&self) -> Option<impl Iterator<Item = Arc<QueueDoorbell>>> {
+        drain_doorbell(self.bell.as_fd()); // before the look: what comes later rings again
         // Pairs with Release in `stop`.
         let goes_on = !self.stops.load(Ordering::Acquire);
         goes_on.then(|| std::iter::from_fn(|| self.calls.pop()))
@@ -191,23 +191,23 @@ impl Waking {
 /// The bell of one queue. Whoever gives one up does so with `Arc::into_inner` and gives what comes
 /// out to who closes descriptors: to close it may wait for its client.
 #[derive(Debug)]
-pub struct QueueBell {
-    bell: Bell,
+pub struct QueueDoorbell {
+    bell: Doorbell,
     waking: Arc<Waking>,
     /// The ringer was called for it, and has not begun to ring.
     called: AtomicBool,
 }
 
-impl QueueBell {
+impl QueueDoorbell {
     /// The bell of a queue of this session.
     #[must_use]
-    pub fn new(bell: Bell, waking: &Arc<Waking>) -> Arc<Self> {
+    pub fn new(bell: Doorbell, waking: &Arc<Waking>) -> Arc<Self> {
         Arc::new(Self { bell, waking: Arc::clone(waking), called: AtomicBool::new(false) })
     }
 
     /// The bell of a queue whose client is trusted, such as this process: nobody else ever rings.
     #[must_use]
-    pub fn trusted(bell: Bell) -> Arc<Self> {
+    pub fn trusted(bell: Doorbell) -> Arc<Self> {
         Self::new(bell, &Arc::new(Waking::with(None, TRUSTED)))
     }
 

@@ -181,7 +181,7 @@ impl<D: Device> DeviceQueue<D> {
         }
         match self.device.wait() {
             Wait::Poll => false,
-            Wait::Nudge => true,
+            Wait::ThreadWaker => true,
             Wait::Readable(fd) => {
                 let (raw, mut watched) = (fd.as_raw_fd(), true);
                 if !self.watched.contains(&raw) {

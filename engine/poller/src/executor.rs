@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
-use kvrail_ring::{Class, Opcode, RequestWords, Status};
+use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
 
 use crate::admission::{Admission, Admitted};
 use crate::checksummer::{Checksummer, Sum};
@@ -36,7 +36,7 @@ pub(crate) struct Executor<D> {
     checksums: Checksummer,
     events: Events,
     /// A request on its way to the rare pass.
-    rare: Option<RequestWords>,
+    rare: Option<RequestSnapshot>,
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
     /// Time of this tick.
@@ -103,7 +103,7 @@ impl<D: Device> Executor<D> {
     #[inline(always)]
     pub(crate) fn admit(
         &mut self,
-        request: &RequestWords,
+        request: &RequestSnapshot,
         from: (SessionSlot, u16),
         admission: &Admission,
         regions: &mut Regions,

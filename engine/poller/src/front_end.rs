@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kvrail_ring::slot::FLAG_NOTICE;
-use kvrail_ring::{Completion, LaneFault, RequestWords, Status};
+use kvrail_ring::{Completion, LaneFault, RequestSnapshot, Status};
 
 use crate::completion_batch::CompletionBatch;
 use crate::lanes::{Lane, Lanes};
@@ -102,7 +102,7 @@ impl FrontEnd {
     pub(crate) fn fetch(
         &mut self,
         position: usize,
-        mut admit: impl FnMut(&RequestWords, (SessionSlot, u16), &mut Regions) -> Option<Status>,
+        mut admit: impl FnMut(&RequestSnapshot, (SessionSlot, u16), &mut Regions) -> Option<Status>,
     ) -> Option<Fetched> {
         let index = self.lanes.in_round(position)?;
         let lane = self.lanes.get(index);

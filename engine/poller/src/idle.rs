@@ -2,13 +2,13 @@
 //!
 //! Three expectations, because three things end an idle moment: with operations at the device, its
 //! next completion; with any at a GPU's poller, the end of its copy; with none, the client's next
-//! request. For each it is learned whether a spin brings it ([`Odds`]). Where one follows another
-//! without an event, as a copy follows a read, a wait begins anew.
+//! request. For each it is learned whether a spin brings it ([`AdaptiveSpin`]). Where one follows
+//! another without an event, as a copy follows a read, a wait begins anew.
 //!
 //! Who would sleep but has a device to poll yields now and then; who spins does not: within the
 //! time it may spin, a poller makes no system call.
 
-use kvrail_ring::Odds;
+use kvrail_ring::AdaptiveSpin;
 
 /// Nanoseconds between two yields, for machines where somebody else wants the core. A poller of a
 /// polled queue never sleeps while requests are in flight, and whoever shares its core would wait
@@ -43,15 +43,15 @@ pub(crate) struct IdlePolicy {
     /// What is waited for; nothing since the last event, while they follow each other.
     waits_for: Option<WaitReason>,
     /// By what is expected.
-    odds: [Odds; 3],
+    adaptive: [AdaptiveSpin; 3],
     yielded_ns: u64,
 }
 
 impl IdlePolicy {
     /// `spin_ns` is the longest spin; 0 never spins.
     pub(crate) fn new(spin_ns: u64, now_ns: u64) -> Self {
-        let odds = [Odds::default(); 3];
-        Self { spin_ns, last_event_ns: now_ns, waits_for: None, odds, yielded_ns: now_ns }
+        let adaptive = [AdaptiveSpin::default(); 3];
+        Self { spin_ns, last_event_ns: now_ns, waits_for: None, adaptive, yielded_ns: now_ns }
     }
 
     /// Something was found at `found_ns`, and done with at `now_ns`.
@@ -59,7 +59,7 @@ impl IdlePolicy {
     pub(crate) fn event(&mut self, found_ns: u64, now_ns: u64) {
         if let Some(expected) = self.waits_for.take() {
             let waited_ns = found_ns.saturating_sub(self.last_event_ns);
-            self.odds[expected as usize].learn(waited_ns, self.longest_ns(expected));
+            self.adaptive[expected as usize].learn(waited_ns, self.longest_ns(expected));
         }
         self.last_event_ns = now_ns;
     }
@@ -71,7 +71,7 @@ impl IdlePolicy {
             self.last_event_ns = now_ns;
         }
         let idle_ns = now_ns.saturating_sub(self.last_event_ns);
-        let favoured = self.odds[expecting as usize].favour_spinning();
+        let favoured = self.adaptive[expecting as usize].should_spin();
         let spins = favoured && idle_ns < self.longest_ns(expecting);
         if spins { IdleAction::Spin } else { IdleAction::Block }
     }

@@ -33,7 +33,7 @@ mod teardown;
 mod thread;
 
 pub use backend::Route;
-pub use bells::{QueueBell, Ringer, Rung, Waking, WokenBy};
+pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
 pub use handle::PollerHandle;
 pub use limits::{DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot};
 pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory, Replacement};
 use kvrail_memory::Pinned;
-use kvrail_ring::{Bell, LaneFault, Nudge, RegionId, ServerLane};
+use kvrail_ring::{Doorbell, LaneFault, RegionId, ServerLane, ThreadWaker};
 
-use crate::bells::QueueBell;
+use crate::bells::QueueDoorbell;
 use crate::limits::{DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot};
 
 /// Failures kept for the control thread; there may be thousands, and a few tell enough.
@@ -40,9 +40,9 @@ pub struct LaneSeat {
     /// The sidecar's half.
     pub lane: ServerLane,
     /// Wakes the client; one for all lanes of the queue.
-    pub bell: Arc<QueueBell>,
+    pub bell: Arc<QueueDoorbell>,
     /// What the client rings; the poller only watches it.
-    pub doorbell: Bell,
+    pub doorbell: Doorbell,
 }
 
 /// From the control thread.
@@ -133,8 +133,8 @@ pub struct Mailbox {
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
     overdue_ns: AtomicU64,
-    to_poller: Arc<Nudge>,
-    to_control: Arc<Bell>,
+    to_poller: Arc<ThreadWaker>,
+    to_control: Arc<Doorbell>,
 }
 
 impl Mailbox {
@@ -142,10 +142,10 @@ impl Mailbox {
     ///
     /// # Errors
     /// The kernel's, when descriptors run out.
-    pub fn new(to_control: Arc<Bell>) -> Result<Self, rustix::io::Errno> {
+    pub fn new(to_control: Arc<Doorbell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
         let failures = ArrayQueue::new(FAILURES_MAX);
-        let to_poller = Arc::new(Nudge::new()?);
+        let to_poller = Arc::new(ThreadWaker::new()?);
         let overdue_ns = AtomicU64::new(u64::MAX);
         Ok(Self { commands, notices, failures, overdue_ns, to_poller, to_control })
     }
@@ -180,7 +180,7 @@ impl Mailbox {
 
     /// What other threads of this process wake the poller with: those that work for its devices.
     #[must_use]
-    pub fn nudge(&self) -> &Arc<Nudge> {
+    pub fn nudge(&self) -> &Arc<ThreadWaker> {
         &self.to_poller
     }
 

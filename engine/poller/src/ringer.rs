@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kvrail_device::{Clock, MonotonicClock};
 
-use crate::bells::{DEAR_NS, QueueBell, Ringer};
+use crate::bells::{DEAR_NS, QueueDoorbell, Ringer};
 
 /// A dear ring is followed by so many times its own time without one.
 const PAUSE: u64 = 9;
@@ -22,7 +22,7 @@ const PAUSE: u64 = 9;
 pub struct RingerThread {
     ringer: Arc<Ringer>,
     /// Bells that nobody but the ringer had any more.
-    left_over: Receiver<QueueBell>,
+    left_over: Receiver<QueueDoorbell>,
 }
 
 impl RingerThread {
@@ -48,7 +48,7 @@ impl RingerThread {
 
     /// A bell whose queue went while the ringer had it, to be closed.
     #[must_use]
-    pub fn left_over(&self) -> Option<QueueBell> {
+    pub fn left_over(&self) -> Option<QueueDoorbell> {
         self.left_over.try_recv().ok()
     }
 }
@@ -61,7 +61,7 @@ impl Drop for RingerThread {
 
 /// What is to be done.
 enum Next {
-    Ring(Arc<QueueBell>),
+    Ring(Arc<QueueDoorbell>),
     /// Nothing for so long, or until somebody calls.
     Pause(Option<Duration>),
 }
@@ -70,10 +70,10 @@ enum Next {
 #[derive(Debug)]
 struct Rounds {
     /// In the order of their calls.
-    waiting: VecDeque<Arc<QueueBell>>,
+    waiting: VecDeque<Arc<QueueDoorbell>>,
     /// When a dear bell may be rung again.
     dear_from_ns: u64,
-    to_close: Sender<QueueBell>,
+    to_close: Sender<QueueDoorbell>,
 }
 
 impl Rounds {
@@ -120,21 +120,21 @@ impl Rounds {
         Next::Ring(self.waiting.remove(at).expect("just seen"))
     }
 
-    fn ring(&mut self, bell: Arc<QueueBell>) {
+    fn ring(&mut self, bell: Arc<QueueDoorbell>) {
         bell.begin();
         let took_ns = bell.ring_measured();
         self.note(&bell, took_ns, MonotonicClock.now_ns());
         self.release(bell);
     }
 
-    fn note(&mut self, bell: &QueueBell, took_ns: u64, now_ns: u64) {
+    fn note(&mut self, bell: &QueueDoorbell, took_ns: u64, now_ns: u64) {
         bell.waking().spend(took_ns);
         if took_ns >= DEAR_NS {
             self.dear_from_ns = now_ns + PAUSE * took_ns;
         }
     }
 
-    fn release(&self, bell: Arc<QueueBell>) {
+    fn release(&self, bell: Arc<QueueDoorbell>) {
         if let Some(last) = Arc::into_inner(bell) {
             let _nobody_left = self.to_close.send(last);
         }
@@ -147,18 +147,18 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
-    use kvrail_ring::Bell;
+    use kvrail_ring::Doorbell;
 
     use super::{Next, PAUSE, RingerThread, Rounds};
-    use crate::bells::{QueueBell, Waking, WokenBy};
+    use crate::bells::{QueueDoorbell, Waking, WokenBy};
 
     const DEAR_NS: u64 = 30_000_000;
 
     /// Rounds, and bells of so many sessions.
-    fn rounds(thread: &RingerThread, sessions: usize) -> (Rounds, Vec<Arc<QueueBell>>) {
+    fn rounds(thread: &RingerThread, sessions: usize) -> (Rounds, Vec<Arc<QueueDoorbell>>) {
         let bells = (0..sessions).map(|_| {
             let waking = Waking::new(thread.ringer(), WokenBy::Ringer);
-            QueueBell::new(Bell::eventfd().unwrap(), &waking)
+            QueueDoorbell::new(Doorbell::eventfd().unwrap(), &waking)
         });
         let rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close: channel().0 };
         (rounds, bells.collect())
@@ -167,7 +167,7 @@ mod tests {
     /// Which of the bells is rung now; its cost is noted.
     fn ring(
         rounds: &mut Rounds,
-        bells: &[Arc<QueueBell>],
+        bells: &[Arc<QueueDoorbell>],
         now_ns: u64,
         cost_ns: impl Fn(usize) -> u64,
     ) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation, WINDOW_BYTES};
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
-use kvrail_ring::{Class, Opcode, RegionId, RequestWords};
+use kvrail_ring::{Class, Opcode, RegionId, RequestSnapshot};
 
 use crate::limits::SessionSlot;
 
@@ -164,7 +164,7 @@ impl Task {
     /// The task of a sound request. The checksum it expects, if any, is set by the caller.
     #[inline(always)]
     pub(crate) fn new(
-        request: &RequestWords,
+        request: &RequestSnapshot,
         (session, lane): (SessionSlot, u16),
         (extent, memory, kind): (DeviceExtent, BufferRef, MemoryKind),
         now_ns: u64,

@@ -136,7 +136,7 @@ pub enum SidecarMessage {
 pub enum Hardware {
     /// Everything accepted was completed before: nothing moves any more.
     Settled,
-    /// Requests may be under way.
+    /// Requests may be in flight.
     MayBeActive,
 }
 

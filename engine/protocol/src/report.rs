@@ -179,7 +179,7 @@ pub struct DeviceReport {
     /// Requests older than `pollers.overdue_after`.
     #[serde(default)]
     pub overdue: u64,
-    /// Age of the oldest request under way, in milliseconds; 0 when there is none. Looked at every
+    /// Age of the oldest request in flight, in milliseconds; 0 when there is none. Looked at every
     /// second or so.
     #[serde(default)]
     pub oldest_ms: u64,

@@ -6,9 +6,9 @@
 
 use crate::shm::{CompletionRing, RequestRing, ShmWord};
 use crate::slot::{Completion, FLAG_NOTICE, Packed, Request};
+use crate::snapshot::{CompletionSnapshot, RequestSnapshot};
 use crate::spsc::{Consumer, LaneFault, Producer};
 use crate::wake::{Sleeper, Waker};
-use crate::words::{CompletionWords, RequestWords};
 
 /// Whether the other side sleeps and must be woken with its bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +74,10 @@ impl ServerLane {
     /// # Errors
     /// As `is_ready`.
     #[inline(always)]
-    pub fn take(&mut self) -> Result<Option<RequestWords>, LaneFault> {
+    pub fn take(&mut self) -> Result<Option<RequestSnapshot>, LaneFault> {
         let mut request = None;
         if self.has_room()? {
-            let taken = self.requests.take(|words| request = Some(RequestWords(words)))?;
+            let taken = self.requests.take(|words| request = Some(RequestSnapshot(words)))?;
             self.reserved += u32::from(taken);
         }
         Ok(request)
@@ -90,7 +90,7 @@ impl ServerLane {
     pub fn serve(
         &mut self,
         max: u32,
-        mut sink: impl FnMut(RequestWords) -> Option<Completion>,
+        mut sink: impl FnMut(RequestSnapshot) -> Option<Completion>,
     ) -> (u32, Result<(), LaneFault>) {
         let room = match self.completions.free(self.reserved + max) {
             Ok(free) => free - self.reserved,
@@ -101,7 +101,7 @@ impl ServerLane {
         while taken < max {
             let Self { completions, answered, .. } = self;
             let answer = |words| {
-                if let Some(answer) = sink(RequestWords(words)) {
+                if let Some(answer) = sink(RequestSnapshot(words)) {
                     completions.stage(answer.pack());
                     *answered += 1;
                 }
@@ -239,7 +239,7 @@ impl ClientLane {
     ///
     /// # Errors
     /// As `is_ready`.
-    pub fn take(&mut self) -> Result<Option<CompletionWords>, LaneFault> {
+    pub fn take(&mut self) -> Result<Option<CompletionSnapshot>, LaneFault> {
         let mut completion = None;
         self.take_into(|words| completion = Some(words))?;
         Ok(completion)
@@ -250,8 +250,8 @@ impl ClientLane {
     /// # Errors
     /// As `is_ready`.
     #[inline(always)]
-    pub fn take_into(&mut self, sink: impl FnOnce(CompletionWords)) -> Result<bool, LaneFault> {
-        self.completions.take(|words| sink(CompletionWords(words)))
+    pub fn take_into(&mut self, sink: impl FnOnce(CompletionSnapshot)) -> Result<bool, LaneFault> {
+        self.completions.take(|words| sink(CompletionSnapshot(words)))
     }
 
     /// Gives the slots of all taken completions back to the sidecar.

@@ -6,43 +6,43 @@
 //! invariant 4 (a client's indices and slots are hostile input, loaded once) rest here.
 
 #[cfg(not(loom))]
-mod bell;
+mod doorbell;
 mod geometry;
 mod ids;
 #[cfg(not(loom))]
 mod lane;
 pub mod limits;
 #[cfg(not(loom))]
-mod nudge;
-mod odds;
-#[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
 mod shm;
 pub mod slot;
+#[cfg(not(loom))]
+mod snapshot;
+mod spin;
 pub mod spsc;
 mod status;
 mod sync;
-pub mod wake;
 #[cfg(not(loom))]
-mod words;
+mod thread_waker;
+pub mod wake;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 
 #[cfg(not(loom))]
-pub use bell::{Bell, hear_hangup, hush, unhear};
+pub use doorbell::{Doorbell, drain_doorbell, drain_doorbell_set, watch_hangup};
 pub use geometry::{Extent, Geometry, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
 #[cfg(not(loom))]
-pub use nudge::Nudge;
-pub use odds::Odds;
-#[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 pub use slot::{Class, Completion, Opcode, Request};
+#[cfg(not(loom))]
+pub use snapshot::{CompletionSnapshot, RequestSnapshot};
+pub use spin::AdaptiveSpin;
 pub use spsc::LaneFault;
 pub use status::Status;
 #[cfg(not(loom))]
-pub use words::{CompletionWords, RequestWords};
+pub use thread_waker::ThreadWaker;

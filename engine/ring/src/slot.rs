@@ -99,7 +99,7 @@ pub const FLAG_VERIFY: u8 = 1 << 2;
 /// Every request flag there is; any other bit makes the request INVALID.
 pub const FLAGS_KNOWN: u8 = FLAG_DURABLE | FLAG_CHECKSUM | FLAG_VERIFY;
 
-/// Completion flag: a notice (LATE), not a completion; the request is still under way.
+/// Completion flag: a notice (LATE), not a completion; the request is still in flight.
 pub const FLAG_NOTICE: u8 = 1 << 0;
 
 /// One request as it stands in a lane. All bytes are the client's: any value may be there.

@@ -51,7 +51,7 @@ statuses! {
     11 Restarted "RESTARTED" "The sidecar went away; whether the request happened is unknown.";
     12 Internal "INTERNAL" "A bug in kvrail; whether the request happened is unknown.";
     13 Unsupported "UNSUPPORTED" "This device cannot do that; nothing was done.";
-    14 Late "LATE" "Notice only: the deadline passed, the request is still under way.";
+    14 Late "LATE" "Notice only: the deadline passed, the request is still in flight.";
 }
 
 impl Status {

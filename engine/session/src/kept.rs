@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 
-use kvrail_poller::{LaneSeat, QueueBell};
+use kvrail_poller::{LaneSeat, QueueDoorbell};
 use kvrail_protocol::Channel;
 
 use crate::memory_worker::{MemoryWorker, Waste};
@@ -26,9 +26,9 @@ impl From<Box<LaneSeat>> for Waste {
     }
 }
 
-impl From<QueueBell> for Waste {
-    fn from(bell: QueueBell) -> Self {
-        Self::Bell(bell)
+impl From<QueueDoorbell> for Waste {
+    fn from(bell: QueueDoorbell) -> Self {
+        Self::Doorbell(bell)
     }
 }
 

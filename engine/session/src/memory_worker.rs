@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use kvrail_poller::{LaneSeat, QueueBell};
+use kvrail_poller::{LaneSeat, QueueDoorbell};
 use kvrail_protocol::{Ask, Channel, ClientMessage, GpuMemory, Packet, unspill_ask};
-use kvrail_ring::{Bell, Status};
+use kvrail_ring::{Doorbell, Status};
 use rustix::io::Errno;
 
 use crate::closers::Closers;
@@ -27,7 +27,7 @@ pub(crate) struct WorkerContext {
     numa: NumaPolicy,
     porter: Porter,
     /// Rung after every event.
-    to_control: Arc<Bell>,
+    to_control: Arc<Doorbell>,
     events: Sender<WorkerEvent>,
     /// Held by every thread until it ends.
     _alive: Sender<()>,
@@ -40,7 +40,7 @@ impl WorkerContext {
     pub(crate) fn new(
         numa: NumaPolicy,
         porter: Porter,
-        to_control: Arc<Bell>,
+        to_control: Arc<Doorbell>,
     ) -> (Self, WorkerEnds) {
         let ((events, reported), (alive, ended)) = (channel(), channel());
         (Self { numa, porter, to_control, events, _alive: alive }, (reported, ended))
@@ -80,7 +80,7 @@ pub(crate) enum Waste {
     /// Its bell wakes everybody who waits at the client's end.
     Lane(Box<LaneSeat>),
     /// The same, where the ringer had it last.
-    Bell(QueueBell),
+    Doorbell(QueueDoorbell),
 }
 
 #[derive(Debug)]
@@ -214,7 +214,7 @@ impl Worker {
                     }),
                     Waste::Files(fds) => drop(fds),
                     Waste::Lane(seat) => drop(seat),
-                    Waste::Bell(bell) => drop(bell),
+                    Waste::Doorbell(bell) => drop(bell),
                 }
                 self.count();
                 // Release pairs with Acquire in `discarded`: what is open now is seen.

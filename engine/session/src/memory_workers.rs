@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use kvrail_ring::Bell;
+use kvrail_ring::Doorbell;
 use rustix::io::Errno;
 
 use crate::error::ServerError;
@@ -48,7 +48,7 @@ impl MemoryWorkers {
     pub(crate) fn start(
         numa: NumaPolicy,
         porter: Porter,
-        to_control: Arc<Bell>,
+        to_control: Arc<Doorbell>,
         gpus: usize,
     ) -> Result<Self, ServerError> {
         let (context, (events, ended)) = WorkerContext::new(numa, porter, to_control);

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region};
-use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueBell, SessionSlot, Waking};
+use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, Waking};
 use kvrail_protocol::Answer;
-use kvrail_ring::{Bell, Segment, Status};
+use kvrail_ring::{Doorbell, Segment, Status};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, invalid, quota};
@@ -298,12 +298,12 @@ fn make(
     let segment = Arc::new(segment);
     let memory = Arc::clone(&segment) as Arc<dyn Pinned>;
     let servers = Segment::format(memory, count, depth).map_err(shape)?.into_server();
-    let (bell, hear) = Bell::heard().map_err(descriptors)?;
-    let bell = QueueBell::new(bell, waking);
+    let (bell, hear) = Doorbell::heard().map_err(descriptors)?;
+    let bell = QueueDoorbell::new(bell, waking);
     let mut fds = vec![hear];
     let mut seats = Vec::with_capacity(lanes);
     for lane in servers {
-        let doorbell = Bell::eventfd().map_err(descriptors)?;
+        let doorbell = Doorbell::eventfd().map_err(descriptors)?;
         fds.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
         seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
     }

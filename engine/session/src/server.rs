@@ -17,7 +17,7 @@ use kvrail_protocol::{
     StatusReport, Version, VolumeInfo, Waker, Welcome, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
-use kvrail_ring::{Bell, RegionId, Status, hush};
+use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
@@ -67,7 +67,7 @@ pub struct Server {
     busy: BusyShares,
     shutdown: Shutdown,
     volumes: Vec<VolumeInfo>,
-    to_control: Arc<Bell>,
+    to_control: Arc<Doorbell>,
     buffer: PacketBuffer,
     started: Instant,
 }
@@ -82,7 +82,7 @@ impl Server {
     pub fn new(
         mut config: ServerConfig,
         pollers: Vec<PollerHandle>,
-        to_control: Arc<Bell>,
+        to_control: Arc<Doorbell>,
         volumes: Vec<VolumeInfo>,
     ) -> Result<Self, ServerError> {
         check(&pollers, &volumes)?;
@@ -470,7 +470,7 @@ impl Server {
     /// Reads what pollers and workers report. The bell is silenced first, so that what comes
     /// meanwhile rings again.
     fn read_notices(&mut self) {
-        hush(self.to_control.as_fd());
+        drain_doorbell(self.to_control.as_fd());
         while let Some(event) = self.workers.receive() {
             match event {
                 WorkerEvent::Built(key, built) => {

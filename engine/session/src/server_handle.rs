@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvrail_ring::{Bell, hush};
+use kvrail_ring::{Doorbell, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ use crate::policy::Policy;
 
 #[derive(Debug)]
 struct Shared {
-    bell: Bell,
+    bell: Doorbell,
     stops: AtomicU32,
     /// The newest policy that the server has not taken yet.
     policy: Mutex<Option<Policy>>,
@@ -39,7 +39,7 @@ pub struct HandleReceiver(Arc<Shared>);
 /// The kernel's, when descriptors run out.
 pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
     let (stops, policy) = (AtomicU32::new(0), Mutex::new(None));
-    let shared = Arc::new(Shared { bell: Bell::eventfd()?, stops, policy });
+    let shared = Arc::new(Shared { bell: Doorbell::eventfd()?, stops, policy });
     Ok((ServerHandle(Arc::clone(&shared)), HandleReceiver(shared)))
 }
 
@@ -67,7 +67,7 @@ impl HandleReceiver {
 
     /// How often a stop was asked for so far.
     pub(crate) fn stops(&self) -> u32 {
-        hush(self.fd());
+        drain_doorbell(self.fd());
         self.0.stops.load(Ordering::Acquire) // pairs with Release in `stop`
     }
 

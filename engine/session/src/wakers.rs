@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_poller::{QueueBell, RingerThread, Waking, WokenBy};
+use kvrail_poller::{QueueDoorbell, RingerThread, Waking, WokenBy};
 
 /// How long a user's sessions are woken by the ringer. To attach again must not be a way back.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(600);
@@ -64,7 +64,7 @@ impl Wakers {
     }
 
     /// A bell that the ringer had last.
-    pub(crate) fn left_over(&self) -> Option<QueueBell> {
+    pub(crate) fn left_over(&self) -> Option<QueueDoorbell> {
         self.ringer.left_over()
     }
 

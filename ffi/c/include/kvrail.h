@@ -14,7 +14,7 @@
  * closed while another thread uses it. After fork() the child gets KVRAIL_E_FORKED: attach there.
  *
  * Memory: requests name arenas and positions within them, or GPU regions, a block and a position
- * within the block. While a read is under way its bytes change; while a write is, they must not. A
+ * within the block. While a read is in flight its bytes change; while a write is, they must not. A
  * read that ends KVRAIL_RESTARTED may still be written by hardware: do not use that memory again
  * before the next attach, and memory of a GPU not before the sidecar's process is gone.
  */
@@ -55,7 +55,7 @@
 #define KVRAIL_INTERNAL (12)
 // This device cannot do that; nothing was done.
 #define KVRAIL_UNSUPPORTED (13)
-// Notice only: the deadline passed, the request is still under way.
+// Notice only: the deadline passed, the request is still in flight.
 #define KVRAIL_LATE (14)
 // An argument is null, out of range or of the wrong kind.
 #define KVRAIL_E_ARGUMENT (-1)
@@ -177,7 +177,7 @@ typedef struct kvrail_client_info {
     uint32_t volumes;
     // Queues this client may have at once.
     uint32_t queues_max;
-    // Most requests one queue can have under way.
+    // Most requests one queue can have in flight.
     uint32_t queue_depth_max;
     // Arenas this client may have at once.
     uint32_t arenas_max;
@@ -322,7 +322,7 @@ typedef struct kvrail_gpu_region_info {
 typedef struct kvrail_queue_options {
     // sizeof this structure.
     uint32_t size;
-    // Pieces of requests that can be under way, rounded up to a power of two; 0 is 128.
+    // Pieces of requests that can be in flight, rounded up to a power of two; 0 is 128.
     uint32_t depth;
 } kvrail_queue_options;
 
@@ -431,7 +431,7 @@ int32_t kvrail_arena_import(const kvrail_client *client, int fd, uint64_t bytes,
     kvrail_arena_info *info);
 
 // Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
-// requests under way are finished first. The program must not touch it either from then on.
+// requests in flight are finished first. The program must not touch it either from then on.
 int32_t kvrail_arena_detach(const kvrail_client *client, uint32_t region);
 
 // The GPU of this place in the sidecar's list; places count from 0.
@@ -443,7 +443,7 @@ int32_t kvrail_gpu_region_attach(const kvrail_client *client,
     const kvrail_gpu_region_options *options, kvrail_gpu_region_info *info);
 
 // Takes a region away from the sidecar. Blocks until nothing can touch the memory any more;
-// requests under way are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
+// requests in flight are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
 // process must be gone before the memory is used for anything else.
 int32_t kvrail_gpu_region_detach(const kvrail_client *client, uint32_t region);
 
@@ -451,12 +451,12 @@ int32_t kvrail_gpu_region_detach(const kvrail_client *client, uint32_t region);
 int32_t kvrail_queue_open(const kvrail_client *client, const kvrail_queue_options *options,
     kvrail_queue **queue);
 
-// Waits until nothing is under way, closes the queue, and sets the variable to NULL, whatever it
-// returns. KVRAIL_E_TIMEOUT: requests were still under way at the end of the time.
+// Waits until nothing is in flight, closes the queue, and sets the variable to NULL, whatever it
+// returns. KVRAIL_E_TIMEOUT: requests were still in flight at the end of the time.
 int32_t kvrail_queue_close(kvrail_queue **queue, uint64_t timeout_ns);
 
 // Submits requests, all of them with one store for each device thread. Ends at the first that is
-// refused and returns why; those before it are under way. `submitted` counts them, and the first
+// refused and returns why; those before it are in flight. `submitted` counts them, and the first
 // so many places of `tickets` have their names; either may be NULL.
 int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_t count,
     uint64_t *tickets, size_t *submitted);
@@ -467,7 +467,7 @@ int32_t kvrail_poll(kvrail_queue *queue, kvrail_completion *completions, size_t 
 
 // Waits until `least` requests have ended (at most `capacity`), and fetches up to `capacity`
 // ends. KVRAIL_E_TIMEOUT: the time is over, `count` are there. KVRAIL_OK with fewer than `least`:
-// nothing is under way that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
+// nothing is in flight that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
 // as the sidecar lives.
 int32_t kvrail_wait(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
     size_t least, uint64_t timeout_ns, size_t *count);
@@ -480,7 +480,7 @@ int32_t kvrail_queue_fd(kvrail_queue *queue, int *fd);
 // poll, do not wait. Call kvrail_poll after each wait.
 int32_t kvrail_queue_arm(kvrail_queue *queue, int *ready);
 
-// Pieces of requests that are under way.
+// Pieces of requests that are in flight.
 int32_t kvrail_queue_outstanding(kvrail_queue *queue, size_t *count);
 
 #ifdef __cplusplus

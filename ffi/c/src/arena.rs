@@ -132,7 +132,7 @@ pub unsafe extern "C" fn kvrail_arena_import(
 }
 
 /// Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
-/// requests under way are finished first. The program must not touch it either from then on.
+/// requests in flight are finished first. The program must not touch it either from then on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_arena_detach(client: *const Client, region: u32) -> i32 {
     call(|| {

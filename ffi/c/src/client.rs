@@ -151,7 +151,7 @@ pub struct ClientInfo {
     pub volumes: u32,
     /// Queues this client may have at once.
     pub queues_max: u32,
-    /// Most requests one queue can have under way.
+    /// Most requests one queue can have in flight.
     pub queue_depth_max: u32,
     /// Arenas this client may have at once.
     pub arenas_max: u32,

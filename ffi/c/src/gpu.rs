@@ -261,7 +261,7 @@ pub unsafe extern "C" fn kvrail_gpu_region_attach(
 }
 
 /// Takes a region away from the sidecar. Blocks until nothing can touch the memory any more;
-/// requests under way are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
+/// requests in flight are finished first. KVRAIL_E_GONE: the sidecar went away first, and its
 /// process must be gone before the memory is used for anything else.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_gpu_region_detach(client: *const Client, region: u32) -> i32 {

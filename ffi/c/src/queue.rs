@@ -118,7 +118,7 @@ unsafe fn hold<'a>(queue: *const Queue) -> Result<(&'a Session, MutexGuard<'a, H
 pub struct QueueOptions {
     /// sizeof this structure.
     pub size: u32,
-    /// Pieces of requests that can be under way, rounded up to a power of two; 0 is 128.
+    /// Pieces of requests that can be in flight, rounded up to a power of two; 0 is 128.
     pub depth: u32,
 }
 
@@ -153,8 +153,8 @@ pub unsafe extern "C" fn kvrail_queue_open(
     })
 }
 
-/// Waits until nothing is under way, closes the queue, and sets the variable to NULL, whatever it
-/// returns. KVRAIL_E_TIMEOUT: requests were still under way at the end of the time.
+/// Waits until nothing is in flight, closes the queue, and sets the variable to NULL, whatever it
+/// returns. KVRAIL_E_TIMEOUT: requests were still in flight at the end of the time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_queue_close(queue: *mut *mut Queue, timeout_ns: u64) -> i32 {
     call(|| {
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn kvrail_queue_close(queue: *mut *mut Queue, timeout_ns: 
 }
 
 /// Submits requests, all of them with one store for each device thread. Ends at the first that is
-/// refused and returns why; those before it are under way. `submitted` counts them, and the first
+/// refused and returns why; those before it are in flight. `submitted` counts them, and the first
 /// so many places of `tickets` have their names; either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_submit(
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn kvrail_poll(
 
 /// Waits until `least` requests have ended (at most `capacity`), and fetches up to `capacity`
 /// ends. KVRAIL_E_TIMEOUT: the time is over, `count` are there. KVRAIL_OK with fewer than `least`:
-/// nothing is under way that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
+/// nothing is in flight that could end. Signals do not end a wait; KVRAIL_FOREVER waits as long
 /// as the sidecar lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_wait(
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn kvrail_queue_arm(queue: *mut Queue, ready: *mut c_int) 
     })
 }
 
-/// Pieces of requests that are under way.
+/// Pieces of requests that are in flight.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_queue_outstanding(queue: *mut Queue, count: *mut usize) -> i32 {
     call(|| {

@@ -57,7 +57,7 @@ impl Arena {
         self.pool.free_bytes()
     }
 
-    /// Leases that exist now, those in requests under way included.
+    /// Leases that exist now, those in requests in flight included.
     #[must_use]
     pub fn leases(&self) -> usize {
         self.pool.outstanding()
@@ -101,7 +101,7 @@ impl Arena {
     }
 
     /// Takes the arena away from the sidecar. Blocks until neither the sidecar nor its devices can
-    /// touch the memory any more; requests under way are finished first. Leases that are still
+    /// touch the memory any more; requests in flight are finished first. Leases that are still
     /// held keep their bytes, but requests with them end INVALID from now on.
     ///
     /// # Errors

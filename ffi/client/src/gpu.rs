@@ -230,7 +230,7 @@ impl GpuRegion {
     }
 
     /// Takes the region away from the sidecar. Blocks until neither the sidecar nor any hardware
-    /// can touch the memory any more; requests under way are finished first. Requests that name it
+    /// can touch the memory any more; requests in flight are finished first. Requests that name it
     /// end INVALID from now on.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 
 use kvrail_protocol::Hardware;
 use kvrail_ring::slot::FLAG_NOTICE;
-use kvrail_ring::{CompletionWords, Opcode, Status};
+use kvrail_ring::{CompletionSnapshot, Opcode, Status};
 
 use crate::done::{Done, Ticket};
 use crate::lease::Lease;
@@ -215,7 +215,7 @@ impl InflightTable {
     pub(crate) fn settle(
         &mut self,
         lane: u16,
-        completion: &CompletionWords,
+        completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
     ) -> Result<bool, BogusCompletion> {
         let [_, index] = halves(completion.user_data());
@@ -250,7 +250,7 @@ impl InflightTable {
     fn settle_other(
         &mut self,
         index: u32,
-        completion: CompletionWords,
+        completion: CompletionSnapshot,
         sink: &mut impl CompletionSink,
     ) -> Result<bool, BogusCompletion> {
         if completion.flags() & FLAG_NOTICE != 0 {

@@ -1,6 +1,6 @@
 //! A queue's lanes to all pollers, each with its doorbell.
 
-use kvrail_ring::{Bell, ClientLane, LaneFault, Ring};
+use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring};
 
 use crate::inflight::{BogusCompletion, InflightTable};
 use crate::sink::CompletionSink;
@@ -18,7 +18,7 @@ pub(crate) enum LaneError {
 #[derive(Debug)]
 struct LaneEnd {
     lane: ClientLane,
-    doorbell: Bell,
+    doorbell: Doorbell,
     /// Pieces staged or published in it and not yet completed.
     outstanding: u32,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn new(lanes: impl Iterator<Item = (ClientLane, Bell)>) -> Self {
+    pub(crate) fn new(lanes: impl Iterator<Item = (ClientLane, Doorbell)>) -> Self {
         let end = |(lane, doorbell)| LaneEnd { lane, doorbell, outstanding: 0 };
         Self { ends: lanes.map(end).collect(), staged: 0 }
     }

@@ -3,7 +3,7 @@
 //! Owns this process's half of a session: the socket, the arenas, and one queue for each thread
 //! that moves data. Splits requests at stripe borders, sends each piece to the poller that owns
 //! it, joins the completions. Never opens a device. Safe Rust: bytes are reached through a
-//! [`Lease`], and a lease is either with the program or with a request under way (invariant 2).
+//! [`Lease`], and a lease is either with the program or with a request in flight (invariant 2).
 //!
 //! ```no_run
 //! use std::time::Duration;

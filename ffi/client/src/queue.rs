@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Answer, Ask, Hardware};
-use kvrail_ring::{Bell, Segment, Status, hear_hangup};
+use kvrail_ring::{Doorbell, Segment, Status, watch_hangup};
 
 use crate::done::{Done, Ticket};
 use crate::error::ClientError;
@@ -102,9 +102,9 @@ impl Queue {
             )));
         }
         // Who waits for the bell alone hears of the session's end, too.
-        hear_hangup(wake_fd.as_fd(), session.control().as_fd())
+        watch_hangup(wake_fd.as_fd(), session.control().as_fd())
             .map_err(|errno| ClientError::protocol(format!("a bell that is no set: {errno}")))?;
-        let doorbells = doorbells.into_iter().map(Bell::from_fd);
+        let doorbells = doorbells.into_iter().map(Doorbell::from_fd);
         Ok(Self {
             number,
             submitter: Submitter::new(session.tag(), routes),

@@ -7,13 +7,13 @@ use thiserror::Error;
 /// Why a request was not submitted. Nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Reason {
-    /// As many pieces are under way as the queue holds. Poll, then try again.
+    /// As many pieces are in flight as the queue holds. Poll, then try again.
     #[error(
-        "the queue is full: {outstanding} of {capacity} pieces are under way; poll it, or open \
+        "the queue is full: {outstanding} of {capacity} pieces are in flight; poll it, or open \
          a deeper one"
     )]
     Full {
-        /// Pieces under way.
+        /// Pieces in flight.
         outstanding: usize,
         /// Pieces the queue holds.
         capacity: usize,

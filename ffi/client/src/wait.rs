@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use kvrail_ring::{ClientSleep, Odds, unhear, wake};
+use kvrail_ring::{AdaptiveSpin, ClientSleep, drain_doorbell_set, wake};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::Control;
@@ -48,13 +48,13 @@ pub(crate) struct Waiter {
     /// Polls in a row that brought nothing.
     empty_polls: u32,
     looked: Instant,
-    odds: Odds,
+    adaptive: AdaptiveSpin,
 }
 
 impl Waiter {
     pub(crate) fn new(sleep: ClientSleep, wake_fd: OwnedFd) -> Self {
-        let (looked, odds) = (Instant::now(), Odds::default());
-        Self { sleep, wake_fd, armed: false, empty_polls: 0, looked, odds }
+        let (looked, adaptive) = (Instant::now(), AdaptiveSpin::default());
+        Self { sleep, wake_fd, armed: false, empty_polls: 0, looked, adaptive }
     }
 
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
@@ -85,7 +85,7 @@ impl Waiter {
     #[cold]
     pub(crate) fn disarm(&mut self) {
         self.unarm();
-        unhear(self.wake_fd.as_fd());
+        drain_doorbell_set(self.wake_fd.as_fd());
         // It may have been the end of the session: the next empty poll looks.
         self.empty_polls = u32::MAX;
         if let Some(before) = self.looked.checked_sub(Duration::from_secs(1)) {
@@ -118,13 +118,13 @@ impl Waiter {
 
     /// Whether spinning has paid of late.
     pub(crate) fn should_spin(&self) -> bool {
-        self.odds.favour_spinning()
+        self.adaptive.should_spin()
     }
 
     /// How long a wait took, of which so much may be spun.
     pub(crate) fn record(&mut self, waited: Duration, limit_ns: u64) {
         let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        self.odds.learn(waited_ns, limit_ns);
+        self.adaptive.learn(waited_ns, limit_ns);
     }
 
     /// Blocks until the bell, the end of the session, or the deadline, unless `look` finds
@@ -140,7 +140,7 @@ impl Waiter {
         let woken = if look() { Woken::default() } else { self.poll_fds(control, deadline) };
         self.sleep.retract();
         if woken.bell {
-            unhear(self.wake_fd.as_fd());
+            drain_doorbell_set(self.wake_fd.as_fd());
         }
         woken
     }

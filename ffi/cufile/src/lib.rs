@@ -6,7 +6,7 @@
 //! them with an installed header.
 //!
 //! Promises: an entry of a batch holds its file and its buffer until the library has reported the
-//! entry's end; a batch that may still have entries under way is leaked, never destroyed.
+//! entry's end; a batch that may still have entries in flight is leaked, never destroyed.
 
 mod abi;
 mod batch;

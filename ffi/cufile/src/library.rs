@@ -269,7 +269,7 @@ unsafe impl Sync for Buffer {}
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: batches hold what their open entries name, so no I/O is under way on it.
+        // SAFETY: batches hold what their open entries name, so no I/O is in flight on it.
         unsafe { (self.library.table.handle_deregister)(self.handle) }
     }
 }

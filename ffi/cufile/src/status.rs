@@ -92,7 +92,7 @@ pub struct BatchStatus(pub u32);
 
 numbers! { BatchStatus(u32):
     WAITING = 0x01 "not submitted yet";
-    PENDING = 0x02 "under way";
+    PENDING = 0x02 "in flight";
     INVALID = 0x04 "malformed, or could not be queued";
     CANCELED = 0x08 "cancelled";
     COMPLETE = 0x10 "done";

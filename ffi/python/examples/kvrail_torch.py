@@ -135,7 +135,7 @@ def show(layers: int, blocks: int) -> None:
         clear(tensors)
         volume.read_blocks(region, offsets, there.numpy())
         check("after the writer was killed", tensors, there, wanted)
-        print("after the writer was killed with writes under way: every byte equal")
+        print("after the writer was killed with writes in flight: every byte equal")
         wait_until_alone(client)
         print("the sidecar has let go of the writer's memory")
         region.close()

@@ -37,7 +37,7 @@ still write them."""
 
 @dataclass
 class _Job:
-    """A transfer under way: one row of the primary tier and one slot for each key."""
+    """A transfer in flight: one row of the primary tier and one slot for each key."""
 
     job: TransferJob
     offsets: dict[OffloadKey, int]

@@ -274,7 +274,7 @@ impl<'a> Run<'a> {
 
     fn too_late(&self) -> PyErr {
         TimedOutError::new_err(format!(
-            "{} of {} requests ended in time, {} are under way: leave their memory alone until \
+            "{} of {} requests ended in time, {} are in flight: leave their memory alone until \
              the arena is closed",
             self.ended,
             self.batch.count,

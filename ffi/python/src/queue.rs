@@ -261,7 +261,7 @@ impl Queue {
         drop(done);
         let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
         match ask(py, move || queue.close(timeout), drop)? {
-            // The sidecar has ended, and with it everything that was under way.
+            // The sidecar has ended, and with it everything that was in flight.
             Ok(()) | Err(kvrail_client::ClientError::SidecarGone { .. }) => Ok(()),
             Err(error) => Err(from_client(error)),
         }

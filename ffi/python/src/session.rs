@@ -11,7 +11,7 @@ use crate::errors::from_client;
 use crate::held::{Attached, Held};
 use crate::wait::ask;
 
-/// Requests that one queue of the synchronous calls can have under way, if the sidecar lets it.
+/// Requests that one queue of the synchronous calls can have in flight, if the sidecar lets it.
 const DEPTH: u32 = 128;
 
 /// One attached client.
@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Closes everything. Blocks until what is under way has ended, or for some seconds; and until
+    /// Closes everything. Blocks until what is in flight has ended, or for some seconds; and until
     /// the sidecar has let go of GPU memory, which is not this library's to keep.
     pub(crate) fn close(&self) {
         let client = self.client.take();

@@ -13,8 +13,8 @@ use crate::errors::raised::KvrailError;
 /// Longest wait between two looks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Waits until `count` ends or notices were pushed to `done`, nothing is under way, or the time is
-/// over. A signal handler that raises ends the wait; what is under way stays so.
+/// Waits until `count` ends or notices were pushed to `done`, nothing is in flight, or the time is
+/// over. A signal handler that raises ends the wait; what is in flight stays so.
 pub(crate) fn wait_for(
     py: Python<'_>,
     queue: &mut Queue,

@@ -69,7 +69,7 @@ def test_the_sidecar_drains():
 
 def test_a_wait_ends_in_time(volume, arena):
     start = time.monotonic()
-    with pytest.raises(kvrail.TimedOutError, match="under way"):
+    with pytest.raises(kvrail.TimedOutError, match="in flight"):
         while True:
             volume.read(arena, 0, len(arena), timeout=0)
     with volume.open_queue() as queue:
@@ -77,7 +77,7 @@ def test_a_wait_ends_in_time(volume, arena):
         queue.wait(2, timeout=0.1)
         assert queue.wait(1, timeout=0.1) == []
     assert time.monotonic() - start < 30
-    # What was under way is not mistaken for what comes later.
+    # What was in flight is not mistaken for what comes later.
     for _ in range(20):
         assert volume.read(arena, 0, 4096).bytes == 4096
 

@@ -402,7 +402,7 @@ region = client.gpu_region(layout=cache.layout(client.gpus[0]["uuid"]))
 cache.fill(9)
 volume.write_blocks(region, range(0, {blocks} * region.block_bytes, region.block_bytes),
                     range({blocks}))
-with volume.open_queue() as queue:  # dies with requests under way
+with volume.open_queue() as queue:  # dies with requests in flight
     print("written", flush=True)
     while True:
         queue.write_blocks(region, 32 << 20, range({blocks}))

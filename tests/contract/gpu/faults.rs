@@ -1,6 +1,6 @@
 //! What only the stand-in does on demand: a GPU that fails or hangs, batches that lie.
 
-use kvrail_gpu::{DirectPath, GpuFault, MechanismChoice, StandIn};
+use kvrail_gpu::{DirectPath, EmulatedGpu, GpuFault, MechanismChoice};
 use kvrail_ring::{Opcode, Status};
 
 use super::layouts::plans;
@@ -9,7 +9,7 @@ use super::suite::SMALL;
 use kvrail_device::{Device, Finished};
 
 fn rig(wanted: MechanismChoice) -> (Rig, std::sync::Arc<kvrail_gpu::GpuControl>) {
-    let gpu = StandIn::new(0, DirectPath::Direct);
+    let gpu = EmulatedGpu::new(0, DirectPath::Direct);
     (Rig::new(&gpu, wanted, &plans()[0], SMALL), gpu.control())
 }
 

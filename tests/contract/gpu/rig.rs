@@ -17,7 +17,7 @@ use kvrail_gpu::{
     Member, OwnMemory, Port, PortOptions, Staging, StagingOptions, choose,
 };
 use kvrail_memory::{HeapBlock, Pinned};
-use kvrail_ring::{Nudge, Opcode, Status};
+use kvrail_ring::{Opcode, Status, ThreadWaker};
 use tempfile::TempPath;
 
 use super::layouts::Plan;
@@ -76,7 +76,7 @@ fn poller(
     (staging, health): (&Arc<Staging>, &Arc<Health>),
     batches: Option<BatchPool>,
 ) -> (Arc<Port>, GpuPoller) {
-    let nudge = || Arc::new(Nudge::new().expect("descriptors are left"));
+    let nudge = || Arc::new(ThreadWaker::new().expect("descriptors are left"));
     let (to_gpu, stop) = (nudge(), Arc::new(AtomicBool::new(false)));
     let port = Port::new(PortOptions {
         gpu: gpu.identity().uuid,

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use kvrail_device::Device;
-use kvrail_gpu::{DirectPath, Gpu, MechanismChoice, Route, StagingOptions, StandIn};
+use kvrail_gpu::{DirectPath, EmulatedGpu, Gpu, MechanismChoice, Route, StagingOptions};
 
 use super::layouts::plans;
 use super::rig::{AT, Rig};
 
 fn gpu(path: DirectPath) -> Arc<dyn Gpu> {
-    Arc::new(StandIn::new(0, path))
+    Arc::new(EmulatedGpu::new(0, path))
 }
 
 mod staged {
@@ -89,7 +89,7 @@ fn a_small_read_is_expected_at_the_gpu_until_it_is_there() {
 
 #[test]
 fn handles_of_the_dead_or_of_the_wrong_size_are_refused() {
-    let standin = StandIn::new(0, DirectPath::Direct);
+    let standin = EmulatedGpu::new(0, DirectPath::Direct);
     let fragments = || plans()[4].fragments.clone();
     let memory = standin.allocate_legacy(1 << 20).unwrap();
     let handle = memory.export().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_device::{BUFFERS_MAX, BufferIndex, Device, DeviceError, RemoteMemory};
-use kvrail_gpu::{DirectPath, Gpu, MechanismChoice, Route, StagingOptions, StandIn};
+use kvrail_gpu::{DirectPath, EmulatedGpu, Gpu, MechanismChoice, Route, StagingOptions};
 use kvrail_memory::store;
 use kvrail_ring::{Opcode, Status};
 
@@ -98,7 +98,7 @@ pub(crate) fn many_at_once_with_few_slots(gpu: &dyn Gpu, wanted: MechanismChoice
     }
 }
 
-/// Host operations pass through while GPU operations are under way.
+/// Host operations pass through while GPU operations are in flight.
 pub(crate) fn host_and_gpu_together(gpu: &dyn Gpu, wanted: MechanismChoice) {
     let plan = &plans()[0];
     let mut rig = rig(gpu, wanted, plan);
@@ -159,7 +159,7 @@ pub(crate) fn mistakes_are_errors(gpu: &dyn Gpu, wanted: MechanismChoice) {
     assert!(rig.bridge.attach_remote(BufferIndex(BUFFERS_MAX + 512), region).is_err());
     assert!(rig.bridge.detach(BufferIndex(BUFFERS_MAX + 1)).is_err(), "nothing attached");
     // Memory of a GPU that the device has no port to.
-    let other = StandIn::new(7, DirectPath::Direct);
+    let other = EmulatedGpu::new(7, DirectPath::Direct);
     let memory = other.allocate(1 << 20).unwrap().export().unwrap();
     let stranger = other.import(vec![memory], plan.fragments.clone(), 1).unwrap();
     let error = rig.bridge.attach_remote(BufferIndex(BUFFERS_MAX + 1), stranger).unwrap_err();

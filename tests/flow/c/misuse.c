@@ -227,7 +227,7 @@ static void *wait_a_second(void *none) {
     kvrail_completion end = {.size = sizeof end};
     size_t count;
     (void)none;
-    /* Nothing is under way: ends at once, or is told that another thread is here. */
+    /* Nothing is in flight: ends at once, or is told that another thread is here. */
     for (int i = 0; i < 1000; i++) {
         int32_t code = kvrail_wait(queue, &end, 1, 1, 1000000, &count);
         if (code != KVRAIL_OK && code != KVRAIL_E_BUSY) {

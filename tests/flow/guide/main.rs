@@ -13,11 +13,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut block = arena.lease(256 << 10)?;
     block.fill(0xa5);
     queue.submit(Request::write(&volume, 0, block))?;
-    let written = queue.wait(Duration::MAX)?.expect("one is under way");
+    let written = queue.wait(Duration::MAX)?.expect("one is in flight");
     assert_eq!(written.status, Status::Ok);
 
     queue.submit(Request::read(&volume, 0, arena.lease(256 << 10)?))?;
-    let read = queue.wait(Duration::MAX)?.expect("one is under way");
+    let read = queue.wait(Duration::MAX)?.expect("one is in flight");
     assert_eq!(read.status, Status::Ok);
     let block = read.lease.expect("the completion brings it");
     assert!(block.iter().all(|byte| *byte == 0xa5));

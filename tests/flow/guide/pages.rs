@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let read = Request::read_gpu(&volume, 0, region.block(9)?);
     for request in [write, read] {
         queue.submit(request)?;
-        let end = queue.wait(Duration::MAX)?.expect("one is under way");
+        let end = queue.wait(Duration::MAX)?.expect("one is in flight");
         assert_eq!(end.status, Status::Ok);
     }
     region.detach()?;

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::{admit, choose};
 use super::trial::{Rate, Trial, TrialResult};
+use crate::any_device::AnyDevice;
 use crate::contract::{Device, DirectIo};
 use crate::error::DeviceError;
-use crate::mechanism::Mechanism;
+use crate::probe_reads::{AT, Load, reads_per_second};
 use crate::target::open_path;
-use crate::trial::{AT, Load, reads_per_second};
 use crate::uring::{ModeName, UringOptions};
 
 /// Time for all measurements together.
@@ -84,15 +84,15 @@ fn unmeasured(load: Load) -> Rate {
 }
 
 /// The device in one mode, with a buffer to read to.
-fn ready(mode: ModeName, options: &UringOptions) -> Result<Mechanism, DeviceError> {
-    let mut device = Mechanism::open_in(mode, options.duplicate()?)?;
+fn ready(mode: ModeName, options: &UringOptions) -> Result<AnyDevice, DeviceError> {
+    let mut device = AnyDevice::open_in(mode, options.duplicate()?)?;
     let largest = LOADS.iter().map(|load| load.length).max().unwrap_or_default();
     device.attach(AT, Arc::new(HeapBlock::new(largest as usize)))?;
     Ok(device)
 }
 
 /// Times every device at every load that fits, in turns.
-fn measure(devices: &mut [(usize, Mechanism)], trials: &mut [Trial]) {
+fn measure(devices: &mut [(usize, AnyDevice)], trials: &mut [Trial]) {
     let turns = u32::try_from(devices.len() * LOADS.len()).expect("some dozen") * ROUNDS;
     let span = BUDGET / turns;
     for _ in 0..ROUNDS {

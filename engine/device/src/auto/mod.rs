@@ -8,21 +8,21 @@ mod trial;
 pub use calibration::{Calibration, calibrate};
 pub use trial::{Rate, Trial, TrialResult};
 
+use crate::any_device::{AnyDevice, ModeChoice};
 use crate::error::DeviceError;
-use crate::mechanism::{Mechanism, ModeChoice};
 use crate::system::cores;
 use crate::uring::UringOptions;
 
 /// Opens the device in the mode found best.
-fn open(options: UringOptions) -> Result<Mechanism, DeviceError> {
+fn open(options: UringOptions) -> Result<AnyDevice, DeviceError> {
     // Where one mode works there is nothing to compare.
     let calibration = calibration::run(&options, cores(), 2);
     let bytes_per_second = calibration::bytes_per_second(&calibration, &options);
     let reason = format!("auto: {}", calibration.reason);
-    Mechanism::open_in(calibration.chosen, UringOptions { reason, bytes_per_second, ..options })
+    AnyDevice::open_in(calibration.chosen, UringOptions { reason, bytes_per_second, ..options })
 }
 
-impl Mechanism {
+impl AnyDevice {
     /// Opens a file or block device in the mode chosen. With `Auto` this takes up to 0.3 s more;
     /// the description says what was found.
     ///

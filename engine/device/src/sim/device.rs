@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
 
+use crate::buffer_table::{Leave, Table};
 use crate::clock::Clock;
 use crate::contract::{
     Attached, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Operation, Wait,
 };
 use crate::error::DeviceError;
-use crate::sim::dice::Dice;
 use crate::sim::plan::{Fate, Fault, FaultPlan, Order};
+use crate::sim::prng::Prng;
 use crate::sim::store::Store;
 use crate::slots::SlotId;
 use crate::split::{Flights, Limits, Outcome, Settled, Taken, buffer_of};
-use crate::table::{Leave, Table};
 
 /// Pieces in flight are at least this many, as with the real devices.
 const PIECES_MIN: u32 = 128;
@@ -93,13 +93,13 @@ struct Flying {
     fate: Fate,
 }
 
-/// A device made of memory that obeys a fault plan, by a real or a made-up clock.
+/// A device made of memory that follows a fault plan, by a real or a made-up clock.
 #[derive(Debug)]
 pub struct SimDevice<C: Clock> {
     clock: C,
     description: Description,
     options: SimOptions,
-    dice: Dice,
+    dice: Prng,
     store: Store,
     flights: Flights,
     table: Table,
@@ -129,7 +129,7 @@ impl<C: Clock> SimDevice<C> {
         Self {
             clock,
             description: describe(&options, transfer_bytes_max),
-            dice: Dice::new(options.seed),
+            dice: Prng::new(options.seed),
             store: Store::new(options.capacity_bytes, block),
             options,
             flights: Flights::new(limits),

@@ -1,11 +1,11 @@
-//! A device made of memory that obeys a fault plan. The same seed and the same calls give the same
-//! faults.
+//! A device made of memory that follows a fault plan. The same seed and the same calls give the
+//! same faults.
 //!
 //! `plan` says what goes wrong, `store` moves and damages bytes, `device` is the device.
 
 mod device;
-mod dice;
 mod plan;
+mod prng;
 mod store;
 
 pub use device::{SimControl, SimDevice, SimOptions};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvrail_ring::{Opcode, Status};
 
 use crate::contract::Operation;
-use crate::sim::dice::Dice;
+use crate::sim::prng::Prng;
 
 /// Chances are given in parts of this.
 const MILLION: u32 = 1_000_000;
@@ -99,7 +99,7 @@ impl Rule {
         self
     }
 
-    fn strikes(&mut self, piece: &Operation, dice: &mut Dice) -> bool {
+    fn strikes(&mut self, piece: &Operation, dice: &mut Prng) -> bool {
         let matching = self.times > 0
             && self.opcode.is_none_or(|opcode| opcode == piece.opcode)
             && self.offsets.contains(&piece.offset)
@@ -156,7 +156,7 @@ impl FaultPlan {
     }
 
     /// Decides about one piece as it is handed to the device.
-    pub(super) fn decide(&mut self, piece: &Operation, dice: &mut Dice) -> Fate {
+    pub(super) fn decide(&mut self, piece: &Operation, dice: &mut Prng) -> Fate {
         let mut fate = Fate::default();
         for rule in &mut self.rules {
             if fate.fault.is_some() && !matches!(rule.fault, Fault::Delay { .. } | Fault::Reorder) {
@@ -181,7 +181,7 @@ mod tests {
 
     use super::{Fault, FaultPlan, Order, Rule};
     use crate::contract::{BufferIndex, Durability, Operation};
-    use crate::sim::dice::Dice;
+    use crate::sim::prng::Prng;
 
     fn piece(opcode: Opcode, offset: u64) -> Operation {
         let (durability, buffer) = (Durability::Visible, BufferIndex(0));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn rules_match_by_kind_place_and_count() {
-        let mut dice = Dice::new(1);
+        let mut dice = Prng::new(1);
         let rule = Rule::always(Fault::Lost).on(Opcode::Write).within(512..1024).after(1).times(2);
         let mut plan = FaultPlan::none().with(rule);
         let mut struck = |opcode, offset| {
@@ -210,7 +210,7 @@ mod tests {
             .with(Rule::always(Fault::Hang))
             .with(Rule::always(Fault::Reorder))
             .with(Rule::always(Fault::Delay { ns: 4 }));
-        let fate = plan.clone().decide(&piece(Opcode::Read, 0), &mut Dice::new(1));
+        let fate = plan.clone().decide(&piece(Opcode::Read, 0), &mut Prng::new(1));
         assert_eq!((fate.delay_ns, fate.fault), (7, Some(Fault::Short)));
         assert_eq!(fate.order, Order::AnyTime);
     }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn chances_come_out_about_right() {
         let mut plan = FaultPlan::none().with(Rule::chance(Fault::Short, 100_000));
-        let mut dice = Dice::new(7);
+        let mut dice = Prng::new(7);
         let struck = (0..10_000)
             .filter(|_| plan.decide(&piece(Opcode::Read, 0), &mut dice).fault.is_some())
             .count();

@@ -6,8 +6,8 @@ use kvrail_memory::{Pinned, load, store};
 use kvrail_ring::{Opcode, Status};
 
 use crate::contract::Operation;
-use crate::sim::dice::Dice;
 use crate::sim::plan::Fault;
+use crate::sim::prng::Prng;
 use crate::split::Outcome;
 
 pub(super) struct Store {
@@ -27,7 +27,7 @@ impl Store {
         piece: &Operation,
         memory: Option<&dyn Pinned>,
         fault: Option<Fault>,
-        dice: &mut Dice,
+        dice: &mut Prng,
     ) -> Outcome {
         match fault {
             Some(Fault::Error(status)) => return Outcome::Failed(status),
@@ -94,7 +94,7 @@ impl Store {
         first: usize,
         length: usize,
         memory: Option<&dyn Pinned>,
-        dice: &mut Dice,
+        dice: &mut Prng,
     ) {
         let at = dice.index(length);
         let bit = 1 << dice.below(8);

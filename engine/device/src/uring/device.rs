@@ -13,6 +13,7 @@ use kvrail_memory::Pinned;
 use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
+use crate::buffer_table::{Leave, Table};
 use crate::contract::{
     Attached, BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait,
 };
@@ -22,15 +23,14 @@ use crate::removal::Removal;
 use crate::replacement::Replacement;
 use crate::slots::SlotId;
 use crate::split::{Flights, Outcome, Settled, Taken, buffer_of, moves_bytes};
-use crate::table::{Leave, Table};
 use crate::target::Target;
-use crate::uring::drive::{Drive, Interrupt, Mode};
 use crate::uring::held::{self, Held};
 use crate::uring::mode::ModeName;
 use crate::uring::ring::{Completing, Completion, Left, Ring};
+use crate::uring::ring_mode::{Interrupt, Mode, RingMode};
 use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
-use crate::uring::wire::{Block, Wire};
-use crate::uring::{remedy, verdict};
+use crate::uring::sqe::{Block, SqeFormat};
+use crate::uring::{cqe_result, setup_hints};
 
 pub use open::UringOptions;
 
@@ -44,7 +44,7 @@ const ASIDE_NAP_NS: u64 = 50_000;
 /// from then on.
 #[derive(Debug)]
 pub struct Uring<M: Mode> {
-    ring: Ring<M::Wire>,
+    ring: Ring<M::SqeFormat>,
     /// Polled rings and those of passthrough take reads and writes only: flush and discard go
     /// here.
     side: Option<Ring<Block>>,
@@ -128,7 +128,8 @@ impl<M: Mode> Uring<M> {
         let Self { ring, flights, table, .. } = self;
         ring.answers(events.remaining_capacity(), |name, result| {
             let ended = flights.settle_whole(SlotId::from_u64(name), |piece| {
-                M::Wire::moved_all(result, piece.length) && table.release_attached(piece.buffer)
+                M::SqeFormat::moved_all(result, piece.length)
+                    && table.release_attached(piece.buffer)
             });
             match ended {
                 Some(finished) => {
@@ -152,13 +153,13 @@ impl<M: Mode> Uring<M> {
 
     /// Takes any answer of the kernel, from a ring that carries `W`.
     #[inline(never)]
-    fn answer<W: Wire>(&mut self, name: u64, result: i32, events: &mut Events) {
+    fn answer<W: SqeFormat>(&mut self, name: u64, result: i32, events: &mut Events) {
         let id = SlotId::from_u64(name);
         let piece = self.flights.piece(id);
         let asked = if moves_bytes(piece.opcode) { piece.length } else { 0 };
         let aside = Self::goes_aside(piece.opcode);
         let mut outcome = W::outcome(result, asked);
-        if verdict::is_suspect(outcome, asked) {
+        if cqe_result::is_suspect(outcome, asked) {
             outcome = self.suspect::<W>(id, outcome, result);
         }
         if aside {
@@ -189,7 +190,7 @@ impl<M: Mode> Uring<M> {
     /// A failure, or fewer bytes than asked for: says what it means, and notes it for the log if
     /// it is final.
     #[cold]
-    fn suspect<W: Wire>(&mut self, id: SlotId, outcome: Outcome, result: i32) -> Outcome {
+    fn suspect<W: SqeFormat>(&mut self, id: SlotId, outcome: Outcome, result: i32) -> Outcome {
         let &Operation { opcode, offset, length, .. } = self.flights.piece(id);
         let cause = W::cause(result);
         let outcome = self.removal.judge(&self.target, opcode, (outcome, cause));
@@ -225,7 +226,7 @@ impl<M: Mode> Uring<M> {
         if self.ring.is_filled(at) && !self.emptying.contains(&at) {
             self.emptying.push_back(at);
         }
-        let remedy = remedy::register(errno, bytes);
+        let remedy = setup_hints::register(errno, bytes);
         DeviceError::Register { device: self.target.path.clone(), bytes, errno, remedy }
     }
 
@@ -236,7 +237,7 @@ impl<M: Mode> Uring<M> {
             side.disarm();
             Interrupt::collect(side, self.aside);
             match side.pop() {
-                Some(Completion::Answer { name, result }) => {
+                Some(Completion::Cqe { name, result }) => {
                     self.answer::<Block>(name, result, events);
                 }
                 Some(Completion::Freed(_)) => unreachable!("the side ring has no buffers"),
@@ -354,8 +355,8 @@ impl<M: Mode> Device for Uring<M> {
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
         while !events.is_full() && !self.ring.is_empty() {
             match self.reap_whole(events) {
-                Some(Completion::Answer { name, result }) => {
-                    self.answer::<M::Wire>(name, result, events);
+                Some(Completion::Cqe { name, result }) => {
+                    self.answer::<M::SqeFormat>(name, result, events);
                 }
                 Some(Completion::Freed(at)) => {
                     self.forgetting -= 1;

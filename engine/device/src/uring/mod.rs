@@ -4,23 +4,23 @@
 //! and those of NVMe; `drive` says how each mode drives a ring; `device` is the device itself, with
 //! `open` that makes one and `refit` that gives it another file, `held` keeps what is in doubt.
 
+mod cqe_result;
 mod device;
-mod drive;
 mod held;
 mod kernel_thread;
 mod mode;
-mod remedy;
 mod ring;
+mod ring_mode;
 mod setup;
+mod setup_hints;
+mod sqe;
 mod successor;
 #[cfg(test)]
 mod tests;
-mod verdict;
-mod wire;
 
 pub use device::{Uring, UringOptions};
-pub use drive::{
-    Hybrid, Interrupt, Iopoll, Mode, Passthrough, PassthroughIopoll, Sqpoll, SqpollIopoll,
-};
 pub use kernel_thread::KernelThread;
 pub use mode::{ModeName, UnknownMode};
+pub use ring_mode::{
+    Hybrid, Interrupt, Iopoll, Mode, Passthrough, PassthroughIopoll, Sqpoll, SqpollIopoll,
+};

@@ -34,7 +34,7 @@ use rustix::io_uring::{
 use rustix::time::Timespec;
 
 use crate::contract::{BUFFERS_MAX, BufferIndex, Operation};
-use crate::uring::wire::Wire;
+use crate::uring::sqe::SqeFormat;
 
 pub(super) use make::errno_of;
 pub(crate) use make::{Setup, make_plain, make_wide};
@@ -147,7 +147,7 @@ impl Sleep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
     /// The answer to the request pushed under this name.
-    Answer {
+    Cqe {
         /// As pushed.
         name: u64,
         /// Bytes moved, or a negative errno.
@@ -176,8 +176,8 @@ pub enum Completing {
 }
 
 /// A ring. Driven by one thread from its first submission on.
-pub struct Ring<W: Wire> {
-    io: IoUring<W::Entry, W::Answer>,
+pub struct Ring<W: SqeFormat> {
+    io: IoUring<W::Entry, W::Cqe>,
     wire: W,
     submission: Submission,
     completing: Completing,
@@ -209,11 +209,11 @@ fn here() -> usize {
     HERE.with(|here| ptr::from_ref(here) as usize)
 }
 
-impl<W: Wire> Ring<W> {
+impl<W: SqeFormat> Ring<W> {
     /// Wraps a ring whose file 0 and sparse buffer table (if any) are registered. One set up
     /// disabled is enabled by the first thread that submits.
     pub(crate) fn new(
-        io: IoUring<W::Entry, W::Answer>,
+        io: IoUring<W::Entry, W::Cqe>,
         wire: W,
         submission: Submission,
         completing: Completing,
@@ -244,7 +244,7 @@ impl<W: Wire> Ring<W> {
 
     /// Looks at the completion queue without taking from it.
     #[inline]
-    fn with_completions<T>(&self, look: impl FnOnce(&CompletionQueue<'_, W::Answer>) -> T) -> T {
+    fn with_completions<T>(&self, look: impl FnOnce(&CompletionQueue<'_, W::Cqe>) -> T) -> T {
         // SAFETY: no other view of the queue exists: views live only within calls of this file,
         // the type is not Sync, and `look` cannot reach the ring.
         let queue = unsafe { self.io.completion_shared() };
@@ -440,7 +440,7 @@ impl<W: Wire> Ring<W> {
             return self.tagged(name, entry).map(Completion::Freed);
         }
         self.open -= 1;
-        Some(Completion::Answer { name, result: entry.result() })
+        Some(Completion::Cqe { name, result: entry.result() })
     }
 
     #[cold]
@@ -532,7 +532,7 @@ impl<W: Wire> Ring<W> {
     }
 }
 
-impl<W: Wire> fmt::Debug for Ring<W> {
+impl<W: SqeFormat> fmt::Debug for Ring<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring")
             .field("wire", &self.wire)

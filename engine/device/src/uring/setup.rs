@@ -9,11 +9,11 @@ use rustix::io_uring::IoringSetupFlags;
 
 use crate::contract::BUFFERS_MAX;
 use crate::error::DeviceError;
-use crate::uring::drive::{Drive, HYBRID_IOPOLL, Interrupt};
 use crate::uring::kernel_thread::KernelThread;
-use crate::uring::remedy;
 use crate::uring::ring::{Completing, Ring, Setup, Submission, errno_of};
-use crate::uring::wire::{Block, Wire};
+use crate::uring::ring_mode::{HYBRID_IOPOLL, Interrupt, RingMode};
+use crate::uring::setup_hints;
+use crate::uring::sqe::{Block, SqeFormat};
 
 /// Tags that have room beside the answers: each `reap` empties one entry at most, whose tag is
 /// there for the next.
@@ -50,19 +50,19 @@ pub(super) struct Plan<'a> {
 }
 
 /// A ring and what to say about it.
-pub(super) struct Made<W: Wire> {
+pub(super) struct Made<W: SqeFormat> {
     pub(super) ring: Ring<W>,
     pub(super) features: Vec<String>,
 }
 
 /// An instance of the kernel's that carries `W`.
-type Instance<W> = IoUring<<W as Wire>::Entry, <W as Wire>::Answer>;
+type Instance<W> = IoUring<<W as SqeFormat>::Entry, <W as SqeFormat>::Cqe>;
 
 /// Makes the main ring of a device; requests go to the plan's file.
-pub(super) fn main_ring<M: Drive>(
+pub(super) fn main_ring<M: RingMode>(
     plan: &Plan<'_>,
-    wire: M::Wire,
-) -> Result<Made<M::Wire>, DeviceError> {
+    wire: M::SqeFormat,
+) -> Result<Made<M::SqeFormat>, DeviceError> {
     let (io, flags) = build::<M>(plan)?;
     register_file::<M>(&io, plan)?;
     let table = io.submitter().register_buffers_sparse(u32::from(BUFFERS_MAX));
@@ -84,16 +84,16 @@ pub(super) fn side_ring(plan: &Plan<'_>, wire: Block) -> Result<Ring<Block>, Dev
 }
 
 /// Whether the issuer can sleep until a completion comes.
-fn sleeps<M: Drive>() -> bool {
+fn sleeps<M: RingMode>() -> bool {
     M::COMPLETING == Completing::Interrupts && M::SUBMISSION == Submission::Caller
 }
 
 /// Wraps a ring, with the event descriptor that wakes its issuer where one is needed.
-fn wake<M: Drive>(
-    io: Instance<M::Wire>,
-    wire: M::Wire,
+fn wake<M: RingMode>(
+    io: Instance<M::SqeFormat>,
+    wire: M::SqeFormat,
     plan: &Plan<'_>,
-) -> Result<Ring<M::Wire>, DeviceError> {
+) -> Result<Ring<M::SqeFormat>, DeviceError> {
     let mut ring = Ring::new(io, wire, M::SUBMISSION, M::COMPLETING);
     if sleeps::<M>() {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -103,13 +103,18 @@ fn wake<M: Drive>(
     Ok(ring)
 }
 
-fn register_file<M: Drive>(io: &Instance<M::Wire>, plan: &Plan<'_>) -> Result<(), DeviceError> {
+fn register_file<M: RingMode>(
+    io: &Instance<M::SqeFormat>,
+    plan: &Plan<'_>,
+) -> Result<(), DeviceError> {
     let registered = io.submitter().register_files(&[plan.file.as_raw_fd()]);
     registered.map_err(|error| failed::<M>(plan, "registering the file", errno_of(error)))
 }
 
-fn build<M: Drive>(plan: &Plan<'_>) -> Result<(Instance<M::Wire>, IoringSetupFlags), DeviceError> {
-    if let Some(remedy) = remedy::old_kernel() {
+fn build<M: RingMode>(
+    plan: &Plan<'_>,
+) -> Result<(Instance<M::SqeFormat>, IoringSetupFlags), DeviceError> {
+    if let Some(remedy) = setup_hints::old_kernel() {
         let (path, mode) = (plan.path.into(), M::NAME.to_string());
         let step = "checking the kernel";
         return Err(DeviceError::Ring { path, mode, step, errno: Errno::NOSYS, remedy });
@@ -120,7 +125,7 @@ fn build<M: Drive>(plan: &Plan<'_>) -> Result<(Instance<M::Wire>, IoringSetupFla
     let attempt = |flags| {
         let completions = completions.next_power_of_two();
         let setup = Setup { flags, entries: plan.entries, completions, thread: plan.thread };
-        M::Wire::make(&setup).map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
+        M::SqeFormat::make(&setup).map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
     };
     let made = match attempt(plain | IoringSetupFlags::NO_SQARRAY) {
         // Kernels before 6.6 do not know NO_SQARRAY; everything else wrong is wrong again.
@@ -135,7 +140,7 @@ fn told(flags: IoringSetupFlags) -> String {
     names.collect::<Vec<_>>().join("|")
 }
 
-fn failed<M: Drive>(plan: &Plan<'_>, step: &'static str, errno: Errno) -> DeviceError {
-    let remedy = remedy::setup(errno, M::NAME, plan.thread);
+fn failed<M: RingMode>(plan: &Plan<'_>, step: &'static str, errno: Errno) -> DeviceError {
+    let remedy = setup_hints::setup(errno, M::NAME, plan.thread);
     DeviceError::Ring { path: plan.path.into(), mode: M::NAME.to_string(), step, errno, remedy }
 }

@@ -13,7 +13,7 @@ use crate::replacement::Replacement;
 use crate::target::{Io, Target};
 use crate::uring::device::UringOptions;
 use crate::uring::mode::ModeName;
-use crate::uring::wire::{Block, Nvme, Wire};
+use crate::uring::sqe::{Block, Nvme, SqeFormat};
 
 /// A replacement for a ring's file.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Successor {
 
 impl Successor {
     /// What requests of this kind look like, and the file that they go to.
-    pub(super) fn wire<W: Wire + Clone>(&self) -> (W, BorrowedFd<'_>) {
+    pub(super) fn wire<W: SqeFormat + Clone>(&self) -> (W, BorrowedFd<'_>) {
         let wires = self.wires.iter();
         let found = wires.filter_map(|it| it.downcast_ref::<(W, Option<OwnedFd>)>()).next();
         let (wire, file) = found.expect("examined for the mode of the device that runs");

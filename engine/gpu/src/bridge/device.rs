@@ -450,7 +450,7 @@ impl<D: Device> Device for Bridge<D> {
         } else if self.inner.in_flight() > 0 || self.leaving > 0 || self.links.is_empty() {
             self.inner.wait()
         } else {
-            Wait::Nudge
+            Wait::ThreadWaker
         }
     }
 

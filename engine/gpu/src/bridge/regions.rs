@@ -12,7 +12,7 @@ pub(super) struct Entry {
     pub(super) region: Arc<GpuRegion>,
     /// The port to its GPU.
     pub(super) port: usize,
-    /// Transfers under way.
+    /// Transfers in flight.
     open: u32,
     leaving: bool,
 }

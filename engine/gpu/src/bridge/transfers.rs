@@ -1,4 +1,4 @@
-//! Transfers under way: an operation on GPU memory, cut into parts that each fit a slot, and
+//! Transfers in flight: an operation on GPU memory, cut into parts that each fit a slot, and
 //! joined again into one ending. Invariants 1 and 3 are kept here for GPU memory.
 
 use kvrail_device::{Finished, Operation, SlotId, Slots};
@@ -16,7 +16,7 @@ struct Transfer {
     operation: Operation,
     /// First byte not yet cut into a part.
     next: u32,
-    /// Parts under way.
+    /// Parts in flight.
     open: u32,
     /// The earliest byte that failed, with the reason.
     failed: Option<(u32, Status)>,
@@ -66,7 +66,7 @@ impl Transfers {
     /// The operation being cut.
     pub(super) fn cutting(&self) -> Option<&Operation> {
         let id = self.cutting?;
-        Some(&self.transfers.get(id).expect("the one being cut is under way").operation)
+        Some(&self.transfers.get(id).expect("the one being cut is in flight").operation)
     }
 
     /// Whether there is room for another part.
@@ -80,7 +80,7 @@ impl Transfers {
     /// If nothing is being cut or there is no room for parts.
     pub(super) fn cut(&mut self, most: u32, slot: Option<SlotIndex>) -> SlotId {
         let id = self.cutting.expect("something is being cut");
-        let transfer = self.transfers.get_mut(id).expect("the one being cut is under way");
+        let transfer = self.transfers.get_mut(id).expect("the one being cut is in flight");
         let at = transfer.next;
         let mut operation = transfer.operation;
         operation.offset += u64::from(at);
@@ -95,14 +95,14 @@ impl Transfers {
         self.parts.claim(part).expect("there is room, seen by the caller")
     }
 
-    /// A part under way.
+    /// A part in flight.
     ///
     /// # Panics
     /// If the id names none.
     pub(super) fn part(&self, id: SlotId) -> &Part {
         match self.parts.get(id) {
             Ok(part) => part,
-            Err(stale) => panic!("invariant 1: an end for nothing under way: {stale}"),
+            Err(stale) => panic!("invariant 1: an end for nothing in flight: {stale}"),
         }
     }
 

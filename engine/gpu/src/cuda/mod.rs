@@ -5,18 +5,18 @@
 //! used is looked up before the first call, because that layer panics on a missing one.
 
 mod batches;
+mod contention;
 mod context;
 mod copier;
-mod crowd;
 mod direct;
-mod engines;
+mod dma_copies;
 mod exporter;
 mod gpu;
 mod import;
 mod launch;
 mod mapped;
+mod memcpy_2d;
 mod mover;
-mod rectangles;
 
 pub use context::{devices, driver_version};
 pub use copier::Copier;

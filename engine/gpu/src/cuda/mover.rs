@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use kvrail_memory::HeapBlock;
 
+use super::contention::SmContention;
 use super::context::{Context, check};
-use super::crowd::Crowd;
-use super::engines::Engines;
+use super::dma_copies::Engines;
 use super::import::Opened;
 use super::launch::{Batch, DeviceJob, Kernels, Stream};
 use super::mapped::Mapped;
@@ -48,7 +48,7 @@ pub(super) struct CudaMover {
     arrived: Opened,
     batch: Box<Batch>,
     launches: Box<[Launch]>,
-    crowd: Crowd,
+    crowd: SmContention,
     turn: usize,
     context: Arc<Context>,
     _pool: Arc<Staging>,
@@ -95,7 +95,7 @@ impl CudaMover {
             arrived,
             batch: Box::new(Batch::EMPTY),
             launches: vec![idle; usize::from(launches)].into(),
-            crowd: Crowd::default(),
+            crowd: SmContention::default(),
             turn: 0,
             context: Arc::clone(context),
             _pool: Arc::clone(pool),

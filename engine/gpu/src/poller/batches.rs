@@ -33,7 +33,7 @@ struct Transfer {
     owned: Owned,
     /// Bytes that entries were made for.
     fed: u32,
-    /// Entries under way.
+    /// Entries in flight.
     open: u32,
     failed: Option<Status>,
 }
@@ -75,7 +75,7 @@ impl BatchPool {
         Ok(Self { handles, transfers: Slots::new(JOBS_MAX), unfed, open: 0, open_max })
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.transfers.claimed() == 0
     }
@@ -85,10 +85,10 @@ impl BatchPool {
         self.handles.iter().any(|handle| !handle.batch.is_retired())
     }
 
-    /// Gives out every job of which nothing is under way: no handle is left to carry it.
+    /// Gives out every job of which nothing is in flight: no handle is left to carry it.
     pub(super) fn abandon(&mut self, ended: &mut dyn FnMut(Owned, Status)) {
         while let Some(id) = self.unfed.pop_front() {
-            let transfer = self.transfers.get_mut(id).expect("unfed ones are under way");
+            let transfer = self.transfers.get_mut(id).expect("unfed ones are in flight");
             transfer.fed = transfer.owned.1.length;
             transfer.failed = Some(Status::GpuError);
             if transfer.open == 0 {
@@ -174,7 +174,7 @@ impl BatchPool {
         let entries = &mut self.handles[at].entries;
         entries.clear();
         while let Some(id) = self.unfed.front().copied() {
-            let transfer = self.transfers.get_mut(id).expect("unfed ones are under way");
+            let transfer = self.transfers.get_mut(id).expect("unfed ones are in flight");
             let length = transfer.owned.1.length;
             while transfer.fed < length && entries.len() < room {
                 let bytes = next_run(transfer).2;

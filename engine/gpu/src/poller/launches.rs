@@ -1,4 +1,4 @@
-//! Copies under way: jobs wait by way, leave together as launches, and end together.
+//! Copies in flight: jobs wait by way, leave together as launches, and end together.
 
 use std::collections::VecDeque;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_memory::{Topology, pin_current_thread};
 use kvrail_ring::wake::{Sleeper, settle};
-use kvrail_ring::{Nudge, Odds, hush};
+use kvrail_ring::{AdaptiveSpin, ThreadWaker, drain_doorbell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::tick::{GpuPoller, GpuSetup, GpuTurn};
@@ -16,14 +16,14 @@ use crate::contract::{Gpu, GpuIdentity};
 use crate::error::GpuError;
 use crate::health::Health;
 
-/// A copy or a small read takes tens of microseconds: longest spin while one is under way, or where
+/// A copy or a small read takes tens of microseconds: longest spin while one is in flight, or where
 /// spinning brought the next job lately. Beyond, the GPU is busy with others.
 const SOON: Duration = Duration::from_micros(100);
 
-/// While a copy is under way for longer than that, the poller looks this often instead of spinning.
+/// While a copy is in flight for longer than that, the poller looks this often instead of spinning.
 const NAP: Duration = Duration::from_micros(20);
 
-/// Longest sleep with nothing under way.
+/// Longest sleep with nothing in flight.
 const BEAT: Duration = Duration::from_millis(500);
 
 /// Turns between two looks at the clock while spinning.
@@ -73,20 +73,20 @@ pub struct GpuPollerHandle {
     pub description: String,
     /// How the GPU is.
     pub health: Arc<Health>,
-    nudge: Arc<Nudge>,
+    nudge: Arc<ThreadWaker>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl GpuPollerHandle {
-    /// Ends the thread once nothing is under way, and waits for that.
+    /// Ends the thread once nothing is in flight, and waits for that.
     pub fn stop(self) {
         self.ask_to_stop();
         let ended = self.thread.join();
         assert!(ended.is_ok(), "the poller of GPU {} panicked", self.identity.index);
     }
 
-    /// Ends the thread once nothing is under way, which may be never where a GPU hangs.
+    /// Ends the thread once nothing is in flight, which may be never where a GPU hangs.
     pub fn ask_to_stop(&self) {
         // Read in `tick`; ordered by the ring below, and a late view costs one sleep.
         self.stop.store(true, Ordering::Relaxed);
@@ -136,11 +136,11 @@ pub fn start(
     Ok(GpuPollerHandle { identity, cpu: seat.cpu, description, health, nudge, stop, thread })
 }
 
-fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
+fn live(mut poller: GpuPoller, nudge: &ThreadWaker, spin: Duration) {
     let mut sleeper = Sleeper::default();
     let (mut busy_at, mut turns) = (Instant::now(), 0_u32);
     // Whether a spin brings the next job, and since when one is waited for.
-    let (mut odds, mut idle_since) = (Odds::default(), None);
+    let (mut adaptive, mut idle_since) = (AdaptiveSpin::default(), None);
     poller.begin();
     loop {
         let turn = poller.tick();
@@ -149,7 +149,7 @@ fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
             GpuTurn::Busy => {
                 let now = Instant::now();
                 if let Some(since) = idle_since.take() {
-                    odds.learn(nanoseconds(now - since), nanoseconds(SOON));
+                    adaptive.learn(nanoseconds(now - since), nanoseconds(SOON));
                 }
                 (busy_at, turns) = (now, 0);
                 continue;
@@ -158,7 +158,7 @@ fn live(mut poller: GpuPoller, nudge: &Nudge, spin: Duration) {
             GpuTurn::Waiting => {}
         }
         turns = turns.wrapping_add(1);
-        let favoured = || turn == GpuTurn::Idle && odds.favour_spinning();
+        let favoured = || turn == GpuTurn::Idle && adaptive.should_spin();
         let soon = turn == GpuTurn::Waiting || poller.expects_jobs() || favoured();
         let longest = if soon && !spin.is_zero() { spin.max(SOON) } else { spin };
         if !turns.is_multiple_of(TURNS_PER_LOOK) || busy_at.elapsed() < longest {
@@ -179,7 +179,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// Blocks until the nudge rings or the time is over; whether it rang.
-fn sleep(nudge: &Nudge, longest: Duration) -> bool {
+fn sleep(nudge: &ThreadWaker, longest: Duration) -> bool {
     let fd = nudge.as_fd();
     let timeout = Timespec {
         tv_sec: i64::try_from(longest.as_secs()).expect("seconds"),
@@ -187,7 +187,7 @@ fn sleep(nudge: &Nudge, longest: Duration) -> bool {
     };
     let rang = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) == Ok(1);
     if rang {
-        hush(fd);
+        drain_doorbell(fd);
     }
     rang
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvrail_ring::wake::Waker;
-use kvrail_ring::{Nudge, Status};
+use kvrail_ring::{Status, ThreadWaker};
 
 use super::batches::BatchPool;
 use super::launches::{LAUNCHES_MAX, Launches, Owned};
@@ -26,8 +26,8 @@ pub struct GpuSetup {
     /// The GPU's health.
     pub health: Arc<Health>,
     /// What wakes this poller.
-    pub nudge: Arc<Nudge>,
-    /// Set when it is to end once nothing is under way.
+    pub nudge: Arc<ThreadWaker>,
+    /// Set when it is to end once nothing is in flight.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -36,11 +36,11 @@ pub struct GpuSetup {
 pub enum GpuTurn {
     /// Something moved.
     Busy,
-    /// Nothing did; something is under way.
+    /// Nothing did; something is in flight.
     Waiting,
-    /// Nothing is under way.
+    /// Nothing is in flight.
     Idle,
-    /// Told to stop, and nothing is under way.
+    /// Told to stop, and nothing is in flight.
     Stopped,
 }
 

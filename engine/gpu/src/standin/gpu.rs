@@ -19,14 +19,14 @@ use crate::staging::Staging;
 
 /// A GPU that is host memory.
 #[derive(Debug)]
-pub struct StandIn {
+pub struct EmulatedGpu {
     identity: GpuIdentity,
     control: Arc<GpuControl>,
     files: Mutex<Vec<Arc<OwnedFd>>>,
     path: DirectPath,
 }
 
-impl StandIn {
+impl EmulatedGpu {
     /// The stand-in number `index`, whose direct I/O goes this way.
     #[must_use]
     pub fn new(index: u32, path: DirectPath) -> Self {
@@ -63,7 +63,7 @@ impl StandIn {
     }
 }
 
-impl Gpu for StandIn {
+impl Gpu for EmulatedGpu {
     fn identity(&self) -> &GpuIdentity {
         &self.identity
     }
@@ -98,7 +98,7 @@ impl Gpu for StandIn {
     }
 }
 
-impl DirectGpu for StandIn {
+impl DirectGpu for EmulatedGpu {
     fn register(&self, file: OwnedFd, name: &str) -> Result<Registered, GpuError> {
         // Opened again without O_DIRECT: the stand-in's memory is not aligned for that.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());

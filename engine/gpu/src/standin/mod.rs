@@ -8,5 +8,5 @@ mod memory;
 mod mover;
 mod plan;
 
-pub use gpu::StandIn;
+pub use gpu::EmulatedGpu;
 pub use plan::{GpuControl, GpuFault};

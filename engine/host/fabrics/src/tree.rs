@@ -110,7 +110,7 @@ pub enum IoPolicy {
     Numa,
     /// All optimized paths in turn.
     RoundRobin,
-    /// The path with the fewest requests under way; kernel 6.11 and later.
+    /// The path with the fewest requests in flight; kernel 6.11 and later.
     QueueDepth,
 }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use thiserror::Error;
 
-use crate::layout::{Answer, RawController, RawHealth, RawNamespace, RawRecord};
+use crate::identify::{Answer, RawController, RawHealth, RawNamespace, RawRecord};
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
 #[derive(Debug, Default)]

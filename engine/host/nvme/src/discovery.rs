@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::admin::Admin;
-use crate::layout::RECORD_BYTES;
+use crate::identify::RECORD_BYTES;
 
 /// An open discovery controller.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::layout::{RawController, RawFormat, RawHealth, RawNamespace};
+use crate::identify::{RawController, RawFormat, RawHealth, RawNamespace};
 
 /// Unit of MDTS. It counts in the controller's smallest page (CAP.MPSMIN), which no interface of
 /// the kernel shows; the driver takes 4 KiB too (`NVME_CTRL_PAGE_SIZE`, drivers/nvme/host/nvme.h).
@@ -185,7 +185,7 @@ mod tests {
     use zerocopy::{FromBytes, FromZeros};
 
     use super::{ControllerFacts, Health, NamespaceFacts};
-    use crate::layout::{RawController, RawHealth, RawNamespace};
+    use crate::identify::{RawController, RawHealth, RawNamespace};
 
     fn bytes<const SIZE: usize>(set: &[(usize, &[u8])]) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];

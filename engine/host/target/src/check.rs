@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use kvrail_nvme::{DISCOVERY_NQN, Nqn, SERVICE_DEFAULT, Selector, Transport};
 
 use crate::error::Problem;
-use crate::wish::{Host, Namespace, Nic, Offload, Port, Subsystem, Wish};
+use crate::spec::{Host, Namespace, Nic, Offload, Port, Subsystem, TargetSpec};
 
 /// Namespaces the kernel's target reports to a host at most (NVMET_MAX_NAMESPACES).
 const NSID_MAX: u32 = 1024;
@@ -25,7 +25,7 @@ const QUEUE_SIZE: RangeInclusive<u32> = 16..=1024;
 
 /// Everything wrong with a wish, in the order of its text.
 #[must_use]
-pub fn check(wish: &Wish) -> Vec<Problem> {
+pub fn check(wish: &TargetSpec) -> Vec<Problem> {
     let mut found = Findings { problems: Vec::new() };
     found.hosts(&wish.host);
     found.subsystems(wish);
@@ -102,7 +102,7 @@ impl Findings {
         }
     }
 
-    fn subsystems(&mut self, wish: &Wish) {
+    fn subsystems(&mut self, wish: &TargetSpec) {
         self.unique("subsystem", ".nqn", wish.subsystem.iter().map(|it| &*it.nqn));
         let mut devices = BTreeMap::new();
         for (index, subsystem) in wish.subsystem.iter().enumerate() {
@@ -214,7 +214,7 @@ impl Findings {
         }
     }
 
-    fn ports(&mut self, wish: &Wish) {
+    fn ports(&mut self, wish: &TargetSpec) {
         for (index, port) in wish.port.iter().enumerate() {
             let at = format!("port.{index}");
             self.range(&format!("{at}.id"), Some(port.id), &(1..=u16::MAX));
@@ -273,7 +273,7 @@ impl Findings {
         self.range(&format!("{at}.service"), port.service, &(1..=u16::MAX));
     }
 
-    fn offered(&mut self, at: &str, port: &Port, wish: &Wish) {
+    fn offered(&mut self, at: &str, port: &Port, wish: &TargetSpec) {
         let key = format!("{at}.subsystems");
         if port.subsystems.is_empty() {
             let remedy = "name subsystems, or remove the port";
@@ -314,7 +314,7 @@ impl Findings {
     }
 
     /// A group without a state is inaccessible through a port, all but the first.
-    fn reachable(&mut self, at: &str, port: &Port, wish: &Wish) {
+    fn reachable(&mut self, at: &str, port: &Port, wish: &TargetSpec) {
         let offered = wish.subsystem.iter().filter(|it| port.subsystems.contains(&it.nqn));
         let groups: BTreeSet<u16> =
             offered.flat_map(|it| &it.namespace).map(|it| it.ana_group).collect();

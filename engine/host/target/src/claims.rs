@@ -9,7 +9,7 @@ use kvrail_volume::{Claim, Content as Found, DirectIo, Reason, VolumeError, insp
 use crate::error::{Class, Problem};
 use crate::plan::Export;
 use crate::snapshot::Snapshot;
-use crate::wish::Content;
+use crate::spec::Content;
 
 /// Devices held for this process; others that open them exclusively are refused until it drops.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use kvrail_topology::Map;
 
 use crate::facts::{Device, Facts, Key, Parameters, Unusable};
 use crate::nic::listening;
-use crate::wish::{Port, Wish};
+use crate::spec::{Port, TargetSpec};
 
 /// By selector.
 type Devices = BTreeMap<String, Result<Device, Unusable>>;
@@ -22,7 +22,7 @@ type Devices = BTreeMap<String, Result<Device, Unusable>>;
 /// Everything of this host that the wish touches. `open` are the ports that are ours and listen
 /// already: their addresses are taken, by us. Features are left for the tree to tell.
 #[must_use]
-pub fn gather(wish: &Wish, root: &Root, open: &[u16]) -> Facts {
+pub fn gather(wish: &TargetSpec, root: &Root, open: &[u16]) -> Facts {
     let namespaces = wish.subsystem.iter().flat_map(|subsystem| &subsystem.namespace);
     let devices = namespaces.map(|it| (it.device.to_string(), device(&it.device, root)));
     let devices: Devices = devices.collect();
@@ -89,7 +89,7 @@ fn key(file: &Path) -> Result<Key, Unusable> {
 }
 
 /// Where the drives sit that a port exports.
-fn drives(port: &Port, wish: &Wish, devices: &Devices) -> Vec<PciAddress> {
+fn drives(port: &Port, wish: &TargetSpec, devices: &Devices) -> Vec<PciAddress> {
     let offered = wish.subsystem.iter().filter(|it| port.subsystems.contains(&it.nqn));
     let named = offered.flat_map(|subsystem| &subsystem.namespace);
     let found = named.filter_map(|it| devices.get(&it.device.to_string())?.as_ref().ok());

@@ -7,9 +7,10 @@
 
 mod check;
 mod claims;
+mod controller;
 mod diff;
+mod errno_help;
 mod error;
-mod explain;
 mod facts;
 mod gather;
 mod item;
@@ -17,19 +18,19 @@ mod kernel;
 mod nic;
 mod nvmetcli;
 mod offload;
-mod operate;
 mod place;
 mod plan;
 mod probe;
 mod reconcile;
 mod record;
 mod snapshot;
+mod spec;
 mod step;
 mod tree;
-mod wish;
 
 pub use check::check;
 pub use claims::Claims;
+pub use controller::Applied;
 pub use error::{Aftermath, Class, Problem, TargetError};
 pub use facts::{Device, Facts, Features, Key, Listening, Parameters, Unusable};
 pub use gather::gather;
@@ -37,15 +38,14 @@ pub use item::{Attribute, Desired, Form, Item};
 pub use kernel::Kernel;
 pub use nvmetcli::{Imported, everything, export, import};
 pub use offload::{Outcome, Serving};
-pub use operate::Applied;
 pub use plan::{Export, Plan, plan};
 pub use probe::features;
 pub use reconcile::Target;
 pub use record::{FileStore, Phase, Record, Store};
 pub use snapshot::{Node, Snapshot};
+pub use spec::{
+    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Nic, Offload, P2pMem, Port, Subsystem,
+    TargetSpec,
+};
 pub use step::{Step, Value};
 pub use tree::{Entry, EntryKind, Tree};
-pub use wish::{
-    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Nic, Offload, P2pMem, Port, Subsystem,
-    Wish,
-};

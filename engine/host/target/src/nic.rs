@@ -7,7 +7,7 @@ use kvrail_nvme::PciAddress;
 use kvrail_topology::{Detail, Device, Kind, Map, PathKind};
 
 use crate::facts::{Listening, Unusable};
-use crate::wish::{Nic, Port};
+use crate::spec::{Nic, Port};
 
 /// What to do where no card serves.
 const REMEDY: &str = "`kvrail topology` shows the cards with their links and addresses; or write \

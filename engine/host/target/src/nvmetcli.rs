@@ -8,13 +8,13 @@ use crate::error::Problem;
 use crate::item::{Attribute, Desired, Form, Item, is_secret};
 use crate::place::{Place, is_below};
 use crate::snapshot::{Node, Snapshot};
-use crate::wish::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, Wish};
+use crate::spec::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
 
 /// What was read, and what kvrail has no key for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// The wish.
-    pub wish: Wish,
+    pub wish: TargetSpec,
     /// What was left out, with the reason.
     pub notes: Vec<String>,
 }
@@ -144,7 +144,7 @@ pub fn import(
     named: &dyn Fn(&str) -> Result<Selector, String>,
 ) -> Result<Imported, Vec<Problem>> {
     let mut reader = Reader { named, notes: Vec::new(), problems: Vec::new() };
-    let mut wish = Wish::default();
+    let mut wish = TargetSpec::default();
     for (index, entry) in list(saved, "subsystems").iter().enumerate() {
         wish.subsystem.push(reader.subsystem(&format!("subsystems.{index}"), entry));
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::diff::OFFLOAD;
 use crate::error::Problem;
 use crate::facts::{Device, Facts};
-use crate::wish::{Offload, Subsystem, Wish};
+use crate::spec::{Offload, Subsystem, TargetSpec};
 
 /// Who serves a subsystem's reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -50,7 +50,11 @@ struct Reason {
 ///
 /// # Errors
 /// Every reason, where offload is required.
-pub(crate) fn decide(wish: &Wish, index: usize, facts: &Facts) -> Result<Serving, Vec<Problem>> {
+pub(crate) fn decide(
+    wish: &TargetSpec,
+    index: usize,
+    facts: &Facts,
+) -> Result<Serving, Vec<Problem>> {
     let subsystem = &wish.subsystem[index];
     if subsystem.offload == Offload::Off {
         return Ok(Serving::Kernel { why: "offload is \"off\"".into() });
@@ -67,7 +71,7 @@ pub(crate) fn decide(wish: &Wish, index: usize, facts: &Facts) -> Result<Serving
     }
 }
 
-fn reasons(wish: &Wish, index: usize, facts: &Facts) -> Vec<Reason> {
+fn reasons(wish: &TargetSpec, index: usize, facts: &Facts) -> Vec<Reason> {
     let mut found = Vec::new();
     let at = format!("target.subsystem.{index}");
     let mut add = |key: String, value: String, rule: &str, remedy: &'static str| {
@@ -121,14 +125,14 @@ pub(crate) fn parameters(facts: &Facts) -> Option<String> {
 type Add<'a> = dyn FnMut(String, String, &str, &'static str) + 'a;
 
 fn devices<'a>(subsystem: &Subsystem, facts: &'a Facts) -> Vec<&'a Device> {
-    let known = |it: &crate::wish::Namespace| {
+    let known = |it: &crate::spec::Namespace| {
         facts.devices.get(&it.device.to_string()).and_then(|device| device.as_ref().ok())
     };
     subsystem.namespace.iter().filter_map(known).collect()
 }
 
 /// Pairs of a port and an offloaded subsystem on a drive: each takes a queue of it.
-fn couples(wish: &Wish, drive: &Device, facts: &Facts) -> usize {
+fn couples(wish: &TargetSpec, drive: &Device, facts: &Facts) -> usize {
     let on_it = |it: &&Subsystem| {
         it.offload != Offload::Off
             && devices(it, facts).iter().any(|device| device.drive == drive.drive)

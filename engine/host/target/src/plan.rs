@@ -14,7 +14,7 @@ use crate::facts::{Device, Facts, Features, Unusable};
 use crate::item::{Attribute, Desired, Item};
 use crate::offload::{Outcome, Serving, decide, parameters};
 use crate::snapshot::NVMET;
-use crate::wish::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, Wish};
+use crate::spec::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
 
 /// What is to be in the tree, and what it means.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +46,7 @@ pub struct Export {
 ///
 /// # Errors
 /// Everything that is wrong with the wish, or with this host for it.
-pub fn plan(wish: &Wish, facts: &Facts) -> Result<Plan, Vec<Problem>> {
+pub fn plan(wish: &TargetSpec, facts: &Facts) -> Result<Plan, Vec<Problem>> {
     let wrong = check(wish);
     if !wrong.is_empty() {
         return Err(wrong);
@@ -80,7 +80,7 @@ pub fn plan(wish: &Wish, facts: &Facts) -> Result<Plan, Vec<Problem>> {
 }
 
 struct Planner<'a> {
-    wish: &'a Wish,
+    wish: &'a TargetSpec,
     facts: &'a Facts,
     items: Vec<Item>,
     problems: Vec<Problem>,

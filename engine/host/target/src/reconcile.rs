@@ -4,8 +4,8 @@
 use rustix::io::Errno;
 
 use crate::diff;
+use crate::errno_help::explain;
 use crate::error::{Aftermath, Problem, TargetError};
-use crate::explain::explain;
 use crate::item::Desired;
 use crate::place::{is_below, place};
 use crate::record::{Intent, Owned, Phase, Record, Store};
@@ -19,7 +19,7 @@ pub struct Target<T, S> {
     tree: T,
     store: S,
     record: Record,
-    /// What a crash left: the step that was under way.
+    /// What a crash left: the step that was in flight.
     interrupted: Option<String>,
 }
 
@@ -31,7 +31,7 @@ enum Way {
 }
 
 impl<T: Tree, S: Store> Target<T, S> {
-    /// Reads the record and makes it true: what was under way at a crash is looked up in the tree.
+    /// Reads the record and makes it true: what was in flight at a crash is looked up in the tree.
     /// `boot` names this boot of the machine: objects of another one are gone with it.
     ///
     /// # Errors

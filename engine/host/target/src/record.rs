@@ -20,7 +20,7 @@ pub struct Record {
     version: u32,
     /// The boot it belongs to: the tree does not outlive it.
     pub(crate) boot: String,
-    /// Whether a change was under way.
+    /// Whether a change was in flight.
     pub phase: Phase,
     /// In the order in which they were made.
     pub(crate) owned: Vec<Owned>,
@@ -28,7 +28,7 @@ pub struct Record {
     pub(crate) intent: Option<Intent>,
 }
 
-/// Whether a change was under way.
+/// Whether a change was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {

@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 use super::error::Problem;
 use super::flatten::flatten;
 use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
-use super::origin::Origins;
+use super::provenance::Origins;
 
 use super::target::Target;
 

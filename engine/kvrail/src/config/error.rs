@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::origin::Origin;
+use super::provenance::Origin;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]

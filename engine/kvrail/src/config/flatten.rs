@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::origin::join;
+use super::provenance::join;
 
 /// Leaves of a value with their key paths; lists of tables are numbered, empty ones kept.
 pub(crate) fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, Value)>) {

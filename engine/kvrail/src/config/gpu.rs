@@ -51,7 +51,7 @@ pub(crate) enum GpuName {
     /// By what does not change.
     Uuid(GpuUuid),
     /// Host memory that plays one.
-    StandIn(u32),
+    EmulatedGpu(u32),
 }
 
 impl FromStr for GpuName {
@@ -61,7 +61,7 @@ impl FromStr for GpuName {
         let number = text.strip_prefix("stand-in:").map(str::parse);
         match (text, number, text.parse()) {
             ("all", ..) => Ok(Self::All),
-            (_, Some(Ok(number)), _) => Ok(Self::StandIn(number)),
+            (_, Some(Ok(number)), _) => Ok(Self::EmulatedGpu(number)),
             (_, None, Ok(number)) => Ok(Self::Number(number)),
             _ if text.starts_with("GPU-") => {
                 text.parse().map(Self::Uuid).map_err(|error: kvrail_gpu::BadUuid| error.to_string())
@@ -79,7 +79,7 @@ impl fmt::Display for GpuName {
             Self::All => f.write_str("all"),
             Self::Number(number) => write!(f, "{number}"),
             Self::Uuid(uuid) => write!(f, "{uuid}"),
-            Self::StandIn(number) => write!(f, "stand-in:{number}"),
+            Self::EmulatedGpu(number) => write!(f, "stand-in:{number}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 
 use super::error::ConfigError;
-use super::origin::{Origin, join};
+use super::provenance::{Origin, join};
 
 /// What every environment variable of kvrail begins with.
 const PREFIX: &str = "KVRAIL_";

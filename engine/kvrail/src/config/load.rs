@@ -5,13 +5,13 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::anchor::anchor;
 use super::check::check;
 use super::error::ConfigError;
 use super::flatten::flatten;
 use super::layers::{Layers, Override};
 use super::model::Config;
-use super::origin::{Origin, Origins};
+use super::provenance::{Origin, Origins};
+use super::resolve_paths::anchor;
 
 /// A checked configuration and where its values came from.
 #[derive(Clone, Debug)]

@@ -4,30 +4,30 @@
 //! Knows no device and no client; what only this host can tell (does the path exist, is the CPU
 //! there) is checked by who uses it.
 
-mod anchor;
 mod auto;
 mod check;
-mod choices;
+mod enums;
 mod error;
 mod flatten;
 mod gpu;
 mod layers;
 mod load;
 mod model;
-mod origin;
-mod renewal;
+mod provenance;
+mod reload;
+mod resolve_paths;
 mod target;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use choices::{LogFormat, Unsealed};
+pub(crate) use enums::{LogFormat, Unsealed};
 pub(crate) use error::ConfigError;
 pub(crate) use gpu::GpuName;
 pub(crate) use layers::Layers;
 pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
-pub(crate) use origin::Origin;
+pub(crate) use provenance::Origin;
 pub(crate) use target::{OnShutdown, Target};
 
 /// Every key with its explanation, as shipped.

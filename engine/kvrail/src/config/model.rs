@@ -10,7 +10,7 @@ use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::choices::{FileMode, LogFormat, Pages, Unsealed};
+use super::enums::{FileMode, LogFormat, Pages, Unsealed};
 use super::gpu::Gpu;
 use super::target::Target;
 

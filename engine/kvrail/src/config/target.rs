@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use kvrail_target::{Host, Port, Subsystem, Wish};
+use kvrail_target::{Host, Port, Subsystem, TargetSpec};
 use kvrail_units::Period;
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +50,8 @@ impl Default for Target {
 
 impl Target {
     /// What is to be exported.
-    pub(crate) fn wish(&self) -> Wish {
+    pub(crate) fn wish(&self) -> TargetSpec {
         let (host, subsystem) = (self.host.clone(), self.subsystem.clone());
-        Wish { host, subsystem, port: self.port.clone() }
+        TargetSpec { host, subsystem, port: self.port.clone() }
     }
 }

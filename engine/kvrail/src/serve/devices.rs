@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use kvrail_device::{
-    DeviceError, DirectIo, KernelThread, Mechanism, ModeChoice, NullDevice, NullOptions,
+    AnyDevice, DeviceError, DirectIo, KernelThread, ModeChoice, NullDevice, NullOptions,
     UringOptions,
 };
 
@@ -42,12 +42,12 @@ fn source(plan: &Plan, device: &PlannedDevice, served: &[Served]) -> Result<Sour
 
 impl Source {
     /// Opens the device on this thread.
-    pub(super) fn open(self) -> Result<Mechanism, DeviceError> {
+    pub(super) fn open(self) -> Result<AnyDevice, DeviceError> {
         match self {
             Self::Null { bytes, settings } => {
                 let depth = settings.queue_depth;
                 let options = NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
-                Ok(Mechanism::Null(Box::new(NullDevice::new(options))))
+                Ok(AnyDevice::Null(Box::new(NullDevice::new(options))))
             }
             Self::Uring { fd, path, settings, spare_cpu } => {
                 let options = options(path, fd, &settings, spare_cpu);
@@ -55,7 +55,7 @@ impl Source {
                     None => ModeChoice::Auto,
                     Some(&mode) => ModeChoice::Fixed(mode),
                 };
-                Mechanism::open(choice, options)
+                AnyDevice::open(choice, options)
             }
         }
     }

@@ -9,13 +9,13 @@ use kvrail_cufile::CuFile;
 use kvrail_device::open_path;
 use kvrail_gpu::cuda::{Cuda, devices};
 use kvrail_gpu::{
-    BatchPool, Choice, DirectPath, Gpu, GpuError, GpuIdentity, GpuPollerHandle, GpuSeat, GpuSetup,
-    Health, MechanismChoice, Member, Port, PortOptions, Route, Staging, StagingOptions, StandIn,
-    choose, start,
+    BatchPool, Choice, DirectPath, EmulatedGpu, Gpu, GpuError, GpuIdentity, GpuPollerHandle,
+    GpuSeat, GpuSetup, Health, MechanismChoice, Member, Port, PortOptions, Route, Staging,
+    StagingOptions, choose, start,
 };
 use kvrail_poller::Mailbox;
 use kvrail_protocol::{GpuMechanism, GpuRoute};
-use kvrail_ring::{DeviceIndex, Nudge};
+use kvrail_ring::{DeviceIndex, ThreadWaker};
 use kvrail_session::ServedGpu;
 
 use super::plan::{Plan, PlannedDevice};
@@ -23,7 +23,7 @@ use super::volumes::{Served, Source};
 use crate::config::{Config, GpuName};
 use crate::failure::{Exit, Failure, exhausted};
 
-/// How long a poller may take to end: nothing is under way by then, unless a GPU hangs.
+/// How long a poller may take to end: nothing is in flight by then, unless a GPU hangs.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often its end is looked for.
@@ -47,8 +47,8 @@ pub(super) fn open_all(config: &Config) -> Result<Opened, Failure> {
     let mut real: Vec<u32> = Vec::new();
     for name in &config.gpu.devices {
         match name {
-            GpuName::StandIn(number) => {
-                opened.gpus.push(Arc::new(StandIn::new(*number, DirectPath::Compat)));
+            GpuName::EmulatedGpu(number) => {
+                opened.gpus.push(Arc::new(EmulatedGpu::new(*number, DirectPath::Compat)));
             }
             name => real.extend(numbers(*name).map_err(|error| unusable(name, &error))?),
         }
@@ -72,7 +72,7 @@ fn numbers(name: GpuName) -> Result<Vec<u32>, GpuError> {
         GpuName::All => true,
         GpuName::Number(number) => it.index == number,
         GpuName::Uuid(uuid) => it.uuid == uuid,
-        GpuName::StandIn(_) => false,
+        GpuName::EmulatedGpu(_) => false,
     };
     let found: Vec<u32> = all.iter().filter(wanted).map(|it| it.index).collect();
     if found.is_empty() {
@@ -204,7 +204,7 @@ impl Gpus {
         };
         let staging = Staging::new(staging(config)).map_err(|error| refused(error.into()))?;
         let (staging, health) = (Arc::new(staging), Arc::new(Health::default()));
-        let to_gpu = Nudge::new().map_err(|errno| exhausted("an eventfd", errno))?;
+        let to_gpu = ThreadWaker::new().map_err(|errno| exhausted("an eventfd", errno))?;
         let to_gpu = Arc::new(to_gpu);
         let port = |(device, choice): (&PlannedDevice, &Choice)| {
             let poller = plan.poller_of(device.index);

@@ -3,8 +3,8 @@
 //! Signals and volumes first, then the pollers of GPUs, then those of the devices, then the door
 //! for clients. Nothing here is on a data path.
 
-mod comeback;
 mod descriptors;
+mod device_recovery;
 mod devices;
 mod gpus;
 mod host;

@@ -34,7 +34,7 @@ impl Reload {
 
     fn apply(&mut self, handle: &ServerHandle, target: &Door) -> Result<(), Failure> {
         let new = self.context.config()?.config;
-        let renewed = self.in_force.renewed_by(&new);
+        let renewed = self.in_force.apply_reload(&new);
         let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
         // The target's own thread takes these over, or says why not; it is asked each time.
         let exported = |key: &String| {

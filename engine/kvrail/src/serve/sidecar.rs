@@ -5,10 +5,10 @@ use std::sync::Arc;
 use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
-use kvrail_ring::{Bell, Epoch};
+use kvrail_ring::{Doorbell, Epoch};
 use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped};
 
-use super::comeback::Comeback;
+use super::device_recovery::DeviceRecovery;
 use super::gpus::Gpus;
 use super::host::check_host;
 use super::plan::Plan;
@@ -28,7 +28,7 @@ pub(crate) struct Sidecar {
     handle: HandleReceiver,
     _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
-    _comeback: Comeback,
+    _recovery: DeviceRecovery,
     _gpus: Gpus,
     /// What to tell the operator.
     pub(crate) report: String,
@@ -49,7 +49,7 @@ impl Sidecar {
         let opened = gpus::open_all(config)?;
         let plan = Plan::make(config, &served, &opened.gpus)?;
         let target = Export::start(&config.target, door, inbox)?;
-        let bell = Arc::new(Bell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
+        let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
         let pollers = start_pollers(&plan, &mut served, &mailboxes, &gpus)?;
@@ -57,11 +57,11 @@ impl Sidecar {
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
         report += &report::gpus(&gpus.served, &infos);
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
-        let comeback = Comeback::watch(&plan, &pollers, served)?;
+        let recovery = DeviceRecovery::watch(&plan, &pollers, served)?;
         let server_config = server_config(config, &plan, &gpus);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, handle, _target: target, _comeback: comeback, _gpus: gpus, report })
+        Ok(Self { server, handle, _target: target, _recovery: recovery, _gpus: gpus, report })
     }
 
     /// What `kvrail status` shows.
@@ -72,7 +72,7 @@ impl Sidecar {
     /// Serves until a signal ends it.
     ///
     /// # Errors
-    /// `Failure` when a poller died or requests were still under way at the end.
+    /// `Failure` when a poller died or requests were still in flight at the end.
     pub(crate) fn run(mut self) -> Result<Stopped, Failure> {
         let outcome = self.server.run(&self.handle);
         outcome.map_err(|error| Failure::new(Exit::Failed, error.to_string()))
@@ -80,7 +80,7 @@ impl Sidecar {
 }
 
 /// One for each poller.
-fn mailboxes(plan: &Plan, bell: &Arc<Bell>) -> Result<Vec<Arc<Mailbox>>, Failure> {
+fn mailboxes(plan: &Plan, bell: &Arc<Doorbell>) -> Result<Vec<Arc<Mailbox>>, Failure> {
     let mailbox = |_| Mailbox::new(Arc::clone(bell)).map(Arc::new);
     let made: Result<_, _> = plan.pollers.iter().map(mailbox).collect();
     made.map_err(|errno| exhausted("a mailbox", errno))

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use kvrail_poller::Notice;
-use kvrail_ring::{Bell, Request, unhear, wake};
+use kvrail_ring::{Doorbell, Request, drain_doorbell_set, wake};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -16,7 +16,7 @@ use crate::rig::{Client, Rig};
 const WATCHERS: usize = 40_000;
 
 /// A bell with this many watchers; nothing that we make ourselves lets a client have them.
-fn watched() -> Option<((Bell, OwnedFd), Vec<OwnedFd>)> {
+fn watched() -> Option<((Doorbell, OwnedFd), Vec<OwnedFd>)> {
     let (hear, ring) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
     let copies: Vec<_> = (0..200).map(|_| hear.try_clone().unwrap()).collect();
     let mut sets = Vec::new();
@@ -31,7 +31,7 @@ fn watched() -> Option<((Bell, OwnedFd), Vec<OwnedFd>)> {
         sets.push(set);
     }
     sets.extend(copies);
-    Some(((Bell::from_fd(ring), hear), sets))
+    Some(((Doorbell::from_fd(ring), hear), sets))
 }
 
 /// Has the client sleep, and one request of its answered; returns what the poller had to say.
@@ -59,10 +59,10 @@ fn a_dear_bell_goes_to_the_ringer_and_its_client_is_still_woken() {
     while !wake_once(&mut rig, &mut client).iter().any(|it| matches!(it, Notice::DearBell(_))) {
         rounds += 1;
         assert!(rounds < 10, "a poller went on with a bell of {WATCHERS} watchers");
-        kvrail_ring::hush(client.hears.as_fd());
+        kvrail_ring::drain_doorbell(client.hears.as_fd());
     }
     for _ in 0..3 {
-        kvrail_ring::hush(client.hears.as_fd());
+        kvrail_ring::drain_doorbell(client.hears.as_fd());
         assert!(wake_once(&mut rig, &mut client).is_empty(), "told once");
         assert!(hears(&client, Duration::from_secs(10)), "the ringer rings");
     }
@@ -78,6 +78,6 @@ fn neighbours_of_a_dear_bell_are_woken_meanwhile() {
         wake_once(&mut rig, &mut dear);
         assert!(wake_once(&mut rig, &mut other).is_empty(), "it is not to blame");
         assert!(hears(&other, Duration::ZERO), "its poller rings at once");
-        unhear(other.hears.as_fd());
+        drain_doorbell_set(other.hears.as_fd());
     }
 }

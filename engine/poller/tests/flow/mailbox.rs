@@ -5,10 +5,10 @@ use std::sync::Arc;
 use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Command, LANES_MAX, LaneSeat, NOTICES_MAX, Notice, QueueBell, REGIONS_MAX, SESSIONS_MAX,
+    Command, LANES_MAX, LaneSeat, NOTICES_MAX, Notice, QueueDoorbell, REGIONS_MAX, SESSIONS_MAX,
     SessionSlot,
 };
-use kvrail_ring::{Bell, RegionId, Segment};
+use kvrail_ring::{Doorbell, RegionId, Segment};
 
 use crate::rig::Rig;
 
@@ -26,7 +26,7 @@ fn has_room_for_all_that_a_poller_owes_when_every_table_is_full() {
         return;
     }
     let mut rig = Rig::new(8);
-    let bell = QueueBell::trusted(Bell::eventfd().unwrap());
+    let bell = QueueDoorbell::trusted(Doorbell::eventfd().unwrap());
     let slot = |at: usize| SessionSlot(u8::try_from(at % SESSIONS_MAX).unwrap());
     let number = |at: usize| u16::try_from(at).unwrap();
     let mut lanes = Vec::new();
@@ -34,7 +34,7 @@ fn has_room_for_all_that_a_poller_owes_when_every_table_is_full() {
         let bytes = Segment::bytes_needed(1, 8).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
         let segment = Segment::format(Arc::clone(&memory), 1, 8).unwrap();
-        let (lane, doorbell) = (segment.into_server().remove(0), Bell::eventfd().unwrap());
+        let (lane, doorbell) = (segment.into_server().remove(0), Doorbell::eventfd().unwrap());
         let queue = u32::from(number(at));
         let seat = Box::new(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
         rig.tell(Command::AddLane(slot(at), seat));

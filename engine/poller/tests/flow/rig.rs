@@ -8,12 +8,12 @@ use std::sync::Arc;
 use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueBell,
+    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueDoorbell,
     RingerThread, Route, SessionSlot, Setup, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
-    Bell, ClientLane, ClientSleep, Completion, DeviceIndex, Geometry, Opcode, RegionId, Request,
-    Segment,
+    ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, Opcode, RegionId,
+    Request, Segment,
 };
 
 use crate::held::{Held, Shelf};
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     pub(crate) sleep: ClientSleep,
     pub(crate) hears: OwnedFd,
     /// Its end of the doorbell.
-    pub(crate) doorbell: Bell,
+    pub(crate) doorbell: Doorbell,
 }
 
 impl Rig {
@@ -72,7 +72,7 @@ impl Rig {
     pub(crate) fn with_bytes(depth: u32, bytes: InFlightBytes) -> Self {
         let shelf = Rc::new(RefCell::new(Shelf::default()));
         let clock = FakeClock::default();
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd().unwrap())).unwrap());
+        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
         let setup = Setup {
             routes: vec![Route { geometry: geometry(), members: vec![DeviceIndex(0)] }],
             devices: vec![DeviceIndex(0)],
@@ -111,7 +111,7 @@ impl Rig {
 
     /// A client with one lane and one arena.
     pub(crate) fn client(&mut self, session: u8, depth: u32) -> Client {
-        self.client_with(session, depth, Bell::heard().unwrap())
+        self.client_with(session, depth, Doorbell::heard().unwrap())
     }
 
     /// The same with a bell of this kind.
@@ -119,7 +119,7 @@ impl Rig {
         &mut self,
         session: u8,
         depth: u32,
-        (bell, hears): (Bell, OwnedFd),
+        (bell, hears): (Doorbell, OwnedFd),
     ) -> Client {
         let session = SessionSlot(session);
         let bytes = Segment::bytes_needed(1, depth).unwrap();
@@ -128,9 +128,9 @@ impl Rig {
         let lane = segment.into_server().remove(0);
         let shared = Arc::clone(&memory);
         let (mut client_lanes, sleep) = Segment::open(shared).unwrap().into_client();
-        let bell = QueueBell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
-        let doorbell = Bell::eventfd().unwrap();
-        let its_end = Bell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
+        let bell = QueueDoorbell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
+        let doorbell = Doorbell::eventfd().unwrap();
+        let its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
         let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell });
         self.tell(Command::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned, load, store};
-use kvrail_poller::{LaneSeat, QueueBell, SessionSlot};
-use kvrail_ring::{Bell, ClientLane, RegionId, Request, Segment};
+use kvrail_poller::{LaneSeat, QueueDoorbell, SessionSlot};
+use kvrail_ring::{ClientLane, Doorbell, RegionId, Request, Segment};
 
 use crate::watch::Asked;
 
@@ -53,9 +53,9 @@ impl LaneEnd {
         let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
         let server = segment.into_server().remove(0);
         let lane = Segment::open(Arc::clone(&memory)).unwrap().into_client().0.remove(0);
-        let (bell, hears) = Bell::heard().unwrap();
-        let bell = QueueBell::trusted(bell);
-        let doorbell = Bell::eventfd().unwrap();
+        let (bell, hears) = Doorbell::heard().unwrap();
+        let bell = QueueDoorbell::trusted(bell);
+        let doorbell = Doorbell::eventfd().unwrap();
         let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell });
         let (posted, life) = (VecDeque::new(), Life::Coming);
         let (outstanding, collected) = (0, 0);

@@ -16,7 +16,7 @@ use kvrail_poller::{
     Budget, Command, InFlightBytes, Mailbox, Notice, Poller, PollerStats, Route, Setup,
 };
 use kvrail_poller::{SessionSlot, TickOutcome};
-use kvrail_ring::{Bell, DeviceIndex, Geometry, RegionId, Request, Status};
+use kvrail_ring::{DeviceIndex, Doorbell, Geometry, RegionId, Request, Status};
 
 use crate::number;
 use crate::session::LaneEnd;
@@ -143,7 +143,7 @@ impl Rig {
     fn new() -> Self {
         let asked = Rc::default();
         let clock = FakeClock::default();
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd().unwrap())).unwrap());
+        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
         let setup = Setup {
             routes: routes(),
             devices: [7, 4, 9].map(DeviceIndex).to_vec(),

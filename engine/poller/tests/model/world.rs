@@ -11,7 +11,7 @@ use kvrail_poller::{
     Budget, Command, InFlightBytes, Mailbox, Poller, PollerStats, REGIONS_MAX, Route, Setup,
     TickOutcome,
 };
-use kvrail_ring::{Bell, DeviceIndex, RegionId, Status};
+use kvrail_ring::{DeviceIndex, Doorbell, RegionId, Status};
 
 use crate::contents::Zone;
 use crate::options::{Options, Temper};
@@ -98,7 +98,7 @@ impl World {
         let sims: Vec<_> = (0..options.devices).map(sim).collect();
         let controls = sims.iter().map(|sim| sim.borrow().control()).collect();
         let watched = (0..).zip(&sims).map(|(at, sim)| Watched::new(sim, &watch, (at, plant)));
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Bell::eventfd().unwrap())).unwrap());
+        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
         let stats = Arc::new(PollerStats::new(sims.len()));
         let (operations, bytes) = (options.budget_operations, options.budget_bytes);
         let routes = options.routes();

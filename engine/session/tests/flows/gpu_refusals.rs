@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use kvrail_gpu::{Fragment, GpuHandle, StandIn};
+use kvrail_gpu::{EmulatedGpu, Fragment, GpuHandle};
 use kvrail_memory::{PageSize, Region};
 use kvrail_protocol::{
     Answer, Ask, GpuFragment, GpuMemory, GpuRegionInfo, LegacyHandle, SidecarMessage,
@@ -26,7 +26,7 @@ fn good() -> (GpuRegionInfo, Vec<OwnedFd>) {
         GpuHandle::LegacyIpc { .. } => panic!("the stand-in exports files"),
     };
     let memories = cache.memories.iter().map(|memory| said(memory.export().unwrap())).collect();
-    let gpu = StandIn::uuid(0).to_string();
+    let gpu = EmulatedGpu::uuid(0).to_string();
     let fragment = |it: Fragment| {
         let Fragment { memory, base, stride, bytes } = it;
         GpuFragment { memory, base, stride, bytes }
@@ -68,7 +68,7 @@ fn legacy(text: &str) -> GpuMemory {
 const MISTAKES: &[(&str, Spoil, Status, &[&str])] = &[
     (
         "another GPU",
-        |info, _| info.gpu = StandIn::uuid(7).to_string(),
+        |info, _| info.gpu = EmulatedGpu::uuid(7).to_string(),
         Status::Invalid,
         &["does not serve GPU GPU-5d5d5d5d-5d5d-5d5d-5d5d-5d5d00000007", "gpu.devices"],
     ),

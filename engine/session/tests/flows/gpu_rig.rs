@@ -8,12 +8,12 @@ use std::time::Duration;
 use kvrail_client::{Client, GpuCache, GpuMemory, GpuRegion, Queue, Request, Status, Volume};
 use kvrail_device::FaultPlan;
 use kvrail_gpu::{
-    BatchPool, Bridge, DirectGpu, DirectPath, Fragment, Gpu, GpuControl, GpuHandle,
+    BatchPool, Bridge, DirectGpu, DirectPath, EmulatedGpu, Fragment, Gpu, GpuControl, GpuHandle,
     GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice, OwnMemory, Port, PortOptions,
-    Route, Staging, StagingOptions, StandIn,
+    Route, Staging, StagingOptions,
 };
 use kvrail_protocol::{GpuMechanism, GpuRoute};
-use kvrail_ring::{Bell, Nudge};
+use kvrail_ring::{Doorbell, ThreadWaker};
 use kvrail_session::{ServedGpu, ServerConfig};
 
 use crate::sidecar::{MEMBER, STRIPE, Sidecar, config, real_pollers};
@@ -55,7 +55,7 @@ impl Station {
     /// Two pollers over three simulated devices, each bridged to stand-in number 0.
     pub(crate) fn start_with(way: Way, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let gpu = StandIn::new(0, DirectPath::Direct);
+        let gpu = EmulatedGpu::new(0, DirectPath::Direct);
         let route = match way {
             Way::Staged => Route::Staged,
             Way::Direct => Route::Direct(file(&gpu, directory.path())),
@@ -66,7 +66,7 @@ impl Station {
         let (staging, health) =
             (Arc::new(Staging::new(pool).unwrap()), Arc::new(Health::default()));
         let (to_gpu, to_control) =
-            (Arc::new(Nudge::new().unwrap()), Arc::new(Bell::eventfd().unwrap()));
+            (Arc::new(ThreadWaker::new().unwrap()), Arc::new(Doorbell::eventfd().unwrap()));
         let mut ports = Vec::new();
         let (handles, _) = real_pollers(
             &to_control,
@@ -143,7 +143,7 @@ impl Drop for Station {
 }
 
 /// A file that the stand-in's batches read and write.
-fn file(gpu: &StandIn, directory: &std::path::Path) -> kvrail_gpu::FileIndex {
+fn file(gpu: &EmulatedGpu, directory: &std::path::Path) -> kvrail_gpu::FileIndex {
     let path = directory.join("direct");
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
@@ -158,7 +158,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub(crate) fn new() -> Self {
-        let gpu = StandIn::new(0, DirectPath::Direct);
+        let gpu = EmulatedGpu::new(0, DirectPath::Direct);
         let bytes = 2 * FRAGMENT * u64::from(BLOCKS);
         Self { memories: (0..LAYERS).map(|_| gpu.allocate(bytes).unwrap()).collect() }
     }
@@ -177,7 +177,7 @@ impl Cache {
 
     /// What a client says to attach it.
     pub(crate) fn described(&self) -> GpuCache {
-        let cache = GpuCache::new(StandIn::uuid(0).to_string(), BLOCKS);
+        let cache = GpuCache::new(EmulatedGpu::uuid(0).to_string(), BLOCKS);
         let cache = self.memories.iter().fold(cache, |cache, it| cache.memory(exported(&**it)));
         Self::fragments().into_iter().fold(cache, GpuCache::fragment)
     }

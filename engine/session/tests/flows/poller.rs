@@ -92,10 +92,10 @@ impl FakePoller {
             self.stats.ticks.add(1);
             let mut stop = false;
             for command in std::mem::take(&mut self.owed) {
-                stop |= self.obey(command);
+                stop |= self.handle(command);
             }
             while let Some(command) = self.mailbox.next_command() {
-                stop |= self.obey(command);
+                stop |= self.handle(command);
             }
             if stop {
                 return;
@@ -106,7 +106,7 @@ impl FakePoller {
     }
 
     /// Returns whether to stop.
-    fn obey(&mut self, command: Command) -> bool {
+    fn handle(&mut self, command: Command) -> bool {
         let hold = self.switches.hold_detach.is_on();
         match command {
             Command::AddLane(slot, seat) => {

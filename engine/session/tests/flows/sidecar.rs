@@ -14,7 +14,7 @@ use kvrail_poller::{
     Budget, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup,
 };
 use kvrail_protocol::{SpinHints, VolumeInfo};
-use kvrail_ring::{Bell, DeviceIndex, Epoch, Geometry, PollerIndex, VolumeId};
+use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
     Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
     ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
@@ -112,7 +112,7 @@ fn it_is_a_porter() {
     }
 }
 
-fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle> {
+fn pollers(switches: &Arc<Switches>, to_control: &Arc<Doorbell>) -> Vec<PollerHandle> {
     let geometry = geometry();
     let bytes = usize::try_from(geometry.capacity()).unwrap();
     let volume: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
@@ -148,7 +148,7 @@ fn pollers(switches: &Arc<Switches>, to_control: &Arc<Bell>) -> Vec<PollerHandle
 /// Two pollers; the first drives members 0 and 2, the second member 1. Each device is made into
 /// what its poller drives.
 pub(crate) fn real_pollers<D: Device + Send + 'static>(
-    to_control: &Arc<Bell>,
+    to_control: &Arc<Doorbell>,
     plan: impl Fn(usize) -> FaultPlan,
     mut make: impl FnMut(Sim, &Arc<Mailbox>) -> D,
 ) -> (Vec<PollerHandle>, Vec<SimControl>) {
@@ -193,7 +193,7 @@ impl Sidecar {
         let mut config = config(directory.path());
         change(&mut config);
         let switches = Arc::new(Switches::default());
-        let to_control = Arc::new(Bell::eventfd().unwrap());
+        let to_control = Arc::new(Doorbell::eventfd().unwrap());
         let handles = pollers(&switches, &to_control);
         Self::serve(directory, config, (handles, to_control), switches)
     }
@@ -206,7 +206,7 @@ impl Sidecar {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(directory.path());
         change(&mut config);
-        let to_control = Arc::new(Bell::eventfd().unwrap());
+        let to_control = Arc::new(Doorbell::eventfd().unwrap());
         let (handles, controls) = real_pollers(&to_control, plan, |device, _| device);
         let switches = Arc::default();
         (Self::serve(directory, config, (handles, to_control), switches), controls)
@@ -215,7 +215,7 @@ impl Sidecar {
     pub(crate) fn serve(
         directory: TempDir,
         config: ServerConfig,
-        (handles, to_control): (Vec<PollerHandle>, Arc<Bell>),
+        (handles, to_control): (Vec<PollerHandle>, Arc<Doorbell>),
         switches: Arc<Switches>,
     ) -> Self {
         let volumes = vec![VolumeInfo {

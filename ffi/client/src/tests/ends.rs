@@ -171,7 +171,7 @@ fn a_completion_in_the_wrong_lane_or_posted_twice_is_not_believed() {
     assert!(matches!(rig.queue.wait(LONG), Err(ClientError::Protocol { .. })));
     rig.sidecar.answer(first, Status::Ok);
     assert!(rig.queue.wait(Duration::ZERO).unwrap().is_none());
-    assert_eq!(rig.queue.outstanding(), 1, "the second piece is still under way");
+    assert_eq!(rig.queue.outstanding(), 1, "the second piece is still in flight");
     assert_eq!(second.0, 1);
 }
 
@@ -223,6 +223,6 @@ fn a_dropped_queue_waits_and_then_keeps_the_memory_from_reuse() {
     let first = rig.sidecar.take()[0];
     rig.sidecar.answer(first, Status::Ok);
     drop(rig.queue);
-    assert_eq!(rig.client.quarantined_bytes(), 4096, "one of two was still under way");
+    assert_eq!(rig.client.quarantined_bytes(), 4096, "one of two was still in flight");
     assert_eq!(rig.arena.leases(), 1);
 }

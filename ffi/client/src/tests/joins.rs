@@ -79,7 +79,7 @@ proptest! {
         prop_assert_eq!(rig.queue.outstanding(), 0);
     }
 
-    /// Many requests of all sizes under way, completed in any order: each ticket ends once.
+    /// Many requests of all sizes in flight, completed in any order: each ticket ends once.
     #[test]
     fn every_ticket_ends_once(
         sizes in proptest::collection::vec((0_u64..30, 1_u64..12), 1..60),

@@ -9,7 +9,7 @@ use kvrail_protocol::{
     Channel, GeometryInfo, GpuInfo, LimitsInfo, PollerInfo, SpinHints, Version, VolumeInfo, Welcome,
 };
 use kvrail_ring::{
-    Bell, Completion, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
+    Completion, Doorbell, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
 };
 
 use crate::arena::{Arena, ArenaFacts};
@@ -36,7 +36,7 @@ pub(super) struct Rig {
 pub(super) struct FakeSidecar {
     pub(super) lanes: Vec<ServerLane>,
     /// None once it was closed.
-    pub(super) bell: Option<Bell>,
+    pub(super) bell: Option<Doorbell>,
     pub(super) socket: Option<Channel>,
     pub(super) doorbells: Vec<OwnedFd>,
     pub(super) segment: Arc<HeapBlock>,
@@ -106,9 +106,9 @@ impl Rig {
         let block = Arc::new(HeapBlock::new(bytes));
         let shared = || Arc::clone(&block) as Arc<dyn Pinned>;
         let server = Segment::format(shared(), lanes, depth).unwrap().into_server();
-        let (bell, wake_fd) = Bell::heard().unwrap();
-        let doorbells: Vec<Bell> = (0..pollers).map(|_| Bell::eventfd().unwrap()).collect();
-        let duplicate = |bell: &Bell| bell.as_fd().try_clone_to_owned().unwrap();
+        let (bell, wake_fd) = Doorbell::heard().unwrap();
+        let doorbells: Vec<Doorbell> = (0..pollers).map(|_| Doorbell::eventfd().unwrap()).collect();
+        let duplicate = |bell: &Doorbell| bell.as_fd().try_clone_to_owned().unwrap();
         let parts = Parts {
             number: 3,
             segment: Segment::open(shared()).unwrap(),

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use kvrail_ring::{Status, hush};
+use kvrail_ring::{Status, drain_doorbell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::rig::{LONG, Rig, geometry};
@@ -91,7 +91,7 @@ fn only_a_sleeping_poller_is_rung() {
     let mut rig = Rig::new(1, 4096, 1, 8);
     let rung = |rig: &Rig| {
         let heard = readable(&rig.sidecar.doorbells[0], Duration::ZERO);
-        hush(rig.sidecar.doorbells[0].as_fd());
+        drain_doorbell(rig.sidecar.doorbells[0].as_fd());
         heard
     };
     rig.queue.submit(Request::nop(&rig.volume)).unwrap();

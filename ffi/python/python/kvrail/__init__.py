@@ -12,9 +12,9 @@ cache in GPU memory, made of tensors by :meth:`Client.gpu_region`; requests name
 Threads: clients, volumes and arenas may be used from any thread. A queue is for one thread at a
 time; another one gets :class:`QueueBusyError`. Calls that wait give the interpreter lock away.
 
-Bytes under way belong to the sidecar's devices: do not read memory while a read into it is under
+Bytes in flight belong to the sidecar's devices: do not read memory while a read into it is under
 way, nor change it while it is written. A call that raises :class:`TimedOutError` or
-``KeyboardInterrupt`` leaves its requests under way; closing the arena or region waits for them.
+``KeyboardInterrupt`` leaves its requests in flight; closing the arena or region waits for them.
 The sidecar knows nothing of CUDA streams: synchronize before you write blocks that kernels have
 made, and use blocks that are read only after their requests have ended.
 """

@@ -67,7 +67,7 @@ class Client:
         """Whether it was closed; then its calls raise ClosedError."""
     def close(self) -> None:
         """Ends the session, and with it its arenas and queues. Waits some seconds for what is
-        under way."""
+        in flight."""
     def __enter__(self) -> Client: ...
     def __exit__(self, *raised: object) -> None: ...
 
@@ -323,7 +323,7 @@ class Queue:
     def poll(self, most: int | None = None) -> list[Completion]:
         """Fetches what has ended, without waiting."""
     def wait(self, count: int = 1, timeout: float | None = None) -> list[Completion]:
-        """Waits until `count` requests have ended, nothing is under way, or the seconds are over;
+        """Waits until `count` requests have ended, nothing is in flight, or the seconds are over;
         fetches what has ended."""
     def arm(self) -> bool:
         """Prepares to wait for `fileno`. True: something has ended already, so poll instead."""
@@ -334,12 +334,12 @@ class Queue:
         """Pieces of requests that it holds."""
     @property
     def outstanding(self) -> int:
-        """Pieces of requests that are under way."""
+        """Pieces of requests that are in flight."""
     @property
     def closed(self) -> bool:
         """Whether it was closed; then its calls raise ClosedError."""
     def close(self, timeout: float = 5.0) -> None:
-        """Waits until nothing is under way, and closes it."""
+        """Waits until nothing is in flight, and closes it."""
     def __enter__(self) -> Queue: ...
     def __exit__(self, *raised: object) -> None: ...
 

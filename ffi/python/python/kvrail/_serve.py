@@ -100,7 +100,7 @@ class Sidecar:
         return self._directory / "kvrail.log"
 
     def stop(self) -> None:
-        """Has it finish what is under way, and waits for its end."""
+        """Has it finish what is in flight, and waits for its end."""
         process = self._take_process()
         if process is None:
             return

@@ -37,7 +37,7 @@ def _rest(numbers: Numbers, done: int) -> Numbers:
 class Queue:
     """Reads and writes of one volume, to be awaited in the loop that made the queue.
 
-    A task that is cancelled leaves its requests under way: their memory is not free before
+    A task that is cancelled leaves its requests in flight: their memory is not free before
     :meth:`drain` returns.
     """
 
@@ -130,12 +130,12 @@ class Queue:
         return (await self._ends(batch))[0]
 
     async def drain(self) -> None:
-        """Waits until nothing is under way, cancelled calls included."""
+        """Waits until nothing is in flight, cancelled calls included."""
         while self._waiting:
             await self._wait_for_news()
 
     async def close(self) -> None:
-        """Waits until nothing is under way, and closes the queue."""
+        """Waits until nothing is in flight, and closes the queue."""
         if not self._queue.closed:
             await self.drain()
             self._loop.remove_reader(self._queue.fileno())

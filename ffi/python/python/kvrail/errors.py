@@ -72,7 +72,7 @@ class LayoutError(KvrailError, ValueError):
 
 
 class QueueFullError(KvrailError):
-    """As much is under way as the queue holds: poll it, then try again."""
+    """As much is in flight as the queue holds: poll it, then try again."""
 
 
 class QueueBusyError(KvrailError):

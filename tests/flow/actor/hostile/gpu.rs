@@ -1,10 +1,10 @@
 //! Attacks on regions of GPU memory: requests that name what is not there, and regions that end
-//! under way. The GPU is a stand-in.
+//! in flight. The GPU is a stand-in.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use kvrail_gpu::StandIn;
+use kvrail_gpu::EmulatedGpu;
 use kvrail_memory::{PageSize, Region};
 use kvrail_protocol::{Answer, Ask, GpuFragment, GpuMemory, GpuRegionInfo};
 use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
@@ -24,7 +24,7 @@ fn cache() -> (GpuRegionInfo, OwnedFd) {
     let stride = u64::from(BLOCK_BYTES);
     let half = |base| GpuFragment { memory: 0, base, stride, bytes: stride / 2 };
     let info = GpuRegionInfo {
-        gpu: StandIn::uuid(0).to_string(),
+        gpu: EmulatedGpu::uuid(0).to_string(),
         blocks: BLOCKS,
         memories: vec![GpuMemory::Descriptor { bytes }],
         fragments: vec![half(stride / 2), half(0)],
@@ -123,7 +123,7 @@ pub(crate) fn blocks(target: &Target) -> u64 {
     rounds
 }
 
-/// Attaches caches by the dozen, wrongly too, and leaves with requests under way: by detach, by
+/// Attaches caches by the dozen, wrongly too, and leaves with requests in flight: by detach, by
 /// bye, by hanging up.
 pub(crate) fn caches(target: &Target) -> u64 {
     let mut dice = fastrand::Rng::with_seed(14);

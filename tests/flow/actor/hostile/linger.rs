@@ -59,7 +59,7 @@ impl Lingering {
     fn send(&mut self, rude: &mut Rude, ask: Ask) {
         let socket = self.make();
         if rude.send(ask, &[socket.as_fd()]).is_err() {
-            // Closed already, or too many are under way: ours is the last copy.
+            // Closed already, or too many are in flight: ours is the last copy.
             set_socket_linger(&socket, None).expect("our socket");
             pause();
         }

@@ -9,21 +9,21 @@ use std::sync::Arc;
 use kvrail_memory::HeapBlock;
 use kvrail_ring::Status;
 
+use crate::buffer_table::Table;
 use crate::contract::{BUFFERS_MAX, Description, Device, DirectIo};
 use crate::error::DeviceError;
+use crate::probe_reads;
 use crate::queue::Polling;
 use crate::removal::Removal;
 use crate::split::{Flights, Limits};
-use crate::table::Table;
 use crate::target::{Discard, Io, Kind, Target};
-use crate::trial;
 use crate::uring::device::Uring;
-use crate::uring::drive::Mode;
 use crate::uring::held::Held;
 use crate::uring::kernel_thread::KernelThread;
-use crate::uring::remedy;
+use crate::uring::ring_mode::Mode;
 use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
-use crate::uring::wire::{Block, Wire};
+use crate::uring::setup_hints;
+use crate::uring::sqe::{Block, SqeFormat};
 
 /// Most operations a device takes at once.
 const DEPTH_MAX: u32 = 4096;
@@ -113,7 +113,7 @@ impl<M: Mode> Uring<M> {
             ));
         }
         let stream = target.stream(options.write_stream)?;
-        let (wire, file) = M::Wire::open(&target, stream)?;
+        let (wire, file) = M::SqeFormat::open(&target, stream)?;
         let limits = limits::<M>(&target, &wire, depth, transfer_bytes_max);
         let entries = (limits.pieces + 1).next_power_of_two();
         let file = file.as_ref().map_or(target.fd(), AsFd::as_fd);
@@ -160,8 +160,8 @@ impl<M: Mode> Uring<M> {
         }
         self.removal.believe();
         let block = self.description.logical_block;
-        self.attach(trial::AT, Arc::new(HeapBlock::new(block as usize)))?;
-        match trial::read_once(self, 0, block) {
+        self.attach(probe_reads::AT, Arc::new(HeapBlock::new(block as usize)))?;
+        match probe_reads::read_once(self, 0, block) {
             Some(Status::Ok) => Ok(()),
             Some(Status::Unsupported) if M::NAME.polls_device() => Err(self.refuse_polling()),
             other => {
@@ -178,14 +178,14 @@ impl<M: Mode> Uring<M> {
 
     fn refuse_polling(&self) -> DeviceError {
         let what = format!("mode {} does not work here", M::NAME);
-        let remedy = remedy::no_poll_queues(self.target.queue.as_ref());
+        let remedy = setup_hints::no_poll_queues(self.target.queue.as_ref());
         DeviceError::unfit(&self.target.path, &what, &remedy)
     }
 }
 
 fn limits<M: Mode>(
     target: &Target,
-    wire: &M::Wire,
+    wire: &M::SqeFormat,
     depth: u32,
     transfer_bytes_max: Option<u32>,
 ) -> Limits {

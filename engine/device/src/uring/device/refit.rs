@@ -7,15 +7,15 @@ use rustix::io::Errno;
 use crate::error::DeviceError;
 use crate::replacement::Replacement;
 use crate::uring::device::Uring;
-use crate::uring::drive::Mode;
+use crate::uring::ring_mode::Mode;
+use crate::uring::sqe::Block;
 use crate::uring::successor::Successor;
-use crate::uring::wire::Block;
 
 impl<M: Mode> Uring<M> {
     /// Takes the replacement's place in exchange for its own.
     ///
     /// # Errors
-    /// `Unfit` while anything is under way (it belongs to the device that is gone), or when the
+    /// `Unfit` while anything is in flight (it belongs to the device that is gone), or when the
     /// kernel refuses.
     pub(super) fn refit(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
         let path = &self.target.path;
@@ -35,7 +35,7 @@ impl<M: Mode> Uring<M> {
             let what = format!("its ring does not take another file ({errno})");
             DeviceError::unfit(path, &what, "restart the sidecar")
         };
-        let (wire, file) = with.wire::<M::Wire>();
+        let (wire, file) = with.wire::<M::SqeFormat>();
         self.ring.change_file(wire, file).map_err(refused)?;
         if let Some(side) = &mut self.side {
             let (wire, file) = with.wire::<Block>();

@@ -8,7 +8,7 @@ use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp};
 use rustix::time::Timespec;
 
 use crate::uring::ring::{Completing, Ring, Submission, here, is_busy};
-use crate::uring::wire::Wire;
+use crate::uring::sqe::SqeFormat;
 
 /// How long a dropped ring waits for what is in flight before it leaks it. The kernel gives up a
 /// dead NVMe command after 30 s; a poller that stops has drained long before it drops.
@@ -18,7 +18,7 @@ const DRAIN: Duration =
 /// How long it sleeps at a time.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-impl<W: Wire> Ring<W> {
+impl<W: SqeFormat> Ring<W> {
     /// Requests the kernel may still be working on.
     pub(super) fn taken(&self) -> u32 {
         match self.submission {
@@ -62,7 +62,7 @@ impl<W: Wire> Ring<W> {
     }
 }
 
-impl<W: Wire> Drop for Ring<W> {
+impl<W: SqeFormat> Drop for Ring<W> {
     fn drop(&mut self) {
         let registered = self.enter_flags.contains(IoringEnterFlags::REGISTERED_RING);
         if self.home == here() && registered {

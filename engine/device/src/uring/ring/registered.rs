@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use crate::contract::{Attached, BufferIndex};
 use crate::uring::ring::make::errno_of;
 use crate::uring::ring::{Held, Left, Ring, TAG};
-use crate::uring::wire::Wire;
+use crate::uring::sqe::SqeFormat;
 
-impl<W: Wire> Ring<W> {
+impl<W: SqeFormat> Ring<W> {
     /// Registers the first entry of a region that begins at `at`; `register_more` does the others.
     ///
     /// # Errors

@@ -11,9 +11,9 @@ use rustix::time::Timespec;
 
 use crate::uring::ring::make::errno_of;
 use crate::uring::ring::{BELL, Ring, Submission, expect_busy};
-use crate::uring::wire::Wire;
+use crate::uring::sqe::SqeFormat;
 
-impl<W: Wire> Ring<W> {
+impl<W: SqeFormat> Ring<W> {
     /// Gives the ring an event descriptor to wake its issuer with, unarmed.
     pub(crate) fn register_event(&mut self, event: OwnedFd) -> Result<(), Errno> {
         self.io.submitter().register_eventfd(event.as_raw_fd()).map_err(errno_of)?;

@@ -17,10 +17,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Completion, Left, Ring};
 use crate::contract::{BufferIndex, Durability, Operation};
-use crate::uring::drive::{Drive, Interrupt, Sqpoll};
 use crate::uring::kernel_thread::KernelThread;
+use crate::uring::ring_mode::{Interrupt, RingMode, Sqpoll};
 use crate::uring::setup::{Plan, main_ring};
-use crate::uring::wire::Block;
+use crate::uring::sqe::Block;
 
 const AT: BufferIndex = BufferIndex(3);
 
@@ -31,7 +31,7 @@ struct Pipe {
     write_end: OwnedFd,
 }
 
-fn pipe<M: Drive<Wire = Block>>() -> Pipe {
+fn pipe<M: RingMode<SqeFormat = Block>>() -> Pipe {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let thread = KernelThread::default();
     let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
@@ -46,13 +46,13 @@ fn read() -> Operation {
     Operation { tag: 0, opcode, durability, offset: 0, length: 4096, buffer: AT, buffer_offset: 0 }
 }
 
-fn push_read<M: Drive<Wire = Block>>(pipe: &mut Pipe) {
+fn push_read<M: RingMode<SqeFormat = Block>>(pipe: &mut Pipe) {
     let address = pipe.region.base().as_ptr() as usize;
     pipe.ring.push(&read(), address, 7);
     M::submit(&mut pipe.ring);
 }
 
-fn pop<M: Drive<Wire = Block>>(ring: &mut Ring<Block>) -> Completion {
+fn pop<M: RingMode<SqeFormat = Block>>(ring: &mut Ring<Block>) -> Completion {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         M::collect(ring, 1);
@@ -64,7 +64,7 @@ fn pop<M: Drive<Wire = Block>>(ring: &mut Ring<Block>) -> Completion {
 }
 
 /// The tag is the proof: it does not come while a request uses the buffer, and comes right after.
-fn tag_comes_after_the_last_use<M: Drive<Wire = Block>>() {
+fn tag_comes_after_the_last_use<M: RingMode<SqeFormat = Block>>() {
     let mut pipe = pipe::<M>();
     push_read::<M>(&mut pipe);
     // The kernel looks the buffer up when it takes the request off the queue.
@@ -79,7 +79,7 @@ fn tag_comes_after_the_last_use<M: Drive<Wire = Block>>() {
     }
     assert_eq!(Arc::strong_count(&pipe.region), 2);
     rustix::io::write(&pipe.write_end, b"late").unwrap();
-    assert_eq!(pop::<M>(&mut pipe.ring), Completion::Answer { name: 7, result: 4 });
+    assert_eq!(pop::<M>(&mut pipe.ring), Completion::Cqe { name: 7, result: 4 });
     assert_eq!(pop::<M>(&mut pipe.ring), Completion::Freed(AT));
     assert_eq!(Arc::strong_count(&pipe.region), 1);
     let mut seen = [0; 4];
@@ -97,7 +97,7 @@ fn a_tag_comes_after_the_last_use_sqpoll() {
     tag_comes_after_the_last_use::<Sqpoll>();
 }
 
-fn hung_request_is_leaked<M: Drive<Wire = Block>>() {
+fn hung_request_is_leaked<M: RingMode<SqeFormat = Block>>() {
     let mut pipe = pipe::<M>();
     push_read::<M>(&mut pipe);
     let Pipe { ring, region, write_end } = pipe;
@@ -165,7 +165,7 @@ fn a_ring_belongs_to_the_thread_that_first_submits() {
     let moved = std::thread::spawn(move || {
         push_read::<Interrupt>(&mut pipe);
         rustix::io::write(&pipe.write_end, b"here").unwrap();
-        assert_eq!(pop::<Interrupt>(&mut pipe.ring), Completion::Answer { name: 7, result: 4 });
+        assert_eq!(pop::<Interrupt>(&mut pipe.ring), Completion::Cqe { name: 7, result: 4 });
         pipe
     });
     let mut pipe = moved.join().unwrap();
@@ -224,7 +224,7 @@ fn a_sleep_ends_although_the_kernel_says_that_there_is_more() {
         pipe.ring.block(1_000_000);
         rustix::io::write(&pipe.write_end, b"x").unwrap();
         pipe.ring.block(10_000_000_000);
-        assert_eq!(pipe.ring.pop(), Some(Completion::Answer { name: 7, result: 1 }));
+        assert_eq!(pipe.ring.pop(), Some(Completion::Cqe { name: 7, result: 1 }));
         ended.send(()).unwrap();
     });
     ends.recv_timeout(Duration::from_secs(30)).expect("a sleep of a millisecond");

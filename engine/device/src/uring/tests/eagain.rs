@@ -15,7 +15,7 @@ use super::{AT, Fault, open, reap_all, submit_reads};
 use crate::contract::{Device, Finished};
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::uring::wire::{Block, Wire};
+use crate::uring::sqe::{Block, SqeFormat};
 
 const READS: u32 = 64;
 const READ_BYTES: u32 = 64 << 10;

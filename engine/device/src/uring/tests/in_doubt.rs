@@ -18,7 +18,7 @@ use crate::removal::Removal;
 use crate::split::Outcome;
 use crate::uring::Uring;
 use crate::uring::held::PAUSE_NS;
-use crate::uring::wire::{Block, Wire};
+use crate::uring::sqe::{Block, SqeFormat};
 
 const BYTES: u32 = 4096;
 const READS: u32 = 16;

@@ -22,10 +22,10 @@ use crate::error::DeviceError;
 use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Stream, Target, open_path};
-use crate::uring::drive::{Drive, Interrupt};
 use crate::uring::mode::ModeName;
 use crate::uring::ring::{Completing, Ring, Setup, Submission};
-use crate::uring::wire::{Block, Wire};
+use crate::uring::ring_mode::{Interrupt, RingMode};
+use crate::uring::sqe::{Block, SqeFormat};
 use crate::uring::{Uring, UringOptions};
 
 const AT: BufferIndex = BufferIndex(0);
@@ -47,9 +47,9 @@ trait Fault: Clone + Debug + Send + 'static {
 #[derive(Clone, Debug)]
 struct Faulty<F>(Block, PhantomData<F>);
 
-impl<F: Fault> Wire for Faulty<F> {
+impl<F: Fault> SqeFormat for Faulty<F> {
     type Entry = squeue::Entry;
-    type Answer = cqueue::Entry;
+    type Cqe = cqueue::Entry;
 
     fn open(
         target: &Target,
@@ -99,12 +99,12 @@ impl<F: Fault> Wire for Faulty<F> {
 #[derive(Debug)]
 struct FaultyInterrupt<F>(PhantomData<F>);
 
-impl<F: Fault> Drive for FaultyInterrupt<F> {
+impl<F: Fault> RingMode for FaultyInterrupt<F> {
     const NAME: ModeName = ModeName::Interrupt;
     const SUBMISSION: Submission = Interrupt::SUBMISSION;
     const COMPLETING: Completing = Interrupt::COMPLETING;
     const FLAGS: IoringSetupFlags = Interrupt::FLAGS;
-    type Wire = Faulty<F>;
+    type SqeFormat = Faulty<F>;
 
     fn submit(ring: &mut Ring<Faulty<F>>) {
         if ring.queued() > 0 {

@@ -114,7 +114,7 @@ fn a_saved_file_becomes_a_wish() {
         assert!(text.contains(line), "lacks {line}:\n{text}");
     }
     assert!(!text.contains("cntlid") && !text.contains("model") && !text.contains("nguid"));
-    assert_eq!(toml::from_str::<kvrail_target::Wish>(&text).unwrap(), *wish);
+    assert_eq!(toml::from_str::<kvrail_target::TargetSpec>(&text).unwrap(), *wish);
     assert!(plan(wish, &facts(wish, Flavor::Stable)).is_ok());
 }
 

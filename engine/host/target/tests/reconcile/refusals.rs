@@ -262,7 +262,7 @@ fn bad_wishes_are_refused_on_any_host() {
 fn bad_texts_are_refused_by_the_parser() {
     for case in TEXTS {
         let text = edited(case);
-        match toml::from_str::<kvrail_target::Wish>(&text) {
+        match toml::from_str::<kvrail_target::TargetSpec>(&text) {
             Ok(_) => panic!("taken: {case:?}"),
             Err(error) => says(&error.to_string(), case.2, &text),
         }

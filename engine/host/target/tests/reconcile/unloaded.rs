@@ -1,6 +1,6 @@
 //! A host that has not loaded the target's modules yet, and what it has to be for `bring`.
 
-use kvrail_target::{Claims, Content, TargetError, Wish};
+use kvrail_target::{Claims, Content, TargetError, TargetSpec};
 use rustix::io::Errno;
 
 use crate::fake::{FakeTree, Flavor, MemoryStore};
@@ -38,14 +38,14 @@ impl Host {
         Self { machine, node, tree, store }
     }
 
-    fn plan(&self, wish: &Wish) -> Result<(Vec<String>, Vec<String>), TargetError> {
+    fn plan(&self, wish: &TargetSpec) -> Result<(Vec<String>, Vec<String>), TargetError> {
         let planned = open(&self.tree, &self.store).plan(wish, &self.machine.root());
         let words =
             |steps: Vec<kvrail_target::Step>| steps.iter().map(ToString::to_string).collect();
         planned.map(|(plan, steps)| (words(steps), plan.notes))
     }
 
-    fn bring(&self, wish: &Wish, claims: &mut Claims) -> Result<usize, TargetError> {
+    fn bring(&self, wish: &TargetSpec, claims: &mut Claims) -> Result<usize, TargetError> {
         let applied = open(&self.tree, &self.store).bring(wish, &self.machine.root(), claims);
         applied.map(|applied| applied.steps.len())
     }
@@ -62,7 +62,11 @@ fn a_plan_says_which_modules_apply_loads() {
     let note = "not loaded, apply loads them first: nvmet, nvme_loop";
     assert!(notes.iter().any(|it| it == note), "{notes:?}");
     assert!(host.tree.state().modules.is_empty() && host.tree.text() == before);
-    assert_eq!(host.plan(&Wish::default()).unwrap().0, [""; 0], "nothing wished, nothing to do");
+    assert_eq!(
+        host.plan(&TargetSpec::default()).unwrap().0,
+        [""; 0],
+        "nothing wished, nothing to do"
+    );
 
     let mut claims = Claims::default();
     host.bring(&wish, &mut claims).unwrap();
@@ -126,7 +130,7 @@ fn what_a_host_lacks_is_refused_before_anything_is_done() {
 fn a_drive_that_is_not_free_is_refused() {
     use std::os::unix::fs::FileExt;
     let (host, mut wish) = (Host::new(), wish(WISH));
-    let refused = |wish: &Wish, parts: &[&str]| {
+    let refused = |wish: &TargetSpec, parts: &[&str]| {
         let error = host.bring(wish, &mut Claims::default()).unwrap_err();
         let words = format!("{error} {}", error.remedy());
         for part in parts {

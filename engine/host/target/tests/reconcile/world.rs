@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvrail_target::{
-    Desired, Device, Facts, Features, Key, Step, Target, TargetError, Unusable, Wish, plan,
+    Desired, Device, Facts, Features, Key, Step, Target, TargetError, TargetSpec, Unusable, plan,
 };
 
 use crate::fake::{Access, FakeTree, Flavor, Fuse, MemoryStore};
@@ -108,7 +108,7 @@ subsystems = ["nqn.2026-01.org.example:fast"]
 
 pub(crate) const KEY: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
-pub(crate) fn wish(text: &str) -> Wish {
+pub(crate) fn wish(text: &str) -> TargetSpec {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
@@ -124,7 +124,7 @@ fn device(node: &str, serial: &str, pci: &str) -> Device {
 }
 
 /// The host that `FakeTree` is the tree of.
-pub(crate) fn facts(wish: &Wish, flavor: Flavor) -> Facts {
+pub(crate) fn facts(wish: &TargetSpec, flavor: Flavor) -> Facts {
     let a = |nsid: u32| device(&format!("/dev/nvme0n{nsid}"), "A", "0000:01:00.0");
     let devices = [
         ("pci:0000:01:00.0/1", a(1)),

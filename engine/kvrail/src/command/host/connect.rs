@@ -40,7 +40,7 @@ pub(crate) struct ConnectArgs {
 pub(super) fn run(args: &ConnectArgs, context: &Context) -> Result<(), Failure> {
     let root = Root::default();
     let options = args.end.options(args.nqn.clone(), Purpose::Io, &root)?;
-    // A signal in between must not leave half of it: it is obeyed when the step is done.
+    // A signal in between must not leave half of it: it is followed when the step is done.
     let stop = StopFlag::register()?;
     let connected = connect(&root, &options)?;
     if let Some(policy) = args.iopolicy {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvrail_memory::Root;
 use kvrail_nvme::{Selector, resolve};
-use kvrail_target::{TargetError, Wish, import};
+use kvrail_target::{TargetError, TargetSpec, import};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -30,7 +30,7 @@ pub(crate) struct ImportArgs {
 
 #[derive(Serialize)]
 struct Section {
-    target: Wish,
+    target: TargetSpec,
 }
 
 /// Prints the section.

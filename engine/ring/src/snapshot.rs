@@ -13,9 +13,9 @@ use crate::status::Status;
 
 /// A private copy of a request. All its bits are the client's: any value may be there.
 #[derive(Clone, Copy, Debug)]
-pub struct RequestWords(pub(crate) [u64; REQUEST_BYTES / 8]);
+pub struct RequestSnapshot(pub(crate) [u64; REQUEST_BYTES / 8]);
 
-impl RequestWords {
+impl RequestSnapshot {
     /// All fields.
     #[must_use]
     pub fn fields(&self) -> Request {
@@ -146,9 +146,9 @@ impl RequestWords {
 
 /// A private copy of a completion.
 #[derive(Clone, Copy, Debug)]
-pub struct CompletionWords(pub(crate) [u64; COMPLETION_BYTES / 8]);
+pub struct CompletionSnapshot(pub(crate) [u64; COMPLETION_BYTES / 8]);
 
-impl CompletionWords {
+impl CompletionSnapshot {
     /// All fields.
     #[must_use]
     pub fn fields(&self) -> Completion {

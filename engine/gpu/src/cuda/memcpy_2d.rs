@@ -108,12 +108,12 @@ mod tests {
     use super::{Rectangle, Rectangles, Shape};
     use crate::contract::{DirectPath, Gpu, Move};
     use crate::region::GpuRegion;
-    use crate::standin::StandIn;
+    use crate::standin::EmulatedGpu;
     use kvrail_layout::Fragment;
 
     /// A region of the stand-in with one memory of 64 MiB.
     fn region(fragments: Vec<Fragment>, blocks: u32) -> Arc<GpuRegion> {
-        let gpu = StandIn::new(0, DirectPath::Compat);
+        let gpu = EmulatedGpu::new(0, DirectPath::Compat);
         let memory = gpu.allocate(64 << 20).unwrap();
         gpu.import(vec![memory.export().unwrap()], fragments, blocks).unwrap()
     }

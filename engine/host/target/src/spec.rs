@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// Everything to export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Wish {
+pub struct TargetSpec {
     /// Hosts that bring keys; a host without needs no entry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host: Vec<Host>,
@@ -23,7 +23,7 @@ pub struct Wish {
     pub port: Vec<Port>,
 }
 
-impl Wish {
+impl TargetSpec {
     /// Whether nothing is to be exported.
     #[must_use]
     pub fn is_empty(&self) -> bool {

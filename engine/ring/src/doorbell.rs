@@ -1,4 +1,4 @@
-//! Bells: descriptors that wake a sleeping peer. Ringing never blocks, whatever the peer does.
+//! Doorbells: descriptors that wake a sleeping peer. Ringing never blocks, whatever the peer does.
 //!
 //! Client to poller is an eventfd: the poller only watches it (edge-triggered) and never reads or
 //! writes it. Poller to client is an eventfd too, but one that the client never gets: both would
@@ -20,11 +20,11 @@ const HEARD_MAX: usize = 2;
 
 /// The end that rings.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Doorbell {
     fd: OwnedFd,
 }
 
-impl Bell {
+impl Doorbell {
     /// An eventfd bell; its descriptor serves both ends.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Bell {
     }
 
     /// A bell to be heard by a peer: the ringing end, and the set a peer waits on. It is silenced
-    /// with `unhear`.
+    /// with `drain_doorbell_set`.
     ///
     /// # Errors
     /// The kernel's, when descriptors run out.
@@ -59,30 +59,30 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// Takes every ring off an eventfd, so that the next wait blocks again.
-pub fn hush(fd: BorrowedFd<'_>) {
+pub fn drain_doorbell(fd: BorrowedFd<'_>) {
     let mut rings = [0_u8; 512];
     while matches!(read(fd, &mut rings), Ok(taken) if taken == rings.len()) {}
 }
 
-/// As `hush`, for the set of a bell that is heard by a peer.
-pub fn unhear(set: BorrowedFd<'_>) {
+/// As `drain_doorbell`, for the set of a bell that is heard by a peer.
+pub fn drain_doorbell_set(set: BorrowedFd<'_>) {
     let mut events = [const { MaybeUninit::uninit() }; HEARD_MAX];
     let _taken = epoll::wait(set, &mut events, Some(&Timespec::default()));
 }
 
-/// Has the set of a bell wake its owner as well when this descriptor's peer hangs up; `unhear` does
-/// not silence that.
+/// Has the set of a doorbell wake its owner as well when this descriptor's peer hangs up;
+/// `drain_doorbell_set` does not silence that.
 ///
 /// # Errors
 /// The kernel's; `EINVAL` for what is no set.
-pub fn hear_hangup(set: BorrowedFd<'_>, of: BorrowedFd<'_>) -> Result<(), Errno> {
+pub fn watch_hangup(set: BorrowedFd<'_>, of: BorrowedFd<'_>) -> Result<(), Errno> {
     epoll::add(set, of, EventData::new_u64(1), EventFlags::RDHUP)
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::{Errno, read, write};
 
-    use super::{Bell, hear_hangup, unhear};
+    use super::{Doorbell, drain_doorbell_set, watch_hangup};
 
     fn hears(set: &OwnedFd) -> bool {
         let at_once = Timespec::default();
@@ -103,28 +103,28 @@ mod tests {
 
     #[test]
     fn a_peer_hears_each_ring_until_it_takes_it_off() {
-        let (bell, set) = Bell::heard().unwrap();
+        let (bell, set) = Doorbell::heard().unwrap();
         assert!(!hears(&set));
         for rings in [1, 3] {
             (0..rings).for_each(|_| bell.ring());
             assert!(hears(&set));
-            unhear(set.as_fd());
+            drain_doorbell_set(set.as_fd());
             assert!(!hears(&set), "taken off");
         }
         drop(bell);
-        unhear(set.as_fd());
+        drain_doorbell_set(set.as_fd());
         assert!(!hears(&set));
     }
 
     #[test]
     fn a_hangup_is_heard_and_stays() {
-        let (_bell, set) = Bell::heard().unwrap();
+        let (_bell, set) = Doorbell::heard().unwrap();
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        hear_hangup(set.as_fd(), ours.as_fd()).unwrap();
+        watch_hangup(set.as_fd(), ours.as_fd()).unwrap();
         assert!(!hears(&set));
         drop(theirs);
         assert!(hears(&set));
-        unhear(set.as_fd());
+        drain_doorbell_set(set.as_fd());
         assert!(hears(&set));
     }
 
@@ -132,7 +132,7 @@ mod tests {
     /// it fills it: the ringing side would wait for him, for as long as he likes.
     #[test]
     fn a_peer_can_neither_read_nor_write_what_it_hears() {
-        let (_bell, set) = Bell::heard().unwrap();
+        let (_bell, set) = Doorbell::heard().unwrap();
         assert_eq!(read(&set, &mut [0; 8]), Err(Errno::INVAL));
         assert_eq!(write(&set, &[1; 8]), Err(Errno::INVAL));
     }
@@ -140,7 +140,7 @@ mod tests {
     /// What watches a bell is looked at by who rings it, one after the other.
     #[test]
     fn a_peer_cannot_hang_thousands_of_watchers_on_a_bell() {
-        let (bell, set) = Bell::heard().unwrap();
+        let (bell, set) = Doorbell::heard().unwrap();
         let copies: Vec<_> = (0..200).map(|_| set.try_clone().unwrap()).collect();
         let watchers: Vec<_> =
             (0..20).map(|_| epoll::create(CreateFlags::CLOEXEC).unwrap()).collect();

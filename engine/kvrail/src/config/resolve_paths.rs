@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use kvrail_nvme::Selector;
 
 use super::model::Config;
-use super::origin::{Origin, Origins};
+use super::provenance::{Origin, Origins};
 
 /// Makes them absolute.
 pub(super) fn anchor(config: &mut Config, origins: &Origins) {

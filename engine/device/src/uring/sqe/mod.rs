@@ -34,11 +34,11 @@ fn table_entry(operation: &Operation) -> u16 {
 }
 
 /// The language of one ring.
-pub trait Wire: Clone + fmt::Debug + Send + Sized + 'static {
+pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
     /// Queue entries.
     type Entry: squeue::EntryMarker;
     /// Completions.
-    type Answer: cqueue::EntryMarker;
+    type Cqe: cqueue::EntryMarker;
 
     /// What must be known to speak it with this device, and the file that requests go to where
     /// that is not the target's own. Writes carry the stream, if there is one.
@@ -48,7 +48,7 @@ pub trait Wire: Clone + fmt::Debug + Send + Sized + 'static {
     ) -> Result<(Self, Option<OwnedFd>), DeviceError>;
 
     /// Makes a ring that carries it.
-    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno>;
+    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno>;
 
     /// Largest request, in bytes, whatever the block layer's own limits are.
     fn request_bytes_max(&self, target: &Target) -> u32;

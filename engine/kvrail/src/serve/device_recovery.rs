@@ -25,12 +25,12 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// The thread that looks; it ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Comeback {
+pub(super) struct DeviceRecovery {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Comeback {
+impl DeviceRecovery {
     /// Begins to look after these members.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Comeback {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("comeback".into()).spawn(look);
+        let thread = std::thread::Builder::new().name("recovery".into()).spawn(look);
         let thread = thread.map_err(|error| {
             Failure::new(Exit::Failed, format!("no thread could be started: {error}"))
                 .with_remedy("raise the limit of processes (TasksMax=, ulimit -u)")
@@ -58,7 +58,7 @@ impl Comeback {
     }
 }
 
-impl Drop for Comeback {
+impl Drop for DeviceRecovery {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -9,7 +9,7 @@ use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
 use super::transfer::Passed;
-use super::{Wire, table_entry};
+use super::{SqeFormat, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
@@ -18,8 +18,8 @@ use crate::nvme_status::NvmeStatus;
 use crate::queue::Cache;
 use crate::split::Outcome;
 use crate::target::{Stream, Target};
+use crate::uring::cqe_result;
 use crate::uring::ring::{Setup, make_wide};
-use crate::uring::verdict;
 
 /// NVME_URING_CMD_IO, `_IOWR('N', 0x80, struct nvme_uring_cmd)` of linux/nvme_ioctl.h.
 const COMMAND_IO: u32 = 0xc048_4e80;
@@ -52,9 +52,9 @@ pub struct Nvme {
     request_bytes_max: u32,
 }
 
-impl Wire for Nvme {
+impl SqeFormat for Nvme {
     type Entry = squeue::Entry128;
-    type Answer = cqueue::Entry32;
+    type Cqe = cqueue::Entry32;
 
     fn open(
         target: &Target,
@@ -78,7 +78,7 @@ impl Wire for Nvme {
         Ok((wire, Some(file)))
     }
 
-    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Answer>, Errno> {
+    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno> {
         make_wide(setup)
     }
 
@@ -120,12 +120,16 @@ impl Wire for Nvme {
                 status if status.is_transient() => Outcome::Transient(status.status()),
                 status => Outcome::Failed(status.status()),
             },
-            _ => verdict::outcome(result),
+            _ => cqe_result::outcome(result),
         }
     }
 
     fn cause(result: i32) -> Cause {
-        if result > 0 { Cause::Nvme(NvmeStatus::of_result(result)) } else { verdict::cause(result) }
+        if result > 0 {
+            Cause::Nvme(NvmeStatus::of_result(result))
+        } else {
+            cqe_result::cause(result)
+        }
     }
 }
 
@@ -162,7 +166,7 @@ mod tests {
     use kvrail_ring::{Opcode, Status};
     use rustix::io::Errno;
 
-    use super::{FUA, Nvme, PLACED, READ, WRITE, Wire};
+    use super::{FUA, Nvme, PLACED, READ, SqeFormat, WRITE};
     use crate::contract::{BufferIndex, Durability, Operation};
     use crate::split::Outcome;
 

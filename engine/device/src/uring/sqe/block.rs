@@ -7,14 +7,14 @@ use kvrail_ring::Opcode;
 use rustix::io::Errno;
 
 use super::transfer::{Code, Transfer};
-use super::{FILE, Wire, table_entry};
+use super::{FILE, SqeFormat, table_entry};
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Discard, Stream, Target};
+use crate::uring::cqe_result;
 use crate::uring::ring::{Setup, make_plain};
-use crate::uring::verdict;
 
 /// BLOCK_URING_CMD_DISCARD, `_IO(0x12, 0)` of linux/blkdev.h: start in `addr`, length in `addr3`,
 /// where commands have their first bytes. Kernel 6.12.
@@ -28,9 +28,9 @@ pub struct Block {
     stream: u8,
 }
 
-impl Wire for Block {
+impl SqeFormat for Block {
     type Entry = squeue::Entry;
-    type Answer = cqueue::Entry;
+    type Cqe = cqueue::Entry;
 
     fn open(
         target: &Target,
@@ -81,11 +81,11 @@ impl Wire for Block {
 
     #[inline]
     fn outcome(result: i32, _: u32) -> Outcome {
-        verdict::outcome(result)
+        cqe_result::outcome(result)
     }
 
     fn cause(result: i32) -> Cause {
-        verdict::cause(result)
+        cqe_result::cause(result)
     }
 }
 

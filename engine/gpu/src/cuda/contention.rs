@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// 16 launches of 4 MiB are under way at most, 1.3 ms of a PCIe 5 link: what takes longer has
+/// 16 launches of 4 MiB are in flight at most, 1.3 ms of a PCIe 5 link: what takes longer has
 /// waited for a slice. On a slower bus engines with lists are as fast as the bus, whatever is said
 /// here.
 const LATE: Duration = Duration::from_micros(1600);
@@ -16,11 +16,11 @@ const REMEMBERED: Duration = Duration::from_millis(200);
 
 /// What the last kernels said.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct SmContention {
     late_at: Option<Instant>,
 }
 
-impl Crowd {
+impl SmContention {
     /// A kernel was done.
     pub(super) fn done(&mut self, started: Instant, now: Instant) {
         if now.saturating_duration_since(started) >= LATE {
@@ -29,7 +29,7 @@ impl Crowd {
     }
 
     /// Whether kernels would wait.
-    pub(super) fn is_there(&self, now: Instant) -> bool {
+    pub(super) fn is_contended(&self, now: Instant) -> bool {
         self.late_at.is_some_and(|at| now.saturating_duration_since(at) < REMEMBERED)
     }
 }
@@ -38,17 +38,17 @@ impl Crowd {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{Crowd, LATE, REMEMBERED};
+    use super::{LATE, REMEMBERED, SmContention};
 
     #[test]
     fn a_late_kernel_is_remembered_for_a_while_and_a_quick_one_is_not() {
-        let (mut crowd, start) = (Crowd::default(), Instant::now());
-        assert!(!crowd.is_there(start));
+        let (mut crowd, start) = (SmContention::default(), Instant::now());
+        assert!(!crowd.is_contended(start));
         crowd.done(start, start + Duration::from_micros(80));
-        assert!(!crowd.is_there(start + LATE));
+        assert!(!crowd.is_contended(start + LATE));
         let late = start + LATE;
         crowd.done(start, late);
-        assert!(crowd.is_there(late) && crowd.is_there(late + REMEMBERED / 2));
-        assert!(!crowd.is_there(late + REMEMBERED));
+        assert!(crowd.is_contended(late) && crowd.is_contended(late + REMEMBERED / 2));
+        assert!(!crowd.is_contended(late + REMEMBERED));
     }
 }

@@ -9,7 +9,7 @@ use super::target::Target;
 
 impl Config {
     /// This configuration, with what can change while serving taken from `new`.
-    pub(crate) fn renewed_by(&self, new: &Self) -> Self {
+    pub(crate) fn apply_reload(&self, new: &Self) -> Self {
         let mut renewed = self.clone();
         renewed.limits = new.limits.clone();
         renewed.pollers.stall_after = new.pollers.stall_after;
@@ -62,7 +62,7 @@ mod tests {
             "[sidecar]\nlog = \"debug\"\nlog_format = \"json\"\n[[volume]]\nname = \"a\"\n\
              members = [\"/a\"]\n[device]\nqueue_depth = 8",
         );
-        let renewed = before.renewed_by(&after);
+        let renewed = before.apply_reload(&after);
         assert_eq!(before.differing_keys(&renewed), ["limits.sessions", "sidecar.log"]);
         let at_next_start = ["sidecar.log_format", "volume", "volume.0.members", "volume.0.name"];
         assert_eq!(renewed.differing_keys(&after), at_next_start);
@@ -75,9 +75,9 @@ mod tests {
         let text =
             format!("[target]\nstate_dir = \"/elsewhere\"\non_shutdown = \"teardown\"\n{port}");
         let (nothing, after) = (Config::default(), config(&text));
-        assert_eq!(nothing.renewed_by(&after), after);
+        assert_eq!(nothing.apply_reload(&after), after);
         let before = config(&port.replace("id = 1", "id = 2"));
-        let renewed = before.renewed_by(&after);
+        let renewed = before.apply_reload(&after);
         assert_eq!(before.differing_keys(&renewed), ["target.on_shutdown", "target.port.0.id"]);
         assert_eq!(renewed.differing_keys(&after), ["target.state_dir"]);
     }

@@ -13,9 +13,9 @@ use crate::probe::features;
 use crate::reconcile::Target;
 use crate::record::Store;
 use crate::snapshot::Snapshot;
+use crate::spec::TargetSpec;
 use crate::step::Step;
 use crate::tree::Tree;
-use crate::wish::Wish;
 
 /// A target that was brought to what was wished for.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     ///
     /// # Errors
     /// `TargetError::Refused` with everything that stands against it.
-    pub fn plan(&self, wish: &Wish, root: &Root) -> Result<(Plan, Vec<Step>), TargetError> {
+    pub fn plan(&self, wish: &TargetSpec, root: &Root) -> Result<(Plan, Vec<Step>), TargetError> {
         let present = self.outlook(wish)?;
         let mut facts = gather(wish, root, &self.open_ports());
         facts.features = features(&present);
@@ -46,7 +46,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         Ok((plan, steps))
     }
 
-    fn outlook(&self, wish: &Wish) -> Result<Snapshot, TargetError> {
+    fn outlook(&self, wish: &TargetSpec) -> Result<Snapshot, TargetError> {
         match self.snapshot() {
             Err(TargetError::Unreadable { errno: Errno::NOENT, .. })
                 if wish.is_empty() || self.tree().can_appear() =>
@@ -61,7 +61,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     fn steps(
         &self,
         present: &Snapshot,
-        wish: &Wish,
+        wish: &TargetSpec,
         desired: &Desired,
     ) -> Result<Vec<Step>, TargetError> {
         let steps = self.between(present, desired)?;
@@ -76,7 +76,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// `TargetError`; the tree is as before, unless the error says otherwise.
     pub fn bring(
         &mut self,
-        wish: &Wish,
+        wish: &TargetSpec,
         root: &Root,
         claims: &mut Claims,
     ) -> Result<Applied, TargetError> {
@@ -126,7 +126,7 @@ impl<T: Tree, S: Store> Target<T, S> {
 }
 
 /// A module that this kernel does not have.
-fn unloadable(wish: &Wish, module: &str) -> Problem {
+fn unloadable(wish: &TargetSpec, module: &str) -> Problem {
     let rule = format!("it needs the module {module}, which this kernel does not have");
     let remedy = format!(
         "install the kernel's module package, or boot a kernel that has it; `modprobe {module}` \

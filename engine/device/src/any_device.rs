@@ -57,7 +57,7 @@ impl From<ModeChoice> for &'static str {
 
 /// A device by whatever mechanism.
 #[derive(Debug)]
-pub enum Mechanism {
+pub enum AnyDevice {
     /// Does nothing, at once.
     Null(Box<NullDevice>),
     /// io_uring, completions by interrupt.
@@ -76,7 +76,7 @@ pub enum Mechanism {
     SqpollIopoll(Box<Uring<SqpollIopoll>>),
 }
 
-impl Mechanism {
+impl AnyDevice {
     /// System calls made so far to drive the device.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
@@ -121,7 +121,7 @@ macro_rules! each {
     };
 }
 
-impl Mechanism {
+impl AnyDevice {
     /// As `prepare`; a call, because a loop with the code of all modes in it keeps its values on
     /// the stack. Only pollers whose devices are in several modes come here.
     #[inline(never)]
@@ -130,7 +130,7 @@ impl Mechanism {
     }
 }
 
-impl Device for Mechanism {
+impl Device for AnyDevice {
     fn description(&self) -> &Description {
         each!(self, device => device.description())
     }

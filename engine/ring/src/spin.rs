@@ -19,16 +19,16 @@ const SLEEPS: u32 = 127;
 
 /// How the bets of one kind of wait went.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Odds {
+pub struct AdaptiveSpin {
     owed_ns: u64,
     sleeps_left: u32,
 }
 
-impl Odds {
+impl AdaptiveSpin {
     /// Whether to spin through the next wait.
     #[inline]
     #[must_use]
-    pub fn favour_spinning(&self) -> bool {
+    pub fn should_spin(&self) -> bool {
         self.sleeps_left == 0
     }
 
@@ -49,49 +49,49 @@ impl Odds {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Odds, SLEEPS};
+    use super::{AdaptiveSpin, SLEEPS};
 
     const LIMIT_NS: u64 = 100_000;
 
     /// How many of so many waits were spun through.
-    fn bets(odds: &mut Odds, waits: u32, waited_ns: impl Fn(u32, bool) -> u64) -> u32 {
+    fn bets(adaptive: &mut AdaptiveSpin, waits: u32, waited_ns: impl Fn(u32, bool) -> u64) -> u32 {
         let mut bets = 0;
         for wait in 0..waits {
-            let spins = odds.favour_spinning();
+            let spins = adaptive.should_spin();
             bets += u32::from(spins);
-            odds.learn(waited_ns(wait, spins), LIMIT_NS);
+            adaptive.learn(waited_ns(wait, spins), LIMIT_NS);
         }
         bets
     }
 
     #[test]
     fn spins_through_short_waits_and_sleeps_through_long_ones() {
-        let mut odds = Odds::default();
-        assert_eq!(bets(&mut odds, 100, |_, _| 2_000), 100);
+        let mut adaptive = AdaptiveSpin::default();
+        assert_eq!(bets(&mut adaptive, 100, |_, _| 2_000), 100);
         let waits = 100 * (SLEEPS + 1);
-        assert!(bets(&mut odds, waits, |_, _| 300_000) <= 102, "one in so many");
+        assert!(bets(&mut adaptive, waits, |_, _| 300_000) <= 102, "one in so many");
     }
 
     #[test]
     fn is_not_kept_asleep_by_the_price_of_sleeping() {
-        let mut odds = Odds::default();
-        bets(&mut odds, 1_000, |_, _| 300_000); // somebody else wanted the core
+        let mut adaptive = AdaptiveSpin::default();
+        bets(&mut adaptive, 1_000, |_, _| 300_000); // somebody else wanted the core
         let waited_ns = |_, spins| if spins { 2_000 } else { 160_000 };
-        bets(&mut odds, SLEEPS, waited_ns);
-        assert_eq!(bets(&mut odds, 100, waited_ns), 100);
+        bets(&mut adaptive, SLEEPS, waited_ns);
+        assert_eq!(bets(&mut adaptive, 100, waited_ns), 100);
     }
 
     #[test]
     fn a_pause_now_and_then_changes_nothing() {
-        let mut odds = Odds::default();
+        let mut adaptive = AdaptiveSpin::default();
         let waited_ns = |wait: u32, _| if wait.is_multiple_of(10) { 10_000_000 } else { 2_000 };
-        assert_eq!(bets(&mut odds, 1_000, waited_ns), 1_000);
+        assert_eq!(bets(&mut adaptive, 1_000, waited_ns), 1_000);
     }
 
     #[test]
     fn sleeps_where_bursts_do_not_pay_for_the_pauses_between() {
-        let mut odds = Odds::default();
+        let mut adaptive = AdaptiveSpin::default();
         let waited_ns = |wait: u32, _| if wait.is_multiple_of(3) { 2_000_000 } else { 20_000 };
-        assert!(bets(&mut odds, 12_800, waited_ns) < 400);
+        assert!(bets(&mut adaptive, 12_800, waited_ns) < 400);
     }
 }

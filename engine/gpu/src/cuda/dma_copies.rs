@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use cudarc::driver::sys;
 
+use super::contention::SmContention;
 use super::context::{check, has};
-use super::crowd::Crowd;
 use super::import::Opened;
 use super::launch::Stream;
 use super::mapped::Mapped;
-use super::rectangles::{Rectangle, Rectangles, Shape};
+use super::memcpy_2d::{Rectangle, Rectangles, Shape};
 use crate::contract::{Move, Way};
 use crate::error::{CudaError, GpuError};
 use kvrail_layout::FRAGMENTS_MAX;
@@ -81,8 +81,8 @@ impl Engines {
     }
 
     /// Whether all of these moves are work for engines, rather than for a kernel.
-    pub(super) fn suit(&self, moves: &[Move<'_>], crowd: Crowd) -> bool {
-        let lists = self.listed.is_some() && crowd.is_there(Instant::now());
+    pub(super) fn suit(&self, moves: &[Move<'_>], crowd: SmContention) -> bool {
+        let lists = self.listed.is_some() && crowd.is_contended(Instant::now());
         moves.iter().all(|it| match Shape::of(*it) {
             Shape::Rectangles => true,
             Shape::List => lists,

@@ -4,25 +4,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use crate::bell::Bell;
+use crate::doorbell::Doorbell;
 use crate::sync::AtomicU32;
 use crate::wake::{Sleeper, Waker};
 
 /// What a sleeping thread watches and other threads ring. The sleeper announces its sleep, calls
 /// `wake::settle`, looks at its queues once more, and then blocks on the descriptor.
 #[derive(Debug)]
-pub struct Nudge {
+pub struct ThreadWaker {
     word: AtomicU32,
-    bell: Bell,
+    bell: Doorbell,
 }
 
-impl Nudge {
+impl ThreadWaker {
     /// A nudge nobody sleeps on.
     ///
     /// # Errors
     /// The kernel's, when descriptors run out.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { word: AtomicU32::new(0), bell: Bell::eventfd()? })
+        Ok(Self { word: AtomicU32::new(0), bell: Doorbell::eventfd()? })
     }
 
     /// After publishing to the thread: rings if it sleeps. Each waking thread has its own `Waker`.
@@ -49,7 +49,7 @@ impl Nudge {
     }
 }
 
-impl AsFd for Nudge {
+impl AsFd for ThreadWaker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -61,10 +61,10 @@ mod tests {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    use super::Nudge;
+    use super::ThreadWaker;
     use crate::wake::{Sleeper, Waker};
 
-    fn rung(nudge: &Nudge) -> bool {
+    fn rung(nudge: &ThreadWaker) -> bool {
         let fd = nudge.as_fd();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)).unwrap() == 1
@@ -72,14 +72,14 @@ mod tests {
 
     #[test]
     fn only_a_sleeper_costs_a_ring() {
-        let nudge = Nudge::new().unwrap();
+        let nudge = ThreadWaker::new().unwrap();
         let (mut sleeper, mut waker) = (Sleeper::default(), Waker::default());
         nudge.wake(&mut waker);
         assert!(!rung(&nudge), "nobody sleeps");
         nudge.announce(&mut sleeper);
         nudge.wake(&mut waker);
         assert!(rung(&nudge));
-        crate::hush(nudge.as_fd());
+        crate::drain_doorbell(nudge.as_fd());
         nudge.wake(&mut waker);
         assert!(!rung(&nudge), "rung once for one sleep");
         nudge.retract(&mut sleeper);

@@ -6,7 +6,7 @@ use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags};
 
 use crate::uring::mode::ModeName;
 use crate::uring::ring::{Completing, Ring, Submission};
-use crate::uring::wire::{Block, Nvme, Wire};
+use crate::uring::sqe::{Block, Nvme, SqeFormat};
 
 /// IORING_SETUP_HYBRID_IOPOLL (kernel 6.13): value of the kernel's header, in no crate yet.
 pub(super) const HYBRID_IOPOLL: IoringSetupFlags = IoringSetupFlags::from_bits_retain(1 << 17);
@@ -28,7 +28,7 @@ const POLLING: IoringSetupFlags = OWN_ISSUER.union(IoringSetupFlags::IOPOLL);
 const WIDE: IoringSetupFlags = IoringSetupFlags::SQE128.union(IoringSetupFlags::CQE32);
 
 /// How one mode drives a ring. Implemented here and nowhere else.
-pub trait Drive: fmt::Debug + Send + 'static {
+pub trait RingMode: fmt::Debug + Send + 'static {
     /// Its name.
     const NAME: ModeName;
     /// Who submits.
@@ -38,19 +38,19 @@ pub trait Drive: fmt::Debug + Send + 'static {
     /// The flags its ring is set up with.
     const FLAGS: IoringSetupFlags;
     /// What its requests look like.
-    type Wire: Wire;
+    type SqeFormat: SqeFormat;
 
     /// Hands over what was pushed.
-    fn submit(ring: &mut Ring<Self::Wire>);
+    fn submit(ring: &mut Ring<Self::SqeFormat>);
 
     /// Has completions posted, if there can be any: `pieces` are in flight.
-    fn collect(ring: &mut Ring<Self::Wire>, pieces: u32);
+    fn collect(ring: &mut Ring<Self::SqeFormat>, pieces: u32);
 }
 
 /// A ring mode.
-pub trait Mode: Drive {}
+pub trait Mode: RingMode {}
 
-impl<M: Drive> Mode for M {}
+impl<M: RingMode> Mode for M {}
 
 /// Declares a mode whose own calls submit and make the kernel run its deferred work: no system
 /// call while spinning, one to submit.
@@ -60,22 +60,22 @@ macro_rules! by_interrupt {
         #[derive(Debug)]
         pub struct $mode;
 
-        impl Drive for $mode {
+        impl RingMode for $mode {
             const NAME: ModeName = ModeName::$mode;
             const SUBMISSION: Submission = Submission::Caller;
             const COMPLETING: Completing = Completing::Interrupts;
             const FLAGS: IoringSetupFlags = $flags;
-            type Wire = $wire;
+            type SqeFormat = $wire;
 
             #[inline]
-            fn submit(ring: &mut Ring<Self::Wire>) {
+            fn submit(ring: &mut Ring<Self::SqeFormat>) {
                 if ring.queued() > 0 {
                     ring.hand_over(IoringEnterFlags::empty());
                 }
             }
 
             #[inline]
-            fn collect(ring: &mut Ring<Self::Wire>, _: u32) {
+            fn collect(ring: &mut Ring<Self::SqeFormat>, _: u32) {
                 if ring.is_empty() && ring.has_work() {
                     ring.collect();
                 }
@@ -91,22 +91,22 @@ macro_rules! by_polling {
         #[derive(Debug)]
         pub struct $mode;
 
-        impl Drive for $mode {
+        impl RingMode for $mode {
             const NAME: ModeName = ModeName::$mode;
             const SUBMISSION: Submission = Submission::Caller;
             const COMPLETING: Completing = Completing::Polling;
             const FLAGS: IoringSetupFlags = $flags;
-            type Wire = $wire;
+            type SqeFormat = $wire;
 
             #[inline]
-            fn submit(ring: &mut Ring<Self::Wire>) {
+            fn submit(ring: &mut Ring<Self::SqeFormat>) {
                 if ring.queued() > 0 {
                     ring.collect();
                 }
             }
 
             #[inline]
-            fn collect(ring: &mut Ring<Self::Wire>, pieces: u32) {
+            fn collect(ring: &mut Ring<Self::SqeFormat>, pieces: u32) {
                 if pieces > 0 && ring.is_empty() {
                     ring.collect();
                 }
@@ -123,12 +123,12 @@ macro_rules! by_thread {
         #[derive(Debug)]
         pub struct $mode;
 
-        impl Drive for $mode {
+        impl RingMode for $mode {
             const NAME: ModeName = ModeName::$mode;
             const SUBMISSION: Submission = Submission::KernelThread;
             const COMPLETING: Completing = $completing;
             const FLAGS: IoringSetupFlags = $flags;
-            type Wire = Block;
+            type SqeFormat = Block;
 
             #[inline]
             fn submit(ring: &mut Ring<Block>) {
