@@ -15,6 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("layout", &[]),
     ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
+    ("store", &[]),
     ("nvme", &["memory"]),
     ("target", &["memory", "nvme", "topology", "volume"]),
     ("fabrics", &["memory", "nvme"]),
