@@ -192,12 +192,22 @@ impl Core {
             )
     }
 
-    /// Removes the entry that a put is writing.
-    pub(crate) fn remove_writing(&mut self, number: u16, key: Key, put: u32) {
-        if let (_, Some((position, entry))) = self.find(number, key)
-            && entry.kind() == Kind::Writing
-            && entry.put() == put
-        {
+    /// Whether later records of the segment that the entry comes from may say otherwise.
+    pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
+        let found = entry.is_there() || entry.kind() == Kind::Dropped && entry.place() != 0;
+        found && self.segments.state(self.geometry.segment_of(entry.place())) == State::Reading
+    }
+
+    /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop: the
+    /// record of one may have been passed over because of the put.
+    pub(crate) fn give_up_writing(&mut self, number: u16, key: Key, put: u32) {
+        let (_, found) = self.find(number, key);
+        let ours = |entry: &Entry| entry.kind() == Kind::Writing && entry.put() == put;
+        let Some((position, entry)) = found.filter(|(_, entry)| ours(entry)) else { return };
+        if self.knowledge == Knowledge::Partial {
+            let dropped = Entry::new(key, number, Kind::Dropped).with_place(0);
+            self.replace(position, &entry, dropped);
+        } else {
             self.remove(position);
         }
     }

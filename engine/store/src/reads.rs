@@ -53,8 +53,7 @@ impl Reads {
             core.stats.misses += 1;
             let unknown = match found {
                 None => core.knowledge == Knowledge::Partial,
-                // It waits for the rest of its segment's records.
-                Some((_, entry)) => entry.is_there(),
+                Some((_, entry)) => core.is_unsettled(&entry),
             };
             return Err(if unknown { Status::Warming } else { Status::Miss }.into());
         };

@@ -378,7 +378,7 @@ impl Writes {
         assert!(matches!(block.stage, Stage::Writing | Stage::Unrecorded), "cancelled once");
         block.stage = Stage::Cancelled(why);
         core.stats.abandoned += 1;
-        core.remove_writing(block.number, block.key, slot);
+        core.give_up_writing(block.number, block.key, slot);
     }
 
     /// Forgets a cancelled put whose parts have all ended.
@@ -425,20 +425,21 @@ impl Writes {
         if self.drops.room() == 0 {
             return Err(Status::Declined(Reason::Busy).into());
         }
-        let mut there = false;
-        if let Some((position, entry)) = found {
-            there = entry.is_there();
-            if entry.kind() == Kind::Writing {
-                let slot = entry.put();
-                self.cancel(core, slot, Status::Dropped);
-                self.settle_if_idle(log, slot);
-            } else {
-                core.remove(position);
+        // While recovery goes on, an entry stands for the drop: nothing older must come back.
+        let partial = core.knowledge == Knowledge::Partial;
+        let there = found.is_some_and(|(_, entry)| entry.is_there());
+        match found {
+            Some((_, entry)) if entry.kind() == Kind::Writing => {
+                self.cancel(core, entry.put(), Status::Dropped);
+                self.settle_if_idle(log, entry.put());
             }
-        }
-        if core.knowledge == Knowledge::Partial {
-            // Recovery must not bring it back: nothing is newer than this.
-            core.insert_dropped(hash, drop.key, number, 0);
+            Some((position, entry)) if partial => {
+                let dropped = Entry::new(drop.key, number, Kind::Dropped).with_place(0);
+                core.replace(position, &entry, dropped);
+            }
+            Some((position, _)) => core.remove(position),
+            None if partial => core.insert_dropped(hash, drop.key, number, 0),
+            None => {}
         }
         core.stats.drops += u64::from(there);
         let dropping = Dropping {
