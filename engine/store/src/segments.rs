@@ -2,6 +2,9 @@
 
 use crate::fifo::Fifo;
 
+/// Segments with a head and nothing else, at most: two ready, one being made ready.
+const EMPTY_MAX: usize = 3;
+
 /// What a segment is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -144,8 +147,11 @@ impl Segments {
         first(&self.order).or_else(|| first(&self.ready)).unwrap_or(self.next_epoch)
     }
 
-    pub(crate) fn next_epoch(&self) -> u64 {
-        self.next_epoch
+    /// An epoch that the medium will never fall behind. The newest segments may be empty: they are
+    /// made ready again after a restart, and a crash may leave them without a head then.
+    pub(crate) fn lasting_epoch(&self) -> u64 {
+        let at = self.order.len().checked_sub(EMPTY_MAX + 1);
+        at.and_then(|at| self.nth(at)).map_or(0, |segment| self.epoch(segment))
     }
 
     /// The next epoch will be above this one.

@@ -337,7 +337,7 @@ impl Starting {
     fn mark(&mut self, core: &mut Core, generation: u64) {
         let superblock = self.superblock.as_mut().expect("read or made before");
         superblock.generation = generation;
-        superblock.epoch = core.segments.next_epoch() - 1;
+        superblock.epoch = superblock.epoch.max(core.segments.lasting_epoch());
         superblock.uid_mark = core.spaces.mark();
         superblock.serial += 1;
         self.stage = Stage::Mark;

@@ -76,7 +76,8 @@ pub struct Super {
     pub serial: u64,
     /// Grows when the store starts without one of its members: that one is out of date from then.
     pub generation: u64,
-    /// Highest epoch that was on the medium when the super was written.
+    /// An epoch that was on the medium when the super was written; the highest of all heads is
+    /// never below it.
     pub epoch: u64,
     /// Highest uid a namespace ever had here when the super was written.
     pub uid_mark: u64,

@@ -148,6 +148,11 @@ impl Model {
         self.at(space, key).now
     }
 
+    /// What may come back after a crash.
+    pub(crate) fn history(&mut self, space: u16, key: u64) -> Vec<Value> {
+        self.at(space, key).history.clone()
+    }
+
     /// A get that expected this was a miss. `whole`: the store knows everything.
     pub(crate) fn missed(&mut self, space: u16, key: u64, expected: Now, whole: bool) {
         let state = self.at(space, key);
@@ -165,21 +170,28 @@ impl Model {
         assert!(expected == Now::Any && state.must.is_none(), "key {key} is spoilt: {state:?}");
     }
 
-    /// A get that expected this returned these bytes.
-    pub(crate) fn got(&mut self, space: u16, key: u64, expected: Now, bytes: &[u8]) {
+    /// A get that expected this, with that history, returned these bytes.
+    pub(crate) fn got(
+        &mut self,
+        (space, key): (u16, u64),
+        expected: Now,
+        history: &[Value],
+        bytes: &[u8],
+    ) {
         let state = self.at(space, key);
         let is_it = |value: &&Value| value.length as usize == bytes.len() && value.bytes() == bytes;
         state.doubtful &= state.now != expected;
         match expected {
             Now::Nothing | Now::Absent => panic!("key {key} came back: {state:?}"),
             Now::Putting(value) | Now::This(value) => {
-                assert!(is_it(&&value), "key {key} has other bytes: {state:?}")
+                assert!(is_it(&&value), "key {key} has other bytes: {state:?}");
             }
             Now::Any => {
-                let found = state.history.iter().find(is_it);
+                let found = history.iter().find(is_it);
                 let Some(&value) = found else { panic!("key {key}: wrong bytes: {state:?}") };
-                assert!(state.must.is_none_or(|must| must == value), "key {key}: old: {state:?}");
                 if state.now == Now::Any {
+                    let old = state.must.is_some_and(|must| must != value);
+                    assert!(!old, "key {key}: not the last: {state:?}");
                     state.now = Now::This(value);
                 }
             }
@@ -202,5 +214,19 @@ impl Model {
     /// How many must be found.
     pub(crate) fn must(&self) -> usize {
         self.keys.values().filter(|state| state.must.is_some()).count()
+    }
+
+    /// A key may hold whatever was ever put there: drops and evictions prove nothing.
+    pub(crate) fn keep_all(&mut self) {
+        for state in self.keys.values_mut() {
+            state.doubtful = true;
+        }
+    }
+
+    /// What the drive did may have spoilt anything.
+    pub(crate) fn anything_goes(&mut self) {
+        for state in self.keys.values_mut() {
+            (state.now, state.must) = (Now::Any, None);
+        }
     }
 }

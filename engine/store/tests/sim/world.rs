@@ -38,7 +38,7 @@ impl Pool for Buffers {
 #[derive(Clone, Debug)]
 enum Asked {
     Put { space: u16, key: u64, value: Value, bytes: Vec<u8>, durable: bool },
-    Get { space: u16, key: u64, memory: Vec<u8>, expected: Now, uid: u64 },
+    Get { space: u16, key: u64, memory: Vec<u8>, expected: Now, history: Vec<Value>, uid: u64 },
     Drop { space: u16, key: u64, before: Vec<Value>, durable: bool },
     Create { space: u16 },
     Clear { space: u16 },
@@ -228,6 +228,22 @@ impl World {
         length: u32,
         parts: u32,
     ) -> Option<Status> {
+        self.put_some((space, key), durable, length, parts, u32::MAX)
+    }
+
+    /// Puts the first `some` of so many parts; the rest never comes.
+    pub(crate) fn put_partly(&mut self, space: u16, key: u64, length: u32, parts: u32, some: u32) {
+        assert_eq!(self.put_some((space, key), false, length, parts, some), None);
+    }
+
+    fn put_some(
+        &mut self,
+        (space, key): (u16, u64),
+        durable: bool,
+        length: u32,
+        parts: u32,
+        some: u32,
+    ) -> Option<Status> {
         let unit = self.config.logical_block;
         let Space { id, uid } = self.spaces[usize::from(space)]?;
         let value = self.new_value(length);
@@ -236,7 +252,9 @@ impl World {
         let check = check(crc, uid, Self::key(key), length);
         let each = length.div_ceil(parts).next_multiple_of(unit);
         let mut at = 0;
-        while at < length {
+        let mut left = some;
+        while at < length && left > 0 {
+            left -= 1;
             let size = each.min(length - at);
             let part = bytes[at as usize..(at + size) as usize].to_vec();
             let user = self.user(Asked::Put { space, key, value, bytes: part, durable });
@@ -280,7 +298,8 @@ impl World {
         let Space { id, uid } = self.spaces[usize::from(space)]?;
         let expected = self.model.expect(space, key);
         let capacity = self.config.segment_bytes as u32;
-        let asked = Asked::Get { space, key, memory: Vec::new(), expected, uid };
+        let history = self.model.history(space, key);
+        let asked = Asked::Get { space, key, memory: Vec::new(), expected, history, uid };
         let user = self.user(asked);
         let extent = Extent::Whole { capacity };
         let get = Get { user, owner: 1, space: id, key: Self::key(key), extent };
@@ -469,10 +488,13 @@ impl World {
                 }
                 other => panic!("{other:?}"),
             },
-            Asked::Get { space, key, memory, expected, uid } => {
+            Asked::Get { space, key, memory, expected, history, uid } => {
                 self.evictions();
                 if status == Status::Ok {
-                    self.got((space, key), uid, expected, &memory, reply);
+                    let verified = self.verified((space, key), uid, expected, &memory, reply);
+                    if let Some(bytes) = verified {
+                        self.model.got((space, key), expected, &history, bytes);
+                    }
                 } else {
                     assert!(matches!(status, Status::Failed(_)), "{status:?}");
                 }
@@ -496,31 +518,37 @@ impl World {
         }
     }
 
-    /// A get is answered OK: the client verifies before it believes.
-    fn got(&mut self, place: (u16, u64), uid: u64, expected: Now, memory: &[u8], reply: &Reply) {
-        let (space, key) = place;
+    /// A get is answered OK: the client verifies before it believes. The bytes to believe.
+    fn verified<'a>(
+        &mut self,
+        (space, key): (u16, u64),
+        uid: u64,
+        expected: Now,
+        memory: &'a [u8],
+        reply: &Reply,
+    ) -> Option<&'a [u8]> {
         let length = reply.answer.length;
         let (bytes, guards) = memory.split_at(length as usize);
         assert!(guards.iter().all(|byte| *byte == GUARD), "bytes beside the block");
         let crc = checksum(CrcAlgorithm::Crc64Nvme, bytes);
+        let same = self.spaces[usize::from(space)].is_some_and(|it| it.uid == uid);
         if check(crc, uid, Self::key(key), length) == reply.answer.check {
-            if self.spaces[usize::from(space)].is_some_and(|it| it.uid == uid) {
-                self.model.got(space, key, expected, bytes);
-            }
-            return;
+            return same.then_some(bytes);
         }
         self.corrupt += 1;
         if !self.lying {
             self.model.corrupt(space, key, expected);
         }
-        self.report(space, key, reply.answer.check);
+        if same {
+            self.report(space, key, reply.answer.check);
+        }
+        None
     }
 
     /// What a client does with a block whose check is wrong.
     fn report(&mut self, space: u16, key: u64, check: u64) {
         let id = self.id(space);
         self.store.suspect(id, Self::key(key), check);
-        let before = self.model.expect(space, key);
         let user = self.user(Asked::Drop { space, key, before: Vec::new(), durable: false });
         let drop = DropKey {
             user,
@@ -538,7 +566,6 @@ impl World {
                 self.asked.remove(&user);
             }
         }
-        let _ = before;
     }
 
     /// Ticks until it holds.
@@ -617,6 +644,74 @@ impl World {
         }
         self.run_until("verified", |world| world.asked.is_empty());
         self.store.audit();
+    }
+
+    /// Whether every request is answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Parts of puts that are not answered.
+    pub(crate) fn asked_parts(&self) -> usize {
+        self.asked.values().filter(|asked| matches!(asked, Asked::Put { .. })).count()
+    }
+
+    /// Lets that much time pass, in nanoseconds.
+    pub(crate) fn wait(&mut self, time: u64) {
+        let until = self.now + time;
+        while self.now < until {
+            self.now += 20_000_000;
+            self.tick();
+        }
+    }
+
+    /// Lets everything that is due be written.
+    pub(crate) fn settle_time(&mut self) {
+        self.wait(2_200_000_000);
+        self.run_until("flights", |world| world.flights.is_empty());
+    }
+
+    /// Holds what a lookup finds of these keys, for owner 1, as long as it may.
+    pub(crate) fn hold(&mut self, space: u16, first: u64, count: u64) {
+        let keys: Vec<u64> = (first..first + count).map(|key| Self::key(key).lo()).collect();
+        let (id, time) = (self.id(space), self.time());
+        self.store.lookup(id, 1, &keys, Hold::For(u64::MAX), time).unwrap();
+    }
+
+    /// Segments that were used again.
+    pub(crate) fn laps(&self) -> u64 {
+        self.store.stats().reclaimed
+    }
+
+    /// One bit of the medium flips: in the front, in some summary, or anywhere.
+    pub(crate) fn flip(&mut self) {
+        let (segment, front) = (64 * 1024, 128 * 1024);
+        let total = self.drive.medium().len();
+        let byte = match self.rng.u8(..4) {
+            0 => self.rng.usize(..front),
+            1 => self.rng.usize(..total),
+            _ => {
+                let segments = (total - front) / segment;
+                let end = front + (1 + self.rng.usize(..segments)) * segment;
+                end - 1 - self.rng.usize(..5 * 4096)
+            }
+        };
+        // Both supers together are another scenario's.
+        if !(32 * 1024..36 * 1024).contains(&byte) {
+            self.drive.medium()[byte] ^= 1 << self.rng.u8(..8);
+        }
+    }
+
+    pub(crate) fn adopt_spaces(&mut self) {
+        for space in 0..SPACES {
+            self.adopt_space(space);
+        }
+    }
+
+    /// Ticks until a request that the world knows nothing of is answered OK.
+    pub(crate) fn expect_reply(&mut self, user: u64) {
+        self.asked.insert(user, Asked::Create { space: SPACES - 1 });
+        self.run_until("reply", |world| !world.asked.contains_key(&user));
     }
 
     /// One random request.

@@ -1,0 +1,135 @@
+//! Rings that go round: reads, holds and drops while segments are used again.
+
+use kvrail_store::{Config, Reason, Status};
+
+use crate::drive::Cut;
+use crate::each_seed;
+use crate::world::{World, small};
+
+/// Many laps of six segments, with long reads, holds and drops.
+#[test]
+fn wrap() {
+    each_seed("wrap", 12, |seed| {
+        let mut world = World::new(seed, small(6, 512));
+        for round in 0..1500 {
+            world.act(120);
+            if world.rng.u8(..4) > 0 {
+                world.tick();
+            }
+            if round % 400 == 399 {
+                world.cut(if seed % 2 == 0 { Cut::Kill } else { Cut::Power });
+                world.reopen();
+            }
+        }
+        world.settle();
+        world.verify();
+        assert!(world.laps() > 0, "the ring did not go round");
+    });
+}
+
+/// What is read again stays: moved from lap to lap; what is not goes.
+#[test]
+fn hot_blocks_are_moved() {
+    let mut world = World::new(3, small(12, 512));
+    for key in 0..8 {
+        world.put_length(0, key, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+    }
+    for cold in 100..700 {
+        world.put_length(0, cold, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+        world.get(0, cold % 8);
+        world.run_until("got", World::is_idle);
+    }
+    let stats = *world.store.stats();
+    assert!(stats.moved >= 8 && stats.evicted > 200, "{stats:?}");
+    for key in 0..8 {
+        assert_eq!(world.get(0, key), None, "key {key} was evicted: {stats:?}");
+        world.run_until("got", World::is_idle);
+    }
+    world.settle();
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+}
+
+/// A held block is there as long as it is held, whatever is put.
+#[test]
+fn held_blocks_are_moved() {
+    let mut world = World::new(4, small(12, 512));
+    for key in 0..4 {
+        world.put_length(0, key, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+    }
+    world.hold(0, 0, 4);
+    for cold in 100..600 {
+        world.put_length(0, cold, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+    }
+    for key in 0..4 {
+        assert_eq!(world.get(0, key), None, "key {key} was evicted");
+        world.run_until("got", World::is_idle);
+    }
+    world.store.owner_gone(1);
+    assert_eq!(world.store.holds(), 0);
+}
+
+/// Everything is hot: reclaim still ends, and puts go on.
+#[test]
+fn a_ring_of_hot_blocks_goes_on() {
+    each_seed("spiral", 4, |seed| {
+        let mut world = World::new(seed, small(8, 512));
+        for key in 0..900 {
+            world.put_length(0, key, false, 1000 + (key as u32 % 3) * 700, 1);
+            world.get(0, key);
+            world.run_until("put", World::is_idle);
+            world.get(0, key);
+            world.run_until("got", World::is_idle);
+        }
+        let stats = *world.store.stats();
+        assert_eq!(stats.puts, 900, "{stats:?}");
+        assert!(stats.moved > 0 && stats.evicted > 0, "{stats:?}");
+    });
+}
+
+/// More keys than the index has entries for: declined or reclaimed early, and life goes on.
+#[test]
+fn full() {
+    each_seed("full", 6, |seed| {
+        let config = Config { block_mean: 16 << 10, ..small(12, 512) };
+        let mut world = World::new(seed, config);
+        let mut declined = 0;
+        for key in 0..900 {
+            let status = world.put_length(0, key, false, 1 + (key as u32 % 500), 1);
+            match status {
+                None => {}
+                Some(Status::Declined(Reason::IndexFull | Reason::Busy)) => declined += 1,
+                other => panic!("{other:?}"),
+            }
+            world.tick();
+        }
+        world.settle();
+        let stats = *world.store.stats();
+        assert!(stats.puts > 100 && stats.reclaimed > 0, "{stats:?} {declined}");
+        world.verify();
+        world.cut(Cut::Power);
+        world.reopen();
+        world.verify();
+    });
+}
+
+/// Holds beyond their limits are not granted, and nothing leaks.
+#[test]
+fn holds_are_bounded() {
+    let mut world = World::new(9, small(12, 512));
+    for key in 0..24 {
+        world.put_length(0, key, false, 700, 1);
+        world.run_until("put", World::is_idle);
+    }
+    for first in [0, 8, 16] {
+        world.hold(0, first, 8);
+    }
+    assert_eq!(world.store.holds(), 16, "at most those of one owner");
+    world.wait(70_000_000_000);
+    assert_eq!(world.store.holds(), 0, "they end by time");
+}
