@@ -158,9 +158,14 @@ impl Geometry {
         self.data_at + u64::from(segment) * self.segment_bytes
     }
 
-    /// First byte of a segment's head.
+    /// First byte of a segment's head: its last page. A copy is its first page.
     pub(crate) fn head_at(&self, segment: u32) -> u64 {
         self.segment_at(segment) + self.segment_bytes - PAGE_BYTES as u64
+    }
+
+    /// First byte of one copy of a segment's head.
+    pub(crate) fn head_copy_at(&self, segment: u32, copy: u32) -> u64 {
+        if copy == 0 { self.head_at(segment) } else { self.segment_at(segment) }
     }
 
     /// First byte of a page of a segment's summary.
@@ -176,7 +181,7 @@ impl Geometry {
 
     /// Pages that a segment can have.
     pub(crate) fn pages_max(&self) -> u32 {
-        u32::try_from(self.segment_bytes / PAGE_BYTES as u64).expect("at most 16 GiB") - 1
+        u32::try_from(self.segment_bytes / PAGE_BYTES as u64).expect("at most 16 GiB") - 2
     }
 
     /// Most bytes of a block.

@@ -37,6 +37,7 @@ pub(crate) enum Image {
     },
     Head {
         segment: u32,
+        copy: u32,
     },
     Super {
         copy: u32,

@@ -66,6 +66,8 @@ pub(crate) struct Log {
     sequence: u64,
     drops: u64,
     drops_durable: u64,
+    /// What the last page said of that.
+    said: u64,
     next_serial: u64,
 }
 
@@ -78,6 +80,7 @@ impl Log {
             sequence: 0,
             drops: 0,
             drops_durable: 0,
+            said: 0,
             next_serial: 1,
         }
     }
@@ -143,7 +146,8 @@ impl Log {
         let page = self.spare_pages.pop().expect("one for each row");
         self.opens[row] = Some(Open {
             segment,
-            used: 0,
+            // Behind the copy of the head.
+            used: PAGE_BYTES as u64,
             pages: 0,
             page,
             header: PageHeader::default(),
@@ -251,6 +255,7 @@ impl Log {
             return false;
         }
         let drops_durable = self.drops_durable;
+        self.said = drops_durable;
         let open = self.opens[row].as_mut().expect("the row is open");
         let header = PageHeader { drops_durable, ..open.header };
         let image = Image::Page {
@@ -282,8 +287,19 @@ impl Log {
         }
     }
 
+    /// Sees to it that some page says how many drops are durable: else the loss of the last page
+    /// with drops would not be noticed.
+    fn say_durable(&mut self, core: &mut Core) {
+        let empty = self.opens.iter().flatten().all(|open| open.page.is_empty());
+        if self.drops_durable > self.said && empty && self.current.is_some() && !core.broken {
+            let record = Record::mark(core.now.unix);
+            let _ = self.append_plain(core, &record, false);
+        }
+    }
+
     /// Closes pages that are due, and seals segments that are complete.
     pub(crate) fn step(&mut self, core: &mut Core) {
+        self.say_durable(core);
         for row in 0..OPENS {
             let Some(open) = &self.opens[row] else { continue };
             let closing = core.segments.state(open.segment) == State::Closing;

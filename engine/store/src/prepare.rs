@@ -1,12 +1,12 @@
 //! Makes free segments ready: flush, head, discard.
 //!
-//! The head of a segment is durable before anything else is written there, and before the head of
-//! the next one. The flush in front of it makes the new places of moved blocks durable before their
+//! Both copies of a segment's head are durable before anything else is written there, and before
+//! the head of the next one. The flush in front of it makes the new places of moved blocks durable before their
 //! old ones stop to count.
 
 use crate::config::Discard;
 use crate::core::{Core, Image};
-use crate::format::PAGE_BYTES;
+use crate::format::{Head, PAGE_BYTES};
 use crate::log::Log;
 use crate::task::{Origin, Verb};
 
@@ -21,7 +21,7 @@ enum Stage {
         ticket: u64,
         floor: u64,
     },
-    Head,
+    Head(Head),
     Discarding {
         segment: u32,
     },
@@ -54,22 +54,31 @@ impl Prepare {
             && let Some(segment) = core.segments.prepare(core.now.unix)
         {
             let head = log.head(core, segment, floor.min(core.segments.epoch(segment)));
-            let at = core.geometry.head_at(segment);
-            let image = Image::Head { segment };
-            core.write_image(image, Verb::WriteDurable, at, PAGE_BYTES, |core, bytes| {
-                head.encode(core.instance, segment, bytes);
-            });
-            self.stage = Stage::Head;
+            self.write(core, segment, head, 0);
         }
     }
 
-    pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32) {
+    fn write(&mut self, core: &mut Core, segment: u32, head: Head, copy: u32) {
+        let (image, at) =
+            (Image::Head { segment, copy }, core.geometry.head_copy_at(segment, copy));
+        core.write_image(image, Verb::WriteDurable, at, PAGE_BYTES, |core, bytes| {
+            head.encode(core.instance, segment, bytes);
+        });
+        self.stage = Stage::Head(head);
+    }
+
+    pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32, copy: u32) {
+        let Stage::Head(head) = self.stage else { unreachable!("a head ends that nobody wrote") };
+        if copy == 0 {
+            return self.write(core, segment, head, 1);
+        }
         if core.config.discard == Discard::Off {
             core.segments.prepared(segment);
             self.stage = Stage::Idle;
             return;
         }
         let (at, head) = (core.geometry.segment_at(segment), core.geometry.head_at(segment));
+        let at = at + PAGE_BYTES as u64;
         core.plain_task(Origin::Discard, Verb::Discard, at, head - at);
         self.stage = Stage::Discarding { segment };
     }

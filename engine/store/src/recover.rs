@@ -384,16 +384,8 @@ impl Recovery {
     /// Writes down which drops are missing without harm.
     fn say(&mut self, core: &mut Core, log: &mut Log, drops: &mut Drops) {
         while let Some((from, to)) = drops.unsaid() {
-            let record = Record {
-                key: Key::of(to, from),
-                uid: 0,
-                check: 0,
-                offset: 0,
-                length: 0,
-                time: core.now.unix,
-                depth: 0,
-                kind: RecordKind::Gap,
-            };
+            let key = Key::of(to, from);
+            let record = Record::plain(RecordKind::Gap, key, 0, core.now.unix);
             let serial = log.append_plain(core, &record, true);
             let Some(serial) = serial else { break };
             self.gap_serial = Some(serial);

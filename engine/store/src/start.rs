@@ -85,6 +85,9 @@ enum Stage {
     Failed(StartError),
 }
 
+/// A slot or segment, and which copy.
+type What = (u32, u32);
+
 /// A buffer's transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
@@ -99,7 +102,7 @@ enum Transfer {
 pub(crate) struct Starting {
     stage: Stage,
     start: Option<Start>,
-    buffers: Box<[(Transfer, u32)]>,
+    buffers: Box<[(Transfer, What)]>,
     superblock: Option<Super>,
     floor: u64,
     highest: u64,
@@ -111,7 +114,7 @@ impl Starting {
         Self {
             stage: Stage::Idle,
             start: None,
-            buffers: vec![(Transfer::None, 0); usize::from(buffers)].into_boxed_slice(),
+            buffers: vec![(Transfer::None, (0, 0)); usize::from(buffers)].into_boxed_slice(),
             superblock: None,
             floor: 0,
             highest: 0,
@@ -125,7 +128,7 @@ impl Starting {
         match start {
             Start::Open(_) => {
                 for copy in [0, 1] {
-                    self.read(core, copy, copy, SUPER_AT[copy as usize], PAGE_BYTES as u64);
+                    self.read(core, copy, (0, copy), SUPER_AT[copy as usize], PAGE_BYTES as u64);
                 }
                 self.stage = Stage::Supers;
             }
@@ -169,7 +172,7 @@ impl Starting {
         self.superblock = Some(superblock);
     }
 
-    fn read(&mut self, core: &mut Core, buffer: u32, what: u32, offset: u64, length: u64) {
+    fn read(&mut self, core: &mut Core, buffer: u32, what: What, offset: u64, length: u64) {
         self.buffers[buffer as usize] = (Transfer::Reading, what);
         core.buffer_task(buffer, Verb::Read, offset, length);
     }
@@ -244,7 +247,7 @@ impl Starting {
             Transfer::None => {
                 let length = u64::from(count) * SPACE_BYTES as u64;
                 let offset = core.geometry.space_at(slot, copy);
-                return self.read(core, 0, slot, offset, length);
+                return self.read(core, 0, (slot, copy), offset, length);
             }
             Transfer::Unreadable => {}
             Transfer::There => {
@@ -281,22 +284,31 @@ impl Starting {
         let mut next = next;
         let mut busy = false;
         for buffer in 0..u16::try_from(self.buffers.len()).expect("made of a u16") {
-            let (transfer, segment) = self.buffers[usize::from(buffer)];
+            let (transfer, (segment, copy)) = self.buffers[usize::from(buffer)];
             if transfer == Transfer::Reading {
                 busy = true;
                 continue;
             }
+            let mut wanted = None;
             if transfer != Transfer::None {
+                self.buffers[usize::from(buffer)].0 = Transfer::None;
                 let page = &mut self.page[..PAGE_BYTES];
                 pool.load(buffer, 0, page);
                 let head = Head::decode(page, core.instance, segment);
-                self.head(core, drops, segment, head.filter(|_| transfer == Transfer::There));
-                self.buffers[usize::from(buffer)].0 = Transfer::None;
+                let head = head.filter(|_| transfer == Transfer::There);
+                if head.is_none() && copy == 0 {
+                    wanted = Some((segment, 1));
+                } else {
+                    self.head(core, drops, segment, head);
+                }
             }
-            if next < core.geometry.segments {
-                let at = core.geometry.head_at(next);
-                self.read(core, buffer.into(), next, at, PAGE_BYTES as u64);
+            if wanted.is_none() && next < core.geometry.segments {
+                wanted = Some((next, 0));
                 next += 1;
+            }
+            if let Some(what) = wanted {
+                let at = core.geometry.head_copy_at(what.0, what.1);
+                self.read(core, buffer.into(), what, at, PAGE_BYTES as u64);
                 busy = true;
             }
         }

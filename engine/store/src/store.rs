@@ -456,8 +456,10 @@ impl Store {
             Image::Page { open, .. } if well => self.log.page_written(open),
             // Records that are lost may be drops: nothing is promised from here on.
             Image::Page { .. } => core.broken = true,
-            Image::Head { segment } if well => self.prepare.head_written(core, segment),
-            Image::Head { segment } => self.prepare.head_refused(core, segment),
+            Image::Head { segment, copy } if well => {
+                self.prepare.head_written(core, segment, copy);
+            }
+            Image::Head { segment, .. } => self.prepare.head_refused(core, segment),
             Image::Super { copy } => self.starting.super_written(core, copy, well),
             Image::Space { slot, copy } => self.space_written(slot, copy, well),
         }

@@ -469,16 +469,7 @@ impl Writes {
             core.reply(drop.user, drop.owner, Status::Declined(Reason::Broken));
             return true;
         }
-        let record = Record {
-            key: drop.key,
-            uid: drop.uid,
-            check: 0,
-            offset: 0,
-            length: 0,
-            time: core.now.unix,
-            depth: 0,
-            kind: RecordKind::Drop,
-        };
+        let record = Record::plain(RecordKind::Drop, drop.key, drop.uid, core.now.unix);
         let urgent = drop.durability == Durability::Durable;
         let Some(serial) = log.append_plain(core, &record, urgent) else { return false };
         if urgent {

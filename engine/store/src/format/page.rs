@@ -64,7 +64,7 @@ pub(crate) enum RecordKind {
     /// A key was dropped: what stands before this record does not count.
     Drop,
     /// Drops numbered `key.lo .. key.hi` were lost before they were durable: their absence is no
-    /// damage.
+    /// damage. With key 0 it says nothing.
     Gap,
 }
 
@@ -82,6 +82,18 @@ pub(crate) struct Record {
     pub(crate) time: u32,
     pub(crate) depth: u16,
     pub(crate) kind: RecordKind,
+}
+
+impl Record {
+    /// The record of a drop, or another that belongs to no block.
+    pub(crate) fn plain(kind: RecordKind, key: Key, uid: u64, time: u32) -> Self {
+        Self { key, uid, check: 0, offset: 0, length: 0, time, depth: 0, kind }
+    }
+
+    /// A record that says nothing: its page is what matters.
+    pub(crate) fn mark(time: u32) -> Self {
+        Self::plain(RecordKind::Gap, Key::default(), 0, time)
+    }
 }
 
 /// What the front of a page says.
@@ -171,7 +183,8 @@ impl Page {
         self.used = short(end - HEADER_BYTES).get();
         self.count += 1;
         self.drops += u16::from(record.kind == RecordKind::Drop);
-        self.gaps += u16::from(record.kind == RecordKind::Gap);
+        let gap = record.kind == RecordKind::Gap && record.key != Key::default();
+        self.gaps += u16::from(gap);
     }
 
     /// The page as it goes to the medium.

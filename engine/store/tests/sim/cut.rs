@@ -17,26 +17,11 @@ fn live(world: &mut World, until: u64) -> bool {
                 return true;
             }
         }
-        if step % 90 == 89 && !settle(world, until) {
+        if step % 90 == 89 && !world.settle_before(until) {
             return true;
         }
     }
     false
-}
-
-/// Comes to rest, unless the cut is first.
-fn settle(world: &mut World, until: u64) -> bool {
-    if world.drive.finished + 1000 < until {
-        world.settle();
-        return true;
-    }
-    for _ in 0..1200 {
-        if world.drive.finished >= until {
-            return false;
-        }
-        world.tick();
-    }
-    true
 }
 
 #[test]

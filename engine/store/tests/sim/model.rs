@@ -211,18 +211,6 @@ impl Model {
         self.keys.keys().copied().collect()
     }
 
-    /// How many must be found.
-    pub(crate) fn must(&self) -> usize {
-        self.keys.values().filter(|state| state.must.is_some()).count()
-    }
-
-    /// A key may hold whatever was ever put there: drops and evictions prove nothing.
-    pub(crate) fn keep_all(&mut self) {
-        for state in self.keys.values_mut() {
-            state.doubtful = true;
-        }
-    }
-
     /// What the drive did may have spoilt anything.
     pub(crate) fn anything_goes(&mut self) {
         for state in self.keys.values_mut() {

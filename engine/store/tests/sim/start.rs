@@ -107,7 +107,7 @@ fn segments_older_than_the_supers_are_misses() {
     world.reopen();
     world.settle();
     world.cut(Cut::Kill);
-    let front = 256 << 10;
+    let front = 128 << 10;
     world.drive.medium()[front..].copy_from_slice(&old[front..]);
     world.model.forget_must();
     world.reopen();

@@ -80,6 +80,8 @@ pub(crate) struct World {
     pub(crate) largest: u32,
     /// Whether blocks may be spoilt by the drive.
     pub(crate) lying: bool,
+    /// Whether random requests drop and clear.
+    pub(crate) drops: bool,
 }
 
 /// Small sizes, so that little work fills the ring.
@@ -128,6 +130,7 @@ impl World {
             corrupt: 0,
             largest: 6000,
             lying: false,
+            drops: true,
         };
         let identity = Identity {
             volume: VOLUME,
@@ -581,13 +584,25 @@ impl World {
 
     /// Lets everything come to rest on stable media.
     pub(crate) fn settle(&mut self) {
-        self.run_until("idle", |world| world.asked.is_empty());
+        assert!(self.settle_before(u64::MAX), "writes are counted in u64");
+    }
+
+    /// The same, unless so many writes are finished before.
+    pub(crate) fn settle_before(&mut self, writes: u64) -> bool {
         let until = self.now + 2_200_000_000;
-        self.run_until("time", |world| world.now >= until);
-        self.run_until("flights", |world| world.flights.is_empty());
-        self.evictions();
-        self.model.settled();
-        self.store.audit();
+        for _ in 0..200_000 {
+            if self.asked.is_empty() && self.now >= until && self.flights.is_empty() {
+                self.evictions();
+                self.model.settled();
+                self.store.audit();
+                return true;
+            }
+            self.tick();
+            if self.drive.finished >= writes {
+                return false;
+            }
+        }
+        panic!("not at rest within 200000 ticks: {:?}", self.asked);
     }
 
     /// The process ends, perhaps with the power; a new store is made, not started.
@@ -727,13 +742,13 @@ impl World {
                     self.get(space, key);
                 }
             }
-            80..90 => {
+            80..90 if self.drops => {
                 let durable = self.rng.bool();
                 self.drop_key(space, key, durable);
             }
-            90..99 => self.lookup(space, key),
+            80..99 => self.lookup(space, key),
             _ => {
-                if self.rng.u8(..20) == 0 {
+                if self.drops && self.rng.u8(..20) == 0 {
                     self.clear(space);
                 } else if self.rng.u8(..4) == 0 {
                     self.store.owner_gone(1);
