@@ -199,8 +199,8 @@ impl Core {
         found && self.segments.state(self.geometry.segment_of(entry.place())) == State::Reading
     }
 
-    /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop: the
-    /// record of one may have been passed over because of the put.
+    /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop:
+    /// the record of one may have been passed over because of the put.
     pub(crate) fn give_up_writing(&mut self, number: u16, key: Key, put: u32) {
         let (_, found) = self.find(number, key);
         let ours = |entry: &Entry| entry.kind() == Kind::Writing && entry.put() == put;

@@ -8,9 +8,12 @@
 //! `docs/store-format.md` has the format on the medium, `docs/decisions/store.md` the reasons.
 #![forbid(unsafe_code)]
 
+mod block;
 mod config;
 mod core;
+mod dropping;
 mod drops;
+mod durables;
 mod entry;
 mod fifo;
 mod flush;

@@ -1,8 +1,8 @@
 //! Makes free segments ready: flush, head, discard.
 //!
 //! Both copies of a segment's head are durable before anything else is written there, and before
-//! the head of the next one. The flush in front of it makes the new places of moved blocks durable before their
-//! old ones stop to count.
+//! the head of the next one. The flush in front of them makes the new places of moved blocks
+//! durable before their old ones stop to count.
 
 use crate::config::Discard;
 use crate::core::{Core, Image};

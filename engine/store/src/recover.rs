@@ -1,8 +1,8 @@
 //! Recovery: the pages of all segments, newest first, while requests are served.
 //!
 //! Of two records of a key the one in the newer segment counts, and in one segment the later one
-//! (`log.rs` says why that is the order in which they were made). So whoever is in the index already
-//! stays, except for a record of the segment that is being read itself.
+//! (`log.rs` says why that is the order in which they were made). So what is in the index already
+//! stays, except for entries of the segment that is being read itself.
 
 use crate::config::UNIT_BYTES;
 use crate::core::{Core, Knowledge};

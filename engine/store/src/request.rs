@@ -1,5 +1,6 @@
 //! What a store is asked, and what it answers.
 
+use crate::config::{Geometry, METADATA_BYTES_MAX};
 use crate::key::Key;
 
 /// A namespace as requests name it. Becomes unknown when the namespace is cleared or removed.
@@ -53,6 +54,26 @@ pub struct Put<'a> {
     pub durability: Durability,
     /// Up to 1 KiB that stay with the block; of the first part.
     pub metadata: &'a [u8],
+}
+
+impl Put<'_> {
+    /// Whether a store of this geometry can take it.
+    pub(crate) fn check_against(&self, geometry: &Geometry, owners: u16) -> Result<(), Fault> {
+        let unit = geometry.logical_block;
+        if self.length == 0 || self.length > geometry.block_max() {
+            return Err(Fault::Length);
+        }
+        let end = self.at.checked_add(self.bytes).ok_or(Fault::Part)?;
+        let aligned = self.at.is_multiple_of(unit)
+            && (end == self.length || end.is_multiple_of(unit) && end < self.length);
+        if self.bytes == 0 || !aligned {
+            return Err(Fault::Part);
+        }
+        if self.metadata.len() > METADATA_BYTES_MAX {
+            return Err(Fault::Metadata);
+        }
+        if self.owner >= owners { Err(Fault::Limit) } else { Ok(()) }
+    }
 }
 
 /// Which bytes of a block to read.

@@ -4,13 +4,15 @@
 //! needs space waits in one queue, strictly in order: a put that follows a drop of its key is never
 //! placed before the drop's record is appended.
 
+use crate::block::{Block, Part, Stage};
 use crate::config::{Geometry, METADATA_BYTES_MAX};
 use crate::core::{Core, Knowledge};
+use crate::dropping::Dropping;
+use crate::durables::{Durable, Durables};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
 use crate::format::{Record, RecordKind};
-use crate::key::Key;
-use crate::log::{Claim, Log, Placed};
+use crate::log::{Claim, Log};
 use crate::request::{Answer, Begun, DropKey, Durability, Fault, Put, Reason, Status};
 use crate::slab::Slab;
 use crate::task::{Memory, Origin, Outcome, TaskId, Verb};
@@ -18,71 +20,10 @@ use crate::task::{Memory, Origin, Outcome, TaskId, Verb};
 /// Puts looked at for their next part's delay in one step.
 const CHECKED: u32 = 16;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Parts are missing or being written.
-    Writing,
-    /// All parts are written; the record waits for a page.
-    Unrecorded,
-    /// The record's page is not durable.
-    Waiting,
-    /// Given up; the space goes when the last part has ended.
-    Cancelled(Status),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    key: Key,
-    number: u16,
-    owner: u16,
-    length: u32,
-    check: u64,
-    depth: u16,
-    metadata: u16,
-    durability: Durability,
-    stage: Stage,
-    placed: Option<Placed>,
-    /// Bytes of parts that were taken, and that are written.
-    begun: u32,
-    done: u32,
-    /// Parts that are not answered.
-    parts: u32,
-    /// When the last part ended.
-    touched: u64,
-    /// Of the part that completed it.
-    user: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    block: u32,
-    user: u64,
-    owner: u16,
-    at: u32,
-    bytes: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Dropping {
-    user: u64,
-    owner: u16,
-    key: Key,
-    uid: u64,
-    durability: Durability,
-    answer: Answer,
-}
-
 /// What needs space, or a page.
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
     Part(u32),
-    Drop(u32),
-}
-
-/// Who waits for a page to be durable.
-#[derive(Clone, Copy, Debug)]
-enum Durable {
-    Block(u32),
     Drop(u32),
 }
 
@@ -95,10 +36,7 @@ pub(crate) struct Writes {
     drops: Slab<Dropping>,
     waiting: Fifo<Waiter>,
     unrecorded: Fifo<u32>,
-    /// With the serial of their page.
-    unwritten: Fifo<(u64, Durable)>,
-    /// With the ticket of their flush.
-    unflushed: Fifo<(u64, Durable)>,
+    durables: Durables,
     hand: u32,
 }
 
@@ -119,8 +57,7 @@ impl Writes {
             drops: Slab::with_slots(writes),
             waiting: Fifo::with_limit(2 * writes as usize),
             unrecorded: Fifo::with_limit(puts as usize),
-            unwritten: Fifo::with_limit(durable),
-            unflushed: Fifo::with_limit(durable),
+            durables: Durables::new(durable),
             hand: 0,
         }
     }
@@ -154,7 +91,7 @@ impl Writes {
 
     fn begin_put(&mut self, core: &mut Core, put: &Put<'_>) -> Result<u32, Answer> {
         let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
-        Self::check(core, put).map_err(Status::Invalid)?;
+        put.check_against(&core.geometry, core.config.owners).map_err(Status::Invalid)?;
         if core.broken {
             return Err(Status::Declined(Reason::Broken).into());
         }
@@ -178,7 +115,7 @@ impl Writes {
         if self.room() == 0 {
             return Err(Status::Declined(Reason::Busy).into());
         }
-        let slot = self.blocks.insert(Self::block(core, number, put)).expect("there is room");
+        let slot = self.blocks.insert(Block::new(core, number, put)).expect("there is room");
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
             .with_length(put.length)
@@ -195,43 +132,6 @@ impl Writes {
         let at = slot as usize * METADATA_BYTES_MAX;
         self.metadata[at..at + put.metadata.len()].copy_from_slice(put.metadata);
         Ok(self.add_part(slot, put))
-    }
-
-    fn check(core: &Core, put: &Put<'_>) -> Result<(), Fault> {
-        let unit = core.geometry.logical_block;
-        if put.length == 0 || put.length > core.geometry.block_max() {
-            return Err(Fault::Length);
-        }
-        let end = put.at.checked_add(put.bytes).ok_or(Fault::Part)?;
-        let aligned = put.at.is_multiple_of(unit)
-            && (end == put.length || end.is_multiple_of(unit) && end < put.length);
-        if put.bytes == 0 || !aligned {
-            return Err(Fault::Part);
-        }
-        if put.metadata.len() > METADATA_BYTES_MAX {
-            return Err(Fault::Metadata);
-        }
-        if put.owner >= core.config.owners { Err(Fault::Limit) } else { Ok(()) }
-    }
-
-    fn block(core: &Core, number: u16, put: &Put<'_>) -> Block {
-        Block {
-            key: put.key,
-            number,
-            owner: put.owner,
-            length: put.length,
-            check: put.check,
-            depth: put.depth,
-            metadata: u16::try_from(put.metadata.len()).expect("checked"),
-            durability: put.durability,
-            stage: Stage::Writing,
-            placed: None,
-            begun: 0,
-            done: 0,
-            parts: 0,
-            touched: core.now.ns,
-            user: put.user,
-        }
     }
 
     /// A later part of a block that is being put.
@@ -359,7 +259,7 @@ impl Writes {
         core.stats.put_bytes += u64::from(block.length);
         if urgent {
             self.blocks.get_mut(slot).stage = Stage::Waiting;
-            self.unwritten.push((serial, Durable::Block(slot)));
+            self.durables.push(serial, Durable::Block(slot));
         } else {
             self.blocks.remove(slot);
             Self::answer_block(core, &block, Status::Ok);
@@ -442,14 +342,7 @@ impl Writes {
             None => {}
         }
         core.stats.drops += u64::from(there);
-        let dropping = Dropping {
-            user: drop.user,
-            owner: drop.owner,
-            key: drop.key,
-            uid: core.spaces.uid(number),
-            durability: drop.durability,
-            answer: if there { Status::Ok } else { Status::Miss }.into(),
-        };
+        let dropping = Dropping::new(drop, core.spaces.uid(number), there);
         Ok(self.drops.insert(dropping).expect("there is room"))
     }
 
@@ -466,17 +359,15 @@ impl Writes {
         let drop = *self.drops.get(slot);
         if core.broken {
             self.drops.remove(slot);
-            core.reply(drop.user, drop.owner, Status::Declined(Reason::Broken));
+            drop.answer(core);
             return true;
         }
-        let record = Record::plain(RecordKind::Drop, drop.key, drop.uid, core.now.unix);
-        let urgent = drop.durability == Durability::Durable;
-        let Some(serial) = log.append_plain(core, &record, urgent) else { return false };
-        if urgent {
-            self.unwritten.push((serial, Durable::Drop(slot)));
+        let Some(serial) = drop.append(core, log) else { return false };
+        if drop.is_durable() {
+            self.durables.push(serial, Durable::Drop(slot));
         } else {
             self.drops.remove(slot);
-            core.reply(drop.user, drop.owner, drop.answer);
+            drop.answer(core);
         }
         true
     }
@@ -504,35 +395,14 @@ impl Writes {
     }
 
     fn answer_durable(&mut self, core: &mut Core, log: &Log) {
-        if self.unwritten.is_empty() && self.unflushed.is_empty() {
-            return;
-        }
-        let unwritten = log.unwritten(core);
-        while let Some(&(serial, durable)) = self.unwritten.front() {
-            if serial >= unwritten && !core.broken {
-                break;
-            }
-            self.unwritten.pop();
-            let ticket = core.flush.ticket();
-            core.flush.want(ticket);
-            self.unflushed.push((ticket, durable));
-        }
-        while let Some(&(ticket, durable)) = self.unflushed.front() {
-            if !core.flush.is_durable(ticket) && !core.broken {
-                break;
-            }
-            self.unflushed.pop();
-            let broken = core.broken.then_some(Status::Declined(Reason::Broken));
+        while let Some(durable) = self.durables.next(core, log) {
             match durable {
                 Durable::Block(slot) => {
                     let block = self.blocks.remove(slot);
+                    let broken = core.broken.then_some(Status::Declined(Reason::Broken));
                     Self::answer_block(core, &block, broken.unwrap_or(Status::Ok));
                 }
-                Durable::Drop(slot) => {
-                    let drop = self.drops.remove(slot);
-                    let answer = broken.map_or(drop.answer, Answer::from);
-                    core.reply(drop.user, drop.owner, answer);
-                }
+                Durable::Drop(slot) => self.drops.remove(slot).answer(core),
             }
         }
     }

@@ -1,10 +1,12 @@
 //! The store against a simulated drive and a reference model. Every scenario prints its seed when
 //! it fails; `KVRAIL_STORE_SEED` is the first one, `KVRAIL_STORE_CASES` how many.
 
+mod asking;
 mod crash;
 mod cut;
 mod drive;
 mod faults;
+mod life;
 mod model;
 mod odd;
 mod reclaim;
