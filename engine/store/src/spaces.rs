@@ -90,7 +90,7 @@ pub(crate) struct Spaces {
     change: Option<Change>,
     retired: u32,
     /// Number of the uid that was asked for last.
-    recent: (u64, Option<u16>),
+    recent: Option<(u64, Option<u16>)>,
 }
 
 impl Spaces {
@@ -114,7 +114,7 @@ impl Spaces {
             mark: 0,
             change: None,
             retired: 0,
-            recent: (0, None),
+            recent: None,
         }
     }
 
@@ -145,11 +145,15 @@ impl Spaces {
 
     /// The number of an open uid.
     pub(crate) fn number_of(&mut self, uid: u64) -> Option<u16> {
-        if self.recent.0 != uid || self.recent.1.is_none() {
-            let open = |slot: &&Slot| slot.uid == uid && slot.state == Some(SpaceState::Open);
-            self.recent = (uid, self.slots.iter().find(open).map(|slot| slot.number));
+        if let Some((recent, number)) = self.recent
+            && recent == uid
+        {
+            return number;
         }
-        self.recent.1
+        let open = |slot: &&Slot| slot.uid == uid && slot.state == Some(SpaceState::Open);
+        let number = self.slots.iter().find(open).map(|slot| slot.number);
+        self.recent = Some((uid, number));
+        number
     }
 
     /// A block of that many bytes is there.
@@ -300,7 +304,7 @@ impl Spaces {
         slot.serial += 1;
         slot.copies = 2;
         (slot.uid, slot.created) = (change.uid, change.created);
-        self.recent = (0, None);
+        self.recent = None;
         self.mark = self.mark.max(change.uid);
         let opened = match change.kind {
             ChangeKind::Mend => None,

@@ -53,6 +53,38 @@ fn hot_blocks_are_moved() {
     world.verify();
 }
 
+/// The power fails while blocks are moved: they are found at their old or their new place.
+#[test]
+fn moved_blocks_survive_cuts() {
+    each_seed("moved", 30, |seed| {
+        let mut world = World::new(seed, small(9, 512));
+        for key in 0..8 {
+            world.put_length(0, key, true, 1500, 1);
+            world.run_until("put", World::is_idle);
+            world.get(0, key);
+        }
+        for cold in 100..300 + world.rng.u64(..300) {
+            world.put_length(0, cold, false, 1500, 1);
+            for key in 0..2 {
+                world.get(0, (cold + key) % 8);
+            }
+            world.run_until("got", World::is_idle);
+        }
+        for _ in 0..world.rng.u32(..40) {
+            world.tick();
+        }
+        assert!(world.store.stats().moved >= 8, "{:?}", world.store.stats());
+        world.cut(Cut::Power);
+        world.reopen();
+        world.verify();
+        // One that was spoilt was dropped by its reader.
+        for key in 0..8 {
+            assert_eq!(world.get(0, key), None, "key {key} is lost");
+            world.run_until("got", World::is_idle);
+        }
+    });
+}
+
 /// A held block is there as long as it is held, whatever is put.
 #[test]
 fn held_blocks_are_moved() {
