@@ -1,5 +1,7 @@
 //! Life, crashes, and what is found after them.
 
+use kvrail_store::{Config, Discard};
+
 use crate::drive::Cut;
 use crate::each_seed;
 use crate::world::{World, small};
@@ -26,7 +28,8 @@ fn model() {
 
 fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
     let block = if seed % 2 == 0 { 512 } else { 4096 };
-    let mut world = World::new(seed, small(segments, block));
+    let discard = if seed.is_multiple_of(3) { Discard::Off } else { Discard::Segments };
+    let mut world = World::new(seed, Config { discard, ..small(segments, block) });
     for _ in 0..3 {
         for _ in 0..world.rng.u32(1..acts) {
             world.act(keys);
@@ -79,5 +82,30 @@ fn replays_are_identical() {
     each_seed("replay", 5, |seed| {
         let (one, other) = (life(seed, 10, 40, 200), life(seed, 10, 40, 200));
         assert_eq!((one.trace, one.drive.finished), (other.trace, other.drive.finished));
+    });
+}
+
+/// Drops that the power takes before they were durable are no damage, then and later.
+#[test]
+fn lost_drops_are_no_damage() {
+    each_seed("gaps", 40, |seed| {
+        let mut world = World::new(seed, small(40, 512));
+        for round in 0..3 {
+            for key in 0..6 {
+                world.put(0, round * 10 + key, true);
+                world.run_until("put", World::is_idle);
+            }
+            world.settle();
+            for key in 0..5 {
+                world.drop_key(0, 1000 + key, false);
+                world.put(0, 500 + round * 10 + key, false);
+                world.wait(120_000_000);
+            }
+            world.cut(Cut::Power);
+            world.reopen();
+            world.verify();
+            assert_eq!(world.store.stats().distrusted, 0);
+            world.settle();
+        }
     });
 }

@@ -7,6 +7,9 @@ use fastrand::Rng;
 /// What the drive tears at.
 const SECTOR: usize = 512;
 
+/// Sectors of a page.
+const SECTORS: usize = 8;
+
 /// How a power cut or a kill treats what is not on stable media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
@@ -145,11 +148,23 @@ impl Drive {
 
     /// The power fails, or nothing happens to the drive.
     pub(crate) fn cut(&mut self, rng: &mut Rng, cut: Cut) {
-        let worst = rng.u8(..4);
+        let worst = rng.u8(..5);
+        let (mut page, mut whole) = (0, false);
         for (sector, versions) in std::mem::take(&mut self.cached) {
+            if sector / SECTORS != page {
+                (page, whole) = (sector / SECTORS, rng.bool());
+            }
             let kept = match (cut, worst) {
                 (Cut::Kill, _) | (_, 0) => versions.len(),
                 (_, 1) => 0,
+                // Pages as a whole, or every sector for itself.
+                (_, 2 | 3) => {
+                    if whole {
+                        versions.len()
+                    } else {
+                        0
+                    }
+                }
                 _ => rng.usize(..=versions.len()),
             };
             if let Some((_, bytes)) = kept.checked_sub(1).map(|at| &versions[at]) {

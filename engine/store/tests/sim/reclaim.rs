@@ -11,6 +11,7 @@ use crate::world::{World, small};
 fn wrap() {
     each_seed("wrap", 12, |seed| {
         let mut world = World::new(seed, small(6, 512));
+        world.slow_reads = seed % 2 == 0;
         for round in 0..1500 {
             world.act(120);
             if world.rng.u8(..4) > 0 {
@@ -59,16 +60,21 @@ fn moved_blocks_survive_cuts() {
     each_seed("moved", 30, |seed| {
         let mut world = World::new(seed, small(9, 512));
         for key in 0..8 {
-            world.put_length(0, key, true, 1500, 1);
+            // The first is larger than a buffer.
+            let length = if key == 0 { 20_000 } else { 1500 };
+            world.put_length(0, key, true, length, 1);
             world.run_until("put", World::is_idle);
             world.get(0, key);
         }
-        for cold in 100..300 + world.rng.u64(..300) {
+        let laps = 6 + world.rng.u64(..6);
+        let mut cold = 100;
+        while world.laps() < laps {
             world.put_length(0, cold, false, 1500, 1);
             for key in 0..2 {
                 world.get(0, (cold + key) % 8);
             }
             world.run_until("got", World::is_idle);
+            cold += 1;
         }
         for _ in 0..world.rng.u32(..40) {
             world.tick();
@@ -121,6 +127,8 @@ fn a_ring_of_hot_blocks_goes_on() {
         let stats = *world.store.stats();
         assert_eq!(stats.puts, 900, "{stats:?}");
         assert!(stats.moved > 0 && stats.evicted > 0, "{stats:?}");
+        println!("spiral: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
+        assert!(stats.moved_bytes < 4 * stats.put_bytes, "{stats:?}");
     });
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct World {
     pub(crate) largest: u32,
     /// Whether blocks may be spoilt by the drive.
     pub(crate) lying: bool,
+    /// Whether reads of clients take long.
+    pub(crate) slow_reads: bool,
     /// Whether random requests drop and clear.
     pub(crate) drops: bool,
 }
@@ -128,6 +130,7 @@ impl World {
             corrupt: 0,
             largest: 6000,
             lying: false,
+            slow_reads: false,
             drops: true,
         };
         let identity = Identity {
@@ -231,6 +234,11 @@ impl World {
         for _ in 0..self.rng.usize(..4) {
             if !self.flights.is_empty() {
                 let at = self.rng.usize(..self.flights.len());
+                let task = &self.flights[at].task;
+                let client = matches!(task.memory, Memory::Client { .. });
+                if self.slow_reads && task.verb == Verb::Read && client && self.rng.u8(..50) > 0 {
+                    continue;
+                }
                 let flight = self.flights.swap_remove(at);
                 self.end(&flight);
             }
