@@ -126,9 +126,11 @@ impl Core {
     }
 
     /// The entry of a key.
+    #[inline(always)]
     pub(crate) fn find(&self, number: u16, key: Key) -> (Hash, Option<(Position, Entry)>) {
         let hash = self.index.hash(number, key.lo());
-        (hash, self.index.find(hash, |entry| entry.is(key, number)))
+        let position = self.index.find(hash, |entry| entry.is(key, number));
+        (hash, position.map(|position| (position, self.index.get(position))))
     }
 
     /// Puts a live entry where there is none. `false`: the index is full.

@@ -176,8 +176,8 @@ impl Entry {
         self
     }
 
-    pub(crate) fn with_depth(mut self, depth: u16) -> Self {
-        self.set(DEPTH, u64::from(depth.min(u16::from(DEPTH_MAX))));
+    pub(crate) fn with_depth(mut self, depth: u32) -> Self {
+        self.set(DEPTH, u64::from(depth.min(u32::from(DEPTH_MAX))));
         self
     }
 }

@@ -91,25 +91,30 @@ impl Index {
         self.tags[at(first)] ^ self.tags[at(second)]
     }
 
-    /// The entry with that hash that `is_it`.
-    pub(crate) fn find(
-        &self,
-        hash: Hash,
-        is_it: impl Fn(&Entry) -> bool,
-    ) -> Option<(Position, Entry)> {
+    /// Where the entry with that hash is that `is_it`. The entry itself is loaded by `get`: handed
+    /// back in memory it would be written word by word and loaded as a whole, which stalls.
+    #[inline]
+    pub(crate) fn find(&self, hash: Hash, is_it: impl Fn(&Entry) -> bool) -> Option<Position> {
         let sought = ONES * tag(hash);
         for bucket in self.candidates(hash) {
             let mut hits = zeros(self.tags[at(bucket)] ^ sought);
             while hits != 0 {
                 let way = u64::from(hits.trailing_zeros() / 8);
-                let entry = self.entries[at(bucket)][at(way)];
-                if is_it(&entry) && !entry.is_empty() {
-                    return Some((Position(bucket * WAYS as u64 + way), entry));
+                let entry = &self.entries[at(bucket)][at(way)];
+                if is_it(entry) && !entry.is_empty() {
+                    return Some(Position(bucket * WAYS as u64 + way));
                 }
                 hits &= hits - 1;
             }
         }
         None
+    }
+
+    /// The entry at a position.
+    #[inline]
+    pub(crate) fn get(&self, position: Position) -> Entry {
+        let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
+        self.entries[at(bucket)][at(way)]
     }
 
     /// Puts an entry that is not there. `false`: the table has no room for it.
@@ -263,11 +268,11 @@ mod tests {
         assert!(index.is_crowded() && index.used() == 7600);
         for key in &keys {
             let found = index.find(index.hash(3, key.lo()), |entry| entry.is(*key, 3));
-            assert!(found.is_some_and(|(_, entry)| entry.place() == key.lo() & 0xff));
+            assert!(found.is_some_and(|it| index.get(it).place() == key.lo() & 0xff));
         }
         for key in &keys {
             let found = index.find(index.hash(3, key.lo()), |entry| entry.is(*key, 3));
-            index.remove(found.unwrap().0);
+            index.remove(found.unwrap());
         }
         assert_eq!(index.used(), 0);
     }

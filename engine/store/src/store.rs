@@ -247,7 +247,7 @@ impl Store {
         let partial = self.core.knowledge == crate::core::Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let entry = self.core.index.find(*hash, |entry| entry.is_low(*lo, number));
-            let there = entry.is_some_and(|(_, entry)| self.core.counts(&entry));
+            let there = entry.is_some_and(|it| self.core.counts(&self.core.index.get(it)));
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
             if there && let Hold::For(time) = hold {

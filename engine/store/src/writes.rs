@@ -119,7 +119,7 @@ impl Writes {
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
             .with_length(put.length)
-            .with_depth(put.depth)
+            .with_depth(put.depth.into())
             .with_check(put.check);
         match found {
             Some((position, old)) => core.replace(position, &old, entry),
@@ -243,7 +243,7 @@ impl Writes {
             offset: 0,
             length: block.length,
             time: core.now.unix,
-            depth: block.depth,
+            depth: block.depth.into(),
             kind: RecordKind::Put,
         };
         let at = slot as usize * METADATA_BYTES_MAX;

@@ -80,7 +80,9 @@ pub(crate) struct Record {
     pub(crate) length: u32,
     /// Seconds since 1970 when it was put.
     pub(crate) time: u32,
-    pub(crate) depth: u16,
+    /// 16 bits, as a word: a narrow field that is written here and read as a part of a wider load
+    /// there halves the speed of recovery.
+    pub(crate) depth: u32,
     pub(crate) kind: RecordKind,
 }
 
@@ -163,7 +165,7 @@ impl Page {
             offset: record.offset.into(),
             length: record.length.into(),
             time: record.time.into(),
-            depth: record.depth.into(),
+            depth: u16::try_from(record.depth).unwrap_or(u16::MAX).into(),
             kind: match record.kind {
                 RecordKind::Put => 1,
                 RecordKind::Drop => 2,
@@ -250,6 +252,7 @@ impl Page {
 
     /// The record at a position in bytes, its metadata, and the position of the next one. Nothing
     /// behind the last one, and where the bytes make no record.
+    #[inline(always)]
     pub(crate) fn record(&self, at: u16) -> Option<(Record, &[u8], u16)> {
         if at >= self.used {
             return None;
@@ -270,7 +273,7 @@ impl Page {
             offset: image.offset.get(),
             length: image.length.get(),
             time: image.time.get(),
-            depth: image.depth.get(),
+            depth: image.depth.get().into(),
             kind,
         };
         Some((record, metadata, at + short(record_bytes(metadata.len())).get()))

@@ -109,3 +109,30 @@ fn lost_drops_are_no_damage() {
         }
     });
 }
+
+/// A drop waits for a page; a put of its key that follows must not be recorded before it.
+#[test]
+fn a_put_does_not_overtake_a_drop() {
+    each_seed("overtake", 10, |seed| {
+        let mut world = World::new(seed, small(12, 512));
+        world.put_length(0, 5, false, 700, 1);
+        world.settle();
+        world.stalled = true;
+        let mut key = 1000;
+        while world.is_idle() {
+            world.drop_key(0, key, false);
+            world.tick();
+            key += 1;
+        }
+        world.drop_key(0, 5, false);
+        world.put_length(0, 5, false, 900, 1);
+        for _ in 0..200 {
+            world.tick();
+        }
+        world.stalled = false;
+        world.settle();
+        world.cut(Cut::Kill);
+        world.reopen();
+        world.verify();
+    });
+}

@@ -78,6 +78,8 @@ pub(crate) struct World {
     pub(crate) largest: u32,
     /// Whether blocks may be spoilt by the drive.
     pub(crate) lying: bool,
+    /// Whether pages and heads are not written now.
+    pub(crate) stalled: bool,
     /// Whether reads of clients take long.
     pub(crate) slow_reads: bool,
     /// Whether random requests drop and clear.
@@ -130,6 +132,7 @@ impl World {
             corrupt: 0,
             largest: 6000,
             lying: false,
+            stalled: false,
             slow_reads: false,
             drops: true,
         };
@@ -236,6 +239,9 @@ impl World {
                 let at = self.rng.usize(..self.flights.len());
                 let task = &self.flights[at].task;
                 let client = matches!(task.memory, Memory::Client { .. });
+                if self.stalled && !client && task.verb != Verb::Read {
+                    continue;
+                }
                 if self.slow_reads && task.verb == Verb::Read && client && self.rng.u8(..50) > 0 {
                     continue;
                 }
