@@ -44,9 +44,9 @@ for number in "${numbers[@]}"; do
         echo "$name: does not build" && tail -n 30 "$copy/log" && exit 1
     fi
     begin=$SECONDS
-    if (cd "$copy" && CARGO_TARGET_DIR=$built KVRAIL_STORE_CASES=${KVRAIL_MUTANT_CASES:-80} timeout \
-        "$seconds" cargo test -q -p kvrail-store --lib --test sim --locked -- "$test" \
-        >"$copy/log" 2>&1); then
+    export KVRAIL_STORE_CASES=${KVRAIL_MUTANT_CASES:-80}
+    if (cd "$copy" && CARGO_TARGET_DIR=$built timeout "$seconds" cargo test \
+        -q -p kvrail-store --lib --test sim --locked -- "$test" >"$copy/log" 2>&1); then
         survivors+=("$number")
         echo "SURVIVED  $name ($test)"
     else

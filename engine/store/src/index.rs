@@ -80,8 +80,9 @@ impl Index {
         let (low, high) = (hash.0 & 0xffff_ffff, hash.0 >> 32);
         let first = (low * self.buckets()) >> 32;
         let second = (high * self.buckets()) >> 32;
-        let other = if second != first { second } else { (first + 1) % self.buckets() };
-        [first, other]
+        // A remainder would be a division for every key.
+        let next = if first + 1 == self.buckets() { 0 } else { first + 1 };
+        [first, if second == first { next } else { second }]
     }
 
     /// Tags of both candidates: asked for a batch of keys first, so that their cache misses
@@ -89,6 +90,16 @@ impl Index {
     pub(crate) fn touch(&self, hash: Hash) -> u64 {
         let [first, second] = self.candidates(hash);
         self.tags[at(first)] ^ self.tags[at(second)]
+    }
+
+    /// The same, and the line that an insertion would write now.
+    pub(crate) fn touch_free(&self, hash: Hash) -> u64 {
+        let [first, second] = self.candidates(hash);
+        let free = [first, second].map(|bucket| zeros(self.tags[at(bucket)]));
+        let second_better = free[1].count_ones() > free[0].count_ones();
+        let (bucket, free) = if second_better { (second, free[1]) } else { (first, free[0]) };
+        let way = u64::from(free.trailing_zeros() / 8).min(WAYS as u64 - 1);
+        self.entries[at(bucket)][at(way)].lo()
     }
 
     /// Where the entry with that hash is that `is_it`. The entry itself is loaded by `get`: handed

@@ -255,7 +255,7 @@ impl Recovery {
         while let Some((record, _, next)) = self.page.record(at) {
             if let Some(number) = core.spaces.number_of(record.uid) {
                 let hash = core.index.hash(number, record.key.lo());
-                self.touched ^= core.index.touch(hash);
+                self.touched ^= core.index.touch_free(hash);
             }
             at = next;
         }

@@ -69,7 +69,7 @@ impl World {
                 at,
                 bytes: size,
                 check,
-                depth: (key % 20) as u16,
+                depth: u16::try_from(key % 20).unwrap(),
                 durability: if durable { Durability::Durable } else { Durability::Soon },
                 metadata: &Self::metadata(key),
             };
@@ -99,7 +99,7 @@ impl World {
     pub(crate) fn get(&mut self, space: u16, key: u64) -> Option<Status> {
         let Space { id, uid } = self.spaces[usize::from(space)]?;
         let expected = self.model.expect(space, key);
-        let capacity = self.config.segment_bytes as u32;
+        let capacity = u32::try_from(self.config.segment_bytes).unwrap();
         let history = self.model.history(space, key);
         let asked = Asked::Get { space, key, memory: Vec::new(), expected, history, uid };
         let user = self.user(asked);

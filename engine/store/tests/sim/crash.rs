@@ -10,7 +10,7 @@ use crate::world::{World, small};
 #[test]
 fn model() {
     each_seed("model", 40, |seed| {
-        let block = if seed % 2 == 0 { 512 } else { 4096 };
+        let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
         let mut world = World::new(seed, small(8, block));
         for _ in 0..600 {
             world.act(60);
@@ -27,7 +27,7 @@ fn model() {
 }
 
 fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
-    let block = if seed % 2 == 0 { 512 } else { 4096 };
+    let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
     let discard = if seed.is_multiple_of(3) { Discard::Off } else { Discard::Segments };
     let mut world = World::new(seed, Config { discard, ..small(segments, block) });
     for _ in 0..3 {

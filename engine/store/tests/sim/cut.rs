@@ -27,7 +27,7 @@ fn live(world: &mut World, until: u64) -> bool {
 #[test]
 fn cut() {
     each_seed("cut", 2, |seed| {
-        let block = if seed % 2 == 0 { 4096 } else { 512 };
+        let block = if seed.is_multiple_of(2) { 4096 } else { 512 };
         let fresh = || World::new(seed, small(8, block));
         let mut whole = fresh();
         let first = whole.drive.finished + 1;

@@ -15,10 +15,10 @@ fn fill(world: &mut World, acts: u32, keys: u64) {
 #[test]
 fn rot() {
     each_seed("rot", 30, |seed| {
-        let block = if seed % 2 == 0 { 512 } else { 4096 };
+        let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
         let mut world = World::new(seed, small(24, block));
         // One flip costs no drop; of many, two may hit a drop and what says that it is missing.
-        let flips = if seed % 3 == 0 { 1 } else { 40 };
+        let flips = if seed.is_multiple_of(3) { 1 } else { 40 };
         world.drops = flips == 1;
         fill(&mut world, 300, 40);
         world.settle();

@@ -20,7 +20,7 @@ fn large(logical_block: u32) -> Config {
 #[test]
 fn odd() {
     each_seed("odd", 2, |seed| {
-        let block = if seed % 2 == 0 { 4096 } else { 512 };
+        let block = if seed.is_multiple_of(2) { 4096 } else { 512 };
         let mut world = World::new(seed, large(block));
         let fixed = [1, 2, 511, 512, 513, 4095, 4096, 4097, 640_256, 1_124_352, 48_068 * 16];
         let lengths = fixed.into_iter().chain([751 * 1024 + 1, 2 << 20, 2_000_000, 65_537]);

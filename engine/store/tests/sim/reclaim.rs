@@ -11,14 +11,14 @@ use crate::world::{World, small};
 fn wrap() {
     each_seed("wrap", 12, |seed| {
         let mut world = World::new(seed, small(6, 512));
-        world.slow_reads = seed % 2 == 0;
+        world.slow_reads = seed.is_multiple_of(2);
         for round in 0..1500 {
             world.act(120);
             if world.rng.u8(..4) > 0 {
                 world.tick();
             }
             if round % 400 == 399 {
-                world.cut(if seed % 2 == 0 { Cut::Kill } else { Cut::Power });
+                world.cut(if seed.is_multiple_of(2) { Cut::Kill } else { Cut::Power });
                 world.reopen();
             }
         }
@@ -118,7 +118,8 @@ fn a_ring_of_hot_blocks_goes_on() {
     each_seed("spiral", 4, |seed| {
         let mut world = World::new(seed, small(8, 512));
         for key in 0..900 {
-            world.put_length(0, key, false, 1000 + (key as u32 % 3) * 700, 1);
+            let length = 1000 + [0, 700, 1400][usize::try_from(key % 3).unwrap()];
+            world.put_length(0, key, false, length, 1);
             world.get(0, key);
             world.run_until("put", World::is_idle);
             world.get(0, key);
@@ -140,7 +141,8 @@ fn full() {
         let mut world = World::new(seed, config);
         let mut declined = 0;
         for key in 0..900 {
-            let status = world.put_length(0, key, false, 1 + (key as u32 % 500), 1);
+            let length = 1 + u32::try_from(key % 500).unwrap();
+            let status = world.put_length(0, key, false, length, 1);
             match status {
                 None => {}
                 Some(Status::Declined(Reason::IndexFull | Reason::Busy)) => declined += 1,
