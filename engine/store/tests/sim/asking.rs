@@ -178,7 +178,13 @@ impl World {
         let status = reply.answer.status;
         match asked {
             Asked::Put { space, key, value, durable, .. } => match status {
-                Status::Ok => self.model.put(space, key, value, durable),
+                Status::Ok => {
+                    // What is put while its namespace is cleared may go with the rest.
+                    let clears =
+                        |asked: &Asked| matches!(asked, Asked::Clear { space: it } if *it == space);
+                    let kept = durable && !self.asked.values().any(clears);
+                    self.model.put(space, key, value, kept);
+                }
                 Status::Part => {}
                 Status::Dropped | Status::Failed(_) | Status::Declined(_) => {
                     self.model.abandoned(space, key, value);
