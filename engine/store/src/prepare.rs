@@ -39,6 +39,8 @@ impl Prepare {
     }
 
     pub(crate) fn step(&mut self, core: &mut Core, log: &Log) {
+        // Nothing can be written any more: puts are declined, and do not wait for ever.
+        core.broken |= core.segments.is_worn_out();
         if self.stage == Stage::Idle
             && core.segments.ready() < READY
             && core.segments.has_free()

@@ -133,6 +133,11 @@ impl Segments {
         self.free.len() + self.preparing + self.ready.len()
     }
 
+    /// Whether no epoch is left for another segment, and puts may not take the last ready one.
+    pub(crate) fn is_worn_out(&self) -> bool {
+        self.next_epoch == u64::MAX && self.ready.len() < 2 && self.preparing == 0
+    }
+
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

@@ -14,7 +14,8 @@ impl World {
             }
             self.tick();
         }
-        panic!("{what}: not within 200000 ticks; {:?} {:?}", self.store.phase(), self.asked);
+        let (phase, left) = (self.store.phase(), self.asked.len());
+        panic!("{what}: not within 200000 ticks; {phase:?}, {left} not answered");
     }
 
     /// Lets everything come to rest on stable media.
@@ -37,7 +38,7 @@ impl World {
                 return false;
             }
         }
-        panic!("not at rest within 200000 ticks: {:?}", self.asked);
+        panic!("not at rest within 200000 ticks: {} not answered", self.asked.len());
     }
 
     /// The process ends, perhaps with the power; a new store is made, not started.

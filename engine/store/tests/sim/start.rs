@@ -195,3 +195,53 @@ fn a_store_starts_with_other_sizes_never() {
     world.run_until("refused", |world| matches!(world.store.phase(), Phase::Failed(_)));
     assert_eq!(world.store.phase(), Phase::Failed(StartError::Geometry));
 }
+
+/// A store whose epochs have come that far; it has nothing in it.
+fn worn(seed: u64, epoch: u64) -> World {
+    let mut world = World::new(seed, small(8, 512));
+    world.cut(Cut::Kill);
+    for at in [0, SUPER_B] {
+        let page = &mut world.drive.medium()[at..at + 4096];
+        page[128..136].copy_from_slice(&epoch.to_le_bytes());
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page[..4088]);
+        page[4088..].copy_from_slice(&crc.to_le_bytes());
+    }
+    world.reopen();
+    world
+}
+
+/// Epochs pass 32 bits in mid life.
+#[test]
+fn epochs_pass_32_bits() {
+    for seed in 0..6 {
+        let mut world = worn(seed, u64::from(u32::MAX) - 3);
+        for round in 0..3 {
+            for _ in 0..500 {
+                world.act(60);
+                world.tick();
+            }
+            assert!(round == 0 || world.laps() > 0);
+            world.cut(if seed.is_multiple_of(2) { Cut::Kill } else { Cut::Power });
+            world.reopen();
+            world.verify();
+        }
+    }
+}
+
+/// The last epoch is given out: puts are declined, nothing hangs, gets go on.
+#[test]
+fn the_last_epoch() {
+    let mut world = worn(1, u64::MAX - 6);
+    let mut declined = 0;
+    for key in 0..400 {
+        if world.put_length(0, key, false, 3000, 1).is_some() {
+            declined += 1;
+        }
+        world.run_until("answered", World::is_idle);
+    }
+    assert!(declined > 100 && declined < 400, "{declined}");
+    world.verify();
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+}
