@@ -12,7 +12,8 @@ built=$PWD/target/mutants
 git ls-files -co --exclude-standard -- Cargo.toml Cargo.lock .cargo rust-toolchain.toml engine ffi \
     bench tests | tar -cf - -T - | tar -xf - -C "$copy"
 
-# The numbers, files, edits and tests of the table: blocks of five lines and an empty one.
+# The table has blocks of five lines: number and name, file, old text, new text, and the test that
+# must fail, with how many seeds it is given if 80 are too few.
 plant() {
     python3 - "$table" "$1" "$copy/engine/store/src" <<'PY'
 import sys
@@ -36,7 +37,7 @@ for number in "${numbers[@]}"; do
     rm -rf "$copy/engine/store/src"
     cp -r engine/store/src "$copy/engine/store/src"
     name=$(sed -n "s/^$number /$number /p" "$table")
-    test=$(plant "$number")
+    read -r test cases <<<"$(plant "$number")"
     built_well=0
     (cd "$copy" && CARGO_TARGET_DIR=$built cargo test -q -p kvrail-store --lib --test sim \
         --no-run --locked >"$copy/log" 2>&1) || built_well=1
@@ -44,7 +45,7 @@ for number in "${numbers[@]}"; do
         echo "$name: does not build" && tail -n 30 "$copy/log" && exit 1
     fi
     begin=$SECONDS
-    export KVRAIL_STORE_CASES=${KVRAIL_MUTANT_CASES:-80}
+    export KVRAIL_STORE_CASES=${cases:-80}
     if (cd "$copy" && CARGO_TARGET_DIR=$built timeout "$seconds" cargo test \
         -q -p kvrail-store --lib --test sim --locked -- "$test" >"$copy/log" 2>&1); then
         survivors+=("$number")
