@@ -27,8 +27,8 @@ struct State {
     history: Vec<Value>,
     /// Must be there after a crash, if nothing was evicted.
     must: Option<Value>,
-    /// Recovery may bring something back if the put under way fails.
-    unsure: bool,
+    /// What counts again if the put under way fails.
+    prior: Now,
     /// It may have been evicted since it was last seen.
     doubtful: bool,
 }
@@ -63,7 +63,8 @@ impl Model {
     pub(crate) fn putting(&mut self, space: u16, key: u64, value: Value, whole: bool) {
         let state = self.at(space, key);
         assert!(!whole || state.must.is_none(), "key {key} was there: {state:?}");
-        state.unsure = state.now == Now::Any;
+        // What was there and can be put again was evicted.
+        state.prior = if let Now::This(_) = state.now { Now::Absent } else { state.now };
         state.now = Now::Putting(value);
         state.history.push(value);
         state.must = None;
@@ -83,7 +84,7 @@ impl Model {
     pub(crate) fn abandoned(&mut self, space: u16, key: u64, value: Value) {
         let state = self.at(space, key);
         if state.now == Now::Putting(value) {
-            state.now = if state.unsure { Now::Any } else { Now::Nothing };
+            state.now = state.prior;
         }
     }
 
