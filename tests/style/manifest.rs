@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring"]),
+    ("store", &[]),
     ("nvme", &["memory"]),
     ("target", &["memory", "nvme", "topology", "volume"]),
     ("fabrics", &["memory", "nvme"]),

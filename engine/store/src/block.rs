@@ -1,0 +1,72 @@
+//! A block that is being put, and its parts.
+
+use crate::core::Core;
+use crate::key::Key;
+use crate::log::Placed;
+use crate::request::{Durability, Put, Status};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Parts are missing or being written.
+    Writing,
+    /// All parts are written; the record waits for a page.
+    Unrecorded,
+    /// The record's page is not durable.
+    Waiting,
+    /// Given up; the space goes when the last part has ended.
+    Cancelled(Status),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) key: Key,
+    pub(crate) number: u16,
+    pub(crate) owner: u16,
+    pub(crate) length: u32,
+    pub(crate) check: u64,
+    pub(crate) depth: u16,
+    pub(crate) metadata: u16,
+    pub(crate) durability: Durability,
+    pub(crate) stage: Stage,
+    pub(crate) placed: Option<Placed>,
+    /// Bytes of parts that were taken, and that are written.
+    pub(crate) begun: u32,
+    pub(crate) done: u32,
+    /// Parts that are not answered.
+    pub(crate) parts: u32,
+    /// When the last part ended.
+    pub(crate) touched: u64,
+    /// Of the part that completed it.
+    pub(crate) user: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) block: u32,
+    pub(crate) user: u64,
+    pub(crate) owner: u16,
+    pub(crate) at: u32,
+    pub(crate) bytes: u32,
+}
+
+impl Block {
+    pub(crate) fn new(core: &Core, number: u16, put: &Put<'_>) -> Self {
+        Self {
+            key: put.key,
+            number,
+            owner: put.owner,
+            length: put.length,
+            check: put.check,
+            depth: put.depth,
+            metadata: u16::try_from(put.metadata.len()).expect("checked"),
+            durability: put.durability,
+            stage: Stage::Writing,
+            placed: None,
+            begun: 0,
+            done: 0,
+            parts: 0,
+            touched: core.now().ns,
+            user: put.user,
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! What all stages of a store share: tables, the queue of tasks, replies.
+
+use crate::config::{Config, Geometry};
+use crate::entry::{Entry, Kind};
+use crate::fifo::Fifo;
+use crate::flush::Flush;
+use crate::format::SPACE_BYTES;
+use crate::index::{Hash, Index, Position};
+use crate::key::Key;
+use crate::request::{Answer, Reply};
+use crate::segments::{Segments, State};
+use crate::slab::Slab;
+use crate::spaces::Spaces;
+use crate::stats::Stats;
+use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
+
+/// The time as the caller tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Nanoseconds of a clock that never goes back.
+    pub ns: u64,
+    /// Seconds since 1970.
+    pub unix: u32,
+}
+
+/// Which structure an image is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Image {
+    /// A page of an open segment.
+    Page {
+        /// Row of the log's open segments.
+        open: u8,
+        /// The page's serial number in the log.
+        serial: u64,
+        /// Drops before the page, if it has any: they are not durable before it is.
+        drops_before: Option<u64>,
+    },
+    Head {
+        segment: u32,
+        copy: u32,
+    },
+    Super {
+        copy: u32,
+    },
+    Space {
+        slot: u32,
+        copy: u32,
+    },
+}
+
+/// An image on its way to the medium.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writing {
+    pub(crate) image: Image,
+    pub(crate) tries: u8,
+    task: Task,
+}
+
+/// How often a write of an image is tried.
+const TRIES: u8 = 3;
+
+/// Whether recovery has seen every record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Knowledge {
+    /// A key that is not in the index may yet turn up.
+    Partial,
+    /// All that counts is in the index.
+    Whole,
+}
+
+/// What recovery has seen so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recovery {
+    pub(crate) knowledge: Knowledge,
+    /// A tombstone found no room in the index while recovery went on: nothing older may count.
+    pub(crate) overflow: bool,
+    /// Segments at the old end of the ring whose pages are not read yet.
+    pub(crate) unread: usize,
+    /// Whether segments may be given up unread: the newest were read.
+    pub(crate) may_evict_unread: bool,
+    /// Entries that say `Dropped`.
+    pub(crate) dropped: u64,
+}
+
+/// Shared state.
+#[derive(Debug)]
+pub(crate) struct Core {
+    config: Config,
+    geometry: Geometry,
+    instance: u128,
+    now: Now,
+    pub(crate) index: Index,
+    pub(crate) segments: Segments,
+    pub(crate) spaces: Spaces,
+    pub(crate) flush: Flush,
+    pub(crate) stats: Stats,
+    pub(crate) recovery: Recovery,
+    /// The drive refuses what the store must write.
+    pub(crate) broken: bool,
+    tasks: Fifo<Task>,
+    replies: Fifo<Reply>,
+    images: Slab<Writing>,
+    bytes: Box<[u8]>,
+}
+
+impl Core {
+    pub(crate) fn new(config: &Config, geometry: Geometry, buckets: u64) -> Self {
+        let images = u32::from(config.images);
+        let tasks = config.reads + config.writes + images + u32::from(config.buffers) + 2;
+        let replies = 2 * (config.reads + 2 * config.writes + config.puts) + 2;
+        Self {
+            config: *config,
+            geometry,
+            instance: 0,
+            now: Now::default(),
+            index: Index::new(buckets, crate::entry::NUMBERS),
+            segments: Segments::new(geometry.segments),
+            spaces: Spaces::new(geometry.spaces),
+            flush: Flush::default(),
+            stats: Stats::default(),
+            recovery: Recovery {
+                knowledge: Knowledge::Partial,
+                overflow: false,
+                unread: 0,
+                may_evict_unread: false,
+                dropped: 0,
+            },
+            broken: false,
+            tasks: Fifo::with_limit(tasks as usize),
+            replies: Fifo::with_limit(replies as usize),
+            images: Slab::with_slots(images),
+            bytes: vec![0; images as usize * SPACE_BYTES].into_boxed_slice(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    #[inline(always)]
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The store's number, which its heads carry; 0 before its supers were read.
+    #[inline(always)]
+    pub(crate) fn instance(&self) -> u128 {
+        self.instance
+    }
+
+    pub(crate) fn set_instance(&mut self, instance: u128) {
+        self.instance = instance;
+    }
+
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Now {
+        self.now
+    }
+
+    pub(crate) fn set_now(&mut self, now: Now) {
+        self.now = now;
+    }
+
+    /// The entry of a key.
+    #[inline(always)]
+    pub(crate) fn find(&self, number: u16, key: Key) -> (Hash, Option<(Position, Entry)>) {
+        let hash = self.index.hash(number, key.lo());
+        let position = self.index.find(hash, |entry| entry.is(key, number));
+        (hash, position.map(|position| (position, self.index.get(position))))
+    }
+
+    /// Puts a live entry where there is none. `false`: the index is full.
+    pub(crate) fn insert_live(&mut self, hash: Hash, entry: Entry) -> bool {
+        let taken = self.index.insert(hash, entry);
+        if taken {
+            self.count_in(&entry);
+        }
+        taken
+    }
+
+    /// Remembers that a key was dropped, where there is no entry of it, until recovery has read
+    /// every older record. `place` is 0, or lies in the segment with the record of the drop.
+    pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, number: u16, place: u64) {
+        let entry = Entry::new(key, number, Kind::Dropped).with_place(place);
+        let taken = self.index.insert(hash, entry);
+        self.recovery.dropped += u64::from(taken);
+        self.recovery.overflow |= !taken;
+    }
+
+    fn count_in(&mut self, entry: &Entry) {
+        if entry.kind() == Kind::Dropped {
+            self.recovery.dropped += 1;
+        }
+        if !entry.is_there() {
+            return;
+        }
+        self.segments.gain(self.geometry.segment_of(entry.place()));
+        self.spaces.gain(entry.number(), entry.length());
+    }
+
+    fn count_out(&mut self, entry: &Entry) {
+        if entry.kind() == Kind::Dropped {
+            self.recovery.dropped -= 1;
+        }
+        if !entry.is_there() {
+            return;
+        }
+        self.segments.lose(self.geometry.segment_of(entry.place()));
+        self.spaces.lose(entry.number(), entry.length());
+    }
+
+    /// Replaces an entry by one of the same key.
+    pub(crate) fn replace(&mut self, position: Position, old: &Entry, new: Entry) {
+        self.count_out(old);
+        self.count_in(&new);
+        self.index.update(position, new);
+    }
+
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, position: Position) {
+        let entry = self.index.remove(position);
+        self.count_out(&entry);
+    }
+
+    /// Whether an entry's block can be got: the records of its segment are all known.
+    pub(crate) fn counts(&self, entry: &Entry) -> bool {
+        entry.is_there()
+            && !matches!(
+                self.segments.state(self.geometry.segment_of(entry.place())),
+                State::Reading | State::Dead
+            )
+    }
+
+    /// Whether later records of the segment that the entry comes from may say otherwise.
+    pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
+        let found = entry.is_there() || entry.kind() == Kind::Dropped && entry.place() != 0;
+        found && self.segments.state(self.geometry.segment_of(entry.place())) == State::Reading
+    }
+
+    /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop:
+    /// the record of one may have been passed over because of the put.
+    pub(crate) fn give_up_writing(&mut self, number: u16, key: Key, put: u32) {
+        let (_, found) = self.find(number, key);
+        let ours = |entry: &Entry| entry.kind() == Kind::Writing && entry.put() == put;
+        let Some((position, entry)) = found.filter(|(_, entry)| ours(entry)) else { return };
+        if self.recovery.knowledge == Knowledge::Partial {
+            let dropped = Entry::new(key, number, Kind::Dropped).with_place(0);
+            self.replace(position, &entry, dropped);
+        } else {
+            self.remove(position);
+        }
+    }
+
+    /// Queues a task of a get or a put.
+    pub(crate) fn client_task(&mut self, id: TaskId, verb: Verb, offset: u64, memory: Memory) {
+        let Memory::Client { exact, .. } = memory else { unreachable!("clients' memory") };
+        let length = u64::from(self.geometry.padded(exact));
+        if verb == Verb::Write {
+            self.stats.written_bytes += length;
+        }
+        self.tasks.push(Task { id, verb, offset, length, memory, urgency: Urgency::Client });
+    }
+
+    /// Queues a transfer between the medium and a buffer.
+    pub(crate) fn buffer_task(&mut self, buffer: u32, verb: Verb, offset: u64, length: u64) {
+        if verb == Verb::Write {
+            self.stats.written_bytes += length;
+        }
+        let memory = Memory::Pool { buffer: small(buffer), at: 0 };
+        let id = TaskId::new(Origin::Buffer, buffer);
+        let urgency = Urgency::Background;
+        self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+    }
+
+    /// Queues a task without bytes.
+    pub(crate) fn plain_task(&mut self, origin: Origin, verb: Verb, offset: u64, length: u64) {
+        let id = TaskId::new(origin, 0);
+        let (memory, urgency) = (Memory::None, Urgency::Background);
+        self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+    }
+
+    /// Whether an image can be written now.
+    pub(crate) fn has_image(&self) -> bool {
+        self.images.room() > 0
+    }
+
+    /// Queues the write of an image whose bytes `fill` writes. `has_image` must hold.
+    pub(crate) fn write_image(
+        &mut self,
+        image: Image,
+        verb: Verb,
+        offset: u64,
+        length: usize,
+        fill: impl FnOnce(&Self, &mut [u8]),
+    ) {
+        let task = Task {
+            id: TaskId::new(Origin::Image, 0),
+            verb,
+            offset,
+            length: length as u64,
+            memory: Memory::None,
+            urgency: Urgency::Background,
+        };
+        let slot = self.images.insert(Writing { image, tries: 0, task }).expect("has_image");
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let at = slot as usize * SPACE_BYTES;
+        fill(self, &mut bytes[at..at + length]);
+        self.bytes = bytes;
+        let writing = self.images.get_mut(slot);
+        writing.task.id = TaskId::new(Origin::Image, slot);
+        let buffer = self.config.buffers + small(slot);
+        writing.task.memory = Memory::Pool { buffer, at: 0 };
+        self.tasks.push(writing.task);
+        self.stats.written_bytes += length as u64;
+    }
+
+    /// The write of an image has ended: what it was, unless it is tried again.
+    pub(crate) fn image_ended(&mut self, slot: u32, well: bool) -> Option<(Image, bool)> {
+        if well {
+            self.flush.wrote(self.now.ns);
+            return Some((self.images.remove(slot).image, true));
+        }
+        self.stats.failures += 1;
+        let writing = self.images.get_mut(slot);
+        writing.tries += 1;
+        if writing.tries < TRIES {
+            let task = writing.task;
+            self.tasks.push(task);
+            return None;
+        }
+        Some((self.images.remove(slot).image, false))
+    }
+
+    /// Images on their way.
+    pub(crate) fn images(&self) -> impl Iterator<Item = Image> + '_ {
+        (0..self.images.slots()).filter_map(|slot| Some(self.images.peek(slot)?.image))
+    }
+
+    /// The next task, with its bytes in the pool if they are the store's.
+    pub(crate) fn next_task(&mut self, pool: &mut impl Pool) -> Option<Task> {
+        let task = self.tasks.pop()?;
+        if let ((Origin::Image, slot), Memory::Pool { buffer, .. }) = (task.id.split(), task.memory)
+        {
+            let at = slot as usize * SPACE_BYTES;
+            let length = usize::try_from(task.length).expect("at most SPACE_BYTES");
+            pool.save(buffer, 0, &self.bytes[at..at + length]);
+        }
+        Some(task)
+    }
+
+    pub(crate) fn reply(&mut self, user: u64, owner: u16, answer: impl Into<Answer>) {
+        self.replies.push(Reply { user, owner, answer: answer.into() });
+    }
+
+    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
+        self.replies.pop()
+    }
+
+    /// Replies there is room for.
+    pub(crate) fn reply_limit(&self) -> usize {
+        self.replies.limit()
+    }
+
+    /// Replies that nobody has taken.
+    pub(crate) fn replies(&self) -> usize {
+        self.replies.len()
+    }
+}
+
+/// A row number as a buffer's.
+fn small(slot: u32) -> u16 {
+    u16::try_from(slot).expect("tables of buffers have at most 4096 rows")
+}

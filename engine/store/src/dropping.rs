@@ -1,0 +1,47 @@
+//! One drop, from the index to its record.
+
+use crate::core::Core;
+use crate::format::{Record, RecordKind};
+use crate::key::Key;
+use crate::log::Log;
+use crate::request::{DropKey, Durability, Reason, Status};
+
+/// A drop whose key is out of the index, and that is not answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropping {
+    user: u64,
+    owner: u16,
+    key: Key,
+    uid: u64,
+    durability: Durability,
+    status: Status,
+}
+
+impl Dropping {
+    /// `there`: the key was in the index.
+    pub(crate) fn new(drop: &DropKey, uid: u64, there: bool) -> Self {
+        Self {
+            user: drop.user,
+            owner: drop.owner,
+            key: drop.key,
+            uid,
+            durability: drop.durability,
+            status: if there { Status::Ok } else { Status::Miss },
+        }
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durability == Durability::Durable
+    }
+
+    /// Appends its record. The serial of the page, or nothing when there is no space or page now.
+    pub(crate) fn append(&self, core: &mut Core, log: &mut Log) -> Option<u64> {
+        let record = Record::plain(RecordKind::Drop, self.key, self.uid, core.now().unix);
+        log.append_plain(core, &record, self.is_durable())
+    }
+
+    pub(crate) fn answer(&self, core: &mut Core) {
+        let broken = core.broken.then_some(Status::Declined(Reason::Broken));
+        core.reply(self.user, self.owner, broken.unwrap_or(self.status));
+    }
+}

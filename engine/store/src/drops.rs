@@ -1,0 +1,164 @@
+//! Whether all records of drops were found: a drop that is missing must not bring its block back.
+//!
+//! Drops are numbered over the store's life; each page says how many stand before it and how many
+//! were durable when it was written. Between two pages that follow each other the numbers must
+//! follow too. A hole above what was durable is what a crash leaves; it is written down as a gap,
+//! so that it is no damage later. A hole below is damage: nothing older can be trusted.
+
+use crate::fifo::Fifo;
+
+/// Gaps remembered at most; more than that is damage.
+const GAPS_MAX: usize = 64;
+
+/// What became of the drops in a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hole {
+    /// There is none, or it is known, or it was never durable.
+    Harmless,
+    /// Durable drops are missing.
+    Damage,
+}
+
+/// The account of drops while pages are read, newest segment first.
+#[derive(Debug)]
+pub(crate) struct Drops {
+    durable: u64,
+    /// Numbers that are known to be missing, from and to.
+    known: Fifo<(u64, u64)>,
+    /// Those of them that no record says yet.
+    new: Fifo<(u64, u64)>,
+    /// Drops before the lowest page seen in newer segments.
+    above: Option<u64>,
+    /// Drops up to the last page of the segment being read, and before its first.
+    expected: Option<u64>,
+    first: Option<u64>,
+    /// Drops up to the newest page.
+    last: u64,
+}
+
+impl Drops {
+    pub(crate) fn new() -> Self {
+        Self {
+            durable: 0,
+            known: Fifo::with_limit(GAPS_MAX),
+            new: Fifo::with_limit(GAPS_MAX),
+            above: None,
+            expected: None,
+            first: None,
+            last: 0,
+        }
+    }
+
+    /// A head or page says that so many were durable.
+    pub(crate) fn durable(&mut self, drops: u64) {
+        self.durable = self.durable.max(drops);
+        self.last = self.last.max(drops);
+    }
+
+    /// All heads are read: the newest segment must go as far as they say.
+    pub(crate) fn heads_end(&mut self) {
+        self.above = Some(self.durable);
+    }
+
+    /// A record says that these numbers are missing.
+    pub(crate) fn known(&mut self, from: u64, to: u64) {
+        if self.known.len() < GAPS_MAX {
+            self.known.push((from, to));
+        }
+    }
+
+    /// The next page of the segment being read.
+    pub(crate) fn page(&mut self, before: u64, drops: u16) -> Hole {
+        let hole = self.expected.map_or(Hole::Harmless, |from| self.hole(from, before));
+        self.first.get_or_insert(before);
+        let end = before.saturating_add(drops.into());
+        self.expected = Some(end);
+        self.last = self.last.max(end);
+        hole
+    }
+
+    /// The segment is read to its end.
+    pub(crate) fn segment_end(&mut self) -> Hole {
+        let (expected, first) = (self.expected.take(), self.first.take());
+        let Some(from) = expected else { return Hole::Harmless };
+        let hole = self.above.map_or(Hole::Harmless, |to| self.hole(from, to));
+        self.above = first;
+        hole
+    }
+
+    fn hole(&mut self, from: u64, to: u64) -> Hole {
+        let mut at = from;
+        while at < to {
+            let known = (0..self.known.len()).filter_map(|it| self.known.get(it));
+            if let Some(&(_, end)) =
+                known.into_iter().find(|(low, high)| (*low..*high).contains(&at))
+            {
+                at = end;
+            } else if at < self.durable || self.new.len() == GAPS_MAX {
+                return Hole::Damage;
+            } else {
+                self.known(at, to);
+                self.new.push((at, to));
+                at = to;
+            }
+        }
+        Hole::Harmless
+    }
+
+    /// A gap that no record says yet.
+    pub(crate) fn unsaid(&self) -> Option<(u64, u64)> {
+        self.new.front().copied()
+    }
+
+    pub(crate) fn said(&mut self) {
+        self.new.pop();
+    }
+
+    /// Drops of the store's life.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    pub(crate) fn drops_durable(&self) -> u64 {
+        self.durable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Drops, Hole};
+
+    #[test]
+    fn holes_are_damage_below_what_was_durable_only() {
+        let mut drops = Drops::new();
+        drops.durable(4);
+        drops.heads_end();
+        assert_eq!(drops.page(5, 1), Hole::Harmless);
+        assert_eq!(drops.page(7, 2), Hole::Harmless);
+        assert_eq!(drops.unsaid(), Some((6, 7)));
+        assert_eq!(drops.segment_end(), Hole::Harmless);
+        assert_eq!(drops.last(), 9);
+        // The older segment ends at 4; number 4 was not durable.
+        assert_eq!(drops.page(3, 1), Hole::Harmless);
+        assert_eq!(drops.segment_end(), Hole::Harmless);
+        // The next one ends at 2; number 2 was.
+        assert_eq!(drops.page(0, 2), Hole::Harmless);
+        assert_eq!(drops.segment_end(), Hole::Damage);
+    }
+
+    #[test]
+    fn a_tail_that_heads_know_of_is_missed_and_known_gaps_are_not() {
+        let mut drops = Drops::new();
+        drops.durable(4);
+        drops.heads_end();
+        drops.page(0, 2);
+        assert_eq!(drops.segment_end(), Hole::Damage);
+        let mut drops = Drops::new();
+        drops.durable(4);
+        drops.known(2, 3);
+        drops.heads_end();
+        drops.page(0, 2);
+        assert_eq!(drops.page(3, 1), Hole::Harmless);
+        assert_eq!((drops.segment_end(), drops.unsaid()), (Hole::Harmless, None));
+    }
+}

@@ -1,0 +1,207 @@
+//! One entry of the index: 32 bytes for a block.
+
+use crate::key::Key;
+
+/// Bits of the key's upper half that an entry holds; with the lower half, 104 of 128.
+const HI_BITS: u32 = 40;
+const PLACE_BITS: u32 = 40;
+const LENGTH_BITS: u32 = 27;
+const NUMBER_BITS: u32 = 12;
+
+/// Namespace numbers there are.
+pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
+/// Hits are counted up to this.
+pub(crate) const HITS_MAX: u8 = 3;
+/// Depths are told apart up to this.
+pub(crate) const DEPTH_MAX: u8 = 15;
+
+/// A run of bits in one of the words.
+#[derive(Clone, Copy)]
+struct Field {
+    word: usize,
+    at: u32,
+    bits: u32,
+}
+
+const PLACE: Field = Field { word: 2, at: 0, bits: PLACE_BITS };
+const HI_LOW: Field = Field { word: 2, at: 40, bits: 24 };
+const LENGTH: Field = Field { word: 3, at: 0, bits: LENGTH_BITS };
+const NUMBER: Field = Field { word: 3, at: 27, bits: NUMBER_BITS };
+const HITS: Field = Field { word: 3, at: 39, bits: 2 };
+const DEPTH: Field = Field { word: 3, at: 41, bits: 4 };
+const KIND: Field = Field { word: 3, at: 45, bits: 3 };
+const HI_HIGH: Field = Field { word: 3, at: 48, bits: 16 };
+
+const _: () = assert!(HI_LOW.bits + HI_HIGH.bits == HI_BITS && LENGTH_BITS == 27);
+
+/// What an entry stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A put is writing the block; the place is the put's slot.
+    Writing,
+    /// The block is there.
+    Live,
+    /// A reader said that the block is not what it should be.
+    Suspect,
+    /// Dropped; kept until recovery has read every older record.
+    Dropped,
+}
+
+/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, hits 2, depth 4, kind 3, hi 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry([u64; 4]);
+
+const _: () = assert!(size_of::<Entry>() == 32);
+
+impl Entry {
+    pub(crate) const EMPTY: Self = Self([0; 4]);
+
+    pub(crate) fn new(key: Key, number: u16, kind: Kind) -> Self {
+        let mut entry = Self([key.lo(), 0, 0, 0]);
+        entry.set(HI_LOW, key.hi() & 0xff_ffff);
+        entry.set(HI_HIGH, (key.hi() >> 24) & 0xffff);
+        entry.set(NUMBER, u64::from(number));
+        entry.with_kind(kind)
+    }
+
+    fn get(&self, field: Field) -> u64 {
+        (self.0[field.word] >> field.at) & ((1 << field.bits) - 1)
+    }
+
+    fn set(&mut self, field: Field, value: u64) {
+        let mask = (1 << field.bits) - 1;
+        debug_assert!(value <= mask, "{value} in {} bits", field.bits);
+        let word = &mut self.0[field.word];
+        *word = *word & !(mask << field.at) | (value & mask) << field.at;
+    }
+
+    fn small(&self, field: Field) -> u16 {
+        let [low, high, ..] = self.get(field).to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.get(KIND) == 0
+    }
+
+    /// Whether this is the entry of a key.
+    pub(crate) fn is(&self, key: Key, number: u16) -> bool {
+        self.is_low(key.lo(), number)
+            && self.get(HI_LOW) == key.hi() & 0xff_ffff
+            && self.get(HI_HIGH) == (key.hi() >> 24) & 0xffff
+    }
+
+    /// Whether this may be the entry of a key of which only the lower half is known.
+    pub(crate) fn is_low(&self, lo: u64, number: u16) -> bool {
+        self.0[0] == lo && self.get(NUMBER) == u64::from(number)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.get(KIND) {
+            1 => Kind::Writing,
+            2 => Kind::Live,
+            3 => Kind::Suspect,
+            _ => Kind::Dropped,
+        }
+    }
+
+    /// Whether the block can be read.
+    pub(crate) fn is_there(&self) -> bool {
+        matches!(self.kind(), Kind::Live | Kind::Suspect)
+    }
+
+    pub(crate) fn lo(&self) -> u64 {
+        self.0[0]
+    }
+
+    pub(crate) fn check(&self) -> u64 {
+        self.0[1]
+    }
+
+    /// Where the block begins, in units of the area; of one being written, the put's slot.
+    pub(crate) fn place(&self) -> u64 {
+        self.get(PLACE)
+    }
+
+    /// The slot of the put that is writing it.
+    pub(crate) fn put(&self) -> u32 {
+        u32::try_from(self.place()).expect("slots are u32")
+    }
+
+    pub(crate) fn length(&self) -> u32 {
+        u32::try_from(self.get(LENGTH)).expect("27 bits") + 1
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.small(NUMBER)
+    }
+
+    pub(crate) fn hits(&self) -> u8 {
+        self.small(HITS).to_le_bytes()[0]
+    }
+
+    pub(crate) fn depth(&self) -> u8 {
+        self.small(DEPTH).to_le_bytes()[0]
+    }
+
+    pub(crate) fn with_kind(mut self, kind: Kind) -> Self {
+        let code = match kind {
+            Kind::Writing => 1,
+            Kind::Live => 2,
+            Kind::Suspect => 3,
+            Kind::Dropped => 4,
+        };
+        self.set(KIND, code);
+        self
+    }
+
+    pub(crate) fn with_place(mut self, place: u64) -> Self {
+        self.set(PLACE, place);
+        self
+    }
+
+    pub(crate) fn with_check(mut self, check: u64) -> Self {
+        self.0[1] = check;
+        self
+    }
+
+    /// Bytes of the block, 1 to 128 MiB.
+    pub(crate) fn with_length(mut self, length: u32) -> Self {
+        self.set(LENGTH, u64::from(length - 1));
+        self
+    }
+
+    pub(crate) fn with_hits(mut self, hits: u8) -> Self {
+        self.set(HITS, u64::from(hits.min(HITS_MAX)));
+        self
+    }
+
+    pub(crate) fn with_depth(mut self, depth: u32) -> Self {
+        self.set(DEPTH, u64::from(depth.min(u32::from(DEPTH_MAX))));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Entry, Kind};
+    use crate::config::BLOCK_BYTES_MAX;
+    use crate::key::Key;
+
+    #[test]
+    fn fields_keep_apart() {
+        let key = Key::of(u64::MAX, u64::MAX);
+        let entry = Entry::new(key, 4095, Kind::Suspect)
+            .with_place((1 << 40) - 1)
+            .with_length(BLOCK_BYTES_MAX)
+            .with_hits(9)
+            .with_depth(900)
+            .with_check(5);
+        assert!(entry.is(key, 4095) && !entry.is(Key::of(u64::MAX >> 25, u64::MAX), 4095));
+        assert_eq!((entry.place(), entry.length()), ((1 << 40) - 1, BLOCK_BYTES_MAX));
+        assert_eq!((entry.hits(), entry.depth(), entry.check()), (3, 15, 5));
+        let entry = entry.with_place(0).with_hits(0).with_kind(Kind::Live).with_length(1);
+        assert_eq!((entry.place(), entry.length(), entry.hits()), (0, 1, 0));
+        assert!(entry.is(key, 4095) && entry.is_there() && !entry.is_empty());
+    }
+}

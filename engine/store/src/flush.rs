@@ -1,0 +1,89 @@
+//! Which writes are on stable media.
+
+/// Counts finished writes; a flush covers those that were finished before it began.
+#[derive(Debug, Default)]
+pub(crate) struct Flush {
+    finished: u64,
+    durable: u64,
+    wanted: u64,
+    dirty_since: Option<u64>,
+    running: Option<Running>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    covers: u64,
+    drops: u64,
+}
+
+impl Flush {
+    /// A write has finished.
+    pub(crate) fn wrote(&mut self, now: u64) {
+        self.finished += 1;
+        self.dirty_since.get_or_insert(now);
+    }
+
+    /// A point in time: durable once every write finished by now is.
+    pub(crate) fn ticket(&self) -> u64 {
+        self.finished
+    }
+
+    /// Asks that a point become durable without waiting for the timer.
+    pub(crate) fn want(&mut self, ticket: u64) {
+        self.wanted = self.wanted.max(ticket);
+    }
+
+    pub(crate) fn is_durable(&self, ticket: u64) -> bool {
+        self.durable >= ticket
+    }
+
+    /// Whether a flush should begin now.
+    pub(crate) fn is_due(&self, now: u64, after: u64) -> bool {
+        let old = self.dirty_since.is_some_and(|since| now.saturating_sub(since) >= after);
+        self.running.is_none() && (self.wanted > self.durable || old)
+    }
+
+    /// A flush begins; `drops` is what its end makes durable.
+    pub(crate) fn begin(&mut self, drops: u64) {
+        self.running = Some(Running { covers: self.finished, drops });
+        self.dirty_since = None;
+    }
+
+    /// The flush has ended well: how many drops are durable.
+    pub(crate) fn succeed(&mut self) -> u64 {
+        let run = self.running.take().expect("a flush was running");
+        self.durable = self.durable.max(run.covers);
+        run.drops
+    }
+
+    /// The flush has failed; it will be tried again.
+    pub(crate) fn fail(&mut self, now: u64) {
+        self.running = None;
+        self.dirty_since.get_or_insert(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Flush;
+
+    #[test]
+    fn a_flush_covers_what_was_finished_before_it_began() {
+        let mut flush = Flush::default();
+        assert!(flush.is_durable(flush.ticket()) && !flush.is_due(9, 0));
+        flush.wrote(1);
+        let first = flush.ticket();
+        assert!(!flush.is_due(5, 10) && flush.is_due(11, 10));
+        flush.want(first);
+        assert!(flush.is_due(2, 10));
+        flush.begin(3);
+        flush.wrote(4);
+        let second = flush.ticket();
+        assert!(!flush.is_due(100, 0));
+        assert_eq!(flush.succeed(), 3);
+        assert!(flush.is_durable(first) && !flush.is_durable(second));
+        flush.begin(4);
+        flush.fail(6);
+        assert!(!flush.is_durable(second) && flush.is_due(100, 10));
+    }
+}

@@ -1,0 +1,252 @@
+//! The super: which store a member belongs to, and its geometry. Two copies.
+
+use std::mem::{offset_of, size_of};
+
+use thiserror::Error;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::PAGE_BYTES;
+use super::seal::{is_whole, seal};
+
+/// The format that this program reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Where the two copies begin, in bytes of the area.
+pub(crate) const SUPER_AT: [u64; 2] = [0, 32 << 10];
+
+const MAGIC: [u8; 16] = *b"kvrail store\r\n\x1a\0";
+const RESERVED: usize = PAGE_BYTES - 152 - 8;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Image {
+    magic: [u8; 16],
+    version: U32,
+    copy: U32,
+    volume: [u8; 16],
+    instance: [u8; 16],
+    member: U16,
+    members: U16,
+    logical_block: U32,
+    area_bytes: U64,
+    segment_bytes: U64,
+    data_at: U64,
+    segments: U32,
+    spaces: U32,
+    seed: [u8; 16],
+    serial: U64,
+    generation: U64,
+    epoch: U64,
+    uid_mark: U64,
+    created: U64,
+    reserved: [u8; RESERVED],
+    crc: U64,
+}
+
+const _: () = assert!(size_of::<Image>() == PAGE_BYTES && align_of::<Image>() == 1);
+const _: () = assert!(offset_of!(Image, area_bytes) == 64 && offset_of!(Image, serial) == 112);
+
+/// What a super says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Super {
+    /// Identity of the volume: the same on all members.
+    pub volume: u128,
+    /// Identity of this member's content: random, new at each creation.
+    pub instance: u128,
+    /// Which member this is.
+    pub member: u16,
+    /// How many there are.
+    pub members: u16,
+    /// Unit of transfers in bytes.
+    pub logical_block: u32,
+    /// Bytes of the area that the store may use.
+    pub area_bytes: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Where segment 0 begins, in bytes of the area.
+    pub data_at: u64,
+    /// Segments.
+    pub segments: u32,
+    /// Slots for namespaces.
+    pub spaces: u32,
+    /// Secret of the index: clients do not learn it.
+    pub seed: u128,
+    /// Which of two copies is the newer one.
+    pub serial: u64,
+    /// Grows when the store starts without one of its members: that one is out of date from then.
+    pub generation: u64,
+    /// An epoch that was on the medium when the super was written; the highest of all heads is
+    /// never below it.
+    pub epoch: u64,
+    /// Highest uid a namespace ever had here when the super was written.
+    pub uid_mark: u64,
+    /// Seconds since 1970 when the store was made.
+    pub created: u64,
+}
+
+/// Why two copies of a super make no store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SuperError {
+    /// Neither copy has the magic.
+    #[error("no store: neither super has its magic")]
+    Absent,
+    /// Neither copy is whole.
+    #[error("both supers are damaged; starting empty needs an explicit erase")]
+    Damaged,
+    /// Whole, of another version.
+    #[error("store format {0}; this program reads format {FORMAT_VERSION}; erase to start empty")]
+    OtherVersion(u32),
+    /// Whole, with values that no store has.
+    #[error("a super whose values are impossible")]
+    Impossible,
+}
+
+impl Super {
+    /// One copy as it lies on the medium.
+    pub fn encode(&self, copy: u32, page: &mut [u8; PAGE_BYTES]) {
+        let mut image = Image {
+            magic: MAGIC,
+            version: FORMAT_VERSION.into(),
+            copy: copy.into(),
+            volume: self.volume.to_le_bytes(),
+            instance: self.instance.to_le_bytes(),
+            member: self.member.into(),
+            members: self.members.into(),
+            logical_block: self.logical_block.into(),
+            area_bytes: self.area_bytes.into(),
+            segment_bytes: self.segment_bytes.into(),
+            data_at: self.data_at.into(),
+            segments: self.segments.into(),
+            spaces: self.spaces.into(),
+            seed: self.seed.to_le_bytes(),
+            serial: self.serial.into(),
+            generation: self.generation.into(),
+            epoch: self.epoch.into(),
+            uid_mark: self.uid_mark.into(),
+            created: self.created.into(),
+            reserved: [0; RESERVED],
+            crc: 0.into(),
+        };
+        seal(image.as_mut_bytes());
+        page.copy_from_slice(image.as_bytes());
+    }
+
+    /// What one copy says.
+    ///
+    /// # Errors
+    /// `SuperError` when it says nothing that this program can use.
+    pub fn decode(page: &[u8; PAGE_BYTES], copy: u32) -> Result<Self, SuperError> {
+        let image = Image::ref_from_bytes(page).map_err(|_| SuperError::Damaged)?;
+        if image.magic != MAGIC {
+            return Err(SuperError::Absent);
+        }
+        if !is_whole(page) {
+            return Err(SuperError::Damaged);
+        }
+        if image.version.get() != FORMAT_VERSION {
+            return Err(SuperError::OtherVersion(image.version.get()));
+        }
+        if image.copy.get() != copy {
+            return Err(SuperError::Impossible);
+        }
+        Ok(image.read())
+    }
+
+    /// What two copies say together: the newer whole one.
+    ///
+    /// # Errors
+    /// `SuperError` when neither can be used; a version that is unknown is said before damage.
+    pub fn choose(copies: &[[u8; PAGE_BYTES]; 2]) -> Result<Self, SuperError> {
+        let both = [Self::decode(&copies[0], 0), Self::decode(&copies[1], 1)];
+        match both {
+            [Ok(one), Ok(other)] => Ok(if one.serial >= other.serial { one } else { other }),
+            [_, Err(why @ SuperError::OtherVersion(_))]
+            | [Err(why @ SuperError::OtherVersion(_)), _] => Err(why),
+            [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok(one),
+            [Err(SuperError::Absent), Err(SuperError::Absent)] => Err(SuperError::Absent),
+            [Err(SuperError::Impossible), _] | [_, Err(SuperError::Impossible)] => {
+                Err(SuperError::Impossible)
+            }
+            _ => Err(SuperError::Damaged),
+        }
+    }
+}
+
+impl Image {
+    fn read(&self) -> Super {
+        Super {
+            volume: u128::from_le_bytes(self.volume),
+            instance: u128::from_le_bytes(self.instance),
+            member: self.member.get(),
+            members: self.members.get(),
+            logical_block: self.logical_block.get(),
+            area_bytes: self.area_bytes.get(),
+            segment_bytes: self.segment_bytes.get(),
+            data_at: self.data_at.get(),
+            segments: self.segments.get(),
+            spaces: self.spaces.get(),
+            seed: u128::from_le_bytes(self.seed),
+            serial: self.serial.get(),
+            generation: self.generation.get(),
+            epoch: self.epoch.get(),
+            uid_mark: self.uid_mark.get(),
+            created: self.created.get(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAGE_BYTES, Super, SuperError, seal};
+
+    fn sample() -> Super {
+        Super {
+            volume: 1,
+            instance: 2,
+            member: 3,
+            members: 4,
+            logical_block: 512,
+            area_bytes: 1 << 30,
+            segment_bytes: 1 << 24,
+            data_at: 1 << 20,
+            segments: 63,
+            spaces: 16,
+            seed: 5,
+            serial: 6,
+            generation: 7,
+            epoch: 8,
+            uid_mark: 9,
+            created: 10,
+        }
+    }
+
+    fn copies() -> [[u8; PAGE_BYTES]; 2] {
+        let mut copies = [[0; PAGE_BYTES]; 2];
+        sample().encode(0, &mut copies[0]);
+        Super { serial: 7, ..sample() }.encode(1, &mut copies[1]);
+        copies
+    }
+
+    #[test]
+    fn the_newer_whole_copy_counts() {
+        let mut copies = copies();
+        assert_eq!(Super::choose(&copies).map(|it| it.serial), Ok(7));
+        copies[1][70] ^= 1;
+        assert_eq!(Super::choose(&copies), Ok(sample()));
+        copies[0][70] ^= 1;
+        assert_eq!(Super::choose(&copies), Err(SuperError::Damaged));
+        assert_eq!(Super::choose(&[[0; PAGE_BYTES]; 2]), Err(SuperError::Absent));
+    }
+
+    #[test]
+    fn another_version_is_named_and_a_moved_copy_is_none() {
+        let mut copies = copies();
+        copies.swap(0, 1);
+        assert_eq!(Super::choose(&copies), Err(SuperError::Impossible));
+        copies.swap(0, 1);
+        copies[0][16] = 9;
+        seal(&mut copies[0]);
+        assert_eq!(Super::choose(&copies), Err(SuperError::OtherVersion(9)));
+    }
+}

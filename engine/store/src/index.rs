@@ -1,0 +1,320 @@
+//! The index: which blocks are there. Two candidate buckets of eight for each key, no chains.
+
+use crate::entry::Entry;
+use crate::key::Key;
+
+/// Entries of a bucket: one line of tags says which of them to look at.
+const WAYS: usize = 8;
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// Bytes of RAM of an entry, with its tag.
+pub(crate) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64 + 1;
+
+/// How full the table is planned to be, in percent.
+pub(crate) const LOAD_PERCENT: u64 = 85;
+/// From here on space is made early.
+const CROWDED_PERCENT: u64 = 92;
+
+/// An entry's position. Good until the next insertion, which may displace entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position(u64);
+
+/// A key's hash in this store.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hash(u64);
+
+#[derive(Debug)]
+pub(crate) struct Index {
+    tags: Box<[u64]>,
+    entries: Box<[[Entry; WAYS]]>,
+    /// Namespace number to what its keys are mixed with.
+    salts: Box<[u64]>,
+    seed: [u64; 2],
+    used: u64,
+}
+
+fn multiply(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    Key::new(product).lo() ^ Key::new(product).hi()
+}
+
+/// Index into memory of a number that a table's length bounds.
+fn at(number: u64) -> usize {
+    usize::try_from(number).expect("tables fit into memory")
+}
+
+impl Index {
+    pub(crate) fn new(buckets: u64, numbers: u32) -> Self {
+        Self {
+            tags: vec![0; at(buckets)].into_boxed_slice(),
+            entries: vec![[Entry::EMPTY; WAYS]; at(buckets)].into_boxed_slice(),
+            salts: vec![0; numbers as usize].into_boxed_slice(),
+            seed: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
+            used: 0,
+        }
+    }
+
+    /// Gives the table its secret; it must be empty.
+    pub(crate) fn reseed(&mut self, seed: u128) {
+        assert!(self.used == 0, "entries were placed by another seed");
+        self.seed = [Key::new(seed).lo(), Key::new(seed).hi() | 1];
+    }
+
+    /// Binds a namespace number to a uid.
+    pub(crate) fn set_uid(&mut self, number: u16, uid: u64) {
+        self.salts[usize::from(number)] = multiply(uid ^ self.seed[0], self.seed[1]);
+    }
+
+    pub(crate) fn hash(&self, number: u16, lo: u64) -> Hash {
+        let salt = self.salts[usize::from(number)];
+        let mixed = multiply(lo ^ self.seed[0], salt ^ self.seed[1]);
+        Hash(multiply(mixed ^ lo.rotate_left(32), 0x9fb2_1c65_1e98_df25 ^ salt))
+    }
+
+    fn buckets(&self) -> u64 {
+        self.tags.len() as u64
+    }
+
+    fn candidates(&self, hash: Hash) -> [u64; 2] {
+        let (low, high) = (hash.0 & 0xffff_ffff, hash.0 >> 32);
+        let first = (low * self.buckets()) >> 32;
+        let second = (high * self.buckets()) >> 32;
+        // A remainder would be a division for every key.
+        let next = if first + 1 == self.buckets() { 0 } else { first + 1 };
+        [first, if second == first { next } else { second }]
+    }
+
+    /// Tags of both candidates: asked for a batch of keys first, so that their cache misses
+    /// overlap.
+    pub(crate) fn touch(&self, hash: Hash) -> u64 {
+        let [first, second] = self.candidates(hash);
+        self.tags[at(first)] ^ self.tags[at(second)]
+    }
+
+    /// The same, and the line that an insertion would write now.
+    pub(crate) fn touch_free(&self, hash: Hash) -> u64 {
+        let [first, second] = self.candidates(hash);
+        let free = [first, second].map(|bucket| zeros(self.tags[at(bucket)]));
+        let second_better = free[1].count_ones() > free[0].count_ones();
+        let (bucket, free) = if second_better { (second, free[1]) } else { (first, free[0]) };
+        let way = u64::from(free.trailing_zeros() / 8).min(WAYS as u64 - 1);
+        self.entries[at(bucket)][at(way)].lo()
+    }
+
+    /// Where the entry with that hash is that `is_it`. The entry itself is loaded by `get`: handed
+    /// back in memory it would be written word by word and loaded as a whole, which stalls.
+    #[inline]
+    pub(crate) fn find(&self, hash: Hash, is_it: impl Fn(&Entry) -> bool) -> Option<Position> {
+        let sought = ONES * tag(hash);
+        for bucket in self.candidates(hash) {
+            let mut hits = zeros(self.tags[at(bucket)] ^ sought);
+            while hits != 0 {
+                let way = u64::from(hits.trailing_zeros() / 8);
+                let entry = &self.entries[at(bucket)][at(way)];
+                if is_it(entry) && !entry.is_empty() {
+                    return Some(Position(bucket * WAYS as u64 + way));
+                }
+                hits &= hits - 1;
+            }
+        }
+        None
+    }
+
+    /// The entry at a position.
+    #[inline]
+    pub(crate) fn get(&self, position: Position) -> Entry {
+        let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
+        self.entries[at(bucket)][at(way)]
+    }
+
+    /// Puts an entry that is not there. `false`: the table has no room for it.
+    pub(crate) fn insert(&mut self, hash: Hash, entry: Entry) -> bool {
+        let candidates = self.candidates(hash);
+        let counts = candidates.map(|bucket| zeros(self.tags[at(bucket)]).count_ones());
+        let best = if counts[1] > counts[0] { 1 } else { 0 };
+        let free = self.free_way(candidates[best]).map(|way| (candidates[best], way));
+        let Some((bucket, way)) = free.or_else(|| self.make_room(candidates)) else {
+            return false;
+        };
+        self.write(bucket, way, tag(hash), entry);
+        self.used += 1;
+        true
+    }
+
+    fn free_way(&self, bucket: u64) -> Option<u64> {
+        let free = zeros(self.tags[at(bucket)]);
+        (free != 0).then(|| u64::from(free.trailing_zeros() / 8))
+    }
+
+    /// Moves an entry of these full buckets into its other one; at most two entries move.
+    fn make_room(&mut self, candidates: [u64; 2]) -> Option<(u64, u64)> {
+        for bucket in candidates {
+            for way in 0..WAYS as u64 {
+                if self.displace(bucket, way) {
+                    return Some((bucket, way));
+                }
+            }
+        }
+        for bucket in candidates {
+            for way in 0..WAYS as u64 {
+                let other = self.other(bucket, way);
+                let mut ways = 0..WAYS as u64;
+                let second =
+                    ways.find(|&way| self.other(other, way) != bucket && self.displace(other, way));
+                if second.is_some() && self.displace(bucket, way) {
+                    return Some((bucket, way));
+                }
+            }
+        }
+        None
+    }
+
+    /// The other candidate of a resident entry.
+    fn other(&self, bucket: u64, way: u64) -> u64 {
+        let entry = &self.entries[at(bucket)][at(way)];
+        let [first, second] = self.candidates(self.hash(entry.number(), entry.lo()));
+        if first == bucket { second } else { first }
+    }
+
+    fn displace(&mut self, bucket: u64, way: u64) -> bool {
+        let other = self.other(bucket, way);
+        let Some(free) = self.free_way(other) else { return false };
+        let entry = self.entries[at(bucket)][at(way)];
+        let kept = self.tags[at(bucket)].to_le_bytes()[at(way)];
+        self.write(other, free, u64::from(kept), entry);
+        self.write(bucket, way, 0, Entry::EMPTY);
+        true
+    }
+
+    fn write(&mut self, bucket: u64, way: u64, tag: u64, entry: Entry) {
+        let tags = &mut self.tags[at(bucket)];
+        *tags = *tags & !(0xff << (way * 8)) | tag << (way * 8);
+        self.entries[at(bucket)][at(way)] = entry;
+    }
+
+    /// Replaces what an entry says; key and namespace stay.
+    pub(crate) fn update(&mut self, position: Position, entry: Entry) {
+        let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
+        let old = &mut self.entries[at(bucket)][at(way)];
+        debug_assert!(old.lo() == entry.lo() && old.number() == entry.number());
+        *old = entry;
+    }
+
+    pub(crate) fn remove(&mut self, position: Position) -> Entry {
+        let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
+        let entry = self.entries[at(bucket)][at(way)];
+        assert!(!entry.is_empty(), "an entry is removed once");
+        self.write(bucket, way, 0, Entry::EMPTY);
+        self.used -= 1;
+        entry
+    }
+
+    /// Positions in use of one bucket, for a walk over all.
+    pub(crate) fn bucket(&self, bucket: u64) -> impl Iterator<Item = (Position, Entry)> + use<> {
+        let entries = self.entries[at(bucket)];
+        let all = (0..WAYS as u64).map(move |way| Position(bucket * WAYS as u64 + way));
+        all.zip(entries).filter(|(_, entry)| !entry.is_empty())
+    }
+
+    /// Buckets of the table.
+    pub(crate) fn len(&self) -> u64 {
+        self.buckets()
+    }
+
+    /// Entries in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Whether insertions are about to fail.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.used * 100 > self.buckets() * WAYS as u64 * CROWDED_PERCENT
+    }
+}
+
+/// Eight bits of the hash that are not zero.
+fn tag(hash: Hash) -> u64 {
+    let mixed = hash.0.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 56;
+    mixed.max(1)
+}
+
+/// The high bit of every zero byte; bytes above a zero byte may be flagged in error.
+fn zeros(word: u64) -> u64 {
+    // The exact form: no borrow runs from one byte into the next.
+    !(((word & !HIGHS) + !HIGHS) | word | !HIGHS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Index, zeros};
+    use crate::entry::{Entry, Kind};
+    use crate::key::Key;
+
+    fn entry(key: Key) -> Entry {
+        Entry::new(key, 3, Kind::Live).with_place(key.lo() & 0xff)
+    }
+
+    fn index(buckets: u64) -> Index {
+        let mut index = Index::new(buckets, 8);
+        index.reseed(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
+        index.set_uid(3, 77);
+        index
+    }
+
+    #[test]
+    fn zero_bytes_are_found_exactly() {
+        assert_eq!(zeros(0x0100_0001_ff00_0080), 0x0080_8000_0080_8000);
+        assert_eq!(zeros(u64::MAX), 0);
+    }
+
+    #[test]
+    fn it_takes_more_than_planned_and_finds_all() {
+        let mut index = index(1000);
+        let mut random = fastrand::Rng::with_seed(7);
+        let keys: Vec<Key> = (0..7600).map(|_| Key::of(random.u64(..), random.u64(..))).collect();
+        for key in &keys {
+            assert!(index.insert(index.hash(3, key.lo()), entry(*key)), "{}", index.used());
+        }
+        assert!(index.is_crowded() && index.used() == 7600);
+        for key in &keys {
+            let found = index.find(index.hash(3, key.lo()), |entry| entry.is(*key, 3));
+            assert!(found.is_some_and(|it| index.get(it).place() == key.lo() & 0xff));
+        }
+        for key in &keys {
+            let found = index.find(index.hash(3, key.lo()), |entry| entry.is(*key, 3));
+            index.remove(found.unwrap());
+        }
+        assert_eq!(index.used(), 0);
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_loses_nothing() {
+        let mut index = index(4);
+        let mut taken = Vec::new();
+        for lo in 0..100 {
+            let key = Key::of(lo, lo.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            if index.insert(index.hash(3, key.lo()), entry(key)) {
+                taken.push(key);
+            }
+        }
+        assert!(taken.len() >= 28 && taken.len() <= 32, "{}", taken.len());
+        for key in taken {
+            assert!(index.find(index.hash(3, key.lo()), |entry| entry.is(key, 3)).is_some());
+        }
+    }
+
+    #[test]
+    fn keys_of_equal_low_halves_are_told_apart() {
+        let mut index = index(4);
+        for hi in 0..9 {
+            let key = Key::of(hi, 5);
+            assert!(index.insert(index.hash(3, 5), entry(key)));
+        }
+        for hi in 0..9 {
+            let key = Key::of(hi, 5);
+            assert!(index.find(index.hash(3, 5), |entry| entry.is(key, 3)).is_some());
+        }
+        assert!(index.find(index.hash(3, 5), |entry| entry.is(Key::of(9, 5), 3)).is_none());
+    }
+}

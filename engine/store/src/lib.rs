@@ -1,0 +1,60 @@
+//! The keyed block store of one member: a state machine that does nothing by itself.
+//!
+//! Owns the index, the ring of segments, records with their metadata, reclaim, holds, namespaces
+//! and recovery. What it wants done leaves as tasks (read, write, flush, discard) and comes back as
+//! results; time is told to it. It makes no system call, reads no clock, takes no lock, writes no
+//! log line, and allocates nothing after `Store::new`. It never sees a byte of a block.
+//!
+//! `docs/store-format.md` has the format on the medium, `docs/decisions/store.md` the reasons.
+#![forbid(unsafe_code)]
+
+mod block;
+mod config;
+mod core;
+mod dropping;
+mod drops;
+mod durables;
+mod entry;
+mod fifo;
+mod flush;
+mod format;
+mod holds;
+mod index;
+mod key;
+mod log;
+mod moves;
+mod prepare;
+mod reads;
+mod reclaim;
+mod recover;
+mod request;
+mod segments;
+mod sizing;
+mod slab;
+mod spaces;
+mod start;
+mod stats;
+mod store;
+mod sweep;
+mod task;
+mod writes;
+
+pub use config::{
+    BLOCK_BYTES_MAX, Config, ConfigError, Discard, METADATA_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
+    SPACES_MAX, Times,
+};
+pub use core::Now;
+pub use format::{
+    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, Super, SuperError,
+};
+pub use key::{Key, check, fold};
+pub use request::{
+    Answer, Begun, DropKey, Durability, Extent, Fault, Found, Get, Put, Reason, Reply, SpaceId,
+    Status,
+};
+pub use sizing::Sizing;
+pub use spaces::SpaceView;
+pub use start::{Expect, Identity, Start, StartError};
+pub use stats::Stats;
+pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};
+pub use task::{Memory, Outcome, Pool, Task, TaskId, Urgency, Verb};

@@ -1,0 +1,176 @@
+//! Blocks on their way from a victim to the open segment, through the store's buffers.
+
+use crate::config::{Geometry, METADATA_BYTES_MAX};
+use crate::core::Core;
+use crate::entry::Entry;
+use crate::format::Record;
+use crate::log::{Log, Placed};
+use crate::task::{Outcome, Verb};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Reading,
+    Writing,
+    /// The record waits for a page.
+    Recording,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    record: Record,
+    number: u16,
+    metadata: usize,
+    from: u64,
+    placed: Placed,
+    padded: u32,
+    done: u32,
+    stage: Stage,
+}
+
+/// Moves under way: one for each buffer but the first.
+#[derive(Debug)]
+pub(crate) struct Moves {
+    slots: Box<[Option<Move>]>,
+    metadata: Box<[u8]>,
+    used: usize,
+    last_serial: u64,
+}
+
+impl Moves {
+    pub(crate) fn new(buffers: u16) -> Self {
+        let count = usize::from(buffers);
+        Self {
+            slots: vec![None; count].into_boxed_slice(),
+            metadata: vec![0; count * METADATA_BYTES_MAX].into_boxed_slice(),
+            used: 0,
+            last_serial: 0,
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.used + 1 < self.slots.len()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Serial of the last page that got a moved block's record.
+    pub(crate) fn last_serial(&self) -> u64 {
+        self.last_serial
+    }
+
+    /// Begins to move a block; `has_room` must hold.
+    pub(crate) fn begin(
+        &mut self,
+        core: &mut Core,
+        record: &Record,
+        entry: &Entry,
+        metadata: &[u8],
+        placed: Placed,
+    ) {
+        let free = (1..self.slots.len()).find(|&slot| self.slots[slot].is_none());
+        let slot = free.expect("has_room");
+        let at = slot * METADATA_BYTES_MAX;
+        self.metadata[at..at + metadata.len()].copy_from_slice(metadata);
+        self.slots[slot] = Some(Move {
+            record: *record,
+            number: entry.number(),
+            metadata: metadata.len(),
+            from: entry.place(),
+            placed,
+            padded: core.geometry().padded(entry.length()),
+            done: 0,
+            stage: Stage::Reading,
+        });
+        self.used += 1;
+        self.transfer(core, slot, Verb::Read);
+    }
+
+    /// The next piece of a move, in or out.
+    fn transfer(&self, core: &mut Core, slot: usize, verb: Verb) {
+        let it = self.slots[slot].expect("a move has a slot");
+        let length = core.config().buffer_bytes.min(it.padded - it.done);
+        let place = if verb == Verb::Read { it.from } else { it.placed.place };
+        let offset = Geometry::place_at(place) + u64::from(it.done);
+        let buffer = u32::try_from(slot).expect("at most 1024 buffers");
+        core.buffer_task(buffer, verb, offset, length.into());
+    }
+
+    pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, buffer: u32, end: Outcome) {
+        let slot = buffer as usize;
+        let it = self.slots[slot].as_mut().expect("a move has a slot");
+        if it.stage == Stage::Writing {
+            core.flush.wrote(core.now().ns);
+        }
+        if end != Outcome::Done {
+            core.stats.failures += 1;
+            return self.give_up(core, log, slot);
+        }
+        if it.stage == Stage::Reading {
+            it.stage = Stage::Writing;
+            return self.transfer(core, slot, Verb::Write);
+        }
+        it.done += core.config().buffer_bytes.min(it.padded - it.done);
+        if it.done < it.padded {
+            it.stage = Stage::Reading;
+            return self.transfer(core, slot, Verb::Read);
+        }
+        it.stage = Stage::Recording;
+        self.record(core, log, slot);
+    }
+
+    /// A block that cannot be moved is evicted.
+    fn give_up(&mut self, core: &mut Core, log: &mut Log, slot: usize) {
+        let it = self.take(slot);
+        log.forgo(it.placed);
+        let (_, found) = core.find(it.number, it.record.key);
+        let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == it.from);
+        if let Some((position, _)) = same {
+            core.remove(position);
+            core.stats.evicted += 1;
+        }
+    }
+
+    fn take(&mut self, slot: usize) -> Move {
+        self.used -= 1;
+        self.slots[slot].take().expect("a move has a slot")
+    }
+
+    /// The block is copied: its record, and the entry points to the copy.
+    fn record(&mut self, core: &mut Core, log: &mut Log, slot: usize) {
+        let it = self.slots[slot].expect("a move has a slot");
+        let (_, found) = core.find(it.number, it.record.key);
+        let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == it.from);
+        let Some((_, entry)) = same.filter(|_| core.spaces.is_open(it.number)) else {
+            // Dropped or cleared meanwhile.
+            log.forgo(it.placed);
+            self.take(slot);
+            return;
+        };
+        let at = slot * METADATA_BYTES_MAX;
+        let metadata = &self.metadata[at..at + it.metadata];
+        let Some(serial) = log.append(core, it.placed, &it.record, metadata, false) else {
+            return;
+        };
+        self.last_serial = self.last_serial.max(serial);
+        let (_, found) = core.find(it.number, it.record.key);
+        let (position, _) = found.expect("appending changes no entry");
+        core.replace(position, &entry, entry.with_place(it.placed.place).with_hits(0));
+        core.stats.moved += 1;
+        core.stats.moved_bytes += u64::from(it.padded);
+        self.take(slot);
+    }
+
+    /// Goes on with those that wait for a page.
+    pub(crate) fn step(&mut self, core: &mut Core, log: &mut Log) {
+        if self.used == 0 {
+            return;
+        }
+        for slot in 1..self.slots.len() {
+            if self.slots[slot].is_some_and(|it| it.stage == Stage::Recording) {
+                self.record(core, log, slot);
+            }
+        }
+    }
+}

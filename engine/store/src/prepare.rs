@@ -1,0 +1,101 @@
+//! Makes free segments ready: flush, head, discard.
+//!
+//! Both copies of a segment's head are durable before anything else is written there, and before
+//! the head of the next one. The flush in front of them makes the new places of moved blocks
+//! durable before their old ones stop to count.
+
+use crate::config::Discard;
+use crate::core::{Core, Image};
+use crate::format::{Head, PAGE_BYTES};
+use crate::log::Log;
+use crate::task::{Origin, Verb};
+
+/// Segments kept ready.
+const READY: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    /// What was written so far becomes durable; the ring's floor was read before that.
+    Flushing {
+        ticket: u64,
+        floor: u64,
+    },
+    Head(Head),
+    Discarding {
+        segment: u32,
+    },
+}
+
+/// The stage of the one segment that is being made ready.
+#[derive(Debug)]
+pub(crate) struct Prepare {
+    stage: Stage,
+}
+
+impl Prepare {
+    pub(crate) fn new() -> Self {
+        Self { stage: Stage::Idle }
+    }
+
+    pub(crate) fn step(&mut self, core: &mut Core, log: &Log) {
+        // Nothing can be written any more: puts are declined, and do not wait for ever.
+        core.broken |= core.segments.is_worn_out();
+        if self.stage == Stage::Idle
+            && core.segments.ready() < READY
+            && core.segments.has_free()
+            && !core.broken
+        {
+            let (ticket, floor) = (core.flush.ticket(), core.segments.floor());
+            core.flush.want(ticket);
+            self.stage = Stage::Flushing { ticket, floor };
+        }
+        if let Stage::Flushing { ticket, floor } = self.stage
+            && core.flush.is_durable(ticket)
+            && core.has_image()
+            && let Some(segment) = core.segments.prepare(core.now().unix)
+        {
+            let head = log.head(core, segment, floor.min(core.segments.epoch(segment)));
+            self.write(core, segment, head, 0);
+        }
+    }
+
+    fn write(&mut self, core: &mut Core, segment: u32, head: Head, copy: u32) {
+        let (image, at) =
+            (Image::Head { segment, copy }, core.geometry().head_copy_at(segment, copy));
+        core.write_image(image, Verb::WriteDurable, at, PAGE_BYTES, |core, bytes| {
+            head.encode(core.instance(), segment, bytes);
+        });
+        self.stage = Stage::Head(head);
+    }
+
+    pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32, copy: u32) {
+        let Stage::Head(head) = self.stage else { unreachable!("a head ends that nobody wrote") };
+        if copy == 0 {
+            return self.write(core, segment, head, 1);
+        }
+        if core.config().discard == Discard::Off {
+            core.segments.prepared(segment);
+            self.stage = Stage::Idle;
+            return;
+        }
+        let (at, head) = (core.geometry().segment_at(segment), core.geometry().head_at(segment));
+        let at = at + PAGE_BYTES as u64;
+        core.plain_task(Origin::Discard, Verb::Discard, at, head - at);
+        self.stage = Stage::Discarding { segment };
+    }
+
+    pub(crate) fn head_refused(&mut self, core: &mut Core, segment: u32) {
+        core.segments.refused(segment);
+        self.stage = Stage::Idle;
+    }
+
+    /// A discard that failed does no harm.
+    pub(crate) fn discarded(&mut self, core: &mut Core) {
+        let Stage::Discarding { segment } = self.stage else {
+            unreachable!("a discard ends that nobody began");
+        };
+        core.segments.prepared(segment);
+        self.stage = Stage::Idle;
+    }
+}

@@ -1,0 +1,398 @@
+//! Recovery: the pages of all segments, newest first, while requests are served.
+//!
+//! Of two records of a key the one in the newer segment counts, and in one segment the later one
+//! (`log.rs` says why that is the order in which they were made). So what is in the index already
+//! stays, except for entries of the segment that is being read itself.
+
+use crate::config::UNIT_BYTES;
+use crate::core::{Core, Knowledge};
+use crate::drops::{Drops, Hole};
+use crate::entry::{Entry, Kind};
+use crate::fifo::Fifo;
+use crate::format::{PAGE, Page, Record, RecordKind};
+use crate::index::Hash;
+use crate::key::Key;
+use crate::log::Log;
+use crate::segments::State;
+use crate::task::{Outcome, Pool, Verb};
+
+/// Segments that are read before older ones may be evicted for space.
+const READ_FIRST: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transfer {
+    Reading,
+    There,
+    Unreadable,
+}
+
+/// A run of pages of one segment, in a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    segment: u32,
+    first: u32,
+    count: u32,
+}
+
+/// What is left when all is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Reading,
+    /// Gaps are being written down.
+    Saying,
+    Unwritten(u64),
+    Unflushed(u64),
+    Done,
+}
+
+/// The reading of all pages.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// Buffers in the order in which they are looked at.
+    queue: Fifo<u32>,
+    chunks: Box<[Option<(Chunk, Transfer)>]>,
+    pages_first: u32,
+    page: Page,
+    next_page: u32,
+    /// A page of the chunk belongs to the segment.
+    any: bool,
+    /// Pages of the segment so far.
+    pages: u32,
+    loaded: bool,
+    record_at: u16,
+    segments_read: usize,
+    sequence: u64,
+    /// The newest segment with pages was read.
+    newest_read: bool,
+    resumed: bool,
+    /// Page of the last gap written down.
+    gap_serial: Option<u64>,
+    ending: Ending,
+    /// Keeps the prefetching of tags from being optimised away.
+    touched: u64,
+}
+
+impl Recovery {
+    pub(crate) fn new(buffers: u16, pages_first: u32) -> Self {
+        Self {
+            queue: Fifo::with_limit(usize::from(buffers)),
+            chunks: vec![None; usize::from(buffers)].into_boxed_slice(),
+            pages_first,
+            page: Page::new(),
+            next_page: 0,
+            any: false,
+            pages: 0,
+            loaded: false,
+            record_at: 0,
+            segments_read: 0,
+            sequence: 0,
+            newest_read: false,
+            resumed: false,
+            gap_serial: None,
+            ending: Ending::Reading,
+            touched: 0,
+        }
+    }
+
+    /// Whether the buffers belong to recovery.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.ending == Ending::Reading
+    }
+
+    /// Whether new pages know what to count on from.
+    pub(crate) fn has_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// Whether what is durable may be said in new pages and heads: gaps are on the medium.
+    pub(crate) fn is_done(&self) -> bool {
+        self.ending == Ending::Done
+    }
+
+    pub(crate) fn ended(&mut self, buffer: u32, end: Outcome) {
+        let chunk = self.chunks[buffer as usize].as_mut().expect("the buffer is in use");
+        let well = end == Outcome::Done;
+        chunk.1 = if well { Transfer::There } else { Transfer::Unreadable };
+    }
+
+    /// Does what can be done now; looks at `budget` records at most.
+    pub(crate) fn step(
+        &mut self,
+        core: &mut Core,
+        log: &mut Log,
+        drops: &mut Drops,
+        pool: &impl Pool,
+        budget: u32,
+    ) {
+        match self.ending {
+            Ending::Reading => {
+                self.issue(core);
+                let mut left = budget;
+                while left > 0 && self.go_on(core, drops, pool, &mut left) {}
+                self.resume(core, log, drops);
+            }
+            Ending::Saying => self.say(core, log, drops),
+            Ending::Unwritten(serial) => {
+                if log.unwritten(core) > serial {
+                    let ticket = core.flush.ticket();
+                    core.flush.want(ticket);
+                    self.ending = Ending::Unflushed(ticket);
+                }
+            }
+            Ending::Unflushed(ticket) if core.flush.is_durable(ticket) => {
+                self.ending = Ending::Done;
+            }
+            Ending::Unflushed(_) | Ending::Done => {}
+        }
+    }
+
+    /// Begins to read the next segments while there are buffers.
+    fn issue(&mut self, core: &mut Core) {
+        loop {
+            let queued = (0..self.queue.len()).filter_map(|at| self.queue.get(at));
+            let chunks = queued.filter_map(|&buffer| self.chunks[buffer as usize]);
+            let open = chunks.filter(|(chunk, _)| {
+                matches!(core.segments.state(chunk.segment), State::Unread | State::Reading)
+            });
+            let Some(at) = core.recovery.unread.checked_sub(open.count() + 1) else { return };
+            let Some(free) = self.chunks.iter().position(Option::is_none) else { return };
+            let segment = core.segments.nth(at).expect("unread ones are in the order");
+            let buffer = u32::try_from(free).expect("at most 1024 buffers");
+            self.read(core, buffer, segment, 0, self.pages_first);
+            self.queue.push(buffer);
+        }
+    }
+
+    fn read(&mut self, core: &mut Core, buffer: u32, segment: u32, first: u32, most: u32) {
+        let most = most.min(core.config().buffer_bytes / PAGE);
+        let count = most.min(core.geometry().pages_max() - first);
+        let chunk = Chunk { segment, first, count };
+        self.chunks[buffer as usize] = Some((chunk, Transfer::Reading));
+        let at = core.geometry().page_at(segment, first + count - 1);
+        core.buffer_task(buffer, Verb::Read, at, u64::from(count) * u64::from(PAGE));
+    }
+
+    /// Takes one step with the first chunk. `false`: it is not there, or there is none.
+    fn go_on(
+        &mut self,
+        core: &mut Core,
+        drops: &mut Drops,
+        pool: &impl Pool,
+        left: &mut u32,
+    ) -> bool {
+        let Some(&buffer) = self.queue.front() else {
+            if core.recovery.unread == 0 {
+                core.recovery.knowledge = Knowledge::Whole;
+                self.ending = Ending::Saying;
+            }
+            return false;
+        };
+        let (chunk, transfer) = self.chunks[buffer as usize].expect("queued ones are in use");
+        if transfer == Transfer::Reading {
+            return false;
+        }
+        match core.segments.state(chunk.segment) {
+            State::Unread => core.segments.set(chunk.segment, State::Reading),
+            State::Reading => {}
+            // Given up meanwhile.
+            _ => {
+                self.free(buffer);
+                return true;
+            }
+        }
+        if transfer == Transfer::Unreadable || self.next_page == chunk.count {
+            self.chunk_end(core, drops, buffer, chunk);
+            return true;
+        }
+        if !self.loaded {
+            *left = left.saturating_sub(1);
+            if self.load(core, drops, pool, buffer, chunk) == Hole::Damage {
+                self.distrust(core, drops, buffer, chunk.segment);
+                return true;
+            }
+        }
+        while let Some((record, _, next)) = self.page.record(self.record_at) {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
+            self.record(core, drops, chunk.segment, &record);
+            self.record_at = next;
+        }
+        (self.loaded, self.next_page) = (false, self.next_page + 1);
+        true
+    }
+
+    /// Takes the next page out of its buffer.
+    fn load(
+        &mut self,
+        core: &mut Core,
+        drops: &mut Drops,
+        pool: &impl Pool,
+        buffer: u32,
+        chunk: Chunk,
+    ) -> Hole {
+        let at = (chunk.count - 1 - self.next_page) * PAGE;
+        let buffer = u16::try_from(buffer).expect("at most 1024 buffers");
+        pool.load(buffer, at, self.page.bytes_mut());
+        (self.loaded, self.record_at) = (true, 0);
+        let index = chunk.first + self.next_page;
+        let epoch = core.segments.epoch(chunk.segment);
+        let Some(header) = self.page.decode(core.instance(), epoch, chunk.segment, index) else {
+            return Hole::Harmless;
+        };
+        self.any = true;
+        self.pages = index + 1;
+        self.sequence = self.sequence.max(header.sequence + u64::from(self.page.count()));
+        drops.durable(header.drops_durable);
+        self.touch(core);
+        drops.page(header.drops_before, self.page.drops())
+    }
+
+    /// Asks for the tags of all keys of the page, so that their cache misses overlap.
+    fn touch(&mut self, core: &mut Core) {
+        let mut at = 0;
+        while let Some((record, _, next)) = self.page.record(at) {
+            if let Some(number) = core.spaces.number_of(record.uid) {
+                let hash = core.index.hash(number, record.key.lo());
+                self.touched ^= core.index.touch_free(hash);
+            }
+            at = next;
+        }
+    }
+
+    fn record(&mut self, core: &mut Core, drops: &mut Drops, segment: u32, record: &Record) {
+        if record.kind == RecordKind::Gap {
+            drops.known(record.key.lo(), record.key.hi());
+            return;
+        }
+        let Some(number) = core.spaces.number_of(record.uid) else { return };
+        let (hash, found) = core.find(number, record.key);
+        if record.kind == RecordKind::Put {
+            let end = u64::from(record.offset) * u64::from(UNIT_BYTES) + u64::from(record.length);
+            let possible = (1..=core.geometry().block_max()).contains(&record.length)
+                && end <= core.geometry().segment_bytes;
+            if !possible {
+                return;
+            }
+            core.stats.recovered += 1;
+        }
+        let Some((position, old)) = found else {
+            return Self::add(core, hash, number, segment, record);
+        };
+        let here = match old.kind() {
+            Kind::Writing => false,
+            Kind::Dropped => old.place() != 0 && core.geometry().segment_of(old.place()) == segment,
+            Kind::Live | Kind::Suspect => core.geometry().segment_of(old.place()) == segment,
+        };
+        if here {
+            let new = Self::entry(core, number, segment, record);
+            core.replace(position, &old, new);
+        }
+    }
+
+    fn entry(core: &Core, number: u16, segment: u32, record: &Record) -> Entry {
+        if record.kind == RecordKind::Drop {
+            let place = core.geometry().place(segment, 0);
+            return Entry::new(record.key, number, Kind::Dropped).with_place(place);
+        }
+        Entry::new(record.key, number, Kind::Live)
+            .with_place(core.geometry().place(segment, record.offset))
+            .with_length(record.length)
+            .with_depth(record.depth)
+            .with_check(record.check)
+    }
+
+    /// A key of which nothing is known yet.
+    fn add(core: &mut Core, hash: Hash, number: u16, segment: u32, record: &Record) {
+        if record.kind == RecordKind::Drop {
+            let place = core.geometry().place(segment, 0);
+            core.insert_dropped(hash, record.key, number, place);
+        } else {
+            // A full index forgets the oldest: recovery comes to them last.
+            let _ = core.insert_live(hash, Self::entry(core, number, segment, record));
+        }
+    }
+
+    /// All pages of a chunk are seen: goes on with the segment's next ones, or ends it.
+    fn chunk_end(&mut self, core: &mut Core, drops: &mut Drops, buffer: u32, chunk: Chunk) {
+        let first = chunk.first + chunk.count;
+        let more = self.any && first < core.geometry().pages_max();
+        (self.next_page, self.any, self.loaded) = (0, false, false);
+        if more {
+            return self.read(core, buffer, chunk.segment, first, u32::MAX);
+        }
+        let at = core.recovery.unread - 1;
+        assert!(core.segments.nth(at) == Some(chunk.segment), "segments are read in order");
+        if self.pages == 0 {
+            core.segments.release_nth(at);
+        } else {
+            if drops.segment_end() == Hole::Damage {
+                return self.distrust(core, drops, buffer, chunk.segment);
+            }
+            core.segments.seal(chunk.segment, self.pages);
+        }
+        core.recovery.unread -= 1;
+        self.segment_over(core, buffer);
+        if core.recovery.overflow {
+            self.give_up_older(core);
+        }
+    }
+
+    fn segment_over(&mut self, core: &mut Core, buffer: u32) {
+        self.segments_read += 1;
+        core.recovery.may_evict_unread |= self.segments_read >= READ_FIRST;
+        self.newest_read |= self.pages > 0;
+        self.pages = 0;
+        self.free(buffer);
+    }
+
+    fn free(&mut self, buffer: u32) {
+        let front = self.queue.pop();
+        assert!(front == Some(buffer), "chunks are looked at in order");
+        self.chunks[buffer as usize] = None;
+        (self.next_page, self.any, self.loaded) = (0, false, false);
+    }
+
+    /// Durable drops are missing in or behind this segment: it and all older ones do not count.
+    fn distrust(&mut self, core: &mut Core, drops: &mut Drops, buffer: u32, segment: u32) {
+        let _ = drops.segment_end();
+        core.stats.distrusted += core.recovery.unread as u64;
+        core.segments.set(segment, State::Dead);
+        core.recovery.unread -= 1;
+        self.segment_over(core, buffer);
+        self.give_up_older(core);
+    }
+
+    /// Segments that are not read yet do not count.
+    fn give_up_older(&mut self, core: &mut Core) {
+        while core.recovery.unread > 0 {
+            core.recovery.unread -= 1;
+            core.segments.release_oldest();
+        }
+    }
+
+    /// Lets new pages count on from what the newest ones say.
+    fn resume(&mut self, core: &Core, log: &mut Log, drops: &Drops) {
+        if !self.resumed && (self.newest_read || core.recovery.unread == 0) {
+            self.resumed = true;
+            log.resume(self.sequence, drops.last());
+            log.set_drops_durable(drops.drops_durable());
+        }
+    }
+
+    /// Writes down which drops are missing without harm.
+    fn say(&mut self, core: &mut Core, log: &mut Log, drops: &mut Drops) {
+        while let Some((from, to)) = drops.unsaid() {
+            let key = Key::of(to, from);
+            let record = Record::plain(RecordKind::Gap, key, 0, core.now().unix);
+            let serial = log.append_plain(core, &record, true);
+            let Some(serial) = serial else { break };
+            self.gap_serial = Some(serial);
+            drops.said();
+        }
+        if drops.unsaid().is_none() {
+            self.ending = self.gap_serial.map_or(Ending::Done, Ending::Unwritten);
+        }
+    }
+}

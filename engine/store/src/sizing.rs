@@ -1,0 +1,129 @@
+//! What a store of given sizes takes, before it is made.
+
+use std::fmt;
+
+use crate::config::{Config, ConfigError, Geometry, METADATA_BYTES_MAX};
+use crate::format::SPACE_BYTES;
+use crate::holds::HOLD_BYTES;
+use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
+use crate::reads::READ_BYTES;
+use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
+use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
+
+/// Ways of a bucket.
+const WAYS: u64 = 8;
+/// Bytes of RAM of a segment, with its places in the queues.
+const SEGMENT_BYTES: u64 = 48;
+
+/// How large the tables of a store are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizing {
+    /// Bytes on the medium that blocks can take.
+    pub capacity_bytes: u64,
+    /// Segments.
+    pub segments: u32,
+    /// Blocks of the configured mean that fit, and that the index is made for.
+    pub blocks: u64,
+    /// Mean length of a block the index is made for.
+    pub block_mean: u32,
+    /// Buckets of the index.
+    pub buckets: u64,
+    /// Bytes of RAM of the index.
+    pub index_bytes: u64,
+    /// Bytes of RAM of all other tables.
+    pub table_bytes: u64,
+    /// Bytes of the pool that the caller must have, beside the tables.
+    pub pool_bytes: u64,
+}
+
+impl Sizing {
+    /// Computes the sizes.
+    ///
+    /// # Errors
+    /// `ConfigError` when no store can have them.
+    pub fn of(config: &Config) -> Result<Self, ConfigError> {
+        config.check().map(|geometry| Self::with(config, &geometry))
+    }
+
+    pub(crate) fn with(config: &Config, geometry: &Geometry) -> Self {
+        let capacity_bytes = u64::from(geometry.segments) * geometry.segment_bytes;
+        let blocks = (capacity_bytes / u64::from(config.block_mean)).max(WAYS);
+        let buckets = (blocks * 100).div_ceil(WAYS * LOAD_PERCENT).max(2);
+        let buffers = u64::from(config.buffers);
+        let images = u64::from(config.images) * SPACE_BYTES as u64;
+        let rows = [
+            (u64::from(geometry.segments), SEGMENT_BYTES),
+            (u64::from(geometry.spaces), SPACE_RAM_BYTES),
+            (1, NUMBERS_RAM_BYTES),
+            (config.reads.into(), READ_BYTES + 160),
+            (config.puts.into(), BLOCK_RAM_BYTES),
+            (config.writes.into(), WRITE_RAM_BYTES + 160),
+            (config.holds.into(), HOLD_BYTES),
+            (config.owners.into(), 8),
+            (buffers, METADATA_BYTES_MAX as u64 + 256),
+            (1, images),
+        ];
+        Self {
+            capacity_bytes,
+            segments: geometry.segments,
+            blocks,
+            block_mean: config.block_mean,
+            buckets,
+            index_bytes: buckets * WAYS * ENTRY_BYTES,
+            table_bytes: rows.iter().map(|(count, bytes)| count * bytes).sum(),
+            pool_bytes: buffers * u64::from(config.buffer_bytes) + images,
+        }
+    }
+
+    /// Bytes of RAM of all tables for each block.
+    #[must_use]
+    pub fn per_block(&self) -> u64 {
+        (self.index_bytes + self.table_bytes).div_ceil(self.blocks)
+    }
+}
+
+impl fmt::Display for Sizing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of index and {} of other tables for {} of {} blocks: {} bytes a block; \
+             {} of buffers",
+            Bytes(self.index_bytes),
+            Bytes(self.table_bytes),
+            Bytes(self.capacity_bytes),
+            Binary(self.block_mean.into()),
+            self.per_block(),
+            Bytes(self.pool_bytes),
+        )
+    }
+}
+
+/// A number of bytes in decimal units.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB")];
+        let fitting = units.iter().find(|(unit, _)| self.0 >= *unit);
+        let (unit, name) = fitting.copied().unwrap_or((1000, "kB"));
+        let tenths = (self.0 * 10).div_ceil(unit);
+        if tenths < 100 && tenths % 10 != 0 {
+            write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
+        } else {
+            write!(f, "{} {name}", tenths.div_ceil(10))
+        }
+    }
+}
+
+/// A number of bytes in binary units, where it is one.
+struct Binary(u64);
+
+impl fmt::Display for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.iter().find(|(unit, _)| self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => write!(f, "{} {name}", self.0 / unit),
+            None => write!(f, "{} byte", self.0),
+        }
+    }
+}

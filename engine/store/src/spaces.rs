@@ -1,0 +1,401 @@
+//! Namespaces: names, uids and identity documents, and the numbers that entries know them by.
+
+use crate::entry::NUMBERS;
+use crate::format::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
+use crate::format::{SPACE_BYTES, SpaceImage, SpaceState};
+use crate::request::{Fault, SpaceId};
+
+/// Bytes of RAM of a namespace.
+pub(crate) const SPACE_RAM_BYTES: u64 = DOCUMENT_BYTES_MAX as u64 + size_of::<Slot>() as u64;
+/// Bytes of RAM of all numbers.
+pub(crate) const NUMBERS_RAM_BYTES: u64 = NUMBERS as u64 * (size_of::<Number>() as u64 + 8);
+
+/// What stands in a slot on the medium.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    state: Option<SpaceState>,
+    name: [u8; NAME_BYTES_MAX],
+    name_bytes: usize,
+    document_bytes: usize,
+    uid: u64,
+    serial: u64,
+    created: u64,
+    number: u16,
+    /// Copies read at the start that say what counts; fewer than two are mended.
+    copies: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Free,
+    Open,
+    /// Its uid is gone; entries that still have the number are removed by a sweep.
+    Retired,
+}
+
+/// What entries know a namespace by. A cleared namespace gets another one.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    uid: u64,
+    generation: u16,
+    state: Use,
+    blocks: u64,
+    bytes: u64,
+}
+
+/// A change of a slot that is being written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) user: u64,
+    pub(crate) owner: u16,
+    kind: ChangeKind,
+    slot: u32,
+    uid: u64,
+    created: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangeKind {
+    Create,
+    Clear,
+    Remove,
+    /// One copy was damaged: both are written again.
+    Mend,
+}
+
+/// A namespace as the caller sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceView<'a> {
+    /// What requests name it by.
+    pub id: SpaceId,
+    /// What its checks are folded with.
+    pub uid: u64,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its identity document, as it was given.
+    pub document: &'a [u8],
+    /// Blocks of it that are there.
+    pub blocks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// All namespaces of a shard.
+#[derive(Debug)]
+pub(crate) struct Spaces {
+    slots: Box<[Slot]>,
+    documents: Box<[u8]>,
+    numbers: Box<[Number]>,
+    mark: u64,
+    change: Option<Change>,
+    retired: u32,
+    /// Number of the uid that was asked for last.
+    recent: Option<(u64, Option<u16>)>,
+}
+
+impl Spaces {
+    pub(crate) fn new(count: u32) -> Self {
+        let slot = Slot {
+            state: None,
+            name: [0; NAME_BYTES_MAX],
+            name_bytes: 0,
+            document_bytes: 0,
+            uid: 0,
+            serial: 0,
+            created: 0,
+            number: 0,
+            copies: 0,
+        };
+        let number = Number { uid: 0, generation: 0, state: Use::Free, blocks: 0, bytes: 0 };
+        Self {
+            slots: vec![slot; count as usize].into_boxed_slice(),
+            documents: vec![0; count as usize * DOCUMENT_BYTES_MAX].into_boxed_slice(),
+            numbers: vec![number; NUMBERS as usize].into_boxed_slice(),
+            mark: 0,
+            change: None,
+            retired: 0,
+            recent: None,
+        }
+    }
+
+    /// The number of a namespace that is open.
+    pub(crate) fn resolve(&self, id: SpaceId) -> Result<u16, Fault> {
+        let (number, generation) = id.split();
+        let known = self.numbers.get(usize::from(number)).ok_or(Fault::Space)?;
+        let open = known.state == Use::Open && known.generation == generation;
+        open.then_some(number).ok_or(Fault::Space)
+    }
+
+    pub(crate) fn uid(&self, number: u16) -> u64 {
+        self.numbers[usize::from(number)].uid
+    }
+
+    pub(crate) fn is_open(&self, number: u16) -> bool {
+        self.numbers[usize::from(number)].state == Use::Open
+    }
+
+    /// Highest uid that was ever given out here.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    pub(crate) fn raise_mark(&mut self, mark: u64) {
+        self.mark = self.mark.max(mark);
+    }
+
+    /// The number of an open uid.
+    pub(crate) fn number_of(&mut self, uid: u64) -> Option<u16> {
+        if let Some((recent, number)) = self.recent
+            && recent == uid
+        {
+            return number;
+        }
+        let open = |slot: &&Slot| slot.uid == uid && slot.state == Some(SpaceState::Open);
+        let number = self.slots.iter().find(open).map(|slot| slot.number);
+        self.recent = Some((uid, number));
+        number
+    }
+
+    /// A block of that many bytes is there.
+    pub(crate) fn gain(&mut self, number: u16, bytes: u32) {
+        let it = &mut self.numbers[usize::from(number)];
+        (it.blocks, it.bytes) = (it.blocks + 1, it.bytes + u64::from(bytes));
+    }
+
+    pub(crate) fn lose(&mut self, number: u16, bytes: u32) {
+        let it = &mut self.numbers[usize::from(number)];
+        it.blocks = it.blocks.checked_sub(1).expect("a block is counted once");
+        it.bytes -= u64::from(bytes);
+    }
+
+    fn position(&self, name: &[u8]) -> Option<u32> {
+        let same = |slot: &Slot| {
+            slot.state == Some(SpaceState::Open) && &slot.name[..slot.name_bytes] == name
+        };
+        self.slots.iter().position(same).and_then(|at| u32::try_from(at).ok())
+    }
+
+    pub(crate) fn by_name(&self, name: &[u8]) -> Option<SpaceView<'_>> {
+        self.position(name).and_then(|slot| self.view(slot))
+    }
+
+    /// What is open in a slot.
+    pub(crate) fn view(&self, slot: u32) -> Option<SpaceView<'_>> {
+        let it = self.slots.get(slot as usize)?;
+        let number = &self.numbers[usize::from(it.number)];
+        (it.state == Some(SpaceState::Open)).then(|| SpaceView {
+            id: SpaceId::new(it.number, number.generation),
+            uid: it.uid,
+            name: &it.name[..it.name_bytes],
+            document: self.document(slot),
+            blocks: number.blocks,
+            bytes: number.bytes,
+        })
+    }
+
+    fn document(&self, slot: u32) -> &[u8] {
+        let at = slot as usize * DOCUMENT_BYTES_MAX;
+        &self.documents[at..at + self.slots[slot as usize].document_bytes]
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.change.is_some()
+    }
+
+    fn free_number(&self) -> Option<u16> {
+        let free = self.numbers.iter().position(|number| number.state == Use::Free);
+        free.and_then(|at| u16::try_from(at).ok())
+    }
+
+    /// Begins to make a namespace; its slot is what to write.
+    pub(crate) fn create(
+        &mut self,
+        asker: (u64, u16),
+        name: &[u8],
+        document: &[u8],
+        uid: u64,
+        unix: u64,
+    ) -> Result<u32, Fault> {
+        let wrong = name.is_empty()
+            || name.len() > NAME_BYTES_MAX
+            || document.len() > DOCUMENT_BYTES_MAX
+            || uid <= self.mark
+            || self.position(name).is_some();
+        if wrong {
+            return Err(Fault::Identity);
+        }
+        let vacant = self.slots.iter().position(|slot| slot.state != Some(SpaceState::Open));
+        let slot = vacant.and_then(|at| u32::try_from(at).ok()).ok_or(Fault::Limit)?;
+        let it = &mut self.slots[slot as usize];
+        it.name[..name.len()].copy_from_slice(name);
+        (it.name_bytes, it.document_bytes) = (name.len(), document.len());
+        let at = slot as usize * DOCUMENT_BYTES_MAX;
+        self.documents[at..at + document.len()].copy_from_slice(document);
+        self.begin(asker, ChangeKind::Create, slot, uid, unix);
+        Ok(slot)
+    }
+
+    /// Begins to give a namespace another uid: its blocks become unreachable.
+    pub(crate) fn clear(&mut self, asker: (u64, u16), id: SpaceId, uid: u64) -> Result<u32, Fault> {
+        let slot = self.slot_of(id)?;
+        if uid <= self.mark {
+            return Err(Fault::Identity);
+        }
+        self.free_number().ok_or(Fault::Limit)?;
+        self.begin(asker, ChangeKind::Clear, slot, uid, self.slots[slot as usize].created);
+        Ok(slot)
+    }
+
+    /// Begins to forget a namespace.
+    pub(crate) fn remove(&mut self, asker: (u64, u16), id: SpaceId) -> Result<u32, Fault> {
+        let slot = self.slot_of(id)?;
+        let it = &self.slots[slot as usize];
+        self.begin(asker, ChangeKind::Remove, slot, it.uid, it.created);
+        Ok(slot)
+    }
+
+    /// A slot with a copy that must be written again, if there is one; begins that.
+    pub(crate) fn mend(&mut self) -> Option<u32> {
+        let uneven = |slot: &Slot| slot.state.is_some() && slot.copies < 2;
+        let slot = self.slots.iter().position(uneven).and_then(|at| u32::try_from(at).ok())?;
+        let it = &mut self.slots[slot as usize];
+        it.copies = 2;
+        let (uid, created) = (it.uid, it.created);
+        self.begin((0, 0), ChangeKind::Mend, slot, uid, created);
+        Some(slot)
+    }
+
+    fn slot_of(&self, id: SpaceId) -> Result<u32, Fault> {
+        let number = self.resolve(id)?;
+        let here = |slot: &Slot| slot.state == Some(SpaceState::Open) && slot.number == number;
+        let slot = self.slots.iter().position(here).ok_or(Fault::Space)?;
+        u32::try_from(slot).map_err(|_| Fault::Space)
+    }
+
+    fn begin(&mut self, asker: (u64, u16), kind: ChangeKind, slot: u32, uid: u64, created: u64) {
+        assert!(self.change.is_none(), "one change at a time");
+        let (user, owner) = asker;
+        self.change = Some(Change { user, owner, kind, slot, uid, created });
+    }
+
+    /// The image of the slot as the change wants it.
+    pub(crate) fn image(&self, instance: u128, bytes: &mut [u8]) {
+        let change = self.change.expect("a change is being written");
+        let slot = &self.slots[change.slot as usize];
+        let removed = change.kind == ChangeKind::Remove
+            || change.kind == ChangeKind::Mend && slot.state == Some(SpaceState::Removed);
+        SpaceImage {
+            serial: slot.serial + 1,
+            uid: change.uid,
+            state: if removed { SpaceState::Removed } else { SpaceState::Open },
+            created: change.created,
+            name: &slot.name[..slot.name_bytes],
+            document: self.document(change.slot),
+        }
+        .encode(instance, change.slot, &mut bytes[..SPACE_BYTES]);
+    }
+
+    /// Both copies are written: the change counts. The change, and number and uid of a namespace
+    /// that is open by it.
+    pub(crate) fn commit(&mut self) -> (Change, Option<(u16, u64)>) {
+        let change = self.change.take().expect("a change was being written");
+        let old = self.slots[change.slot as usize];
+        let slot = &mut self.slots[change.slot as usize];
+        slot.serial += 1;
+        slot.copies = 2;
+        (slot.uid, slot.created) = (change.uid, change.created);
+        self.recent = None;
+        self.mark = self.mark.max(change.uid);
+        let opened = match change.kind {
+            ChangeKind::Mend => None,
+            ChangeKind::Create => Some(self.open(change.slot)),
+            ChangeKind::Clear => {
+                self.retire(old.number);
+                Some(self.open(change.slot))
+            }
+            ChangeKind::Remove => {
+                slot.state = Some(SpaceState::Removed);
+                self.retire(old.number);
+                None
+            }
+        };
+        (change, opened)
+    }
+
+    /// The change could not be written; what was, still counts here.
+    pub(crate) fn abandon(&mut self) -> Change {
+        let change = self.change.take().expect("a change was being written");
+        // One copy may have it: the next change must count before that.
+        self.slots[change.slot as usize].serial += 1;
+        change
+    }
+
+    /// Whether a change is answered to somebody.
+    pub(crate) fn is_asked(change: &Change) -> bool {
+        change.kind != ChangeKind::Mend
+    }
+
+    fn open(&mut self, slot: u32) -> (u16, u64) {
+        let number = self.free_number().expect("was asked for before, or there are 4 x the slots");
+        let it = &mut self.slots[slot as usize];
+        (it.state, it.number) = (Some(SpaceState::Open), number);
+        let named = &mut self.numbers[usize::from(number)];
+        (named.uid, named.state) = (it.uid, Use::Open);
+        (number, it.uid)
+    }
+
+    fn retire(&mut self, number: u16) {
+        let it = &mut self.numbers[usize::from(number)];
+        it.state = Use::Retired;
+        it.generation = it.generation.wrapping_add(1);
+        self.retired += 1;
+    }
+
+    /// Whether entries of retired numbers may be left.
+    pub(crate) fn has_retired(&self) -> bool {
+        self.retired > 0
+    }
+
+    /// A whole sweep has removed every entry of numbers that were retired before it began: those
+    /// that no put still uses can be given out again.
+    pub(crate) fn swept(&mut self, in_use: impl Fn(u16) -> bool) {
+        for (at, number) in (0..).zip(&mut self.numbers) {
+            if number.state == Use::Retired && number.blocks == 0 && !in_use(at) {
+                number.state = Use::Free;
+                self.retired -= 1;
+            }
+        }
+    }
+
+    /// One copy of a slot, read at the start.
+    pub(crate) fn read(&mut self, slot: u32, image: &SpaceImage<'_>) {
+        let it = &mut self.slots[slot as usize];
+        self.mark = self.mark.max(image.uid);
+        if it.state.is_some() && it.serial >= image.serial {
+            it.copies = if it.serial == image.serial { it.copies + 1 } else { 1 };
+            return;
+        }
+        it.copies = if it.state.is_some() { 0 } else { 1 };
+        it.state = Some(image.state);
+        (it.uid, it.serial, it.created) = (image.uid, image.serial, image.created);
+        (it.name_bytes, it.document_bytes) = (image.name.len(), image.document.len());
+        it.name[..image.name.len()].copy_from_slice(image.name);
+        let at = slot as usize * DOCUMENT_BYTES_MAX;
+        self.documents[at..at + image.document.len()].copy_from_slice(image.document);
+    }
+
+    /// All slots are read: gives numbers to the open ones, one at a time.
+    pub(crate) fn number_slot(&mut self, slot: u32) -> Option<(u16, u64)> {
+        (self.slots[slot as usize].state == Some(SpaceState::Open)).then(|| self.open(slot))
+    }
+
+    /// Blocks of all namespaces, cleared ones too.
+    pub(crate) fn blocks_in_all(&self) -> u64 {
+        self.numbers.iter().map(|number| number.blocks).sum()
+    }
+
+    /// Slots.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.slots.len()).expect("made of a u32")
+    }
+}

@@ -1,0 +1,376 @@
+//! The start: supers, namespaces, heads, and both supers written again. Then requests are served.
+
+use thiserror::Error;
+
+use crate::core::{Core, Image};
+use crate::drops::Drops;
+use crate::format::{
+    Head, PAGE_BYTES, SPACE, SPACE_BYTES, SUPER_AT, SpaceImage, Super, SuperError,
+};
+use crate::task::{Outcome, Pool, Verb};
+
+/// Namespace slots looked at in one step.
+const SLOTS: u32 = 64;
+
+/// What a new store is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Identity of the volume.
+    pub volume: u128,
+    /// Random: identity of this content.
+    pub instance: u128,
+    /// Random: secret of the index.
+    pub seed: u128,
+    /// Which member of the volume this is.
+    pub member: u16,
+    /// How many there are.
+    pub members: u16,
+    /// Generation of the other members, or 1.
+    pub generation: u64,
+}
+
+/// What a store that exists must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expect {
+    /// Identity of the volume.
+    pub volume: u128,
+    /// Which member of it.
+    pub member: u16,
+    /// Highest generation that any member's super says. A member of a lower one was away while the
+    /// others were served: its blocks are misses.
+    pub generation: u64,
+    /// The generation to write: one more when a member is missing now.
+    pub next_generation: u64,
+}
+
+/// Whether to make a store or to open one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Makes an empty one over whatever is there.
+    Create(Identity),
+    /// Opens what is there.
+    Open(Expect),
+}
+
+/// Why a store does not start. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StartError {
+    /// No super can be used.
+    #[error(transparent)]
+    Super(#[from] SuperError),
+    /// The store of another volume, or another member.
+    #[error("member {member} of another volume or place ({volume:032x})")]
+    Foreign {
+        /// Whose it is.
+        volume: u128,
+        /// Which member of that.
+        member: u16,
+    },
+    /// The store's sizes are not those it is opened with.
+    #[error("the store was made with other sizes, or its member has shrunk")]
+    Geometry,
+    /// The supers cannot be written.
+    #[error("the drive refuses the supers")]
+    Device,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    Supers,
+    Spaces { copy: u32, slot: u32, at: u32 },
+    Heads { next: u32 },
+    Mark,
+    Done,
+    Failed(StartError),
+}
+
+/// A slot or segment, and which copy.
+type What = (u32, u32);
+
+/// A buffer's transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transfer {
+    None,
+    Reading,
+    There,
+    Unreadable,
+}
+
+/// How the start goes on.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    stage: Stage,
+    start: Option<Start>,
+    buffers: Box<[(Transfer, What)]>,
+    superblock: Option<Super>,
+    floor: u64,
+    highest: u64,
+    page: Box<[u8]>,
+}
+
+impl Starting {
+    pub(crate) fn new(buffers: u16) -> Self {
+        Self {
+            stage: Stage::Idle,
+            start: None,
+            buffers: vec![(Transfer::None, (0, 0)); usize::from(buffers)].into_boxed_slice(),
+            superblock: None,
+            floor: 0,
+            highest: 0,
+            page: vec![0; SPACE_BYTES].into_boxed_slice(),
+        }
+    }
+
+    pub(crate) fn begin(&mut self, core: &mut Core, start: Start) {
+        assert!(self.stage == Stage::Idle, "a store starts once");
+        self.start = Some(start);
+        match start {
+            Start::Open(_) => {
+                for copy in [0, 1] {
+                    self.read(core, copy, (0, copy), SUPER_AT[copy as usize], PAGE_BYTES as u64);
+                }
+                self.stage = Stage::Supers;
+            }
+            Start::Create(identity) => {
+                let superblock = Self::create(core, &identity);
+                self.adopt(core, superblock);
+                for segment in 0..core.geometry().segments {
+                    core.segments.found_free(segment);
+                }
+                self.mark(core, identity.generation);
+            }
+        }
+    }
+
+    fn create(core: &Core, identity: &Identity) -> Super {
+        let geometry = core.geometry();
+        Super {
+            volume: identity.volume,
+            instance: identity.instance,
+            member: identity.member,
+            members: identity.members,
+            logical_block: geometry.logical_block,
+            area_bytes: geometry.area_bytes,
+            segment_bytes: geometry.segment_bytes,
+            data_at: geometry.data_at,
+            segments: geometry.segments,
+            spaces: geometry.spaces,
+            seed: identity.seed,
+            serial: 0,
+            generation: identity.generation,
+            epoch: 0,
+            uid_mark: 0,
+            created: core.now().unix.into(),
+        }
+    }
+
+    fn adopt(&mut self, core: &mut Core, superblock: Super) {
+        core.set_instance(superblock.instance);
+        core.index.reseed(superblock.seed);
+        core.spaces.raise_mark(superblock.uid_mark);
+        self.superblock = Some(superblock);
+    }
+
+    fn read(&mut self, core: &mut Core, buffer: u32, what: What, offset: u64, length: u64) {
+        self.buffers[buffer as usize] = (Transfer::Reading, what);
+        core.buffer_task(buffer, Verb::Read, offset, length);
+    }
+
+    pub(crate) fn ended(&mut self, buffer: u32, end: Outcome) {
+        let well = end == Outcome::Done;
+        self.buffers[buffer as usize].0 = if well { Transfer::There } else { Transfer::Unreadable };
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.stage == Stage::Done
+    }
+
+    pub(crate) fn error(&self) -> Option<StartError> {
+        match self.stage {
+            Stage::Failed(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn step(&mut self, core: &mut Core, drops: &mut Drops, pool: &impl Pool) {
+        match self.stage {
+            Stage::Supers => {
+                let both = [self.buffers[0].0, self.buffers[1].0];
+                if !both.contains(&Transfer::Reading) {
+                    self.supers(core, pool);
+                }
+            }
+            Stage::Spaces { copy, slot, at } => self.spaces(core, pool, copy, slot, at),
+            Stage::Heads { next } => self.heads(core, drops, pool, next),
+            Stage::Idle | Stage::Mark | Stage::Done | Stage::Failed(_) => {}
+        }
+    }
+
+    fn supers(&mut self, core: &mut Core, pool: &impl Pool) {
+        let mut copies = [[0; PAGE_BYTES]; 2];
+        for (buffer, copy) in (0_u16..).zip(&mut copies) {
+            if self.buffers[usize::from(buffer)].0 == Transfer::There {
+                pool.load(buffer, 0, copy);
+            }
+            self.buffers[usize::from(buffer)].0 = Transfer::None;
+        }
+        let Some(Start::Open(expect)) = self.start else { unreachable!("only an open reads") };
+        let found = Super::choose(&copies).map_err(StartError::from);
+        match found.and_then(|it| Self::fits(core, &expect, it)) {
+            Ok(superblock) => {
+                self.adopt(core, superblock);
+                self.stage = Stage::Spaces { copy: 0, slot: 0, at: 0 };
+            }
+            Err(why) => self.stage = Stage::Failed(why),
+        }
+    }
+
+    fn fits(core: &Core, expect: &Expect, found: Super) -> Result<Super, StartError> {
+        if (found.volume, found.member) != (expect.volume, expect.member) {
+            return Err(StartError::Foreign { volume: found.volume, member: found.member });
+        }
+        let geometry = core.geometry();
+        let same = (found.logical_block, found.segment_bytes, found.data_at)
+            == (geometry.logical_block, geometry.segment_bytes, geometry.data_at)
+            && (found.segments, found.spaces) == (geometry.segments, geometry.spaces)
+            && found.area_bytes == geometry.area_bytes;
+        same.then_some(found).ok_or(StartError::Geometry)
+    }
+
+    /// Reads the two tables of namespaces; `at` slots of what was read are looked at.
+    fn spaces(&mut self, core: &mut Core, pool: &impl Pool, copy: u32, slot: u32, at: u32) {
+        let most = core.config().buffer_bytes / SPACE;
+        let count = most.min(core.geometry().spaces - slot);
+        match self.buffers[0].0 {
+            Transfer::Reading => return,
+            Transfer::None => {
+                let length = u64::from(count) * SPACE_BYTES as u64;
+                let offset = core.geometry().space_at(slot, copy);
+                return self.read(core, 0, (slot, copy), offset, length);
+            }
+            Transfer::Unreadable => {}
+            Transfer::There => {
+                let end = count.min(at + SLOTS);
+                for it in at..end {
+                    pool.load(0, it * SPACE, &mut self.page);
+                    let image = SpaceImage::decode(&self.page, core.instance(), slot + it);
+                    if let Some(image) = image {
+                        core.spaces.read(slot + it, &image);
+                    }
+                }
+                if end < count {
+                    self.stage = Stage::Spaces { copy, slot, at: end };
+                    return;
+                }
+            }
+        }
+        self.buffers[0].0 = Transfer::None;
+        self.stage = if slot + count < core.geometry().spaces {
+            Stage::Spaces { copy, slot: slot + count, at: 0 }
+        } else if copy == 0 {
+            Stage::Spaces { copy: 1, slot: 0, at: 0 }
+        } else {
+            for slot in 0..core.spaces.count() {
+                if let Some((number, uid)) = core.spaces.number_slot(slot) {
+                    core.index.set_uid(number, uid);
+                }
+            }
+            Stage::Heads { next: 0 }
+        };
+    }
+
+    fn heads(&mut self, core: &mut Core, drops: &mut Drops, pool: &impl Pool, next: u32) {
+        let mut next = next;
+        let mut busy = false;
+        for buffer in 0..u16::try_from(self.buffers.len()).expect("made of a u16") {
+            let (transfer, (segment, copy)) = self.buffers[usize::from(buffer)];
+            if transfer == Transfer::Reading {
+                busy = true;
+                continue;
+            }
+            let mut wanted = None;
+            if transfer != Transfer::None {
+                self.buffers[usize::from(buffer)].0 = Transfer::None;
+                let page = &mut self.page[..PAGE_BYTES];
+                pool.load(buffer, 0, page);
+                let head = Head::decode(page, core.instance(), segment);
+                let head = head.filter(|_| transfer == Transfer::There);
+                if head.is_none() && copy == 0 {
+                    wanted = Some((segment, 1));
+                } else {
+                    self.head(core, drops, segment, head);
+                }
+            }
+            if wanted.is_none() && next < core.geometry().segments {
+                wanted = Some((next, 0));
+                next += 1;
+            }
+            if let Some(what) = wanted {
+                let at = core.geometry().head_copy_at(what.0, what.1);
+                self.read(core, buffer.into(), what, at, PAGE_BYTES as u64);
+                busy = true;
+            }
+        }
+        self.stage = Stage::Heads { next };
+        if !busy {
+            self.heads_end(core, drops);
+        }
+    }
+
+    fn head(&mut self, core: &mut Core, drops: &mut Drops, segment: u32, head: Option<Head>) {
+        let Some(head) = head else { return core.segments.found_free(segment) };
+        self.floor = self.floor.max(head.floor);
+        self.highest = self.highest.max(head.epoch);
+        drops.durable(head.drops);
+        core.segments.found(segment, head.epoch, head.time);
+    }
+
+    /// Puts the ring in order, and leaves out what does not belong to it.
+    fn heads_end(&mut self, core: &mut Core, drops: &mut Drops) {
+        let Some(Start::Open(expect)) = self.start else { unreachable!("only an open reads") };
+        let superblock = self.superblock.expect("read before");
+        core.segments.sort();
+        let stale = superblock.generation < expect.generation;
+        let behind = self.highest < superblock.epoch;
+        let floor = if stale || behind { u64::MAX } else { self.floor };
+        while let Some(oldest) = core.segments.oldest()
+            && core.segments.epoch(oldest) < floor
+        {
+            core.segments.release_oldest();
+        }
+        core.segments.raise_epoch(self.highest.max(superblock.epoch));
+        core.recovery.unread = core.segments.with_content();
+        drops.heads_end();
+        self.mark(core, expect.next_generation.max(superblock.generation));
+    }
+
+    /// Writes the supers, one after the other.
+    fn mark(&mut self, core: &mut Core, generation: u64) {
+        let superblock = self.superblock.as_mut().expect("read or made before");
+        superblock.generation = generation;
+        superblock.epoch = superblock.epoch.max(core.segments.lasting_epoch());
+        superblock.uid_mark = core.spaces.mark();
+        superblock.serial += 1;
+        self.stage = Stage::Mark;
+        self.write_super(core, 0);
+    }
+
+    fn write_super(&self, core: &mut Core, copy: u32) {
+        let superblock = self.superblock.expect("read or made before");
+        let (image, at) = (Image::Super { copy }, SUPER_AT[copy as usize]);
+        core.write_image(image, Verb::WriteDurable, at, PAGE_BYTES, |_, bytes| {
+            superblock.encode(copy, bytes.try_into().expect("a page"));
+        });
+    }
+
+    pub(crate) fn super_written(&mut self, core: &mut Core, copy: u32, well: bool) {
+        if !well {
+            self.stage = Stage::Failed(StartError::Device);
+        } else if copy == 0 {
+            self.write_super(core, 1);
+        } else {
+            self.stage = Stage::Done;
+        }
+    }
+}

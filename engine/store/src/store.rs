@@ -1,0 +1,467 @@
+//! The store of one member: requests in, tasks out, results in, answers out.
+
+use crate::config::{Config, ConfigError};
+use crate::core::{Core, Image, Now};
+use crate::drops::Drops;
+use crate::entry::Kind;
+use crate::format::SPACE_BYTES;
+use crate::holds::Holds;
+use crate::key::Key;
+use crate::log::Log;
+use crate::prepare::Prepare;
+use crate::reads::Reads;
+use crate::reclaim::Reclaim;
+use crate::recover::Recovery;
+use crate::request::{Begun, DropKey, Fault, Found, Get, Put, Reason, Reply, SpaceId, Status};
+use crate::sizing::Sizing;
+use crate::spaces::{SpaceView, Spaces};
+use crate::start::{Start, StartError, Starting};
+use crate::stats::Stats;
+use crate::sweep::Sweep;
+use crate::task::{Origin, Outcome, Pool, Task, TaskId, Verb};
+use crate::writes::Writes;
+
+/// Keys of one lookup at most.
+pub const LOOKUP_KEYS_MAX: usize = 64;
+
+/// How far a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading supers, namespaces and heads: no request is taken.
+    Starting,
+    /// Requests are taken; what is not found may yet turn up.
+    Warming,
+    /// Everything is known.
+    Serving,
+    /// It does not start.
+    Failed(StartError),
+}
+
+/// Asks for lookups to hold what they find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing is held.
+    No,
+    /// For so many nanoseconds, at most `Times::hold`.
+    For(u64),
+}
+
+/// The keyed store of one member.
+///
+/// The caller gives requests, then calls `step`, then drains `next_task` and `next_reply`, and
+/// gives each task's result to `finish`, in any order and at any time. Nothing is done behind its
+/// back, and nothing blocks. `Begun::Taken` is followed by exactly one reply.
+#[derive(Debug)]
+pub struct Store {
+    core: Core,
+    log: Log,
+    reads: Reads,
+    writes: Writes,
+    holds: Holds,
+    starting: Starting,
+    recovery: Recovery,
+    drops: Drops,
+    prepare: Prepare,
+    reclaim: Reclaim,
+    sweep: Sweep,
+    sizing: Sizing,
+}
+
+impl Store {
+    /// Allocates all tables; nothing is allocated after that.
+    ///
+    /// # Errors
+    /// `ConfigError` when no store can have these sizes.
+    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        let geometry = config.check()?;
+        let sizing = Sizing::with(config, &geometry);
+        // What a segment of such blocks has, and one read more for pages that were not full.
+        let records = geometry.segment_bytes / u64::from(config.block_mean);
+        let pages_first = u32::try_from(records / 64 + 3).unwrap_or(u32::MAX);
+        Ok(Self {
+            core: Core::new(config, geometry, sizing.buckets),
+            log: Log::new(),
+            reads: Reads::new(config.reads),
+            writes: Writes::new(config.puts, config.writes),
+            holds: Holds::new(config.holds, config.owners, config.owner_holds),
+            starting: Starting::new(config.buffers),
+            recovery: Recovery::new(config.buffers, pages_first),
+            drops: Drops::new(),
+            prepare: Prepare::new(),
+            reclaim: Reclaim::new(config.buffers),
+            sweep: Sweep::default(),
+            sizing,
+        })
+    }
+
+    /// Begins to read what is on the medium, or to make a store there. Once.
+    pub fn start(&mut self, start: Start, now: Now) {
+        self.core.set_now(now);
+        self.starting.begin(&mut self.core, start);
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.starting.error() {
+            Some(why) => Phase::Failed(why),
+            None if !self.starting.is_done() => Phase::Starting,
+            None if self.recovery.is_reading() => Phase::Warming,
+            None => Phase::Serving,
+        }
+    }
+
+    /// Sizes of the tables.
+    #[must_use]
+    pub fn sizing(&self) -> &Sizing {
+        &self.sizing
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// Entries of the index in use.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.core.index.used()
+    }
+
+    /// Holds in force, and those whose end was not noticed yet.
+    #[must_use]
+    pub fn holds(&self) -> u32 {
+        self.holds.count()
+    }
+
+    /// Seconds since 1970 when the oldest segment with content was opened.
+    #[must_use]
+    pub fn oldest(&self) -> Option<u32> {
+        self.core.segments.oldest().map(|segment| self.core.segments.time(segment))
+    }
+
+    /// Counts every entry of the index: takes long.
+    ///
+    /// # Panics
+    /// When segments or namespaces count otherwise.
+    pub fn audit(&self) {
+        let buckets = (0..self.core.index.len()).flat_map(|it| self.core.index.bucket(it));
+        let there = buckets.filter(|(_, entry)| entry.is_there()).count() as u64;
+        assert_eq!(there, self.core.segments.live_in_all(), "entries and segments");
+        assert_eq!(there, self.core.spaces.blocks_in_all(), "entries and namespaces");
+    }
+
+    /// Buffers that the pool must have: the first are `Config::buffer_bytes` long, the last
+    /// `Config::images` 8 KiB.
+    #[must_use]
+    pub fn pool_buffers(&self) -> u16 {
+        self.core.config().buffers + self.core.config().images
+    }
+
+    /// Gets that can be given now.
+    #[must_use]
+    pub fn get_room(&self) -> usize {
+        self.reads.room().min(self.reply_room())
+    }
+
+    /// Puts (parts of blocks) that can be given now.
+    #[must_use]
+    pub fn put_room(&self) -> usize {
+        self.writes.room().min(self.reply_room())
+    }
+
+    /// Drops that can be given now.
+    #[must_use]
+    pub fn drop_room(&self) -> usize {
+        self.writes.drop_room().min(self.reply_room())
+    }
+
+    /// Answers that can still be owed: there is room for every one that was not taken.
+    fn reply_room(&self) -> usize {
+        let owed = self.core.replies() + self.reads.owed() + self.writes.owed();
+        self.core.reply_limit().saturating_sub(owed + 1)
+    }
+
+    /// What stands in the way of any request.
+    fn refusal(&self) -> Option<Status> {
+        if !self.starting.is_done() {
+            return Some(Status::Declined(Reason::Starting));
+        }
+        (self.reply_room() == 0).then_some(Status::Declined(Reason::Busy))
+    }
+
+    /// Puts a block, or a part of one.
+    pub fn put(&mut self, put: &Put<'_>, now: Now) -> Begun {
+        self.core.set_now(now);
+        match self.refusal() {
+            Some(why) => Begun::Done(why.into()),
+            None => self.writes.put(&mut self.core, &mut self.log, put),
+        }
+    }
+
+    /// Gets a block, or a part of one.
+    pub fn get(&mut self, get: &Get, now: Now) -> Begun {
+        self.core.set_now(now);
+        match self.refusal() {
+            Some(why) => Begun::Done(why.into()),
+            None => self.reads.get(&mut self.core, get),
+        }
+    }
+
+    /// Drops a block. `Miss`: it was not there; a restart will not bring it back either.
+    pub fn drop_key(&mut self, drop: &DropKey, now: Now) -> Begun {
+        self.core.set_now(now);
+        match self.refusal() {
+            Some(why) => Begun::Done(why.into()),
+            None => self.writes.drop_key(&mut self.core, &mut self.log, drop),
+        }
+    }
+
+    /// Looks for keys by their lower halves, up to 64 of them.
+    ///
+    /// # Errors
+    /// `Fault` when the namespace is unknown or there are too many keys.
+    pub fn lookup(
+        &mut self,
+        space: SpaceId,
+        owner: u16,
+        keys: &[u64],
+        hold: Hold,
+        now: Now,
+    ) -> Result<Found, Fault> {
+        self.core.set_now(now);
+        let number = self.core.spaces.resolve(space)?;
+        if keys.len() > LOOKUP_KEYS_MAX || owner >= self.core.config().owners {
+            return Err(Fault::Limit);
+        }
+        let mut hashes = [crate::index::Hash::default(); LOOKUP_KEYS_MAX];
+        let mut tags = 0;
+        for (hash, lo) in hashes.iter_mut().zip(keys) {
+            *hash = self.core.index.hash(number, *lo);
+            tags ^= self.core.index.touch(*hash);
+        }
+        // The tags are asked for all keys before the first is looked at.
+        std::hint::black_box(tags);
+        let mut found = Found::default();
+        let partial = self.core.recovery.knowledge == crate::core::Knowledge::Partial;
+        for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
+            let entry = self.core.index.find(*hash, |entry| entry.is_low(*lo, number));
+            let there = entry.is_some_and(|it| self.core.counts(&self.core.index.get(it)));
+            found.found |= u64::from(there) << bit;
+            found.warming |= u64::from(partial && !there) << bit;
+            if there && let Hold::For(time) = hold {
+                let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
+                found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends a hold. `false`: there was none.
+    pub fn release(&mut self, space: SpaceId, owner: u16, lo: u64) -> bool {
+        let number = self.core.spaces.resolve(space);
+        number.is_ok_and(|number| self.holds.release(number, lo, owner))
+    }
+
+    /// An owner is gone: its holds end, and its puts that are not complete are given up. What it
+    /// is owed is still answered.
+    pub fn owner_gone(&mut self, owner: u16) {
+        if owner < self.core.config().owners {
+            self.holds.owner_gone(owner);
+            self.writes.owner_gone(&mut self.core, &mut self.log, owner);
+        }
+    }
+
+    /// A reader says that a block with this check is not what it should be. It stays until
+    /// somebody has looked, and drops it or `absolve`s it. `false`: there is no such block.
+    pub fn suspect(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
+        let number = self.core.spaces.resolve(space);
+        number.is_ok_and(|number| Reads::suspect(&mut self.core, number, key, check))
+    }
+
+    /// The block with this check is what it should be.
+    pub fn absolve(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
+        let number = self.core.spaces.resolve(space);
+        number.is_ok_and(|it| Reads::mark(&mut self.core, it, key, check, Kind::Live))
+    }
+
+    /// The namespace of a name.
+    #[must_use]
+    pub fn space(&self, name: &[u8]) -> Option<SpaceView<'_>> {
+        self.core.spaces.by_name(name)
+    }
+
+    /// All namespaces.
+    pub fn spaces(&self) -> impl Iterator<Item = SpaceView<'_>> {
+        (0..self.core.spaces.count()).filter_map(|slot| self.core.spaces.view(slot))
+    }
+
+    /// Highest uid that any namespace ever had here. The next one must be higher; let it be higher
+    /// by a random step of 32 bits, so that members which did not see each other differ.
+    #[must_use]
+    pub fn uid_mark(&self) -> u64 {
+        self.core.spaces.mark()
+    }
+
+    /// Makes a namespace. Answered `Ok` when it is durable; `space` then has it.
+    pub fn create_space(
+        &mut self,
+        asker: (u64, u16),
+        name: &[u8],
+        document: &[u8],
+        uid: u64,
+        now: Now,
+    ) -> Begun {
+        self.core.set_now(now);
+        let unix = u64::from(now.unix);
+        self.change_space(|spaces| spaces.create(asker, name, document, uid, unix))
+    }
+
+    /// Gives a namespace another uid: all its blocks become unreachable, and its id unknown.
+    /// Answered when that is durable.
+    pub fn clear_space(&mut self, asker: (u64, u16), space: SpaceId, uid: u64, now: Now) -> Begun {
+        self.core.set_now(now);
+        self.change_space(|spaces| spaces.clear(asker, space, uid))
+    }
+
+    /// Forgets a namespace. Answered when that is durable.
+    pub fn remove_space(&mut self, asker: (u64, u16), space: SpaceId, now: Now) -> Begun {
+        self.core.set_now(now);
+        self.change_space(|spaces| spaces.remove(asker, space))
+    }
+
+    fn change_space(&mut self, begin: impl FnOnce(&mut Spaces) -> Result<u32, Fault>) -> Begun {
+        if let Some(why) = self.refusal() {
+            return Begun::Done(why.into());
+        }
+        if self.core.spaces.is_busy() || !self.core.has_image() {
+            return Begun::Done(Status::Declined(Reason::Busy).into());
+        }
+        match begin(&mut self.core.spaces) {
+            Ok(slot) => {
+                self.write_space(slot, 0);
+                Begun::Taken
+            }
+            Err(fault) => Begun::Done(Status::Invalid(fault).into()),
+        }
+    }
+
+    fn write_space(&mut self, slot: u32, copy: u32) {
+        let at = self.core.geometry().space_at(slot, copy);
+        let image = Image::Space { slot, copy };
+        self.core.write_image(image, Verb::WriteDurable, at, SPACE_BYTES, |core, bytes| {
+            core.spaces.image(core.instance(), bytes);
+        });
+    }
+
+    fn space_written(&mut self, slot: u32, copy: u32, well: bool) {
+        if well && copy == 0 {
+            return self.write_space(slot, 1);
+        }
+        let (change, status) = if well {
+            let (change, opened) = self.core.spaces.commit();
+            if let Some((number, uid)) = opened {
+                self.core.index.set_uid(number, uid);
+            }
+            self.writes.space_gone(&mut self.core, &mut self.log);
+            (change, Status::Ok)
+        } else {
+            (self.core.spaces.abandon(), Status::Failed(0))
+        };
+        if Spaces::is_asked(&change) {
+            self.core.reply(change.user, change.owner, status);
+        }
+    }
+
+    /// Goes on with everything that can go on, looking at about `budget` records or index buckets.
+    pub fn step(&mut self, pool: &impl Pool, budget: u32, now: Now) {
+        self.core.set_now(now);
+        if !self.starting.is_done() {
+            return self.starting.step(&mut self.core, &mut self.drops, pool);
+        }
+        let Self { core, log, drops, .. } = self;
+        self.recovery.step(core, log, drops, pool, budget);
+        if self.recovery.has_resumed() {
+            self.prepare.step(core, log);
+        }
+        if !self.recovery.is_reading() || core.recovery.unread > 0 {
+            self.reclaim.step(core, log, &self.holds, pool, budget);
+        }
+        self.sweep.step(core, &self.writes, budget);
+        self.writes.step(core, log);
+        self.log.step(&mut self.core);
+        self.holds.expire(now.ns);
+        if self.core.flush.is_due(now.ns, self.core.config().times.flush) {
+            self.core.flush.begin(self.log.drops_written(&self.core));
+            self.core.plain_task(Origin::Flush, Verb::Flush, 0, 0);
+        }
+        if !self.core.spaces.is_busy()
+            && self.core.has_image()
+            && let Some(slot) = self.core.spaces.mend()
+        {
+            self.write_space(slot, 0);
+        }
+    }
+
+    /// The next thing to do, if there is one. The bytes of the store's own writes are in the pool
+    /// when it returns.
+    pub fn next_task(&mut self, pool: &mut impl Pool) -> Option<Task> {
+        self.core.next_task(pool)
+    }
+
+    /// The next answer, if there is one.
+    pub fn next_reply(&mut self) -> Option<Reply> {
+        self.core.next_reply()
+    }
+
+    /// A task has ended. Of one that was read into the pool, the bytes stay there until the store
+    /// asks for another transfer with that buffer.
+    pub fn finish(&mut self, id: TaskId, outcome: Outcome, now: Now) {
+        self.core.set_now(now);
+        let (origin, slot) = id.split();
+        let well = outcome == Outcome::Done;
+        match origin {
+            Origin::Read => self.reads.ended(&mut self.core, slot, outcome),
+            Origin::Part => {
+                self.writes.part_ended(&mut self.core, &mut self.log, slot, outcome);
+            }
+            Origin::Image => {
+                if let Some((image, well)) = self.core.image_ended(slot, well) {
+                    self.image_written(image, well);
+                }
+            }
+            Origin::Buffer if !self.starting.is_done() => self.starting.ended(slot, outcome),
+            Origin::Buffer if self.recovery.is_reading() => self.recovery.ended(slot, outcome),
+            Origin::Buffer => {
+                self.reclaim.ended(&mut self.core, &mut self.log, slot, outcome);
+            }
+            Origin::Flush if well => {
+                let drops = self.core.flush.succeed();
+                if self.recovery.is_done() {
+                    self.log.set_drops_durable(drops);
+                }
+            }
+            Origin::Flush => {
+                self.core.stats.failures += 1;
+                self.core.flush.fail(now.ns);
+            }
+            Origin::Discard => self.prepare.discarded(&mut self.core),
+        }
+    }
+
+    fn image_written(&mut self, image: Image, well: bool) {
+        let core = &mut self.core;
+        match image {
+            Image::Page { open, .. } if well => self.log.page_written(open),
+            // Records that are lost may be drops: nothing is promised from here on.
+            Image::Page { .. } => core.broken = true,
+            Image::Head { segment, copy } if well => {
+                self.prepare.head_written(core, segment, copy);
+            }
+            Image::Head { segment, .. } => self.prepare.head_refused(core, segment),
+            Image::Super { copy } => self.starting.super_written(core, copy, well),
+            Image::Space { slot, copy } => self.space_written(slot, copy, well),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The walk over the index that removes what no record leads to: blocks of cleared namespaces, of
+//! segments whose pages cannot be read, and what recovery remembered of drops.
+
+use crate::core::{Core, Knowledge};
+use crate::entry::{Entry, Kind};
+use crate::segments::State;
+use crate::writes::Writes;
+
+/// A walk in steps. An insertion may displace an entry into a part that was walked already; then
+/// what called for the walk is still there at its end, and it begins again.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    at: u64,
+    remaining: u64,
+}
+
+impl Sweep {
+    fn is_needed(core: &Core) -> bool {
+        let dead = core.segments.oldest().is_some_and(|segment| {
+            core.segments.state(segment) == State::Dead && core.segments.live(segment) > 0
+        });
+        let dropped = core.recovery.knowledge == Knowledge::Whole && core.recovery.dropped > 0;
+        dead || dropped || core.spaces.has_retired()
+    }
+
+    fn is_dead(core: &Core, entry: &Entry) -> bool {
+        match entry.kind() {
+            Kind::Writing => false,
+            Kind::Dropped => {
+                core.recovery.knowledge == Knowledge::Whole || !core.spaces.is_open(entry.number())
+            }
+            Kind::Live | Kind::Suspect => {
+                let segment = core.geometry().segment_of(entry.place());
+                !core.spaces.is_open(entry.number()) || core.segments.state(segment) == State::Dead
+            }
+        }
+    }
+
+    /// Looks at that many buckets.
+    pub(crate) fn step(&mut self, core: &mut Core, writes: &Writes, budget: u32) {
+        if self.remaining == 0 {
+            if !Self::is_needed(core) {
+                return;
+            }
+            self.remaining = core.index.len();
+        }
+        let count = self.remaining.min(budget.into());
+        for _ in 0..count {
+            for (position, entry) in core.index.bucket(self.at) {
+                if Self::is_dead(core, &entry) {
+                    core.stats.evicted += u64::from(entry.is_there());
+                    core.remove(position);
+                }
+            }
+            self.at = (self.at + 1) % core.index.len();
+        }
+        self.remaining -= count;
+        if self.remaining == 0 && core.spaces.has_retired() {
+            core.spaces.swept(|number| writes.uses(number));
+        }
+    }
+}

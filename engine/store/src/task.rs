@@ -1,0 +1,132 @@
+//! What a store wants done, and where its bytes are.
+
+/// Names a task; comes back with its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskId(u32);
+
+/// Which table a task belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A get.
+    Read,
+    /// A part of a put.
+    Part,
+    /// An image of the store's own.
+    Image,
+    /// A buffer: moves, recovery.
+    Buffer,
+    Flush,
+    Discard,
+}
+
+const ORIGINS: [Origin; 6] =
+    [Origin::Read, Origin::Part, Origin::Image, Origin::Buffer, Origin::Flush, Origin::Discard];
+const SLOT_BITS: u32 = 28;
+
+impl TaskId {
+    pub(crate) fn new(origin: Origin, slot: u32) -> Self {
+        debug_assert!(slot >> SLOT_BITS == 0, "tables have at most 2^20 rows");
+        let code = match origin {
+            Origin::Read => 0,
+            Origin::Part => 1,
+            Origin::Image => 2,
+            Origin::Buffer => 3,
+            Origin::Flush => 4,
+            Origin::Discard => 5,
+        };
+        Self(code << SLOT_BITS | slot)
+    }
+
+    pub(crate) fn split(self) -> (Origin, u32) {
+        (ORIGINS[(self.0 >> SLOT_BITS) as usize], self.0 & ((1 << SLOT_BITS) - 1))
+    }
+
+    /// The number for a word of the caller's.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Medium to memory.
+    Read,
+    /// Memory to medium; may be lost with the power until a flush.
+    Write,
+    /// Memory to medium; on stable media when it is done.
+    WriteDurable,
+    /// All writes that were done before this began are on stable media when it is done.
+    Flush,
+    /// The range is not needed any more.
+    Discard,
+}
+
+/// Where the bytes come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// No bytes move.
+    None,
+    /// Memory of the request that gave this token. The transfer is `Task::length` bytes on the
+    /// medium, of which the request has `exact`: the rest belongs to nobody and must not reach the
+    /// client's memory, and what is written there does not matter.
+    Client {
+        /// The request's.
+        user: u64,
+        /// Bytes that are the block's.
+        exact: u32,
+    },
+    /// The store's own buffer with this number, from this byte on.
+    Pool {
+        /// Below `Store::pool_buffers`.
+        buffer: u16,
+        /// Bytes from its begin.
+        at: u32,
+    },
+}
+
+/// Who waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// A client.
+    Client,
+    /// Nobody: moves and recovery.
+    Background,
+}
+
+/// One operation on the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its name.
+    pub id: TaskId,
+    /// What to do.
+    pub verb: Verb,
+    /// First byte of the area; a multiple of the logical block.
+    pub offset: u64,
+    /// Bytes; a multiple of the logical block.
+    pub length: u64,
+    /// Whose bytes.
+    pub memory: Memory,
+    /// Who waits.
+    pub urgency: Urgency,
+}
+
+/// How a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every byte was moved.
+    Done,
+    /// It failed in part or in full; the code is the caller's and comes back in answers.
+    Failed(u16),
+}
+
+/// The store's own buffers: memory that the device reaches. The caller owns it; the store copies
+/// pages in and out.
+pub trait Pool {
+    /// Copies bytes out of a buffer.
+    fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]);
+
+    /// Copies bytes into a buffer.
+    fn save(&mut self, buffer: u16, at: u32, bytes: &[u8]);
+}

@@ -1,0 +1,467 @@
+//! Puts and drops: from the request to the record.
+//!
+//! A put's entry says `writing` until every part is on the medium and its record is appended. What
+//! needs space waits in one queue, strictly in order: a put that follows a drop of its key is never
+//! placed before the drop's record is appended.
+
+use crate::block::{Block, Part, Stage};
+use crate::config::{Geometry, METADATA_BYTES_MAX};
+use crate::core::{Core, Knowledge};
+use crate::dropping::Dropping;
+use crate::durables::{Durable, Durables};
+use crate::entry::{Entry, Kind};
+use crate::fifo::Fifo;
+use crate::format::{Record, RecordKind};
+use crate::log::{Claim, Log};
+use crate::request::{Answer, Begun, DropKey, Durability, Fault, Put, Reason, Status};
+use crate::slab::Slab;
+use crate::task::{Memory, Origin, Outcome, TaskId, Verb};
+
+/// Puts looked at for their next part's delay in one step.
+const CHECKED: u32 = 16;
+
+/// What needs space, or a page.
+#[derive(Clone, Copy, Debug)]
+enum Waiter {
+    Part(u32),
+    Drop(u32),
+}
+
+/// Puts and drops that are not answered.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    blocks: Slab<Block>,
+    metadata: Box<[u8]>,
+    parts: Slab<Part>,
+    drops: Slab<Dropping>,
+    waiting: Fifo<Waiter>,
+    unrecorded: Fifo<u32>,
+    durables: Durables,
+    hand: u32,
+}
+
+/// Bytes of RAM of a block being put, and of a part or drop.
+pub(crate) const BLOCK_RAM_BYTES: u64 =
+    size_of::<Option<Block>>() as u64 + METADATA_BYTES_MAX as u64 + 40;
+/// Bytes of RAM of a part or a drop.
+pub(crate) const WRITE_RAM_BYTES: u64 =
+    (size_of::<Option<Part>>() + size_of::<Option<Dropping>>()) as u64 + 48;
+
+impl Writes {
+    pub(crate) fn new(puts: u32, writes: u32) -> Self {
+        let durable = (puts + writes) as usize;
+        Self {
+            blocks: Slab::with_slots(puts),
+            metadata: vec![0; puts as usize * METADATA_BYTES_MAX].into_boxed_slice(),
+            parts: Slab::with_slots(writes),
+            drops: Slab::with_slots(writes),
+            waiting: Fifo::with_limit(2 * writes as usize),
+            unrecorded: Fifo::with_limit(puts as usize),
+            durables: Durables::new(durable),
+            hand: 0,
+        }
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.blocks.room().min(self.parts.room())
+    }
+
+    /// Drops that can be taken.
+    pub(crate) fn drop_room(&self) -> usize {
+        self.drops.room()
+    }
+
+    pub(crate) fn put(&mut self, core: &mut Core, log: &mut Log, put: &Put<'_>) -> Begun {
+        match self.begin_put(core, put) {
+            Ok(part) => {
+                self.begin_part(core, log, part);
+                Begun::Taken
+            }
+            Err(answer) => {
+                match answer.status {
+                    Status::Present => core.stats.present += 1,
+                    Status::Pending => core.stats.pending += 1,
+                    Status::Declined(_) => core.stats.declined += 1,
+                    _ => {}
+                }
+                Begun::Done(answer)
+            }
+        }
+    }
+
+    fn begin_put(&mut self, core: &mut Core, put: &Put<'_>) -> Result<u32, Answer> {
+        let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
+        put.check_against(core.geometry(), core.config().owners).map_err(Status::Invalid)?;
+        if core.broken {
+            return Err(Status::Declined(Reason::Broken).into());
+        }
+        let (hash, found) = core.find(number, put.key);
+        if let Some((position, entry)) = found {
+            match entry.kind() {
+                Kind::Live | Kind::Suspect => {
+                    let hits = entry.hits().saturating_add(1);
+                    core.index.update(position, entry.with_hits(hits));
+                    let (length, check) = (entry.length(), entry.check());
+                    return Err(Answer { status: Status::Present, length, check });
+                }
+                Kind::Writing if put.at > 0 => return self.next_part(entry.put(), put),
+                Kind::Writing => return Err(Status::Pending.into()),
+                Kind::Dropped => {}
+            }
+        }
+        if put.at > 0 {
+            return Err(Status::Dropped.into());
+        }
+        if self.room() == 0 {
+            return Err(Status::Declined(Reason::Busy).into());
+        }
+        let slot = self.blocks.insert(Block::new(core, number, put)).expect("there is room");
+        let entry = Entry::new(put.key, number, Kind::Writing)
+            .with_place(slot.into())
+            .with_length(put.length)
+            .with_depth(put.depth.into())
+            .with_check(put.check);
+        match found {
+            Some((position, old)) => core.replace(position, &old, entry),
+            None if core.index.insert(hash, entry) => {}
+            None => {
+                self.blocks.remove(slot);
+                return Err(Status::Declined(Reason::IndexFull).into());
+            }
+        }
+        let at = slot as usize * METADATA_BYTES_MAX;
+        self.metadata[at..at + put.metadata.len()].copy_from_slice(put.metadata);
+        Ok(self.add_part(slot, put))
+    }
+
+    /// A later part of a block that is being put.
+    fn next_part(&mut self, slot: u32, put: &Put<'_>) -> Result<u32, Answer> {
+        let block = self.blocks.get(slot);
+        if block.owner != put.owner {
+            return Err(Status::Pending.into());
+        }
+        if (block.length, block.check) != (put.length, put.check) {
+            return Err(Status::Invalid(Fault::Length).into());
+        }
+        if block.begun != put.at {
+            return Err(Status::Invalid(Fault::Part).into());
+        }
+        if self.parts.room() == 0 {
+            return Err(Status::Declined(Reason::Busy).into());
+        }
+        Ok(self.add_part(slot, put))
+    }
+
+    fn add_part(&mut self, slot: u32, put: &Put<'_>) -> u32 {
+        let block = self.blocks.get_mut(slot);
+        block.begun += put.bytes;
+        block.parts += 1;
+        let part =
+            Part { block: slot, user: put.user, owner: put.owner, at: put.at, bytes: put.bytes };
+        self.parts.insert(part).expect("room was asked for")
+    }
+
+    fn begin_part(&mut self, core: &mut Core, log: &mut Log, part: u32) {
+        if !self.waiting.is_empty() || !self.issue(core, log, part) {
+            self.waiting.push(Waiter::Part(part));
+        }
+    }
+
+    /// Hands a part to the medium. `false`: there is no space now.
+    fn issue(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
+        let part = *self.parts.get(slot);
+        let block = self.blocks.get_mut(part.block);
+        if let Stage::Cancelled(why) = block.stage {
+            self.parts.remove(slot);
+            block.parts -= 1;
+            core.reply(part.user, part.owner, why);
+            self.settle(log, part.block);
+            return true;
+        }
+        if core.broken && block.placed.is_none() {
+            self.cancel(core, part.block, Status::Declined(Reason::Broken));
+            return self.issue(core, log, slot);
+        }
+        let padded = core.geometry().padded(block.length);
+        let placed = block.placed.or_else(|| log.place(core, padded, Claim::Put));
+        let Some(placed) = placed else { return false };
+        block.placed = Some(placed);
+        let offset = Geometry::place_at(placed.place) + u64::from(part.at);
+        let memory = Memory::Client { user: part.user, exact: part.bytes };
+        core.client_task(TaskId::new(Origin::Part, slot), Verb::Write, offset, memory);
+        true
+    }
+
+    pub(crate) fn part_ended(
+        &mut self,
+        core: &mut Core,
+        log: &mut Log,
+        slot: u32,
+        outcome: Outcome,
+    ) {
+        core.flush.wrote(core.now().ns);
+        let part = self.parts.remove(slot);
+        let block = self.blocks.get_mut(part.block);
+        block.parts -= 1;
+        block.touched = core.now().ns;
+        if let Outcome::Failed(code) = outcome {
+            core.stats.failures += 1;
+            if block.stage == Stage::Writing {
+                self.cancel(core, part.block, Status::Failed(code));
+            }
+        }
+        let block = self.blocks.get_mut(part.block);
+        block.done += part.bytes;
+        if let Stage::Cancelled(why) = block.stage {
+            core.reply(part.user, part.owner, why);
+            return self.settle(log, part.block);
+        }
+        if block.done < block.length {
+            core.reply(part.user, part.owner, Status::Part);
+            return;
+        }
+        block.user = part.user;
+        block.stage = Stage::Unrecorded;
+        if !self.record(core, log, part.block) {
+            self.unrecorded.push(part.block);
+        }
+    }
+
+    /// Appends the record of a block that is written. `false`: no page can be closed now.
+    fn record(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
+        let block = *self.blocks.get(slot);
+        if let Stage::Cancelled(why) = block.stage {
+            core.reply(block.user, block.owner, why);
+            self.settle(log, slot);
+            return true;
+        }
+        let placed = block.placed.expect("written blocks are placed");
+        let record = Record {
+            key: block.key,
+            uid: core.spaces.uid(block.number),
+            check: block.check,
+            offset: 0,
+            length: block.length,
+            time: core.now().unix,
+            depth: block.depth.into(),
+            kind: RecordKind::Put,
+        };
+        let at = slot as usize * METADATA_BYTES_MAX;
+        let metadata = &self.metadata[at..at + usize::from(block.metadata)];
+        let urgent = block.durability == Durability::Durable;
+        let Some(serial) = log.append(core, placed, &record, metadata, urgent) else {
+            return false;
+        };
+        let (_, found) = core.find(block.number, block.key);
+        let (position, old) = found.expect("a put that is not cancelled has its entry");
+        core.replace(position, &old, old.with_kind(Kind::Live).with_place(placed.place));
+        core.stats.puts += 1;
+        core.stats.put_bytes += u64::from(block.length);
+        if urgent {
+            self.blocks.get_mut(slot).stage = Stage::Waiting;
+            self.durables.push(serial, Durable::Block(slot));
+        } else {
+            self.blocks.remove(slot);
+            Self::answer_block(core, &block, Status::Ok);
+        }
+        true
+    }
+
+    fn answer_block(core: &mut Core, block: &Block, status: Status) {
+        let answer = Answer { status, length: block.length, check: block.check };
+        core.reply(block.user, block.owner, answer);
+    }
+
+    /// Gives a put up: its entry goes at once, its space when nothing is written there any more.
+    fn cancel(&mut self, core: &mut Core, slot: u32, why: Status) {
+        let block = self.blocks.get_mut(slot);
+        assert!(matches!(block.stage, Stage::Writing | Stage::Unrecorded), "cancelled once");
+        block.stage = Stage::Cancelled(why);
+        core.stats.abandoned += 1;
+        core.give_up_writing(block.number, block.key, slot);
+    }
+
+    /// Forgets a cancelled put whose parts have all ended.
+    fn settle(&mut self, log: &mut Log, slot: u32) {
+        let block = self.blocks.get(slot);
+        if block.parts > 0 {
+            return;
+        }
+        if let Some(placed) = block.placed {
+            log.forgo(placed);
+        }
+        self.blocks.remove(slot);
+    }
+
+    pub(crate) fn drop_key(&mut self, core: &mut Core, log: &mut Log, drop: &DropKey) -> Begun {
+        match self.begin_drop(core, log, drop) {
+            Ok(slot) => {
+                if !self.waiting.is_empty() || !self.record_drop(core, log, slot) {
+                    self.waiting.push(Waiter::Drop(slot));
+                }
+                Begun::Taken
+            }
+            Err(answer) => Begun::Done(answer),
+        }
+    }
+
+    /// Takes the key out of the index. The record is written whether it was there or not: it may be
+    /// on the medium still, and come back with a restart.
+    fn begin_drop(
+        &mut self,
+        core: &mut Core,
+        log: &mut Log,
+        drop: &DropKey,
+    ) -> Result<u32, Answer> {
+        let number = core.spaces.resolve(drop.space).map_err(Status::Invalid)?;
+        if core.broken {
+            return Err(Status::Declined(Reason::Broken).into());
+        }
+        let (hash, found) = core.find(number, drop.key);
+        if let Some(only) = drop.only {
+            let same = found.filter(|(_, entry)| entry.is_there() && entry.check() == only);
+            same.ok_or(Status::Miss)?;
+        }
+        if self.drops.room() == 0 {
+            return Err(Status::Declined(Reason::Busy).into());
+        }
+        // While recovery goes on, an entry stands for the drop: nothing older must come back.
+        let partial = core.recovery.knowledge == Knowledge::Partial;
+        let there = found.is_some_and(|(_, entry)| entry.is_there());
+        match found {
+            Some((_, entry)) if entry.kind() == Kind::Writing => {
+                self.cancel(core, entry.put(), Status::Dropped);
+                self.settle_if_idle(log, entry.put());
+            }
+            Some((position, entry)) if partial => {
+                let dropped = Entry::new(drop.key, number, Kind::Dropped).with_place(0);
+                core.replace(position, &entry, dropped);
+            }
+            Some((position, _)) => core.remove(position),
+            None if partial => core.insert_dropped(hash, drop.key, number, 0),
+            None => {}
+        }
+        core.stats.drops += u64::from(there);
+        let dropping = Dropping::new(drop, core.spaces.uid(number), there);
+        Ok(self.drops.insert(dropping).expect("there is room"))
+    }
+
+    /// Settles a cancelled put that waits for nothing but its next part.
+    fn settle_if_idle(&mut self, log: &mut Log, slot: u32) {
+        let block = self.blocks.get(slot);
+        if block.parts == 0 && block.done < block.length {
+            self.settle(log, slot);
+        }
+    }
+
+    /// Appends the record of a drop. `false`: there is no space or page now.
+    fn record_drop(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
+        let drop = *self.drops.get(slot);
+        if core.broken {
+            self.drops.remove(slot);
+            drop.answer(core);
+            return true;
+        }
+        let Some(serial) = drop.append(core, log) else { return false };
+        if drop.is_durable() {
+            self.durables.push(serial, Durable::Drop(slot));
+        } else {
+            self.drops.remove(slot);
+            drop.answer(core);
+        }
+        true
+    }
+
+    /// Goes on with what waits for space, pages and flushes.
+    pub(crate) fn step(&mut self, core: &mut Core, log: &mut Log) {
+        while let Some(&slot) = self.unrecorded.front() {
+            if !self.record(core, log, slot) {
+                break;
+            }
+            self.unrecorded.pop();
+        }
+        while let Some(&waiter) = self.waiting.front() {
+            let went = match waiter {
+                Waiter::Part(slot) => self.issue(core, log, slot),
+                Waiter::Drop(slot) => self.record_drop(core, log, slot),
+            };
+            if !went {
+                break;
+            }
+            self.waiting.pop();
+        }
+        self.answer_durable(core, log);
+        self.expire(core, log);
+    }
+
+    fn answer_durable(&mut self, core: &mut Core, log: &Log) {
+        while let Some(durable) = self.durables.next(core, log) {
+            match durable {
+                Durable::Block(slot) => {
+                    let block = self.blocks.remove(slot);
+                    let broken = core.broken.then_some(Status::Declined(Reason::Broken));
+                    Self::answer_block(core, &block, broken.unwrap_or(Status::Ok));
+                }
+                Durable::Drop(slot) => self.drops.remove(slot).answer(core),
+            }
+        }
+    }
+
+    /// Gives up puts whose next part does not come.
+    fn expire(&mut self, core: &mut Core, log: &mut Log) {
+        for _ in 0..CHECKED.min(self.blocks.slots()) {
+            self.hand = (self.hand + 1) % self.blocks.slots();
+            let late = self.blocks.peek(self.hand).is_some_and(|block| {
+                let waited = core.now().ns.saturating_sub(block.touched);
+                block.stage == Stage::Writing
+                    && block.parts == 0
+                    && (waited >= core.config().times.part || !core.spaces.is_open(block.number))
+            });
+            if late {
+                self.cancel(core, self.hand, Status::Dropped);
+                self.settle(log, self.hand);
+            }
+        }
+    }
+
+    /// Gives up the puts of an owner that are not recorded.
+    pub(crate) fn owner_gone(&mut self, core: &mut Core, log: &mut Log, owner: u16) {
+        self.give_up(core, log, |block| block.owner == owner);
+    }
+
+    /// Gives up the puts into a namespace that was cleared.
+    pub(crate) fn space_gone(&mut self, core: &mut Core, log: &mut Log) {
+        for slot in 0..self.blocks.slots() {
+            let gone = |block: &Block| !core.spaces.is_open(block.number);
+            if self.blocks.peek(slot).is_some_and(gone) {
+                self.give_up_one(core, log, slot);
+            }
+        }
+    }
+
+    fn give_up(&mut self, core: &mut Core, log: &mut Log, is_it: impl Fn(&Block) -> bool) {
+        for slot in 0..self.blocks.slots() {
+            if self.blocks.peek(slot).is_some_and(&is_it) {
+                self.give_up_one(core, log, slot);
+            }
+        }
+    }
+
+    fn give_up_one(&mut self, core: &mut Core, log: &mut Log, slot: u32) {
+        if matches!(self.blocks.get(slot).stage, Stage::Writing | Stage::Unrecorded) {
+            self.cancel(core, slot, Status::Dropped);
+            self.settle_if_idle(log, slot);
+        }
+    }
+
+    /// Whether a put still uses a namespace's number.
+    pub(crate) fn uses(&self, number: u16) -> bool {
+        let blocks = (0..self.blocks.slots()).filter_map(|slot| self.blocks.peek(slot));
+        blocks.into_iter().any(|block| block.number == number)
+    }
+
+    /// Answers owed at most.
+    pub(crate) fn owed(&self) -> usize {
+        self.blocks.used() + self.parts.used() + self.drops.used()
+    }
+}

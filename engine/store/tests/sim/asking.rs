@@ -1,0 +1,273 @@
+//! What the clients of a world ask, and what they make of the answers.
+
+use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_store::{
+    Begun, DropKey, Durability, Extent, Get, Hold, Phase, Put, Reply, Status, check,
+};
+
+use crate::model::Now;
+use crate::world::{Asked, GUARD, Space, World};
+
+impl World {
+    /// Puts a block of a random length; in parts now and then.
+    pub(crate) fn put(&mut self, space: u16, key: u64, durable: bool) -> Option<Status> {
+        let length = match self.rng.u8(..8) {
+            0 => self.rng.u32(1..=self.largest),
+            1 => 1,
+            2 => self.config.logical_block * self.rng.u32(1..4),
+            _ => self.rng.u32(1..=2048),
+        };
+        let parts = if self.rng.u8(..8) == 0 { 3 } else { 1 };
+        self.put_length(space, key, durable, length, parts)
+    }
+
+    /// Puts a block of that length in so many parts. The status, if it was answered at once.
+    pub(crate) fn put_length(
+        &mut self,
+        space: u16,
+        key: u64,
+        durable: bool,
+        length: u32,
+        parts: u32,
+    ) -> Option<Status> {
+        self.put_some((space, key), durable, length, parts, u32::MAX)
+    }
+
+    /// Puts the first `some` of so many parts; the rest never comes.
+    pub(crate) fn put_partly(&mut self, space: u16, key: u64, length: u32, parts: u32, some: u32) {
+        assert_eq!(self.put_some((space, key), false, length, parts, some), None);
+    }
+
+    pub(crate) fn put_some(
+        &mut self,
+        (space, key): (u16, u64),
+        durable: bool,
+        length: u32,
+        parts: u32,
+        some: u32,
+    ) -> Option<Status> {
+        let unit = self.config.logical_block;
+        let Space { id, uid } = self.spaces[usize::from(space)]?;
+        let value = self.new_value(length);
+        let bytes = value.bytes();
+        let crc = checksum(CrcAlgorithm::Crc64Nvme, &bytes);
+        let check = check(crc, uid, Self::key(key), length);
+        let each = length.div_ceil(parts).next_multiple_of(unit);
+        let mut at = 0;
+        let mut left = some;
+        while at < length && left > 0 {
+            left -= 1;
+            let size = each.min(length - at);
+            let part = bytes[at as usize..(at + size) as usize].to_vec();
+            let user = self.user(Asked::Put { space, key, value, bytes: part, durable });
+            let put = Put {
+                user,
+                owner: self.rng.u16(1..2),
+                space: id,
+                key: Self::key(key),
+                length,
+                at,
+                bytes: size,
+                check,
+                depth: u16::try_from(key % 20).unwrap(),
+                durability: if durable { Durability::Durable } else { Durability::Soon },
+                metadata: &Self::metadata(key),
+            };
+            let begun = self.store.put(&put, self.time());
+            if begun == Begun::Taken && at == 0 {
+                self.evictions();
+                let whole = self.store.phase() == Phase::Serving;
+                self.model.putting(space, key, value, whole);
+            }
+            if let Begun::Done(answer) = begun {
+                self.asked.remove(&user);
+                self.note(answer.length.into());
+                if answer.status == Status::Present {
+                    self.model.present(space, key);
+                }
+                return Some(answer.status);
+            }
+            at += size;
+        }
+        None
+    }
+
+    pub(crate) fn metadata(key: u64) -> Vec<u8> {
+        vec![(key % 251) as u8; (key * 37 % 1025) as usize]
+    }
+
+    pub(crate) fn get(&mut self, space: u16, key: u64) -> Option<Status> {
+        let Space { id, uid } = self.spaces[usize::from(space)]?;
+        let expected = self.model.expect(space, key);
+        let capacity = u32::try_from(self.config.segment_bytes).unwrap();
+        let history = self.model.history(space, key);
+        let asked = Asked::Get { space, key, memory: Vec::new(), expected, history, uid };
+        let user = self.user(asked);
+        let extent = Extent::Whole { capacity };
+        let get = Get { user, owner: 1, space: id, key: Self::key(key), extent };
+        let begun = self.store.get(&get, self.time());
+        let Begun::Done(answer) = begun else { return None };
+        self.asked.remove(&user);
+        match answer.status {
+            Status::Miss => {
+                self.evictions();
+                self.model.missed(space, key, expected, true);
+            }
+            Status::Warming => self.model.missed(space, key, expected, false),
+            other => assert!(matches!(other, Status::Declined(_)), "{other:?}"),
+        }
+        Some(answer.status)
+    }
+
+    pub(crate) fn drop_key(&mut self, space: u16, key: u64, durable: bool) {
+        let Some(Space { id, .. }) = self.spaces[usize::from(space)] else { return };
+        if self.store.drop_room() == 0 {
+            return;
+        }
+        let before = self.model.drop_begins(space, key);
+        let user = self.user(Asked::Drop { space, key, before, durable });
+        let durability = if durable { Durability::Durable } else { Durability::Soon };
+        let drop =
+            DropKey { user, owner: 2, space: id, key: Self::key(key), only: None, durability };
+        if let Begun::Done(answer) = self.store.drop_key(&drop, self.time()) {
+            panic!("a drop is not taken: {answer:?}");
+        }
+    }
+
+    pub(crate) fn clear(&mut self, space: u16) {
+        let Some(Space { id, .. }) = self.spaces[usize::from(space)] else { return };
+        let uid = self.store.uid_mark() + 1 + self.rng.u64(..1 << 32);
+        let user = self.user(Asked::Clear { space });
+        let time = self.time();
+        match self.store.clear_space((user, 3), id, uid, time) {
+            Begun::Taken => self.model.clearing(space),
+            Begun::Done(_) => {
+                self.asked.remove(&user);
+            }
+        }
+    }
+
+    /// Looks for a run of keys, and holds what is found now and then.
+    pub(crate) fn lookup(&mut self, space: u16, first: u64) {
+        let Some(Space { id, .. }) = self.spaces[usize::from(space)] else { return };
+        let keys: Vec<u64> = (first..first + 8).map(|key| Self::key(key).lo()).collect();
+        let owner = self.rng.u16(1..4);
+        let hold = if self.rng.bool() { Hold::For(1_000_000_000) } else { Hold::No };
+        let found = self.store.lookup(id, owner, &keys, hold, self.time()).unwrap();
+        for bit in 0..8 {
+            let there = found.found >> bit & 1 == 1;
+            let expected = self.model.expect(space, first + bit);
+            let gone = matches!(expected, Now::Nothing | Now::Absent);
+            assert!(!there || !gone, "key {} is found", first + bit);
+        }
+        self.note(found.found);
+        if self.rng.u8(..8) == 0 {
+            self.store.release(id, owner, keys[0]);
+        }
+    }
+
+    pub(crate) fn replies(&mut self) {
+        while let Some(reply) = self.store.next_reply() {
+            let asked = self.asked.remove(&reply.user).expect("one reply for each request");
+            self.note(reply.answer.check);
+            self.reply(&reply, asked);
+        }
+    }
+
+    pub(crate) fn reply(&mut self, reply: &Reply, asked: Asked) {
+        let status = reply.answer.status;
+        match asked {
+            Asked::Put { space, key, value, durable, .. } => match status {
+                Status::Ok => {
+                    // What is put while its namespace is cleared may go with the rest.
+                    let clears =
+                        |asked: &Asked| matches!(asked, Asked::Clear { space: it } if *it == space);
+                    let kept = durable && !self.asked.values().any(clears);
+                    self.model.put(space, key, value, kept);
+                }
+                Status::Part => {}
+                Status::Dropped | Status::Failed(_) | Status::Declined(_) => {
+                    self.model.abandoned(space, key, value);
+                }
+                other => panic!("{other:?}"),
+            },
+            Asked::Get { space, key, memory, expected, history, uid } => {
+                self.evictions();
+                if status == Status::Ok {
+                    let verified = self.verified((space, key), uid, expected, &memory, reply);
+                    if let Some(bytes) = verified {
+                        self.model.got((space, key), expected, &history, bytes);
+                    }
+                } else {
+                    assert!(matches!(status, Status::Failed(_)), "{status:?}");
+                }
+            }
+            Asked::Drop { space, key, before, durable } => {
+                assert!(matches!(status, Status::Ok | Status::Miss | Status::Declined(_)));
+                if durable && matches!(status, Status::Ok | Status::Miss) {
+                    self.model.dropped(space, key, &before);
+                }
+            }
+            Asked::Create { space } => {
+                assert_eq!(status, Status::Ok);
+                self.adopt_space(space);
+            }
+            Asked::Clear { space } => {
+                if status == Status::Ok {
+                    self.model.cleared(space);
+                    self.adopt_space(space);
+                }
+            }
+        }
+    }
+
+    /// A get is answered OK: the client verifies before it believes. The bytes to believe.
+    pub(crate) fn verified<'a>(
+        &mut self,
+        (space, key): (u16, u64),
+        uid: u64,
+        expected: Now,
+        memory: &'a [u8],
+        reply: &Reply,
+    ) -> Option<&'a [u8]> {
+        let length = reply.answer.length;
+        let (bytes, guards) = memory.split_at(length as usize);
+        assert!(guards.iter().all(|byte| *byte == GUARD), "bytes beside the block");
+        let crc = checksum(CrcAlgorithm::Crc64Nvme, bytes);
+        let same = self.spaces[usize::from(space)].is_some_and(|it| it.uid == uid);
+        if check(crc, uid, Self::key(key), length) == reply.answer.check {
+            return same.then_some(bytes);
+        }
+        self.corrupt += 1;
+        if !self.lying {
+            self.model.corrupt(space, key, expected);
+        }
+        if same {
+            self.report(space, key, reply.answer.check);
+        }
+        None
+    }
+
+    /// What a client does with a block whose check is wrong.
+    pub(crate) fn report(&mut self, space: u16, key: u64, check: u64) {
+        let id = self.id(space);
+        self.store.suspect(id, Self::key(key), check);
+        let user = self.user(Asked::Drop { space, key, before: Vec::new(), durable: false });
+        let drop = DropKey {
+            user,
+            owner: 2,
+            space: id,
+            key: Self::key(key),
+            only: Some(check),
+            durability: Durability::Soon,
+        };
+        match self.store.drop_key(&drop, self.time()) {
+            Begun::Taken => {
+                self.model.drop_begins(space, key);
+            }
+            Begun::Done(_) => {
+                self.asked.remove(&user);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Life, crashes, and what is found after them.
+
+use kvrail_store::{Config, Discard};
+
+use crate::drive::Cut;
+use crate::each_seed;
+use crate::world::{World, small};
+
+/// The state machine against the model, without crashes: small rings, so that reclaim runs.
+#[test]
+fn model() {
+    each_seed("model", 40, |seed| {
+        let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
+        let mut world = World::new(seed, small(8, block));
+        for _ in 0..600 {
+            world.act(60);
+            if world.rng.u8(..3) > 0 {
+                world.tick();
+            }
+        }
+        world.settle();
+        world.verify();
+        world.cut(Cut::Kill);
+        world.reopen();
+        world.verify();
+    });
+}
+
+fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
+    let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
+    let discard = if seed.is_multiple_of(3) { Discard::Off } else { Discard::Segments };
+    let mut world = World::new(seed, Config { discard, ..small(segments, block) });
+    for _ in 0..3 {
+        for _ in 0..world.rng.u32(1..acts) {
+            world.act(keys);
+            if world.rng.u8(..3) > 0 {
+                world.tick();
+            }
+        }
+        if world.rng.bool() {
+            world.settle();
+        }
+        let cut = if world.rng.u8(..3) == 0 { Cut::Kill } else { Cut::Power };
+        world.cut(cut);
+        // Another crash during recovery, at any point.
+        while world.rng.bool() {
+            world.open();
+            for _ in 0..world.rng.u32(..60) {
+                world.tick();
+            }
+            let cut = if world.rng.bool() { Cut::Kill } else { Cut::Power };
+            world.cut(cut);
+        }
+        world.reopen();
+        if world.rng.bool() {
+            // Requests while recovery goes on.
+            for _ in 0..world.rng.u32(..50) {
+                world.act(keys);
+                world.tick();
+            }
+        }
+        world.verify();
+    }
+    world
+}
+
+/// Nothing is evicted here: what must be found is.
+#[test]
+fn crash() {
+    each_seed("crash", 60, |seed| drop(life(seed, 40, 50, 150)));
+}
+
+/// The same in a ring that goes round.
+#[test]
+fn crash_in_a_small_ring() {
+    each_seed("crash in a small ring", 40, |seed| drop(life(seed, 7, 60, 400)));
+}
+
+/// A life depends on its seed and on nothing else.
+#[test]
+fn replays_are_identical() {
+    each_seed("replay", 5, |seed| {
+        let (one, other) = (life(seed, 10, 40, 200), life(seed, 10, 40, 200));
+        assert_eq!((one.trace, one.drive.finished), (other.trace, other.drive.finished));
+    });
+}
+
+/// Drops that the power takes before they were durable are no damage, then and later.
+#[test]
+fn lost_drops_are_no_damage() {
+    each_seed("gaps", 40, |seed| {
+        let mut world = World::new(seed, small(40, 512));
+        for round in 0..3 {
+            for key in 0..6 {
+                world.put(0, round * 10 + key, true);
+                world.run_until("put", World::is_idle);
+            }
+            world.settle();
+            for key in 0..5 {
+                world.drop_key(0, 1000 + key, false);
+                world.put(0, 500 + round * 10 + key, false);
+                world.wait(120_000_000);
+            }
+            world.cut(Cut::Power);
+            world.reopen();
+            world.verify();
+            assert_eq!(world.store.stats().distrusted, 0);
+            world.settle();
+        }
+    });
+}
+
+/// A drop waits for a page; a put of its key that follows must not be recorded before it.
+#[test]
+fn a_put_does_not_overtake_a_drop() {
+    each_seed("overtake", 10, |seed| {
+        let mut world = World::new(seed, small(12, 512));
+        world.put_length(0, 5, false, 700, 1);
+        world.settle();
+        world.stalled = true;
+        let mut key = 1000;
+        while world.is_idle() {
+            world.drop_key(0, key, false);
+            world.tick();
+            key += 1;
+        }
+        world.drop_key(0, 5, false);
+        world.put_length(0, 5, false, 900, 1);
+        for _ in 0..200 {
+            world.tick();
+        }
+        world.stalled = false;
+        world.settle();
+        world.cut(Cut::Kill);
+        world.reopen();
+        world.verify();
+    });
+}

@@ -1,0 +1,185 @@
+//! A drive with a volatile cache that tears, loses and misdirects, and forgets with the power.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+/// What the drive tears at.
+const SECTOR: usize = 512;
+
+/// Sectors of a page.
+const SECTORS: usize = 8;
+
+/// How a power cut or a kill treats what is not on stable media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The process ends: what the drive has finished stays.
+    Kill,
+    /// The power fails: any subset of sectors that no flush covered is gone.
+    Power,
+}
+
+/// Chances in 1,000 that an operation goes wrong silently.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lies {
+    /// A write that is acknowledged and never happens.
+    pub(crate) lost: u32,
+    /// A write that lands somewhere else.
+    pub(crate) misdirected: u32,
+    /// A read that comes from somewhere else.
+    pub(crate) misread: u32,
+    /// A write or read that fails, with an error.
+    pub(crate) failed: u32,
+}
+
+/// One version of a sector, with the number of its write.
+type Version = (u64, Box<[u8; SECTOR]>);
+
+/// The medium, and what the cache has over it.
+#[derive(Clone, Debug)]
+pub(crate) struct Drive {
+    stable: Vec<u8>,
+    cached: BTreeMap<usize, Vec<Version>>,
+    writes: u64,
+    pub(crate) lies: Lies,
+    /// Writes that were finished, for cuts at a given one.
+    pub(crate) finished: u64,
+}
+
+impl Drive {
+    pub(crate) fn new(bytes: usize, rng: &mut Rng) -> Self {
+        let mut stable = vec![0; bytes];
+        // What was there before is no store's.
+        rng.fill(&mut stable);
+        Self { stable, cached: BTreeMap::new(), writes: 0, lies: Lies::default(), finished: 0 }
+    }
+
+    fn lie(&self, rng: &mut Rng, chance: u32) -> bool {
+        chance > 0 && rng.u32(..1000) < chance
+    }
+
+    fn elsewhere(&self, rng: &mut Rng, offset: usize, length: usize) -> usize {
+        let sectors = (self.stable.len() - length) / 4096;
+        let other = rng.usize(..=sectors) * 4096;
+        if other == offset { (other + 4096) % (sectors * 4096) } else { other }
+    }
+
+    /// Whether an operation fails with an error.
+    pub(crate) fn fails(&self, rng: &mut Rng) -> bool {
+        self.lie(rng, self.lies.failed)
+    }
+
+    pub(crate) fn read(&self, rng: &mut Rng, offset: u64, bytes: &mut [u8]) {
+        let mut at = usize::try_from(offset).unwrap();
+        if self.lie(rng, self.lies.misread) {
+            at = self.elsewhere(rng, at, bytes.len());
+        }
+        bytes.copy_from_slice(&self.stable[at..at + bytes.len()]);
+        let sectors = at / SECTOR..(at + bytes.len()) / SECTOR;
+        for (sector, versions) in self.cached.range(sectors) {
+            let into = sector * SECTOR - at;
+            bytes[into..into + SECTOR].copy_from_slice(&versions.last().unwrap().1[..]);
+        }
+    }
+
+    /// A write is finished: in the cache, or on stable media.
+    pub(crate) fn write(&mut self, rng: &mut Rng, offset: u64, bytes: &[u8], durable: bool) {
+        self.finished += 1;
+        let mut at = usize::try_from(offset).unwrap();
+        if self.lie(rng, self.lies.lost) {
+            return;
+        }
+        if self.lie(rng, self.lies.misdirected) {
+            at = self.elsewhere(rng, at, bytes.len());
+        }
+        self.writes += 1;
+        for (nth, sector) in bytes.chunks(SECTOR).enumerate() {
+            let number = at / SECTOR + nth;
+            if durable {
+                self.cached.remove(&number);
+                self.stable[number * SECTOR..][..SECTOR].copy_from_slice(sector);
+            } else {
+                let version = (self.writes, Box::new(sector.try_into().unwrap()));
+                self.cached.entry(number).or_default().push(version);
+            }
+        }
+    }
+
+    /// The number of the last write: what a flush that begins now covers.
+    pub(crate) fn flush_begins(&self) -> u64 {
+        self.writes
+    }
+
+    pub(crate) fn flush_ends(&mut self, covers: u64) {
+        let mut kept = BTreeMap::new();
+        for (sector, versions) in std::mem::take(&mut self.cached) {
+            let (done, rest): (Vec<_>, Vec<_>) =
+                versions.into_iter().partition(|(number, _)| *number <= covers);
+            if let Some((_, bytes)) = done.last() {
+                self.stable[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes[..]);
+            }
+            if !rest.is_empty() {
+                kept.insert(sector, rest);
+            }
+        }
+        self.cached = kept;
+    }
+
+    /// The range is not needed: zeroes, old bytes, or a mixture.
+    pub(crate) fn discard(&mut self, rng: &mut Rng, offset: u64, length: u64) {
+        let at = usize::try_from(offset).unwrap();
+        let end = at + usize::try_from(length).unwrap();
+        for sector in (at / SECTOR..end / SECTOR).filter(|_| rng.bool()).collect::<Vec<_>>() {
+            self.write(rng, (sector * SECTOR) as u64, &[0; SECTOR], rng_bool(sector));
+            self.finished -= 1;
+        }
+    }
+
+    /// A write that was not finished when the process ended: any subset of its sectors.
+    pub(crate) fn tear(&mut self, rng: &mut Rng, offset: u64, bytes: &[u8]) {
+        let mode = rng.u8(..3);
+        for (nth, sector) in bytes.chunks(SECTOR).enumerate() {
+            if mode == 0 || mode == 1 && rng.bool() {
+                self.write(rng, offset + (nth * SECTOR) as u64, sector, false);
+                self.finished -= 1;
+            }
+        }
+    }
+
+    /// The power fails, or nothing happens to the drive.
+    pub(crate) fn cut(&mut self, rng: &mut Rng, cut: Cut) {
+        let worst = rng.u8(..5);
+        let (mut page, mut whole) = (0, false);
+        for (sector, versions) in std::mem::take(&mut self.cached) {
+            if sector / SECTORS != page {
+                (page, whole) = (sector / SECTORS, rng.bool());
+            }
+            let kept = match (cut, worst) {
+                (Cut::Kill, _) | (_, 0) => versions.len(),
+                (_, 1) => 0,
+                // Pages as a whole, or every sector for itself.
+                (_, 2 | 3) => {
+                    if whole {
+                        versions.len()
+                    } else {
+                        0
+                    }
+                }
+                _ => rng.usize(..=versions.len()),
+            };
+            if let Some((_, bytes)) = kept.checked_sub(1).map(|at| &versions[at]) {
+                self.stable[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes[..]);
+            }
+        }
+    }
+
+    /// The medium itself, for flips of bits. The cache must be empty.
+    pub(crate) fn medium(&mut self) -> &mut [u8] {
+        assert!(self.cached.is_empty(), "after a cut or a flush");
+        &mut self.stable
+    }
+}
+
+fn rng_bool(sector: usize) -> bool {
+    sector.is_multiple_of(2)
+}

@@ -1,0 +1,182 @@
+//! Rings that go round: reads, holds and drops while segments are used again.
+
+use kvrail_store::{Config, Reason, Status};
+
+use crate::drive::Cut;
+use crate::each_seed;
+use crate::world::{World, small};
+
+/// Many laps of six segments, with long reads, holds and drops.
+#[test]
+fn wrap() {
+    each_seed("wrap", 12, |seed| {
+        let mut world = World::new(seed, small(6, 512));
+        world.slow_reads = seed.is_multiple_of(2);
+        for round in 0..1500 {
+            world.act(120);
+            if world.rng.u8(..4) > 0 {
+                world.tick();
+            }
+            if round % 400 == 399 {
+                world.cut(if seed.is_multiple_of(2) { Cut::Kill } else { Cut::Power });
+                world.reopen();
+            }
+        }
+        world.settle();
+        world.verify();
+        assert!(world.laps() > 0, "the ring did not go round");
+    });
+}
+
+/// What is read again stays: moved from lap to lap; what is not goes.
+#[test]
+fn hot_blocks_are_moved() {
+    let mut world = World::new(3, small(12, 512));
+    for key in 0..8 {
+        world.put_length(0, key, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+    }
+    for cold in 100..700 {
+        world.put_length(0, cold, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+        world.get(0, cold % 8);
+        world.run_until("got", World::is_idle);
+    }
+    let stats = *world.store.stats();
+    assert!(stats.moved >= 8 && stats.evicted > 200, "{stats:?}");
+    for key in 0..8 {
+        assert_eq!(world.get(0, key), None, "key {key} was evicted: {stats:?}");
+        world.run_until("got", World::is_idle);
+    }
+    world.settle();
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+}
+
+/// The power fails while blocks are moved: they are found at their old or their new place.
+#[test]
+fn moved_blocks_survive_cuts() {
+    each_seed("moved", 30, |seed| {
+        let mut world = World::new(seed, small(9, 512));
+        for key in 0..8 {
+            // The first is larger than a buffer.
+            let length = if key == 0 { 20_000 } else { 1500 };
+            world.put_length(0, key, true, length, 1);
+            world.run_until("put", World::is_idle);
+            world.get(0, key);
+        }
+        let laps = 6 + world.rng.u64(..6);
+        let mut cold = 100;
+        while world.laps() < laps {
+            world.put_length(0, cold, false, 1500, 1);
+            for key in 0..2 {
+                world.get(0, (cold + key) % 8);
+            }
+            world.run_until("got", World::is_idle);
+            cold += 1;
+        }
+        let ticks = if seed.is_multiple_of(2) { 40 } else { 10 };
+        for _ in 0..world.rng.u32(..ticks) {
+            world.tick();
+        }
+        assert!(world.store.stats().moved >= 8, "{:?}", world.store.stats());
+        world.cut(Cut::Power);
+        world.reopen();
+        world.verify();
+        // At the start, too, the oldest segment goes where space is short.
+        if world.laps() > 0 {
+            return;
+        }
+        // One that was spoilt was dropped by its reader.
+        for key in 0..8 {
+            assert_eq!(world.get(0, key), None, "key {key} is lost");
+            world.run_until("got", World::is_idle);
+        }
+    });
+}
+
+/// A held block is there as long as it is held, whatever is put.
+#[test]
+fn held_blocks_are_moved() {
+    let mut world = World::new(4, small(12, 512));
+    for key in 0..4 {
+        world.put_length(0, key, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+    }
+    world.hold(0, 0, 4);
+    for cold in 100..600 {
+        world.put_length(0, cold, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+    }
+    for key in 0..4 {
+        assert_eq!(world.get(0, key), None, "key {key} was evicted");
+        world.run_until("got", World::is_idle);
+    }
+    world.store.owner_gone(1);
+    assert_eq!(world.store.holds(), 0);
+}
+
+/// Everything is hot: reclaim still ends, and puts go on.
+#[test]
+fn a_ring_of_hot_blocks_goes_on() {
+    each_seed("spiral", 4, |seed| {
+        let mut world = World::new(seed, small(8, 512));
+        for key in 0..900 {
+            let length = 1000 + [0, 700, 1400][usize::try_from(key % 3).unwrap()];
+            world.put_length(0, key, false, length, 1);
+            world.get(0, key);
+            world.run_until("put", World::is_idle);
+            world.get(0, key);
+            world.run_until("got", World::is_idle);
+        }
+        let stats = *world.store.stats();
+        assert_eq!(stats.puts, 900, "{stats:?}");
+        assert!(stats.moved > 0 && stats.evicted > 0, "{stats:?}");
+        println!("spiral: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
+        assert!(stats.moved_bytes < 4 * stats.put_bytes, "{stats:?}");
+    });
+}
+
+/// More keys than the index has entries for: declined or reclaimed early, and life goes on.
+#[test]
+fn full() {
+    each_seed("full", 6, |seed| {
+        let config = Config { block_mean: 16 << 10, ..small(12, 512) };
+        let mut world = World::new(seed, config);
+        let mut declined = 0;
+        for key in 0..900 {
+            let length = 1 + u32::try_from(key % 500).unwrap();
+            let status = world.put_length(0, key, false, length, 1);
+            match status {
+                None => {}
+                Some(Status::Declined(Reason::IndexFull | Reason::Busy)) => declined += 1,
+                other => panic!("{other:?}"),
+            }
+            world.tick();
+        }
+        world.settle();
+        let stats = *world.store.stats();
+        assert!(stats.puts > 100 && stats.reclaimed > 0, "{stats:?} {declined}");
+        world.verify();
+        world.cut(Cut::Power);
+        world.reopen();
+        world.verify();
+    });
+}
+
+/// Holds beyond their limits are not granted, and nothing leaks.
+#[test]
+fn holds_are_bounded() {
+    let mut world = World::new(9, small(12, 512));
+    for key in 0..24 {
+        world.put_length(0, key, false, 700, 1);
+        world.run_until("put", World::is_idle);
+    }
+    for first in [0, 8, 16] {
+        world.hold(0, first, 8);
+    }
+    assert_eq!(world.store.holds(), 16, "at most those of one owner");
+    world.wait(70_000_000_000);
+    assert_eq!(world.store.holds(), 0, "they end by time");
+}

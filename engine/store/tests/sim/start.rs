@@ -1,0 +1,247 @@
+//! Starts: what is refused, what is taken, and what a member that was away may not bring back.
+
+use kvrail_store::{Begun, Expect, Fault, Phase, Start, StartError, Status, SuperError};
+
+use crate::drive::Cut;
+use crate::world::{World, small};
+
+const SUPER_B: usize = 32 << 10;
+
+/// A world with a few blocks, cut and not started.
+fn stopped(seed: u64) -> World {
+    let mut world = World::new(seed, small(12, 512));
+    for key in 0..6 {
+        world.put_length(0, key, true, 900, 1);
+        world.run_until("put", World::is_idle);
+    }
+    world.settle();
+    world.cut(Cut::Power);
+    world
+}
+
+fn refused(mut world: World, expect: Expect) -> StartError {
+    let before = world.drive.medium().to_vec();
+    world.open_as(expect);
+    world.run_until("refused", |world| matches!(world.store.phase(), Phase::Failed(_)));
+    assert!(before == world.drive.medium(), "a refused start writes nothing");
+    let Phase::Failed(why) = world.store.phase() else { unreachable!() };
+    why
+}
+
+#[test]
+fn a_foreign_or_unknown_member_is_refused() {
+    let expect = World::expect();
+    let why = refused(stopped(1), Expect { volume: 1, ..expect });
+    assert!(matches!(why, StartError::Foreign { .. }), "{why}");
+    let why = refused(stopped(1), Expect { member: 1, ..expect });
+    assert!(matches!(why, StartError::Foreign { .. }), "{why}");
+    let mut world = stopped(1);
+    for at in [0, SUPER_B] {
+        world.drive.medium()[at + 200] ^= 1;
+    }
+    assert_eq!(refused(world, expect), StartError::Super(SuperError::Damaged));
+    let mut world = stopped(1);
+    world.drive.medium()[..64 << 10].fill(0);
+    assert_eq!(refused(world, expect), StartError::Super(SuperError::Absent));
+    let mut world = stopped(1);
+    for at in [0, SUPER_B] {
+        let page = &mut world.drive.medium()[at..at + 4096];
+        page[16] = 2;
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page[..4088]);
+        page[4088..].copy_from_slice(&crc.to_le_bytes());
+    }
+    assert_eq!(refused(world, expect), StartError::Super(SuperError::OtherVersion(2)));
+}
+
+#[test]
+fn one_damaged_super_is_mended() {
+    for at in [0, SUPER_B] {
+        let mut world = stopped(2);
+        world.drive.medium()[at + 40] ^= 0x80;
+        world.reopen();
+        world.verify();
+        world.cut(Cut::Power);
+        world.drive.medium()[SUPER_B - at + 40] ^= 0x80;
+        world.reopen();
+        world.verify();
+    }
+}
+
+#[test]
+fn a_member_that_was_away_has_misses_only() {
+    let mut world = stopped(3);
+    let expect = Expect { generation: 5, next_generation: 5, ..World::expect() };
+    world.model.forget_must();
+    world.open_as(expect);
+    world.run_until("open", |world| world.store.phase() == Phase::Serving);
+    world.adopt_spaces();
+    for key in 0..6 {
+        assert_eq!(world.get(0, key), Some(Status::Miss));
+    }
+    world.put_length(0, 1, true, 100, 1);
+    world.run_until("put", World::is_idle);
+    world.settle();
+    world.cut(Cut::Power);
+    // From now on it belongs to that generation.
+    world.open_as(expect);
+    world.run_until("open", |world| world.store.phase() == Phase::Serving);
+    world.adopt_spaces();
+    world.verify();
+    assert_eq!(world.get(0, 2), Some(Status::Miss));
+}
+
+/// A medium that is older than its supers say: a copy of the segments from before was put back.
+#[test]
+fn segments_older_than_the_supers_are_misses() {
+    let mut world = World::new(4, small(12, 512));
+    world.settle();
+    world.cut(Cut::Kill);
+    let old = world.drive.medium().to_vec();
+    world.reopen();
+    for key in 0..300 {
+        world.put_length(0, key, true, 900, 1);
+        world.run_until("put", World::is_idle);
+    }
+    world.settle();
+    world.cut(Cut::Kill);
+    world.reopen();
+    world.settle();
+    world.cut(Cut::Kill);
+    let front = 128 << 10;
+    world.drive.medium()[front..].copy_from_slice(&old[front..]);
+    world.model.forget_must();
+    world.reopen();
+    world.run_until("open", |world| world.store.phase() == Phase::Serving);
+    for key in 0..300 {
+        assert_eq!(world.get(0, key), Some(Status::Miss));
+    }
+}
+
+#[test]
+fn identity() {
+    let mut world = World::new(5, small(12, 512));
+    let uid = world.store.uid_mark() + 1;
+    let now = world.time();
+    let mut create = |name: &[u8], document: &[u8], uid: u64| {
+        world.store.create_space((7, 0), name, document, uid, now)
+    };
+    let refused = Begun::Done(Status::Invalid(Fault::Identity).into());
+    assert_eq!(create(b"space 0", b"{}", uid), refused, "the name exists");
+    assert_eq!(create(b"", b"{}", uid), refused);
+    assert_eq!(create(&[b'x'; 65], b"{}", uid), refused);
+    assert_eq!(create(b"new", &[b'x'; 4097], uid), refused);
+    assert_eq!(create(b"new", b"{}", uid - 1), refused, "the uid was used before");
+    let view = world.store.space(b"space 1").unwrap();
+    assert_eq!(view.document, b"{\"space\":1}");
+    // The same key in two namespaces is two blocks.
+    world.put_length(0, 1, true, 900, 1);
+    world.run_until("put", World::is_idle);
+    assert_eq!(world.get(1, 1), Some(Status::Miss));
+    world.put_length(1, 1, true, 800, 1);
+    world.run_until("put", World::is_idle);
+    let before = world.id(0);
+    world.clear(0);
+    world.run_until("cleared", World::is_idle);
+    assert_ne!(world.id(0), before, "the old name is unknown");
+    assert_eq!(world.get(0, 1), Some(Status::Miss));
+    world.get(1, 1);
+    world.settle();
+    for cut in [Cut::Kill, Cut::Power] {
+        world.cut(cut);
+        world.reopen();
+        world.verify();
+        assert_eq!(world.get(0, 1), Some(Status::Miss));
+        world.get(1, 1);
+        world.run_until("got", World::is_idle);
+    }
+    let (space, now) = (world.id(1), world.time());
+    assert_eq!(world.store.remove_space((8, 0), space, now), Begun::Taken);
+    world.expect_reply(8);
+    assert!(world.store.space(b"space 1").is_none());
+}
+
+/// A copy of a cleared namespace's slot that stayed behind does not bring its blocks back.
+#[test]
+fn clear_survives_the_loss_of_either_copy() {
+    for copy in [0, 1] {
+        let mut world = stopped(6);
+        world.reopen();
+        world.verify();
+        world.clear(0);
+        world.run_until("cleared", World::is_idle);
+        world.cut(Cut::Power);
+        world.drive.medium()[(64 << 10) + copy * 4 * 8192 + 50] ^= 1;
+        world.reopen();
+        world.verify();
+        for key in 0..6 {
+            assert_eq!(world.get(0, key), Some(Status::Miss));
+        }
+        // The damaged copy is mended, so that the other one may go next.
+        world.settle();
+        world.cut(Cut::Power);
+        world.drive.medium()[(64 << 10) + (1 - copy) * 4 * 8192 + 50] ^= 1;
+        world.reopen();
+        assert!(world.has_space(0), "both copies were whole");
+        world.verify();
+    }
+}
+
+#[test]
+fn a_store_starts_with_other_sizes_never() {
+    let mut world = stopped(7);
+    world.config.area_bytes -= 64 << 10;
+    world.store = kvrail_store::Store::new(&world.config).unwrap();
+    world.store.start(Start::Open(World::expect()), world.time());
+    world.run_until("refused", |world| matches!(world.store.phase(), Phase::Failed(_)));
+    assert_eq!(world.store.phase(), Phase::Failed(StartError::Geometry));
+}
+
+/// A store whose epochs have come that far; it has nothing in it.
+fn worn(seed: u64, epoch: u64) -> World {
+    let mut world = World::new(seed, small(8, 512));
+    world.cut(Cut::Kill);
+    for at in [0, SUPER_B] {
+        let page = &mut world.drive.medium()[at..at + 4096];
+        page[128..136].copy_from_slice(&epoch.to_le_bytes());
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page[..4088]);
+        page[4088..].copy_from_slice(&crc.to_le_bytes());
+    }
+    world.reopen();
+    world
+}
+
+/// Epochs pass 32 bits in mid life.
+#[test]
+fn epochs_pass_32_bits() {
+    for seed in 0..6 {
+        let mut world = worn(seed, u64::from(u32::MAX) - 3);
+        for round in 0..3 {
+            for _ in 0..500 {
+                world.act(60);
+                world.tick();
+            }
+            assert!(round == 0 || world.laps() > 0);
+            world.cut(if seed.is_multiple_of(2) { Cut::Kill } else { Cut::Power });
+            world.reopen();
+            world.verify();
+        }
+    }
+}
+
+/// The last epoch is given out: puts are declined, nothing hangs, gets go on.
+#[test]
+fn the_last_epoch() {
+    let mut world = worn(1, u64::MAX - 6);
+    let mut declined = 0;
+    for key in 0..400 {
+        if world.put_length(0, key, false, 3000, 1).is_some() {
+            declined += 1;
+        }
+        world.run_until("answered", World::is_idle);
+    }
+    assert!(declined > 100 && declined < 400, "{declined}");
+    world.verify();
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+}

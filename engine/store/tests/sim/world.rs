@@ -1,0 +1,329 @@
+//! One store, its drive, its clients, and the model that says what is right.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use kvrail_store::{
+    Begun, Config, Discard, Identity, Key, Memory, Now as Time, Outcome, Phase, Pool, SpaceId,
+    Start, Store, Task, Times, Verb,
+};
+
+use crate::drive::Drive;
+use crate::model::{Model, Now, Value};
+
+/// Namespaces that scenarios use.
+pub(crate) const SPACES: u16 = 2;
+pub(crate) const VOLUME: u128 = 0x7777;
+/// What a client's memory holds where no block is.
+pub(crate) const GUARD: u8 = 0x5a;
+const GUARDS: usize = 64;
+
+/// The buffers.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffers(Vec<Vec<u8>>);
+
+impl Pool for Buffers {
+    fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.0[usize::from(buffer)][at as usize..][..bytes.len()]);
+    }
+
+    fn save(&mut self, buffer: u16, at: u32, bytes: &[u8]) {
+        self.0[usize::from(buffer)][at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// A request that is not answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Put { space: u16, key: u64, value: Value, bytes: Vec<u8>, durable: bool },
+    Get { space: u16, key: u64, memory: Vec<u8>, expected: Now, history: Vec<Value>, uid: u64 },
+    Drop { space: u16, key: u64, before: Vec<Value>, durable: bool },
+    Create { space: u16 },
+    Clear { space: u16 },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    pub(crate) task: Task,
+    /// Of a flush: what it covers.
+    pub(crate) covers: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Space {
+    pub(crate) id: SpaceId,
+    pub(crate) uid: u64,
+}
+
+/// All of it; the same seed gives the same life.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) drive: Drive,
+    pub(crate) model: Model,
+    pub(crate) rng: Rng,
+    pub(crate) pool: Buffers,
+    pub(crate) now: u64,
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) asked: BTreeMap<u64, Asked>,
+    pub(crate) next_user: u64,
+    pub(crate) next_version: u64,
+    pub(crate) spaces: Vec<Option<Space>>,
+    pub(crate) evicted: u64,
+    /// Statuses and bytes seen so far, folded: two equal lives have equal traces.
+    pub(crate) trace: u64,
+    pub(crate) corrupt: u64,
+    /// Largest block that is put, in bytes.
+    pub(crate) largest: u32,
+    /// Whether blocks may be spoilt by the drive.
+    pub(crate) lying: bool,
+    /// Whether pages and heads are not written now.
+    pub(crate) stalled: bool,
+    /// Whether reads of clients take long.
+    pub(crate) slow_reads: bool,
+    /// Whether random requests drop and clear.
+    pub(crate) drops: bool,
+}
+
+/// Small sizes, so that little work fills the ring.
+pub(crate) fn small(segments: u64, logical_block: u32) -> Config {
+    Config {
+        area_bytes: 256 * 1024 + segments * 64 * 1024 + 4096,
+        logical_block,
+        segment_bytes: 64 * 1024,
+        block_mean: 1024,
+        spaces: 4,
+        reads: 16,
+        puts: 6,
+        writes: 8,
+        holds: 32,
+        owners: 4,
+        owner_holds: 16,
+        buffers: 3,
+        buffer_bytes: 16 * 1024,
+        images: 4,
+        times: Times::default(),
+        discard: Discard::Segments,
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, config: Config) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let drive = Drive::new(usize::try_from(config.area_bytes).unwrap(), &mut rng);
+        let store = Store::new(&config).unwrap();
+        let pool = Self::pool(&config);
+        let mut world = Self {
+            config,
+            store,
+            drive,
+            model: Model::default(),
+            rng,
+            pool,
+            now: 1,
+            flights: Vec::new(),
+            asked: BTreeMap::new(),
+            next_user: 1,
+            next_version: 1,
+            spaces: vec![None; usize::from(SPACES)],
+            evicted: 0,
+            trace: 0,
+            corrupt: 0,
+            largest: 6000,
+            lying: false,
+            stalled: false,
+            slow_reads: false,
+            drops: true,
+        };
+        let identity = Identity {
+            volume: VOLUME,
+            instance: seed.into(),
+            seed: u128::from(seed) << 64 | 99,
+            member: 0,
+            members: 1,
+            generation: 1,
+        };
+        world.store.start(Start::Create(identity), world.time());
+        world.run_until("created", |world| world.store.phase() == Phase::Serving);
+        for space in 0..SPACES {
+            world.create_space(space);
+        }
+        world.settle();
+        world
+    }
+
+    pub(crate) fn pool(config: &Config) -> Buffers {
+        let large = vec![vec![0xcc; config.buffer_bytes as usize]; config.buffers.into()];
+        let small = vec![vec![0xcc; 8192]; config.images.into()];
+        Buffers(large.into_iter().chain(small).collect())
+    }
+
+    pub(crate) fn time(&self) -> Time {
+        let unix = 1_700_000_000 + u32::try_from(self.now / 1_000_000_000).unwrap();
+        Time { ns: self.now, unix }
+    }
+
+    pub(crate) fn note(&mut self, what: u64) {
+        self.trace = (self.trace ^ what).wrapping_mul(0x100_0000_01b3).rotate_left(5);
+    }
+
+    pub(crate) fn user(&mut self, asked: Asked) -> u64 {
+        let user = self.next_user;
+        self.next_user += 1;
+        self.asked.insert(user, asked);
+        user
+    }
+
+    pub(crate) fn create_space(&mut self, space: u16) {
+        let name = format!("space {space}");
+        let uid = self.store.uid_mark() + 1 + self.rng.u64(..1 << 32);
+        let user = self.user(Asked::Create { space });
+        let document = format!("{{\"space\":{space}}}");
+        let time = self.time();
+        let (name, document) = (name.as_bytes(), document.as_bytes());
+        let begun = self.store.create_space((user, 0), name, document, uid, time);
+        assert_eq!(begun, Begun::Taken);
+        self.run_until("space", |world| !world.asked.contains_key(&user));
+    }
+
+    pub(crate) fn adopt_space(&mut self, space: u16) {
+        let view = self.store.space(format!("space {space}").as_bytes());
+        let view = view.map(|view| Space { id: view.id, uid: view.uid });
+        self.spaces[usize::from(space)] = view;
+    }
+
+    pub(crate) fn id(&self, space: u16) -> SpaceId {
+        self.spaces[usize::from(space)].expect("the namespace is open").id
+    }
+
+    pub(crate) fn has_space(&self, space: u16) -> bool {
+        self.spaces[usize::from(space)].is_some()
+    }
+
+    /// Keys are small numbers: the halves follow from them.
+    pub(crate) fn key(number: u64) -> Key {
+        let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Key::of(mixed ^ 0xabcd, mixed.rotate_left(17))
+    }
+
+    /// What a put of that block will be.
+    pub(crate) fn new_value(&mut self, length: u32) -> Value {
+        let value = Value { version: self.next_version, length };
+        self.next_version += 1;
+        value
+    }
+
+    /// Whatever was evicted so far need not be found.
+    pub(crate) fn evictions(&mut self) {
+        let stats = self.store.stats();
+        let evicted = stats.evicted + stats.distrusted + stats.reclaimed + stats.failures;
+        if evicted != self.evicted || self.lying {
+            self.evicted = evicted;
+            self.model.forget_must();
+        }
+    }
+
+    /// One turn: the store steps, tasks leave it, some of them end.
+    pub(crate) fn tick(&mut self) {
+        self.now += self.rng.u64(1..2_000_000);
+        let budget = self.rng.u32(1..100);
+        self.store.step(&self.pool, budget, self.time());
+        while let Some(task) = self.store.next_task(&mut self.pool) {
+            let covers = self.drive.flush_begins();
+            self.check_task(&task);
+            self.flights.push(Flight { task, covers });
+        }
+        for _ in 0..self.rng.usize(..4) {
+            if !self.flights.is_empty() {
+                let at = self.rng.usize(..self.flights.len());
+                let task = &self.flights[at].task;
+                let client = matches!(task.memory, Memory::Client { .. });
+                if self.stalled && !client && task.verb != Verb::Read {
+                    continue;
+                }
+                if self.slow_reads && task.verb == Verb::Read && client && self.rng.u8(..50) > 0 {
+                    continue;
+                }
+                let flight = self.flights.swap_remove(at);
+                self.end(&flight);
+            }
+        }
+        self.replies();
+    }
+
+    pub(crate) fn check_task(&self, task: &Task) {
+        let unit = u64::from(self.config.logical_block);
+        assert!(task.offset.is_multiple_of(unit) && task.length.is_multiple_of(unit), "{task:?}");
+        assert!(task.offset + task.length <= self.config.area_bytes, "{task:?}");
+        if let Memory::Client { exact, .. } = task.memory {
+            assert_eq!(task.length, u64::from(exact).next_multiple_of(unit));
+        }
+    }
+
+    /// What a write writes: of a client's tail only the block's own bytes are known.
+    pub(crate) fn written(&self, task: &Task) -> Vec<u8> {
+        let length = usize::try_from(task.length).unwrap();
+        match task.memory {
+            Memory::Client { user, exact } => {
+                let Some(Asked::Put { bytes, .. }) = self.asked.get(&user) else {
+                    panic!("a write for nobody");
+                };
+                assert_eq!(bytes.len(), exact as usize);
+                let mut all = bytes.clone();
+                all.resize(length, 0xa5);
+                all
+            }
+            Memory::Pool { buffer, at } => {
+                self.pool.0[usize::from(buffer)][at as usize..][..length].to_vec()
+            }
+            Memory::None => unreachable!("writes have bytes"),
+        }
+    }
+
+    /// One task ends.
+    pub(crate) fn end(&mut self, flight: &Flight) {
+        let task = flight.task;
+        let Self { drive, rng, .. } = self;
+        if task.verb != Verb::Discard && drive.fails(rng) {
+            if matches!(task.verb, Verb::Write | Verb::WriteDurable) {
+                let bytes = self.written(&task);
+                self.drive.tear(&mut self.rng, task.offset, &bytes);
+            }
+            let time = self.time();
+            return self.store.finish(task.id, Outcome::Failed(7), time);
+        }
+        match task.verb {
+            Verb::Read => self.read(&task),
+            Verb::Write | Verb::WriteDurable => {
+                let bytes = self.written(&task);
+                let durable = task.verb == Verb::WriteDurable;
+                self.drive.write(&mut self.rng, task.offset, &bytes, durable);
+            }
+            Verb::Flush => self.drive.flush_ends(flight.covers),
+            Verb::Discard => self.drive.discard(&mut self.rng, task.offset, task.length),
+        }
+        let time = self.time();
+        self.store.finish(task.id, Outcome::Done, time);
+    }
+
+    pub(crate) fn read(&mut self, task: &Task) {
+        let mut bytes = vec![0; usize::try_from(task.length).unwrap()];
+        self.drive.read(&mut self.rng, task.offset, &mut bytes);
+        match task.memory {
+            Memory::Client { user, exact } => {
+                let Some(Asked::Get { memory, .. }) = self.asked.get_mut(&user) else {
+                    panic!("a read for nobody");
+                };
+                // The client's memory with guards behind it: only the block's bytes get there.
+                memory.resize(exact as usize + GUARDS, GUARD);
+                memory[..exact as usize].copy_from_slice(&bytes[..exact as usize]);
+            }
+            Memory::Pool { buffer, at } => {
+                self.pool.0[usize::from(buffer)][at as usize..][..bytes.len()]
+                    .copy_from_slice(&bytes);
+            }
+            Memory::None => unreachable!("reads have memory"),
+        }
+    }
+}
