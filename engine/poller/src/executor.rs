@@ -159,7 +159,7 @@ impl<D: Device> Executor<D> {
     #[inline(never)]
     fn wait(&mut self, id: SlotId) {
         let task = self.tasks.get(id).expect("just claimed");
-        self.queues[task.device()].scheduler().push(&mut self.nodes, id, task);
+        self.queues[task.device()].scheduler().push(&mut self.nodes, id, task, self.now_ns);
     }
 
     /// Gives a task to its device at once where nobody waits; else it waits.
@@ -229,7 +229,7 @@ impl<D: Device> Executor<D> {
                 // Taken first: what else waits joins it.
                 queue.scheduler().take_serial(nodes, opcode);
                 if !queue.start_serial(opcode, task.operation(id.to_u64())) {
-                    return queue.scheduler().push(nodes, id, task);
+                    return queue.scheduler().push(nodes, id, task, self.now_ns);
                 }
                 task.submitted_ns = self.now_ns;
                 return;

@@ -30,17 +30,38 @@ pub(crate) struct Share {
     pace: Pace,
     /// Whether the ledger's bytes are what the pace says.
     follows: bool,
+    /// Until when the device counts as shared by sessions.
+    shared_until_ns: u64,
 }
+
+/// How long a device counts as shared after requests of two sessions waited for it.
+const SHARED_NS: u64 = 100_000_000;
 
 impl Share {
     fn new(description: &Description, budget: Budget) -> Self {
         let pace = Pace::new(description.bytes_per_second);
         let (bytes, follows) = match budget.bytes {
             InFlightBytes::Fixed(bytes) => (bytes, false),
-            InFlightBytes::Followed => (pace.in_flight_bytes(), true),
+            InFlightBytes::Followed => (pace.in_flight_bytes_alone(), true),
         };
         let operations = budget.operations.min(description.depth);
-        Self { waiting: Waiting::new(), ledger: Ledger::new(operations, bytes), pace, follows }
+        let (waiting, ledger) = (Waiting::new(), Ledger::new(operations, bytes));
+        Self { waiting, ledger, pace, follows, shared_until_ns: 0 }
+    }
+
+    /// Has a task wait for the device. Beside one of another session the device is shared from now
+    /// on, and given less.
+    fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
+        let (session, class, length) = (task.owner.session(), task.header.class(), task.length);
+        if self.waiting.has_others(session) {
+            let was_alone = self.shared_until_ns <= now_ns;
+            self.shared_until_ns = now_ns.saturating_add(SHARED_NS);
+            if was_alone && self.follows {
+                self.ledger.resize(self.pace.in_flight_bytes());
+            }
+        }
+        let cost_ns = self.pace.cost_ns(length);
+        self.waiting.push(nodes, Wanted { id, session, class, length, cost_ns });
     }
 
     /// Whether a task may go to the device at once, past nobody.
@@ -67,7 +88,11 @@ impl Share {
         };
         let follow = self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows;
         if follow {
-            self.ledger.resize(self.pace.in_flight_bytes());
+            let shared = now_ns < self.shared_until_ns;
+            self.ledger.resize(match shared {
+                true => self.pace.in_flight_bytes(),
+                false => self.pace.in_flight_bytes_alone(),
+            });
         }
         follow
     }
@@ -111,14 +136,11 @@ impl Scheduler {
     }
 
     /// Has a task wait for the device.
-    pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task) {
+    pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
         if is_serial(task.header.opcode()) {
             return self.serial.push(nodes, id, task);
         }
-        let (session, class, length) = (task.owner.session(), task.header.class(), task.length);
-        let share = self.share(task.header.kind());
-        let cost_ns = share.pace.cost_ns(length);
-        share.waiting.push(nodes, Wanted { id, session, class, length, cost_ns });
+        self.share(task.header.kind()).push(nodes, id, task, now_ns);
     }
 
     /// The task whose turn it is, if the budget has room for it. `least` is the least urgent class

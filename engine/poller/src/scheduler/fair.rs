@@ -152,6 +152,11 @@ impl Waiting {
         self.count
     }
 
+    /// Whether requests of other sessions wait.
+    pub(crate) fn has_others(&self, session: SessionSlot) -> bool {
+        self.rounds.iter().any(|round| round.waiting & !(1 << session.0) != 0)
+    }
+
     /// Queues a request behind those of its session and class.
     pub(crate) fn push(&mut self, nodes: &mut Nodes, wanted: Wanted) {
         let Wanted { id, session, class, length, cost_ns } = wanted;

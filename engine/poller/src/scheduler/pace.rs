@@ -67,9 +67,14 @@ impl Pace {
         Self { mib_ns, operation_ns: OPERATION_NS_FIRST, window: None }
     }
 
-    /// Bytes that it moves in 2 ms, within bounds.
+    /// Bytes that it moves in 2 ms, within bounds: what it is given while sessions share it.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
         ((AHEAD_NS << 20) / self.mib_ns).clamp(BYTES_MIN, BYTES_MAX)
+    }
+
+    /// Bytes that it moves in 4 ms, within bounds: what one session alone may give it.
+    pub(crate) fn in_flight_bytes_alone(&self) -> u64 {
+        (((2 * AHEAD_NS) << 20) / self.mib_ns).clamp(BYTES_MIN, BYTES_MAX)
     }
 
     /// Device time of a read or write, in nanoseconds.

@@ -94,6 +94,36 @@ fn what_is_in_flight_stays_within_a_limit_that_follows_the_device() {
     }
 }
 
+/// One session alone may give the device twice as much; when another waits beside it, no longer.
+#[test]
+fn a_session_alone_gives_the_device_more() {
+    let mut rig = Rig::with_bytes(256, InFlightBytes::Followed);
+    let (mut one, mut two) = (rig.client(0, 256), rig.client(1, 8));
+    let (large, small) = (one.read(1, 1 << 20), two.read(2, 4096));
+    one.post(&[large; 64]);
+    rig.settle();
+    // The limit in MiB after so many reads of 0.25 ms each.
+    let mut limit_after = |rig: &mut Rig, one: &mut Client, reads: u32| {
+        for _ in 0..reads {
+            rig.clock.advance(250_000);
+            rig.shelf.borrow_mut().finish(0, Status::Ok);
+            rig.settle();
+            let done = one.collect().len();
+            one.post(&vec![large; done]);
+            rig.settle();
+        }
+        rig.stats.devices[0].in_flight_bytes_limit.get() >> 20
+    };
+    let alone = limit_after(&mut rig, &mut one, 3000);
+    assert!((13..=19).contains(&alone), "{alone} MiB alone");
+    two.post(&[small]);
+    rig.settle();
+    let shared = limit_after(&mut rig, &mut one, 100);
+    assert!((6..=10).contains(&shared), "{shared} MiB beside another");
+    let again = limit_after(&mut rig, &mut one, 1000);
+    assert!((13..=19).contains(&again), "{again} MiB when it is alone again");
+}
+
 /// Operations that end before the victim's one read does, behind this flood of a hog's.
 fn operations_before_the_victim(flood: impl Fn(&Client) -> Request) -> u32 {
     let mut rig = Rig::new(8);
