@@ -27,7 +27,7 @@ struct Move {
     stage: Stage,
 }
 
-/// Moves under way: one for each buffer but the first.
+/// Moves in flight: one for each buffer but the first.
 #[derive(Debug)]
 pub(crate) struct Moves {
     slots: Box<[Option<Move>]>,

@@ -27,7 +27,7 @@ struct State {
     history: Vec<Value>,
     /// Must be there after a crash, if nothing was evicted.
     must: Option<Value>,
-    /// What counts again if the put under way fails.
+    /// What counts again if the put in flight fails.
     prior: Now,
     /// It may have been evicted since it was last seen.
     doubtful: bool,
