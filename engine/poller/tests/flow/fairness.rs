@@ -103,7 +103,7 @@ fn a_session_alone_gives_the_device_more() {
     one.post(&[large; 64]);
     rig.settle();
     // The limit in MiB after so many reads of 0.25 ms each.
-    let mut limit_after = |rig: &mut Rig, one: &mut Client, reads: u32| {
+    let limit_after = |rig: &mut Rig, one: &mut Client, reads: u32| {
         for _ in 0..reads {
             rig.clock.advance(250_000);
             rig.shelf.borrow_mut().finish(0, Status::Ok);
