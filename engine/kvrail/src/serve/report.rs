@@ -64,7 +64,7 @@ fn in_flight(poller: &PollerHandle, index: DeviceIndex, plan: &Plan) -> String {
     let limit = at.map_or(0, |at| poller.stats.devices[at].in_flight_bytes_limit.get());
     let why = match plan.budget(index).bytes {
         InFlightBytes::Fixed(_) => "configured",
-        InFlightBytes::Followed => "auto: 2 ms of it, followed",
+        InFlightBytes::Followed => "auto: 2 ms of it, 4 for one client alone, followed",
     };
     format!("{} ({why})", human_bytes(limit))
 }
