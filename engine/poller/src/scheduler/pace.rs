@@ -9,7 +9,7 @@
 /// and what a new request may have to wait for.
 const AHEAD_NS: u64 = 2_000_000;
 
-/// Least that a device is given at once: four requests of 1 MiB, or two long ones. Less leaves
+/// Least that a device is given at once: four requests of 1 MiB, or one long one. Less leaves
 /// gaps between large requests.
 const BYTES_MIN: u64 = 4 << 20;
 
