@@ -70,6 +70,7 @@ fn setup(device: u16, routes: &[Route]) -> Setup {
         routes: routes.to_vec(),
         devices: vec![DeviceIndex(device)],
         budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
+        stores: Vec::new(),
         spin_ns: 20_000,
         beat_ns: 200_000_000,
     }
@@ -97,7 +98,8 @@ fn pollers(members: &[String], routes: &[Route], bell: &Arc<Doorbell>) -> Vec<Po
 fn info(id: u16, name: &str, geometry: Geometry, members: Vec<String>) -> VolumeInfo {
     let uuid = Uuid::from_u128(u128::from(id) + 1);
     let pollers = if id == 0 { vec![0, 1] } else { vec![2] };
-    VolumeInfo { id, name: name.into(), uuid, geometry: geometry.into(), pollers, members }
+    let content = kvrail_protocol::VolumeContent::Raw;
+    VolumeInfo { id, name: name.into(), uuid, geometry: geometry.into(), pollers, members, content }
 }
 
 fn config(directory: &Path) -> ServerConfig {

@@ -87,6 +87,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
         routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
         devices: vec![DeviceIndex(0)],
         budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
+        stores: Vec::new(),
         spin_ns: 0,
         beat_ns: 200_000_000,
     };
@@ -111,6 +112,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
         geometry: geometry.into(),
         pollers: vec![0],
         members: vec!["counted".into()],
+        content: kvrail_protocol::VolumeContent::Raw,
     };
     let mut server = Server::new(config, vec![handle], to_control, vec![volume])?;
     let (handle, received) = server_handle()?;

@@ -228,6 +228,7 @@ fn poller_setup(geometry: Geometry) -> Setup {
         ],
         devices: members.clone(),
         routes: vec![Route { geometry, members }],
+        stores: Vec::new(),
         spin_ns: u64::try_from(SPIN.as_nanos()).expect("20 us"),
         beat_ns: 100_000_000,
     }
@@ -260,7 +261,7 @@ fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let bell = QueueDoorbell::trusted(bell);
     let doorbell = Doorbell::eventfd()?;
     let ours = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
-    let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell });
+    let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell, tails: None });
     mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
     Ok(Client { lane: lanes.remove(0), doorbell: ours, sleep, hear })

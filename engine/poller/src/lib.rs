@@ -28,6 +28,7 @@ mod ringer;
 mod scheduler;
 mod sessions;
 mod stats;
+mod store_call;
 mod task;
 mod teardown;
 mod thread;
@@ -35,10 +36,13 @@ mod thread;
 pub use backend::Route;
 pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
 pub use handle::PollerHandle;
-pub use limits::{DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot};
+pub use limits::{
+    DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
+};
 pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};
 pub use poller::{Poller, Setup, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
 pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
+pub use store_call::{SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use thread::{Seat, StartError, start};

@@ -13,6 +13,12 @@ pub const LANES_MAX: usize = 1024;
 /// Devices one poller drives.
 pub const DEVICES_MAX: usize = 256;
 
+/// Namespaces one session has open on one store.
+pub const HANDLES_MAX: usize = 256;
+
+/// Calls to stores that one poller may have in flight; the control thread sends no more.
+pub const STORE_CALLS_MAX: usize = 64;
+
 /// Requests each session may have in flight whatever the others do.
 pub(crate) const SESSION_SHARE: u32 = 128;
 

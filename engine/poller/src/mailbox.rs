@@ -13,7 +13,10 @@ use kvrail_memory::Pinned;
 use kvrail_ring::{Doorbell, LaneFault, RegionId, ServerLane, ThreadWaker};
 
 use crate::bells::QueueDoorbell;
-use crate::limits::{DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, SessionSlot};
+use crate::limits::{
+    DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
+};
+use crate::store_call::StoreCall;
 
 /// Failures kept for the control thread; there may be thousands, and a few tell enough.
 const FAILURES_MAX: usize = 64;
@@ -25,12 +28,15 @@ const COMMANDS_MAX: usize = 4096;
 /// control thread reads before it gives that out anew: a lane was added, broken and closed; a
 /// region attached and detached; a session handed to the ringer and closed; a device replaced; all
 /// drained.
-pub const NOTICES_MAX: usize = 3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + 1;
+pub const NOTICES_MAX: usize =
+    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 1;
 
 // A lane is added and closed, a region attached and detached, a session closed, a device replaced,
 // and the poller drained and stopped.
-const _: () =
-    assert!(2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + 2 <= COMMANDS_MAX);
+const _: () = assert!(
+    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 2
+        <= COMMANDS_MAX
+);
 
 /// A lane with what is needed to serve it.
 #[derive(Debug)]
@@ -43,6 +49,8 @@ pub struct LaneSeat {
     pub bell: Arc<QueueDoorbell>,
     /// What the client rings; the poller only watches it.
     pub doorbell: Doorbell,
+    /// The arena whose pages take the tails of blocks, a page of 4 KiB each.
+    pub tails: Option<RegionId>,
 }
 
 /// From the control thread.
@@ -87,6 +95,8 @@ pub enum Command {
     /// Go on with this in the place of a device that is gone, by its local number. Answer:
     /// `Replaced`.
     Replace(usize, Box<Replacement>),
+    /// Do this with the store on the device of this local number. Answer: `Store`.
+    Store(usize, Box<StoreCall>),
     /// Leave the thread once nothing is in flight. Answer: the thread ends.
     Stop,
 }
@@ -97,6 +107,8 @@ pub enum Notice {
     /// The device of this local number goes on, and here is what it had before; or it does not,
     /// and here is what it was to have.
     Replaced(usize, Box<Replacement>, Result<(), DeviceError>),
+    /// A call to the store on the device of this local number has ended.
+    Store(usize, Box<StoreCall>),
     /// The lane is being served.
     LaneAdded(SessionSlot, u32),
     /// Nothing of this lane is left in the poller; here it is back.

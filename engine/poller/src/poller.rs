@@ -22,6 +22,7 @@ use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
 use crate::regions::Memory;
 use crate::scheduler::budget::Budget;
 use crate::stats::PollerStats;
+use crate::store_call::StoreSetup;
 use crate::teardown::tear_down;
 
 /// Commands of one tick: each takes up to a few microseconds.
@@ -36,6 +37,8 @@ pub struct Setup {
     pub devices: Vec<DeviceIndex>,
     /// What each of them may hold, in local order.
     pub budgets: Vec<Budget>,
+    /// Those of them that are shards of stores, with their places in the local order.
+    pub stores: Vec<(usize, StoreSetup)>,
     /// Longest spin before sleeping, in nanoseconds; 0 never spins.
     pub spin_ns: u64,
     /// Longest sleep, in nanoseconds: how often an idle poller shows that it is alive.
@@ -105,7 +108,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
     ) -> Result<Self, Errno> {
-        let Setup { routes, devices: indices, budgets, spin_ns, beat_ns: heartbeat_ns } = setup;
+        let Setup { routes, devices: indices, budgets, stores: _, spin_ns, beat_ns: heartbeat_ns } =
+            setup;
         assert!(devices.len() <= DEVICES_MAX, "more devices than a mailbox has room for");
         assert_eq!(devices.len(), indices.len(), "one index for each device");
         assert_eq!(devices.len(), budgets.len(), "one budget for each device");
@@ -241,6 +245,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 self.admission.drain();
                 self.owes_drained = true;
             }
+            Command::Store(device, call) => self.mailbox.post(Notice::Store(device, call)),
             Command::Stop => self.stopping = true,
         }
     }

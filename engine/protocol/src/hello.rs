@@ -15,18 +15,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version this crate speaks: 1.1 added GPU memory, 1.2 queues that are mapped before they
-    /// are sealed.
-    pub const CURRENT: Self = Self { major: 1, minor: 2 };
-
-    /// The first that knows GPU memory.
-    pub const WITH_GPUS: Self = Self { major: 1, minor: 1 };
-
-    /// Whether GPU memory can be talked about.
-    #[must_use]
-    pub fn knows_gpus(self) -> bool {
-        self.minor >= Self::WITH_GPUS.minor
-    }
+    /// The version this crate speaks.
+    pub const CURRENT: Self = Self { major: 2, minor: 0 };
 
     /// What two sides of one major speak with each other.
     #[must_use]

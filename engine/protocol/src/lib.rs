@@ -16,6 +16,7 @@ mod hello;
 mod message;
 mod report;
 mod spill;
+mod store;
 mod volume;
 
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
@@ -31,4 +32,5 @@ pub use report::{
     SidecarReport, SidecarState, StallReport, StatusReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
+pub use store::{NamespaceInfo, ShardReport, StoreInfo, VolumeContent};
 pub use volume::{GeometryInfo, VolumeInfo};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
 use crate::report::StatusReport;
+use crate::store::NamespaceInfo;
 
 /// Size of the pages behind an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,13 +48,12 @@ pub enum Ask {
     },
     /// Use my memory file, sealed against shrinking, growing and sealing, as an arena. Comes with
     /// one descriptor. Answer: `Arena` without one.
-    #[serde(rename = "BringArena")]
     ImportArena {
         /// Its exact size in bytes.
         bytes: u64,
     },
     /// Use memory of a GPU. Comes with a descriptor for each memory that is one, in their order.
-    /// Answer: `GpuRegion`. Since protocol 1.1.
+    /// Answer: `GpuRegion`.
     AttachGpu(GpuRegionInfo),
     /// Forget an arena or a region of GPU memory. Answer: `Detached`, when nothing can touch it any
     /// more.
@@ -65,9 +65,13 @@ pub enum Ask {
     OpenQueue {
         /// Requests each of its lanes can hold, a power of two.
         depth: u32,
+        /// An arena of this session with a page of 4 KiB for each request of the queue: the last
+        /// bytes of blocks that are no multiple of a logical block go there. Without one, such
+        /// blocks are INVALID.
+        tails: Option<u32>,
     },
     /// I have mapped the queue's segment: seal it, so that nobody can punch holes, and serve it.
-    /// Answer: `QueueServed`. Since protocol 1.2.
+    /// Answer: `QueueServed`.
     QueueMapped {
         /// Which.
         queue: u32,
@@ -77,12 +81,44 @@ pub enum Ask {
         /// Which.
         queue: u32,
     },
+    /// Open a namespace of a store, and make it if it is not there. Answer: `Namespace`, or an
+    /// error that names the field of the identity which differs.
+    OpenNamespace {
+        /// The store.
+        volume: u16,
+        /// 1 to 64 bytes.
+        name: String,
+        /// What makes its bytes what they are: canonical JSON, at most 4 KiB.
+        identity: String,
+        /// Whether it may be made.
+        create: bool,
+    },
+    /// Make all blocks of a namespace unreachable, for everybody, by one write. Answer:
+    /// `Namespace` with its next uid.
+    ClearNamespace {
+        /// The store.
+        volume: u16,
+        /// Its name.
+        name: String,
+    },
+    /// Forget a namespace and its blocks. Answer: `NamespaceRemoved`.
+    RemoveNamespace {
+        /// The store.
+        volume: u16,
+        /// Its name.
+        name: String,
+    },
+    /// Which namespaces are there? Answer: `Namespaces`.
+    ListNamespaces {
+        /// The store.
+        volume: u16,
+    },
     /// How is everything? Answer: `Status`.
     Status,
     /// I leave. Answer: none; the sidecar closes the socket.
     Bye,
     /// The ask is in the first descriptor, a memory file of at least the seals SHRINK and WRITE,
-    /// because it is longer than a packet; other descriptors belong to it. Since protocol 1.1.
+    /// because it is longer than a packet; other descriptors belong to it.
     Spilled {
         /// Its length.
         bytes: u64,
@@ -198,6 +234,19 @@ pub enum Answer {
         /// Which.
         queue: u32,
     },
+    /// A namespace is open in this session.
+    Namespace {
+        /// What requests name it by, on every member.
+        handle: u16,
+        /// What the checks of its blocks are folded with.
+        uid: u64,
+        /// Whether it was made just now.
+        created: bool,
+    },
+    /// The namespace is forgotten.
+    NamespaceRemoved,
+    /// All namespaces of a store.
+    Namespaces(Vec<NamespaceInfo>),
     /// How everything is.
     Status(Box<StatusReport>),
     /// The ask failed; the session goes on.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::gpu::GpuReport;
+use crate::store::ShardReport;
 
 /// The state of a sidecar at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub struct StatusReport {
     pub devices: Vec<DeviceReport>,
     /// Its volumes, by id.
     pub volumes: Vec<VolumeReport>,
+    /// The members of its stores.
+    pub shards: Vec<ShardReport>,
     /// Its GPUs.
     #[serde(default)]
     pub gpus: Vec<GpuReport>,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::ChannelError;
+use crate::store::VolumeContent;
 
 /// A `kvrail_ring::Geometry` in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +86,8 @@ pub struct VolumeInfo {
     pub pollers: Vec<u16>,
     /// Path of each member, for status.
     pub members: Vec<String>,
+    /// What it is for.
+    pub content: VolumeContent,
 }
 
 impl VolumeInfo {

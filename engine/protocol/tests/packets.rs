@@ -151,7 +151,7 @@ proptest! {
             Ask::CreateArena { bytes, pages: Pages::Huge1GiB },
             Ask::ImportArena { bytes },
             Ask::DetachArena { region: depth },
-            Ask::OpenQueue { depth },
+            Ask::OpenQueue { depth, tails: None },
             Ask::CloseQueue { queue: depth },
             Ask::Status,
             Ask::Bye,

@@ -10,6 +10,8 @@ mod doorbell;
 mod geometry;
 mod ids;
 #[cfg(not(loom))]
+mod keyed;
+#[cfg(not(loom))]
 mod lane;
 pub mod limits;
 #[cfg(not(loom))]
@@ -34,6 +36,8 @@ mod loom_tests;
 pub use doorbell::{Doorbell, drain_doorbell, drain_doorbell_set, watch_hangup};
 pub use geometry::{Extent, Geometry, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
+#[cfg(not(loom))]
+pub use keyed::{KeyedRequest, METADATA_BYTES_MAX, Side, keys_slot};
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
 #[cfg(not(loom))]

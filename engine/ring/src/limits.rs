@@ -4,7 +4,7 @@ use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES};
 
 /// Version of the lane format: slot layouts, segment layout, wake protocol, who seals what when.
 /// Both sides must agree.
-pub const LANE_VERSION: u32 = 3;
+pub const LANE_VERSION: u32 = 4;
 
 /// Fewest requests a lane can hold.
 pub const LANE_DEPTH_MIN: u32 = 2;

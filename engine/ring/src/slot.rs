@@ -31,6 +31,18 @@ pub enum Opcode {
     Flush = 3,
     /// The range may be forgotten by the device.
     Discard = 4,
+    /// A block, or a part of one, into a store under its key.
+    Put = 5,
+    /// A block out of a store by its key.
+    Get = 6,
+    /// Which of up to five keys are there.
+    Lookup = 7,
+    /// A block of a store is forgotten.
+    Drop = 8,
+    /// Holds on up to five keys end.
+    Release = 9,
+    /// A reader found other bytes than were put: the sidecar is to look itself.
+    Suspect = 10,
 }
 
 impl Opcode {
@@ -43,6 +55,12 @@ impl Opcode {
             2 => Some(Self::Write),
             3 => Some(Self::Flush),
             4 => Some(Self::Discard),
+            5 => Some(Self::Put),
+            6 => Some(Self::Get),
+            7 => Some(Self::Lookup),
+            8 => Some(Self::Drop),
+            9 => Some(Self::Release),
+            10 => Some(Self::Suspect),
             _ => None,
         }
     }
@@ -56,7 +74,19 @@ impl Opcode {
             Self::Write => "write",
             Self::Flush => "flush",
             Self::Discard => "discard",
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Lookup => "lookup",
+            Self::Drop => "drop",
+            Self::Release => "release",
+            Self::Suspect => "suspect",
         }
+    }
+
+    /// Whether it names a key of a store, not a place in a volume.
+    #[must_use]
+    pub const fn is_keyed(self) -> bool {
+        self as u8 >= Self::Put as u8
     }
 }
 
@@ -96,11 +126,28 @@ pub const FLAG_CHECKSUM: u8 = 1 << 1;
 /// Request flag: as `FLAG_CHECKSUM`, and other bytes than `checksum` says end as CORRUPT; a write
 /// is then not started.
 pub const FLAG_VERIFY: u8 = 1 << 2;
-/// Every request flag there is; any other bit makes the request INVALID.
+/// Request flag of a put: the slot's side area says more (see [`crate::Side`]).
+pub const FLAG_SIDE: u8 = 1 << 3;
+/// Request flag of a get: `volume_offset` of the block's bytes is in `checksum`; `length` bytes from
+/// there are moved, not the whole block.
+pub const FLAG_PART: u8 = 1 << 4;
+/// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
 pub const FLAGS_KNOWN: u8 = FLAG_DURABLE | FLAG_CHECKSUM | FLAG_VERIFY;
 
 /// Completion flag: a notice (LATE), not a completion; the request is still in flight.
 pub const FLAG_NOTICE: u8 = 1 << 0;
+/// Completion flag of a put that ended OK: the key was there already; nothing was written.
+pub const FLAG_PRESENT: u8 = 1 << 1;
+/// Completion flag of a put that ended OK: another put of the key is under way; nothing was
+/// written, and nothing is promised.
+pub const FLAG_PENDING: u8 = 1 << 2;
+/// Completion flag of a put that ended OK: this part is written, others are missing.
+pub const FLAG_MORE: u8 = 1 << 3;
+/// Completion flag of a MISS: recovery has not seen everything yet.
+pub const FLAG_WARMING: u8 = 1 << 4;
+
+/// Keys of one lookup or release in a lane.
+pub const LOOKUP_KEYS: usize = 5;
 
 /// One request as it stands in a lane. All bytes are the client's: any value may be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]

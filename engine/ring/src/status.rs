@@ -52,6 +52,9 @@ statuses! {
     12 Internal "INTERNAL" "A bug in kvrail; whether the request happened is unknown.";
     13 Unsupported "UNSUPPORTED" "This device cannot do that; nothing was done.";
     14 Late "LATE" "Notice only: the deadline passed, the request is still in flight.";
+    15 Declined "DECLINED" "The store did not take it; nothing was written.";
+    16 TooSmall "TOO_SMALL" "The memory is smaller than the block; nothing was moved.";
+    17 Stale "STALE" "The namespace was cleared or removed: open it again; nothing was done.";
 }
 
 impl Status {

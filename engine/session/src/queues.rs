@@ -305,7 +305,7 @@ fn make(
     for lane in servers {
         let doorbell = Doorbell::eventfd().map_err(descriptors)?;
         fds.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
-        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
+        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails: None });
     }
     Ok(((segment, fds), seats))
 }

@@ -413,7 +413,7 @@ impl Server {
                 let key = (id, RegionId(region));
                 self.regions.detach(key, seq, &mut self.pollers).map(|()| None)
             }
-            Ask::OpenQueue { depth } => {
+            Ask::OpenQueue { depth, tails: _ } => {
                 self.queues.check(id, depth, &self.config.policy.limits)?;
                 let slot = self.seat(id)?;
                 let session = self.sessions.get(id).expect("an asking session lives");
@@ -500,6 +500,7 @@ impl Server {
 
     fn notice(&mut self, poller: usize, notice: Notice) {
         match notice {
+            Notice::Store(_, _) => {}
             Notice::LaneAdded(slot, queue) => {
                 let Some(id) = self.living(slot) else { return };
                 let reply = self.queues.lane_added(poller, (id, queue));
@@ -634,6 +635,7 @@ impl Server {
             pollers: handles.iter().enumerate().map(poller).collect(),
             devices: report::devices(handles),
             volumes: self.volumes.iter().map(report::volume).collect(),
+            shards: Vec::new(),
             gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),

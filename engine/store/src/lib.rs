@@ -47,7 +47,7 @@ pub use core::Now;
 pub use format::{
     DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, Super, SuperError,
 };
-pub use key::{Key, check, fold};
+pub use key::{Key, check, fold, shard_of};
 pub use request::{
     Answer, Begun, DropKey, Durability, Extent, Fault, Found, Get, Put, Reason, Reply, SpaceId,
     Status,

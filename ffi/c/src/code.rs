@@ -106,7 +106,6 @@ impl From<ClientError> for Failure {
             ClientError::UnknownVolume { .. } => KVRAIL_E_NO_VOLUME,
             ClientError::NoGpu { .. } => KVRAIL_E_NO_GPU,
             ClientError::Layout(_) => KVRAIL_E_ARGUMENT,
-            ClientError::OldSidecar { .. } => KVRAIL_E_VERSION,
             ClientError::Forked => KVRAIL_E_FORKED,
             ClientError::System { .. } => KVRAIL_E_SYSTEM,
         };

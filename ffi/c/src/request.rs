@@ -162,7 +162,7 @@ impl Request {
                 let poller = u16::try_from(self.offset).unwrap_or(u16::MAX);
                 session.client.nop_to(PollerIndex(poller))
             }
-            None => return Err(self.bad("opcode", u64::from(self.opcode), "KVRAIL_READ, ...")),
+            _ => return Err(self.bad("opcode", u64::from(self.opcode), "KVRAIL_READ, ...")),
         };
         if self.priority != 0 {
             let class = Class::from_number(self.priority).ok_or_else(|| {

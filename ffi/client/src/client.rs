@@ -185,7 +185,7 @@ impl Client {
     /// closed afterwards; memory behind legacy handles must live until the detach.
     ///
     /// # Errors
-    /// `Layout` names the fragment and the limit; `NoGpu` those that are served; `OldSidecar`;
+    /// `Layout` names the fragment and the limit; `NoGpu` those that are served;
     /// `Denied` says what is wrong with a handle, or names the limit and its key.
     pub fn attach_gpu(&self, cache: GpuCache) -> Result<GpuRegion, ClientError> {
         gpu::attach(&self.session, cache)
@@ -203,7 +203,7 @@ impl Client {
     /// `Denied` names the limit, its value and its key in the configuration.
     pub fn open_queue(&self, depth: usize) -> Result<Queue, ClientError> {
         let depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(LANE_DEPTH_MIN, LANE_DEPTH_MAX);
-        let ask = Ask::OpenQueue { depth: depth.next_power_of_two() };
+        let ask = Ask::OpenQueue { depth: depth.next_power_of_two(), tails: None };
         let packet = self.session.control().call("opening a queue", ask, &[])?;
         let Answer::Queue { queue, segment_bytes } = packet.message else {
             let what = format!("answer to a queue: {:?}", packet.message);

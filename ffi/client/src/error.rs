@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvrail_layout::LayoutError;
 use kvrail_memory::MemoryError;
-use kvrail_protocol::{ChannelError, RefusalCode, Version};
+use kvrail_protocol::{ChannelError, RefusalCode};
 use kvrail_ring::{SegmentError, Status};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -90,16 +90,6 @@ pub enum ClientError {
     /// The layout of a cache in GPU memory is wrong.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The sidecar is too old for what was asked.
-    #[error("the sidecar speaks protocol {spoken}, {what} needs {current}; update the sidecar")]
-    OldSidecar {
-        /// What was asked.
-        what: &'static str,
-        /// What it speaks.
-        spoken: Version,
-        /// What this library speaks.
-        current: Version,
-    },
     /// This process is a fork of the one that attached.
     #[error("a client cannot be used across fork(); attach in the child")]
     Forked,

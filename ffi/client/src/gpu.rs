@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kvrail_layout::{Fragment, Layout, LayoutError};
 use kvrail_protocol::{
     Answer, Ask, GPU_FDS_MAX, GpuFragment, GpuRegionInfo, GpuRoute, LEGACY_HANDLE_BYTES,
-    LegacyHandle, Version,
+    LegacyHandle,
 };
 use kvrail_ring::RegionId;
 
@@ -151,10 +151,6 @@ pub struct GpuRegion {
 /// Has the sidecar use GPU memory of this program.
 pub(crate) fn attach(session: &Arc<Session>, cache: GpuCache) -> Result<GpuRegion, ClientError> {
     let (layout, info) = cache.check()?;
-    if !session.protocol().knows_gpus() {
-        let (spoken, current) = (session.protocol(), Version::WITH_GPUS);
-        return Err(ClientError::OldSidecar { what: "GPU memory", spoken, current });
-    }
     if !session.gpus().iter().any(|gpu| gpu.uuid == cache.gpu) {
         let known = session.gpus().iter().map(|gpu| gpu.uuid.clone()).collect();
         return Err(ClientError::NoGpu { wanted: cache.gpu, known });

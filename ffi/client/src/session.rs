@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kvrail_protocol::{Answer, Ask, Channel, ChannelError, GpuInfo, LimitsInfo, Version, Welcome};
+use kvrail_protocol::{Answer, Ask, Channel, ChannelError, GpuInfo, LimitsInfo, Welcome};
 use kvrail_ring::{Epoch, RegionId, SessionId};
 
 use crate::attach::HELLO_SEQ;
@@ -63,11 +63,6 @@ impl Session {
 
     pub(crate) fn gpus(&self) -> &[GpuInfo] {
         &self.welcome.gpus
-    }
-
-    /// What both sides speak.
-    pub(crate) fn protocol(&self) -> Version {
-        self.welcome.protocol
     }
 
     pub(crate) fn pollers(&self) -> usize {

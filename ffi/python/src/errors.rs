@@ -64,7 +64,6 @@ pub(crate) fn from_client(error: ClientError) -> PyErr {
         ClientError::UnknownVolume { .. } => UnknownVolumeError::new_err(text),
         ClientError::NoGpu { .. } => UnknownGpuError::new_err(text),
         ClientError::Layout(_) => LayoutError::new_err(text),
-        ClientError::OldSidecar { .. } => VersionMismatchError::new_err(text),
         ClientError::Forked => ForkedError::new_err(text),
         ClientError::System { .. } => KvrailError::new_err(text),
     }
@@ -94,9 +93,9 @@ pub(crate) fn from_status(
         Status::IoError | Status::DeviceGone | Status::DeviceDegraded => {
             DeviceError::new_err(arguments)
         }
-        Status::NoSpace => NoSpaceError::new_err(arguments),
+        Status::NoSpace | Status::Declined => NoSpaceError::new_err(arguments),
         Status::GpuError => GpuError::new_err(arguments),
-        Status::Invalid => RequestError::new_err(arguments),
+        Status::Invalid | Status::TooSmall | Status::Stale => RequestError::new_err(arguments),
         Status::Quota => QuotaError::new_err(arguments),
         Status::Draining | Status::Restarted => SessionEndedError::new_err(arguments),
         Status::Internal => InternalError::new_err(arguments),

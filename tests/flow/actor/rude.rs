@@ -137,7 +137,7 @@ impl Rude {
     }
 
     pub(crate) fn queue(&mut self, depth: u32) -> RawQueue {
-        let (answer, fds) = self.ask(Ask::OpenQueue { depth }, &[]);
+        let (answer, fds) = self.ask(Ask::OpenQueue { depth, tails: None }, &[]);
         let Answer::Queue { queue, segment_bytes } = answer else { panic!("{answer:?}") };
         let mut fds = fds.into_iter();
         let segment = fds.next().expect("a segment");

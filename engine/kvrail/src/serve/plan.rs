@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvrail_gpu::Gpu;
 use kvrail_memory::{Near, Topology};
 use kvrail_poller::{Budget, InFlightBytes, Route, Seat};
-use kvrail_protocol::{SpinHints, VolumeInfo};
+use kvrail_protocol::{SpinHints, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
 use kvrail_session::NumaPolicy;
@@ -267,6 +267,7 @@ pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
         geometry: volume.geometry.into(),
         pollers: members_of(plan, index).iter().map(|&device| plan.poller_of(device).0).collect(),
         members: volume.members.iter().map(Source::name).collect(),
+        content: VolumeContent::Raw,
     };
     served.iter().enumerate().map(info).collect()
 }

@@ -100,6 +100,7 @@ fn start_pollers(
             routes: routes.clone(),
             devices: poller.devices.clone(),
             budgets: poller.devices.iter().map(|&device| plan.budget(device)).collect(),
+            stores: Vec::new(),
             spin_ns: plan.spin_ns,
             beat_ns: plan.beat_ns,
         };

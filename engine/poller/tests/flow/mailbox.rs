@@ -36,7 +36,8 @@ fn has_room_for_all_that_a_poller_owes_when_every_table_is_full() {
         let segment = Segment::format(Arc::clone(&memory), 1, 8).unwrap();
         let (lane, doorbell) = (segment.into_server().remove(0), Doorbell::eventfd().unwrap());
         let queue = u32::from(number(at));
-        let seat = Box::new(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell });
+        let seat =
+            Box::new(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails: None });
         rig.tell(Command::AddLane(slot(at), seat));
         lanes.push(memory);
     }

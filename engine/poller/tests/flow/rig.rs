@@ -77,6 +77,7 @@ impl Rig {
             routes: vec![Route { geometry: geometry(), members: vec![DeviceIndex(0)] }],
             devices: vec![DeviceIndex(0)],
             budgets: vec![Budget { operations: depth, bytes }],
+            stores: Vec::new(),
             spin_ns: 0,
             beat_ns: 200_000_000,
         };
@@ -131,7 +132,7 @@ impl Rig {
         let bell = QueueDoorbell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
         let doorbell = Doorbell::eventfd().unwrap();
         let its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
-        let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell });
+        let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell, tails: None });
         self.tell(Command::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));
         let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));

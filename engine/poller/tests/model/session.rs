@@ -56,7 +56,7 @@ impl LaneEnd {
         let (bell, hears) = Doorbell::heard().unwrap();
         let bell = QueueDoorbell::trusted(bell);
         let doorbell = Doorbell::eventfd().unwrap();
-        let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell });
+        let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell, tails: None });
         let (posted, life) = (VecDeque::new(), Life::Coming);
         let (outstanding, collected) = (0, 0);
         let _hears = hears;

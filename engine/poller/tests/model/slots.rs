@@ -148,6 +148,7 @@ impl Rig {
             routes: routes(),
             devices: [7, 4, 9].map(DeviceIndex).to_vec(),
             budgets: vec![Budget { operations: 4, bytes: InFlightBytes::Fixed(1 << 20) }; 3],
+            stores: Vec::new(),
             spin_ns: 0,
             beat_ns: 200_000_000,
         };

@@ -106,6 +106,7 @@ impl World {
             routes: routes.clone(),
             devices: (0..options.devices).map(DeviceIndex).collect(),
             budgets: vec![Budget { operations, bytes: InFlightBytes::Fixed(bytes) }; sims.len()],
+            stores: Vec::new(),
             spin_ns: 0,
             beat_ns: 200_000_000,
         };

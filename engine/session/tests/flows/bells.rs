@@ -78,7 +78,7 @@ fn volume_of(client: &Client) -> Volume {
 
 /// A queue as it is offered: its number, its memory, and how much that is.
 fn offered(rude: &mut Rude) -> (u32, OwnedFd, u64) {
-    rude.send(Ask::OpenQueue { depth: 8 }, &[]).unwrap();
+    rude.send(Ask::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
     let (message, fds) = rude.hear().unwrap();
     let SidecarMessage::Reply { answer: Answer::Queue { queue, segment_bytes }, .. } = message
     else {

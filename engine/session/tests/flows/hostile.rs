@@ -345,9 +345,9 @@ fn asks_that_make_no_sense_get_an_error_and_the_session_goes_on() {
         Ask::CreateArena { bytes: u64::MAX - 4096, pages: kvrail_protocol::Pages::Base },
         Ask::DetachArena { region: 0 },
         Ask::DetachArena { region: u32::MAX },
-        Ask::OpenQueue { depth: 0 },
-        Ask::OpenQueue { depth: 3 },
-        Ask::OpenQueue { depth: u32::MAX },
+        Ask::OpenQueue { depth: 0, tails: None },
+        Ask::OpenQueue { depth: 3, tails: None },
+        Ask::OpenQueue { depth: u32::MAX, tails: None },
         Ask::CloseQueue { queue: 17 },
     ] {
         let answer = rude.ask(ask.clone(), &[]);
@@ -363,7 +363,7 @@ fn asks_that_make_no_sense_get_an_error_and_the_session_goes_on() {
 fn an_impossible_lap_ends_that_session_with_the_reason() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
-    rude.send(Ask::OpenQueue { depth: 8 }, &[]).unwrap();
+    rude.send(Ask::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
     let (message, fds) = rude.hear().unwrap();
     let SidecarMessage::Reply { answer: Answer::Queue { queue, segment_bytes }, .. } = message
     else {
@@ -427,7 +427,7 @@ fn helper(socket: &str) {
     let channel = Channel::connect(socket.as_ref()).unwrap();
     let mut rude = Rude { channel, seq: 0 };
     rude.ask(hello(Version::CURRENT, LANE_VERSION), &[]);
-    rude.ask(Ask::OpenQueue { depth: 8 }, &[]);
+    rude.ask(Ask::OpenQueue { depth: 8, tails: None }, &[]);
     let socket = rude.channel.as_fd().try_clone_to_owned().unwrap();
     let child = Command::new("sleep").arg("60").stdin(Stdio::from(socket)).spawn().unwrap();
     println!("child {}", child.id());

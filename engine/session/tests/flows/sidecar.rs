@@ -161,6 +161,7 @@ pub(crate) fn real_pollers<D: Device + Send + 'static>(
             routes: vec![route.clone()],
             devices: members.iter().copied().map(DeviceIndex).collect(),
             budgets: vec![budget; members.len()],
+            stores: Vec::new(),
             spin_ns: 20_000,
             beat_ns: 200_000_000,
         };
@@ -225,6 +226,7 @@ impl Sidecar {
             geometry: geometry().into(),
             pollers: vec![0, 1, 0],
             members: vec!["/a".into(), "/b".into(), "/c".into()],
+            content: kvrail_protocol::VolumeContent::Raw,
         }];
         let mut server = Server::new(config, handles, to_control, volumes).unwrap();
         let (handle, received) = server_handle().unwrap();

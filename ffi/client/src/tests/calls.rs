@@ -64,7 +64,7 @@ fn silence_ends_at_the_timeout_and_a_late_answer_confuses_nobody() {
     std::thread::scope(|scope| {
         let asker = scope.spawn(|| client.open_queue(2).unwrap_err());
         let next = hear(&socket);
-        assert!(matches!(next.ask, Ask::OpenQueue { depth: 2 }));
+        assert!(matches!(next.ask, Ask::OpenQueue { depth: 2, tails: None }));
         let error =
             |message: &str| Answer::Error { status: Status::Quota, message: message.into() };
         say(&socket, late, error("late"));

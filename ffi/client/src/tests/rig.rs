@@ -69,6 +69,7 @@ pub(super) fn welcome(geometry: Geometry, pollers: u16, spin_ns: u64) -> Welcome
             geometry: GeometryInfo::from(geometry),
             pollers: (0..geometry.members).map(|member| member % pollers).collect(),
             members: vec![],
+            content: kvrail_protocol::VolumeContent::Raw,
         }],
         gpus: vec![GpuInfo {
             index: 0,

@@ -70,7 +70,7 @@ impl SqeFormat for Block {
             Opcode::Flush => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
             Opcode::Discard => self.discard(operation.offset, u64::from(operation.length)),
             Opcode::Nop => opcode::Nop::new().build(),
-            Opcode::Read | Opcode::Write => unreachable!("reads and writes have buffers"),
+            other => unreachable!("{}: has a buffer, or never comes here", other.name()),
         }
     }
 

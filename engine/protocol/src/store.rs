@@ -1,0 +1,60 @@
+//! Stores as clients see them.
+
+use serde::{Deserialize, Serialize};
+
+/// What a volume is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeContent {
+    /// Requests name places in it.
+    Raw,
+    /// Requests name keys; each member is a shard.
+    Store(StoreInfo),
+}
+
+/// What clients must know of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreInfo {
+    /// Most bytes of a block.
+    pub block_bytes_max: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity document.
+    pub identity: String,
+    /// What the checks of its blocks are folded with.
+    pub uid: u64,
+    /// Blocks of it, on all members.
+    pub blocks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// How one member of a store is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardReport {
+    /// Its device.
+    pub device: u16,
+    /// `starting`, `warming`, `serving`, or why it does not start.
+    pub state: String,
+    /// Bytes that blocks can take.
+    pub capacity_bytes: u64,
+    /// Bytes of RAM of its tables and its pool.
+    pub memory_bytes: u64,
+    /// Blocks the index is made for.
+    pub blocks_max: u64,
+    /// Blocks there are.
+    pub blocks: u64,
+    /// Holds in force.
+    pub holds: u32,
+    /// Seconds since 1970 when the oldest content was written.
+    pub oldest_unix_s: Option<u32>,
+    /// Counters since the start, by name.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}
