@@ -109,6 +109,7 @@ impl FakePoller {
     fn handle(&mut self, command: Command) -> bool {
         let hold = self.switches.hold_detach.is_on();
         match command {
+            Command::Store(device, call) => self.mailbox.post(Notice::Store(device, call)),
             Command::AddLane(slot, seat) => {
                 let queue = seat.queue;
                 self.lanes.push((slot, seat));
