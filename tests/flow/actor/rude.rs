@@ -102,7 +102,11 @@ impl Rude {
 
     /// Asks and waits for the answer.
     pub(crate) fn ask(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> (Answer, Vec<OwnedFd>) {
-        self.send(ask, fds).expect("the sidecar reads");
+        match self.send(ask, fds) {
+            // A refusal may come before the question.
+            Ok(()) | Err(ChannelError::Closed) => {}
+            Err(error) => panic!("asking: {error}"),
+        }
         match self.hear() {
             Ok((SidecarMessage::Reply { answer, .. }, fds)) => (answer, fds),
             other => panic!("no answer but {other:?}"),
