@@ -1,6 +1,6 @@
 //! Why requests are not submitted.
 
-use kvrail_ring::Opcode;
+use kvrail_ring::{METADATA_BYTES_MAX, Opcode};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use thiserror::Error;
 
@@ -129,6 +129,23 @@ pub enum Reason {
          into several; ask for one stripe at a time"
     )]
     ChecksumOverPieces,
+    /// A block longer than the store takes.
+    #[error("{bytes} bytes are more than this store's blocks may have, {max}")]
+    BlockTooLong {
+        /// What was asked.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// More metadata than a record has room for.
+    #[error("{bytes} bytes of metadata, {METADATA_BYTES_MAX} at most")]
+    MetadataTooLong {
+        /// What was asked.
+        bytes: usize,
+    },
+    /// A place in a volume whose bytes belong to a store.
+    #[error("this volume is a store: its blocks have keys; use `Client::store`")]
+    IsStore,
     /// The sidecar is gone or ended the session.
     #[error("the session has ended; attach again")]
     SidecarGone,
