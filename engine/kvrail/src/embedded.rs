@@ -20,7 +20,7 @@ use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_nvme::Selector;
-use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Reason, VolumeName, create};
+use kvrail_volume::{DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
@@ -73,7 +73,7 @@ impl Embedded {
             name: name(),
             members: members.to_vec(),
             capacity_bytes: Some(bytes),
-            stripe_bytes: STRIPE_BYTES,
+            layout: Layout::Raw { stripe_bytes: STRIPE_BYTES },
             fill: Fill::Files,
             overwrite,
             direct: DirectIo::Required,

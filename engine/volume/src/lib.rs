@@ -1,7 +1,7 @@
 //! Volumes: what lies on the members' first bytes, who may touch them, and how they make one
 //! address space.
 //!
-//! Owns labels, claims and the creation, opening and wiping of volumes. Never touches a ring, a
+//! Owns labels, claims and the creation, opening and wiping of volumes, those with stores too. Never touches a ring, a
 //! lane or the bytes of a block, and never runs on a poller. Invariant 5 (claim) rests here:
 //! nothing is written to a member that is not claimed exclusively and whose label (or blankness)
 //! was not verified in this process.
@@ -23,9 +23,11 @@ mod label;
 mod name;
 mod open;
 mod patience;
+mod purpose;
 mod rejoin;
 mod remains;
 mod repair;
+mod shard;
 mod signature;
 mod stack;
 mod staged;
@@ -42,9 +44,10 @@ pub use error::{Class, Reason, VolumeError};
 pub use fill::Progress;
 pub use holder::Holder;
 pub use inspect::{Inspection, block_devices, holders, inspect};
-pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX};
+pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX, STORE_LABEL_VERSION};
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};
+pub use purpose::{Layout, Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
 pub use signature::Signature;
 pub use wipe::wipe;

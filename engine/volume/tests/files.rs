@@ -11,7 +11,7 @@ use common::{
     MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal, two_files,
 };
 use kvrail_volume::{
-    Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, MemberKind, NewVolume, Overwrite, Reason,
+    Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, Layout, MemberKind, NewVolume, Overwrite, Reason,
     Repair, create, inspect, open, repair, wipe,
 };
 
@@ -36,7 +36,7 @@ fn a_created_volume_opens_in_any_order_with_the_same_shape() {
 fn a_deepseek_stripe_works() {
     let directory = directory();
     let members = vec![directory.path().join("a"), directory.path().join("b")];
-    let new = NewVolume { stripe_bytes: 1_124_352, ..new_volume(&members) };
+    let new = NewVolume { layout: Layout::Raw { stripe_bytes: 1_124_352 }, ..new_volume(&members) };
     let made = make(&new);
     let block = match &made {
         Ok(made) => made.geometry.logical_block,
@@ -313,9 +313,9 @@ fn bad_requests_are_refused_and_leave_nothing_behind() {
         (NewVolume { capacity_bytes: Some(0), ..base.clone() }, "a volume of 0 bytes"),
         (NewVolume { capacity_bytes: Some(u64::MAX), ..base.clone() }, "a volume of 1844"),
         (NewVolume { capacity_bytes: Some(1 << 62), ..base.clone() }, "are free"),
-        (NewVolume { stripe_bytes: 0, ..base.clone() }, "a stripe of 0 bytes"),
-        (NewVolume { stripe_bytes: 1000, ..base.clone() }, "a stripe of 1000 bytes"),
-        (NewVolume { stripe_bytes: (1 << 30) + 4096, ..base.clone() }, "1 GiB"),
+        (NewVolume { layout: Layout::Raw { stripe_bytes: 0 }, ..base.clone() }, "a stripe of 0 bytes"),
+        (NewVolume { layout: Layout::Raw { stripe_bytes: 1000 }, ..base.clone() }, "a stripe of 1000 bytes"),
+        (NewVolume { layout: Layout::Raw { stripe_bytes: (1 << 30) + 4096 }, ..base.clone() }, "1 GiB"),
         (NewVolume { members: vec![directory.path().join("no/such")], ..base }, "check the path"),
     ];
     for (new, words) in cases {
