@@ -93,6 +93,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
+        stores: vec![],
         porter: Porter::new(std::env::current_exe().unwrap(), &PORTER),
     }
 }
