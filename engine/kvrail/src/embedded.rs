@@ -260,7 +260,7 @@ fn own_config(
     for (name, members) in [("bench", members), ("null", std::slice::from_ref(&null))] {
         let members = members.iter().cloned().map(Selector::Path).collect();
         let name = name.parse().map_err(anyhow::Error::msg)?;
-        config.volume.push(Volume { name, members, device: Default::default() });
+        config.volume.push(Volume { name, members, content: None, device: Default::default() });
     }
     Ok(config)
 }

@@ -49,5 +49,6 @@ pub use name::VolumeName;
 pub use open::{Member, Volume, open};
 pub use purpose::{Layout, Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
+pub use shard::supers;
 pub use signature::Signature;
 pub use wipe::wipe;

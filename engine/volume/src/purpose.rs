@@ -3,7 +3,7 @@
 use kvrail_store::{Config, Discard, Sizing, Times};
 use serde::Serialize;
 
-use crate::error::Reason;
+use crate::error::{Reason, VolumeError};
 
 /// Bytes of a segment unless the volume says otherwise or is small.
 const SEGMENT_BYTES: u64 = 256 << 20;
@@ -126,6 +126,14 @@ impl StoreShape {
                 .ok_or(Reason::BadMean { block_mean: mean, most })?,
         };
         Ok(Self { segment_bytes, block_mean })
+    }
+
+    /// Cuts a member as if nothing was said.
+    ///
+    /// # Errors
+    /// `VolumeError` when it is too small.
+    pub fn usual(member: StoreMember) -> Result<Self, VolumeError> {
+        Self::choose(member, None, None).map_err(|reason| VolumeError::new("a store", reason))
     }
 
     fn fixed(member: StoreMember, segment_bytes: u64) -> Result<u64, Reason> {

@@ -4,6 +4,7 @@
 use std::os::fd::AsFd;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use kvrail_ring::Geometry;
 use kvrail_store::{
     Identity, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store, Super,
     SuperError, Task, Verb,
@@ -11,12 +12,13 @@ use kvrail_store::{
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use uuid::Uuid;
 
 use crate::bytes::{AlignedBytes, read_at, write_at};
 use crate::claim::Claim;
 use crate::error::{Reason, VolumeError};
 use crate::label::Label;
-use crate::open::Volume;
+use crate::open::Member;
 use crate::purpose::{StoreMember, StoreShape};
 
 /// Records or buckets of one step.
@@ -149,30 +151,31 @@ fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
     Super::choose(&copies)
 }
 
-impl Volume {
-    /// What the stores on its members say of themselves, in the order of the members.
-    ///
-    /// # Errors
-    /// `VolumeError` names the member whose store cannot be opened, and why: both supers damaged,
-    /// another format, another volume's, or made with other sizes.
-    pub fn supers(&self, shape: StoreShape) -> Result<Vec<Super>, VolumeError> {
-        let geometry = &self.geometry;
-        let count = geometry.members;
-        let check = |(index, member): (u16, &crate::open::Member)| {
-            let refuse = |reason| Err(VolumeError::at(member.path(), reason));
-            let found = match read_super(member, geometry.data_offset) {
-                Ok(found) => found,
-                Err(why) => return refuse(Reason::NoStore { why }),
-            };
-            let (volume, place) = (self.uuid.as_u128(), found.member);
-            if (found.volume, place, found.members) != (volume, index, count) {
-                return refuse(Reason::ForeignStore { index, place });
-            }
-            let same = found.area_bytes == geometry.member_bytes
-                && found.logical_block == geometry.logical_block
-                && found.segment_bytes == shape.segment_bytes;
-            if same { Ok(found) } else { refuse(Reason::OtherStore) }
+/// What the stores on a volume's members, in their order, say of themselves.
+///
+/// # Errors
+/// `VolumeError` names the member whose store cannot be opened, and why: both supers damaged,
+/// another format, another volume's, or made with other sizes.
+pub fn supers(
+    members: &[&Member],
+    (volume, geometry): (Uuid, &Geometry),
+    shape: StoreShape,
+) -> Result<Vec<Super>, VolumeError> {
+    let count = geometry.members;
+    let check = |(index, member): (u16, &&Member)| {
+        let refuse = |reason| Err(VolumeError::at(member.path(), reason));
+        let found = match read_super(member, geometry.data_offset) {
+            Ok(found) => found,
+            Err(why) => return refuse(Reason::NoStore { why }),
         };
-        (0..count).zip(&self.members).map(check).collect()
-    }
+        let place = found.member;
+        if (found.volume, place, found.members) != (volume.as_u128(), index, count) {
+            return refuse(Reason::ForeignStore { index, place });
+        }
+        let same = found.area_bytes == geometry.member_bytes
+            && found.logical_block == geometry.logical_block
+            && found.segment_bytes == shape.segment_bytes;
+        if same { Ok(found) } else { refuse(Reason::OtherStore) }
+    };
+    (0..count).zip(members).map(check).collect()
 }

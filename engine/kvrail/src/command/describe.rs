@@ -37,7 +37,7 @@ pub(crate) fn label(label: &Label) -> Vec<(&'static str, String)> {
         ("member uuid", label.member_uuid().to_string()),
         ("capacity", format!("{} in all", human_bytes(capacity))),
         ("member bytes", Size::new(label.member_bytes).to_string()),
-        ("kind", label.purpose.name().to_owned()),
+        ("made for", label.purpose.name().to_owned()),
         ("logical block", Size::new(label.logical_block.into()).to_string()),
         ("data offset", Size::new(label.data_offset).to_string()),
         ("made", age(label.created_unix_ns)),
