@@ -62,7 +62,6 @@ impl Client {
     }
 
     /// What all its handles share.
-    #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<Session> {
         Arc::clone(&self.session)
     }

@@ -46,6 +46,7 @@ mod gpu;
 mod inflight;
 mod lanes;
 mod lease;
+mod namespaces;
 mod queue;
 mod reason;
 mod refused;

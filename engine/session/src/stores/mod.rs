@@ -97,12 +97,15 @@ impl Stores {
 
     /// How every member is.
     pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
-        let all = self.stores.iter().flat_map(|store| &store.shards);
-        let one = |it: &Shard| {
-            let stats = &handles[it.poller].stats.devices[it.device].store;
-            report::shard(it.served.device.0, &it.sizing, stats)
-        };
-        all.map(one).collect()
+        let mut reports = Vec::new();
+        for store in &self.stores {
+            for it in &store.shards {
+                let stats = &handles[it.poller].stats.devices[it.device].store;
+                let name = (store.name.as_str(), it.served.device.0);
+                reports.push(report::shard(name, &it.sizing, stats));
+            }
+        }
+        reports
     }
 
     fn position(&self, volume: u16) -> Result<usize, Failure> {

@@ -5,7 +5,11 @@ use kvrail_protocol::ShardReport;
 use kvrail_store::Sizing;
 
 /// How a member is.
-pub(super) fn shard(device: u16, sizing: &Sizing, stats: &StoreStats) -> ShardReport {
+pub(super) fn shard(
+    (store, device): (&str, u16),
+    sizing: &Sizing,
+    stats: &StoreStats,
+) -> ShardReport {
     let state = match stats.phase.get() {
         1 => "starting",
         2 => "warming",
@@ -41,6 +45,7 @@ pub(super) fn shard(device: u16, sizing: &Sizing, stats: &StoreStats) -> ShardRe
         ("parked", &stats.parked),
     ];
     ShardReport {
+        store: store.to_owned(),
         device,
         state: state.into(),
         capacity_bytes: sizing.capacity_bytes,
