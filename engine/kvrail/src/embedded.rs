@@ -20,7 +20,9 @@ use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_nvme::Selector;
-use kvrail_volume::{DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create};
+use kvrail_volume::{
+    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;

@@ -164,7 +164,8 @@ pub enum Reason {
     BadSegment { segment_bytes: u64 },
     /// Too few or too many segments.
     #[error(
-        "{count} segments of {segment_bytes} bytes (--segment) on a member; {}", segment_rule()
+        "{count} segments of {segment_bytes} bytes (--segment) on a member; {}",
+        segment_rule()
     )]
     BadSegmentCount { segment_bytes: u64, count: u64 },
     /// A mean that the index cannot be made for.

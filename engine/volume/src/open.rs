@@ -219,9 +219,9 @@ mod tests {
     use super::open;
     use crate::claim::DirectIo;
     use crate::create::{Fill, NewVolume, Overwrite, create};
+    use crate::cut::Layout;
     use crate::label::GUARD_BYTES;
     use crate::open::labelled;
-    use crate::purpose::Layout;
 
     /// Before files had a block behind their data they were exactly as long as it.
     #[test]

@@ -48,11 +48,7 @@ impl Pool for Buffers {
 }
 
 /// Runs a store until it serves, or does not start.
-fn run(
-    store: &mut Store,
-    pool: &mut Buffers,
-    (file, area_at): (&Claim, u64),
-) -> Result<(), Errno> {
+fn run(store: &mut Store, pool: &mut Buffers, (file, area_at): (&Claim, u64)) -> Result<(), Errno> {
     let begun = Instant::now();
     loop {
         let now = now(begun);
@@ -79,11 +75,7 @@ fn now(begun: Instant) -> Now {
 }
 
 /// Does what the store wants done. There is no client, so all bytes are the store's own.
-fn perform(
-    pool: &mut Buffers,
-    (file, area_at): (&Claim, u64),
-    task: &Task,
-) -> Result<(), Errno> {
+fn perform(pool: &mut Buffers, (file, area_at): (&Claim, u64), task: &Task) -> Result<(), Errno> {
     let at = area_at + task.offset;
     let bytes = match task.memory {
         Memory::Pool { buffer, at } => {

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::{Pinned, Region};
-use kvrail_poller::{
-    Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup,
-};
+use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
 use kvrail_ring::DeviceIndex;
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_session::{ServedShard, ServedStore};
@@ -132,9 +130,7 @@ impl Stores {
         let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
         let remedy = match error {
             StartError::Device => "see dmesg and the log; `kvrail devices` shows the drive",
-            _ => {
-                "wipe the volume (`kvrail volume wipe`) and create it again: a cache fills itself"
-            }
+            _ => "wipe the volume (`kvrail volume wipe`) and create it again: a cache fills itself",
         };
         let what = format!("{}: its store does not start: {error}", shard.name);
         Err(Failure::new(Exit::Refused, what).with_remedy(remedy))
@@ -238,9 +234,8 @@ fn takes_discards(member: &Member) -> bool {
     }
     let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
     // A partition has its disk's queue.
-    let queues = ["queue", "../queue"].map(|queue| {
-        format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes")
-    });
+    let queues = ["queue", "../queue"]
+        .map(|queue| format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes"));
     let told = queues.iter().find_map(|path| fs::read_to_string(path).ok());
     told.and_then(|text| text.trim().parse::<u64>().ok()).is_some_and(|bytes| bytes > 0)
 }

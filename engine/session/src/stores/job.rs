@@ -163,13 +163,16 @@ impl Job {
         let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
         let asks: Vec<_> =
             spaces.map(|(at, it)| (at, StoreAsk::Clear { space: it.id, uid })).collect();
-        if asks.is_empty() { Err(unknown(self.name().unwrap_or_default())) } else { Ok(Next::Ask(asks)) }
+        if asks.is_empty() {
+            Err(unknown(self.name().unwrap_or_default()))
+        } else {
+            Ok(Next::Ask(asks))
+        }
     }
 
     fn remove(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
         let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
-        let asks: Vec<_> =
-            spaces.map(|(at, it)| (at, StoreAsk::Remove { space: it.id })).collect();
+        let asks: Vec<_> = spaces.map(|(at, it)| (at, StoreAsk::Remove { space: it.id })).collect();
         match (asks.is_empty(), self.stage) {
             (false, _) => Ok(Next::Ask(asks)),
             (true, Stage::New) => Err(unknown(self.name().unwrap_or_default())),

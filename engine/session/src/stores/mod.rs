@@ -275,7 +275,8 @@ impl Stores {
         };
         job.stage = Stage::Granting { handle, uid };
         let spaces = store.shards.iter().filter_map(|shard| shard.find(&name));
-        let grant = |space: &SpaceRecord| StoreAsk::Grant { session: slot, handle, space: space.id };
+        let grant =
+            |space: &SpaceRecord| StoreAsk::Grant { session: slot, handle, space: space.id };
         let grants = spaces.map(grant).enumerate().collect();
         self.send(at, grants, pollers);
         None
@@ -377,15 +378,16 @@ fn checked(name: String) -> Result<String, Failure> {
         return Ok(name);
     }
     Err(invalid(format!(
-        "name: {bytes} bytes; a namespace has a name of 1 to {NAME_BYTES_MAX} bytes without control \
-         characters"
+        "name: {bytes} bytes; a namespace has a name of 1 to {NAME_BYTES_MAX} bytes without \
+         control characters"
     )))
 }
 
 /// Why a call did not do what it was to do.
 fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
     let (name, shard) = (&store.name, &store.shards[place]);
-    let said = |status, what: String| Some((status, format!("store {name}, member {place}: {what}")));
+    let said =
+        |status, what: String| Some((status, format!("store {name}, member {place}: {what}")));
     match (call.status, call.start_error) {
         (StoreStatus::Ok, None) => None,
         (_, Some(error)) => said(

@@ -16,8 +16,8 @@ use kvrail_poller::{
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
-    ServedShard, ServedStore, ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
+    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard,
+    ServedStore, Server, ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
 };
 use tempfile::TempDir;
 

@@ -46,7 +46,8 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
         return print_text("no namespaces");
     }
     let mut table = table(&["STORE", "NAMESPACE", "BLOCKS", "BYTES", "IDENTITY"]);
-    for (store, space) in all.iter().flat_map(|it| it.namespaces.iter().map(move |s| (&it.store, s)))
+    for (store, space) in
+        all.iter().flat_map(|it| it.namespaces.iter().map(move |s| (&it.store, s)))
     {
         table.add_row([
             store.clone(),

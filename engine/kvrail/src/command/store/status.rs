@@ -99,8 +99,22 @@ fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> Sha
 }
 
 const HEADS: [&str; 16] = [
-    "STORE", "MEMBER", "STATE", "FILL", "BLOCKS", "HITS", "MISSES", "DECLINED", "PUT", "MOVED",
-    "WRITTEN/PUT", "EVICTED", "SUSPECTS", "HOLDS", "OLDEST", "RAM",
+    "STORE",
+    "MEMBER",
+    "STATE",
+    "FILL",
+    "BLOCKS",
+    "HITS",
+    "MISSES",
+    "DECLINED",
+    "PUT",
+    "MOVED",
+    "WRITTEN/PUT",
+    "EVICTED",
+    "SUSPECTS",
+    "HOLDS",
+    "OLDEST",
+    "RAM",
 ];
 
 fn rows(all: &[Shown], now_unix_s: u64) -> Table {
@@ -184,7 +198,7 @@ mod tests {
         assert_eq!((total.oldest_unix_s, total.counters["hits"]), (Some(1000), 14));
         let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
         let shown = rows(&[Shown { store: "cache".into(), members, total }], 1060).to_string();
-        for word in ["25.0 %", "1.35", "1 minute", "warming", "all", "200.0 MiB", "14"] {
+        for word in ["25.0 %", "1.35", "60 seconds", "warming", "all", "200.00 MiB", "14"] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
         }
     }

@@ -75,9 +75,8 @@ impl Session {
         let stores: Vec<&Volume> = served.filter(|it| it.store_info().is_some()).collect();
         if stores.is_empty() {
             let what = format!("the sidecar at {} serves no store", self.socket.display());
-            return Err(Failure::new(Exit::Usage, what).with_remedy(
-                "make one with `kvrail volume create --kind store`, and serve it",
-            ));
+            return Err(Failure::new(Exit::Usage, what)
+                .with_remedy("make one with `kvrail volume create --kind store`, and serve it"));
         }
         let Some(named) = named else { return Ok(stores) };
         let names: Vec<_> = stores.iter().map(|it| it.name().to_owned()).collect();

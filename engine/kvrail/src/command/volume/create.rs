@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_nvme::Selector;
-use kvrail_units::Size;
 use kvrail_poller::SESSIONS_MAX;
 use kvrail_store::Sizing;
+use kvrail_units::Size;
 use kvrail_volume::{
     DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Purpose, StoreMember, StoreShape,
     Volume, VolumeName, create,
@@ -166,9 +166,7 @@ fn layout(args: &CreateArgs) -> Result<Layout, Failure> {
         return Err(Failure::new(Exit::Usage, what).with_remedy(remedy));
     }
     Ok(match args.kind {
-        KindArg::Raw => {
-            Layout::Raw { stripe_bytes: args.stripe.map_or(STRIPE_BYTES, Size::bytes) }
-        }
+        KindArg::Raw => Layout::Raw { stripe_bytes: args.stripe.map_or(STRIPE_BYTES, Size::bytes) },
         KindArg::Store => Layout::Store {
             segment_bytes: args.segment.map(Size::bytes),
             block_mean: args.block_mean.map(Size::bytes),
