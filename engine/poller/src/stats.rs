@@ -151,6 +151,35 @@ pub struct StoreStats {
     pub parked: Counter,
 }
 
+impl StoreStats {
+    /// Shows what a store counted.
+    pub(crate) fn show(&self, counted: &kvrail_store::Stats) {
+        let rows = [
+            (&self.puts, counted.puts),
+            (&self.put_bytes, counted.put_bytes),
+            (&self.present, counted.present),
+            (&self.pending, counted.pending),
+            (&self.declined, counted.declined),
+            (&self.abandoned, counted.abandoned),
+            (&self.hits, counted.hits),
+            (&self.misses, counted.misses),
+            (&self.drops, counted.drops),
+            (&self.evicted, counted.evicted),
+            (&self.holds_broken, counted.holds_broken),
+            (&self.moved, counted.moved),
+            (&self.moved_bytes, counted.moved_bytes),
+            (&self.reclaimed, counted.reclaimed),
+            (&self.pages, counted.pages),
+            (&self.written_bytes, counted.written_bytes),
+            (&self.failures, counted.failures),
+            (&self.recovered, counted.recovered),
+            (&self.distrusted, counted.distrusted),
+            (&self.suspects, counted.suspects),
+        ];
+        rows.iter().for_each(|(counter, value)| counter.set(*value));
+    }
+}
+
 /// What one device did.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
@@ -199,6 +228,8 @@ pub struct SessionStats {
     pub failed: Counter,
     /// Bytes moved.
     pub bytes: Counter,
+    /// Blocks of stores that it reported, and that were what they should be.
+    pub false_reports: Counter,
 }
 
 /// What one poller did. Padded, so that its lines are its own.

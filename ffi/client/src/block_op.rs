@@ -225,9 +225,7 @@ impl BlockOp {
             }
             // Another block is there since: it is too long, or its parts do not fit together.
             (Status::TooSmall | Status::Invalid, Step::Parts { .. }) => self.begin_anew(),
-            (Status::TooSmall, _) => {
-                Next::End(Status::TooSmall, BlockNote::None, u64::from(moved))
-            }
+            (Status::TooSmall, _) => Next::End(Status::TooSmall, BlockNote::None, u64::from(moved)),
             (Status::Ok, Step::Moving) if moved > 0 && moved <= asked => {
                 self.verify(moved, end.checksum(), verified)
             }

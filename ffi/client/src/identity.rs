@@ -108,7 +108,10 @@ mod tests {
         let other = Identity::parse(r#"{"a":{"x":[2],"y":1},"model":"m"}"#).unwrap();
         assert_eq!(one, other);
         assert_eq!(one.as_str(), r#"{"a":{"x":[2],"y":1},"model":"m"}"#);
-        assert_eq!(Identity::new([("b", "2"), ("a", "1")]).unwrap().as_str(), r#"{"a":"1","b":"2"}"#);
+        assert_eq!(
+            Identity::new([("b", "2"), ("a", "1")]).unwrap().as_str(),
+            r#"{"a":"1","b":"2"}"#
+        );
     }
 
     #[test]

@@ -78,7 +78,9 @@ pub use gpu::{GpuCache, GpuMemory, GpuRange, GpuRegion};
 pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError};
 pub use key::BlockKey;
 pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
-pub use kvrail_protocol::{GpuInfo, GpuMechanism, GpuRoute, NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport};
+pub use kvrail_protocol::{
+    GpuInfo, GpuMechanism, GpuRoute, NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport,
+};
 pub use kvrail_ring::{Class, Epoch, Geometry, Opcode, PollerIndex, Status};
 pub use lease::Lease;
 pub use lookup::{Found, Lookup, LookupExtent};

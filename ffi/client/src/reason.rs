@@ -1,7 +1,7 @@
 //! Why requests are not submitted.
 
-use kvrail_ring::{METADATA_BYTES_MAX, Opcode};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::{METADATA_BYTES_MAX, Opcode};
 use thiserror::Error;
 
 /// Why a request was not submitted. Nothing happened.

@@ -51,9 +51,7 @@ pub enum Absent {
 impl Store {
     pub(crate) fn new(session: &Arc<Session>, volume: Volume) -> Result<Self, ClientError> {
         match volume.info.content {
-            VolumeContent::Store(info) => {
-                Ok(Self { session: Arc::clone(session), volume, info })
-            }
+            VolumeContent::Store(info) => Ok(Self { session: Arc::clone(session), volume, info }),
             VolumeContent::Raw => Err(ClientError::NoStore { name: volume.name().to_owned() }),
         }
     }
@@ -127,14 +125,14 @@ impl Store {
         }
     }
 
-    /// Makes all blocks of a namespace unreachable, for everybody.
+    /// Makes all blocks of a namespace unreachable, for everybody. Returns its next uid.
     ///
     /// # Errors
     /// `Denied` when there is none of that name.
-    pub fn clear(&self, name: &str) -> Result<(), ClientError> {
+    pub fn clear(&self, name: &str) -> Result<u64, ClientError> {
         let ask = Ask::ClearNamespace { volume: self.volume.id().0, name: name.to_owned() };
         match self.session.control().call("clearing a namespace", ask, &[])?.message {
-            Answer::Namespace { .. } => Ok(()),
+            Answer::Namespace { uid, .. } => Ok(uid),
             other => Err(ClientError::protocol(format!("answer to a clear: {other:?}"))),
         }
     }
