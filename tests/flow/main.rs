@@ -8,6 +8,7 @@ mod gpu;
 mod guide;
 mod hostile;
 mod idle;
+mod namespaces;
 mod pages;
 mod refusals;
 mod reload;
