@@ -2,6 +2,7 @@
 
 mod abuse;
 mod bench;
+mod blocks;
 mod c_abi;
 mod drain;
 mod gpu;

@@ -130,7 +130,10 @@ pub enum Reason {
     )]
     ChecksumOverPieces,
     /// A block longer than the store takes.
-    #[error("{bytes} bytes are more than this store's blocks may have, {max}")]
+    #[error(
+        "a block of {bytes} bytes: this store takes up to {max}, half a segment; put less, or make \
+         the store with a larger --segment"
+    )]
     BlockTooLong {
         /// What was asked.
         bytes: u64,

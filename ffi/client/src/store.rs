@@ -1,5 +1,6 @@
 //! Stores and namespaces, as requests name them.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kvrail_protocol::{Answer, Ask, NamespaceInfo, StoreInfo, VolumeContent};
@@ -13,7 +14,7 @@ use crate::tag::ClientTag;
 use crate::volume::Volume;
 
 /// A store of the sidecar. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Store {
     session: Arc<Session>,
     volume: Volume,
@@ -21,10 +22,9 @@ pub struct Store {
 }
 
 /// What may share blocks: a name, and an identity that all who open it must have. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Namespace(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
     store: Store,
     name: String,
@@ -147,6 +147,18 @@ impl Store {
             Answer::NamespaceRemoved => Ok(()),
             other => Err(ClientError::protocol(format!("answer to a removal: {other:?}"))),
         }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store {:?}", self.volume.name())
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "namespace {:?} of {:?}", self.0.name, self.0.store)
     }
 }
 
