@@ -2,12 +2,14 @@
 
 mod abuse;
 mod bench;
+mod blocks;
 mod c_abi;
 mod drain;
 mod gpu;
 mod guide;
 mod hostile;
 mod idle;
+mod namespaces;
 mod pages;
 mod refusals;
 mod reload;

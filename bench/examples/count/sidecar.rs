@@ -142,6 +142,7 @@ fn config(directory: &Path) -> ServerConfig {
         spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
+        stores: vec![],
         // No client here sends a descriptor.
         porter: Porter::new("/bin/false", &[]),
     }

@@ -8,7 +8,8 @@ use std::fmt;
 pub struct Replacement(Box<dyn Any + Send>);
 
 impl Replacement {
-    pub(crate) fn new(of: impl Any + Send) -> Self {
+    /// One for devices that take this.
+    pub fn new(of: impl Any + Send) -> Self {
         Self(Box::new(of))
     }
 

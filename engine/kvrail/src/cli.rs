@@ -35,6 +35,9 @@ pub(crate) enum Command {
     /// Make, look at and remove volumes
     #[command(subcommand)]
     Volume(command::volume::VolumeCommand),
+    /// Look at the keyed stores of a running sidecar, and their namespaces
+    #[command(subcommand)]
+    Store(command::store::StoreCommand),
     /// Export drives to other hosts (NVMe over Fabrics): plan, apply, look, tear down
     #[command(subcommand)]
     Target(command::target::TargetCommand),

@@ -20,7 +20,9 @@ use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_nvme::Selector;
-use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Reason, VolumeName, create};
+use kvrail_volume::{
+    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
@@ -73,7 +75,7 @@ impl Embedded {
             name: name(),
             members: members.to_vec(),
             capacity_bytes: Some(bytes),
-            stripe_bytes: STRIPE_BYTES,
+            layout: Layout::Raw { stripe_bytes: STRIPE_BYTES },
             fill: Fill::Files,
             overwrite,
             direct: DirectIo::Required,
@@ -260,7 +262,7 @@ fn own_config(
     for (name, members) in [("bench", members), ("null", std::slice::from_ref(&null))] {
         let members = members.iter().cloned().map(Selector::Path).collect();
         let name = name.parse().map_err(anyhow::Error::msg)?;
-        config.volume.push(Volume { name, members, device: Default::default() });
+        config.volume.push(Volume { name, members, content: None, device: Default::default() });
     }
     Ok(config)
 }

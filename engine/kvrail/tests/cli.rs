@@ -52,6 +52,10 @@ fn help_shows_examples_and_exit_statuses() {
         "status",
         "completions",
         "volume create",
+        "store status",
+        "store namespaces",
+        "store clear",
+        "store remove",
         "config show",
         "check",
         "topology",
@@ -224,6 +228,50 @@ fn a_volume_is_made_listed_inspected_and_wiped() {
         .assert()
         .success()
         .stdout(contains("blank"));
+}
+
+#[test]
+fn a_store_is_made_and_says_what_it_takes() {
+    let directory = directory();
+    let members = ["a", "b"].map(|file| directory.path().join(file));
+    let create = |more: &[&str]| {
+        let mut command = kvrail();
+        command.args(["volume", "create", "cache"]).args(&members).args(["--direct", "optional"]);
+        command.args(["--size", "32MiB", "--kind", "store"]).args(more);
+        command
+    };
+    let striped = create(&["--stripe", "1MiB"]).assert().code(2);
+    striped.stderr(contains("--stripe 1MiB: a store volume has none").and(contains("remedy: ")));
+    let odd = create(&["--segment", "3MiB"]).assert().code(2);
+    odd.stderr(contains("3145728 bytes (--segment)").and(contains("power of two")));
+    let mean = create(&["--block-mean", "1GiB"]).assert().code(2);
+    mean.stderr(contains("1073741824 bytes (--block-mean)").and(contains("512 to 262144")));
+    assert!(members.iter().all(|member| !member.exists()), "nothing was made");
+    let made = create(&["--block-mean", "64KiB", "--format", "json"]).assert().success();
+    let made = json(&made.get_output().stdout);
+    assert_eq!(
+        (&made["kind"], &made["store"]["segment_bytes"]),
+        (&"store".into(), &524_288.into())
+    );
+    assert_eq!(made["store"]["block_bytes_max"], 262_144);
+    assert!(made["store"]["blocks"].as_u64().is_some_and(|blocks| blocks > 400), "{made}");
+    let seen = kvrail().args(["volume", "inspect"]).args(&members).assert().success();
+    seen.stdout(contains("member 1 of 2 of store cache").and(contains("512KiB")));
+    let listed = kvrail().args(["volume", "list"]).args(&members).assert().success();
+    listed.stdout(contains("cache").and(contains("store")));
+    let raw =
+        kvrail().args(["volume", "create", "x", "x.img", "--segment", "1MiB"]).assert().code(2);
+    raw.stderr(contains("--segment 1MiB: a raw volume has none"));
+}
+
+#[test]
+fn stores_are_asked_of_a_sidecar_only() {
+    let directory = directory();
+    let socket = directory.path().join("none.sock");
+    for words in [&["status"][..], &["namespaces"], &["clear", "a"], &["remove", "a"]] {
+        let asked = kvrail().arg("store").args(words).arg("--socket").arg(&socket).assert().code(4);
+        asked.stderr(contains("none.sock").and(contains("remedy: ")));
+    }
 }
 
 fn path(path: &Path) -> Value {

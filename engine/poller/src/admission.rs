@@ -7,7 +7,7 @@
 
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY, FLAGS_KNOWN};
+use kvrail_ring::slot::{FLAG_DURABLE, FLAGS_KNOWN};
 use kvrail_ring::{DeviceIndex, Opcode, RequestSnapshot, Status, VolumeId};
 
 use crate::backend::{BackEnd, Route, Volume};
@@ -35,8 +35,8 @@ pub(crate) struct Admission {
 
 impl Admission {
     /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
-    pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex]) -> Self {
-        let back_ends = routes.iter().map(|route| BackEnd::new(route, devices)).collect();
+    pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex], shards: &[usize]) -> Self {
+        let back_ends = routes.iter().map(|route| BackEnd::new(route, devices, shards)).collect();
         Self { back_ends, draining: None }
     }
 
@@ -45,6 +45,11 @@ impl Admission {
         if self.draining.is_none() {
             self.draining = Some(std::mem::take(&mut self.back_ends));
         }
+    }
+
+    /// Whether requests are answered DRAINING.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_some()
     }
 
     /// Checks a request against the volumes and the session's regions. A sound read or write is
@@ -81,9 +86,8 @@ impl Admission {
         let max = if pass == Pass::Common { WINDOW_BYTES } else { REQUEST_LENGTH_MAX };
         let extent = volume.locate(request.volume_offset(), length, max)?;
         volume.check_alignment(offset)?;
-        let summed = request.flags() & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
         let range = (request.layout_block(), offset, length);
-        let memory = regions.enter(session, request.region_id(), range, (pass, summed))?;
+        let memory = regions.enter(session, request.region_id(), range, pass)?;
         Ok(Admitted::Io(extent, memory))
     }
 
@@ -91,7 +95,7 @@ impl Admission {
     fn volume(&self, id: VolumeId) -> Result<&Volume, Status> {
         match self.back_ends.get(usize::from(id.0)) {
             Some(BackEnd::Volume(volume)) => Ok(volume),
-            None => Err(Status::Invalid),
+            Some(BackEnd::Store) | None => Err(Status::Invalid),
         }
     }
 

@@ -6,7 +6,6 @@
 
 use kvrail_device::Slots;
 
-use crate::limits::TASKS_MAX;
 use crate::stats::DeviceStats;
 use crate::task::Task;
 
@@ -69,7 +68,7 @@ impl Ages {
         stats: &[DeviceStats],
     ) {
         let from = self.at;
-        let to = from.saturating_add(self.step(now_ns)).min(TASKS_MAX);
+        let to = from.saturating_add(self.step(now_ns)).min(tasks.capacity());
         let left = tasks.claimed().saturating_sub(self.seen) as usize;
         for task in tasks.claimed_among(from..to).take(left) {
             let found = &mut self.found[task.device()];
@@ -79,7 +78,7 @@ impl Ages {
             self.seen += 1;
         }
         self.at = to;
-        if self.seen >= tasks.claimed() || to == TASKS_MAX {
+        if self.seen >= tasks.claimed() || to == tasks.capacity() {
             for (found, stats) in self.found.iter_mut().zip(stats) {
                 let Found { overdue, oldest_ns } = std::mem::replace(found, NOTHING);
                 stats.overdue.set(overdue);

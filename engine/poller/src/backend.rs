@@ -1,5 +1,5 @@
-//! Back ends: what stands behind the volume a request names, seen from one poller. Now each is a
-//! volume: an offset in it is an offset on a device. A keyed store is another variant of `BackEnd`.
+//! Back ends: what stands behind the volume a request names, seen from one poller. In a raw volume
+//! an offset is an offset on a device. A store has keys; requests for places in it are INVALID.
 
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{DeviceIndex, Geometry, Status};
@@ -19,6 +19,7 @@ pub struct Route {
 #[derive(Debug)]
 pub(crate) enum BackEnd {
     Volume(Volume),
+    Store,
 }
 
 /// A volume with its members as local devices; members of other pollers are `None`.
@@ -35,8 +36,12 @@ pub(crate) struct Volume {
 }
 
 impl BackEnd {
-    /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
-    pub(crate) fn new(route: &Route, devices: &[DeviceIndex]) -> Self {
+    /// `devices` are the sidecar-wide numbers of this poller's devices, in local order; `shards`
+    /// the places there of those that are members of stores.
+    pub(crate) fn new(route: &Route, devices: &[DeviceIndex], shards: &[usize]) -> Self {
+        if shards.iter().any(|shard| route.members.contains(&devices[*shard])) {
+            return Self::Store;
+        }
         let local = |member: &DeviceIndex| {
             let index = devices.iter().position(|device| device == member)?;
             Some(u8::try_from(index).expect("a poller has few devices"))

@@ -62,7 +62,7 @@ impl CompletionBatch {
     #[inline(always)]
     pub(crate) fn add(&mut self, task: &Task, client: ClientRequest, bytes: u32) -> Completion {
         self.count(task, bytes);
-        self.completion(task, client, if self.status == Status::Ok { task.length } else { bytes })
+        self.completion(client, if self.status == Status::Ok { task.length } else { bytes })
     }
 
     /// Counts a task in that nobody is told of yet.
@@ -77,14 +77,14 @@ impl CompletionBatch {
 
     /// How a task of this batch ends.
     #[inline(always)]
-    pub(crate) fn completion(&self, task: &Task, client: ClientRequest, bytes: u32) -> Completion {
+    pub(crate) fn completion(&self, client: ClientRequest, bytes: u32) -> Completion {
         Completion {
             user_data: client.user_data,
             status: self.status.number(),
             flags: 0,
             lap: 0,
             bytes,
-            checksum: task.checksum,
+            checksum: 0,
             device_ns: self.reported_ns[0],
             queue_ns: self.reported_ns[1],
         }

@@ -9,22 +9,42 @@ use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, Slot
 use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
 
 use crate::admission::{Admission, Admitted};
-use crate::checksummer::{Checksummer, Sum};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
-use crate::front_end::FrontEnd;
+use crate::front_end::{FrontEnd, Seat};
 use crate::limits::{SessionSlot, TASKS_MAX};
 use crate::mailbox::{DeviceFailure, Mailbox};
-use crate::regions::{Memory, Pass, Regions};
+use crate::regions::{Pass, Regions};
 use crate::scheduler::budget::Budget;
 use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::PollerStats;
-use crate::task::{Checksum, MemoryKind, Owner, Task};
+use crate::task::{MemoryKind, StoreTask, Task};
 
 /// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
 const JOINED_MAX: u64 = 64;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It has a task, and is completed later.
+    Task,
+    /// It is answered.
+    Answer(Status),
+    /// It names a key: stores know what to do. Draining or not, the executor has not asked.
+    Keyed,
+}
+
+/// A task of a store's that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreEnd {
+    pub(crate) task: StoreTask,
+    pub(crate) status: Status,
+    /// When it went to its device, and when it was back.
+    pub(crate) submitted_ns: u64,
+    pub(crate) ended_ns: u64,
+}
 
 /// All tasks, and the devices they are for.
 #[derive(Debug)]
@@ -33,7 +53,8 @@ pub(crate) struct Executor<D> {
     nodes: Nodes,
     deadlines: Deadlines,
     queues: Vec<DeviceQueue<D>>,
-    checksums: Checksummer,
+    /// Tasks of stores that have ended and of which nobody was told: room for all.
+    ended: Vec<StoreEnd>,
     events: Events,
     /// A request on its way to the rare pass.
     rare: Option<RequestSnapshot>,
@@ -44,13 +65,15 @@ pub(crate) struct Executor<D> {
 }
 
 impl<D: Device> Executor<D> {
-    /// One budget for each device.
+    /// One budget for each device. Stores have so many tasks at once.
     pub(crate) fn new(
         devices: Vec<D>,
         budgets: &[Budget],
+        store_tasks: u32,
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
     ) -> Self {
+        let tasks_max = TASKS_MAX + store_tasks;
         let devices = devices.into_iter().zip(budgets);
         let mut queues: Vec<_> =
             devices.map(|(device, budget)| DeviceQueue::new(device, *budget)).collect();
@@ -59,10 +82,10 @@ impl<D: Device> Executor<D> {
         }
         Self {
             queues,
-            nodes: Nodes::new(TASKS_MAX),
-            deadlines: Deadlines::new(),
-            tasks: Slots::new(TASKS_MAX),
-            checksums: Checksummer::new(TASKS_MAX),
+            nodes: Nodes::new(tasks_max),
+            deadlines: Deadlines::new(tasks_max),
+            tasks: Slots::new(tasks_max),
+            ended: Vec::with_capacity(store_tasks as usize),
             events: Events::new(),
             rare: None,
             mailbox,
@@ -98,22 +121,22 @@ impl<D: Device> Executor<D> {
         self.queues.iter_mut().map(|queue| queue.scheduler().in_flight()).sum()
     }
 
-    /// Checks a request and begins its task; returns the status it is answered with at once, if it
-    /// needs no task or gets none.
+    /// Checks a request and begins its task, if it needs one and gets one.
     #[inline(always)]
     pub(crate) fn admit(
         &mut self,
         request: &RequestSnapshot,
-        from: (SessionSlot, u16),
+        seat: Seat,
         admission: &Admission,
         regions: &mut Regions,
-    ) -> Option<Status> {
-        let checked = admission.check(request, from.0, regions, Pass::Common);
+    ) -> Begun {
+        let checked = admission.check(request, seat.session, regions, Pass::Common);
         let Ok(Admitted::Io(extent, memory)) = checked else {
             // In memory of its own: a request whose address is passed on lies in memory for all.
             self.rare = Some(*request);
-            return self.admit_rare(from, admission, regions);
+            return self.admit_rare(seat, admission, regions);
         };
+        let from = (seat.session, seat.lane);
         let task = Task::new(request, from, (extent, memory, MemoryKind::Host), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
         let operation = task.operation(id.to_u64());
@@ -121,39 +144,42 @@ impl<D: Device> Executor<D> {
         if !self.queues[task.device()].begin(&task, MemoryKind::Host, operation) {
             self.wait(id);
         }
-        None
+        Begun::Task
     }
 
     /// Admits what the common pass did not.
     #[cold]
     #[inline(never)]
-    fn admit_rare(
-        &mut self,
-        from: (SessionSlot, u16),
-        admission: &Admission,
-        regions: &mut Regions,
-    ) -> Option<Status> {
+    fn admit_rare(&mut self, seat: Seat, admission: &Admission, regions: &mut Regions) -> Begun {
         let request = self.rare.take().expect("set by the caller");
-        let (extent, memory) = match admission.check(&request, from.0, regions, Pass::Any) {
-            Ok(Admitted::Io(extent, memory)) => (extent, memory),
-            Ok(Admitted::Nop) => return Some(Status::Ok),
-            Err(status) => return Some(status),
-        };
-        let mut task = Task::new(&request, from, (extent, memory, memory.kind()), self.now_ns);
-        let checksum = task.header.checksum();
-        if checksum == Checksum::Verify {
-            task.checksum = request.checksum();
+        if request.opcode().is_some_and(Opcode::is_keyed) {
+            return Begun::Keyed;
         }
+        let (extent, memory) = match admission.check(&request, seat.session, regions, Pass::Any) {
+            Ok(Admitted::Io(extent, memory)) => (extent, memory),
+            Ok(Admitted::Nop) => return Begun::Answer(Status::Ok),
+            Err(status) => return Begun::Answer(status),
+        };
+        let from = (seat.session, seat.lane);
+        let task = Task::new(&request, from, (extent, memory, memory.kind()), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
         if request.deadline_ns() != 0 {
             self.deadlines.set(self.now_ns.saturating_add(request.deadline_ns()), id);
         }
-        if task.header.opcode() == Opcode::Write && checksum != Checksum::Off {
-            self.checksums.push(id, from.0, self.now_ns);
-        } else {
-            self.start_or_wait(id);
-        }
-        None
+        self.start_or_wait(id);
+        Begun::Task
+    }
+
+    /// Begins a task of a store's.
+    pub(crate) fn begin_of_store(&mut self, task: Task) {
+        let id = self.tasks.claim(task).expect("stores' tasks add up to the table");
+        self.start_or_wait(id);
+    }
+
+    /// The next task of a store's that has ended.
+    #[inline(always)]
+    pub(crate) fn next_store_end(&mut self) -> Option<StoreEnd> {
+        self.ended.pop()
     }
 
     #[inline(never)]
@@ -210,7 +236,7 @@ impl<D: Device> Executor<D> {
                     task.submitted_ns = self.now_ns;
                 } else {
                     self.stats.devices[device].errors.add(1);
-                    self.finish(pick.id, (Status::DeviceGone, 0), self.now_ns, front_end);
+                    self.finish(pick.id, (Status::DeviceGone, 0), front_end);
                 }
                 self.queues[device].scheduler().take(&self.nodes, kind, pick);
             }
@@ -236,7 +262,7 @@ impl<D: Device> Executor<D> {
             }
             queue.scheduler().take_serial(nodes, opcode);
             self.stats.devices[device].errors.add(1);
-            self.finish(id, (Status::DeviceGone, 0), self.now_ns, front_end);
+            self.finish(id, (Status::DeviceGone, 0), front_end);
         }
     }
 
@@ -250,7 +276,7 @@ impl<D: Device> Executor<D> {
             if status != Status::Ok {
                 self.count_failures(device, 1);
             }
-            self.finish(id, (status, 0), self.now_ns, front_end);
+            self.finish(id, (status, 0), front_end);
             completed += 1;
         }
         completed
@@ -272,9 +298,8 @@ impl<D: Device> Executor<D> {
         while at < self.events.len() {
             match self.events[at] {
                 Event::Finished(finished) => {
-                    if let Some(batch) = self.complete(device, finished, &mut batch, front_end) {
-                        at += self.complete_alike(batch, at + 1, front_end);
-                    }
+                    let batch = self.complete(device, finished, &mut batch, front_end);
+                    at += self.complete_alike(batch, at + 1, front_end);
                 }
                 Event::Detached(buffer) => {
                     self.queues[device].deregistered();
@@ -292,8 +317,7 @@ impl<D: Device> Executor<D> {
         seen
     }
 
-    /// An operation ended at its device. Returns the batch its task belongs to; none where a
-    /// checksum is to be computed first.
+    /// An operation ended at its device. Returns the batch its task belongs to.
     #[inline(never)]
     fn complete<'a>(
         &mut self,
@@ -301,34 +325,42 @@ impl<D: Device> Executor<D> {
         finished: Finished,
         batch: &'a mut Option<CompletionBatch>,
         front_end: &mut FrontEnd,
-    ) -> Option<&'a mut CompletionBatch> {
+    ) -> &'a mut CompletionBatch {
         let Finished { tag, status, bytes } = finished;
         let id = SlotId::from_u64(tag);
-        let released = self.tasks.release_if(id, |task| {
-            let whole = bytes == task.length || task.header.opcode() == Opcode::Discard;
-            assert!(
-                status != Status::Ok || whole,
-                "invariant 3: OK with {bytes} of {} bytes",
-                task.length
-            );
-            let summed = status == Status::Ok && task.header.checksum() != Checksum::Off;
-            (!summed).then_some(*task)
-        });
-        let Some(task) = released.expect("invariant 1: finished twice, or never started") else {
-            self.sum_read(device, id);
-            return None;
-        };
+        let released = self.tasks.release(id);
+        let task = released.expect("invariant 1: finished twice, or never started");
+        let whole = bytes == task.length || task.header.opcode() == Opcode::Discard;
+        assert!(
+            status != Status::Ok || whole,
+            "invariant 3: OK with {bytes} of {} bytes",
+            task.length
+        );
         if let Some(ended) = batch.take_if(|batch| !batch.continues(&task, status)) {
             self.end(device, &ended, front_end);
         }
         let batch = batch.get_or_insert_with(|| CompletionBatch::of(&task, status, self.now_ns));
         self.deadlines.clear(id);
-        match task.owner {
-            Owner::Client(client) => {
-                front_end.lane(client).server().complete(batch.add(&task, client, bytes));
-            }
+        self.hand_back(&task, bytes, batch, front_end);
+        batch
+    }
+
+    /// Tells the owner of a task that it has ended as its batch did.
+    #[inline(always)]
+    fn hand_back(
+        &mut self,
+        task: &Task,
+        bytes: u32,
+        batch: &mut CompletionBatch,
+        front_end: &mut FrontEnd,
+    ) {
+        if let Some(client) = task.owner.as_client() {
+            return front_end.lane(client).server().complete(batch.add(task, client, bytes));
         }
-        Some(batch)
+        batch.count(task, bytes);
+        let store = task.owner.as_store().expect("a store's, if no client's");
+        let (submitted_ns, ended_ns) = (task.submitted_ns, self.now_ns);
+        self.ended.push(StoreEnd { task: store, status: batch.status, submitted_ns, ended_ns });
     }
 
     /// Completes what most events are: one more task of the batch, and all of its bytes. Begins
@@ -340,12 +372,12 @@ impl<D: Device> Executor<D> {
         from: usize,
         front_end: &mut FrontEnd,
     ) -> usize {
-        if batch.status != Status::Ok || batch.header.checksum() != Checksum::Off {
+        if batch.status != Status::Ok {
             return 0;
         }
+        let Some(client) = batch.owner.as_client() else { return 0 };
         let Self { events, tasks, deadlines, .. } = self;
         // One lane for all of them, and a batch of this function's own: they stay in registers.
-        let Owner::Client(client) = batch.owner;
         let (lane, mut own) = (front_end.lane(client).server(), *batch);
         for event in &events[from..] {
             let &Event::Finished(Finished { tag, status: Status::Ok, bytes }) = event else {
@@ -354,7 +386,7 @@ impl<D: Device> Executor<D> {
             let id = SlotId::from_u64(tag);
             let completed = tasks.release_if(id, |task| {
                 let alike = own.continues(task, Status::Ok) && bytes == task.length;
-                let Owner::Client(client) = task.owner;
+                let client = task.owner.beside_client();
                 alike.then(|| lane.complete(own.add(task, client, bytes)))
             });
             if completed.expect("invariant 1: finished twice, or never started").is_none() {
@@ -415,30 +447,20 @@ impl<D: Device> Executor<D> {
         }
     }
 
-    /// Ends a task that is at no device; its device may have ended it at `ended_ns`.
+    /// Ends a task that is at no device.
     #[inline(never)]
-    fn finish(
-        &mut self,
-        id: SlotId,
-        (status, bytes): (Status, u32),
-        ended_ns: u64,
-        front_end: &mut FrontEnd,
-    ) {
+    fn finish(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
         let task = self.tasks.release(id).expect("invariant 1: completed twice");
         self.deadlines.clear(id);
-        let mut batch = CompletionBatch::of(&task, status, ended_ns);
-        match task.owner {
-            Owner::Client(client) => {
-                front_end.lane(client).server().complete(batch.add(&task, client, bytes));
-            }
-        }
+        let mut batch = CompletionBatch::of(&task, status, self.now_ns);
+        self.hand_back(&task, bytes, &mut batch, front_end);
         retire(&batch, front_end);
     }
 
     /// Ends everything of a session that is at no device, for a client that is gone.
     pub(crate) fn cancel(&mut self, session: SessionSlot, front_end: &mut FrontEnd) {
         while let Some(id) = self.take_of(session) {
-            self.finish(id, (Status::Draining, 0), self.now_ns, front_end);
+            self.finish(id, (Status::Draining, 0), front_end);
         }
         for device in 0..self.queues.len() {
             let Self { queues, nodes, tasks, .. } = self;
@@ -446,67 +468,14 @@ impl<D: Device> Executor<D> {
                 |id| tasks.get(id).expect("what waits is claimed").owner.session() == session;
             let mut flushes = queues[device].scheduler().take_flushes(nodes, is_theirs);
             while let Some(id) = flushes.pop(&self.nodes) {
-                self.finish(id, (Status::Draining, 0), self.now_ns, front_end);
+                self.finish(id, (Status::Draining, 0), front_end);
             }
         }
     }
 
     fn take_of(&mut self, session: SessionSlot) -> Option<SlotId> {
         let mut queues = self.queues.iter_mut();
-        let waiting = queues.find_map(|queue| queue.scheduler().take_of(&self.nodes, session));
-        waiting.or_else(|| self.checksums.take_of(session))
-    }
-
-    /// A device ended a read that expects a checksum: it is done with it, the poller is not.
-    #[cold]
-    fn sum_read(&mut self, device: usize, id: SlotId) {
-        let task = self.tasks.get(id).expect("just seen");
-        let mut batch = CompletionBatch::of(task, Status::Ok, self.now_ns);
-        batch.count(task, task.length);
-        self.checksums.push(id, task.owner.session(), self.now_ns);
-        self.account(device, &batch);
-    }
-
-    /// Whether checksums are to be computed.
-    #[inline]
-    pub(crate) fn has_checksums(&self) -> bool {
-        !self.checksums.is_empty()
-    }
-
-    /// Computes as much of checksums as one tick may; returns how many pieces that were.
-    pub(crate) fn compute_checksums(&mut self, front_end: &mut FrontEnd) -> u64 {
-        self.checksums.begin_tick();
-        let mut pieces = 0;
-        while let Some(next) = self.checksums.next() {
-            let task = self.tasks.get(next.id).expect("what waits for a checksum is claimed");
-            let region = task.header.region().expect("bytes with a checksum are in a region");
-            let (_, Memory::Host(memory)) = front_end.regions().memory(region) else {
-                panic!("checksums are of host memory");
-            };
-            if let Sum::Done(sum, ended_ns) = self.checksums.add(next, &**memory, task.range()) {
-                self.summed(next.id, sum, ended_ns, front_end);
-            }
-            pieces += 1;
-        }
-        pieces
-    }
-
-    /// The checksum of a task is known: a read ends, a write goes to its device.
-    fn summed(&mut self, id: SlotId, sum: Option<u64>, ended_ns: u64, front_end: &mut FrontEnd) {
-        let task = self.tasks.get_mut(id).expect("just seen");
-        let (right, device) = (task.set_checksum(sum), task.device());
-        let (opcode, length) = (task.header.opcode(), task.length);
-        match (opcode, right) {
-            (Opcode::Write, true) => self.start_or_wait(id),
-            (Opcode::Write, false) => {
-                self.finish(id, (Status::Corrupt, 0), self.now_ns, front_end);
-            }
-            (_, true) => self.finish(id, (Status::Ok, length), ended_ns, front_end),
-            (_, false) => {
-                self.count_failures(device, 1);
-                self.finish(id, (Status::Corrupt, length), ended_ns, front_end);
-            }
-        }
+        queues.find_map(|queue| queue.scheduler().take_of(&self.nodes, session))
     }
 
     /// Reports tasks whose deadline has passed.
@@ -515,9 +484,9 @@ impl<D: Device> Executor<D> {
         while let Some(id) = self.deadlines.next_due(self.now_ns) {
             let task = self.tasks.get(id).expect("a deadline goes with its task");
             self.stats.devices[task.device()].late.add(1);
-            match task.owner {
-                Owner::Client(client) => front_end.report_late(task, client, self.now_ns),
-            }
+            let client = task.owner.as_client().expect("stores' tasks have no deadline");
+            let late = CompletionBatch::of(task, Status::Late, self.now_ns).completion(client, 0);
+            front_end.report_late(client.lane, late);
         }
     }
 
@@ -539,7 +508,7 @@ impl<D: Device> Executor<D> {
 /// Counts a batch out at its owner.
 #[inline(always)]
 fn retire(batch: &CompletionBatch, front_end: &mut FrontEnd) {
-    match batch.owner {
-        Owner::Client(client) => front_end.retire(batch, client),
+    if let Some(client) = batch.owner.as_client() {
+        front_end.retire(batch, client);
     }
 }

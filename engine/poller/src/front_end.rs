@@ -4,19 +4,45 @@
 use std::sync::Arc;
 
 use kvrail_ring::slot::FLAG_NOTICE;
-use kvrail_ring::{Completion, LaneFault, RequestSnapshot, Status};
+use kvrail_ring::{Completion, LaneFault, RegionId, RequestSnapshot, SideSlot, Status};
 
 use crate::completion_batch::CompletionBatch;
 use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
 use crate::regions::Regions;
-use crate::sessions::Sessions;
+use crate::sessions::{Held, Sessions};
 use crate::stats::{PollerStats, SessionStats};
-use crate::task::{ClientRequest, Task};
+use crate::task::ClientRequest;
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
 /// 100 ns and more beside its requests, for fences and the clock: a tenth of a turn of 32.
 const LANE_QUANTUM: u32 = 64;
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    pub(crate) session: SessionSlot,
+    /// Index in the lane table.
+    pub(crate) lane: u16,
+    /// The arena that takes the tails of blocks.
+    pub(crate) tails: Option<RegionId>,
+}
+
+/// A request to a store that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) client: ClientRequest,
+    /// Those it has entered.
+    pub(crate) regions: [Option<RegionId>; 2],
+    pub(crate) completion: Completion,
+}
+
+impl Ended {
+    /// Bytes of a block that went to or from the client's memory.
+    fn bytes_moved(&self) -> u64 {
+        if self.regions == [None; 2] { 0 } else { self.completion.bytes.into() }
+    }
+}
 
 /// Lanes, sessions and regions.
 #[derive(Debug)]
@@ -96,13 +122,13 @@ impl FrontEnd {
     }
 
     /// Takes requests from the lane at this position of the round, and ends the round behind the
-    /// last; nothing once lanes left during the round. A request for which `admit` returns a status
-    /// is answered with that at once; all others are completed later.
+    /// last; nothing once lanes left during the round. A request for which `admit` returns a
+    /// completion is answered with that at once; all others are completed later.
     #[inline(always)]
     pub(crate) fn fetch(
         &mut self,
         position: usize,
-        mut admit: impl FnMut(&RequestSnapshot, (SessionSlot, u16), &mut Regions) -> Option<Status>,
+        mut admit: impl FnMut(&RequestSnapshot, SideSlot<'_>, Seat, &mut Regions) -> Option<Completion>,
     ) -> Option<Fetched> {
         let index = self.lanes.in_round(position)?;
         let lane = self.lanes.get(index);
@@ -117,9 +143,10 @@ impl FrontEnd {
         let Self { regions, stats, .. } = self;
         let counters = &stats.sessions[usize::from(session.0)];
         let before = lane.server().outstanding();
-        let (count, outcome) = lane.server().serve(max, |request| {
-            let status = admit(&request, (session, index), regions)?;
-            Some(answer(counters, request.user_data(), status))
+        let seat = Seat { session, lane: index, tails: lane.tails() };
+        let (count, outcome) = lane.server().serve(max, |request, side| {
+            let completion = admit(&request, side, seat, regions)?;
+            Some(count_answer(counters, completion))
         });
         lane.server().release();
         let entered = lane.server().outstanding() - before;
@@ -151,13 +178,36 @@ impl FrontEnd {
     }
 
     /// Stages a LATE notice if there is room.
-    pub(crate) fn report_late(&mut self, task: &Task, client: ClientRequest, now_ns: u64) {
-        let late = CompletionBatch::of(task, Status::Late, now_ns).completion(task, client, 0);
+    pub(crate) fn report_late(&mut self, lane: u16, late: Completion) {
         let notice = Completion { flags: FLAG_NOTICE, ..late };
         // A notice may be dropped; a lane fault shows again at the next fetch.
-        if self.lanes.get(client.lane).server().notify(notice).is_ok() {
-            self.lanes.mark_staged(client.lane);
+        if self.lanes.get(lane).server().notify(notice).is_ok() {
+            self.lanes.mark_staged(lane);
         }
+    }
+
+    /// Completes a request to a store, and counts it out of its session, regions and lane.
+    pub(crate) fn complete_keyed(&mut self, ended: &Ended) {
+        let Ended { client, regions, completion } = *ended;
+        let counters = &self.stats.sessions[usize::from(client.session.0)];
+        counters.completed.add(1);
+        if completion.status == Status::Ok.number() {
+            counters.bytes.add(ended.bytes_moved());
+        } else {
+            counters.failed.add(1);
+        }
+        self.sessions.leave(client.session, 1);
+        for region in regions.into_iter().flatten() {
+            self.teardown_due |= self.regions.leave(region, 1);
+        }
+        self.lanes.get(client.lane).server().complete(completion);
+        self.lanes.mark_staged(client.lane);
+        self.teardown_due |= self.lanes.get(client.lane).is_closed();
+    }
+
+    /// Takes nothing of a session for now, or goes on: it has requests that wait for room.
+    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
+        self.sessions.hold_back(session, held);
     }
 
     /// Counts a batch out of its session, region and lane; its completions are staged.
@@ -180,12 +230,12 @@ impl FrontEnd {
     }
 }
 
-/// Answers a request that needs no task, or gets none.
+/// Counts a request that needs no task, or gets none.
 #[cold]
-fn answer(counters: &SessionStats, user_data: u64, status: Status) -> Completion {
+fn count_answer(counters: &SessionStats, completion: Completion) -> Completion {
     counters.completed.add(1);
-    if status != Status::Ok {
+    if completion.status != Status::Ok.number() {
         counters.failed.add(1);
     }
-    Completion::refused(user_data, status)
+    completion
 }

@@ -1,6 +1,6 @@
 //! The lanes one poller serves: whose they are, whose turn it is, which have something to publish.
 
-use kvrail_ring::{LaneFault, Ring, ServerLane};
+use kvrail_ring::{LaneFault, RegionId, Ring, ServerLane};
 
 use crate::bells::Rung;
 use crate::limits::{LANES_MAX, SESSIONS_MAX, SessionSlot};
@@ -209,6 +209,11 @@ impl Lane {
     #[inline(always)]
     pub(crate) fn server(&mut self) -> &mut ServerLane {
         &mut self.seat.lane
+    }
+
+    /// The arena that takes the tails of blocks.
+    pub(crate) fn tails(&self) -> Option<RegionId> {
+        self.seat.tails
     }
 
     pub(crate) fn queue(&self) -> u32 {

@@ -11,7 +11,6 @@ mod ages;
 mod attaching;
 mod backend;
 mod bells;
-mod checksummer;
 mod completion_batch;
 mod device_queue;
 mod epoll;
@@ -29,6 +28,7 @@ mod scheduler;
 mod sessions;
 mod stats;
 mod store_call;
+mod stores;
 mod task;
 mod teardown;
 mod thread;
@@ -40,9 +40,11 @@ pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
 };
 pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};
-pub use poller::{Poller, Setup, Sleep, TickOutcome};
+pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
-pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
-pub use store_call::{SpaceRecord, StoreAsk, StoreCall, StoreSetup};
+pub use stats::{
+    Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats, StoreStats,
+};
+pub use store_call::{STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use thread::{Seat, StartError, start};

@@ -28,6 +28,13 @@ pub(crate) const COMMON_SHARE: u32 = SESSION_SHARE * u64::BITS;
 /// Tasks one poller has in flight at most.
 pub(crate) const TASKS_MAX: u32 = 2 * COMMON_SHARE;
 
+/// Who takes turns at a device: sessions, and the sidecar itself.
+pub(crate) const TURNS_MAX: usize = SESSIONS_MAX + 1;
+
+/// What the sidecar does for itself, such as a store's own reads and writes.
+#[expect(clippy::cast_possible_truncation, reason = "64 sessions")]
+pub(crate) const SIDECAR: SessionSlot = SessionSlot(SESSIONS_MAX as u8);
+
 const _: () = assert!(SESSIONS_MAX == u64::BITS as usize);
 
 /// Index of a live session in every poller's tables, below `SESSIONS_MAX`.

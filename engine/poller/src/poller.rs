@@ -3,10 +3,11 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use kvrail_device::{Clock, Description, Device};
+use kvrail_device::{Clock, Description, Device, DeviceError};
 use kvrail_memory::heap_calls_of_this_thread;
-use kvrail_ring::DeviceIndex;
 use kvrail_ring::wake::{Sleeper, settle};
+use kvrail_ring::{Completion, DeviceIndex, RequestSnapshot, Status};
+use kvrail_store::ConfigError;
 use rustix::io::Errno;
 
 use crate::admission::Admission;
@@ -14,7 +15,7 @@ use crate::ages::Ages;
 use crate::attaching::AttachQueue;
 use crate::backend::Route;
 use crate::epoll::EpollSet;
-use crate::executor::Executor;
+use crate::executor::{Begun, Executor};
 use crate::front_end::{Fetched, FrontEnd};
 use crate::idle::{IdleAction, IdlePolicy, WaitReason};
 use crate::limits::{DEVICES_MAX, SessionSlot};
@@ -23,6 +24,7 @@ use crate::regions::Memory;
 use crate::scheduler::budget::Budget;
 use crate::stats::PollerStats;
 use crate::store_call::StoreSetup;
+use crate::stores::Stores;
 use crate::teardown::tear_down;
 
 /// Commands of one tick: each takes up to a few microseconds.
@@ -75,6 +77,7 @@ pub struct Poller<D, C> {
     front_end: FrontEnd,
     admission: Admission,
     executor: Executor<D>,
+    stores: Option<Box<Stores>>,
     attaching: AttachQueue,
     ages: Ages,
     epoll: EpollSet,
@@ -97,7 +100,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// A poller over these devices. Everything it ever needs is allocated here.
     ///
     /// # Errors
-    /// The kernel's, when descriptors run out.
+    /// `SetupError` when descriptors run out, or a store cannot be.
     ///
     /// # Panics
     /// If the numbers of devices, budgets and indices differ, or exceed `DEVICES_MAX`.
@@ -107,8 +110,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         clock: C,
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
-    ) -> Result<Self, Errno> {
-        let Setup { routes, devices: indices, budgets, stores: _, spin_ns, beat_ns: heartbeat_ns } =
+    ) -> Result<Self, SetupError> {
+        let Setup { routes, devices: indices, budgets, stores, spin_ns, beat_ns: heartbeat_ns } =
             setup;
         assert!(devices.len() <= DEVICES_MAX, "more devices than a mailbox has room for");
         assert_eq!(devices.len(), indices.len(), "one index for each device");
@@ -122,10 +125,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
         }
         let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
+        let shards: Vec<_> = stores.iter().map(|(device, _)| *device).collect();
+        let store_tasks = Stores::tasks_max(&stores);
+        let stores = begin_stores(&stores, (&routes, &indices), &mut devices, (&stats, &clock))?;
         let mut poller = Self {
             front_end: FrontEnd::new(Arc::clone(&stats)),
-            admission: Admission::new(&routes, &indices),
-            executor: Executor::new(devices, &budgets, mail, counters),
+            admission: Admission::new(&routes, &indices, &shards),
+            executor: Executor::new(devices, &budgets, store_tasks, mail, counters),
+            stores,
             attaching: AttachQueue::new(),
             ages: Ages::new(indices.len()),
             clock,
@@ -161,15 +168,16 @@ impl<D: Device, C: Clock> Poller<D, C> {
             tear_down(&mut self.front_end, self.executor.queues(), &self.epoll, &self.mailbox);
         }
         work += self.admit();
+        if self.stores.is_some() {
+            work += self.serve_stores();
+        }
         work += self.executor.dispatch(&mut self.front_end);
+        if self.stores.is_some() {
+            work += self.serve_prompt();
+        }
         self.executor.report_late(&mut self.front_end);
         self.look_at_ages();
-        let mut bells = self.publish();
-        if self.executor.has_checksums() {
-            // Last, so that nobody else waits for it in this tick.
-            work += self.executor.compute_checksums(&mut self.front_end);
-            bells += self.publish();
-        }
+        let bells = self.publish();
         self.end_tick(work, bells)
     }
 
@@ -187,15 +195,27 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.stats.beat_ns.set(self.executor.now_ns());
             self.stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
         }
-        let quiet = self.executor.tasks().claimed() == 0;
+        let mut quiet = self.executor.tasks().claimed() == 0;
+        if self.stores.is_some() {
+            quiet = self.is_quiet();
+            if self.stopping && !self.stores_may_stop(quiet) {
+                self.report_drained(quiet);
+                return TickOutcome::Busy;
+            }
+        }
         if self.stopping && quiet {
             return TickOutcome::Stopped;
         }
+        self.report_drained(quiet);
+        let busy = work > 0 || self.front_end.is_teardown_due();
+        if busy { TickOutcome::Busy } else { TickOutcome::Idle }
+    }
+
+    #[inline]
+    fn report_drained(&mut self, quiet: bool) {
         if quiet && std::mem::take(&mut self.owes_drained) {
             self.mailbox.post(Notice::Drained);
         }
-        let busy = work > 0 || self.front_end.is_teardown_due();
-        if busy { TickOutcome::Busy } else { TickOutcome::Idle }
     }
 
     /// Carries out what the control thread sent, up to a turn's worth; returns how many commands
@@ -232,6 +252,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
             Command::CloseSession(session) => {
                 self.front_end.close_session(session);
                 self.executor.cancel(session, &mut self.front_end);
+                if let Some(stores) = &mut self.stores {
+                    stores.close_session(session, &mut self.front_end, self.executor.now_ns());
+                }
                 self.attaching.cancel(session, &mut self.front_end, self.executor.queues());
             }
             Command::Replace(device, mut with) => {
@@ -243,9 +266,15 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
             Command::Drain => {
                 self.admission.drain();
+                if let Some(stores) = &mut self.stores {
+                    stores.drain();
+                }
                 self.owes_drained = true;
             }
-            Command::Store(device, call) => self.mailbox.post(Notice::Store(device, call)),
+            Command::Store(device, call) => {
+                let stores = self.stores.as_mut().expect("calls go to devices with stores");
+                stores.call(device, call, self.executor.now_ns());
+            }
             Command::Stop => self.stopping = true,
         }
     }
@@ -267,11 +296,18 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// One round over all lanes; returns how many requests were taken. Each is checked once, as a
     /// private copy, and begun.
     fn admit(&mut self) -> u64 {
-        let Self { front_end, admission, executor, mailbox, .. } = self;
+        let Self { front_end, admission, executor, stores, mailbox, .. } = self;
         let mut taken = 0;
         for position in 0..front_end.lanes().count() {
-            let fetched = front_end.fetch(position, |request, from, regions| {
-                executor.admit(request, from, admission, regions)
+            let fetched = front_end.fetch(position, |request, side, seat, regions| match executor
+                .admit(request, seat, admission, regions)
+            {
+                Begun::Task => None,
+                Begun::Answer(status) => Some(Completion::refused(request.user_data(), status)),
+                Begun::Keyed => match stores {
+                    Some(stores) => stores.admit(request, side, seat, regions, executor.now_ns()),
+                    None => Some(no_store(request, admission)),
+                },
             });
             let Some(Fetched { count, fault }) = fetched else { break };
             taken += u64::from(count);
@@ -281,6 +317,36 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         front_end.lanes().rotate();
         taken
+    }
+
+    /// Goes on with stores; returns how much there was.
+    #[inline(never)]
+    fn serve_stores(&mut self) -> u64 {
+        let Self { executor, stores, front_end, mailbox, .. } = self;
+        stores.as_mut().map_or(0, |stores| stores.serve(executor, front_end, mailbox))
+    }
+
+    /// The same, for what ended where it was begun.
+    #[inline(never)]
+    fn serve_prompt(&mut self) -> u64 {
+        let Self { executor, stores, front_end, .. } = self;
+        stores.as_mut().map_or(0, |stores| stores.serve_prompt(executor, front_end))
+    }
+
+    /// Whether nothing of any client is in flight.
+    #[cold]
+    fn is_quiet(&self) -> bool {
+        let claimed = self.executor.tasks().claimed();
+        self.stores
+            .as_ref()
+            .map_or(claimed == 0, |stores| claimed == stores.in_flight() && stores.requests() == 0)
+    }
+
+    /// Told to stop: whether stores are ready for it.
+    #[cold]
+    fn stores_may_stop(&mut self, quiet: bool) -> bool {
+        let now_ns = self.executor.now_ns();
+        self.stores.as_mut().is_none_or(|stores| quiet && stores.may_stop(now_ns))
     }
 
     #[inline]
@@ -376,7 +442,10 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let ready = self.executor.queues().iter_mut().any(|queue| queue.device().is_ready());
         if !ready && !self.front_end.lanes().any_ready() && self.mailbox.is_empty() {
             self.stats.sleeps.add(1);
-            let timeout_ns = self.executor.sleep_ns(longest_ns);
+            let mut timeout_ns = self.executor.sleep_ns(longest_ns);
+            if let Some(stores) = &self.stores {
+                timeout_ns = stores.sleep_ns(self.executor.now_ns(), timeout_ns);
+            }
             match self.block_on {
                 Some(index) => self.executor.queues()[index].device().block(timeout_ns),
                 None => self.epoll.block(timeout_ns),
@@ -387,4 +456,39 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.read_clock();
         Sleep::Over
     }
+}
+
+/// Why a poller cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// Descriptors ran out.
+    #[error("an epoll set: {0}")]
+    Epoll(#[from] Errno),
+    /// A store's buffers cannot be registered.
+    #[error("a store's buffers: {0}")]
+    Pool(#[from] DeviceError),
+    /// A store cannot have its sizes.
+    #[error("a store's sizes: {0}")]
+    Sizes(#[from] ConfigError),
+}
+
+/// Makes the stores, and attaches their buffers.
+fn begin_stores<D: Device, C: Clock>(
+    setups: &[(usize, StoreSetup)],
+    routes: (&[Route], &[DeviceIndex]),
+    devices: &mut [D],
+    (stats, clock): (&Arc<PollerStats>, &C),
+) -> Result<Option<Box<Stores>>, SetupError> {
+    for (device, setup) in setups {
+        devices[*device].attach(setup.buffer, Arc::clone(&setup.pool))?;
+    }
+    let descriptions: Vec<_> = devices.iter().map(|it| it.description().clone()).collect();
+    Ok(Stores::new(setups, routes, &descriptions, stats, clock.now_ns())?.map(Box::new))
+}
+
+/// Answers a request that names a key where there is no store.
+#[cold]
+fn no_store(request: &RequestSnapshot, admission: &Admission) -> Completion {
+    let status = if admission.is_draining() { Status::Draining } else { Status::Invalid };
+    Completion::refused(request.user_data(), status)
 }

@@ -126,14 +126,14 @@ impl Regions {
     /// range; returns where the bytes are in the devices' tables. `leave` counts it out.
     ///
     /// # Errors
-    /// INVALID, or UNSUPPORTED for a checksum of memory that the host cannot read.
+    /// INVALID.
     #[inline(always)]
     pub(crate) fn enter(
         &mut self,
         session: SessionSlot,
         id: RegionId,
         (block, offset, length): (u32, u64, u32),
-        (pass, summed): (Pass, bool),
+        pass: Pass,
     ) -> Result<BufferRef, Status> {
         let hot = self.hot.get_mut(index(id)).ok_or(Status::Invalid)?;
         let end = offset.checked_add(u64::from(length)).ok_or(Status::Invalid)?;
@@ -146,7 +146,7 @@ impl Regions {
                 return Err(Status::Invalid);
             }
             let region = self.table[index(id)].as_ref().expect("a live region");
-            at.offset = region.locate_remote((block, offset, length), summed)?;
+            at.offset = region.locate_remote((block, offset, length))?;
         }
         hot.in_flight += 1;
         Ok(at)
@@ -236,6 +236,12 @@ impl Regions {
         (region.buffer, &region.memory)
     }
 
+    /// Whether a region is memory of a GPU.
+    pub(crate) fn is_remote(&self, id: RegionId) -> bool {
+        let region = self.table.get(index(id)).and_then(Option::as_ref);
+        region.is_some_and(|region| matches!(region.memory, Memory::Remote(_)))
+    }
+
     /// Whether a session has any region left, leaving ones included.
     pub(crate) fn any_of(&self, session: SessionSlot) -> bool {
         self.table.iter().flatten().any(|region| region.session == session)
@@ -251,13 +257,8 @@ impl Region {
     /// Where in the memory of a live GPU region a range lies. One in host memory that comes here is
     /// not within its region.
     #[cold]
-    fn locate_remote(
-        &self,
-        (block, offset, length): (u32, u64, u32),
-        summed: bool,
-    ) -> Result<u64, Status> {
+    fn locate_remote(&self, (block, offset, length): (u32, u64, u32)) -> Result<u64, Status> {
         let Memory::Remote(memory) = &self.memory else { return Err(Status::Invalid) };
-        let offset = memory.line(block, offset, length).ok_or(Status::Invalid)?;
-        if summed { Err(Status::Unsupported) } else { Ok(offset) }
+        memory.line(block, offset, length).ok_or(Status::Invalid)
     }
 }

@@ -13,16 +13,28 @@ pub(crate) struct Sessions {
     common: u32,
     /// Sessions being closed, one bit each.
     leaving: u64,
+    /// Sessions of which nothing is taken now, one bit each.
+    held_back: u64,
+}
+
+/// Whether a session is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Yes,
+    No,
 }
 
 impl Sessions {
     pub(crate) fn new() -> Self {
-        Self { in_flight: [0; SESSIONS_MAX], common: 0, leaving: 0 }
+        Self { in_flight: [0; SESSIONS_MAX], common: 0, leaving: 0, held_back: 0 }
     }
 
     /// Requests this session may take now, of `wanted`.
     #[inline]
     pub(crate) fn allowance(&self, session: SessionSlot, wanted: u32) -> u32 {
+        if self.held_back >> session.0 & 1 != 0 {
+            return 0;
+        }
         let own = SESSION_SHARE.saturating_sub(self.in_flight[usize::from(session.0)]);
         wanted.min(own + (COMMON_SHARE - self.common))
     }
@@ -44,6 +56,14 @@ impl Sessions {
         let before = in_flight.saturating_sub(SESSION_SHARE);
         *in_flight -= count;
         self.common -= before - in_flight.saturating_sub(SESSION_SHARE);
+    }
+
+    /// Takes nothing of a session, or goes on.
+    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
+        match held {
+            Held::Yes => self.held_back |= 1 << session.0,
+            Held::No => self.held_back &= !(1 << session.0),
+        }
     }
 
     pub(crate) fn close(&mut self, session: SessionSlot) {

@@ -1,10 +1,10 @@
 //! A task: one operation of a device, from its admission to its completion, and whose it is.
 
 use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation, WINDOW_BYTES};
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
+use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Class, Opcode, RegionId, RequestSnapshot};
 
-use crate::limits::SessionSlot;
+use crate::limits::{LANES_MAX, SIDECAR, SessionSlot};
 
 /// Whose memory a task moves bytes of. Each kind waits and spends a budget of its own, so that a
 /// GPU that hangs or has no staging slots holds up no request of host memory.
@@ -18,17 +18,6 @@ const _: () = assert!(MemoryKind::Host as u8 == 0);
 
 impl MemoryKind {
     pub(crate) const ALL: [Self; 2] = [Self::Host, Self::Gpu];
-}
-
-/// What is to be done about checksums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checksum {
-    /// Nothing.
-    Off,
-    /// Compute and return it.
-    Compute,
-    /// Compute it and compare it with the one expected.
-    Verify,
 }
 
 /// Where on which device.
@@ -88,15 +77,6 @@ impl RequestHeader {
         if durable { Durability::Durable } else { Durability::Visible }
     }
 
-    #[inline(always)]
-    pub(crate) fn checksum(self) -> Checksum {
-        match self.byte(8) & (FLAG_CHECKSUM | FLAG_VERIFY) {
-            0 => Checksum::Off,
-            FLAG_CHECKSUM => Checksum::Compute,
-            _ => Checksum::Verify,
-        }
-    }
-
     /// The region its bytes are in; `None` where no bytes move.
     #[inline(always)]
     pub(crate) fn region(self) -> Option<RegionId> {
@@ -111,13 +91,20 @@ impl RequestHeader {
     }
 }
 
-/// Who gets a task's completion. What the sidecar does for itself, such as a store's own reads and
-/// writes, is another variant: it has no lane, and its completion goes elsewhere.
+/// Who gets a task's completion: a client's lane, or a store. Which of them, the number of the
+/// lane says, so that tasks of one lane are told to be a client's by one look at the first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Owner {
-    /// A request of a client.
-    Client(ClientRequest),
+pub(crate) struct Owner {
+    /// A client's, or a store's name for it.
+    tag: u64,
+    /// Index in the lane table, or behind it that of the shard.
+    lane: u16,
+    session: SessionSlot,
 }
+
+/// First lane number that is a shard's.
+#[expect(clippy::cast_possible_truncation, reason = "1,024 lanes")]
+const SHARD_LANES: u16 = LANES_MAX as u16;
 
 /// A client's request, seen from its completion.
 #[derive(Clone, Copy, Debug)]
@@ -128,19 +115,57 @@ pub(crate) struct ClientRequest {
     pub(crate) session: SessionSlot,
 }
 
+/// What a store asked of its device, seen from its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreTask {
+    /// Which of this poller's shards.
+    pub(crate) shard: u8,
+    /// The shard's name for it.
+    pub(crate) tag: u64,
+}
+
 impl Owner {
+    /// A client's request.
+    #[inline(always)]
+    pub(crate) fn client(user_data: u64, lane: u16, session: SessionSlot) -> Self {
+        Self { tag: user_data, lane, session }
+    }
+
+    /// A store's task, in the turn of the session that it is done for.
+    pub(crate) fn store(task: StoreTask, session: Option<SessionSlot>) -> Self {
+        let lane = SHARD_LANES + u16::from(task.shard);
+        Self { tag: task.tag, lane, session: session.unwrap_or(SIDECAR) }
+    }
+
+    /// The client's request, if it is one.
+    #[inline(always)]
+    pub(crate) fn as_client(self) -> Option<ClientRequest> {
+        let Self { tag: user_data, lane, session } = self;
+        (lane < SHARD_LANES).then_some(ClientRequest { user_data, lane, session })
+    }
+
+    /// The same, for an owner that joins a client's.
+    #[inline(always)]
+    pub(crate) fn beside_client(self) -> ClientRequest {
+        ClientRequest { user_data: self.tag, lane: self.lane, session: self.session }
+    }
+
+    /// The store's task, if it is one.
+    pub(crate) fn as_store(self) -> Option<StoreTask> {
+        let shard = u8::try_from(self.lane.checked_sub(SHARD_LANES)?).expect("256 shards");
+        Some(StoreTask { shard, tag: self.tag })
+    }
+
     /// The session in whose turn the task goes to its device.
     #[inline(always)]
     pub(crate) fn session(self) -> SessionSlot {
-        let Self::Client(client) = self;
-        client.session
+        self.session
     }
 
     /// Whether completions of both go the same way.
     #[inline(always)]
     pub(crate) fn joins(self, other: Self) -> bool {
-        let (Self::Client(one), Self::Client(other)) = (self, other);
-        one.lane == other.lane
+        self.lane == other.lane
     }
 }
 
@@ -150,8 +175,6 @@ pub(crate) struct Task {
     pub(crate) owner: Owner,
     device_offset: u64,
     buffer_offset: u64,
-    /// CRC of the bytes: the one expected, then the one computed.
-    pub(crate) checksum: u64,
     pub(crate) accepted_ns: u64,
     pub(crate) submitted_ns: u64,
     pub(crate) header: RequestHeader,
@@ -161,7 +184,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// The task of a sound request. The checksum it expects, if any, is set by the caller.
+    /// The task of a sound request.
     #[inline(always)]
     pub(crate) fn new(
         request: &RequestSnapshot,
@@ -172,14 +195,39 @@ impl Task {
         let user_data = request.user_data();
         let long = u64::from(request.length() > WINDOW_BYTES);
         Self {
-            owner: Owner::Client(ClientRequest { user_data, lane, session }),
+            owner: Owner::client(user_data, lane, session),
             device_offset: extent.offset,
             buffer_offset: memory.offset,
-            checksum: 0,
             accepted_ns: now_ns,
             submitted_ns: now_ns,
             header: RequestHeader(request.kinds() | (kind as u64 | long << 1) << 24),
             length: request.length(),
+            buffer: memory.buffer,
+            device: extent.device,
+        }
+    }
+
+    /// A task of a store's. Its memory is entered, and left, by who asks.
+    pub(crate) fn of_store(
+        owner: Owner,
+        (opcode, class): (Opcode, Class),
+        durability: Durability,
+        (extent, memory, length): (DeviceExtent, BufferRef, u32),
+        (accepted_ns, now_ns): (u64, u64),
+    ) -> Self {
+        let flags = if durability == Durability::Durable { FLAG_DURABLE } else { 0 };
+        let moved = matches!(opcode, Opcode::Read | Opcode::Write);
+        let long = u64::from(moved && length > WINDOW_BYTES);
+        let kind = if moved { memory.kind() } else { MemoryKind::Host };
+        let kinds = opcode as u64 | u64::from(flags) << 8 | (class as u64) << 16;
+        Self {
+            owner,
+            device_offset: extent.offset,
+            buffer_offset: memory.offset,
+            accepted_ns,
+            submitted_ns: now_ns,
+            header: RequestHeader(kinds | (kind as u64 | long << 1) << 24),
+            length,
             buffer: memory.buffer,
             device: extent.device,
         }
@@ -203,18 +251,5 @@ impl Task {
             buffer: self.buffer,
             buffer_offset: self.buffer_offset,
         }
-    }
-
-    /// First byte in its region, and their number.
-    pub(crate) fn range(&self) -> (u64, u32) {
-        (self.buffer_offset, self.length)
-    }
-
-    /// Notes the computed checksum; false when it is not the expected one, or could not be had.
-    pub(crate) fn set_checksum(&mut self, computed: Option<u64>) -> bool {
-        let expected = std::mem::replace(&mut self.checksum, computed.unwrap_or(0));
-        let verify = self.header.checksum() == Checksum::Verify;
-        self.header.0 &= !(u64::from(FLAG_CHECKSUM | FLAG_VERIFY) << 8);
-        computed.is_some_and(|computed| !verify || computed == expected)
     }
 }

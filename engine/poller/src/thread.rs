@@ -11,7 +11,7 @@ use rustix::thread::gettid;
 
 use crate::handle::PollerHandle;
 use crate::mailbox::Mailbox;
-use crate::poller::{Poller, Setup};
+use crate::poller::{Poller, Setup, SetupError};
 use crate::stats::PollerStats;
 
 /// Why a poller did not start.
@@ -27,6 +27,14 @@ pub enum StartError<E> {
         index: PollerIndex,
         /// What went wrong and the remedy.
         reason: String,
+    },
+    /// A store cannot be.
+    #[error("poller {index}: {source}")]
+    Store {
+        /// Which poller.
+        index: PollerIndex,
+        /// What went wrong.
+        source: SetupError,
     },
     /// Descriptors or threads ran out.
     #[error("poller {index}: {what}: {source}; raise RLIMIT_NOFILE or RLIMIT_NPROC")]
@@ -117,10 +125,11 @@ impl<E> Driver for Birth<E> {
                     poller.run();
                 }
             }
-            Err(errno) => {
+            Err(SetupError::Epoll(errno)) => {
                 let (what, source) = ("an epoll set", errno.into());
                 drop(ready.send(Err(StartError::Exhausted { index, what, source })));
             }
+            Err(source) => drop(ready.send(Err(StartError::Store { index, source }))),
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct NamespaceInfo {
 /// How one member of a store is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardReport {
+    /// Name of the store.
+    pub store: String,
     /// Its device.
     pub device: u16,
     /// `starting`, `warming`, `serving`, or why it does not start.

@@ -121,10 +121,10 @@ impl Class {
 
 /// Request flag: the write is on stable media when it completes.
 pub const FLAG_DURABLE: u8 = 1 << 0;
-/// Request flag: the sidecar computes CRC-64/NVME of the bytes moved and returns it.
+/// Was: the sidecar computes CRC-64/NVME of the bytes moved and returns it. Such requests are
+/// INVALID: client libraries compute it.
 pub const FLAG_CHECKSUM: u8 = 1 << 1;
-/// Request flag: as `FLAG_CHECKSUM`, and other bytes than `checksum` says end as CORRUPT; a write
-/// is then not started.
+/// Was: as `FLAG_CHECKSUM`, and other bytes than `checksum` says end as CORRUPT. INVALID, too.
 pub const FLAG_VERIFY: u8 = 1 << 2;
 /// Request flag of a put: the slot's side area says more (see [`crate::Side`]).
 pub const FLAG_SIDE: u8 = 1 << 3;
@@ -132,7 +132,7 @@ pub const FLAG_SIDE: u8 = 1 << 3;
 /// there are moved, not the whole block.
 pub const FLAG_PART: u8 = 1 << 4;
 /// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
-pub const FLAGS_KNOWN: u8 = FLAG_DURABLE | FLAG_CHECKSUM | FLAG_VERIFY;
+pub const FLAGS_KNOWN: u8 = FLAG_DURABLE;
 
 /// Completion flag: a notice (LATE), not a completion; the request is still in flight.
 pub const FLAG_NOTICE: u8 = 1 << 0;

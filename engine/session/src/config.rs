@@ -8,6 +8,7 @@ use kvrail_ring::Epoch;
 use crate::gpus::ServedGpu;
 use crate::policy::{NumaPolicy, Policy};
 use crate::porter::Porter;
+use crate::stores::ServedStore;
 
 /// What this sidecar is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct ServerConfig {
     pub notes: Vec<String>,
     /// The GPUs, none where there is nothing to do with them.
     pub gpus: Vec<ServedGpu>,
+    /// The volumes that are stores.
+    pub stores: Vec<ServedStore>,
     /// The program that takes in what clients send beside their words.
     pub porter: Porter,
 }

@@ -1,11 +1,11 @@
 //! Sessions: who may attach, what each client has, and how all of it comes back.
 //!
-//! Owns the session socket, the clients' arenas and GPU regions, and the sidecar's half of every
-//! queue until a poller serves it. Runs on the control thread, one epoll loop, never on a data
-//! path; the pollers are told by commands and answer with notices. Invariant 2 (ownership) ends
-//! here: memory is given back only when every poller said that nothing can touch it. So does
-//! invariant 4 (isolation): whatever a client says or breaks ends that client's session and no
-//! other.
+//! Owns the session socket, the clients' arenas and GPU regions, the sidecar's half of every queue
+//! until a poller serves it, and the namespaces of stores as all their members have them. Runs on
+//! the control thread, one epoll loop, never on a data path; the pollers are told by commands and
+//! answer with notices. Invariant 2 (ownership) ends here: memory is given back only when every
+//! poller said that nothing can touch it. So does invariant 4 (isolation): whatever a client says
+//! or breaks ends that client's session and no other.
 #![forbid(unsafe_code)]
 
 mod acceptor;
@@ -36,6 +36,7 @@ mod session;
 mod sessions;
 mod shutdown;
 mod socket;
+mod stores;
 mod users;
 mod wakers;
 mod watch;
@@ -49,3 +50,4 @@ pub use porter::{Porter, porter};
 pub use server::Server;
 pub use server_handle::{HandleReceiver, ServerHandle, server_handle};
 pub use shutdown::{Stopped, StoppedHow};
+pub use stores::{ServedShard, ServedStore};

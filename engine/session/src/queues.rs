@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, Waking};
 use kvrail_protocol::Answer;
-use kvrail_ring::{Doorbell, Segment, Status};
+use kvrail_ring::{Doorbell, RegionId, Segment, Status};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, invalid, quota};
@@ -77,11 +77,19 @@ struct Owned {
     /// Who closes what no poller has.
     worker: MemoryWorker,
     queues: BTreeMap<u32, Queue>,
+    /// Arenas with their tails.
+    tails: BTreeMap<u32, RegionId>,
     /// The number that the next queue tries.
     next: u32,
 }
 
 impl Owned {
+    /// Forgets a queue.
+    fn remove(&mut self, queue: u32) -> Option<Queue> {
+        self.tails.remove(&queue);
+        self.queues.remove(&queue)
+    }
+
     /// The next number; skips those of queues that still live after four billion.
     fn number(&mut self) -> u32 {
         loop {
@@ -139,22 +147,36 @@ impl Queues {
         Ok(())
     }
 
+    /// Whether an arena may be detached: it may not hold the tails of a queue.
+    pub(crate) fn check_tails(&self, (session, region): (u64, RegionId)) -> Result<(), Failure> {
+        let owned = self.sessions.get(&session);
+        let mut tails = owned.into_iter().flat_map(|owned| &owned.tails);
+        match tails.find(|(_, tails)| **tails == region) {
+            None => Ok(()),
+            Some((queue, _)) => Err(invalid(format!(
+                "arena {} holds the tails of queue {queue}; close the queue first",
+                region.0
+            ))),
+        }
+    }
+
     /// Makes a queue and offers it to the client.
     pub(crate) fn open(
         &mut self,
         (session, slot): (u64, SessionSlot),
         seq: u64,
-        (lanes, depth): (usize, u32),
+        (shape, tails): ((usize, u32), Option<RegionId>),
         worker: &MemoryWorker,
         waking: &Arc<Waking>,
     ) -> Result<Reply, Failure> {
-        let (worker, queues) = (worker.clone(), BTreeMap::new());
+        let (worker, queues, none) = (worker.clone(), BTreeMap::new(), BTreeMap::new());
         let owned = self.sessions.entry(session);
-        let owned = owned.or_insert_with(|| Owned { slot, worker, queues, next: 0 });
+        let owned = owned.or_insert_with(|| Owned { slot, worker, queues, tails: none, next: 0 });
         let queue = owned.number();
-        let ((segment, fds), seats) = make(lanes, depth, (queue, waking))?;
+        let ((segment, fds), seats) = make(shape, tails, (queue, waking))?;
         let answer = Answer::Queue { queue, segment_bytes: segment.bytes() as u64 };
         owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
+        owned.tails.extend(tails.map(|tails| (queue, tails)));
         Ok(Reply::new(session, seq, answer).with(segment, fds))
     }
 
@@ -230,7 +252,7 @@ impl Queues {
                 Ok(None)
             }
             Some(Queue::Offered { .. }) => {
-                if let Some(offered) = owned.queues.remove(&queue) {
+                if let Some(offered) = owned.remove(queue) {
                     offered.retire(&owned.worker);
                 }
                 Ok(Some(Reply::new(session, seq, Answer::QueueClosed { queue })))
@@ -254,7 +276,7 @@ impl Queues {
                 if !waiting.is_empty() {
                     return Ok(None);
                 }
-                owned.queues.remove(&queue);
+                owned.remove(queue);
                 Ok(seq.map(|seq| Reply::new(session, seq, Answer::QueueClosed { queue })))
             }
             // It could not watch the doorbell.
@@ -286,8 +308,8 @@ type Offer = (Arc<Region>, Vec<OwnedFd>);
 
 /// Makes both ends of a queue.
 fn make(
-    lanes: usize,
-    depth: u32,
+    (lanes, depth): (usize, u32),
+    tails: Option<RegionId>,
     (queue, waking): (u32, &Arc<Waking>),
 ) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
@@ -305,7 +327,7 @@ fn make(
     for lane in servers {
         let doorbell = Doorbell::eventfd().map_err(descriptors)?;
         fds.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
-        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails: None });
+        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails });
     }
     Ok(((segment, fds), seats))
 }

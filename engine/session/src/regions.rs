@@ -22,6 +22,9 @@ use crate::region_table::{Grant, RegionTable, Shortage};
 use crate::reply::Reply;
 use crate::watch::Watch;
 
+/// Bytes of a queue's arena for each request: the last bytes of a block.
+const TAIL_BYTES: u64 = 4096;
+
 /// Where its memory is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemorySource {
@@ -407,6 +410,28 @@ impl Regions {
         arena.stage = Stage::Unwinding { seq: Some(seq), waiting, failure };
         pollers.send_each(waiting, || Command::Detach(slot, key.1));
         None
+    }
+
+    /// Whether an arena can hold the tails of a queue of this depth.
+    pub(crate) fn check_tails(&self, key: RegionKey, depth: u32) -> Result<(), Failure> {
+        let needed = u64::from(depth) * TAIL_BYTES;
+        let arena = self.arenas.get(&key).filter(|it| matches!(it.stage, Stage::Live));
+        match arena {
+            Some(it) if it.gpu().is_some() => Err(invalid(format!(
+                "tails: region {} is memory of a GPU; name an arena of {needed} bytes",
+                key.1.0
+            ))),
+            Some(it) if it.grant.bytes < needed => Err(invalid(format!(
+                "tails: arena {} has {} bytes, a queue of depth {depth} needs {needed}; create a \
+                 larger one",
+                key.1.0, it.grant.bytes
+            ))),
+            Some(_) => Ok(()),
+            None => {
+                let region = key.1.0;
+                Err(invalid(format!("tails: this client has no attached arena {region}")))
+            }
+        }
     }
 
     /// Asks all pollers to detach an arena.

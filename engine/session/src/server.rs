@@ -41,6 +41,7 @@ use crate::session::{EndReason, Holdings, Session, printable};
 use crate::sessions::Sessions;
 use crate::shutdown::{Shutdown, Step, Stopped};
 use crate::socket::Listener;
+use crate::stores::Stores;
 use crate::wakers::{REMEMBERED, Wakers};
 use crate::watch::Watch;
 
@@ -59,6 +60,7 @@ pub struct Server {
     sessions: Sessions,
     regions: Regions,
     queues: Queues,
+    stores: Stores,
     /// Dropped after the sessions: they close what is theirs.
     workers: MemoryWorkers,
     pollers: Pollers,
@@ -100,10 +102,16 @@ impl Server {
         let (numa, porter, gpus) = (config.numa.clone(), config.porter.clone(), config.gpus.len());
         let workers = MemoryWorkers::start(numa, porter, Arc::clone(&to_control), gpus)?;
         let staging = u16::try_from(gpus).expect("GPUs are few") * STAGING_ENTRIES;
+        // One more entry behind them, for the pools of stores.
+        let reserved = staging + u16::from(!config.stores.is_empty());
         let bytes_max = config.policy.limits.arena_bytes_total;
+        let name = |volume: u16| volumes[usize::from(volume)].name.clone();
+        let stores = Stores::new(config.stores.clone(), &pollers, name);
+        let stores = stores.map_err(ServerError::Volumes)?;
         Ok(Self {
             sessions: Sessions::new(Arc::clone(&events)),
-            regions: Regions::new(bytes_max, staging, config.gpus.clone()),
+            regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
+            stores,
             queues: Queues::default(),
             busy: BusyShares::new(pollers.len()),
             watch: Watch::new(&pollers),
@@ -411,30 +419,53 @@ impl Server {
         match ask {
             Ask::DetachArena { region } => {
                 let key = (id, RegionId(region));
+                self.queues.check_tails(key)?;
                 self.regions.detach(key, seq, &mut self.pollers).map(|()| None)
             }
-            Ask::OpenQueue { depth, tails: _ } => {
+            Ask::OpenQueue { depth, tails } => {
                 self.queues.check(id, depth, &self.config.policy.limits)?;
+                let tails = tails.map(RegionId);
+                tails.map_or(Ok(()), |it| self.regions.check_tails((id, it), depth))?;
                 let slot = self.seat(id)?;
                 let session = self.sessions.get(id).expect("an asking session lives");
                 let waking = self.wakers.waking(id, session.peer().uid);
                 let (shape, worker) = ((self.pollers.count(), depth), session.worker());
-                self.queues.open((id, slot), seq, shape, worker, waking).map(Some)
+                self.queues.open((id, slot), seq, (shape, tails), worker, waking).map(Some)
             }
             Ask::QueueMapped { queue } => {
                 self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)
             }
             Ask::CloseQueue { queue } => self.queues.close((id, queue), seq, &mut self.pollers),
+            Ask::OpenNamespace { .. } => {
+                let slot = self.seat(id)?;
+                self.ask_store((id, Some(slot)), seq, ask)
+            }
+            Ask::ClearNamespace { .. }
+            | Ask::RemoveNamespace { .. }
+            | Ask::ListNamespaces { .. } => self.ask_store((id, None), seq, ask),
             Ask::Status => Ok(Some(Reply::new(id, seq, Answer::Status(Box::new(self.report()))))),
             _ => Err((Status::Internal, "heard before".into())),
         }
     }
 
+    fn ask_store(
+        &mut self,
+        asker: (u64, Option<SessionSlot>),
+        seq: u64,
+        ask: Ask,
+    ) -> Result<Option<Reply>, Failure> {
+        if !self.shutdown.is_serving() {
+            return Err(stopping());
+        }
+        let replies = self.stores.ask(asker, seq, ask, &mut self.pollers)?;
+        replies.into_iter().for_each(|reply| self.reply(reply));
+        Ok(None)
+    }
+
     /// The session's place in the pollers' tables; takes one on first use.
     fn seat(&mut self, id: u64) -> Result<SessionSlot, Failure> {
         if !self.shutdown.is_serving() {
-            let message = "the sidecar is stopping; attach again when it is back".into();
-            return Err((Status::Draining, message));
+            return Err(stopping());
         }
         let counted = |slot| self.pollers.counted(slot);
         self.sessions.seat(id, &self.config.policy, &self.watch, counted)
@@ -500,7 +531,10 @@ impl Server {
 
     fn notice(&mut self, poller: usize, notice: Notice) {
         match notice {
-            Notice::Store(_, _) => {}
+            Notice::Store(_, call) => {
+                let replies = self.stores.called(poller, call, &mut self.pollers);
+                replies.into_iter().for_each(|reply| self.reply(reply));
+            }
             Notice::LaneAdded(slot, queue) => {
                 let Some(id) = self.living(slot) else { return };
                 let reply = self.queues.lane_added(poller, (id, queue));
@@ -538,7 +572,10 @@ impl Server {
             Notice::Replaced(device, _closed_here, outcome) => {
                 let name = &self.pollers.handles()[poller].devices[device].1.name;
                 match outcome {
-                    Ok(()) => tracing::warn!("{name} is back and served again"),
+                    Ok(()) => {
+                        tracing::warn!("{name} is back and served again");
+                        self.stores.replaced(poller, device, &mut self.pollers);
+                    }
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
                 }
             }
@@ -585,6 +622,7 @@ impl Server {
         let lives = |id| sessions.lives(id);
         let mut replies = self.queues.answer_past(&self.watch, lives);
         replies.extend(self.regions.answer_past(&self.watch, lives, &mut self.pollers));
+        replies.extend(self.stores.answer_past(&self.watch));
         replies.into_iter().for_each(|reply| self.reply(reply));
     }
 
@@ -599,6 +637,7 @@ impl Server {
         if let Some(slot) = self.sessions.end(id, &reason, held, all) {
             self.pollers.send_each(all, || Command::CloseSession(slot));
         }
+        self.stores.session_ended(id);
     }
 
     /// Ends every session.
@@ -635,7 +674,7 @@ impl Server {
             pollers: handles.iter().enumerate().map(poller).collect(),
             devices: report::devices(handles),
             volumes: self.volumes.iter().map(report::volume).collect(),
-            shards: Vec::new(),
+            shards: self.stores.report(handles),
             gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),
@@ -677,6 +716,11 @@ impl Drop for Server {
             drop(Kept::new(Channel::from_fd(fd), self.workers.strangers()));
         }
     }
+}
+
+/// Why nothing new is begun.
+fn stopping() -> Failure {
+    (Status::Draining, "the sidecar is stopping; attach again when it is back".into())
 }
 
 fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerError> {

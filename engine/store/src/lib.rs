@@ -45,7 +45,7 @@ pub use config::{
 };
 pub use core::Now;
 pub use format::{
-    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, Super, SuperError,
+    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, SUPER_AT, Super, SuperError,
 };
 pub use key::{Key, check, fold, shard_of};
 pub use request::{

@@ -253,10 +253,10 @@ mod tests {
     fn another_version_is_named() {
         let mut head = head();
         for at in COPIES_AT {
-            head[at + 16] = 2;
+            head[at + 16] = 3;
         }
         reseal(&mut head);
-        assert_eq!(see(&head), Content::OtherVersion { found: 2 });
+        assert_eq!(see(&head), Content::OtherVersion { found: 3 });
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Making a volume: claim, check, allocate, write once, label last.
+//! Making a volume: claim, check, allocate, write once, make its stores, label last.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,17 +14,23 @@ use crate::alignment::MemberKind;
 use crate::bytes::{AlignedBytes, write_at};
 use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
+use crate::cut::Layout;
 use crate::error::{Reason, VolumeError};
 use crate::fill::{Job, Progress, Stopped, fill};
 use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MAX};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
+use crate::purpose::{Purpose, StoreMember, StoreShape};
+use crate::shard;
 use crate::signature::HEAD_BYTES;
 use crate::staged::Staged;
 use crate::survey::{Survey, survey_device, survey_file};
 
 /// Bytes at the end that are erased: the last two labels of a ZFS pool member lie furthest from it.
 const ERASED_TAIL_BYTES: u64 = 1 << 20;
+
+/// Unit of a store member's size: its pages.
+const STORE_UNIT_BYTES: u64 = 4096;
 
 /// Which members are written once from end to end before they are labelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,8 +65,8 @@ pub struct NewVolume {
     /// Usable bytes of the whole volume, rounded up to whole stripes on every member. None: as
     /// much as the smallest member has.
     pub capacity_bytes: Option<u64>,
-    /// Bytes of one stripe; one KV block by default.
-    pub stripe_bytes: u64,
+    /// What it is for, and how it is cut.
+    pub layout: Layout,
     /// What is written once.
     pub fill: Fill,
     /// What may be overwritten.
@@ -105,6 +111,10 @@ pub fn create(
     }
     new.write_once(staged.claims(), shape, progress)?;
     let labels = new.labels(staged.claims(), shape)?;
+    if let Purpose::Store(store) = shape.purpose {
+        let made = |(claim, label)| shard::make(claim, label, store);
+        staged.claims().iter().zip(&labels).try_for_each(made)?;
+    }
     for (claim, label) in staged.claims().iter().zip(&labels) {
         write_label(claim, label)?;
     }
@@ -116,6 +126,8 @@ pub fn create(
 struct Shape {
     logical_block: u32,
     member_bytes: u64,
+    stripe_bytes: u64,
+    purpose: Purpose,
 }
 
 impl Shape {
@@ -136,23 +148,39 @@ impl NewVolume {
     fn shape(&self, claims: &[Claim]) -> Result<Shape, VolumeError> {
         let alignment = claims.iter().map(Claim::alignment).reduce(Alignment::join);
         let logical_block = alignment.map_or(0, |alignment| alignment.logical_block);
-        let stripe_bytes = self.stripe_bytes;
+        let stripe_bytes = match self.layout {
+            Layout::Raw { stripe_bytes } => stripe_bytes,
+            Layout::Store { .. } => u64::from(logical_block).max(STORE_UNIT_BYTES),
+        };
         let fits = (1..=STRIPE_BYTES_MAX).contains(&stripe_bytes)
             && stripe_bytes.is_multiple_of(u64::from(logical_block));
         if !fits {
             return Err(self.refuse(Reason::BadStripe { stripe_bytes, logical_block }));
         }
         let member_bytes = match self.capacity_bytes {
-            Some(bytes) => self.share_of(bytes, claims)?,
-            None => self.smallest(claims)?,
+            Some(bytes) => self.share_of(bytes, stripe_bytes, claims)?,
+            None => self.smallest(stripe_bytes, claims)?,
         };
-        Ok(Shape { logical_block, member_bytes })
+        let purpose = match self.layout {
+            Layout::Raw { .. } => Purpose::Raw,
+            Layout::Store { segment_bytes, block_mean } => {
+                let member = StoreMember::new(member_bytes, logical_block);
+                let shape = StoreShape::choose(member, segment_bytes, block_mean);
+                Purpose::Store(shape.map_err(|reason| self.refuse(reason))?)
+            }
+        };
+        Ok(Shape { logical_block, member_bytes, stripe_bytes, purpose })
     }
 
     /// Each member's share of a wanted capacity, in whole stripes.
-    fn share_of(&self, bytes: u64, claims: &[Claim]) -> Result<u64, VolumeError> {
+    fn share_of(
+        &self,
+        bytes: u64,
+        stripe_bytes: u64,
+        claims: &[Claim],
+    ) -> Result<u64, VolumeError> {
         let members = claims.len() as u64;
-        let share = bytes.div_ceil(members).checked_next_multiple_of(self.stripe_bytes);
+        let share = bytes.div_ceil(members).checked_next_multiple_of(stripe_bytes);
         let share = share.filter(|share| {
             let all = share
                 .checked_add(LABEL_BYTES + GUARD_BYTES)
@@ -177,7 +205,7 @@ impl NewVolume {
     }
 
     /// What every member can give, in whole stripes.
-    fn smallest(&self, claims: &[Claim]) -> Result<u64, VolumeError> {
+    fn smallest(&self, stripe_bytes: u64, claims: &[Claim]) -> Result<u64, VolumeError> {
         let mut least = u64::MAX;
         for claim in claims {
             let refuse = |reason| Err(VolumeError::at(claim.path(), reason));
@@ -185,12 +213,12 @@ impl NewVolume {
             if have_bytes == 0 && claim.kind() == MemberKind::File {
                 return refuse(Reason::NoSize);
             }
-            let stripes = have_bytes.saturating_sub(LABEL_BYTES) / self.stripe_bytes;
+            let stripes = have_bytes.saturating_sub(LABEL_BYTES) / stripe_bytes;
             if stripes == 0 {
-                let need_bytes = LABEL_BYTES + self.stripe_bytes;
+                let need_bytes = LABEL_BYTES + stripe_bytes;
                 return refuse(Reason::TooSmall { have_bytes, need_bytes });
             }
-            least = least.min(stripes * self.stripe_bytes);
+            least = least.min(stripes * stripe_bytes);
         }
         Ok(least)
     }
@@ -236,10 +264,11 @@ impl NewVolume {
             member_uuids: member_uuids.clone(),
             logical_block: shape.logical_block,
             data_offset: LABEL_BYTES,
-            stripe_bytes: self.stripe_bytes,
+            stripe_bytes: shape.stripe_bytes,
             member_bytes: shape.member_bytes,
             device_bytes: claim.bytes(),
             created_unix_ns,
+            purpose: shape.purpose,
         };
         Ok((0..members).zip(claims).map(label).collect())
     }

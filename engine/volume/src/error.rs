@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use kvrail_store::{SEGMENTS_MAX, SEGMENTS_MIN, SuperError};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::content::Damage;
 use crate::holder::Holder;
-use crate::label::{LABEL_VERSION, MEMBERS_MAX};
+use crate::label::{LABEL_VERSION, MEMBERS_MAX, STORE_LABEL_VERSION};
 use crate::name::{NAME_BYTES_MAX, VolumeName};
 use crate::signature::Signature;
 
@@ -155,6 +156,39 @@ pub enum Reason {
     /// Stripe zero, misaligned or too large.
     #[error("a stripe of {stripe_bytes} bytes on {logical_block}-byte blocks")]
     BadStripe { stripe_bytes: u64, logical_block: u32 },
+    /// A segment that no store has.
+    #[error(
+        "segments of {segment_bytes} bytes (--segment), which is no power of two from 64 KiB to \
+         16 GiB"
+    )]
+    BadSegment { segment_bytes: u64 },
+    /// Too few or too many segments.
+    #[error(
+        "{count} segments of {segment_bytes} bytes (--segment) on a member; {}",
+        segment_rule()
+    )]
+    BadSegmentCount { segment_bytes: u64, count: u64 },
+    /// A mean that the index cannot be made for.
+    #[error(
+        "a mean of {block_mean} bytes (--block-mean), which must be 512 to {most}, the largest \
+         block of these segments"
+    )]
+    BadMean { block_mean: u64, most: u32 },
+    /// Blocks of a device that a store cannot have.
+    #[error("blocks of {logical_block} bytes, a store takes 512 to 4096")]
+    StoreBlock { logical_block: u32 },
+    /// No store fits.
+    #[error("{area_bytes} bytes on a member; {}", segment_rule())]
+    TooSmallForStore { area_bytes: u64 },
+    /// The label says store, and none can be opened there.
+    #[error("its store cannot be opened: {why}")]
+    NoStore { why: SuperError },
+    /// A store of another volume, or of another member.
+    #[error("its store is of another volume, or of member {place} and not {index}")]
+    ForeignStore { index: u16, place: u16 },
+    /// A store of other sizes than the label says.
+    #[error("its store was made with other sizes than its label says")]
+    OtherStore,
     /// A new file needs a size.
     #[error("it is a new file without a size")]
     NoSize,
@@ -172,6 +206,11 @@ pub enum Reason {
     Interrupted,
 }
 
+/// The limits of a store's segments.
+fn segment_rule() -> String {
+    format!("a store has {SEGMENTS_MIN} to {SEGMENTS_MAX} segments of 64 KiB to 16 GiB")
+}
+
 fn colon_list<T: ToString>(items: &[T]) -> String {
     let words: Vec<String> = items.iter().map(ToString::to_string).collect();
     if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
@@ -185,6 +224,9 @@ impl Reason {
             Self::BadName
             | Self::MemberCount { .. }
             | Self::BadStripe { .. }
+            | Self::BadSegment { .. }
+            | Self::BadSegmentCount { .. }
+            | Self::BadMean { .. }
             | Self::NoSize
             | Self::BadSize { .. }
             | Self::Duplicate { .. }
@@ -216,6 +258,11 @@ impl Reason {
             | Self::Shrunk { .. }
             | Self::Truncated { .. }
             | Self::Lost
+            | Self::StoreBlock { .. }
+            | Self::TooSmallForStore { .. }
+            | Self::NoStore { .. }
+            | Self::ForeignStore { .. }
+            | Self::OtherStore
             | Self::Block { .. }
             | Self::OtherName { .. }
             | Self::OtherMember { .. }
@@ -236,7 +283,8 @@ impl Reason {
             }
             Self::OtherVersion { .. } => {
                 return format!(
-                    "use a kvrail that reads it (this one reads format {LABEL_VERSION}), or zero \
+                    "use a kvrail that reads it (this one reads formats {LABEL_VERSION} and \
+                     {STORE_LABEL_VERSION}), or zero \
                      its first MiB if nobody needs it"
                 );
             }
@@ -265,6 +313,15 @@ impl Reason {
             Self::BadStripe { .. } => {
                 "use a multiple of the logical block, 1 GiB at most; one KV block is a good stripe"
             }
+            Self::BadSegment { .. } => "leave --segment out, or use a power of two such as 256MiB",
+            Self::BadSegmentCount { .. } => {
+                "leave --segment out: it is chosen by the members' size"
+            }
+            Self::BadMean { .. } => {
+                "give the mean length of your blocks, or leave --block-mean out (1 MiB)"
+            }
+            Self::TooSmallForStore { .. } => "make it larger (--size): 2 MiB a member at least",
+            Self::StoreBlock { .. } => "format the device with blocks of 512 or 4096 bytes",
             Self::NoSize => "say how large the volume is to be with --size",
             Self::BadSize { bytes: 0 } => "give a size of at least one stripe for each member",
             Self::BadSize { .. } => "give a size that file offsets can reach: below 8 EiB in all",
@@ -313,6 +370,10 @@ impl Reason {
             Self::Lost => {
                 "put a copy of the whole file in its place (mv), or restart the sidecar with a new \
                  volume"
+            }
+            Self::NoStore { .. } | Self::ForeignStore { .. } | Self::OtherStore => {
+                "find out what wrote there; then wipe the volume (`kvrail volume wipe`) and create \
+                 it again: a cache fills itself"
             }
             Self::OtherMember { .. } => "put the drive back that was there, or restart the sidecar",
             Self::OtherName { .. } => "correct the name or the members",

@@ -13,6 +13,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::name::VolumeName;
+use crate::purpose::{Purpose, StoreShape};
 
 /// Bytes in front of a member's data. 1 MiB keeps the data aligned for every device there is and
 /// covers where file systems, RAID and partition tools put their superblocks.
@@ -22,8 +23,12 @@ pub const LABEL_BYTES: u64 = 1 << 20;
 /// its full length again, whatever is written to it.
 pub(crate) const GUARD_BYTES: u64 = 4096;
 
-/// Version of the label format that this program writes and reads.
+/// Version of the label format of raw volumes.
 pub const LABEL_VERSION: u32 = 1;
+
+/// Version of the label format of stores: the same with three fields more. A program that knows
+/// only the first version refuses it, and does not take a store for a raw volume.
+pub const STORE_LABEL_VERSION: u32 = 2;
 
 /// Members of a volume at most: the label names them all, and 64 also bounds the pollers.
 pub const MEMBERS_MAX: u16 = 64;
@@ -64,12 +69,19 @@ struct Image {
     device_bytes: U64,
     created_unix_ns: U64,
     member_uuids: [[u8; 16]; MEMBERS_MAX as usize],
+    /// 0 raw, 1 store. This and the next two are zero in version 1.
+    purpose: U32,
+    block_mean: U32,
+    segment_bytes: U64,
     reserved: [u8; RESERVED],
     /// CRC-64/NVME of all bytes before it.
     crc: U64,
 }
 
-const RESERVED: usize = COPY_BYTES - 152 - 16 * MEMBERS_MAX as usize - 8;
+const RESERVED: usize = COPY_BYTES - 152 - 16 * MEMBERS_MAX as usize - 16 - 8;
+
+/// `Image::purpose` of a store.
+const PURPOSE_STORE: u32 = 1;
 const CRC_AT: usize = COPY_BYTES - 8;
 
 const _: () = assert!(size_of::<Image>() == COPY_BYTES && align_of::<Image>() == 1);
@@ -77,6 +89,8 @@ const _: () = assert!(std::mem::offset_of!(Image, version) == 16);
 const _: () = assert!(std::mem::offset_of!(Image, volume_uuid) == 24);
 const _: () = assert!(std::mem::offset_of!(Image, member_index) == 104);
 const _: () = assert!(std::mem::offset_of!(Image, member_uuids) == 152);
+const _: () = assert!(std::mem::offset_of!(Image, purpose) == 1176);
+const _: () = assert!(std::mem::offset_of!(Image, segment_bytes) == 1184);
 const _: () = assert!(std::mem::offset_of!(Image, crc) == CRC_AT);
 const _: () = assert!(COPIES_AT[1] + COPY_BYTES <= LABEL_LENGTH && LABEL_LENGTH == 1 << 20);
 const _: () = assert!(crate::name::NAME_BYTES_MAX < NAME_FIELD);
@@ -104,6 +118,8 @@ pub struct Label {
     pub device_bytes: u64,
     /// When the volume was made, nanoseconds since 1970.
     pub created_unix_ns: u64,
+    /// What the volume is for.
+    pub purpose: Purpose,
 }
 
 /// What stands where a copy belongs.
@@ -169,9 +185,13 @@ impl Label {
         for (slot, uuid) in member_uuids.iter_mut().zip(&self.member_uuids) {
             *slot = *uuid.as_bytes();
         }
+        let (version, purpose, shape) = match self.purpose {
+            Purpose::Raw => (LABEL_VERSION, 0, None),
+            Purpose::Store(shape) => (STORE_LABEL_VERSION, PURPOSE_STORE, Some(shape)),
+        };
         let mut image = Image {
             magic: MAGIC,
-            version: LABEL_VERSION.into(),
+            version: version.into(),
             copy: copy.into(),
             volume_uuid: *self.volume_uuid.as_bytes(),
             volume_name,
@@ -184,6 +204,9 @@ impl Label {
             device_bytes: self.device_bytes.into(),
             created_unix_ns: self.created_unix_ns.into(),
             member_uuids,
+            purpose: purpose.into(),
+            block_mean: shape.map_or(0, |shape| shape.block_mean).into(),
+            segment_bytes: shape.map_or(0, |shape| shape.segment_bytes).into(),
             reserved: [0; RESERVED],
             crc: 0.into(),
         };
@@ -207,6 +230,7 @@ impl Label {
             && self.member_bytes.checked_mul(u64::from(self.member_count())).is_some()
             && end.is_some_and(|end| end <= self.device_bytes)
             && !self.volume_uuid.is_nil()
+            && self.purpose.store().is_none_or(StoreShape::is_possible)
     }
 }
 
@@ -221,7 +245,7 @@ pub(crate) fn read_copy(area: &[u8; LABEL_LENGTH], copy: usize) -> Copy {
     if checksum(CrcAlgorithm::Crc64Nvme, &bytes[..CRC_AT]) != image.crc.get() {
         return Copy::Torn;
     }
-    if image.version.get() != LABEL_VERSION {
+    if ![LABEL_VERSION, STORE_LABEL_VERSION].contains(&image.version.get()) {
         return Copy::OtherVersion(image.version.get());
     }
     match decode(image) {
@@ -250,7 +274,21 @@ fn decode(image: &Image) -> Option<Label> {
         member_bytes: image.member_bytes.get(),
         device_bytes: image.device_bytes.get(),
         created_unix_ns: image.created_unix_ns.get(),
+        purpose: purpose(image)?,
     })
+}
+
+/// What it is for, if its format can say that.
+fn purpose(image: &Image) -> Option<Purpose> {
+    let (version, purpose) = (image.version.get(), image.purpose.get());
+    match (version, purpose) {
+        (LABEL_VERSION, _) => Some(Purpose::Raw),
+        (STORE_LABEL_VERSION, PURPOSE_STORE) => Some(Purpose::Store(StoreShape {
+            segment_bytes: image.segment_bytes.get(),
+            block_mean: image.block_mean.get(),
+        })),
+        _ => None,
+    }
 }
 
 /// Gives every checksum in an area the value its bytes ask for: tests make labels that are whole
@@ -276,12 +314,14 @@ pub(crate) fn sample() -> Label {
         member_bytes: 10 * 1_124_352,
         device_bytes: LABEL_BYTES + 10 * 1_124_352,
         created_unix_ns: 1_750_000_000_000_000_000,
+        purpose: Purpose::Raw,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{COPIES_AT, Copy, LABEL_LENGTH, Label, read_copy, reseal, sample};
+    use crate::purpose::{Purpose, StoreShape};
 
     fn area(label: &Label) -> Box<[u8; LABEL_LENGTH]> {
         label.encode().into_boxed_slice().try_into().unwrap()
@@ -305,6 +345,28 @@ mod tests {
         assert_eq!(&area[..20], b"kvrail volume\r\n\x1a\x01\0\0\0");
         assert_eq!(crc, FORMAT_1_CRC, "{crc:#x}");
     }
+
+    #[test]
+    fn a_store_says_so_and_is_no_label_of_version_1() {
+        let shape = StoreShape { segment_bytes: 256 << 20, block_mean: 1 << 20 };
+        let label = Label { purpose: Purpose::Store(shape), ..sample() };
+        let mut stored = area(&label);
+        assert_eq!(read_copy(&stored, 1), Copy::Whole(Box::new(label)));
+        assert_eq!(stored[16], 2);
+        // A raw label has zeros there, and whatever a later program of version 1 writes is passed
+        // over.
+        assert_eq!(area(&sample())[1176..1192], [0; 16]);
+        stored[1176] = 2;
+        reseal(&mut stored[..]);
+        assert_eq!(read_copy(&stored, 0), Copy::Impossible, "a purpose that nobody knows");
+        for (segment_bytes, block_mean) in [(3 << 20, 1 << 20), (256 << 20, 0), (64 << 10, 1 << 20)]
+        {
+            let purpose = Purpose::Store(StoreShape { segment_bytes, block_mean });
+            let impossible = area(&Label { purpose, ..sample() });
+            assert_eq!(read_copy(&impossible, 0), Copy::Impossible, "{purpose:?}");
+        }
+    }
+
     const FORMAT_1_CRC: u64 = 0xdccd_1a5f_d67a_5218;
 
     #[test]

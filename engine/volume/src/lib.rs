@@ -1,10 +1,10 @@
 //! Volumes: what lies on the members' first bytes, who may touch them, and how they make one
 //! address space.
 //!
-//! Owns labels, claims and the creation, opening and wiping of volumes. Never touches a ring, a
-//! lane or the bytes of a block, and never runs on a poller. Invariant 5 (claim) rests here:
-//! nothing is written to a member that is not claimed exclusively and whose label (or blankness)
-//! was not verified in this process.
+//! Owns labels, claims and the creation, opening and wiping of volumes, those with stores too.
+//! Never touches a ring, a lane or the bytes of a block, and never runs on a poller. Invariant 5
+//! (claim) rests here: nothing is written to a member that is not claimed exclusively and whose
+//! label (or blankness) was not verified in this process.
 #![forbid(unsafe_code)]
 
 mod alignment;
@@ -13,6 +13,7 @@ mod bytes;
 mod claim;
 mod content;
 mod create;
+mod cut;
 mod error;
 mod fill;
 mod holder;
@@ -23,9 +24,11 @@ mod label;
 mod name;
 mod open;
 mod patience;
+mod purpose;
 mod rejoin;
 mod remains;
 mod repair;
+mod shard;
 mod signature;
 mod stack;
 mod staged;
@@ -38,13 +41,16 @@ pub use alignment::{Alignment, IoPath, MemberKind};
 pub use claim::{Claim, DirectIo};
 pub use content::{Content, Damage};
 pub use create::{Fill, NewVolume, Overwrite, create};
+pub use cut::Layout;
 pub use error::{Class, Reason, VolumeError};
 pub use fill::Progress;
 pub use holder::Holder;
 pub use inspect::{Inspection, block_devices, holders, inspect};
-pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX};
+pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX, STORE_LABEL_VERSION};
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};
+pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
+pub use shard::supers;
 pub use signature::Signature;
 pub use wipe::wipe;

@@ -14,6 +14,7 @@ use crate::error::{Reason, VolumeError};
 use crate::identity::identity_of;
 use crate::label::{GUARD_BYTES, Label, MEMBERS_MAX};
 use crate::name::VolumeName;
+use crate::purpose::Purpose;
 
 /// An open volume: its members are claimed until it is dropped.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Volume {
     pub uuid: Uuid,
     /// Its shape, with this host's memory alignment.
     pub geometry: Geometry,
+    /// What it is for.
+    pub purpose: Purpose,
     /// Its members in the order of their indices.
     pub members: Vec<Member>,
 }
@@ -61,7 +64,7 @@ impl Volume {
         let geometry = first.geometry(memory);
         let pairs = claims.into_iter().zip(&labels);
         let members = pairs.map(|(claim, label)| Member { uuid: label.member_uuid(), claim });
-        Self { name, uuid, geometry, members: members.collect() }
+        Self { name, uuid, geometry, purpose: first.purpose, members: members.collect() }
     }
 }
 
@@ -176,6 +179,7 @@ fn disagreement(first: &Label, other: &Label) -> Option<&'static str> {
         (first.logical_block == other.logical_block, "logical block"),
         (first.data_offset == other.data_offset, "data offset"),
         (first.created_unix_ns == other.created_unix_ns, "time of creation"),
+        (first.purpose == other.purpose, "purpose"),
     ];
     checks.into_iter().find(|(agree, _)| !agree).map(|(_, what)| what)
 }
@@ -215,6 +219,7 @@ mod tests {
     use super::open;
     use crate::claim::DirectIo;
     use crate::create::{Fill, NewVolume, Overwrite, create};
+    use crate::cut::Layout;
     use crate::label::GUARD_BYTES;
     use crate::open::labelled;
 
@@ -227,7 +232,7 @@ mod tests {
             name: "kv0".parse().unwrap(),
             members: vec![path.clone()],
             capacity_bytes: Some(1 << 20),
-            stripe_bytes: 64 << 10,
+            layout: Layout::Raw { stripe_bytes: 64 << 10 },
             fill: Fill::Nothing,
             overwrite: Overwrite::Nothing,
             direct: DirectIo::Off,

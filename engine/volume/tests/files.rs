@@ -11,8 +11,8 @@ use common::{
     MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal, two_files,
 };
 use kvrail_volume::{
-    Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, MemberKind, NewVolume, Overwrite, Reason,
-    Repair, create, inspect, open, repair, wipe,
+    Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, Layout, MemberKind, NewVolume, Overwrite,
+    Reason, Repair, create, inspect, open, repair, wipe,
 };
 
 #[test]
@@ -36,7 +36,7 @@ fn a_created_volume_opens_in_any_order_with_the_same_shape() {
 fn a_deepseek_stripe_works() {
     let directory = directory();
     let members = vec![directory.path().join("a"), directory.path().join("b")];
-    let new = NewVolume { stripe_bytes: 1_124_352, ..new_volume(&members) };
+    let new = NewVolume { layout: Layout::Raw { stripe_bytes: 1_124_352 }, ..new_volume(&members) };
     let made = make(&new);
     let block = match &made {
         Ok(made) => made.geometry.logical_block,
@@ -305,6 +305,7 @@ fn bad_requests_are_refused_and_leave_nothing_behind() {
     let directory = directory();
     let path = directory.path().join("member");
     let base = new_volume(std::slice::from_ref(&path));
+    let raw = |stripe_bytes| Layout::Raw { stripe_bytes };
     let cases: Vec<(NewVolume, &str)> = vec![
         (NewVolume { members: vec![], ..base.clone() }, "0 members"),
         (NewVolume { members: vec![path.clone(); 65], ..base.clone() }, "65 members"),
@@ -313,9 +314,9 @@ fn bad_requests_are_refused_and_leave_nothing_behind() {
         (NewVolume { capacity_bytes: Some(0), ..base.clone() }, "a volume of 0 bytes"),
         (NewVolume { capacity_bytes: Some(u64::MAX), ..base.clone() }, "a volume of 1844"),
         (NewVolume { capacity_bytes: Some(1 << 62), ..base.clone() }, "are free"),
-        (NewVolume { stripe_bytes: 0, ..base.clone() }, "a stripe of 0 bytes"),
-        (NewVolume { stripe_bytes: 1000, ..base.clone() }, "a stripe of 1000 bytes"),
-        (NewVolume { stripe_bytes: (1 << 30) + 4096, ..base.clone() }, "1 GiB"),
+        (NewVolume { layout: raw(0), ..base.clone() }, "a stripe of 0 bytes"),
+        (NewVolume { layout: raw(1000), ..base.clone() }, "a stripe of 1000 bytes"),
+        (NewVolume { layout: raw((1 << 30) + 4096), ..base.clone() }, "1 GiB"),
         (NewVolume { members: vec![directory.path().join("no/such")], ..base }, "check the path"),
     ];
     for (new, words) in cases {

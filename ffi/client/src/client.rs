@@ -12,12 +12,15 @@ use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
 
 use crate::arena::{Arena, ArenaFacts};
 use crate::attach::{AttachOptions, attach};
+use crate::block_op::TAIL_BYTES;
 use crate::error::ClientError;
 use crate::gpu::{self, GpuCache, GpuRegion};
+use crate::lease::Lease;
 use crate::queue::{Parts, Queue};
 use crate::request::Request;
 use crate::route::VolumeRoute;
 use crate::session::Session;
+use crate::store::Store;
 use crate::volume::Volume;
 
 /// Unit of leases in bytes, unless a volume wants a larger one: a base page, so that no two
@@ -116,6 +119,14 @@ impl Client {
         })
     }
 
+    /// The store of this name.
+    ///
+    /// # Errors
+    /// `UnknownVolume` names those there are; `NoStore` when requests to it name offsets.
+    pub fn store(&self, name: &str) -> Result<Store, ClientError> {
+        Store::new(&self.session, self.volume(name)?)
+    }
+
     /// The sidecar's state: devices, modes in force, latencies, sessions.
     ///
     /// # Errors
@@ -203,7 +214,10 @@ impl Client {
     /// `Denied` names the limit, its value and its key in the configuration.
     pub fn open_queue(&self, depth: usize) -> Result<Queue, ClientError> {
         let depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(LANE_DEPTH_MIN, LANE_DEPTH_MAX);
-        let ask = Ask::OpenQueue { depth: depth.next_power_of_two(), tails: None };
+        let depth = depth.next_power_of_two();
+        let tails = self.tails(depth)?;
+        let region = tails.1.as_ref().map(|arena| arena.region().0);
+        let ask = Ask::OpenQueue { depth, tails: region };
         let packet = self.session.control().call("opening a queue", ask, &[])?;
         let Answer::Queue { queue, segment_bytes } = packet.message else {
             let what = format!("answer to a queue: {:?}", packet.message);
@@ -226,8 +240,18 @@ impl Client {
         }
         let segment = Segment::open(Arc::new(segment))?;
         let routes = self.session.volumes().iter().map(VolumeRoute::new).collect();
-        let parts = Parts { number: queue, segment, wake_fd, doorbells, routes };
+        let parts = Parts { number: queue, segment, wake_fd, doorbells, routes, tails };
         Queue::assemble(Arc::clone(&self.session), parts)
+    }
+
+    /// Pages for the tails of blocks, one for each request of a queue, where there is a store.
+    fn tails(&self, depth: u32) -> Result<(Vec<Lease>, Option<Arena>), ClientError> {
+        if !self.session.volumes().iter().any(Volume::is_store) {
+            return Ok((Vec::new(), None));
+        }
+        let arena = self.create_arena(depth as usize * TAIL_BYTES, Pages::Base)?;
+        let pages = (0..depth).map(|_| arena.lease(TAIL_BYTES)).collect::<Result<_, _>>()?;
+        Ok((pages, Some(arena)))
     }
 
     /// Bytes of leases that are kept out of reach, because hardware may still write them although

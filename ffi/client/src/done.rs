@@ -25,6 +25,8 @@ pub struct Done {
     pub bytes: u64,
     /// CRC-64/NVME of the bytes, if it was asked for.
     pub checksum: u64,
+    /// What there is to say of a request for a block beside its status.
+    pub note: BlockNote,
     /// Nanoseconds at the device; of several pieces the longest.
     pub device_ns: u32,
     /// Nanoseconds from acceptance to submission; of several pieces the longest.
@@ -34,6 +36,69 @@ pub struct Done {
     /// hardware may still write into that memory, so it stays out of reach for as long as its
     /// arena lives.
     pub lease: Option<Lease>,
+}
+
+/// What there is to say of the end of a put, get or drop beside its status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockNote {
+    /// Nothing.
+    #[default]
+    None,
+    /// OK of a put: the block was there already; nothing was written.
+    Present,
+    /// OK of a put: another put of that key is under way; nothing was written or is promised.
+    Pending,
+    /// MISS: recovery has not seen everything yet; the block may still turn up.
+    Warming,
+    /// MISS: the bytes were not what had been put, twice. The sidecar was told.
+    Wrong,
+    /// MISS or DECLINED: the namespace was cleared or removed; [`crate::Namespace::refresh`] it.
+    Stale,
+    /// DECLINED, and why.
+    Declined(Decline),
+}
+
+/// Why a store did not take a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decline {
+    /// All places for puts were taken.
+    Busy,
+    /// The index was full; space was being made.
+    IndexFull,
+    /// The store had not read its heads yet.
+    Starting,
+    /// The drive failed a write of the store's own: it only reads.
+    ReadOnly,
+    /// Given up before it was complete: a drop, a clear, or another part's failure came between.
+    GivenUp,
+    /// A reason that this release does not know.
+    Other(u32),
+}
+
+impl Decline {
+    pub(crate) fn from_number(number: u32) -> Self {
+        match number {
+            1 => Self::Busy,
+            2 => Self::IndexFull,
+            3 => Self::Starting,
+            4 => Self::ReadOnly,
+            5 => Self::GivenUp,
+            other => Self::Other(other),
+        }
+    }
+
+    /// As people say it.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Busy => "all places for puts were taken",
+            Self::IndexFull => "the index is full; space is being made",
+            Self::Starting => "the store is starting",
+            Self::ReadOnly => "the drive failed a write of the store's own; it only reads",
+            Self::GivenUp => "a drop, a clear or a failed part came between",
+            Self::Other(_) => "a reason that this release does not know",
+        }
+    }
 }
 
 impl Done {

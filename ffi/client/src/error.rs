@@ -75,6 +75,18 @@ pub enum ClientError {
         /// What there is.
         known: Vec<String>,
     },
+    /// The volume is no store.
+    #[error(
+        "volume {name:?} is no store: its requests name offsets; make one with `kvrail volume \
+         create NAME MEMBERS --kind store`"
+    )]
+    NoStore {
+        /// Its name.
+        name: String,
+    },
+    /// The identity document is none.
+    #[error(transparent)]
+    Identity(#[from] crate::identity::IdentityError),
     /// The sidecar serves no such GPU.
     #[error(
         "the sidecar serves no GPU {wanted}; it serves: {}; name one of them, or add the GPU to \

@@ -8,7 +8,8 @@ use kvrail_protocol::Hardware;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{CompletionSnapshot, Opcode, Status};
 
-use crate::done::{Done, Ticket};
+use crate::block_op::{BlockOp, Next, Verified};
+use crate::done::{BlockNote, Done, Ticket};
 use crate::lease::Lease;
 use crate::request::Request;
 use crate::route::LanePiece;
@@ -42,6 +43,12 @@ const NO_LANE: u16 = u16::MAX;
 
 /// The head of the only piece of a request.
 const SINGLE: u32 = u32::MAX;
+
+/// The head of an operation on a block.
+const BLOCK: u32 = u32::MAX - 1;
+
+/// The ticket of lookups, which are no requests of the program's.
+pub(crate) const LOOKUP: Ticket = Ticket(0);
 
 /// The entry behind the last free one.
 const NONE: u32 = u32::MAX;
@@ -78,6 +85,14 @@ impl Inflight {
             opcode: Opcode::Nop,
             lease: None,
         }
+    }
+
+    /// Takes a lookup or release; returns its `user_data`.
+    pub(crate) fn occupy_keys(&mut self, lane: u16, opcode: Opcode, tag: u64) -> u64 {
+        (self.ticket, self.tag, self.opcode) = (LOOKUP, tag, opcode);
+        // No lookup is taken for a whole read.
+        (self.lane, self.length, self.head) = (lane, u32::MAX, SINGLE);
+        self.name
     }
 
     /// Takes the only piece of a request; returns its `user_data`.
@@ -137,12 +152,24 @@ pub(crate) struct InflightTable {
     free_heads: Vec<u32>,
     /// Memory that hardware may still write although its request has ended.
     quarantined: Vec<Lease>,
+    /// Operations on blocks, by entry. None where the sidecar has no store.
+    blocks: Vec<Option<BlockOp>>,
+    /// Those of them whose next request is to be sent.
+    again: Vec<u32>,
+    /// Pages for tails that no operation has.
+    tails: Vec<Lease>,
+    verified: Verified,
+    /// The lookup that waits for its answers; those of others are passed over.
+    lookup: u32,
 }
 
 impl InflightTable {
     /// A table for `depth` pieces. Every head in flight has at least one piece in flight, so as
     /// many heads are enough.
-    pub(crate) fn new(depth: u32) -> Self {
+    ///
+    /// `tails` are pages for the tails of blocks: one for each entry, or none where the sidecar has
+    /// no store.
+    pub(crate) fn new(depth: u32, tails: Vec<Lease>) -> Self {
         let head = |_| Head {
             origin: None,
             left: 0,
@@ -159,6 +186,11 @@ impl InflightTable {
             heads: (0..depth).map(head).collect(),
             free_heads: (0..depth).rev().collect(),
             quarantined: Vec::new(),
+            blocks: tails.iter().map(|_| None).collect(),
+            again: Vec::with_capacity(tails.len()),
+            tails,
+            verified: Verified::default(),
+            lookup: 0,
         }
     }
 
@@ -235,6 +267,7 @@ impl InflightTable {
                 status: Status::Ok,
                 bytes: u64::from(entry.length),
                 checksum: completion.checksum(),
+                note: BlockNote::None,
                 device_ns: completion.device_ns(),
                 queue_ns: completion.queue_ns(),
                 lease: entry.lease.take(),
@@ -258,6 +291,13 @@ impl InflightTable {
             return Ok(false);
         }
         let entry = &self.entries[index as usize];
+        if entry.head == BLOCK {
+            return self.block_ended(index, &completion, sink);
+        }
+        if entry.ticket == LOOKUP && entry.tag >> 32 != u64::from(self.lookup) {
+            self.vacate(index); // its caller has given up
+            return Ok(true);
+        }
         let (asked, moved) = (entry.length, completion.bytes());
         let mut end = End {
             status: completion.status(),
@@ -275,9 +315,113 @@ impl InflightTable {
         if short { Err(BogusCompletion::Short { asked, moved }) } else { Ok(true) }
     }
 
+    /// Takes an operation on a block; there must be room and a page. The caller sends its first
+    /// request, as `next_again` says.
+    pub(crate) fn add_block(&mut self, lane: u16, make: impl FnOnce(Option<Lease>) -> BlockOp) {
+        let index = self.first_free;
+        let op = make(self.tails.pop());
+        let entry = self.claim().expect("the caller has asked for room");
+        (entry.ticket, entry.tag) = op.names();
+        (entry.lane, entry.length, entry.head) = (lane, u32::MAX, BLOCK);
+        self.blocks[index as usize] = Some(op);
+        self.again.push(index);
+    }
+
+    /// Whether blocks can be asked for.
+    pub(crate) fn has_blocks(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// Whether operations on blocks have requests to be sent.
+    #[inline(always)]
+    pub(crate) fn is_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// The next operation with a request to be sent: its lane and `user_data`.
+    pub(crate) fn next_again(&mut self, at: usize) -> Option<(u16, u64, &mut BlockOp)> {
+        let index = *self.again.get(at)? as usize;
+        let (entry, op) = (&self.entries[index], self.blocks[index].as_mut());
+        Some((entry.lane, entry.name, op.expect("it is in flight")))
+    }
+
+    /// The request of the operation at this place was sent.
+    pub(crate) fn sent_again(&mut self, at: usize) {
+        self.again.remove(at);
+    }
+
+    /// What gets of this queue's blocks came to.
+    pub(crate) fn verified(&self) -> Verified {
+        self.verified
+    }
+
+    /// Answers of earlier lookups are passed over from now on; returns the number of the new one.
+    pub(crate) fn begin_lookup(&mut self) -> u32 {
+        self.lookup = self.lookup.wrapping_add(1).max(1);
+        self.lookup
+    }
+
+    #[inline(always)]
+    fn vacate(&mut self, index: u32) {
+        self.entries[index as usize].vacate();
+        self.entries[index as usize].next_free = std::mem::replace(&mut self.first_free, index);
+        self.room += 1;
+    }
+
+    /// A request for a block has ended: the operation goes on, or ends.
+    fn block_ended(
+        &mut self,
+        index: u32,
+        completion: &CompletionSnapshot,
+        sink: &mut impl CompletionSink,
+    ) -> Result<bool, BogusCompletion> {
+        let op = self.blocks[index as usize].as_mut().expect("its entry says so");
+        let (end, bogus) = match op.ended(completion, &mut self.verified) {
+            Next::Again => {
+                self.again.push(index);
+                return Ok(true);
+            }
+            Next::End(status, note, bytes) => ((status, note, bytes), None),
+            Next::Bogus { asked, moved } => {
+                let end = (Status::Internal, BlockNote::None, 0);
+                (end, Some(BogusCompletion::Short { asked, moved }))
+            }
+        };
+        self.end_block(index, end, Hardware::Settled, sink);
+        bogus.map_or(Ok(true), Err)
+    }
+
+    fn end_block(
+        &mut self,
+        index: u32,
+        end: (Status, BlockNote, u64),
+        hardware: Hardware,
+        sink: &mut impl CompletionSink,
+    ) {
+        let op = self.blocks[index as usize].take().expect("its entry says so");
+        self.again.retain(|other| *other != index);
+        self.vacate(index);
+        let reads = op.reads();
+        let (mut done, tail) = op.into_done(end);
+        match hardware {
+            Hardware::Settled => self.tails.extend(tail),
+            Hardware::MayBeActive => {
+                self.quarantined.extend(tail); // invariant 2
+                if reads {
+                    self.quarantined.extend(done.lease.take());
+                }
+            }
+        }
+        sink.push_with(|| done);
+    }
+
     /// Ends a piece; hands out its request if it was the last.
     fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl CompletionSink) {
         let entry = &mut self.entries[index as usize];
+        if entry.head == BLOCK {
+            let end = (end.status, BlockNote::None, 0);
+            return self.end_block(index, end, hardware, sink);
+        }
         entry.vacate();
         entry.next_free = std::mem::replace(&mut self.first_free, index);
         self.room += 1;
@@ -297,6 +441,7 @@ impl InflightTable {
             status,
             bytes,
             checksum,
+            note: BlockNote::None,
             device_ns,
             queue_ns,
             lease,
@@ -330,6 +475,7 @@ impl InflightTable {
             status,
             bytes,
             checksum,
+            note: BlockNote::None,
             device_ns,
             queue_ns,
             lease,
@@ -340,7 +486,7 @@ impl InflightTable {
     #[cold]
     fn notice(&mut self, index: u32, sink: &mut impl CompletionSink) {
         let entry = &self.entries[index as usize];
-        let (ticket, tag) = if entry.head == SINGLE {
+        let (ticket, tag) = if entry.head >= BLOCK {
             (entry.ticket, entry.tag)
         } else {
             let head = &mut self.heads[entry.head as usize];
@@ -358,6 +504,7 @@ impl InflightTable {
             status,
             bytes,
             checksum,
+            note: BlockNote::None,
             device_ns,
             queue_ns,
             lease,

@@ -1,6 +1,6 @@
 //! A queue's lanes to all pollers, each with its doorbell.
 
-use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring};
+use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring, Side};
 
 use crate::inflight::{BogusCompletion, InflightTable};
 use crate::sink::CompletionSink;
@@ -69,6 +69,13 @@ impl Room<'_> {
     #[inline(always)]
     pub(crate) fn stage(self, slot: kvrail_ring::Request) {
         self.end.lane.stage(slot);
+        self.end.outstanding += 1;
+        *self.staged |= self.bit;
+    }
+
+    /// As `stage`, with what stands in the slot's side area.
+    pub(crate) fn stage_with(self, slot: kvrail_ring::Request, side: &Side<'_>) {
+        self.end.lane.stage_with(slot, side);
         self.end.outstanding += 1;
         *self.staged |= self.bit;
     }

@@ -38,14 +38,19 @@
 
 mod arena;
 mod attach;
+mod block_op;
+mod block_request;
 mod client;
 mod control;
 mod done;
 mod error;
 mod gpu;
+mod identity;
 mod inflight;
+mod key;
 mod lanes;
 mod lease;
+mod lookup;
 mod queue;
 mod reason;
 mod refused;
@@ -54,6 +59,7 @@ mod route;
 mod session;
 mod sink;
 mod spin;
+mod store;
 mod submit;
 mod tag;
 #[cfg(test)]
@@ -63,18 +69,26 @@ mod wait;
 
 pub use arena::Arena;
 pub use attach::AttachOptions;
+pub use block_op::Verified;
+pub use block_request::{BlockRequest, RefusedBlock};
 pub use client::Client;
-pub use done::{Done, Ticket};
+pub use done::{BlockNote, Decline, Done, Ticket};
 pub use error::ClientError;
 pub use gpu::{GpuCache, GpuMemory, GpuRange, GpuRegion};
+pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError};
+pub use key::BlockKey;
 pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
-pub use kvrail_protocol::{GpuInfo, GpuMechanism, GpuRoute, Pages, RefusalCode, StatusReport};
+pub use kvrail_protocol::{
+    GpuInfo, GpuMechanism, GpuRoute, NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport,
+};
 pub use kvrail_ring::{Class, Epoch, Geometry, Opcode, PollerIndex, Status};
 pub use lease::Lease;
+pub use lookup::{Found, Lookup, LookupExtent};
 pub use queue::Queue;
 pub use reason::Reason;
 pub use refused::Refused;
 pub use request::Request;
+pub use store::{Absent, Namespace, Store};
 pub use volume::Volume;
 pub use wait::Armed;
 

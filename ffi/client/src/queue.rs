@@ -6,12 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Answer, Ask, Hardware};
-use kvrail_ring::{Doorbell, Segment, Status, watch_hangup};
+use kvrail_ring::{Doorbell, Opcode, Segment, Status, watch_hangup};
 
+use crate::arena::Arena;
+use crate::block_op::{BlockOp, Verified};
+use crate::block_request::{BlockRequest, RefusedBlock};
 use crate::done::{Done, Ticket};
 use crate::error::ClientError;
-use crate::inflight::InflightTable;
+use crate::inflight::{InflightTable, LOOKUP};
 use crate::lanes::{LaneError, Lanes};
+use crate::lease::Lease;
 use crate::reason::Reason;
 use crate::refused::Refused;
 use crate::request::Request;
@@ -41,6 +45,8 @@ pub(crate) struct Parts {
     pub(crate) wake_fd: OwnedFd,
     pub(crate) doorbells: Vec<OwnedFd>,
     pub(crate) routes: Vec<VolumeRoute>,
+    /// Pages for tails of blocks, and the arena they are of.
+    pub(crate) tails: (Vec<Lease>, Option<Arena>),
 }
 
 /// Submits requests and brings back their completions. For one thread at a time; open one for each
@@ -80,6 +86,8 @@ pub struct Queue {
     submitter: Submitter,
     lanes: Lanes,
     inflight: InflightTable,
+    /// Whose pages take the tails of blocks.
+    tail_arena: Option<Arena>,
     waiter: Waiter,
     /// Completed, and not yet handed to the program.
     ready: VecDeque<Done>,
@@ -90,7 +98,8 @@ pub struct Queue {
 
 impl Queue {
     pub(crate) fn assemble(session: Arc<Session>, parts: Parts) -> Result<Self, ClientError> {
-        let Parts { number, segment, wake_fd, doorbells, routes } = parts;
+        let Parts { number, segment, wake_fd, doorbells, routes, tails } = parts;
+        let (tails, tail_arena) = tails;
         let depth = segment.depth();
         let (lanes, sleep) = segment.into_client();
         let pollers = session.pollers();
@@ -110,7 +119,8 @@ impl Queue {
             submitter: Submitter::new(session.tag(), routes),
             session,
             lanes: Lanes::new(lanes.into_iter().zip(doorbells)),
-            inflight: InflightTable::new(depth),
+            inflight: InflightTable::new(depth, tails),
+            tail_arena,
             waiter: Waiter::new(sleep, wake_fd),
             ready: VecDeque::with_capacity(2 * depth as usize),
             fault: None,
@@ -157,7 +167,9 @@ impl Queue {
         self.closed = true;
         let ask = Ask::CloseQueue { queue: self.number };
         match self.session.control().call("closing a queue", ask, &[])?.message {
-            Answer::QueueClosed { queue } if queue == self.number => Ok(()),
+            Answer::QueueClosed { queue } if queue == self.number => {
+                self.tail_arena.take().map_or(Ok(()), |arena| arena.detach())
+            }
             other => Err(ClientError::protocol(format!("answer to a close: {other:?}"))),
         }
     }
@@ -282,6 +294,121 @@ impl Queue {
                 self.on_lane_error(*error, sink);
             }
         }
+        if self.inflight.is_again() {
+            self.send_again();
+        }
+    }
+
+    /// Sends the next requests of operations on blocks.
+    #[cold]
+    #[inline(never)]
+    fn send_again(&mut self) {
+        self.stage_again();
+        self.lanes.publish();
+    }
+
+    /// Writes the next requests of operations on blocks, as far as their lanes have room.
+    fn stage_again(&mut self) {
+        let mut at = 0;
+        while let Some((lane, user_data, op)) = self.inflight.next_again(at) {
+            let Some(room) = self.lanes.room(lane) else {
+                at += 1;
+                continue;
+            };
+            let (slot, side) = op.slot();
+            let slot = kvrail_ring::Request { user_data, ..slot };
+            match side {
+                Some(side) => room.stage_with(slot, &side),
+                None => room.stage(slot),
+            }
+            self.inflight.sent_again(at);
+        }
+    }
+
+    /// Checks a request for a block and writes it into its lane; the sidecar sees it after
+    /// `publish`. The check of a put is computed here: a pass over its bytes.
+    ///
+    /// # Errors
+    /// `RefusedBlock` gives the request back with the reason; nothing happened.
+    pub fn stage_block(&mut self, request: BlockRequest) -> Result<Ticket, RefusedBlock> {
+        if let Err(reason) = self.check_block(&request) {
+            return Err(RefusedBlock { request: Box::new(request), reason });
+        }
+        let opened = request.namespace.opened();
+        let lane = request.namespace.lane_of(opened.uid, request.key());
+        let ticket = self.submitter.next_ticket();
+        self.inflight.add_block(lane, |tail| BlockOp::new(request, opened, ticket, tail));
+        self.stage_again();
+        Ok(ticket)
+    }
+
+    /// As `stage_block`, and publishes.
+    ///
+    /// # Errors
+    /// As `stage_block`.
+    pub fn submit_block(&mut self, request: BlockRequest) -> Result<Ticket, RefusedBlock> {
+        let ticket = self.stage_block(request)?;
+        self.publish();
+        Ok(ticket)
+    }
+
+    fn check_block(&mut self, request: &BlockRequest) -> Result<(), Reason> {
+        self.submitter.check_state()?;
+        request.check()?;
+        if request.namespace.client() != self.session.tag() {
+            return Err(Reason::Foreign { what: "namespace" });
+        }
+        let capacity = self.capacity();
+        if self.inflight.room() == 0 || !self.inflight.has_blocks() {
+            return Err(Reason::Full { outstanding: capacity - self.inflight.room(), capacity });
+        }
+        Ok(())
+    }
+
+    /// Stages a lookup or release of up to five keys; false when there is no room now.
+    pub(crate) fn stage_keys(&mut self, lane: u16, slot: kvrail_ring::Request, tag: u64) -> bool {
+        let opcode = Opcode::from_number(slot.opcode).expect("made from one");
+        let (Some(room), Some(entry)) = (self.lanes.room(lane), self.inflight.claim()) else {
+            return false;
+        };
+        let user_data = entry.occupy_keys(lane, opcode, tag);
+        room.stage(kvrail_ring::Request { user_data, ..slot });
+        true
+    }
+
+    /// Begins a lookup: answers of earlier ones are passed over.
+    pub(crate) fn begin_lookup(&mut self) -> Result<u32, ClientError> {
+        match self.submitter.check_state() {
+            Ok(()) => Ok(self.inflight.begin_lookup()),
+            Err(Reason::SidecarGone) => Err(self.session.control().gone_error()),
+            Err(reason) => Err(ClientError::protocol(reason.to_string())),
+        }
+    }
+
+    /// Waits for answers of the lookup under way; false when the time is over. Completions of
+    /// requests wait to be fetched.
+    pub(crate) fn wait_for_keys(
+        &mut self,
+        deadline: Option<Instant>,
+        answered: &mut Vec<Done>,
+    ) -> Result<bool, ClientError> {
+        let mut sink = Vec::new();
+        self.block(&mut sink, deadline)?;
+        let came = !sink.is_empty();
+        for done in sink {
+            if done.ticket == LOOKUP {
+                answered.push(done);
+            } else {
+                self.ready.push_back(done);
+            }
+        }
+        Ok(came)
+    }
+
+    /// What gets through this queue came to.
+    #[must_use]
+    pub fn verified(&self) -> Verified {
+        self.inflight.verified()
     }
 
     /// Waits for the next completion or notice. `None` when the time is over, or when nothing is in
@@ -543,6 +670,10 @@ impl Drop for Queue {
         self.session.quarantine(left.into_iter().filter_map(|done| done.lease).collect());
         if !self.closed {
             let ask = Ask::CloseQueue { queue: self.number };
+            self.session.control().call_and_forget(ask);
+        }
+        if let Some(arena) = &self.tail_arena {
+            let ask = Ask::DetachArena { region: arena.region().0 };
             self.session.control().call_and_forget(ask);
         }
     }

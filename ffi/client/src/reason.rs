@@ -1,7 +1,7 @@
 //! Why requests are not submitted.
 
-use kvrail_ring::Opcode;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::{METADATA_BYTES_MAX, Opcode};
 use thiserror::Error;
 
 /// Why a request was not submitted. Nothing happened.
@@ -129,6 +129,26 @@ pub enum Reason {
          into several; ask for one stripe at a time"
     )]
     ChecksumOverPieces,
+    /// A block longer than the store takes.
+    #[error(
+        "a block of {bytes} bytes: this store takes up to {max}, half a segment; put less, or make \
+         the store with a larger --segment"
+    )]
+    BlockTooLong {
+        /// What was asked.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// More metadata than a record has room for.
+    #[error("{bytes} bytes of metadata, {METADATA_BYTES_MAX} at most")]
+    MetadataTooLong {
+        /// What was asked.
+        bytes: usize,
+    },
+    /// A place in a volume whose bytes belong to a store.
+    #[error("this volume is a store: its blocks have keys; use `Client::store`")]
+    IsStore,
     /// The sidecar is gone or ended the session.
     #[error("the session has ended; attach again")]
     SidecarGone,

@@ -32,6 +32,14 @@ pub(crate) struct VolumeRoute {
     lanes: Vec<u16>,
     /// The lane of the only member.
     only: Option<u16>,
+    /// Requests name keys, not places: no range is one.
+    content: Content,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Raw,
+    Store,
 }
 
 impl VolumeRoute {
@@ -40,7 +48,8 @@ impl VolumeRoute {
         let geometry = volume.geometry;
         Self {
             geometry,
-            capacity: geometry.capacity(),
+            // No range of a store is one: its blocks have keys.
+            capacity: if volume.is_store() { 0 } else { geometry.capacity() },
             block_mask: u64::from(geometry.logical_block) - 1,
             memory_mask: u64::from(geometry.memory_alignment) - 1,
             only: match volume.info.pollers[..] {
@@ -48,6 +57,7 @@ impl VolumeRoute {
                 _ => None,
             },
             lanes: volume.info.pollers.clone(),
+            content: if volume.is_store() { Content::Store } else { Content::Raw },
         }
     }
 
@@ -63,6 +73,7 @@ impl VolumeRoute {
         }
         match offset.checked_add(length) {
             Some(end) if end <= self.capacity => Ok(()),
+            _ if self.content == Content::Store => Err(Reason::IsStore),
             _ => Err(Reason::BeyondEnd { offset, length, capacity: self.capacity }),
         }
     }

@@ -134,13 +134,24 @@ impl Submitter {
         Ok(self.occupy(whole, piece, entry, room))
     }
 
+    /// Whether requests are taken now.
+    pub(crate) fn check_state(&self) -> Result<(), Reason> {
+        match self.state {
+            QueueState::Open => Ok(()),
+            QueueState::Gone => Err(Reason::SidecarGone),
+            QueueState::Broken => Err(Reason::Broken),
+        }
+    }
+
+    /// The name of the next request.
+    pub(crate) fn next_ticket(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        Ticket(self.last_ticket)
+    }
+
     /// Checks what every request must fulfil.
     fn admit(&self, request: &Request) -> Result<(), Reason> {
-        match self.state {
-            QueueState::Open => {}
-            QueueState::Gone => return Err(Reason::SidecarGone),
-            QueueState::Broken => return Err(Reason::Broken),
-        }
+        self.check_state()?;
         if request.client != self.tag {
             return Err(Reason::Foreign { what: "volume" });
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvrail_protocol::VolumeInfo;
+use kvrail_protocol::{VolumeContent, VolumeInfo};
 use kvrail_ring::{Geometry, PollerIndex, VolumeId};
 use uuid::Uuid;
 
@@ -47,6 +47,12 @@ impl Volume {
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.geometry.capacity()
+    }
+
+    /// Whether its blocks have keys.
+    #[must_use]
+    pub fn is_store(&self) -> bool {
+        matches!(self.info.content, VolumeContent::Store(_))
     }
 
     /// The poller that serves the member on which this byte lies.

@@ -63,6 +63,23 @@ impl Place {
         run(command.args(["--direct", "optional", "--quiet", "--force"]).args(&self.members))
     }
 
+    /// A place with a store of at least so many bytes.
+    pub(crate) fn with_store(members: usize, bytes: u64) -> Self {
+        Self::with_store_of(members, bytes, &[])
+    }
+
+    /// As `with_store`, with more arguments.
+    pub(crate) fn with_store_of(members: usize, bytes: u64, arguments: &[&str]) -> Self {
+        let place = Self::empty(members);
+        let size = format!("{}MiB", bytes.div_ceil(1 << 20));
+        let mut command = kvrail();
+        command.args(["volume", "create", VOLUME, "--kind", "store", "--size", &size]);
+        command.args(arguments);
+        command.args(["--direct", "optional", "--quiet"]).args(&place.members);
+        run(&mut command).expect(0, &[]);
+        place
+    }
+
     /// Adds lines to the configuration, before the volume's.
     pub(crate) fn configure(&mut self, lines: &str) {
         self.extra += lines;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::HumanDuration;
 use kvrail_units::Size;
-use kvrail_volume::{Content, Inspection, Label};
+use kvrail_volume::{Content, Inspection, Label, Purpose};
 
 use crate::output::human_bytes;
 
@@ -13,9 +13,13 @@ pub(crate) fn content(content: &Content) -> String {
     match content {
         Content::Blank => "blank".into(),
         Content::Ours(label) => format!(
-            "member {} of {} of volume {}",
+            "member {} of {} of {} {}",
             label.member_index,
             label.member_count(),
+            match label.purpose {
+                Purpose::Raw => "volume",
+                Purpose::Store(_) => "store",
+            },
             label.volume_name
         ),
         Content::Damaged(damage) => format!("damaged kvrail label: {damage}"),
@@ -28,16 +32,25 @@ pub(crate) fn content(content: &Content) -> String {
 /// What a label says, as pairs of words.
 pub(crate) fn label(label: &Label) -> Vec<(&'static str, String)> {
     let capacity = label.geometry(1).capacity();
-    vec![
+    let mut rows = vec![
         ("volume uuid", label.volume_uuid.to_string()),
         ("member uuid", label.member_uuid().to_string()),
         ("capacity", format!("{} in all", human_bytes(capacity))),
         ("member bytes", Size::new(label.member_bytes).to_string()),
-        ("stripe", Size::new(label.stripe_bytes).to_string()),
+        ("made for", label.purpose.name().to_owned()),
         ("logical block", Size::new(label.logical_block.into()).to_string()),
         ("data offset", Size::new(label.data_offset).to_string()),
         ("made", age(label.created_unix_ns)),
-    ]
+    ];
+    match label.purpose {
+        Purpose::Raw => rows.push(("stripe", Size::new(label.stripe_bytes).to_string())),
+        Purpose::Store(shape) => {
+            rows.push(("segment", Size::new(shape.segment_bytes).to_string()));
+            rows.push(("block mean", Size::new(shape.block_mean.into()).to_string()));
+            rows.push(("largest block", Size::new(shape.block_bytes_max().into()).to_string()));
+        }
+    }
+    rows
 }
 
 /// Who uses a member, or `nobody`.

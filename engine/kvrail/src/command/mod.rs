@@ -10,6 +10,7 @@ pub(crate) mod host;
 pub(crate) mod serve;
 mod silent;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod target;
 pub(crate) mod topology;
 pub(crate) mod volume;
@@ -29,6 +30,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args, context),
         Command::Bench(args) => bench::run(*args, context),
         Command::Volume(command) => volume::run(command, context),
+        Command::Store(command) => store::run(command, context),
         Command::Target(command) => target::run(command, context),
         Command::Devices(args) => devices::run(&args, context),
         Command::Host(command) => host::run(*command, context),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use kvrail_client::{AttachOptions, Client};
 use kvrail_protocol::{
-    DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, StatusReport,
-    VolumeReport, Waker,
+    DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, ShardReport,
+    StatusReport, VolumeReport, Waker,
 };
 
 use Detail::{Screen, Verbose};
@@ -81,6 +81,7 @@ fn text(report: &StatusReport, detail: Detail) -> String {
     let sections = [
         sidecar(report),
         rows(&VOLUMES, &report.volumes, detail),
+        rows(&SHARDS, &report.shards, detail),
         rows(&DEVICES, &report.devices, detail),
         doubts(report),
         gpus(report, detail),
@@ -153,6 +154,16 @@ const VOLUMES: [Column<VolumeReport>; 6] = [
     ("STRIPE", Screen, |it| human_bytes(it.stripe_bytes)),
     ("BLOCK", Screen, |it| format!("{} B", it.logical_block)),
     ("MEMBERS", Screen, |it| it.members.join(" ")),
+];
+
+const SHARDS: [Column<ShardReport>; 7] = [
+    ("STORE", Screen, |it| it.store.clone()),
+    ("DEVICE", Screen, |it| it.device.to_string()),
+    ("STATE", Screen, |it| it.state.clone()),
+    ("BLOCKS", Screen, |it| format!("{} of {}", it.blocks, it.blocks_max)),
+    ("HITS", Screen, |it| it.counters.get("hits").copied().unwrap_or(0).to_string()),
+    ("MISSES", Screen, |it| it.counters.get("misses").copied().unwrap_or(0).to_string()),
+    ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
 ];
 
 const DEVICES: [Column<DeviceReport>; 18] = [
@@ -364,6 +375,7 @@ mod tests {
                 "quarantined_oldest_s": 0, "limit_bytes": 1,
             },
             "notes": [],
+            "shards": [],
         }))
         .expect("a report")
     }

@@ -288,6 +288,13 @@ impl Findings<'_> {
             let rule = format!("it must name 1 to {MEMBERS_MAX} members, it names {count}");
             self.add(key, "[...]", rule, "name the volume's devices or files");
         }
+        let is_null = volume.members.iter().any(|it| volume.null_size(it).is_some());
+        if let Some(content) = volume.content.filter(|_| !is_null) {
+            let key = format!("{}.content", key.trim_end_matches(".members"));
+            let rule = "only null members have it: the label of others says what they are for";
+            let remedy = "remove it; `kvrail volume create --kind store` makes a store";
+            self.add(&key, format!("{content:?}").to_lowercase(), rule, remedy);
+        }
         for member in &volume.members {
             if let Some(size) = volume.null_size(member) {
                 self.null_member(key, member, &size, count);

@@ -47,6 +47,16 @@ impl Pages {
     }
 }
 
+/// What a null volume is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NullContent {
+    /// Places.
+    Raw,
+    /// Keys.
+    Store,
+}
+
 /// What happens to memory that clients import without seals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -21,7 +21,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use enums::{LogFormat, Unsealed};
+pub(crate) use enums::{LogFormat, NullContent, Unsealed};
 pub(crate) use error::ConfigError;
 pub(crate) use gpu::GpuName;
 pub(crate) use layers::Layers;

@@ -10,7 +10,7 @@ use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::enums::{FileMode, LogFormat, Pages, Unsealed};
+use super::enums::{FileMode, LogFormat, NullContent, Pages, Unsealed};
 use super::gpu::Gpu;
 use super::target::Target;
 
@@ -156,6 +156,9 @@ impl Default for Device {
 pub(crate) struct Volume {
     pub(crate) name: VolumeName,
     pub(crate) members: Vec<Selector>,
+    /// Of null members only: the label of others says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<NullContent>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
 }

@@ -17,6 +17,7 @@ mod reload;
 mod report;
 mod sidecar;
 mod signals;
+mod stores;
 mod target;
 mod volumes;
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use kvrail_gpu::Gpu;
 use kvrail_memory::{Near, Topology};
 use kvrail_poller::{Budget, InFlightBytes, Route, Seat};
-use kvrail_protocol::{SpinHints, VolumeContent, VolumeInfo};
+use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
 use kvrail_session::NumaPolicy;
+use kvrail_volume::Purpose;
 
 use super::numa;
 use super::volumes::{Served, Source};
@@ -267,7 +268,13 @@ pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
         geometry: volume.geometry.into(),
         pollers: members_of(plan, index).iter().map(|&device| plan.poller_of(device).0).collect(),
         members: volume.members.iter().map(Source::name).collect(),
-        content: VolumeContent::Raw,
+        content: match volume.purpose {
+            Purpose::Raw => VolumeContent::Raw,
+            Purpose::Store(shape) => VolumeContent::Store(StoreInfo {
+                block_bytes_max: shape.block_bytes_max(),
+                segment_bytes: shape.segment_bytes,
+            }),
+        },
     };
     served.iter().enumerate().map(info).collect()
 }

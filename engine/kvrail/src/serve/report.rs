@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use kvrail_poller::{InFlightBytes, PollerHandle};
-use kvrail_protocol::VolumeInfo;
+use kvrail_protocol::{VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Geometry};
 use kvrail_session::ServedGpu;
 
@@ -99,12 +99,17 @@ pub(super) fn gpus(gpus: &[ServedGpu], volumes: &[VolumeInfo]) -> String {
 
 fn volume_line(volume: &VolumeInfo) -> String {
     let capacity = Geometry::try_from(volume.geometry).map_or(0, |geometry| geometry.capacity());
+    let (kind, cut) = match volume.content {
+        VolumeContent::Raw => ("volume", ("stripe", volume.geometry.stripe_bytes)),
+        VolumeContent::Store(store) => ("store", ("segments of", store.segment_bytes)),
+    };
     format!(
-        "volume {} ({}): {} on {} member(s), stripe {}",
+        "{kind} {} ({}): {} on {} member(s), {} {}",
         volume.name,
         volume.uuid,
         human_bytes(capacity),
         volume.members.len(),
-        human_bytes(volume.geometry.stripe_bytes)
+        cut.0,
+        human_bytes(cut.1)
     )
 }

@@ -14,6 +14,7 @@ use super::host::check_host;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
+use super::stores::Stores;
 use super::target::Export;
 use super::volumes::Served;
 use super::{descriptors, devices, gpus, memory, plan, report, signals, target, volumes};
@@ -52,13 +53,15 @@ impl Sidecar {
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
-        let pollers = start_pollers(&plan, &mut served, &mailboxes, &gpus)?;
+        let stores = Stores::prepare(&plan, &served, gpus.served.len())?;
+        let pollers = start_pollers(&plan, (&mut served, &stores), &mailboxes, &gpus)?;
         let infos = plan::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
+        report += &stores.report();
         report += &report::gpus(&gpus.served, &infos);
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let recovery = DeviceRecovery::watch(&plan, &pollers, served)?;
-        let server_config = server_config(config, &plan, &gpus);
+        let server_config = server_config(config, &plan, &gpus, &stores);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         Ok(Self { server, handle, _target: target, _recovery: recovery, _gpus: gpus, report })
@@ -88,7 +91,7 @@ fn mailboxes(plan: &Plan, bell: &Arc<Doorbell>) -> Result<Vec<Arc<Mailbox>>, Fai
 
 fn start_pollers(
     plan: &Plan,
-    served: &mut [Served],
+    (served, stores): (&mut [Served], &Stores),
     mailboxes: &[Arc<Mailbox>],
     gpus: &Gpus,
 ) -> Result<Vec<PollerHandle>, Failure> {
@@ -100,7 +103,7 @@ fn start_pollers(
             routes: routes.clone(),
             devices: poller.devices.clone(),
             budgets: poller.devices.iter().map(|&device| plan.budget(device)).collect(),
-            stores: Vec::new(),
+            stores: stores.of(&poller.devices),
             spin_ns: plan.spin_ns,
             beat_ns: plan.beat_ns,
         };
@@ -130,7 +133,13 @@ fn start_pollers(
             }
         }
     }
-    Ok(started)
+    match stores.wait(&started) {
+        Ok(()) => Ok(started),
+        Err(failure) => {
+            end(started);
+            Err(failure)
+        }
+    }
 }
 
 /// Ends pollers that never served.
@@ -144,7 +153,7 @@ fn end(pollers: Vec<PollerHandle>) {
     }
 }
 
-fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
+fn server_config(config: &Config, plan: &Plan, gpus: &Gpus, stores: &Stores) -> ServerConfig {
     ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
@@ -154,6 +163,7 @@ fn server_config(config: &Config, plan: &Plan, gpus: &Gpus) -> ServerConfig {
         spin: plan.hints(),
         notes: plan.notes.clone(),
         gpus: gpus.served.clone(),
+        stores: stores.served(),
         // This very file, also once another release lies in its place.
         porter: Porter::new("/proc/self/exe", &[PORTER]),
     }

@@ -2,10 +2,10 @@
 
 use kvrail_ring::Geometry;
 use kvrail_units::Size;
-use kvrail_volume::{LABEL_BYTES, Member, Volume};
+use kvrail_volume::{LABEL_BYTES, Member, Purpose, StoreMember, StoreShape, Volume};
 use uuid::Uuid;
 
-use crate::config::{Config, Volume as Configured};
+use crate::config::{Config, NullContent, Volume as Configured};
 use crate::failure::{Exit, Failure};
 use crate::members::{Located, locate};
 
@@ -27,6 +27,7 @@ pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) uuid: Uuid,
     pub(crate) geometry: Geometry,
+    pub(crate) purpose: Purpose,
     pub(crate) members: Vec<Source>,
     /// Which device each member that is not named by its node is today.
     pub(crate) notes: Vec<String>,
@@ -45,20 +46,20 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
 fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     let null_size = volume.members.first().and_then(|member| volume.null_size(member));
     if let Some(Ok(size)) = null_size {
-        return Ok(null(volume.name.to_string(), size.bytes()));
+        return null(volume, size.bytes());
     }
     let located = volume.members.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
     let notes = located.iter().filter_map(Located::note).collect();
     let paths: Vec<_> = located.into_iter().map(|member| member.path).collect();
     let direct = config.device_of(volume).claim_direct();
-    let Volume { name, uuid, geometry, members } =
+    let Volume { name, uuid, geometry, purpose, members } =
         kvrail_volume::open(&paths, Some(&volume.name), direct)?;
     let members = members.into_iter().map(Source::Claimed).collect();
-    Ok(Served { name: name.to_string(), uuid, geometry, members, notes })
+    Ok(Served { name: name.to_string(), uuid, geometry, purpose, members, notes })
 }
 
-/// A null volume, in stripes of 1 MiB.
-fn null(name: String, bytes: u64) -> Served {
+/// A null volume, in stripes of 1 MiB; a store if the configuration says so.
+fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
     let stripe_bytes = 1 << 20;
     let geometry = Geometry {
         members: 1,
@@ -69,10 +70,26 @@ fn null(name: String, bytes: u64) -> Served {
         memory_alignment: 4,
     };
     let members = vec![Source::Null { bytes }];
-    Served { name, uuid: Uuid::nil(), geometry, members, notes: Vec::new() }
+    let purpose = match volume.content {
+        Some(NullContent::Store) => {
+            let member = StoreMember::new(geometry.member_bytes, geometry.logical_block);
+            Purpose::Store(StoreShape::usual(member)?)
+        }
+        Some(NullContent::Raw) | None => Purpose::Raw,
+    };
+    let (name, uuid) = (volume.name.to_string(), Uuid::nil());
+    Ok(Served { name, uuid, geometry, purpose, members, notes: Vec::new() })
 }
 
 impl Source {
+    /// The claimed member, if it is one.
+    pub(crate) fn claimed(&self) -> Option<&Member> {
+        match self {
+            Self::Claimed(member) => Some(member),
+            Self::Null { .. } => None,
+        }
+    }
+
     /// Path, or `null:` and the size.
     pub(crate) fn name(&self) -> String {
         match self {

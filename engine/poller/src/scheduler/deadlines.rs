@@ -2,8 +2,6 @@
 
 use kvrail_device::SlotId;
 
-use crate::limits::TASKS_MAX;
-
 /// How often deadlines are looked at: a tenth of the 10 ms a notice may be late.
 const LOOK_NS: u64 = 1_000_000;
 
@@ -31,8 +29,9 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    pub(crate) fn new() -> Self {
-        let most = TASKS_MAX as usize;
+    /// Of so many requests at most.
+    pub(crate) fn new(most: u32) -> Self {
+        let most = most as usize;
         Self {
             timers: Vec::with_capacity(most),
             places: vec![NONE; most],
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn each_deadline_is_due_once_and_in_time() {
-        let mut timers = Deadlines::new();
+        let mut timers = Deadlines::new(16);
         timers.set(5_000_000, SlotId::from_u64(5));
         timers.set(2_000_000, SlotId::from_u64(2));
         timers.set(9_000_000, SlotId::from_u64(9));
@@ -128,7 +127,7 @@ mod tests {
 
     #[test]
     fn completed_requests_are_forgotten_and_the_next_look_waits_for_a_deadline() {
-        let mut timers = Deadlines::new();
+        let mut timers = Deadlines::new(16);
         for index in 0..4 {
             timers.set(10_000_000 + index, SlotId::from_u64(index));
         }

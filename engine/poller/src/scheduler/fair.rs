@@ -8,7 +8,7 @@
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
 
-use crate::limits::{SESSIONS_MAX, SessionSlot};
+use crate::limits::{SessionSlot, TURNS_MAX};
 
 /// A less urgent class gets one nanosecond for so many of the more urgent ones.
 const STARVATION_SHARE: u64 = 16;
@@ -16,7 +16,7 @@ const STARVATION_SHARE: u64 = 16;
 const CLASSES: usize = Class::ALL.len();
 const NONE: u32 = u32::MAX;
 
-const _: () = assert!(SESSIONS_MAX <= u64::BITS as usize);
+const _: () = assert!(TURNS_MAX <= u128::BITS as usize);
 
 /// A waiting request, at the place of its slot.
 #[derive(Clone, Copy, Debug)]
@@ -123,9 +123,9 @@ impl Chain {
 /// One class of one device.
 #[derive(Debug)]
 struct Round {
-    lines: [Line; SESSIONS_MAX],
+    lines: [Line; TURNS_MAX],
     /// Sessions with waiting requests, one bit each.
-    waiting: u64,
+    waiting: u128,
     /// The class's time: when the request served last was due. It passes as device time is given
     /// out, and whoever comes anew begins with it.
     now_ns: u64,
@@ -142,8 +142,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new() -> Self {
-        let round =
-            || Round { lines: [EMPTY_LINE; SESSIONS_MAX], waiting: 0, now_ns: 0, owed_ns: 0 };
+        let round = || Round { lines: [EMPTY_LINE; TURNS_MAX], waiting: 0, now_ns: 0, owed_ns: 0 };
         Self { rounds: std::array::from_fn(|_| round()), count: 0 }
     }
 
@@ -154,7 +153,7 @@ impl Waiting {
 
     /// Whether requests of other sessions wait.
     pub(crate) fn has_others(&self, session: SessionSlot) -> bool {
-        self.rounds.iter().any(|round| round.waiting & !(1 << session.0) != 0)
+        self.rounds.iter().any(|round| round.waiting & !(1_u128 << session.0) != 0)
     }
 
     /// Queues a request behind those of its session and class.
@@ -171,7 +170,7 @@ impl Waiting {
             nodes.0[line.last as usize].next = at;
         }
         line.last = at;
-        round.waiting |= 1 << session.0;
+        round.waiting |= 1_u128 << session.0;
         self.count += 1;
     }
 
@@ -256,7 +255,7 @@ impl Round {
         line.due_ns += node.cost_ns;
         line.first = node.next;
         if line.first == NONE {
-            self.waiting &= !(1 << session);
+            self.waiting &= !(1_u128 << session);
         }
         node.cost_ns
     }

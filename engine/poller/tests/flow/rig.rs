@@ -48,7 +48,6 @@ pub(crate) struct Client {
     pub(crate) session: SessionSlot,
     pub(crate) lane: ClientLane,
     pub(crate) region: RegionId,
-    pub(crate) arena: Arc<dyn Pinned>,
     /// The segment of the lane; its first lane starts at 4096, the lane's slots 384 behind.
     pub(crate) memory: Arc<dyn Pinned>,
     /// The word it sleeps on, and what it hears then.
@@ -135,9 +134,8 @@ impl Rig {
         let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell, tails: None });
         self.tell(Command::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));
-        let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));
+        let memory_of_it: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));
         let buffer = BufferIndex(u16::from(session.0));
-        let memory_of_it = Arc::clone(&arena);
         self.tell(Command::Attach { session, region, buffer, memory: memory_of_it });
         let notices = self.notices();
         assert!(matches!(notices[..], [Notice::LaneAdded(..), Notice::Attached(.., Ok(()))]));
@@ -146,7 +144,6 @@ impl Rig {
             lane: client_lanes.remove(0),
             sleep,
             region,
-            arena,
             memory,
             hears,
             doorbell: its_end,

@@ -104,18 +104,6 @@ impl Zone {
         }
     }
 
-    /// The bytes of a range, where there is no doubt about them.
-    pub(crate) fn certain(&self, offset: u64, length: u32) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; length as usize];
-        let pieces = bytes.chunks_exact_mut(usize::try_from(self.block).expect("small"));
-        for (at, piece) in self.range(offset, length).zip(pieces) {
-            let mut now = self.blocks[at].iter().filter(|candidate| candidate.replaced_at == NEVER);
-            let (Some(only), None) = (now.next(), now.next()) else { return None };
-            fill(only.version, self.base + at as u64 * self.block, piece);
-        }
-        Some(bytes)
-    }
-
     /// Whether a read that began at this moment may have seen these bytes.
     ///
     /// # Panics

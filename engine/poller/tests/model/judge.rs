@@ -1,11 +1,10 @@
 //! What each completion must be, given what the devices said and what stands where.
 
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_NOTICE, FLAG_VERIFY};
+use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
 use crate::contents::{Ending, Zone};
 use crate::options::{Health, Temper};
-use crate::posting::sum;
 use crate::session::{Expect, Late, Life, Pending, Session, Taken};
 use crate::trace::What;
 use crate::world::World;
@@ -138,32 +137,19 @@ impl World {
         };
         if status == Status::Draining {
             assert!(session.closed.is_some(), "nobody is leaving: {pending:?}");
-            let summed = pending.request.flags & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
-            let read = asked.operation.opcode == Opcode::Read;
-            // A read may have left its device and wait for its sum: then nobody waits for it.
-            let between = read && summed && self.watch.borrow_mut().take_end(asked, Status::Ok);
-            if !between {
-                self.check_unasked(pending);
-            }
-            return Ending::NeverStarted;
-        }
-        if pending.expect == Expect::WrongSum {
-            assert_eq!(status, Status::Corrupt, "{pending:?} {completion:?}");
             self.check_unasked(pending);
             return Ending::NeverStarted;
         }
-        let read = asked.operation.opcode == Opcode::Read;
-        let from_device = if read && status == Status::Corrupt { Status::Ok } else { status };
-        let ended = self.watch.borrow_mut().take_end(asked, from_device);
-        if !ended && from_device == Status::DeviceGone {
+        let ended = self.watch.borrow_mut().take_end(asked, status);
+        if !ended && status == Status::DeviceGone {
             // Nothing is given to a device that is known to be gone.
-            self.check_cause(session, pending, from_device);
+            self.check_cause(session, pending, status);
             self.check_unasked(pending);
             return Ending::NeverStarted;
         }
         assert!(ended, "completed with {status}, but no device has ended it so: {pending:?}");
-        self.check_cause(session, pending, from_device);
-        if from_device != Status::Ok {
+        self.check_cause(session, pending, status);
+        if status != Status::Ok {
             return Ending::Failed;
         }
         self.check_bytes(session, pending, completion);
@@ -198,14 +184,7 @@ impl World {
         assert_eq!(completion.bytes, length, "{pending:?} {completion:?}");
         let Some((region, buffer)) = pending.buffer else { return };
         let bytes = session.region(region).bytes(buffer, length);
-        let summed = pending.request.flags & (FLAG_CHECKSUM | FLAG_VERIFY) != 0;
-        let computed = if summed { sum(&bytes) } else { 0 };
-        assert_eq!(completion.checksum, computed, "{pending:?} {completion:?}");
-        let verify = pending.request.flags & FLAG_VERIFY != 0;
-        let right = !verify || computed == pending.request.checksum;
-        let expected = if right { Status::Ok } else { Status::Corrupt };
-        assert_eq!(completion.status(), expected, "by the bytes that are there: {pending:?}");
-        self.tally.verified += u64::from(verify && right);
+        assert_eq!(completion.checksum, 0, "{pending:?} {completion:?}");
         let (offset, began) = (pending.request.volume_offset, pending.began);
         if pending.request.opcode == Opcode::Read as u8 && self.health(session) != Health::Rotten {
             self.zone(session, pending).check(offset, &bytes, began);

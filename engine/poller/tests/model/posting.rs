@@ -1,7 +1,7 @@
 //! What clients ask for.
 
 use kvrail_device::{BufferIndex, Durability, Operation};
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
+use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Class, Geometry, Opcode, RegionId, Request};
 
 use crate::contents::{DISCARD, fill};
@@ -10,11 +10,6 @@ use crate::session::{Expect, Late, Life, Pending, Session};
 use crate::trace::What;
 use crate::watch::Asked;
 use crate::world::World;
-
-/// CRC-64/NVME, as a client computes it.
-pub(crate) fn sum(bytes: &[u8]) -> u64 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
-}
 
 impl World {
     /// A client posts a batch into each of its lanes, perhaps.
@@ -153,16 +148,6 @@ impl World {
             return;
         }
         pending.request.opcode = Opcode::Read as u8;
-        let (offset, length) = pending.range();
-        let certain = self.zone(session, pending).certain(offset, length);
-        match (self.rng.u32(..3), certain) {
-            (0, Some(bytes)) => {
-                pending.request.flags = FLAG_VERIFY;
-                pending.request.checksum = sum(&bytes);
-            }
-            (1, _) => pending.request.flags = FLAG_CHECKSUM,
-            _ => {}
-        }
     }
 
     fn make_write(&mut self, session: &mut Session, pending: &mut Pending) {
@@ -180,19 +165,6 @@ impl World {
         let (region, buffer) = pending.buffer.expect("furnished");
         session.region(region).write(buffer, &bytes);
         self.zone(session, pending).begin(pending.range(), pending.version);
-        match self.rng.u32(..8) {
-            0..2 => {
-                pending.request.flags = FLAG_VERIFY;
-                pending.request.checksum = sum(&bytes);
-            }
-            2 => pending.request.flags = FLAG_CHECKSUM,
-            3 => {
-                pending.request.flags = FLAG_VERIFY;
-                pending.request.checksum = sum(&bytes) ^ 1 << self.rng.u32(..64);
-                pending.expect = Expect::WrongSum;
-            }
-            _ => {}
-        }
         let Asked { operation, .. } = pending.asked.as_mut().expect("furnished");
         operation.opcode = Opcode::Write;
         if self.rng.u32(..4) == 0 {

@@ -155,8 +155,6 @@ pub(crate) enum Expect {
     Sound,
     /// It breaks a rule of the slot.
     Malformed,
-    /// A write whose bytes are not those of its checksum.
-    WrongSum,
 }
 
 /// When the poller took a request.

@@ -25,7 +25,6 @@ pub(crate) struct Tally {
     pub(crate) completed: u64,
     pub(crate) statuses: [u64; Status::ALL.len()],
     pub(crate) late: u64,
-    pub(crate) verified: u64,
     pub(crate) read_right: u64,
     pub(crate) deaths: u64,
     pub(crate) lane_faults: u64,

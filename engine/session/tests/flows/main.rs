@@ -11,6 +11,8 @@ mod lingering;
 mod poller;
 mod real;
 mod sessions;
+mod shards;
 mod sidecar;
 mod stalled;
+mod stores;
 mod users;

@@ -10,6 +10,8 @@ use kvrail_memory::{Pinned, load, store};
 use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, PollerStats, SessionSlot};
 use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, Ring, Status};
 
+use crate::shards::Shard;
+
 /// Something a test turns on and off. Orders nothing: what a test relies on it asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Switch(AtomicBool);
@@ -77,6 +79,8 @@ pub(crate) struct FakePoller {
     pub(crate) held: Vec<(SessionSlot, u32, Request)>,
     pub(crate) owed: Vec<Command>,
     pub(crate) draining: bool,
+    /// The store on its device.
+    pub(crate) shard: Option<Arc<Mutex<Shard>>>,
 }
 
 impl FakePoller {
@@ -109,7 +113,12 @@ impl FakePoller {
     fn handle(&mut self, command: Command) -> bool {
         let hold = self.switches.hold_detach.is_on();
         match command {
-            Command::Store(device, call) => self.mailbox.post(Notice::Store(device, call)),
+            Command::Store(device, mut call) => {
+                if let Some(shard) = &self.shard {
+                    shard.lock().unwrap().answer(&mut call);
+                }
+                self.mailbox.post(Notice::Store(device, call));
+            }
             Command::AddLane(slot, seat) => {
                 let queue = seat.queue;
                 self.lanes.push((slot, seat));

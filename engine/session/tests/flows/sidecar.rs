@@ -13,15 +13,16 @@ use kvrail_device::{
 use kvrail_poller::{
     Budget, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup,
 };
-use kvrail_protocol::{SpinHints, VolumeInfo};
+use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
-    ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
+    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard,
+    ServedStore, Server, ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
 };
 use tempfile::TempDir;
 
 use crate::poller::{Bytes, FakePoller, Switches};
+use crate::shards::{self, Medium, Shard};
 
 pub(crate) const STRIPE: u64 = 64 << 10;
 pub(crate) const MEMBER: u64 = 64 * STRIPE;
@@ -61,6 +62,8 @@ pub(crate) type Sim = SimDevice<MonotonicClock>;
 pub(crate) struct Sidecar {
     pub(crate) directory: TempDir,
     pub(crate) switches: Arc<Switches>,
+    /// What the pollers keep of a store.
+    pub(crate) shards: Vec<Arc<Mutex<Shard>>>,
     pub(crate) handle: ServerHandle,
     thread: Option<JoinHandle<Result<Stopped, ServerError>>>,
 }
@@ -93,6 +96,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
+        stores: vec![],
         porter: Porter::new(std::env::current_exe().unwrap(), &PORTER),
     }
 }
@@ -112,7 +116,11 @@ fn it_is_a_porter() {
     }
 }
 
-fn pollers(switches: &Arc<Switches>, to_control: &Arc<Doorbell>) -> Vec<PollerHandle> {
+fn pollers(
+    switches: &Arc<Switches>,
+    to_control: &Arc<Doorbell>,
+    shards: &[Arc<Mutex<Shard>>],
+) -> Vec<PollerHandle> {
     let geometry = geometry();
     let bytes = usize::try_from(geometry.capacity()).unwrap();
     let volume: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
@@ -131,6 +139,7 @@ fn pollers(switches: &Arc<Switches>, to_control: &Arc<Doorbell>) -> Vec<PollerHa
             held: Vec::new(),
             owed: Vec::new(),
             draining: false,
+            shard: shards.get(index).cloned(),
         };
         let number = u16::try_from(index).unwrap();
         PollerHandle {
@@ -195,8 +204,32 @@ impl Sidecar {
         change(&mut config);
         let switches = Arc::new(Switches::default());
         let to_control = Arc::new(Doorbell::eventfd().unwrap());
-        let handles = pollers(&switches, &to_control);
+        let handles = pollers(&switches, &to_control, &[]);
         Self::serve(directory, config, (handles, to_control), switches)
+    }
+
+    /// A sidecar with a store, `shelf`, volume 1, of which each poller has a member.
+    pub(crate) fn start_stores(
+        media: &[Medium; 2],
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path());
+        change(&mut config);
+        let served = |member| ServedShard {
+            device: DeviceIndex(member),
+            config: shards::config(),
+            restart: shards::open(member),
+        };
+        config.stores = vec![ServedStore { volume: 1, shards: vec![served(0), served(1)] }];
+        let members = (0..).zip(media).map(|(member, medium)| Shard::start(medium, member));
+        let shards: Vec<_> = members.map(|it| Arc::new(Mutex::new(it))).collect();
+        let switches = Arc::new(Switches::default());
+        let to_control = Arc::new(Doorbell::eventfd().unwrap());
+        let handles = pollers(&switches, &to_control, &shards);
+        let mut sidecar = Self::serve(directory, config, (handles, to_control), switches);
+        sidecar.shards = shards;
+        sidecar
     }
 
     /// A sidecar with real pollers over simulated devices.
@@ -219,19 +252,32 @@ impl Sidecar {
         (handles, to_control): (Vec<PollerHandle>, Arc<Doorbell>),
         switches: Arc<Switches>,
     ) -> Self {
-        let volumes = vec![VolumeInfo {
+        let kv = VolumeInfo {
             id: VolumeId(0).0,
             name: "kv".into(),
             uuid: uuid::Uuid::from_u128(42),
             geometry: geometry().into(),
             pollers: vec![0, 1, 0],
             members: vec!["/a".into(), "/b".into(), "/c".into()],
-            content: kvrail_protocol::VolumeContent::Raw,
-        }];
+            content: VolumeContent::Raw,
+        };
+        let mut volumes = vec![kv];
+        if !config.stores.is_empty() {
+            let info = StoreInfo { block_bytes_max: 32 << 10, segment_bytes: 64 << 10 };
+            volumes.push(VolumeInfo {
+                id: 1,
+                name: "shelf".into(),
+                uuid: uuid::Uuid::from_u128(77),
+                geometry: Geometry { members: 2, ..geometry() }.into(),
+                pollers: vec![0, 1],
+                members: vec!["/d".into(), "/e".into()],
+                content: VolumeContent::Store(info),
+            });
+        }
         let mut server = Server::new(config, handles, to_control, volumes).unwrap();
         let (handle, received) = server_handle().unwrap();
         let thread = std::thread::spawn(move || server.run(&received));
-        Self { directory, switches, handle, thread: Some(thread) }
+        Self { directory, switches, shards: Vec::new(), handle, thread: Some(thread) }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -13,7 +13,7 @@ use super::seal::{is_whole, seal};
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Where the two copies begin, in bytes of the area.
-pub(crate) const SUPER_AT: [u64; 2] = [0, 32 << 10];
+pub const SUPER_AT: [u64; 2] = [0, 32 << 10];
 
 const MAGIC: [u8; 16] = *b"kvrail store\r\n\x1a\0";
 const RESERVED: usize = PAGE_BYTES - 152 - 8;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvrail_volume::{
-    DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeError, create, open,
+    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Volume, VolumeError, create, open,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn new_volume(members: &[PathBuf]) -> NewVolume {
         name: "kv0".parse().unwrap(),
         members: members.to_vec(),
         capacity_bytes: Some(4 * MIB),
-        stripe_bytes: 64 << 10,
+        layout: Layout::Raw { stripe_bytes: 64 << 10 },
         fill: Fill::Files,
         overwrite: Overwrite::Nothing,
         direct: DirectIo::Optional,

@@ -5,12 +5,17 @@ use std::ops::ControlFlow;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_nvme::Selector;
+use kvrail_poller::SESSIONS_MAX;
+use kvrail_store::Sizing;
 use kvrail_units::Size;
-use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, Progress, Volume, VolumeName, create};
+use kvrail_volume::{
+    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Purpose, StoreMember, StoreShape,
+    Volume, VolumeName, create,
+};
 use serde::Serialize;
 
 use crate::context::{Context, Verbosity};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::members::members;
 use crate::output::{Format, human_bytes, print_json, print_text};
 use crate::stop::StopFlag;
@@ -19,8 +24,12 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail volume create kv0 /data/kv0.img --size 64GiB
   kvrail volume create kv0 /dev/nvme1n1 /dev/nvme2n1 --stripe 1098KiB
+  kvrail volume create cache /dev/nvme1n1 /dev/nvme2n1 --kind store
   kvrail volume create kv0 pci:0000:3b:00.0 serial:S6CKNE0T/1 wwid:eui.0025385b71b0a1b2
   kvrail volume create kv0 --force          members as configured, foreign data overwritten";
+
+/// Bytes of a stripe unless another is named.
+const STRIPE_BYTES: u64 = 256 << 10;
 
 /// Arguments of `kvrail volume create`.
 #[derive(Debug, Args)]
@@ -35,9 +44,21 @@ pub(crate) struct CreateArgs {
     /// Usable size of the whole volume [default: all that its members have]
     #[arg(long)]
     size: Option<Size>,
-    /// Bytes on one member before the next one's turn; one KV block is a good choice
-    #[arg(long, default_value = "256KiB")]
-    stripe: Size,
+    /// What requests will name in it
+    #[arg(long, value_enum, default_value_t)]
+    kind: KindArg,
+    /// Raw: bytes on one member before the next one's turn; one KV block is a good choice
+    /// [default: 256KiB]
+    #[arg(long)]
+    stripe: Option<Size>,
+    /// Store: bytes that are reclaimed at once, a power of two from 64KiB to 16GiB; a block takes
+    /// half of it at most [default: 256MiB, less where members are small]
+    #[arg(long)]
+    segment: Option<Size>,
+    /// Store: mean length of its blocks; the index in memory is made for as many as fit
+    /// [default: 1MiB]
+    #[arg(long)]
+    block_mean: Option<Size>,
     /// What is written once from end to end, so that later writes allocate nothing
     #[arg(long, value_enum, default_value_t)]
     fill: FillArg,
@@ -48,6 +69,15 @@ pub(crate) struct CreateArgs {
     /// kvrail volume
     #[arg(long)]
     force: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum KindArg {
+    /// Places: a volume of bytes
+    #[default]
+    Raw,
+    /// Keys: a keyed block store, one shard on each member
+    Store,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -80,6 +110,22 @@ struct Made {
     stripe_bytes: u64,
     logical_block: u32,
     members: Vec<String>,
+    kind: &'static str,
+    store: Option<MadeStore>,
+}
+
+/// What a store takes, on all its members.
+#[derive(Serialize)]
+struct MadeStore {
+    segment_bytes: u64,
+    block_mean: u32,
+    block_bytes_max: u32,
+    segments: u64,
+    blocks: u64,
+    content_bytes: u64,
+    index_bytes: u64,
+    table_bytes: u64,
+    pool_bytes: u64,
 }
 
 /// Makes the volume.
@@ -88,7 +134,7 @@ pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
         name: args.name.clone(),
         members: members(&args.name, &args.members, context)?,
         capacity_bytes: args.size.map(Size::bytes),
-        stripe_bytes: args.stripe.bytes(),
+        layout: layout(args)?,
         fill: args.fill.into(),
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
@@ -104,6 +150,53 @@ pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
     report(&made?, context)
 }
 
+/// Which layout the arguments mean; those of the other kind are refused.
+fn layout(args: &CreateArgs) -> Result<Layout, Failure> {
+    let foreign = match args.kind {
+        KindArg::Raw => [("--segment", args.segment), ("--block-mean", args.block_mean)],
+        KindArg::Store => [("--stripe", args.stripe), ("", None)],
+    };
+    let (kind, other) = match args.kind {
+        KindArg::Raw => ("raw", "store"),
+        KindArg::Store => ("store", "raw"),
+    };
+    if let Some((key, Some(value))) = foreign.into_iter().find(|(_, value)| value.is_some()) {
+        let what = format!("{key} {value}: a {kind} volume has none");
+        let remedy = format!("leave it out, or make a volume of --kind {other}");
+        return Err(Failure::new(Exit::Usage, what).with_remedy(remedy));
+    }
+    Ok(match args.kind {
+        KindArg::Raw => Layout::Raw { stripe_bytes: args.stripe.map_or(STRIPE_BYTES, Size::bytes) },
+        KindArg::Store => Layout::Store {
+            segment_bytes: args.segment.map(Size::bytes),
+            block_mean: args.block_mean.map(Size::bytes),
+        },
+    })
+}
+
+/// What the store takes once it is served: members are alike.
+fn sizing(volume: &Volume, shape: StoreShape) -> Option<Sizing> {
+    let owners = u16::try_from(SESSIONS_MAX + 1).expect("sessions are few");
+    let geometry = volume.geometry;
+    let member = StoreMember::new(geometry.member_bytes, geometry.logical_block);
+    Sizing::of(&shape.config(member, owners)).ok()
+}
+
+fn made_store(shape: StoreShape, one: &Sizing, members: u16) -> MadeStore {
+    let all = |of_one: u64| of_one * u64::from(members);
+    MadeStore {
+        segment_bytes: shape.segment_bytes,
+        block_mean: shape.block_mean,
+        block_bytes_max: shape.block_bytes_max(),
+        segments: all(one.segments.into()),
+        blocks: all(one.blocks),
+        content_bytes: all(one.capacity_bytes),
+        index_bytes: all(one.index_bytes),
+        table_bytes: all(one.table_bytes),
+        pool_bytes: all(one.pool_bytes),
+    }
+}
+
 /// Draws on standard error, where that is a terminal.
 fn bar(context: &Context) -> ProgressBar {
     let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
@@ -117,6 +210,8 @@ fn bar(context: &Context) -> ProgressBar {
 
 fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
     let geometry = volume.geometry;
+    let shape = volume.purpose.store();
+    let sizes = shape.and_then(|shape| Some((shape, sizing(volume, shape)?)));
     let members = volume.members.iter().map(|member| member.path().display().to_string());
     let made = Made {
         name: volume.name.to_string(),
@@ -125,18 +220,30 @@ fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
         stripe_bytes: geometry.stripe_bytes,
         logical_block: geometry.logical_block,
         members: members.collect(),
+        kind: volume.purpose.name(),
+        store: sizes.map(|(shape, one)| made_store(shape, &one, geometry.members)),
     };
     if context.format == Format::Json {
         return print_json(&made);
     }
-    print_text(&format!(
-        "made volume {} ({}): {} on {} member(s), stripe {}",
+    let (kind, cut) = match volume.purpose {
+        Purpose::Raw => ("volume", format!("stripe {}", Size::new(made.stripe_bytes))),
+        Purpose::Store(shape) => {
+            ("store", format!("segments of {}", Size::new(shape.segment_bytes)))
+        }
+    };
+    let mut text = format!(
+        "made {kind} {} ({}): {} on {} member(s), {cut}",
         made.name,
         made.uuid,
         human_bytes(made.capacity_bytes),
         made.members.len(),
-        Size::new(made.stripe_bytes),
-    ))
+    );
+    if let Some((shape, one)) = sizes {
+        let largest = Size::new(shape.block_bytes_max().into());
+        text += &format!("\n  each member: {one}; blocks up to {largest}");
+    }
+    print_text(&text)
 }
 
 impl From<FillArg> for Fill {

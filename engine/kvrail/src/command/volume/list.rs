@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_nvme::Selector;
-use kvrail_volume::{Content, Inspection, block_devices, inspect};
+use kvrail_volume::{Content, Inspection, Purpose, block_devices, inspect};
 use serde::Serialize;
 
 use crate::command::describe;
@@ -34,6 +34,7 @@ pub(crate) struct ListArgs {
 struct Found {
     name: String,
     uuid: String,
+    purpose: Purpose,
     capacity_bytes: u64,
     stripe_bytes: u64,
     member_count: u16,
@@ -161,6 +162,7 @@ fn found(seen: Vec<Inspection>) -> Found {
     Found {
         name: label.volume_name.to_string(),
         uuid: label.volume_uuid.to_string(),
+        purpose: label.purpose,
         capacity_bytes: label.geometry(1).capacity(),
         stripe_bytes: label.stripe_bytes,
         member_count: label.member_count(),
@@ -197,12 +199,13 @@ fn show(listing: &Listing, context: &Context) -> Result<(), Failure> {
     if listing.volumes.is_empty() {
         return print_text("no volumes found");
     }
-    let mut table = table(&["VOLUME", "STATE", "CAPACITY", "MEMBERS", "UUID", "PATHS"]);
+    let mut table = table(&["VOLUME", "KIND", "STATE", "CAPACITY", "MEMBERS", "UUID", "PATHS"]);
     for volume in &listing.volumes {
         let paths: Vec<String> =
             volume.members.iter().map(|member| member.path.display().to_string()).collect();
         table.add_row([
             volume.name.clone(),
+            volume.purpose.name().into(),
             words(volume.state).into(),
             human_bytes(volume.capacity_bytes),
             format!("{}/{}", volume.members.len(), volume.member_count),

@@ -1,0 +1,50 @@
+//! `kvrail store clear`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::target::{TargetArgs, confirm};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail store clear llama-70b                    asks for the name once more
+  kvrail store clear llama-70b --yes llama-70b    from a script
+
+The blocks become unreachable at once, for all clients, by one write on each member. A client that
+has the namespace open is answered STALE and opens it again.";
+
+/// Arguments of `kvrail store clear`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ClearArgs {
+    /// The namespace
+    name: String,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The name once more, instead of a question
+    #[arg(long, value_name = "NAME")]
+    yes: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Cleared<'a> {
+    store: &'a str,
+    namespace: &'a str,
+    uid: u64,
+}
+
+/// Clears.
+pub(super) fn run(args: &ClearArgs, context: &Context) -> Result<(), Failure> {
+    let session = args.target.attach(context)?;
+    let store = session.store(args.target.store())?;
+    let what = format!("all blocks of namespace {:?} of {} become misses", args.name, store.name());
+    confirm(&args.name, args.yes.as_deref(), &what)?;
+    let uid = session.ask(|client| client.store(store.name())?.clear(&args.name))?;
+    if context.format == Format::Json {
+        return print_json(&Cleared { store: store.name(), namespace: &args.name, uid });
+    }
+    print_text(&format!("cleared namespace {} of {}", args.name, store.name()))
+}

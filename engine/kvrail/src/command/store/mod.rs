@@ -1,0 +1,44 @@
+//! `kvrail store`: how the keyed stores of a running sidecar are, and their namespaces.
+
+mod clear;
+mod namespaces;
+mod remove;
+mod status;
+mod target;
+
+use clap::Subcommand;
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail volume create cache /data/cache.img --size 64GiB --kind store
+  kvrail serve --set 'volume=[{name=\"cache\", members=[\"/data/cache.img\"]}]'
+  kvrail store status
+  kvrail store namespaces
+  kvrail store clear llama-70b";
+
+/// What to do with the stores of a running sidecar.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum StoreCommand {
+    /// Show how full each member is, what it found, moved, wrote and declined
+    Status(status::StatusArgs),
+    /// List the namespaces with their blocks and identities
+    Namespaces(namespaces::NamespacesArgs),
+    /// Make all blocks of a namespace unreachable, for all clients
+    Clear(clear::ClearArgs),
+    /// Forget a namespace and its blocks, for all clients
+    Remove(remove::RemoveArgs),
+}
+
+/// Runs `kvrail store`.
+pub(crate) fn run(command: StoreCommand, context: &Context) -> Result<(), Failure> {
+    match command {
+        StoreCommand::Status(args) => status::run(&args, context),
+        StoreCommand::Namespaces(args) => namespaces::run(&args, context),
+        StoreCommand::Clear(args) => clear::run(&args, context),
+        StoreCommand::Remove(args) => remove::run(&args, context),
+    }
+}

@@ -1,0 +1,81 @@
+//! `kvrail store namespaces`.
+
+use clap::Args;
+use kvrail_protocol::NamespaceInfo;
+use serde::Serialize;
+
+use super::target::TargetArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail store namespaces
+  kvrail store namespaces --store cache --format json";
+
+/// Characters of an identity that a table shows.
+const IDENTITY_CHARS: usize = 60;
+
+/// Arguments of `kvrail store namespaces`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct NamespacesArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    store: String,
+    namespaces: Vec<NamespaceInfo>,
+}
+
+/// Lists.
+pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failure> {
+    let session = args.target.attach(context)?;
+    let mut all = Vec::new();
+    for store in session.stores(args.target.store())? {
+        let namespaces = session.ask(|client| client.store(store.name())?.namespaces())?;
+        all.push(Listing { store: store.name().to_owned(), namespaces });
+    }
+    if context.format == Format::Json {
+        return print_json(&all);
+    }
+    if all.iter().all(|it| it.namespaces.is_empty()) {
+        return print_text("no namespaces");
+    }
+    let mut table = table(&["STORE", "NAMESPACE", "BLOCKS", "BYTES", "IDENTITY"]);
+    for (store, space) in
+        all.iter().flat_map(|it| it.namespaces.iter().map(move |s| (&it.store, s)))
+    {
+        table.add_row([
+            store.clone(),
+            space.name.clone(),
+            space.blocks.to_string(),
+            human_bytes(space.bytes),
+            shortened(&space.identity),
+        ]);
+    }
+    print_table(&table)
+}
+
+/// An identity as far as a line has room; all of it is in the JSON.
+fn shortened(identity: &str) -> String {
+    let plain: String = identity.chars().filter(|char| !char.is_control()).collect();
+    match plain.char_indices().nth(IDENTITY_CHARS) {
+        Some((at, _)) => format!("{}...", &plain[..at]),
+        None => plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shortened;
+
+    #[test]
+    fn identities_are_cut_for_people() {
+        assert_eq!(shortened("{\"a\":\u{1b}1}"), "{\"a\":1}");
+        assert_eq!(shortened(&"ä".repeat(61)).chars().count(), 63);
+    }
+}

@@ -1,0 +1,205 @@
+//! `kvrail store status`.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use comfy_table::Table;
+use indicatif::HumanDuration;
+use kvrail_protocol::{ShardReport, StatusReport};
+use serde::Serialize;
+
+use super::target::TargetArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, human_bytes, print_json, print_table, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail store status
+  kvrail store status --store cache --format json     every counter, each member and all of them
+
+FILL is how much of the index is in use. WRITTEN/PUT is what the drive was given for each byte put:
+above 1 by records, pages and moved blocks. STATE: starting (reads its heads), warming (serves;
+what it does not find may yet turn up), serving, gone (its drive is).";
+
+/// Arguments of `kvrail store status`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// A store, its members, and all of them together.
+#[derive(Debug, Serialize)]
+struct Shown {
+    store: String,
+    members: Vec<Member>,
+    total: ShardReport,
+}
+
+#[derive(Debug, Serialize)]
+struct Member {
+    path: String,
+    #[serde(flatten)]
+    report: ShardReport,
+}
+
+/// Shows.
+pub(super) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
+    let session = args.target.attach(context)?;
+    let stores = session.stores(args.target.store())?;
+    let names: Vec<_> = stores.iter().map(|it| it.name().to_owned()).collect();
+    let report = session.ask(kvrail_client::Client::status)?;
+    let shown: Vec<Shown> = names.into_iter().map(|name| shown(name, &report)).collect();
+    if context.format == Format::Json {
+        return print_json(&shown);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    print_table(&rows(&shown, now))
+}
+
+fn shown(store: String, report: &StatusReport) -> Shown {
+    let own = report.shards.iter().filter(|shard| shard.store == store);
+    let member = |report_of: &ShardReport| {
+        let device = report.devices.iter().find(|it| it.index == report_of.device);
+        let path = device.map_or_else(|| "?".to_owned(), |it| it.name.clone());
+        Member { path, report: report_of.clone() }
+    };
+    let members: Vec<Member> = own.map(member).collect();
+    let total = total(&store, members.iter().map(|it| &it.report));
+    Shown { store, members, total }
+}
+
+/// All members together; the state is that of the one furthest from serving.
+fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> ShardReport {
+    let order = ["serving", "warming", "starting"];
+    let rank = |state: &str| order.iter().position(|it| *it == state).unwrap_or(order.len());
+    let mut all = ShardReport { state: "serving".into(), ..ShardReport::default() };
+    all.store = store.to_owned();
+    for it in members {
+        if rank(&it.state) > rank(&all.state) {
+            all.state.clone_from(&it.state);
+        }
+        all.capacity_bytes += it.capacity_bytes;
+        all.memory_bytes += it.memory_bytes;
+        all.blocks_max += it.blocks_max;
+        all.blocks += it.blocks;
+        all.holds += it.holds;
+        all.oldest_unix_s = match (all.oldest_unix_s, it.oldest_unix_s) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        for (name, count) in &it.counters {
+            *all.counters.entry(name.clone()).or_default() += count;
+        }
+    }
+    all
+}
+
+const HEADS: [&str; 16] = [
+    "STORE",
+    "MEMBER",
+    "STATE",
+    "FILL",
+    "BLOCKS",
+    "HITS",
+    "MISSES",
+    "DECLINED",
+    "PUT",
+    "MOVED",
+    "WRITTEN/PUT",
+    "EVICTED",
+    "SUSPECTS",
+    "HOLDS",
+    "OLDEST",
+    "RAM",
+];
+
+fn rows(all: &[Shown], now_unix_s: u64) -> Table {
+    let mut table = table(&HEADS);
+    for it in all {
+        for member in &it.members {
+            table.add_row(row(&it.store, &member.path, &member.report, now_unix_s));
+        }
+        if it.members.len() > 1 {
+            table.add_row(row(&it.store, "all", &it.total, now_unix_s));
+        }
+    }
+    table
+}
+
+fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<String> {
+    let count = |name: &str| counter(&it.counters, name);
+    let share = |part: u64, whole: u64, scale: f64| match whole {
+        0 => None,
+        _ => Some(part as f64 / whole as f64 * scale),
+    };
+    let fill = share(it.blocks, it.blocks_max, 100.0);
+    let written = share(count("written_bytes"), count("put_bytes"), 1.0);
+    let age = it.oldest_unix_s.map(|oldest| now_unix_s.saturating_sub(oldest.into()));
+    let age = age.map(|age| HumanDuration(std::time::Duration::from_secs(age)).to_string());
+    vec![
+        store.to_owned(),
+        member.to_owned(),
+        it.state.clone(),
+        fill.map_or_else(dash, |fill| format!("{fill:.1} %")),
+        it.blocks.to_string(),
+        count("hits").to_string(),
+        count("misses").to_string(),
+        count("declined").to_string(),
+        human_bytes(count("put_bytes")),
+        human_bytes(count("moved_bytes")),
+        written.map_or_else(dash, |written| format!("{written:.2}")),
+        count("evicted").to_string(),
+        count("suspects").to_string(),
+        it.holds.to_string(),
+        age.unwrap_or_else(dash),
+        human_bytes(it.memory_bytes),
+    ]
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn counter(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
+    counters.get(name).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_protocol::ShardReport;
+
+    use super::{Member, Shown, rows, total};
+
+    fn member(state: &str, oldest: Option<u32>) -> ShardReport {
+        let counters = [("hits", 7), ("put_bytes", 1000), ("written_bytes", 1350)];
+        ShardReport {
+            store: "cache".into(),
+            device: 0,
+            state: state.into(),
+            capacity_bytes: 1 << 40,
+            memory_bytes: 100 << 20,
+            blocks_max: 1000,
+            blocks: 250,
+            holds: 3,
+            oldest_unix_s: oldest,
+            counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+        }
+    }
+
+    #[test]
+    fn members_are_shown_and_added_up() {
+        let reports = [member("serving", Some(1000)), member("warming", None)];
+        let total = total("cache", reports.iter());
+        assert_eq!((total.state.as_str(), total.blocks, total.holds), ("warming", 500, 6));
+        assert_eq!((total.oldest_unix_s, total.counters["hits"]), (Some(1000), 14));
+        let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
+        let shown = rows(&[Shown { store: "cache".into(), members, total }], 1060).to_string();
+        for word in ["25.0 %", "1.35", "60 seconds", "warming", "all", "200.00 MiB", "14"] {
+            assert!(shown.contains(word), "no {word:?} in\n{shown}");
+        }
+    }
+}

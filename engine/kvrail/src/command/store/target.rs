@@ -1,0 +1,144 @@
+//! Which sidecar and which store a command is about, and whether it is meant.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use kvrail_client::{AttachOptions, Client, ClientError, Volume};
+
+use crate::command::silent::explain;
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+
+/// Longest wait: a member writes a namespace twice, each time to stable media.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where to ask.
+#[derive(Debug, Args)]
+pub(super) struct TargetArgs {
+    /// The sidecar's socket [default: sidecar.socket of the configuration]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The store [default: the only one that is served]
+    #[arg(long, value_name = "NAME")]
+    store: Option<String>,
+}
+
+/// A session for one command.
+#[derive(Debug)]
+pub(super) struct Session {
+    client: Client,
+    socket: PathBuf,
+}
+
+impl TargetArgs {
+    /// The name of the store, where one was named.
+    pub(super) fn store(&self) -> Option<&str> {
+        self.store.as_deref()
+    }
+
+    /// Attaches.
+    ///
+    /// # Errors
+    /// `Failure` with status 4 when no sidecar answers.
+    pub(super) fn attach(&self, context: &Context) -> Result<Session, Failure> {
+        let socket = match &self.socket {
+            Some(socket) => socket.clone(),
+            None => context.config()?.config.sidecar.socket,
+        };
+        let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
+        let client = Client::attach_with(&socket, &options);
+        let client = client.map_err(|error| explain(&error, &socket))?;
+        Ok(Session { client, socket })
+    }
+}
+
+impl Session {
+    /// Asks, and explains what went wrong.
+    ///
+    /// # Errors
+    /// `Failure` with the sidecar's own words.
+    pub(super) fn ask<T>(
+        &self,
+        ask: impl FnOnce(&Client) -> Result<T, ClientError>,
+    ) -> Result<T, Failure> {
+        ask(&self.client).map_err(|error| explain(&error, &self.socket))
+    }
+
+    /// The stores that are served; one of them where one was named.
+    ///
+    /// # Errors
+    /// `Failure` with status 2 when there is none of that name, or none at all.
+    pub(super) fn stores(&self, named: Option<&str>) -> Result<Vec<&Volume>, Failure> {
+        let served = self.client.volumes().iter();
+        let stores: Vec<&Volume> = served.filter(|it| it.is_store()).collect();
+        if stores.is_empty() {
+            let what = format!("the sidecar at {} serves no store", self.socket.display());
+            return Err(Failure::new(Exit::Usage, what)
+                .with_remedy("make one with `kvrail volume create --kind store`, and serve it"));
+        }
+        let Some(named) = named else { return Ok(stores) };
+        let names: Vec<_> = stores.iter().map(|it| it.name().to_owned()).collect();
+        let found: Vec<_> = stores.into_iter().filter(|it| it.name() == named).collect();
+        if found.is_empty() {
+            let what = format!("--store {named}: the sidecar serves no store of that name");
+            let remedy = format!("name one of {}", names.join(", "));
+            return Err(Failure::new(Exit::Usage, what).with_remedy(remedy));
+        }
+        Ok(found)
+    }
+
+    /// The one store that is meant.
+    ///
+    /// # Errors
+    /// As `stores`, and where there are several and none is named.
+    pub(super) fn store(&self, named: Option<&str>) -> Result<&Volume, Failure> {
+        match self.stores(named)?[..] {
+            [one] => Ok(one),
+            ref several => {
+                let names: Vec<_> = several.iter().map(|it| it.name()).collect();
+                let what = format!("the sidecar serves {} stores", names.len());
+                let remedy = format!("name one with --store: {}", names.join(", "));
+                Err(Failure::new(Exit::Usage, what).with_remedy(remedy))
+            }
+        }
+    }
+}
+
+/// Has the name said again: by `--yes`, or by who sits at the terminal.
+///
+/// # Errors
+/// `Failure` with status 2 when it was not, or differs.
+pub(super) fn confirm(name: &str, yes: Option<&str>, what: &str) -> Result<(), Failure> {
+    let refuse = |said: String| {
+        let failure = Failure::new(Exit::Usage, format!("{what}: {said}"));
+        Err(failure.with_remedy(format!("repeat the name: --yes {name}")))
+    };
+    let said = match yes {
+        Some(said) => said.to_owned(),
+        None if std::io::stdin().is_terminal() => {
+            eprint!("{what}. Repeat the name to go on: ");
+            // A prompt that cannot be shown is still answered or not.
+            let _ = std::io::stderr().flush();
+            let mut line = String::new();
+            // What cannot be read is no yes.
+            let _ = std::io::stdin().lock().read_line(&mut line);
+            line.trim_end_matches('\n').to_owned()
+        }
+        None => return refuse("not confirmed".into()),
+    };
+    if said == name { Ok(()) } else { refuse(format!("{said:?} was said, not {name:?}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::confirm;
+
+    #[test]
+    fn only_the_same_name_confirms() {
+        confirm("a", Some("a"), "clears a").unwrap();
+        let why = confirm("a", Some("b"), "clears a").unwrap_err().log_text();
+        assert!(why.contains("clears a: \"b\" was said") && why.contains("--yes a"), "{why}");
+    }
+}

@@ -1,0 +1,241 @@
+//! The stores among the volumes: what each member's poller is given, and whether it starts.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use kvrail_device::{BUFFERS_MAX, BufferIndex};
+use kvrail_gpu::STAGING_ENTRIES;
+use kvrail_memory::{Pinned, Region};
+use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
+use kvrail_ring::DeviceIndex;
+use kvrail_ring::limits::ENTRY_BYTES;
+use kvrail_session::{ServedShard, ServedStore};
+use kvrail_store::{
+    Config as StoreConfig, Discard, Expect, Identity, Sizing, Start, StartError, Super,
+};
+use kvrail_volume::{Member, StoreMember, StoreShape};
+use rustix::fs::{FileType, fstat, major, minor};
+use uuid::Uuid;
+
+use super::plan::{Plan, PlannedDevice};
+use super::volumes::{Served, Source};
+use crate::failure::{Exit, Failure};
+use crate::output::human_bytes;
+
+/// How long a store may take to read its heads: 65,536 of them from a slow drive.
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether it has.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The call that nobody but the start waits for.
+const CALL: u64 = 0;
+
+/// A member of a store, ready to be started.
+#[derive(Debug)]
+struct Shard {
+    device: DeviceIndex,
+    volume: usize,
+    /// What people know it by.
+    name: String,
+    setup: StoreSetup,
+    restart: Start,
+    sizing: Sizing,
+    /// Why there are no hugepages behind its pool.
+    remark: Option<String>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Stores(Vec<Shard>);
+
+impl Stores {
+    /// Reads every member's super, and takes the memory.
+    ///
+    /// # Errors
+    /// `Failure` names the member whose store cannot be opened, and the remedy; or memory that is
+    /// not to be had.
+    pub(super) fn prepare(plan: &Plan, served: &[Served], gpus: usize) -> Result<Self, Failure> {
+        let reserved = u16::try_from(gpus).expect("GPUs are few") * STAGING_ENTRIES;
+        let buffer = BufferIndex(BUFFERS_MAX - reserved - 1);
+        let mut shards = Vec::new();
+        for (volume, it) in served.iter().enumerate() {
+            let Some(shape) = it.purpose.store() else { continue };
+            let starts = starts(it, shape)?;
+            let own = plan.devices.iter().filter(|device| device.volume == volume);
+            for (device, begin) in own.zip(starts) {
+                shards.push(Shard::new((device, it, shape), begin, buffer)?);
+            }
+        }
+        Ok(Self(shards))
+    }
+
+    /// Those of a poller's devices, with their places there.
+    pub(super) fn of(&self, devices: &[DeviceIndex]) -> Vec<(usize, StoreSetup)> {
+        let place = |shard: &Shard| devices.iter().position(|device| *device == shard.device);
+        let own = self.0.iter().filter_map(|it| Some((place(it)?, it.setup.clone())));
+        own.collect()
+    }
+
+    /// What the control thread is told.
+    pub(super) fn served(&self) -> Vec<ServedStore> {
+        let mut stores: Vec<ServedStore> = Vec::new();
+        for it in &self.0 {
+            let volume = u16::try_from(it.volume).expect("the configuration bounds the volumes");
+            let (config, restart) = (it.setup.config, it.restart);
+            let shard = ServedShard { device: it.device, config, restart };
+            match stores.last_mut().filter(|store| store.volume == volume) {
+                Some(store) => store.shards.push(shard),
+                None => stores.push(ServedStore { volume, shards: vec![shard] }),
+            }
+        }
+        stores
+    }
+
+    /// Waits until every store serves, a while at most: a slow one goes on beside the clients.
+    ///
+    /// # Errors
+    /// `Failure` names the member whose store does not start, and the remedy.
+    pub(super) fn wait(&self, pollers: &[PollerHandle]) -> Result<(), Failure> {
+        let mut left = 0;
+        for (poller, device) in self.0.iter().filter_map(|it| place(pollers, it.device)) {
+            let call = StoreCall::new(CALL, StoreAsk::Survey);
+            // An empty mailbox takes it.
+            let sent = pollers[poller].mailbox.send(Command::Store(device, call));
+            left += usize::from(sent.is_ok());
+        }
+        let deadline = Instant::now() + START_WITHIN;
+        while left > 0 && Instant::now() < deadline {
+            let mut notices = pollers.iter().enumerate().filter_map(|(poller, handle)| {
+                handle.mailbox.receive().map(|notice| (poller, notice))
+            });
+            match notices.next() {
+                Some((poller, Notice::Store(device, call))) => {
+                    left -= 1;
+                    let index = pollers[poller].devices[device].0;
+                    self.started(index, call.start_error)?;
+                }
+                // There are no clients yet who could be owed another notice.
+                Some(_) => {}
+                None => sleep(LOOK),
+            }
+        }
+        Ok(())
+    }
+
+    fn started(&self, device: DeviceIndex, error: Option<StartError>) -> Result<(), Failure> {
+        let shard = self.0.iter().find(|it| it.device == device);
+        let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
+        let remedy = match error {
+            StartError::Device => "see dmesg and the log; `kvrail devices` shows the drive",
+            _ => "wipe the volume (`kvrail volume wipe`) and create it again: a cache fills itself",
+        };
+        let what = format!("{}: its store does not start: {error}", shard.name);
+        Err(Failure::new(Exit::Refused, what).with_remedy(remedy))
+    }
+
+    /// What the start report says of them.
+    pub(super) fn report(&self) -> String {
+        let line = |it: &Shard| {
+            let blocks = human_bytes(u64::from(largest_block(&it.setup.config)));
+            let (device, sizing) = (it.device, &it.sizing);
+            format!("  store on device {device}: {sizing}; blocks up to {blocks}\n")
+        };
+        // They all have the same reason.
+        let remark = self.0.iter().find_map(|it| it.remark.as_ref());
+        let remark = remark.map(|why| format!("    note: memory for stores: {why}\n"));
+        self.0.iter().map(line).chain(remark).collect()
+    }
+}
+
+fn largest_block(config: &StoreConfig) -> u32 {
+    StoreShape { segment_bytes: config.segment_bytes, block_mean: config.block_mean }
+        .block_bytes_max()
+}
+
+/// A device's poller, and its number there.
+fn place(pollers: &[PollerHandle], device: DeviceIndex) -> Option<(usize, usize)> {
+    pollers.iter().enumerate().find_map(|(poller, handle)| {
+        let local = handle.devices.iter().position(|(index, _)| *index == device);
+        local.map(|local| (poller, local))
+    })
+}
+
+/// How a member's store begins, and the slots for namespaces that it has.
+type Begin = (Start, StoreMember);
+
+/// How the stores on a volume's members begin. A null member forgets, so it gets a new one.
+fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
+    let geometry = &served.geometry;
+    let fresh = StoreMember::new(geometry.member_bytes, geometry.logical_block);
+    let members: Vec<&Member> = served.members.iter().filter_map(Source::claimed).collect();
+    if members.is_empty() {
+        let identity = Identity {
+            volume: served.uuid.as_u128(),
+            instance: Uuid::new_v4().as_u128(),
+            seed: Uuid::new_v4().as_u128(),
+            member: 0,
+            members: 1,
+            generation: 1,
+        };
+        return Ok(vec![(Start::Create(identity), fresh)]);
+    }
+    let (volume, shape) = (served.uuid, shape);
+    let supers = kvrail_volume::supers(&members, (volume, geometry), shape)?;
+    let generation = supers.iter().map(|it| it.generation).max().unwrap_or(1);
+    let begin = |it: &Super| {
+        let expect = Expect {
+            volume: volume.as_u128(),
+            member: it.member,
+            generation,
+            next_generation: generation,
+        };
+        (Start::Open(expect), StoreMember { spaces: it.spaces, ..fresh })
+    };
+    Ok(supers.iter().map(begin).collect())
+}
+
+impl Shard {
+    fn new(
+        (device, served, shape): (&PlannedDevice, &Served, StoreShape),
+        (start, member): Begin,
+        buffer: BufferIndex,
+    ) -> Result<Self, Failure> {
+        let source = &served.members[device.member];
+        let name = format!("volume {}: {}", served.name, source.name());
+        let refuse = |why: String| Failure::new(Exit::Refused, format!("{name}: {why}"));
+        let discard = match source.claimed() {
+            Some(member) if takes_discards(member) => Discard::Segments,
+            _ => Discard::Off,
+        };
+        let config = StoreConfig { discard, ..shape.config(member, STORE_OWNERS) };
+        let sizing = Sizing::of(&config).map_err(|error| refuse(error.to_string()))?;
+        let bytes = StoreSetup::pool_bytes(&config);
+        debug_assert!(bytes as u64 <= ENTRY_BYTES, "one entry of the buffer table");
+        let (region, remark) = Region::create_best("kvrail-store", bytes).map_err(|error| {
+            refuse(format!("no memory for its buffers: {error}"))
+                .with_remedy("free memory, or give the sidecar more")
+        })?;
+        let pool: Arc<dyn Pinned> = Arc::new(region);
+        let setup = StoreSetup { config, start, pool, buffer };
+        let (device, volume) = (device.index, device.volume);
+        let remark = remark.map(|why| why.to_string());
+        Ok(Self { device, volume, name, setup, restart: start, sizing, remark })
+    }
+}
+
+/// Whether the kernel passes discards to the drive. Holes in a file would cost writes later.
+fn takes_discards(member: &Member) -> bool {
+    let Ok(stat) = fstat(member) else { return false };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return false;
+    }
+    let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+    // A partition has its disk's queue.
+    let queues = ["queue", "../queue"]
+        .map(|queue| format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes"));
+    let told = queues.iter().find_map(|path| fs::read_to_string(path).ok());
+    told.and_then(|text| text.trim().parse::<u64>().ok()).is_some_and(|bytes| bytes > 0)
+}

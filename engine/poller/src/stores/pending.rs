@@ -1,0 +1,224 @@
+//! A client's put, get or drop, from its admission to its answer.
+
+use kvrail_device::SlotId;
+use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
+use kvrail_ring::{Class, Completion, RegionId, Status};
+use kvrail_store::{
+    Answer, Durability, Extent, Fault, Key, Outcome, Reason, SpaceId, Status as Ending, TaskId,
+};
+
+use crate::front_end::Ended;
+use crate::task::{BufferRef, ClientRequest};
+
+/// Memory that a request has entered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entered {
+    pub(crate) region: RegionId,
+    pub(crate) place: BufferRef,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    Put { depth: u16, block_bytes: u32, at: u32, check: u64 },
+    Get(Extent),
+    Drop { only: Option<u64> },
+}
+
+/// The operations of a request at its device: one for the body, one for the tail.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    task: TaskId,
+    left: u8,
+    status: Status,
+}
+
+/// A request that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) id: SlotId,
+    pub(crate) client: ClientRequest,
+    pub(crate) shard: u8,
+    pub(crate) class: Class,
+    pub(crate) durability: Durability,
+    pub(crate) space: SpaceId,
+    pub(crate) key: Key,
+    pub(crate) ask: Ask,
+    /// Bytes of this part; of a get of a whole block the memory there is.
+    pub(crate) bytes: u32,
+    /// Where whole logical blocks go to or come from.
+    pub(crate) body: Option<Entered>,
+    /// The same for the bytes behind them.
+    pub(crate) tail: Option<Entered>,
+    pub(crate) accepted_ns: u64,
+    submitted_ns: u64,
+    ended_ns: u64,
+    flight: Option<Flight>,
+}
+
+/// What a request is, before it has a place in the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) client: ClientRequest,
+    pub(crate) shard: u8,
+    pub(crate) class: Class,
+    pub(crate) durability: Durability,
+    pub(crate) space: SpaceId,
+    pub(crate) key: Key,
+    pub(crate) ask: Ask,
+    pub(crate) bytes: u32,
+}
+
+impl Pending {
+    pub(crate) fn new(wanted: &Wanted, memory: [Option<Entered>; 2], now_ns: u64) -> Self {
+        let Wanted { client, shard, class, durability, space, key, ask, bytes } = *wanted;
+        Self {
+            id: SlotId::from_u64(0),
+            client,
+            shard,
+            class,
+            durability,
+            space,
+            key,
+            ask,
+            bytes,
+            body: memory[0],
+            tail: memory[1],
+            accepted_ns: now_ns,
+            submitted_ns: 0,
+            ended_ns: 0,
+            flight: None,
+        }
+    }
+
+    /// So many operations go to the device for it.
+    pub(crate) fn fly(&mut self, task: TaskId, operations: u8) {
+        debug_assert!(self.flight.is_none(), "a store asks for one transfer of a request");
+        self.flight = Some(Flight { task, left: operations, status: Status::Ok });
+    }
+
+    /// One operation has ended. Says how the store's task did, when it was the last.
+    pub(crate) fn land(
+        &mut self,
+        status: Status,
+        (submitted_ns, ended_ns): (u64, u64),
+    ) -> Option<(TaskId, Outcome)> {
+        let flight = self.flight.as_mut().expect("invariant 1: an operation of nobody ended");
+        if flight.status == Status::Ok {
+            flight.status = status;
+        }
+        flight.left -= 1;
+        self.ended_ns = self.ended_ns.max(ended_ns);
+        let first = self.submitted_ns == 0 || submitted_ns < self.submitted_ns;
+        self.submitted_ns = if first { submitted_ns } else { self.submitted_ns };
+        let Flight { task, left, status } = *flight;
+        (left == 0).then(|| {
+            self.flight = None;
+            (task, outcome(status))
+        })
+    }
+
+    /// How it ends for its client, by the store's answer.
+    pub(crate) fn end(&self, answer: &Answer) -> Ended {
+        let (status, flags, bytes, checksum) = match self.ask {
+            Ask::Put { .. } => self.put_end(answer),
+            Ask::Get(extent) => self.get_end(answer, extent),
+            Ask::Drop { .. } => plain_end(answer.status),
+        };
+        self.end_with(Completion {
+            user_data: self.client.user_data,
+            status: status.number(),
+            flags,
+            bytes,
+            checksum,
+            ..Completion::default()
+        })
+    }
+
+    /// How it ends without the store's word.
+    pub(crate) fn refuse(&self, status: Status, bytes: u32) -> Ended {
+        let completion = Completion::refused(self.client.user_data, status);
+        self.end_with(Completion { bytes, ..completion })
+    }
+
+    fn end_with(&self, completion: Completion) -> Ended {
+        let ns = |from: u64, to: u64| u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX);
+        let (mut device_ns, mut queue_ns) = (0, 0);
+        if self.submitted_ns != 0 {
+            device_ns = ns(self.submitted_ns, self.ended_ns);
+            queue_ns = ns(self.accepted_ns, self.submitted_ns);
+        }
+        let completion = Completion { device_ns, queue_ns, ..completion };
+        Ended { client: self.client, regions: self.regions(), completion }
+    }
+
+    /// The regions it has entered.
+    pub(crate) fn regions(&self) -> [Option<RegionId>; 2] {
+        [self.body, self.tail].map(|entered| entered.map(|it| it.region))
+    }
+
+    fn put_end(&self, answer: &Answer) -> (Status, u8, u32, u64) {
+        match answer.status {
+            Ending::Ok => (Status::Ok, 0, self.bytes, 0),
+            Ending::Part => (Status::Ok, FLAG_MORE, self.bytes, 0),
+            Ending::Present => (Status::Ok, FLAG_PRESENT, self.bytes, answer.check),
+            Ending::Pending => (Status::Ok, FLAG_PENDING, self.bytes, 0),
+            other => plain_end(other),
+        }
+    }
+
+    fn get_end(&self, answer: &Answer, extent: Extent) -> (Status, u8, u32, u64) {
+        match answer.status {
+            Ending::Ok => {
+                let whole = matches!(extent, Extent::Whole { .. });
+                let bytes = if whole { answer.length } else { self.bytes };
+                (Status::Ok, 0, bytes, answer.check)
+            }
+            Ending::TooSmall => (Status::TooSmall, 0, answer.length, answer.check),
+            // What is not served yet is not there yet.
+            Ending::Declined(Reason::Starting) => (Status::Miss, FLAG_WARMING, 0, 0),
+            other => plain_end(other),
+        }
+    }
+}
+
+/// Number of the reason why a put was given up by the store.
+const GIVEN_UP: u32 = 5;
+
+/// The number of a reason in a completion.
+pub(crate) fn reason_number(reason: Reason) -> u32 {
+    match reason {
+        Reason::Busy => 1,
+        Reason::IndexFull => 2,
+        Reason::Starting => 3,
+        Reason::Broken => 4,
+    }
+}
+
+/// What ends the same way whatever was asked.
+fn plain_end(ending: Ending) -> (Status, u8, u32, u64) {
+    let (status, flags, bytes) = match ending {
+        Ending::Ok => (Status::Ok, 0, 0),
+        Ending::Miss => (Status::Miss, 0, 0),
+        Ending::Warming => (Status::Miss, FLAG_WARMING, 0),
+        Ending::Declined(reason) => (Status::Declined, 0, reason_number(reason)),
+        Ending::Dropped => (Status::Declined, 0, GIVEN_UP),
+        Ending::Failed(code) => (status_of(code), 0, 0),
+        Ending::Invalid(Fault::Space) => (Status::Stale, 0, 0),
+        Ending::Invalid(_) => (Status::Invalid, 0, 0),
+        Ending::Part | Ending::Present | Ending::Pending | Ending::TooSmall => {
+            unreachable!("of puts and gets only")
+        }
+    };
+    (status, flags, bytes, 0)
+}
+
+/// How an operation ended, as a store hears it: it gives the number back.
+pub(crate) fn outcome(status: Status) -> Outcome {
+    if status == Status::Ok { Outcome::Done } else { Outcome::Failed(status.number()) }
+}
+
+/// The status that `outcome` made a number of.
+fn status_of(code: u16) -> Status {
+    Status::from_number(code).filter(|it| *it != Status::Ok).unwrap_or(Status::IoError)
+}

@@ -1,0 +1,335 @@
+//! A tick of the stores: what waits goes in, what has ended goes in, tasks and answers come out.
+
+use kvrail_device::{Device, SlotId};
+use kvrail_ring::{Completion, Status};
+use kvrail_store::{Answer, Begun, Reason, Status as Ending, TaskId};
+
+use super::Stores;
+use super::admit::room_of;
+use super::parked::{Parked, Room};
+use super::pending::reason_number;
+use super::shard::{Due, OWN};
+use crate::executor::{Executor, StoreEnd};
+use crate::front_end::FrontEnd;
+use crate::limits::{HANDLES_MAX, SessionSlot};
+use crate::mailbox::{Mailbox, Notice};
+use crate::sessions::Held;
+use crate::store_call::{StoreAsk, StoreCall};
+
+/// Tasks and answers of one shard in one tick at most: 10 to 20 us of work.
+const TICK_MAX: u32 = 128;
+/// A put that waits longer for room is declined.
+const PARKED_NS: u64 = 1_000_000_000;
+/// What a poller that is told to stop waits for pages at most.
+const STOP_NS: u64 = 1_000_000_000;
+/// Time to a page's write, and as much again.
+const PAGE_NS: u64 = 100_000_000;
+
+impl Stores {
+    /// Takes in what has ended at devices, and goes on; returns how much there was.
+    pub(crate) fn serve<D: Device>(
+        &mut self,
+        executor: &mut Executor<D>,
+        front_end: &mut FrontEnd,
+        mailbox: &Mailbox,
+    ) -> u64 {
+        let now_ns = executor.now_ns();
+        let mut work = self.take_ends(executor, now_ns);
+        while self.newly_parked != 0 {
+            let session = self.newly_parked.trailing_zeros();
+            self.newly_parked &= self.newly_parked - 1;
+            let session = SessionSlot(u8::try_from(session).expect("64 sessions"));
+            self.hold_back(session, front_end);
+        }
+        for number in 0..self.shards.len() {
+            if !self.shards[number].is_due(now_ns) {
+                continue;
+            }
+            self.sweep(number, front_end);
+            work += self.give_parked(number, front_end, now_ns);
+            let now = self.calendar.now(now_ns);
+            work += self.answer_calls(number, mailbox, now_ns);
+            if !self.shards[number].is_gone() {
+                self.shards[number].step(now);
+            }
+            if let Some(session) = self.shards[number].take_false_reporter() {
+                self.stats.sessions[usize::from(session.0)].false_reports.add(1);
+            }
+            work += self.issue(number, executor, now_ns);
+            work += self.answer(number, front_end, now_ns);
+            work += self.answer_calls(number, mailbox, now_ns);
+            work += u64::from(self.shards[number].is_working());
+            let device = self.shards[number].device();
+            self.shards[number].show(&self.stats.devices[device].store, now_ns);
+        }
+        self.report_late(front_end, now_ns);
+        work
+    }
+
+    /// The same for what ended where it was begun; returns how much there was.
+    pub(crate) fn serve_prompt<D: Device>(
+        &mut self,
+        executor: &mut Executor<D>,
+        front_end: &mut FrontEnd,
+    ) -> u64 {
+        let now_ns = executor.now_ns();
+        let mut work = self.take_ends(executor, now_ns);
+        if work > 0 {
+            for number in 0..self.shards.len() {
+                work += self.answer(number, front_end, now_ns);
+            }
+        }
+        work
+    }
+
+    fn take_ends<D: Device>(&mut self, executor: &mut Executor<D>, now_ns: u64) -> u64 {
+        let (mut ends, now) = (0, self.calendar.now(now_ns));
+        while let Some(end) = executor.next_store_end() {
+            ends += 1;
+            let StoreEnd { task, status, submitted_ns, ended_ns } = end;
+            let shard = &mut self.shards[usize::from(task.shard)];
+            shard.task_ended(status, now_ns);
+            if task.tag & OWN != 0 {
+                shard.finish_own(TaskId::of_number((task.tag & !OWN) as u32), status, now);
+                continue;
+            }
+            let request = self.pending.get_mut(SlotId::from_u64(task.tag));
+            let request = request.expect("invariant 1: an operation of nobody ended");
+            if let Some((id, outcome)) = request.land(status, (submitted_ns, ended_ns)) {
+                shard.finish(id, outcome, now);
+            }
+        }
+        ends
+    }
+
+    /// Gives what waits for room to the store, in order.
+    fn give_parked(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) -> u64 {
+        if self.shards[number].lines().count() == 0 {
+            return 0;
+        }
+        let mut given = 0;
+        for room in Room::ALL {
+            while let Some(parked) = self.shards[number].lines().of(room).front().copied() {
+                if !self.give_one(number, &parked, front_end, now_ns) {
+                    break;
+                }
+                self.shards[number].lines().of(room).pop_front();
+                self.unpark(&parked, front_end);
+                given += 1;
+            }
+        }
+        given
+    }
+
+    /// Gives one of them. False: there is no room yet.
+    fn give_one(
+        &mut self,
+        number: usize,
+        parked: &Parked,
+        front_end: &mut FrontEnd,
+        now_ns: u64,
+    ) -> bool {
+        let pending = self.pending.get(parked.id).expect("what waits is pending");
+        let late = now_ns.saturating_sub(pending.accepted_ns) > PARKED_NS;
+        let shard = &mut self.shards[number];
+        if shard.has_room(room_of(&pending.ask)) {
+            let metadata = self.metadata.of(parked);
+            match shard.give(pending, metadata, self.calendar.now(now_ns)) {
+                Begun::Taken => return true,
+                Begun::Done(answer) if answer.status != Ending::Declined(Reason::Busy) => {
+                    self.end_by_answer(parked.id, &answer, front_end, number);
+                    return true;
+                }
+                Begun::Done(_) => {}
+            }
+        }
+        if late {
+            let busy = reason_number(Reason::Busy);
+            self.end(parked.id, (Status::Declined, busy), front_end);
+        }
+        late
+    }
+
+    /// What waited waits no more.
+    fn unpark(&mut self, parked: &Parked, front_end: &mut FrontEnd) {
+        self.metadata.drop_of(parked);
+        self.parked_of[usize::from(parked.session.0)] -= 1;
+        self.hold_back(parked.session, front_end);
+    }
+
+    /// Nothing more is taken of sessions of which something waits.
+    fn hold_back(&self, session: SessionSlot, front_end: &mut FrontEnd) {
+        let waits = self.parked_of[usize::from(session.0)] > 0;
+        front_end.hold_back(session, if waits { Held::Yes } else { Held::No });
+    }
+
+    /// Sends the store's tasks to the device.
+    fn issue<D: Device>(&mut self, number: usize, executor: &mut Executor<D>, now_ns: u64) -> u64 {
+        let (mut count, now) = (0, self.calendar.now(now_ns));
+        let shard = &mut self.shards[number];
+        let lane = u8::try_from(number).expect("256 devices");
+        while count < TICK_MAX
+            && let Some(operations) = shard.next_task(lane, &mut self.pending, now)
+        {
+            operations.into_iter().for_each(|task| executor.begin_of_store(task));
+            count += 1;
+        }
+        if count == TICK_MAX {
+            shard.touch(now_ns);
+        }
+        count.into()
+    }
+
+    /// Sends the store's answers to the clients.
+    fn answer(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) -> u64 {
+        let (mut count, now) = (0, self.calendar.now(now_ns));
+        while count < TICK_MAX
+            && let Some(reply) = self.shards[number].next_reply(now)
+        {
+            self.end_by_answer(SlotId::from_u64(reply.user), &reply.answer, front_end, number);
+            count += 1;
+        }
+        if count > 0 {
+            self.shards[number].touch(now_ns);
+        }
+        count.into()
+    }
+
+    fn end_by_answer(
+        &mut self,
+        id: SlotId,
+        answer: &Answer,
+        front_end: &mut FrontEnd,
+        number: usize,
+    ) {
+        let pending = self.pending.release(id).expect("invariant 1: answered twice");
+        self.deadlines.clear(id);
+        self.shards[number].count_answer();
+        front_end.complete_keyed(&pending.end(answer));
+    }
+
+    /// Ends a request without the store's word.
+    fn end(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
+        let pending = self.pending.release(id).expect("invariant 1: answered twice");
+        self.deadlines.clear(id);
+        self.shards[usize::from(pending.shard)].count_answer();
+        front_end.complete_keyed(&pending.refuse(status, bytes));
+    }
+
+    /// The device is gone: ends what waits for a store that will not answer.
+    fn sweep(&mut self, number: usize, front_end: &mut FrontEnd) {
+        if self.shards[number].take_sweep() == Due::No {
+            return;
+        }
+        for room in Room::ALL {
+            while let Some(parked) = self.shards[number].lines().of(room).pop_front() {
+                self.unpark(&parked, front_end);
+            }
+        }
+        for at in 0..self.pending.capacity() {
+            let here = self.pending.claimed_among(at..at + 1).next();
+            let theirs = here.filter(|it| usize::from(it.shard) == number).map(|it| it.id);
+            if let Some(id) = theirs {
+                self.end(id, (Status::DeviceGone, 0), front_end);
+            }
+        }
+    }
+
+    /// A call of the control thread.
+    pub(crate) fn call(&mut self, device: usize, call: Box<StoreCall>, now_ns: u64) {
+        let shard = self.of_device.get(device).copied().flatten();
+        let shard = shard.expect("calls go to devices with stores");
+        self.shards[usize::from(shard)].call(call, now_ns);
+    }
+
+    fn answer_calls(&mut self, number: usize, mailbox: &Mailbox, now_ns: u64) -> u64 {
+        let (mut answered, now) = (0, self.calendar.now(now_ns));
+        while let Some(call) = {
+            let shard = &mut self.shards[number];
+            shard.take_answered().or_else(|| shard.next_call(now))
+        } {
+            self.note_grant(number, &call);
+            let device = self.shards[number].device();
+            mailbox.post(Notice::Store(device, call));
+            answered += 1;
+        }
+        answered
+    }
+
+    /// Requests find the group of a handle that was granted.
+    fn note_grant(&mut self, number: usize, call: &StoreCall) {
+        if let StoreAsk::Grant { session, handle, .. } = call.ask
+            && call.status == Ending::Ok
+            && let Some(place) = Self::handle_at(session, handle)
+        {
+            let group = self.group_of_shard(number);
+            self.handles[place] = u8::try_from(group + 1).expect("fewer stores than 255");
+        }
+    }
+
+    /// A session is gone: what waits of it ends, what is with its store is answered.
+    pub(crate) fn close_session(
+        &mut self,
+        session: SessionSlot,
+        front_end: &mut FrontEnd,
+        now_ns: u64,
+    ) {
+        let theirs = |parked: &Parked| parked.session == session;
+        for number in 0..self.shards.len() {
+            for room in Room::ALL {
+                let mut left = self.shards[number].lines().of(room).len();
+                while left > 0 {
+                    left -= 1;
+                    let line = self.shards[number].lines().of(room);
+                    let Some(parked) = line.pop_front() else { break };
+                    if !theirs(&parked) {
+                        line.push_back(parked);
+                        continue;
+                    }
+                    self.end(parked.id, (Status::Draining, 0), front_end);
+                    self.unpark(&parked, front_end);
+                }
+            }
+            self.shards[number].forget(session, now_ns);
+        }
+        let first = Self::handle_at(session, 0).expect("the first handle");
+        self.handles[first..first + HANDLES_MAX].fill(0);
+    }
+
+    fn report_late(&mut self, front_end: &mut FrontEnd, now_ns: u64) {
+        while let Some(id) = self.deadlines.next_due(now_ns) {
+            let pending = self.pending.get(id).expect("a deadline goes with its request");
+            let device = self.shards[usize::from(pending.shard)].device();
+            self.stats.devices[device].late.add(1);
+            let late = Completion::refused(pending.client.user_data, Status::Late);
+            front_end.report_late(pending.client.lane, late);
+        }
+    }
+
+    /// Requests of clients that are not answered.
+    pub(crate) fn requests(&self) -> u32 {
+        self.pending.claimed()
+    }
+
+    /// Tasks at the devices that are stores' own or for requests.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.shards.iter().map(super::shard::Shard::in_flight).sum()
+    }
+
+    /// How long a sleep may last.
+    pub(crate) fn sleep_ns(&self, now_ns: u64, longest_ns: u64) -> u64 {
+        let longest_ns = self.deadlines.sleep_ns(now_ns, longest_ns);
+        let shards = self.shards.iter().map(|shard| shard.sleep_ns(now_ns));
+        shards.fold(longest_ns, u64::min)
+    }
+
+    /// Told to stop: whether stores have written what they keep in memory, or had their time.
+    pub(crate) fn may_stop(&mut self, now_ns: u64) -> bool {
+        let since_ns = *self.stopped_ns.get_or_insert(now_ns);
+        let settled = self.shards.iter().all(|shard| shard.is_settled(now_ns, PAGE_NS));
+        if settled || now_ns >= since_ns.saturating_add(STOP_NS) {
+            self.shards.iter_mut().for_each(super::shard::Shard::stop);
+        }
+        self.shards.iter().all(super::shard::Shard::is_stopped)
+    }
+}

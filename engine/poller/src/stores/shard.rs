@@ -1,0 +1,488 @@
+//! One shard: the store on one device, its memory, and what it was asked.
+
+mod calls;
+mod tasks;
+
+use std::collections::VecDeque;
+
+use kvrail_ring::{Geometry, Status};
+use kvrail_store::{
+    Begun, Config, ConfigError, DropKey, Get, Now, Outcome, Phase, Put, Reply, SpaceId, Start,
+    Store, TaskId,
+};
+
+use super::grants::{Grant, Grants};
+use super::parked::{Lines, Room};
+use super::pending::{Ask, Pending, outcome};
+use super::pool::PinnedPool;
+use super::suspects::{Report, Suspects, Verdict};
+use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
+use crate::stats::StoreStats;
+use crate::store_call::{StoreCall, StoreSetup};
+use tasks::Discarding;
+
+/// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
+const BUDGET: u32 = 64;
+const BUDGET_WARMING: u32 = 256;
+/// A store that has nothing to do is asked so often.
+const STEP_NS: u64 = 1_000_000;
+/// How long after its last work a store is asked that often.
+const ACTIVE_NS: u64 = 3_000_000_000;
+/// Counters are shown so often.
+const SHOW_NS: u64 = 2_000_000;
+/// What a poller that sleeps may be late for a store: a tenth of the time to a page's write.
+const SLEEP_NS: u64 = 5_000_000;
+/// The same while the store starts.
+const SLEEP_STARTING_NS: u64 = 1_000_000;
+
+/// Names of what the sidecar asks the store itself: no slot has bit 63.
+pub(super) const OWN: u64 = 1 << 63;
+const USER_CALL: u64 = OWN;
+const USER_SUSPECT: u64 = OWN | 1;
+const USER_ROTTEN: u64 = OWN | 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its device is there.
+    Running,
+    /// Its device was gone: nothing is asked of it until the store begins anew.
+    Gone,
+    /// The poller is about to stop: nothing is asked any more.
+    Stopped,
+}
+
+/// What is to be done with a request that was given to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Now,
+    No,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    device: u8,
+    member: u16,
+    /// First byte of the store on the device.
+    area_at: u64,
+    block_mask: u32,
+    memory_mask: u64,
+    store: Box<Store>,
+    pool: PinnedPool,
+    grants: Grants,
+    lines: Lines,
+    suspects: Suspects,
+    calls: VecDeque<Box<StoreCall>>,
+    /// The first call is with the store.
+    asked: bool,
+    /// And the store has answered it.
+    answered: bool,
+    state: State,
+    /// Requests were ended because the device is gone.
+    swept: bool,
+    life: u32,
+    /// Tasks at the device, or on their way there.
+    in_flight: u32,
+    /// Clients' requests that are not answered.
+    requests: u32,
+    discarding: Option<Discarding>,
+    dirty: bool,
+    stepped_ns: u64,
+    active_ns: u64,
+    shown_ns: u64,
+    absolved: u64,
+    rotten: u64,
+    /// Session whose report was false, until it is counted.
+    false_reporter: Option<SessionSlot>,
+}
+
+impl Shard {
+    pub(super) fn new(
+        device: usize,
+        setup: &StoreSetup,
+        (geometry, logical_block): (&Geometry, u32),
+    ) -> Result<Self, ConfigError> {
+        assert_eq!(logical_block, setup.config.logical_block, "the store's unit is the device's");
+        let member = match setup.start {
+            Start::Create(identity) => identity.member,
+            Start::Open(expect) => expect.member,
+        };
+        Ok(Self {
+            device: u8::try_from(device).expect("256 devices"),
+            member,
+            area_at: geometry.data_offset,
+            block_mask: logical_block - 1,
+            memory_mask: u64::from(geometry.memory_alignment) - 1,
+            store: Box::new(Store::new(&setup.config)?),
+            pool: PinnedPool::new(setup),
+            grants: Grants::new(),
+            lines: Lines::new(),
+            suspects: Suspects::new(),
+            calls: VecDeque::with_capacity(STORE_CALLS_MAX),
+            asked: false,
+            answered: false,
+            state: State::Running,
+            swept: false,
+            life: 1,
+            in_flight: 0,
+            requests: 0,
+            discarding: None,
+            dirty: true,
+            stepped_ns: 0,
+            active_ns: 0,
+            shown_ns: 0,
+            absolved: 0,
+            rotten: 0,
+            false_reporter: None,
+        })
+    }
+
+    /// Tasks of such a store at the device at most: a body and a tail of each request, and its own.
+    pub(super) fn tasks_max(config: &Config) -> u32 {
+        let own = u32::from(config.buffers) + u32::from(config.images) + 2;
+        2 * (config.reads + config.writes) + own
+    }
+
+    pub(super) fn start(&mut self, start: Start, now: Now) {
+        self.store.start(start, now);
+    }
+
+    pub(super) fn member(&self) -> u16 {
+        self.member
+    }
+
+    pub(super) fn device(&self) -> usize {
+        usize::from(self.device)
+    }
+
+    /// One less than the unit of transfers, and than that of places in memory.
+    pub(super) fn masks(&self) -> (u32, u64) {
+        (self.block_mask, self.memory_mask)
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.state == State::Gone
+    }
+
+    /// Requests that wait for room.
+    pub(super) fn lines(&mut self) -> &mut Lines {
+        &mut self.lines
+    }
+
+    pub(super) fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.store.phase()
+    }
+
+    /// Something is to be done in this tick.
+    pub(super) fn touch(&mut self, now_ns: u64) {
+        (self.dirty, self.active_ns) = (true, now_ns);
+    }
+
+    pub(super) fn count_request(&mut self) {
+        self.requests += 1;
+    }
+
+    pub(super) fn count_answer(&mut self) {
+        let left = self.requests.checked_sub(1);
+        self.requests = left.expect("invariant 1: more answers than requests");
+    }
+
+    /// What a handle means to it. INVALID: nothing was ever granted. STALE: the namespace is gone.
+    pub(super) fn resolve(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
+        let place = self.grants.at(session, handle).ok_or(Status::Invalid)?;
+        let grant = place.as_mut().ok_or(Status::Invalid)?;
+        if grant.life == self.life {
+            return Ok(*grant);
+        }
+        // Of the life before: the same namespace has another name now.
+        grant.space = SpaceId::NONE;
+        if !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
+            return Ok(*grant);
+        }
+        let space = self.store.spaces().find(|view| view.uid == grant.uid);
+        grant.space = space.map_or(SpaceId::NONE, |view| view.id);
+        grant.life = self.life;
+        Ok(*grant)
+    }
+
+    /// Whether the store has room for one more.
+    pub(super) fn has_room(&self, room: Room) -> bool {
+        match room {
+            Room::Get => self.store.get_room() > 0,
+            Room::Put => self.store.put_room() > 0,
+            Room::Drop => self.store.drop_room() > 0,
+            Room::Part => true, // the store says so
+        }
+    }
+
+    /// Gives a request to the store.
+    pub(super) fn give(&mut self, pending: &Pending, metadata: &[u8], now: Now) -> Begun {
+        let (user, owner) = (pending.id.to_u64(), u16::from(pending.client.session.0));
+        let Pending { space, key, durability, bytes, .. } = *pending;
+        self.touch(now.ns);
+        match pending.ask {
+            Ask::Put { depth, block_bytes: length, at, check } => {
+                let put = Put {
+                    user,
+                    owner,
+                    space,
+                    key,
+                    length,
+                    at,
+                    bytes,
+                    check,
+                    depth,
+                    durability,
+                    metadata,
+                };
+                self.store.put(&put, now)
+            }
+            Ask::Get(extent) => self.store.get(&Get { user, owner, space, key, extent }, now),
+            Ask::Drop { only } => {
+                let drop = DropKey { user, owner, space, key, only, durability };
+                self.store.drop_key(&drop, now)
+            }
+        }
+    }
+
+    /// A session is gone.
+    pub(super) fn forget(&mut self, session: SessionSlot, now_ns: u64) {
+        self.store.owner_gone(session.0.into());
+        self.grants.forget(session);
+        self.touch(now_ns);
+    }
+
+    /// A task has ended at the device.
+    pub(super) fn task_ended(&mut self, status: Status, now_ns: u64) {
+        let left = self.in_flight.checked_sub(1);
+        self.in_flight = left.expect("invariant 1: more ends than tasks");
+        if status == Status::DeviceGone {
+            self.state = State::Gone;
+        }
+        self.touch(now_ns);
+    }
+
+    /// The store's task is done.
+    pub(super) fn finish(&mut self, id: TaskId, outcome: Outcome, now: Now) {
+        self.store.finish(id, outcome, now);
+    }
+
+    /// One of its own tasks has ended.
+    pub(super) fn finish_own(&mut self, id: TaskId, status: Status, now: Now) {
+        if self.goes_on_discarding(id, status) {
+            return;
+        }
+        self.finish(id, outcome(status), now);
+    }
+
+    /// Whether a step is due.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.dirty
+            || now_ns >= self.stepped_ns + STEP_NS
+            || self.requests > 0
+            || matches!(self.phase(), Phase::Starting | Phase::Warming)
+    }
+
+    /// Goes on with everything that can go on.
+    pub(super) fn step(&mut self, now: Now) {
+        self.dirty = false;
+        self.stepped_ns = now.ns;
+        let serving = self.store.phase() == Phase::Serving;
+        let budget = if serving { BUDGET } else { BUDGET_WARMING };
+        self.look_at_suspects(now);
+        self.store.step(&self.pool, budget, now);
+    }
+
+    /// Whether the poller must not sleep: the store works, and waits for no device.
+    pub(super) fn is_working(&self) -> bool {
+        let works = match self.phase() {
+            Phase::Starting | Phase::Warming => true,
+            Phase::Serving => self.requests > 0 || !self.suspects.is_empty(),
+            Phase::Failed(_) => false,
+        };
+        works && self.in_flight == 0 && self.state == State::Running
+    }
+
+    /// How long the poller may sleep.
+    pub(super) fn sleep_ns(&self, now_ns: u64) -> u64 {
+        match self.phase() {
+            _ if self.state == State::Gone => u64::MAX,
+            Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
+            Phase::Failed(_) => u64::MAX,
+            Phase::Serving if self.requests > 0 => STEP_NS,
+            Phase::Serving if now_ns < self.active_ns.saturating_add(ACTIVE_NS) => SLEEP_NS,
+            Phase::Serving => u64::MAX,
+        }
+    }
+
+    /// Whether all that was put was written, as far as time tells.
+    pub(super) fn is_settled(&self, now_ns: u64, page_ns: u64) -> bool {
+        let idle = now_ns >= self.active_ns.saturating_add(page_ns) && self.in_flight == 0;
+        idle || self.phase() != Phase::Serving || self.is_gone()
+    }
+
+    /// Asks nothing more of the device.
+    pub(super) fn stop(&mut self) {
+        self.state = State::Stopped;
+    }
+
+    /// Whether it asks nothing, and nothing is in flight.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state == State::Stopped && self.in_flight == 0
+    }
+
+    /// Tasks at the device, or on their way there.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// The next answer of the store's that is a client's.
+    pub(super) fn next_reply(&mut self, now: Now) -> Option<Reply> {
+        loop {
+            let reply = self.store.next_reply()?;
+            match reply.user {
+                USER_CALL => self.call_answered(&reply),
+                USER_SUSPECT => self.suspect_read(&reply, now),
+                USER_ROTTEN => {}
+                _ => return Some(reply),
+            }
+        }
+    }
+
+    /// Has the sidecar look at a block that a reader found wrong. False: there is no room.
+    pub(super) fn suspect(&mut self, report: Report, now_ns: u64) -> Option<bool> {
+        if !self.suspects.has_room() {
+            return None;
+        }
+        let noted = self.store.suspect(report.space, report.key, report.check);
+        if noted {
+            self.suspects.push(report);
+            self.touch(now_ns);
+        }
+        Some(noted)
+    }
+
+    fn look_at_suspects(&mut self, now: Now) {
+        if self.suspects.is_empty() || self.state != State::Running {
+            return;
+        }
+        let get = |report: &Report, extent| Get {
+            user: USER_SUSPECT,
+            owner: SIDECAR.0.into(),
+            space: report.space,
+            key: report.key,
+            extent,
+        };
+        if let Some(report) = self.suspects.unseen() {
+            let whole = kvrail_store::Extent::Whole { capacity: 0 };
+            match self.store.get(&get(&report, whole), now) {
+                Begun::Done(answer)
+                    if answer.status == kvrail_store::Status::TooSmall
+                        && answer.check == report.check =>
+                {
+                    self.suspects.begin(answer.length);
+                }
+                _ => self.suspects.pop(),
+            }
+        }
+        if self.suspects.is_there() {
+            self.add_up(now);
+        }
+        if let Some((report, at, bytes)) = self.suspects.next()
+            && self.store.get_room() > 0
+        {
+            let part = kvrail_store::Extent::Part { at, bytes };
+            match self.store.get(&get(&report, part), now) {
+                Begun::Taken => self.suspects.reading(),
+                Begun::Done(_) => self.suspects.pop(),
+            }
+        }
+    }
+
+    /// Adds up what was read of a reported block, and judges.
+    fn add_up(&mut self, now: Now) {
+        let report = self.suspects.first().expect("it was read for one");
+        let view = self.store.spaces().find(|view| view.id == report.space);
+        let Some(uid) = view.map(|view| view.uid) else { return self.suspects.pop() };
+        let Self { suspects, pool, .. } = self;
+        match suspects.add(uid, |bytes| pool.load_suspect(bytes)) {
+            Verdict::Open => {}
+            Verdict::Right => {
+                self.suspects.pop();
+                self.store.absolve(report.space, report.key, report.check);
+                self.absolved += 1;
+                self.false_reporter = Some(report.reporter);
+            }
+            Verdict::Wrong => self.drop_rotten(&report, now),
+        }
+        self.dirty = true;
+    }
+
+    /// The session whose report was false, to be counted.
+    pub(super) fn take_false_reporter(&mut self) -> Option<SessionSlot> {
+        self.false_reporter.take()
+    }
+
+    fn drop_rotten(&mut self, report: &Report, now: Now) {
+        self.suspects.pop();
+        self.rotten += 1;
+        let drop = DropKey {
+            user: USER_ROTTEN,
+            owner: SIDECAR.0.into(),
+            space: report.space,
+            key: report.key,
+            only: Some(report.check),
+            durability: kvrail_store::Durability::Soon,
+        };
+        // Without room it stays, and is reported again.
+        let _begun = self.store.drop_key(&drop, now);
+    }
+
+    fn suspect_read(&mut self, reply: &Reply, now: Now) {
+        let Some(report) = self.suspects.first() else { return };
+        let same = reply.answer.check == report.check;
+        match reply.answer.status {
+            kvrail_store::Status::Ok if same => self.suspects.there(),
+            kvrail_store::Status::Failed(_) if same => self.drop_rotten(&report, now),
+            _ => self.suspects.pop(),
+        }
+        self.dirty = true;
+    }
+
+    /// Whether the device is gone, nothing is in flight any more, and nobody has ended what is left.
+    pub(super) fn take_sweep(&mut self) -> Due {
+        if self.state != State::Gone || self.in_flight > 0 || self.swept {
+            return Due::No;
+        }
+        self.swept = true;
+        self.suspects.clear();
+        Due::Now
+    }
+
+    /// Shows its counters, now and then.
+    pub(super) fn show(&mut self, stats: &StoreStats, now_ns: u64) {
+        if now_ns < self.shown_ns + SHOW_NS {
+            return;
+        }
+        self.shown_ns = now_ns;
+        let phase = match self.phase() {
+            _ if self.state == State::Gone => 5,
+            Phase::Starting => 1,
+            Phase::Warming => 2,
+            Phase::Serving => 3,
+            Phase::Failed(_) => 4,
+        };
+        stats.phase.set(phase);
+        stats.show(self.store.stats());
+        stats.absolved.set(self.absolved);
+        stats.rotten.set(self.rotten);
+        stats.entries.set(self.store.entries());
+        stats.holds.set(self.store.holds().into());
+        stats.oldest.set(self.store.oldest().unwrap_or(0).into());
+        stats.requests.set(self.requests.into());
+        stats.parked.set(self.lines.count() as u64);
+    }
+}

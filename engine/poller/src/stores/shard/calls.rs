@@ -1,0 +1,162 @@
+//! Calls of the control thread, one after the other.
+
+use kvrail_ring::Status as LaneStatus;
+use kvrail_store::{Begun, Fault, Now, Phase, Reason, Reply, SpaceView, Status, Store};
+
+use super::super::grants::Grant;
+use super::{Shard, State, USER_CALL};
+use crate::limits::SIDECAR;
+use crate::store_call::{SpaceRecord, StoreAsk, StoreCall};
+
+/// What calls of a shard whose device is gone end with.
+const GONE: Status = Status::Failed(LaneStatus::DeviceGone.number());
+/// What is wrong with a call that cannot be.
+const UNFIT: Status = Status::Invalid(Fault::Limit);
+
+/// How a call goes on.
+#[derive(Debug)]
+enum Step {
+    Ended(Status),
+    Waits,
+}
+
+impl Shard {
+    /// Keeps a call until it is its turn.
+    pub(in super::super) fn call(&mut self, call: Box<StoreCall>, now_ns: u64) {
+        self.calls.push_back(call);
+        self.touch(now_ns);
+    }
+
+    /// Goes on with the first call; returns it when it has ended.
+    pub(in super::super) fn next_call(&mut self, now: Now) -> Option<Box<StoreCall>> {
+        if self.asked {
+            if self.is_gone() && self.in_flight == 0 {
+                return self.end_call(GONE);
+            }
+            return None;
+        }
+        let mut call = self.calls.pop_front()?;
+        match self.try_call(&mut call, now) {
+            Step::Ended(status) => {
+                self.calls.push_front(call);
+                self.end_call(status)
+            }
+            Step::Waits => {
+                self.calls.push_front(call);
+                None
+            }
+        }
+    }
+
+    /// The store has answered the first call.
+    pub(super) fn call_answered(&mut self, reply: &Reply) {
+        if let Some(call) = self.calls.front_mut().filter(|_| self.asked) {
+            call.status = reply.answer.status;
+            (self.asked, self.answered) = (false, true);
+        }
+    }
+
+    /// A call that the store has answered.
+    pub(in super::super) fn take_answered(&mut self) -> Option<Box<StoreCall>> {
+        if !std::mem::take(&mut self.answered) {
+            return None;
+        }
+        let status = self.calls.front()?.status;
+        self.end_call(status)
+    }
+
+    fn end_call(&mut self, status: Status) -> Option<Box<StoreCall>> {
+        let mut call = self.calls.pop_front()?;
+        self.asked = false;
+        call.status = status;
+        if let Phase::Failed(why) = self.store.phase() {
+            call.start_error = Some(why);
+        }
+        call.uid_mark = self.store.uid_mark();
+        if status == Status::Ok {
+            let StoreCall { ask, spaces, spare, .. } = &mut *call;
+            self.report(ask, spaces, spare);
+        }
+        Some(call)
+    }
+
+    /// Fills in what a call has room for.
+    fn report(&self, ask: &StoreAsk, spaces: &mut Vec<SpaceRecord>, spare: &mut Vec<SpaceRecord>) {
+        let wanted = |view: &SpaceView<'_>| match ask {
+            StoreAsk::Survey => true,
+            StoreAsk::Create { uid, .. } | StoreAsk::Clear { uid, .. } => view.uid == *uid,
+            _ => false,
+        };
+        for view in self.store.spaces().filter(wanted) {
+            let Some(mut record) = spare.pop() else { return };
+            let SpaceRecord { id, uid, name, document, blocks, bytes } = &mut record;
+            (*id, *uid, *blocks, *bytes) = (view.id, view.uid, view.blocks, view.bytes);
+            name.clear();
+            name.push_str(std::str::from_utf8(view.name).unwrap_or_default());
+            document.clear();
+            document.extend_from_slice(view.document);
+            spaces.push(record);
+        }
+    }
+
+    fn try_call(&mut self, call: &mut StoreCall, now: Now) -> Step {
+        if let StoreAsk::Restart(start) = call.ask {
+            return self.restart(call, start, now);
+        }
+        if self.state == State::Gone {
+            return Step::Ended(GONE);
+        }
+        match self.store.phase() {
+            Phase::Starting => return Step::Waits,
+            Phase::Failed(_) => return Step::Ended(Status::Declined(Reason::Starting)),
+            Phase::Warming | Phase::Serving => {}
+        }
+        let asker = (USER_CALL, u16::from(SIDECAR.0));
+        let begun = match &call.ask {
+            StoreAsk::Survey => return Step::Ended(Status::Ok),
+            StoreAsk::Grant { .. } => return Step::Ended(self.grant(&call.ask)),
+            StoreAsk::Restart(_) => return Step::Ended(UNFIT),
+            StoreAsk::Create { name, document, uid } => {
+                self.store.create_space(asker, name.as_bytes(), document, *uid, now)
+            }
+            StoreAsk::Clear { space, uid } => self.store.clear_space(asker, *space, *uid, now),
+            StoreAsk::Remove { space } => self.store.remove_space(asker, *space, now),
+        };
+        self.dirty = true;
+        match begun {
+            Begun::Taken => {
+                self.asked = true;
+                Step::Waits
+            }
+            Begun::Done(answer) if answer.status == Status::Declined(Reason::Busy) => Step::Waits,
+            Begun::Done(answer) => Step::Ended(answer.status),
+        }
+    }
+
+    fn grant(&mut self, ask: &StoreAsk) -> Status {
+        let StoreAsk::Grant { session, handle, space } = *ask else { return UNFIT };
+        let Some(view) = self.store.spaces().find(|view| view.id == space) else {
+            return Status::Invalid(Fault::Space);
+        };
+        let grant = Grant { space, uid: view.uid, life: self.life };
+        let Some(place) = self.grants.at(session, handle) else { return UNFIT };
+        *place = Some(grant);
+        Status::Ok
+    }
+
+    /// Begins anew, once nothing of the life before is in flight.
+    fn restart(&mut self, call: &mut StoreCall, start: kvrail_store::Start, now: Now) -> Step {
+        let Some(store) = call.store.as_mut() else { return Step::Ended(UNFIT) };
+        self.state = State::Gone;
+        if !self.swept {
+            self.dirty = true;
+            return Step::Waits;
+        }
+        std::mem::swap::<Box<Store>>(&mut self.store, store);
+        (self.state, self.swept, self.discarding) = (State::Running, false, None);
+        self.life += 1;
+        self.store.start(start, now);
+        self.touch(now.ns);
+        Step::Ended(Status::Ok)
+    }
+}

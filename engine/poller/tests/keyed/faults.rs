@@ -1,0 +1,78 @@
+//! Devices that fail, go, and come back; blocks that readers report.
+
+use kvrail_device::{Fault, Rule};
+use kvrail_poller::{StoreAsk, StoreCall};
+use kvrail_ring::{Opcode, Status};
+use kvrail_store::{Key, Status as Ending, Store, check};
+
+use crate::rig::{Rig, block, crc, drop_slot, open};
+
+#[test]
+fn an_error_of_body_or_tail_fails_the_request_and_leaves_no_block() {
+    for (skip, length) in [(0, 10_000), (1, 10_000), (0, 100)] {
+        let mut rig = Rig::new(4096);
+        let mut client = rig.client(0);
+        let key = Key::of(1, 1);
+        let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Write).after(skip);
+        rig.sim.borrow_mut().plan().add(failing);
+        let put = rig.put(&mut client, key, &block(1, length));
+        assert_eq!(put.status(), Status::IoError, "{skip} {length}");
+        assert_eq!(rig.lookup(&mut client, 0, &[1]), 0);
+        assert_eq!(rig.put(&mut client, key, &block(1, length)).status(), Status::Ok);
+        let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Read).after(skip);
+        rig.sim.borrow_mut().plan().add(failing);
+        assert_eq!(rig.get(&mut client, key, 10_000).0.status(), Status::IoError);
+        assert_eq!(rig.get(&mut client, key, 10_000).1, block(1, length));
+    }
+}
+
+#[test]
+fn a_reported_block_is_looked_at_before_it_goes() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let (right, wrong) = (Key::of(1, 1), Key::of(2, 2));
+    let bytes = block(1, 300_001);
+    let sum = |key| check(crc(&bytes), 1_000, key, 300_001);
+    assert_eq!(rig.put(&mut client, right, &bytes).status(), Status::Ok);
+    let corrupt = Rule::once(Fault::Corrupt).on(Opcode::Write);
+    rig.sim.borrow_mut().plan().add(corrupt);
+    assert_eq!(rig.put(&mut client, wrong, &bytes).status(), Status::Ok);
+    for key in [right, wrong] {
+        let report = drop_slot(Opcode::Suspect, key, sum(key));
+        assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+        let other = drop_slot(Opcode::Suspect, key, sum(key) ^ 1);
+        assert_eq!(rig.ask_one(&mut client, other).status(), Status::Miss);
+    }
+    rig.pass(20_000_000);
+    assert_eq!(rig.lookup(&mut client, 0, &[1, 2]), 0b01);
+    let store = &rig.stats.devices[0].store;
+    assert_eq!((store.absolved.get(), store.rotten.get(), store.suspects.get()), (1, 1, 2));
+    assert_eq!(rig.stats.sessions[0].false_reports.get(), 1);
+}
+
+#[test]
+fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let key = Key::of(1, 1);
+    assert_eq!(rig.put(&mut client, key, &block(1, 5000)).status(), Status::Ok);
+    rig.pass(100_000_000);
+    let gone = Fault::Error(Status::DeviceGone);
+    rig.sim.borrow_mut().plan().add(Rule::once(gone).on(Opcode::Read));
+    assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
+    rig.pass(5_000_000);
+    assert_eq!(rig.phase(), 5);
+    assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
+    assert_eq!(rig.put(&mut client, key, &block(1, 10)).status(), Status::DeviceGone);
+    let refused = rig.call(StoreAsk::Survey);
+    assert_eq!(refused.status, Ending::Failed(Status::DeviceGone.number()));
+    rig.replace();
+    let mut call = StoreCall::new(0, StoreAsk::Restart(open()));
+    call.store = Some(Box::new(Store::new(&rig.config).unwrap()));
+    let call = rig.call_with(call);
+    assert!(call.status == Ending::Ok && call.store.is_some());
+    rig.until(|rig| rig.phase() == 3);
+    // The handle stays.
+    assert_eq!(rig.get(&mut client, key, 8192).1, block(1, 5000));
+    assert_eq!(rig.put(&mut client, Key::of(2, 2), &block(2, 10)).status(), Status::Ok);
+}

@@ -1,0 +1,7 @@
+//! The poller with a store on a simulated device: requests through real lanes, content checked.
+
+mod calls;
+mod faults;
+mod requests;
+mod rig;
+mod sessions;

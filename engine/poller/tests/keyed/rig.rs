@@ -1,0 +1,500 @@
+//! A poller with a store on a simulated device, and clients of it, in one thread and made-up time.
+
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_device::{
+    Attached, BufferIndex, Description, Device, DeviceError, Events, FakeClock, Operation,
+    Replacement, SimDevice, SimOptions, Wait,
+};
+use kvrail_memory::{HeapBlock, Pinned, load, store};
+use kvrail_poller::{
+    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueDoorbell,
+    RingerThread, Route, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup,
+    TickOutcome, Waking, WokenBy,
+};
+use kvrail_ring::{
+    ClientLane, Completion, DeviceIndex, Doorbell, Geometry, KeyedRequest, Opcode, RegionId,
+    Request, Segment, Side, Status, keys_slot,
+};
+use kvrail_store::{
+    Config, Discard, Expect, Identity, Key, SpaceId, Start, Status as Ending, Times, check,
+};
+
+/// Bytes of each client's arena.
+pub(crate) const ARENA_BYTES: usize = 104 << 20;
+/// Pages of its tail arena.
+const TAILS: usize = 16;
+/// The handle that the first namespace has in every session.
+pub(crate) const HANDLE: u16 = 3;
+const MIB: u64 = 1 << 20;
+const DATA_OFFSET: u64 = MIB;
+const VOLUME: u128 = 77;
+
+/// A device that outlives its poller.
+#[derive(Debug)]
+pub(crate) struct Kept(Rc<RefCell<SimDevice<FakeClock>>>, Description);
+
+impl Device for Kept {
+    fn description(&self) -> &Description {
+        &self.1
+    }
+
+    fn begin_attach(
+        &mut self,
+        at: BufferIndex,
+        region: Arc<dyn Pinned>,
+    ) -> Result<Attached, DeviceError> {
+        self.0.borrow_mut().begin_attach(at, region)
+    }
+
+    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+        self.0.borrow_mut().detach(at)
+    }
+
+    fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
+        self.0.borrow_mut().prepare(operation)
+    }
+
+    fn submit(&mut self) {
+        self.0.borrow_mut().submit();
+    }
+
+    fn reap(&mut self, events: &mut Events) {
+        self.0.borrow_mut().reap(events);
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.0.borrow().in_flight()
+    }
+
+    fn wait(&self) -> Wait<'_> {
+        Wait::Poll
+    }
+
+    fn replace(&mut self, _: &mut Replacement) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// The poller, its device and its control thread.
+pub(crate) struct Rig {
+    pub(crate) poller: Poller<Kept, FakeClock>,
+    pub(crate) clock: FakeClock,
+    pub(crate) sim: Rc<RefCell<SimDevice<FakeClock>>>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stats: Arc<PollerStats>,
+    pub(crate) config: Config,
+    pub(crate) notices: Vec<Notice>,
+    ringer: RingerThread,
+    calls: u64,
+    /// Places in the device's table that were given out.
+    buffers: u16,
+}
+
+/// One client: a lane, an arena and a tail arena.
+pub(crate) struct Client {
+    pub(crate) session: SessionSlot,
+    pub(crate) lane: ClientLane,
+    pub(crate) region: RegionId,
+    pub(crate) arena: Arc<dyn Pinned>,
+    pub(crate) tails: Arc<dyn Pinned>,
+    pub(crate) next: u64,
+}
+
+/// A store of 512 MiB with segments of 32 MiB.
+pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) -> Config {
+    Config {
+        area_bytes,
+        logical_block,
+        segment_bytes,
+        block_mean: 64 << 10,
+        spaces: 4,
+        reads: 32,
+        puts: 32,
+        writes: 64,
+        holds: 64,
+        owners: STORE_OWNERS,
+        owner_holds: 16,
+        buffers: 4,
+        buffer_bytes: 256 << 10,
+        images: 8,
+        times: Times::default(),
+        discard: Discard::Segments,
+    }
+}
+
+/// The start of a store that is to be made.
+pub(crate) fn create() -> Start {
+    Start::Create(Identity {
+        volume: VOLUME,
+        instance: 0x0123_4567,
+        seed: 99,
+        member: 0,
+        members: 1,
+        generation: 1,
+    })
+}
+
+/// The start of the one that is there.
+pub(crate) fn open() -> Start {
+    Start::Open(Expect { volume: VOLUME, member: 0, generation: 1, next_generation: 1 })
+}
+
+impl Rig {
+    /// A new store on a device of such blocks.
+    pub(crate) fn new(logical_block: u32) -> Self {
+        Self::with(config(logical_block, 120 * MIB, 8 * MIB), SimOptions::default())
+    }
+
+    /// A new store of these sizes.
+    pub(crate) fn with(config: Config, options: SimOptions) -> Self {
+        let clock = FakeClock::default();
+        let options = SimOptions {
+            capacity_bytes: DATA_OFFSET + config.area_bytes,
+            logical_block: config.logical_block,
+            ..options
+        };
+        let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
+        let mut rig = Self::on(sim, clock, (config, create()), 0);
+        rig.serve();
+        let made = rig.make_space("first", 1_000);
+        assert_eq!(made, Ending::Ok);
+        rig
+    }
+
+    /// A poller over a device that exists.
+    fn on(
+        sim: Rc<RefCell<SimDevice<FakeClock>>>,
+        clock: FakeClock,
+        (config, start): (Config, Start),
+        buffers: u16,
+    ) -> Self {
+        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
+        let geometry = Geometry {
+            members: 1,
+            stripe_bytes: MIB,
+            member_bytes: config.area_bytes,
+            data_offset: DATA_OFFSET,
+            logical_block: config.logical_block,
+            memory_alignment: 4,
+        };
+        let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
+        let store = StoreSetup { config, start, pool, buffer: BufferIndex(buffers) };
+        let setup = Setup {
+            routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
+            devices: vec![DeviceIndex(0)],
+            budgets: vec![Budget { operations: 64, bytes: InFlightBytes::Fixed(1 << 30) }],
+            stores: vec![(0, store)],
+            spin_ns: 0,
+            beat_ns: 200_000_000,
+        };
+        let description = sim.borrow().description().clone();
+        let devices = vec![Kept(Rc::clone(&sim), description)];
+        let stats = Arc::new(PollerStats::new(1));
+        let mail = Arc::clone(&mailbox);
+        let poller = Poller::new(setup, devices, clock.clone(), mail, Arc::clone(&stats)).unwrap();
+        let (ringer, notices) = (RingerThread::start().unwrap(), Vec::new());
+        let (calls, buffers) = (0, buffers + 1);
+        Self { poller, clock, sim, mailbox, stats, config, notices, ringer, calls, buffers }
+    }
+
+    /// The sidecar dies, and another one opens what is there. Clients are new ones.
+    pub(crate) fn restart(self) -> Self {
+        let Self { poller, clock, sim, config, buffers, .. } = self;
+        drop(poller);
+        let mut rig = Self::on(sim, clock, (config, open()), buffers);
+        rig.serve();
+        rig
+    }
+
+    /// As `restart`, of a store that does not start.
+    pub(crate) fn restart_failed(self) -> Self {
+        let Self { poller, clock, sim, config, buffers, .. } = self;
+        drop(poller);
+        let mut rig = Self::on(sim, clock, (config, open()), buffers);
+        rig.until(|rig| rig.phase() == 4);
+        rig
+    }
+
+    /// The device is put back.
+    pub(crate) fn replace(&mut self) {
+        let with = Box::new(Replacement::new(()));
+        self.mailbox.send(Command::Replace(0, with)).unwrap();
+        self.until(|rig| {
+            let at = rig.notices.iter().position(|it| matches!(it, Notice::Replaced(..)));
+            at.map(|at| rig.notices.remove(at)).is_some()
+        });
+    }
+
+    /// Ticks until the store serves.
+    fn serve(&mut self) {
+        self.until(|rig| rig.phase() == 3);
+    }
+
+    pub(crate) fn phase(&self) -> u64 {
+        self.stats.devices[0].store.phase.get()
+    }
+
+    /// One tick, after 20 us.
+    pub(crate) fn tick(&mut self) -> TickOutcome {
+        self.clock.advance(20_000);
+        let outcome = self.poller.tick();
+        self.notices.extend(std::iter::from_fn(|| self.mailbox.receive()));
+        outcome
+    }
+
+    /// Ticks until it is so.
+    pub(crate) fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..500_000 {
+            self.tick();
+            if done(self) {
+                return;
+            }
+        }
+        panic!("it never came to that; the store is in phase {}", self.phase());
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        for _ in 0..ns / 20_000 {
+            self.tick();
+        }
+    }
+
+    /// Sends a call and waits for its end.
+    pub(crate) fn call(&mut self, ask: StoreAsk) -> Box<StoreCall> {
+        self.call_with(StoreCall::with_room(0, ask, 4))
+    }
+
+    pub(crate) fn call_with(&mut self, mut call: Box<StoreCall>) -> Box<StoreCall> {
+        self.calls += 1;
+        call.number = self.calls;
+        self.mailbox.send(Command::Store(0, call)).unwrap();
+        let mut found = None;
+        self.until(|rig| {
+            let at = rig.notices.iter().position(|it| matches!(it, Notice::Store(0, _)));
+            found = at.map(|at| rig.notices.remove(at));
+            found.is_some()
+        });
+        let Some(Notice::Store(_, call)) = found else { unreachable!("just found") };
+        assert_eq!(call.number, self.calls);
+        call
+    }
+
+    pub(crate) fn make_space(&mut self, name: &str, uid: u64) -> Ending {
+        let (name, document) = (name.to_owned(), b"{}".to_vec());
+        self.call(StoreAsk::Create { name, document, uid }).status
+    }
+
+    /// A namespace's id and uid.
+    pub(crate) fn space(&mut self, name: &str) -> (SpaceId, u64) {
+        let survey = self.call(StoreAsk::Survey);
+        let space = survey.spaces.iter().find(|space| space.name == name);
+        space.map(|space| (space.id, space.uid)).unwrap()
+    }
+
+    pub(crate) fn grant(&mut self, session: SessionSlot, handle: u16, space: SpaceId) -> Ending {
+        self.call(StoreAsk::Grant { session, handle, space }).status
+    }
+
+    /// A client with the first namespace open.
+    pub(crate) fn client(&mut self, session: u8) -> Client {
+        let client = self.stranger(session, 32);
+        let (space, _) = self.space("first");
+        assert_eq!(self.grant(client.session, HANDLE, space), Ending::Ok);
+        client
+    }
+
+    /// A client that has nothing open.
+    pub(crate) fn stranger(&mut self, session: u8, depth: u32) -> Client {
+        let session = SessionSlot(session);
+        let bytes = Segment::bytes_needed(1, depth).unwrap();
+        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
+        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
+        let lane = segment.into_server().remove(0);
+        let (mut lanes, _) = Segment::open(memory).unwrap().into_client();
+        let (bell, _hears) = Doorbell::heard().unwrap();
+        let bell = QueueDoorbell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
+        let doorbell = Doorbell::eventfd().unwrap();
+        let _its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
+        let (region, tails_region) =
+            (RegionId(u32::from(session.0)), RegionId(100 + u32::from(session.0)));
+        let arena = self.attach(session, region, ARENA_BYTES);
+        let tails = self.attach(session, tails_region, TAILS * 4096);
+        let seat = LaneSeat { queue: 7, lane, bell, doorbell, tails: Some(tails_region) };
+        self.mailbox.send(Command::AddLane(session, Box::new(seat))).unwrap();
+        self.tick();
+        Client { session, lane: lanes.remove(0), region, arena, tails, next: 1 }
+    }
+
+    fn attach(&mut self, session: SessionSlot, region: RegionId, bytes: usize) -> Arc<dyn Pinned> {
+        let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
+        let (buffer, memory) = (BufferIndex(self.buffers), Arc::clone(&arena));
+        self.buffers += 2; // entries of 64 MiB each
+        self.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
+        self.until(|rig| {
+            let attached =
+                rig.notices.iter().position(|it| matches!(it, Notice::Attached(.., Ok(()))));
+            attached.map(|at| rig.notices.remove(at)).is_some()
+        });
+        arena
+    }
+
+    /// Posts requests and ticks until all have ended; completions in the order of the requests.
+    pub(crate) fn ask(&mut self, client: &mut Client, requests: &[Asked<'_>]) -> Vec<Completion> {
+        let first = client.next;
+        for asked in requests {
+            client.post(asked);
+        }
+        let mut done = Vec::new();
+        self.until(|_| {
+            done.extend(client.collect());
+            done.len() >= requests.len()
+        });
+        done.sort_by_key(|it| it.user_data);
+        let names: Vec<u64> = done.iter().map(|it| it.user_data).collect();
+        assert_eq!(names, (first..client.next).collect::<Vec<_>>(), "each exactly once");
+        done
+    }
+
+    pub(crate) fn ask_one(&mut self, client: &mut Client, request: Request) -> Completion {
+        self.ask(client, &[Asked { request, side: None }])[0]
+    }
+
+    /// Puts a block of these bytes, which lie at `at` in the arena.
+    pub(crate) fn put(&mut self, client: &mut Client, key: Key, bytes: &[u8]) -> Completion {
+        let request = self.put_request(client, key, bytes, (0, 0));
+        self.ask_one(client, request)
+    }
+
+    /// Writes a block's bytes into the client's memory; returns its put.
+    pub(crate) fn put_request(
+        &self,
+        client: &Client,
+        key: Key,
+        bytes: &[u8],
+        (at, tail): (u64, u32),
+    ) -> Request {
+        let block = self.config.logical_block as usize;
+        let body = bytes.len() - bytes.len() % block;
+        store(&*client.arena, usize::try_from(at).unwrap(), &bytes[..body]);
+        store(&*client.tails, tail as usize * 4096, &bytes[body..]);
+        let length = u32::try_from(bytes.len()).unwrap();
+        let sum = check(crc(bytes), 1_000, key, length);
+        keyed(client, key, (length, sum), (at, tail)).slot(Opcode::Put)
+    }
+
+    /// Gets a block into the arena; returns the completion and the bytes, body and tail together.
+    pub(crate) fn get(
+        &mut self,
+        client: &mut Client,
+        key: Key,
+        capacity: u32,
+    ) -> (Completion, Vec<u8>) {
+        let request = keyed(client, key, (capacity, 0), (0, 0)).slot(Opcode::Get);
+        let done = self.ask_one(client, request);
+        let bytes = match done.status() {
+            Status::Ok => self.bytes(client, (0, 0), done.bytes),
+            _ => Vec::new(),
+        };
+        (done, bytes)
+    }
+
+    /// The bytes of a block that was got to this place.
+    pub(crate) fn bytes(&self, client: &Client, (at, tail): (u64, u32), length: u32) -> Vec<u8> {
+        let block = self.config.logical_block as usize;
+        let mut bytes = vec![0; length as usize];
+        let body = bytes.len() - bytes.len() % block;
+        load(&*client.arena, usize::try_from(at).unwrap(), &mut bytes[..body]);
+        load(&*client.tails, tail as usize * 4096, &mut bytes[body..]);
+        bytes
+    }
+
+    /// Looks for keys; the completion's bits.
+    pub(crate) fn lookup(&mut self, client: &mut Client, hold_ms: u32, lows: &[u64]) -> u32 {
+        let done = self.ask_one(client, keys_slot(Opcode::Lookup, HANDLE, hold_ms, lows));
+        assert_eq!(done.status(), Status::Ok);
+        done.bytes
+    }
+}
+
+/// A request, and what stands beside it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) request: Request,
+    pub(crate) side: Option<Side<'a>>,
+}
+
+impl Client {
+    pub(crate) fn post(&mut self, asked: &Asked<'_>) {
+        assert!(self.lane.free(1).unwrap() >= 1, "the test fits its lane");
+        let request = Request { user_data: self.next, ..asked.request };
+        self.next += 1;
+        match &asked.side {
+            Some(side) => self.lane.stage_with(request, side),
+            None => self.lane.stage(request),
+        }
+        let _nobody_sleeps = self.lane.publish();
+    }
+
+    pub(crate) fn collect(&mut self) -> Vec<Completion> {
+        let mut all = Vec::new();
+        while let Some(completion) = self.lane.take().unwrap() {
+            all.push(completion.fields());
+        }
+        self.lane.release();
+        all
+    }
+}
+
+/// A put or get of so many bytes, with this check.
+pub(crate) fn keyed(
+    client: &Client,
+    key: Key,
+    (bytes, check): (u32, u64),
+    (region_offset, tail): (u64, u32),
+) -> KeyedRequest {
+    KeyedRequest {
+        handle: HANDLE,
+        depth: 0,
+        bytes,
+        key: [key.lo(), key.hi()],
+        region: client.region,
+        region_offset,
+        check,
+        tail,
+        deadline_us: 0,
+    }
+}
+
+/// The slot of a drop or a suspect.
+pub(crate) fn drop_slot(opcode: Opcode, key: Key, seen: u64) -> Request {
+    KeyedRequest {
+        handle: HANDLE,
+        depth: 0,
+        bytes: 0,
+        key: [key.lo(), key.hi()],
+        region: RegionId(0),
+        region_offset: 0,
+        check: seen,
+        tail: 0,
+        deadline_us: 0,
+    }
+    .slot(opcode)
+}
+
+pub(crate) fn crc(bytes: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+/// Bytes that tell one block from another, and one place from another.
+pub(crate) fn block(seed: u64, length: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut bytes = vec![0; length];
+    rng.fill(&mut bytes);
+    bytes
+}

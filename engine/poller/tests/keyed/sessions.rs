@@ -1,0 +1,77 @@
+//! What becomes of blocks and memory when sessions and sidecars end.
+
+use kvrail_poller::{Command, Notice, TickOutcome};
+use kvrail_ring::slot::FLAG_DURABLE;
+use kvrail_ring::{Request, Side, Status};
+use kvrail_store::{Key, check};
+
+use crate::rig::{Asked, Rig, block, crc};
+
+#[test]
+fn everything_acknowledged_is_found_by_the_next_sidecar() {
+    for logical_block in [512, 4096] {
+        let mut rig = Rig::new(logical_block);
+        let mut client = rig.client(0);
+        let length = |number: u64| 1 + usize::try_from(number * 7919 % 300_000).unwrap();
+        let key = |number: u64| Key::of(5, number);
+        for number in 0..40 {
+            let put = rig.put(&mut client, key(number), &block(number, length(number)));
+            assert_eq!(put.status(), Status::Ok);
+        }
+        rig.pass(100_000_000); // pages are written after 50 ms
+        let durable = rig.put_request(&client, key(99), &block(99, 777), (0, 0));
+        let durable = Request { flags: FLAG_DURABLE, ..durable };
+        assert_eq!(rig.ask_one(&mut client, durable).status(), Status::Ok);
+        let mut rig = rig.restart();
+        let mut client = rig.client(0);
+        for number in 0..40 {
+            let (done, bytes) = rig.get(&mut client, key(number), 1 << 20);
+            assert_eq!(done.status(), Status::Ok, "{number}");
+            assert!(bytes == block(number, length(number)), "{number}");
+        }
+        assert_eq!(rig.get(&mut client, key(99), 1 << 20).1, block(99, 777));
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_told_to_stop_writes_what_it_acknowledged() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
+    rig.mailbox.send(Command::Drain).unwrap();
+    rig.mailbox.send(Command::Stop).unwrap();
+    while rig.tick() != TickOutcome::Stopped {}
+    assert!(rig.notices.iter().any(|it| matches!(it, Notice::Drained)));
+    let mut rig = rig.restart();
+    let mut client = rig.client(0);
+    assert_eq!(rig.get(&mut client, Key::of(1, 1), 8192).1, block(1, 5000));
+}
+
+#[test]
+fn a_session_that_dies_with_puts_half_done_leaves_nothing() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let mut other = rig.client(1);
+    // Two parts of three, and a put on its way.
+    let (key, bytes) = (Key::of(1, 1), block(1, 3 << 20));
+    let sum = check(crc(&bytes), 1_000, key, 3 << 20);
+    for number in 0..2_u32 {
+        let from = number as usize * (1 << 20);
+        let mut request = rig.put_request(&client, key, &bytes[from..from + (1 << 20)], (0, 0));
+        request.checksum = sum;
+        let side = Some(Side { block_bytes: 3 << 20, at: number << 20, metadata: &[] });
+        assert_eq!(rig.ask(&mut client, &[Asked { request, side }])[0].status(), Status::Ok);
+    }
+    assert_eq!(rig.lookup(&mut client, 5_000, &[1]), 0);
+    let late = rig.put_request(&client, Key::of(2, 2), &block(2, 900_001), (0, 3));
+    client.post(&Asked { request: late, side: None });
+    rig.mailbox.send(Command::CloseSession(client.session)).unwrap();
+    rig.until(|rig| rig.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
+    // The key is free again, and so is the slot.
+    assert_eq!(rig.put(&mut other, key, &bytes).flags, 0);
+    assert_eq!(rig.get(&mut other, key, 3 << 20).1, bytes);
+    rig.notices.clear();
+    let mut again = rig.stranger(0, 8);
+    let get = crate::rig::keyed(&again, key, (4096, 0), (0, 0)).slot(kvrail_ring::Opcode::Get);
+    assert_eq!(rig.ask_one(&mut again, get).status(), Status::Invalid, "its handles are gone");
+}

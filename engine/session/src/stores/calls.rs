@@ -1,0 +1,72 @@
+//! Calls to stores on their way: numbered, no more at one poller than it has room for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kvrail_poller::{Command, STORE_CALLS_MAX, StoreCall};
+
+use crate::pollers::Pollers;
+
+/// A member: place of its store, and its place there.
+pub(super) type ShardKey = (usize, usize);
+
+/// What one poller has.
+#[derive(Debug, Default)]
+struct Lane {
+    in_flight: usize,
+    /// With the local numbers of their devices.
+    waiting: VecDeque<(usize, Box<StoreCall>)>,
+}
+
+/// All calls that have not come back.
+#[derive(Debug)]
+pub(super) struct Calls {
+    next: u64,
+    shards: BTreeMap<u64, ShardKey>,
+    lanes: Vec<Lane>,
+}
+
+impl Calls {
+    pub(super) fn new(pollers: usize) -> Self {
+        // 0 is nobody's: what was asked before there was a server comes back under it.
+        let lanes = (0..pollers).map(|_| Lane::default()).collect();
+        Self { next: 1, shards: BTreeMap::new(), lanes }
+    }
+
+    /// Sends a call to a member, now or as soon as its poller has room.
+    pub(super) fn send(
+        &mut self,
+        shard: ShardKey,
+        (poller, device): (usize, usize),
+        mut call: Box<StoreCall>,
+        pollers: &mut Pollers,
+    ) {
+        call.number = self.next;
+        self.next += 1;
+        self.shards.insert(call.number, shard);
+        self.lanes[poller].waiting.push_back((device, call));
+        self.flush(poller, pollers);
+    }
+
+    /// A call has come back: whose it was.
+    pub(super) fn ended(
+        &mut self,
+        poller: usize,
+        number: u64,
+        pollers: &mut Pollers,
+    ) -> Option<ShardKey> {
+        let shard = self.shards.remove(&number)?;
+        self.lanes[poller].in_flight -= 1;
+        self.flush(poller, pollers);
+        Some(shard)
+    }
+
+    fn flush(&mut self, poller: usize, pollers: &mut Pollers) {
+        let lane = &mut self.lanes[poller];
+        while lane.in_flight < STORE_CALLS_MAX
+            && let Some((device, call)) = lane.waiting.pop_front()
+        {
+            lane.in_flight += 1;
+            pollers.send(poller, Command::Store(device, call));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What one request about a namespace needs of all members: decided anew from what they say, after
+//! each round of calls. So a clear, a removal or a creation that was interrupted anywhere is
+//! finished by whoever opens the namespace next.
+
+use kvrail_poller::{SessionSlot, SpaceRecord, StoreAsk};
+use kvrail_ring::Status;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::Value;
+
+use super::identity::{difference, parse};
+use crate::failure::{Failure, invalid};
+
+/// Rounds of changes of one request at most: two are enough unless members change by themselves.
+const ROUNDS_MAX: u32 = 4;
+
+/// Who asked, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) session: u64,
+    pub(super) seq: u64,
+    /// Its place in the pollers' tables, where it has one.
+    pub(super) slot: Option<SessionSlot>,
+}
+
+/// What is wished.
+#[derive(Clone, Debug)]
+pub(super) enum Wish {
+    /// A namespace open in the asker's session.
+    Open { name: String, document: String, identity: Value, create: Create },
+    /// All its blocks unreachable.
+    Clear { name: String },
+    /// It forgotten.
+    Remove { name: String },
+    /// All of them shown.
+    List,
+}
+
+/// Whether a namespace that is not there may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Create {
+    Allowed,
+    Forbidden,
+}
+
+/// What one member has of a namespace, and the highest uid it ever had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) space: Option<&'a SpaceRecord>,
+    pub(super) mark: u64,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Ask these members, by their places, and look again.
+    Ask(Vec<(usize, StoreAsk)>),
+    /// All members agree on this.
+    Agreed { uid: u64 },
+    /// No member has it any more.
+    Gone,
+    /// It cannot be.
+    Refuse(Failure),
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing was changed for it.
+    New,
+    /// Members were asked to change.
+    Changing,
+    /// Pollers are told what a handle means.
+    Granting { handle: u16, uid: u64 },
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Nobody once it was answered, or the asker is gone.
+    pub(super) asker: Option<Asker>,
+    pub(super) wish: Wish,
+    pub(super) stage: Stage,
+    /// Members that were asked and have not answered.
+    pub(super) waiting: Vec<usize>,
+    /// The first thing that went wrong.
+    pub(super) failure: Option<Failure>,
+    /// Whether the namespace was on no member.
+    pub(super) created: bool,
+    /// What a namespace that is made or cleared gets.
+    uid: Option<u64>,
+    rounds: u32,
+}
+
+impl Job {
+    pub(super) fn new(asker: Asker, wish: Wish) -> Self {
+        Self {
+            asker: Some(asker),
+            wish,
+            stage: Stage::New,
+            waiting: Vec::new(),
+            failure: None,
+            created: false,
+            uid: None,
+            rounds: 0,
+        }
+    }
+
+    /// The namespace it is about.
+    pub(super) fn name(&self) -> Option<&str> {
+        match &self.wish {
+            Wish::Open { name, .. } | Wish::Clear { name } | Wish::Remove { name } => Some(name),
+            Wish::List => None,
+        }
+    }
+
+    /// Decides from what all members say.
+    pub(super) fn next(&mut self, seen: &[Seen<'_>]) -> Next {
+        if self.rounds == ROUNDS_MAX {
+            let message = "the members of the store do not agree on the namespace; ask again";
+            return Next::Refuse((Status::Internal, message.into()));
+        }
+        let next = match (&self.wish, self.stage) {
+            (Wish::Open { .. }, Stage::New) => self.open(seen),
+            (Wish::Clear { .. }, Stage::New) => self.clear(seen),
+            (Wish::Remove { .. }, _) => self.remove(seen),
+            _ => self.agree(seen),
+        };
+        match next {
+            Ok(next) => {
+                if matches!(next, Next::Ask(_)) {
+                    self.rounds += 1;
+                    self.stage = Stage::Changing;
+                }
+                next
+            }
+            Err(failure) => Next::Refuse(failure),
+        }
+    }
+
+    fn open(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+        let Wish::Open { name, identity, create, .. } = &self.wish else {
+            unreachable!("asked of an open only")
+        };
+        for space in seen.iter().filter_map(|it| it.space) {
+            let stored = std::str::from_utf8(&space.document).ok();
+            let stored = stored.and_then(|text| parse(text).ok()).unwrap_or(Value::Null);
+            if let Some(what) = difference(&stored, identity) {
+                return Err(invalid(format!(
+                    "namespace {name:?} has another identity: {what}; open another name, or remove \
+                     this one if nobody needs it (kvrail store remove)"
+                )));
+            }
+        }
+        self.created = seen.iter().all(|it| it.space.is_none());
+        if self.created && *create == Create::Forbidden {
+            return Err(unknown(name));
+        }
+        self.agree(seen)
+    }
+
+    fn clear(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+        let uid = self.new_uid(seen)?;
+        let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
+        let asks: Vec<_> =
+            spaces.map(|(at, it)| (at, StoreAsk::Clear { space: it.id, uid })).collect();
+        if asks.is_empty() {
+            Err(unknown(self.name().unwrap_or_default()))
+        } else {
+            Ok(Next::Ask(asks))
+        }
+    }
+
+    fn remove(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+        let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
+        let asks: Vec<_> = spaces.map(|(at, it)| (at, StoreAsk::Remove { space: it.id })).collect();
+        match (asks.is_empty(), self.stage) {
+            (false, _) => Ok(Next::Ask(asks)),
+            (true, Stage::New) => Err(unknown(self.name().unwrap_or_default())),
+            (true, _) => Ok(Next::Gone),
+        }
+    }
+
+    /// Brings all members to one uid: the highest there is, where those that lack it may still
+    /// have it, else a new one for all.
+    fn agree(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+        let highest = seen.iter().filter_map(|it| it.space).max_by_key(|space| space.uid);
+        let uid = match highest {
+            Some(space) => space.uid,
+            None => self.new_uid(seen)?,
+        };
+        let has = |it: &Seen<'_>| it.space.is_some_and(|space| space.uid == uid);
+        if seen.iter().all(has) {
+            return Ok(Next::Agreed { uid });
+        }
+        let can = |it: &Seen<'_>| has(it) || it.mark < uid;
+        let uid = if seen.iter().all(can) { uid } else { self.new_uid(seen)? };
+        let name = self.name().unwrap_or_default();
+        let document = match (highest, &self.wish) {
+            (Some(space), _) => space.document.clone(),
+            (None, Wish::Open { document, .. }) => document.as_bytes().to_vec(),
+            // It was there a moment ago, on some member.
+            (None, _) => return Err(unknown(name)),
+        };
+        let lacking = seen.iter().enumerate();
+        let lacking = lacking.filter(|(_, it)| it.space.is_none_or(|space| space.uid != uid));
+        let ask = |(at, it): (usize, &Seen<'_>)| {
+            let ask = match it.space {
+                Some(space) => StoreAsk::Clear { space: space.id, uid },
+                None => {
+                    let (name, document) = (name.to_owned(), document.clone());
+                    StoreAsk::Create { name, document, uid }
+                }
+            };
+            (at, ask)
+        };
+        Ok(Next::Ask(lacking.map(ask).collect()))
+    }
+
+    /// A uid that no member ever had: above all of them, by a random step, so that members which
+    /// did not see each other do not give out the same one.
+    fn new_uid(&mut self, seen: &[Seen<'_>]) -> Result<u64, Failure> {
+        let mark = seen.iter().map(|it| it.mark).max().unwrap_or(0);
+        if let Some(uid) = self.uid.filter(|uid| *uid > mark) {
+            return Ok(uid);
+        }
+        let mut step = [0; 4];
+        let random = getrandom(&mut step, GetRandomFlags::empty());
+        random.map_err(|errno| (Status::Internal, format!("no random number: {errno}")))?;
+        let uid = mark.checked_add(1 + u64::from(u32::from_ne_bytes(step)));
+        self.uid = uid;
+        uid.ok_or_else(|| (Status::NoSpace, "the store has no uid left; create it again".into()))
+    }
+}
+
+fn unknown(name: &str) -> Failure {
+    (Status::Miss, format!("there is no namespace {name:?}; `kvrail store namespaces` shows all"))
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_poller::{SpaceRecord, StoreAsk};
+    use kvrail_ring::Status;
+    use serde_json::json;
+
+    use super::{Asker, Create, Job, Next, Seen, Stage, Wish};
+
+    fn job(wish: Wish) -> Job {
+        Job::new(Asker { session: 1, seq: 2, slot: None }, wish)
+    }
+
+    fn open(create: Create) -> Job {
+        let identity = json!({"model": "m"});
+        let document = identity.to_string();
+        job(Wish::Open { name: "n".into(), document, identity, create })
+    }
+
+    fn space(uid: u64) -> SpaceRecord {
+        let document = br#"{ "model": "m" }"#.to_vec();
+        SpaceRecord { uid, document, ..SpaceRecord::empty() }
+    }
+
+    /// What a request does about members with these uids (0: not there) and marks.
+    fn asked(job: &mut Job, members: &[(u64, u64)]) -> Vec<(usize, char, u64)> {
+        let spaces: Vec<_> = members.iter().map(|(uid, _)| space(*uid)).collect();
+        let seen: Vec<_> = members
+            .iter()
+            .zip(&spaces)
+            .map(|((uid, mark), space)| Seen { space: (*uid > 0).then_some(space), mark: *mark })
+            .collect();
+        match job.next(&seen) {
+            Next::Ask(asks) => asks
+                .into_iter()
+                .map(|(at, ask)| match ask {
+                    StoreAsk::Create { uid, .. } => (at, '+', uid),
+                    StoreAsk::Clear { uid, .. } => (at, '~', uid),
+                    StoreAsk::Remove { .. } => (at, '-', 0),
+                    other => panic!("{other:?}"),
+                })
+                .collect(),
+            Next::Agreed { uid } => vec![(usize::MAX, '=', uid)],
+            Next::Gone => vec![(usize::MAX, '0', 0)],
+            Next::Refuse((status, _)) => vec![(usize::MAX, '!', status.number().into())],
+        }
+    }
+
+    #[test]
+    fn a_new_namespace_gets_one_uid_above_all_marks() {
+        let mut job = open(Create::Allowed);
+        let asks = asked(&mut job, &[(0, 5), (0, 90), (0, 7)]);
+        let uid = asks[0].2;
+        assert!(uid > 90 && uid <= 91 + u64::from(u32::MAX));
+        assert_eq!(asks, [(0, '+', uid), (1, '+', uid), (2, '+', uid)]);
+        assert!(job.created && job.stage == Stage::Changing);
+        let agreed = asked(&mut job, &[(uid, uid), (uid, uid), (uid, uid)]);
+        assert_eq!(agreed, [(usize::MAX, '=', uid)]);
+        let missing = asked(&mut open(Create::Forbidden), &[(0, 5), (0, 5)]);
+        assert_eq!(missing, [(usize::MAX, '!', Status::Miss.number().into())]);
+    }
+
+    #[test]
+    fn members_that_lack_it_are_brought_to_the_highest_uid() {
+        let one = |members: &[(u64, u64)]| asked(&mut open(Create::Forbidden), members);
+        assert_eq!(one(&[(9, 9), (9, 12)]), [(usize::MAX, '=', 9)]);
+        assert_eq!(one(&[(9, 9), (0, 3)]), [(1, '+', 9)], "made on one, then a crash");
+        assert_eq!(one(&[(9, 9), (20, 20)]), [(0, '~', 20)], "cleared on one, then a crash");
+        // The other one had a higher uid since: it cannot go back.
+        let asks = one(&[(9, 9), (0, 30), (9, 9)]);
+        let uid = asks[0].2;
+        assert!(uid > 30);
+        assert_eq!(asks, [(0, '~', uid), (1, '+', uid), (2, '~', uid)]);
+    }
+
+    #[test]
+    fn clear_and_remove_reach_every_member_that_has_it() {
+        let name = || "n".to_owned();
+        let mut clear = job(Wish::Clear { name: name() });
+        let asks = asked(&mut clear, &[(9, 9), (0, 3), (9, 40)]);
+        let uid = asks[0].2;
+        assert!(uid > 40);
+        assert_eq!(asks, [(0, '~', uid), (2, '~', uid)]);
+        assert_eq!(asked(&mut clear, &[(uid, uid), (0, 3), (uid, uid)]), [(1, '+', uid)]);
+        let mut remove = job(Wish::Remove { name: name() });
+        assert_eq!(asked(&mut remove, &[(9, 9), (0, 9)]), [(0, '-', 0)]);
+        assert_eq!(asked(&mut remove, &[(0, 9), (0, 9)]), [(usize::MAX, '0', 0)]);
+        for wish in [Wish::Clear { name: name() }, Wish::Remove { name: name() }] {
+            let none = asked(&mut job(wish), &[(0, 9), (0, 9)]);
+            assert_eq!(none, [(usize::MAX, '!', Status::Miss.number().into())]);
+        }
+    }
+
+    #[test]
+    fn members_that_never_agree_are_given_up() {
+        let mut job = open(Create::Allowed);
+        for _ in 0..4 {
+            assert_eq!(asked(&mut job, &[(9, 9), (0, 3)]), [(1, '+', 9)]);
+        }
+        let end = asked(&mut job, &[(9, 9), (0, 3)]);
+        assert_eq!(end, [(usize::MAX, '!', Status::Internal.number().into())]);
+    }
+}

@@ -1,0 +1,438 @@
+//! Namespaces of the stores: opened, cleared, removed and listed on all members alike.
+//!
+//! The control thread keeps what each member said last. One request of a store is at work at a
+//! time, because a member changes one namespace at a time; those of other stores go on meanwhile.
+//! What is said on the session socket and what pollers do meet here and nowhere else.
+
+mod calls;
+mod handles;
+mod identity;
+mod job;
+mod report;
+mod served;
+
+use std::collections::VecDeque;
+
+use kvrail_poller::{PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
+use kvrail_protocol::{Answer, Ask, NamespaceInfo, ShardReport};
+use kvrail_ring::Status;
+use kvrail_store::{Fault, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards};
+
+use calls::Calls;
+use handles::Handles;
+use identity::parse;
+use job::{Asker, Create, Job, Next, Seen, Stage, Wish};
+pub use served::{ServedShard, ServedStore};
+
+use crate::failure::{Failure, invalid, quota};
+use crate::pollers::{PollerSet, Pollers};
+use crate::reply::Reply;
+use crate::watch::Watch;
+
+/// Requests about namespaces that one session may have waiting.
+const JOBS_OF_ONE: usize = 32;
+
+/// A member of a store.
+#[derive(Debug)]
+struct Shard {
+    served: ServedShard,
+    sizing: Sizing,
+    poller: usize,
+    /// Its device's number there.
+    device: usize,
+    /// What it said last; nothing where it may have changed since.
+    spaces: Option<Vec<SpaceRecord>>,
+    mark: u64,
+}
+
+impl Shard {
+    fn find(&self, name: &str) -> Option<&SpaceRecord> {
+        self.spaces.iter().flatten().find(|space| space.name == name)
+    }
+}
+
+/// A store, with what is asked of it.
+#[derive(Debug)]
+struct Store {
+    volume: u16,
+    name: String,
+    shards: Vec<Shard>,
+    /// The first one is at work.
+    jobs: VecDeque<Job>,
+}
+
+impl Store {
+    /// Pollers that the first request waits for.
+    fn waits_for(&self) -> PollerSet {
+        let waiting = self.jobs.front().into_iter().flat_map(|job| &job.waiting);
+        waiting.fold(PollerSet::default(), |set, shard| set.with(self.shards[*shard].poller))
+    }
+}
+
+/// All stores.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    stores: Vec<Store>,
+    calls: Calls,
+    handles: Handles,
+}
+
+impl Stores {
+    /// # Errors
+    /// In words, when a member is with no poller or its sizes are those of no store.
+    pub(crate) fn new(
+        served: Vec<ServedStore>,
+        pollers: &[PollerHandle],
+        name: impl Fn(u16) -> String,
+    ) -> Result<Self, String> {
+        let store = |it: ServedStore| {
+            let name = name(it.volume);
+            let shard = |served: ServedShard| shard(served, pollers, &name);
+            let shards = it.shards.into_iter().map(shard).collect::<Result<_, _>>()?;
+            Ok(Store { volume: it.volume, name, shards, jobs: VecDeque::new() })
+        };
+        let stores = served.into_iter().map(store).collect::<Result<_, String>>()?;
+        Ok(Self { stores, calls: Calls::new(pollers.len()), handles: Handles::default() })
+    }
+
+    /// How every member is.
+    pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
+        let mut reports = Vec::new();
+        for store in &self.stores {
+            for it in &store.shards {
+                let stats = &handles[it.poller].stats.devices[it.device].store;
+                let name = (store.name.as_str(), it.served.device.0);
+                reports.push(report::shard(name, &it.sizing, stats));
+            }
+        }
+        reports
+    }
+
+    fn position(&self, volume: u16) -> Result<usize, Failure> {
+        self.stores.iter().position(|store| store.volume == volume).ok_or_else(|| {
+            invalid(format!(
+                "volume {volume} is no store, so it has no namespaces; `kvrail volume create \
+                 --kind store` makes one"
+            ))
+        })
+    }
+
+    /// Begins what a session asks. The answers that are due now, of others too.
+    pub(crate) fn ask(
+        &mut self,
+        (session, slot): (u64, Option<SessionSlot>),
+        seq: u64,
+        ask: Ask,
+        pollers: &mut Pollers,
+    ) -> Result<Vec<Reply>, Failure> {
+        let (volume, wish) = match ask {
+            Ask::OpenNamespace { volume, name, identity, create } => {
+                let create = if create { Create::Allowed } else { Create::Forbidden };
+                let (name, value) = (checked(name)?, parse(&identity)?);
+                (volume, Wish::Open { name, document: identity, identity: value, create })
+            }
+            Ask::ClearNamespace { volume, name } => (volume, Wish::Clear { name: checked(name)? }),
+            Ask::RemoveNamespace { volume, name } => {
+                (volume, Wish::Remove { name: checked(name)? })
+            }
+            Ask::ListNamespaces { volume } => (volume, Wish::List),
+            _ => return Err((Status::Internal, "no ask about namespaces".into())),
+        };
+        let at = self.position(volume)?;
+        let all = self.stores.iter().flat_map(|store| &store.jobs);
+        let own = all.filter(|job| job.asker.is_some_and(|asker| asker.session == session));
+        if own.count() >= JOBS_OF_ONE {
+            return Err(quota(format!(
+                "this client has {JOBS_OF_ONE} requests about namespaces waiting, the most it may \
+                 have; wait for their answers"
+            )));
+        }
+        self.stores[at].jobs.push_back(Job::new(Asker { session, seq, slot }, wish));
+        Ok(self.advance(at, pollers))
+    }
+
+    /// A call has come back. The answers that are due now.
+    pub(crate) fn called(
+        &mut self,
+        poller: usize,
+        mut call: Box<StoreCall>,
+        pollers: &mut Pollers,
+    ) -> Vec<Reply> {
+        let Some((at, place)) = self.calls.ended(poller, call.number, pollers) else {
+            return Vec::new();
+        };
+        let store = &mut self.stores[at];
+        let failure = failure(store, place, &call);
+        let shard = &mut store.shards[place];
+        match call.ask {
+            StoreAsk::Survey if failure.is_none() => {
+                shard.spaces = Some(std::mem::take(&mut call.spaces));
+                shard.mark = call.uid_mark;
+            }
+            StoreAsk::Restart(_) => {
+                match failure {
+                    None => tracing::warn!("store {}: member {place} begins anew", store.name),
+                    Some((_, why)) => tracing::error!("{why}"),
+                }
+                return Vec::new();
+            }
+            _ => {}
+        }
+        if let Some(job) = store.jobs.front_mut() {
+            job.waiting.retain(|waiting| *waiting != place);
+            job.failure = job.failure.take().or(failure);
+        }
+        self.advance(at, pollers)
+    }
+
+    /// Goes on with a store's requests as far as it can now.
+    fn advance(&mut self, at: usize, pollers: &mut Pollers) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        loop {
+            let store = &mut self.stores[at];
+            let Some(job) = store.jobs.front_mut().filter(|job| job.waiting.is_empty()) else {
+                return replies;
+            };
+            let outcome = match job.failure.take() {
+                Some(failure) => Some(Err(failure)),
+                None => self.step(at, pollers),
+            };
+            let Some(outcome) = outcome else { continue };
+            let job = self.stores[at].jobs.pop_front().expect("it was at work");
+            let Some(Asker { session, seq, .. }) = job.asker else { continue };
+            replies.push(match outcome {
+                Ok(answer) => Reply::new(session, seq, answer),
+                Err(failure) => Reply::failure(session, seq, failure),
+            });
+        }
+    }
+
+    /// One step of the first request: its end, or nothing once members were asked.
+    fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<Answer, Failure>> {
+        let store = &mut self.stores[at];
+        let job = store.jobs.front_mut()?;
+        if let Stage::Granting { handle, uid } = job.stage {
+            let created = job.created;
+            return Some(Ok(Answer::Namespace { handle, uid, created }));
+        }
+        // What is listed is counted anew.
+        if matches!(job.wish, Wish::List) && job.stage == Stage::New {
+            job.stage = Stage::Changing;
+            store.shards.iter_mut().for_each(|shard| shard.spaces = None);
+        }
+        let unknown = store.shards.iter().enumerate().filter(|(_, shard)| shard.spaces.is_none());
+        let unknown: Vec<_> = unknown.map(|(place, _)| (place, StoreAsk::Survey)).collect();
+        if !unknown.is_empty() {
+            self.send(at, unknown, pollers);
+            return None;
+        }
+        let Some(name) = job.name() else {
+            return Some(Ok(Answer::Namespaces(list(&store.shards))));
+        };
+        let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
+        let seen: Vec<_> = store.shards.iter().map(seen).collect();
+        match job.next(&seen) {
+            Next::Ask(asks) => {
+                self.send(at, asks, pollers);
+                None
+            }
+            Next::Agreed { uid } => self.agreed(at, uid, pollers),
+            Next::Gone => {
+                let name = job.name().unwrap_or_default();
+                tracing::info!("store {}: namespace {name:?} removed", store.name);
+                Some(Ok(Answer::NamespaceRemoved))
+            }
+            Next::Refuse(failure) => Some(Err(failure)),
+        }
+    }
+
+    /// All members have the namespace with this uid.
+    fn agreed(
+        &mut self,
+        at: usize,
+        uid: u64,
+        pollers: &mut Pollers,
+    ) -> Option<Result<Answer, Failure>> {
+        let store = &mut self.stores[at];
+        let job = store.jobs.front_mut()?;
+        let name = job.name().unwrap_or_default().to_owned();
+        if job.stage == Stage::Changing {
+            let what = if job.created { "made" } else { "cleared or mended" };
+            tracing::info!(uid, "store {}: namespace {name:?} {what}", store.name);
+        }
+        let asker = job.asker;
+        if !matches!(job.wish, Wish::Open { .. }) {
+            let session = asker.map_or(0, |asker| asker.session);
+            let handle = self.handles.known(session, (store.volume, &name)).unwrap_or(u16::MAX);
+            return Some(Ok(Answer::Namespace { handle, uid, created: false }));
+        }
+        // Nobody is left to open it for.
+        let gone = || Err((Status::Internal, "its asker is gone".into()));
+        let Some(Asker { session, slot: Some(slot), .. }) = asker else { return Some(gone()) };
+        let handle = match self.handles.of(session, (store.volume, &name)) {
+            Ok(handle) => handle,
+            Err(failure) => return Some(Err(failure)),
+        };
+        job.stage = Stage::Granting { handle, uid };
+        let spaces = store.shards.iter().filter_map(|shard| shard.find(&name));
+        let grant =
+            |space: &SpaceRecord| StoreAsk::Grant { session: slot, handle, space: space.id };
+        let grants = spaces.map(grant).enumerate().collect();
+        self.send(at, grants, pollers);
+        None
+    }
+
+    /// Asks members for the first request.
+    fn send(&mut self, at: usize, asks: Vec<(usize, StoreAsk)>, pollers: &mut Pollers) {
+        let Self { stores, calls, .. } = self;
+        let store = &mut stores[at];
+        for (place, ask) in asks {
+            let shard = &mut store.shards[place];
+            let room = match ask {
+                StoreAsk::Survey => shard.served.config.spaces as usize,
+                StoreAsk::Grant { .. } => 0,
+                _ => {
+                    // It is asked anew what it has when that is done.
+                    shard.spaces = None;
+                    0
+                }
+            };
+            if let Some(job) = store.jobs.front_mut() {
+                job.waiting.push(place);
+            }
+            let call = StoreCall::with_room(0, ask, room);
+            calls.send((at, place), (shard.poller, shard.device), call, pollers);
+        }
+    }
+
+    /// The device of a poller is back after it was gone: its store begins anew.
+    pub(crate) fn replaced(&mut self, poller: usize, device: usize, pollers: &mut Pollers) {
+        for (at, store) in self.stores.iter_mut().enumerate() {
+            let here = |it: &Shard| (it.poller, it.device) == (poller, device);
+            let Some(place) = store.shards.iter().position(here) else { continue };
+            let shard = &mut store.shards[place];
+            shard.spaces = None;
+            let start: Start = shard.served.restart;
+            let Ok(anew) = Shards::new(&shard.served.config) else { continue };
+            let mut call = StoreCall::new(0, StoreAsk::Restart(start));
+            call.store = Some(Box::new(anew));
+            self.calls.send((at, place), (poller, device), call, pollers);
+        }
+    }
+
+    /// A session has ended: nobody is answered, and what it was to open is not opened.
+    pub(crate) fn session_ended(&mut self, session: u64) {
+        self.handles.forget(session);
+        for store in &mut self.stores {
+            let mut first = true;
+            store.jobs.retain_mut(|job| {
+                let is_first = std::mem::take(&mut first);
+                let own = job.asker.is_some_and(|asker| asker.session == session);
+                if own {
+                    job.asker = None;
+                }
+                is_first || !own
+            });
+        }
+    }
+
+    /// Answers what only stalled pollers keep from being answered.
+    pub(crate) fn answer_past(&mut self, watch: &Watch) -> Vec<Reply> {
+        let stalled = watch.stalled();
+        let mut replies = Vec::new();
+        for store in self.stores.iter_mut().filter(|it| it.waits_for().is_some_of(stalled)) {
+            let words = watch.words(store.waits_for());
+            let mut first = true;
+            store.jobs.retain_mut(|job| {
+                if let Some(Asker { session, seq, .. }) = job.asker.take() {
+                    let message = format!(
+                        "store {}: {words} does not turn, and has a member of it; ask again when \
+                         it does (see `kvrail status`)",
+                        store.name
+                    );
+                    replies.push(Reply::failure(session, seq, (Status::DeviceDegraded, message)));
+                }
+                // What was begun is waited for.
+                std::mem::take(&mut first)
+            });
+        }
+        replies
+    }
+}
+
+fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<Shard, String> {
+    let mut all = pollers.iter().enumerate().flat_map(|(poller, handle)| {
+        handle.devices.iter().enumerate().map(move |(device, (index, _))| (poller, device, *index))
+    });
+    let found = all.find(|(.., index)| *index == served.device);
+    let (poller, device, _) =
+        found.ok_or_else(|| format!("store {store}: no poller drives {}", served.device))?;
+    let sizing = Sizing::of(&served.config).map_err(|error| format!("store {store}: {error}"))?;
+    Ok(Shard { served, sizing, poller, device, spaces: None, mark: 0 })
+}
+
+/// A name, if it is one.
+fn checked(name: String) -> Result<String, Failure> {
+    let bytes = name.len();
+    if (1..=NAME_BYTES_MAX).contains(&bytes) && !name.chars().any(char::is_control) {
+        return Ok(name);
+    }
+    Err(invalid(format!(
+        "name: {bytes} bytes; a namespace has a name of 1 to {NAME_BYTES_MAX} bytes without \
+         control characters"
+    )))
+}
+
+/// Why a call did not do what it was to do.
+fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
+    let (name, shard) = (&store.name, &store.shards[place]);
+    let said =
+        |status, what: String| Some((status, format!("store {name}, member {place}: {what}")));
+    match (call.status, call.start_error) {
+        (StoreStatus::Ok, None) => None,
+        (_, Some(error)) => said(
+            Status::DeviceDegraded,
+            format!("it does not start: {error}; see `kvrail store status` and the log"),
+        ),
+        (StoreStatus::Failed(_), _) => {
+            said(Status::IoError, "the drive refused it; see the log and dmesg".into())
+        }
+        (StoreStatus::Invalid(Fault::Limit), _) => {
+            let most = shard.served.config.spaces;
+            said(
+                Status::Quota,
+                format!(
+                    "it has room for {most} namespaces and those that were cleared a moment ago; \
+                     remove some (kvrail store remove)"
+                ),
+            )
+        }
+        (StoreStatus::Declined(reason), _) => {
+            said(Status::Declined, format!("not now ({reason:?}); ask again"))
+        }
+        (status, _) => said(Status::Internal, format!("{status:?}; ask again")),
+    }
+}
+
+/// All namespaces that any member has.
+fn list(shards: &[Shard]) -> Vec<NamespaceInfo> {
+    let mut all: Vec<NamespaceInfo> = Vec::new();
+    for space in shards.iter().flat_map(|shard| shard.spaces.iter().flatten()) {
+        match all.iter_mut().find(|it| it.name == space.name) {
+            Some(it) => {
+                it.uid = it.uid.max(space.uid);
+                it.blocks += space.blocks;
+                it.bytes += space.bytes;
+            }
+            None => all.push(NamespaceInfo {
+                name: space.name.clone(),
+                identity: String::from_utf8_lossy(&space.document).into_owned(),
+                uid: space.uid,
+                blocks: space.blocks,
+                bytes: space.bytes,
+            }),
+        }
+    }
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    all
+}

@@ -1,0 +1,59 @@
+//! What `kvrail store status` shows of a member.
+
+use kvrail_poller::StoreStats;
+use kvrail_protocol::ShardReport;
+use kvrail_store::Sizing;
+
+/// How a member is.
+pub(super) fn shard(
+    (store, device): (&str, u16),
+    sizing: &Sizing,
+    stats: &StoreStats,
+) -> ShardReport {
+    let state = match stats.phase.get() {
+        1 => "starting",
+        2 => "warming",
+        3 => "serving",
+        4 => "does not start",
+        5 => "gone",
+        _ => "absent",
+    };
+    let counters = [
+        ("puts", &stats.puts),
+        ("put_bytes", &stats.put_bytes),
+        ("present", &stats.present),
+        ("pending", &stats.pending),
+        ("declined", &stats.declined),
+        ("abandoned", &stats.abandoned),
+        ("hits", &stats.hits),
+        ("misses", &stats.misses),
+        ("drops", &stats.drops),
+        ("evicted", &stats.evicted),
+        ("holds_broken", &stats.holds_broken),
+        ("moved", &stats.moved),
+        ("moved_bytes", &stats.moved_bytes),
+        ("reclaimed", &stats.reclaimed),
+        ("pages", &stats.pages),
+        ("written_bytes", &stats.written_bytes),
+        ("failures", &stats.failures),
+        ("recovered", &stats.recovered),
+        ("distrusted", &stats.distrusted),
+        ("suspects", &stats.suspects),
+        ("absolved", &stats.absolved),
+        ("rotten", &stats.rotten),
+        ("requests", &stats.requests),
+        ("parked", &stats.parked),
+    ];
+    ShardReport {
+        store: store.to_owned(),
+        device,
+        state: state.into(),
+        capacity_bytes: sizing.capacity_bytes,
+        memory_bytes: sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes,
+        blocks_max: sizing.blocks,
+        blocks: stats.entries.get(),
+        holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
+        oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
+        counters: counters.iter().map(|(name, it)| ((*name).to_owned(), it.get())).collect(),
+    }
+}

@@ -1,0 +1,245 @@
+//! Namespaces over the session socket, with stores that stand-in pollers keep.
+
+use std::time::Duration;
+
+use crate::hostile::{Rude, still_serves};
+use crate::shards::{Medium, SPACES, Shard, medium};
+use crate::sidecar::{Sidecar, eventually};
+use kvrail_client::{Client, Pages};
+use kvrail_protocol::{Answer, Ask, SidecarMessage};
+use kvrail_ring::Status;
+use kvrail_session::Patience;
+
+const IDENTITY: &str = r#"{"layers":32,"model":"llama"}"#;
+
+fn open_ask(name: &str, identity: &str) -> Ask {
+    Ask::OpenNamespace { volume: 1, name: name.into(), identity: identity.into(), create: true }
+}
+
+fn clear_ask(name: &str) -> Ask {
+    Ask::ClearNamespace { volume: 1, name: name.into() }
+}
+
+fn answer(rude: &mut Rude, ask: Ask) -> Answer {
+    match rude.ask(ask, &[]) {
+        SidecarMessage::Reply { answer, .. } => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Handle, uid, and whether it was made just now.
+fn opened(rude: &mut Rude, name: &str) -> (u16, u64, bool) {
+    match answer(rude, open_ask(name, IDENTITY)) {
+        Answer::Namespace { handle, uid, created } => (handle, uid, created),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn denied(answer: Answer) -> (Status, String) {
+    match answer {
+        Answer::Error { status, message } => (status, message),
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+fn media() -> [Medium; 2] {
+    [medium(), medium()]
+}
+
+/// A sidecar on these media, and what its shards do.
+fn start(media: &[Medium; 2]) -> Sidecar {
+    Sidecar::start_stores(media, |config| {
+        let stall_after = Duration::from_millis(200);
+        config.policy.patience = Patience { stall_after, ..Patience::default() };
+    })
+}
+
+fn shard<T>(sidecar: &Sidecar, member: usize, look: impl FnOnce(&Shard) -> T) -> T {
+    look(&sidecar.shards[member].lock().unwrap())
+}
+
+#[test]
+fn a_namespace_is_made_on_all_members_and_opened_before_the_answer() {
+    let media = media();
+    let sidecar = start(&media);
+    let (mut one, mut other) = (Rude::attach(&sidecar), Rude::attach(&sidecar));
+    let (handle, uid, created) = opened(&mut one, "a");
+    assert!(created && uid > 0);
+    for member in [0, 1] {
+        assert_eq!(shard(&sidecar, member, |it| it.uid_of("a")), Some(uid));
+        assert_eq!(shard(&sidecar, member, |it| it.meaning(handle)), Some(uid));
+    }
+    assert_eq!(opened(&mut one, "a"), (handle, uid, false), "the same handle each time");
+    let (second, other_uid, _) = opened(&mut one, "b");
+    assert!(second != handle && other_uid > uid);
+    assert_eq!(opened(&mut other, "b"), (0, other_uid, false));
+    // It is there after a restart, with its uid.
+    drop(sidecar);
+    let sidecar = start(&media);
+    let mut again = Rude::attach(&sidecar);
+    assert_eq!(opened(&mut again, "a"), (0, uid, false));
+    match answer(&mut again, Ask::ListNamespaces { volume: 1 }) {
+        Answer::Namespaces(all) => {
+            let names: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.uid)).collect();
+            assert_eq!(names, [("a", uid), ("b", other_uid)]);
+            assert_eq!(all[0].identity, IDENTITY);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_identity_is_refused_with_the_field_that_differs() {
+    let sidecar = start(&media());
+    let mut rude = Rude::attach(&sidecar);
+    let (_, uid, _) = opened(&mut rude, "a");
+    let (status, said) =
+        denied(answer(&mut rude, open_ask("a", r#"{"layers":33,"model":"llama"}"#)));
+    assert_eq!(status, Status::Invalid);
+    assert!(said.contains("layers is 32 in the store and 33 here"), "{said}");
+    // The same document, written otherwise.
+    let same = open_ask("a", "{ \"model\": \"llama\",\n \"layers\": 32 }");
+    assert!(matches!(answer(&mut rude, same), Answer::Namespace { uid: same, .. } if same == uid));
+}
+
+#[test]
+fn what_was_cleared_is_stale_until_it_is_opened_again() {
+    let sidecar = start(&media());
+    let (mut one, mut other) = (Rude::attach(&sidecar), Rude::attach(&sidecar));
+    let (handle, uid, _) = opened(&mut one, "a");
+    let Answer::Namespace { uid: next, .. } = answer(&mut other, clear_ask("a")) else {
+        panic!("not cleared")
+    };
+    assert!(next > uid);
+    for member in [0, 1] {
+        assert_eq!(shard(&sidecar, member, |it| it.uid_of("a")), Some(next));
+        assert_eq!(shard(&sidecar, member, |it| it.meaning(handle)), None, "stale");
+    }
+    assert_eq!(opened(&mut one, "a"), (handle, next, false));
+    assert_eq!(shard(&sidecar, 1, |it| it.meaning(handle)), Some(next));
+    let remove = || Ask::RemoveNamespace { volume: 1, name: "a".into() };
+    assert_eq!(answer(&mut other, remove()), Answer::NamespaceRemoved);
+    assert_eq!(shard(&sidecar, 0, |it| it.uid_of("a")), None);
+    assert_eq!(denied(answer(&mut other, remove())).0, Status::Miss);
+    assert_eq!(denied(answer(&mut other, clear_ask("a"))).0, Status::Miss);
+    let absent =
+        Ask::OpenNamespace { volume: 1, name: "a".into(), identity: "{}".into(), create: false };
+    assert_eq!(denied(answer(&mut one, absent)).0, Status::Miss);
+    let (same, last, created) = opened(&mut one, "a");
+    assert!(same == handle && last > next && created);
+}
+
+#[test]
+fn what_a_crash_left_half_done_is_finished_by_the_next_open() {
+    let media = media();
+    let mut members = [0, 1].map(|member| Shard::start(&media[usize::from(member)], member));
+    assert_eq!(members[0].create("half", IDENTITY, 9), kvrail_store::Status::Ok);
+    assert_eq!(members[0].create("apart", IDENTITY, 11), kvrail_store::Status::Ok);
+    assert_eq!(members[1].create("apart", IDENTITY, 30), kvrail_store::Status::Ok);
+    drop(members);
+    let sidecar = start(&media);
+    let mut rude = Rude::attach(&sidecar);
+    // Member 1 had a higher uid since: both get a new one.
+    let (_, half, created) = opened(&mut rude, "half");
+    assert!(half > 30 && !created);
+    let (_, apart, _) = opened(&mut rude, "apart");
+    for member in [0, 1] {
+        assert_eq!(shard(&sidecar, member, |it| it.uid_of("half")), Some(half));
+        assert_eq!(shard(&sidecar, member, |it| it.uid_of("apart")), Some(apart));
+    }
+}
+
+#[test]
+fn asks_that_make_no_sense_are_refused_each_with_its_limit() {
+    let sidecar = start(&media());
+    let mut rude = Rude::attach(&sidecar);
+    let long = "n".repeat(65);
+    let cases = [
+        (open_ask("", IDENTITY), Status::Invalid, "1 to 64 bytes"),
+        (open_ask(&long, IDENTITY), Status::Invalid, "65 bytes"),
+        (open_ask("a\nb", IDENTITY), Status::Invalid, "control characters"),
+        (open_ask("a", "[]"), Status::Invalid, "no JSON object"),
+        (open_ask("a", &" ".repeat(5000)), Status::Invalid, "4096 are the most"),
+        (Ask::ListNamespaces { volume: 0 }, Status::Invalid, "volume 0 is no store"),
+        (Ask::ListNamespaces { volume: 9 }, Status::Invalid, "volume 9 is no store"),
+    ];
+    for (ask, status, words) in cases {
+        let (found, said) = denied(answer(&mut rude, ask));
+        assert!(found == status && said.contains(words), "{found}: {said}");
+    }
+    for at in 0..SPACES {
+        opened(&mut rude, &at.to_string());
+    }
+    let (status, said) = denied(answer(&mut rude, open_ask("more", IDENTITY)));
+    assert_eq!(status, Status::Quota);
+    assert!(said.contains("room for 4 namespaces") && said.contains("remove"), "{said}");
+    still_serves(&sidecar);
+}
+
+#[test]
+fn an_asker_that_dies_takes_nothing_with_it() {
+    let sidecar = start(&media());
+    let mut patient = Rude::attach(&sidecar);
+    sidecar.switches.stall[1].on();
+    for at in 0..3 {
+        let mut dying = Rude::attach(&sidecar);
+        dying.send(open_ask("a", IDENTITY), &[]).unwrap();
+        dying.send(clear_ask("a"), &[]).unwrap();
+        if at == 2 {
+            patient.send(open_ask("b", IDENTITY), &[]).unwrap();
+        }
+    }
+    let (status, said) = denied(patient.hear_answer());
+    assert_eq!(status, Status::DeviceDegraded);
+    assert!(said.contains("store shelf: poller 1 (stalled"), "{said}");
+    // A raw volume's clients never notice.
+    let client = Client::attach(sidecar.socket()).unwrap();
+    client.create_arena(1 << 20, Pages::Base).unwrap();
+    sidecar.switches.stall[1].off();
+    eventually("it turns again", || client.status().unwrap().pollers[1].stalled.is_none());
+    let (_, uid, _) = opened(&mut patient, "b");
+    assert_eq!(shard(&sidecar, 1, |it| it.uid_of("b")), Some(uid));
+    // Those that died were granted nothing, and what they had is back.
+    eventually("the dead are gone", || client.status().unwrap().sessions.len() == 2);
+}
+
+#[test]
+fn one_client_cannot_queue_up_without_end() {
+    let sidecar = start(&media());
+    let mut rude = Rude::attach(&sidecar);
+    sidecar.switches.stall[1].on();
+    for _ in 0..33 {
+        rude.send(Ask::ListNamespaces { volume: 1 }, &[]).unwrap();
+    }
+    let (status, said) = denied(rude.hear_answer());
+    assert_eq!(status, Status::Quota);
+    assert!(said.contains("32 requests"), "{said}");
+    sidecar.switches.stall[1].off();
+    for _ in 0..32 {
+        let _answered = rude.hear_answer();
+    }
+    still_serves(&sidecar);
+}
+
+#[test]
+fn an_arena_with_tails_stays_while_its_queue_lives() {
+    let sidecar = Sidecar::start();
+    let mut rude = Rude::attach(&sidecar);
+    let arena = Ask::CreateArena { bytes: 8 * 4096, pages: kvrail_protocol::Pages::Base };
+    let Answer::Arena { region, .. } = answer(&mut rude, arena) else { panic!("no arena") };
+    let open = |depth, tails| Ask::OpenQueue { depth, tails: Some(tails) };
+    let (status, said) = denied(answer(&mut rude, open(16, region)));
+    assert_eq!(status, Status::Invalid);
+    assert!(said.contains("needs 65536") && said.contains("32768 bytes"), "{said}");
+    let (_, said) = denied(answer(&mut rude, open(8, region + 1)));
+    assert!(said.contains("no attached arena"), "{said}");
+    let Answer::Queue { queue, .. } = answer(&mut rude, open(8, region)) else {
+        panic!("no queue")
+    };
+    let detach = || Ask::DetachArena { region };
+    let (status, said) = denied(answer(&mut rude, detach()));
+    assert_eq!(status, Status::Invalid);
+    assert!(said.contains("holds the tails of queue 0"), "{said}");
+    assert_eq!(answer(&mut rude, Ask::CloseQueue { queue }), Answer::QueueClosed { queue });
+    assert_eq!(answer(&mut rude, detach()), Answer::Detached { region });
+}

@@ -1,0 +1,173 @@
+//! The stores on a volume's members, with plain system calls: made with the volume, and looked at
+//! before it is served.
+
+use std::os::fd::AsFd;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use kvrail_ring::Geometry;
+use kvrail_store::{
+    Identity, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store, Super,
+    SuperError, Task, Verb,
+};
+use rustix::fs::fdatasync;
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use uuid::Uuid;
+
+use crate::bytes::{AlignedBytes, read_at, write_at};
+use crate::claim::Claim;
+use crate::error::{Reason, VolumeError};
+use crate::label::Label;
+use crate::open::Member;
+use crate::purpose::{StoreMember, StoreShape};
+
+/// Records or buckets of one step.
+const BUDGET: u32 = 1024;
+
+/// A store's buffers.
+#[derive(Debug)]
+struct Buffers(Vec<AlignedBytes>);
+
+impl Buffers {
+    /// As many and as large as the store asks for.
+    fn of(store: &Store, config: &kvrail_store::Config) -> Self {
+        let bytes = |buffer| if buffer < config.buffers { config.buffer_bytes } else { 8 << 10 };
+        let buffers = (0..store.pool_buffers()).map(|it| AlignedBytes::zeroed(bytes(it) as usize));
+        Self(buffers.collect())
+    }
+}
+
+impl Pool for Buffers {
+    fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.0[usize::from(buffer)][at as usize..][..bytes.len()]);
+    }
+
+    fn save(&mut self, buffer: u16, at: u32, bytes: &[u8]) {
+        self.0[usize::from(buffer)][at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Runs a store until it serves, or does not start.
+fn run(store: &mut Store, pool: &mut Buffers, (file, area_at): (&Claim, u64)) -> Result<(), Errno> {
+    let begun = Instant::now();
+    loop {
+        let now = now(begun);
+        store.step(pool, BUDGET, now);
+        while let Some(task) = store.next_task(pool) {
+            let done = perform(pool, (file, area_at), &task);
+            store.finish(task.id, Outcome::Done, now);
+            done?;
+        }
+        match store.phase() {
+            Phase::Serving => return Ok(()),
+            Phase::Failed(_) => return Err(Errno::IO),
+            Phase::Starting | Phase::Warming => {}
+        }
+    }
+}
+
+fn now(begun: Instant) -> Now {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Now {
+        ns: u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        unix: u32::try_from(unix).unwrap_or(u32::MAX),
+    }
+}
+
+/// Does what the store wants done. There is no client, so all bytes are the store's own.
+fn perform(pool: &mut Buffers, (file, area_at): (&Claim, u64), task: &Task) -> Result<(), Errno> {
+    let at = area_at + task.offset;
+    let bytes = match task.memory {
+        Memory::Pool { buffer, at } => {
+            let length = usize::try_from(task.length).map_err(|_| Errno::INVAL)?;
+            &mut pool.0[usize::from(buffer)][at as usize..][..length]
+        }
+        Memory::None | Memory::Client { .. } => &mut [],
+    };
+    match task.verb {
+        Verb::Read if read_at(file, bytes, at)? < bytes.len() => Err(Errno::IO),
+        Verb::Read | Verb::Discard => Ok(()),
+        Verb::Write => write_at(file, bytes, at),
+        Verb::WriteDurable => write_at(file, bytes, at).and_then(|()| fdatasync(file)),
+        Verb::Flush => fdatasync(file),
+    }
+}
+
+fn random() -> Result<u128, Errno> {
+    let mut bytes = [0; 16];
+    // Up to 256 bytes come at once or not at all.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+/// Makes the store of a member over whatever is there. Its label is written after that.
+///
+/// # Errors
+/// `Reason::Io` when the member cannot be written.
+pub(crate) fn make(claim: &Claim, label: &Label, shape: StoreShape) -> Result<(), VolumeError> {
+    let failed = |errno| claim.failed("making its store", errno);
+    let member = StoreMember::new(label.member_bytes, label.logical_block);
+    let serving = shape.config(member, 1);
+    // An empty store has nothing to look up: the least tables will do.
+    let config = kvrail_store::Config {
+        block_mean: u32::MAX,
+        buffers: 2,
+        buffer_bytes: 8 << 10,
+        images: 4,
+        holds: 1,
+        ..serving
+    };
+    let mut store = Store::new(&config).map_err(|_| failed(Errno::INVAL))?;
+    let mut pool = Buffers::of(&store, &config);
+    let identity = Identity {
+        volume: label.volume_uuid.as_u128(),
+        instance: random().map_err(failed)?,
+        seed: random().map_err(failed)?,
+        member: label.member_index,
+        members: label.member_count(),
+        generation: 1,
+    };
+    store.start(Start::Create(identity), now(Instant::now()));
+    run(&mut store, &mut pool, (claim, label.data_offset)).map_err(failed)
+}
+
+/// What a member's supers say. A copy that cannot be read is as good as none.
+fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
+    let mut copies = [[0; PAGE_BYTES]; 2];
+    for (copy, at) in copies.iter_mut().zip(SUPER_AT) {
+        let mut page = AlignedBytes::zeroed(PAGE_BYTES);
+        if read_at(&file, &mut page, area_at + at) == Ok(PAGE_BYTES) {
+            copy.copy_from_slice(&page);
+        }
+    }
+    Super::choose(&copies)
+}
+
+/// What the stores on a volume's members, in their order, say of themselves.
+///
+/// # Errors
+/// `VolumeError` names the member whose store cannot be opened, and why: both supers damaged,
+/// another format, another volume's, or made with other sizes.
+pub fn supers(
+    members: &[&Member],
+    (volume, geometry): (Uuid, &Geometry),
+    shape: StoreShape,
+) -> Result<Vec<Super>, VolumeError> {
+    let count = geometry.members;
+    let check = |(index, member): (u16, &&Member)| {
+        let refuse = |reason| Err(VolumeError::at(member.path(), reason));
+        let found = match read_super(member, geometry.data_offset) {
+            Ok(found) => found,
+            Err(why) => return refuse(Reason::NoStore { why }),
+        };
+        let place = found.member;
+        if (found.volume, place, found.members) != (volume.as_u128(), index, count) {
+            return refuse(Reason::ForeignStore { index, place });
+        }
+        let same = found.area_bytes == geometry.member_bytes
+            && found.logical_block == geometry.logical_block
+            && found.segment_bytes == shape.segment_bytes;
+        if same { Ok(found) } else { refuse(Reason::OtherStore) }
+    };
+    (0..count).zip(members).map(check).collect()
+}

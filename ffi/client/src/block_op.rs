@@ -1,0 +1,320 @@
+//! A put, get or drop in flight: what it asks next, and what its completions mean.
+//!
+//! A block longer than a request is moved part by part, one after the other, by the same entry of
+//! the in-flight table. A get whose bytes are wrong is read once more; then the sidecar is told,
+//! and the get ends as a MISS.
+
+use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::slot::{FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
+use kvrail_ring::{CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Status};
+
+use crate::block_request::BlockRequest;
+use crate::done::{BlockNote, Decline, Done, Ticket};
+use crate::lease::Lease;
+use crate::store::Opened;
+
+/// Bytes of a page for tails.
+pub(crate) const TAIL_BYTES: usize = 4096;
+
+/// Where an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// All bytes by one request, or a put's next part.
+    Moving,
+    /// A get part by part of a block this long.
+    Parts { block_bytes: u32 },
+    /// The sidecar is told that the block is wrong.
+    Telling { check: u64 },
+}
+
+/// An operation on a block.
+#[derive(Debug)]
+pub(crate) struct BlockOp {
+    request: BlockRequest,
+    opened: Opened,
+    ticket: Ticket,
+    /// Takes the bytes behind the last whole logical block.
+    tail: Option<Lease>,
+    /// Of a put.
+    check: u64,
+    /// First byte of the part under way.
+    at: u32,
+    step: Step,
+    /// Wrong bytes were seen once.
+    reread: bool,
+    device_ns: u32,
+    queue_ns: u32,
+}
+
+/// What follows a completion.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Another request, by the same entry.
+    Again,
+    /// The end.
+    End(Status, BlockNote, u64),
+    /// What the sidecar said cannot be: the end as INTERNAL.
+    Bogus {
+        /// Bytes asked for.
+        asked: u32,
+        /// Bytes said to be moved.
+        moved: u32,
+    },
+}
+
+/// How many blocks of this client were not what they should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Gets whose bytes were verified and right.
+    pub right: u64,
+    /// Gets that were read once more.
+    pub reread: u64,
+    /// Gets that ended as a MISS because their bytes were wrong twice.
+    pub wrong: u64,
+}
+
+impl BlockOp {
+    /// An operation of a checked request. Computes the check of a put.
+    pub(crate) fn new(
+        request: BlockRequest,
+        opened: Opened,
+        ticket: Ticket,
+        tail: Option<Lease>,
+    ) -> Self {
+        let mut op = Self {
+            check: 0,
+            request,
+            opened,
+            ticket,
+            tail,
+            at: 0,
+            step: Step::Moving,
+            reread: false,
+            device_ns: 0,
+            queue_ns: 0,
+        };
+        if op.request.opcode == Opcode::Put {
+            let bytes = op.put_bytes();
+            let payload = &op.lease()[..bytes as usize];
+            let crc = op.request.crc.unwrap_or_else(|| crc_of(payload));
+            op.check = op.request.key.check(crc, opened.uid, bytes);
+        }
+        op
+    }
+
+    fn put_bytes(&self) -> u32 {
+        u32::try_from(self.request.bytes).expect("checked against the store's largest block")
+    }
+
+    fn lease(&self) -> &Lease {
+        self.request.lease.as_ref().expect("puts and gets have memory")
+    }
+
+    /// Bytes that the next request of a put or get moves at most.
+    fn part(&self) -> u32 {
+        let whole = match self.step {
+            Step::Parts { block_bytes } => block_bytes,
+            _ => u32::try_from(self.request.bytes).unwrap_or(u32::MAX),
+        };
+        (whole - self.at).min(REQUEST_LENGTH_MAX)
+    }
+
+    /// The slot of the next request, and what stands beside it.
+    pub(crate) fn slot(&mut self) -> (kvrail_ring::Request, Option<Side<'_>>) {
+        let (opcode, [lo, hi]) = (self.request.opcode, self.request.key.halves());
+        let moves = matches!(opcode, Opcode::Put | Opcode::Get);
+        let telling = matches!(self.step, Step::Telling { .. });
+        let bytes = if moves && !telling { self.part() } else { 0 };
+        if opcode == Opcode::Put {
+            self.fill_tail(bytes);
+        }
+        let place = if bytes > 0 {
+            let lease = self.lease();
+            (lease.region(), lease.offset() as u64 + u64::from(self.at))
+        } else {
+            (RegionId(0), 0)
+        };
+        let (opcode, check, part) = match self.step {
+            Step::Telling { check } => (Opcode::Suspect, check, 0),
+            Step::Parts { .. } => (opcode, self.at.into(), FLAG_PART),
+            Step::Moving => (opcode, self.check, 0),
+        };
+        let page = self.tail.as_ref().map_or(0, |tail| tail.offset() / TAIL_BYTES);
+        let keyed = KeyedRequest {
+            handle: self.opened.handle,
+            depth: self.request.depth,
+            bytes,
+            key: [lo, hi],
+            region: place.0,
+            region_offset: place.1,
+            check,
+            tail: if bytes > 0 { u32::try_from(page).expect("a page for each entry") } else { 0 },
+            deadline_us: if telling { 0 } else { self.request.deadline_us },
+        };
+        let slot = kvrail_ring::Request {
+            flags: if telling { 0 } else { self.request.flags | part },
+            class: self.request.class as u8,
+            ..keyed.slot(opcode)
+        };
+        let block_bytes = u32::try_from(self.request.bytes).unwrap_or(u32::MAX);
+        let metadata = if self.at == 0 { &self.request.metadata[..] } else { &[] };
+        let sided = opcode == Opcode::Put && (bytes < block_bytes || !metadata.is_empty());
+        let side = sided.then_some(Side { block_bytes, at: self.at, metadata });
+        (slot, side)
+    }
+
+    /// Copies the bytes behind the last whole logical block of a put's part to their page.
+    fn fill_tail(&mut self, bytes: u32) {
+        let end = (self.at + bytes) as usize;
+        let begin = end - self.tail_bytes(end);
+        if let (Some(tail), Some(lease)) = (&mut self.tail, &self.request.lease) {
+            tail[..end - begin].copy_from_slice(&lease[begin..end]);
+        }
+    }
+
+    fn tail_bytes(&self, end: usize) -> usize {
+        end % self.request.namespace.logical_block() as usize
+    }
+
+    /// What a completion of it means.
+    pub(crate) fn ended(&mut self, end: &CompletionSnapshot, verified: &mut Verified) -> Next {
+        self.device_ns = self.device_ns.max(end.device_ns());
+        self.queue_ns = self.queue_ns.max(end.queue_ns());
+        if matches!(self.step, Step::Telling { .. }) {
+            return Next::End(Status::Miss, BlockNote::Wrong, 0);
+        }
+        let stale = end.status() == Status::Stale;
+        match self.request.opcode {
+            Opcode::Put if stale => Next::End(Status::Declined, BlockNote::Stale, 0),
+            _ if stale => Next::End(Status::Miss, BlockNote::Stale, 0),
+            Opcode::Put => self.put_ended(end),
+            Opcode::Get => self.get_ended(end, verified),
+            _ => Next::End(end.status(), BlockNote::of(end), 0),
+        }
+    }
+
+    fn put_ended(&mut self, end: &CompletionSnapshot) -> Next {
+        let (part, note) = (self.part(), BlockNote::of(end));
+        if end.status() != Status::Ok {
+            return Next::End(end.status(), note, 0);
+        }
+        let wrote = end.flags() & (FLAG_PRESENT | FLAG_PENDING) == 0;
+        if wrote && end.bytes() != part {
+            return Next::Bogus { asked: part, moved: end.bytes() };
+        }
+        if wrote && end.flags() & FLAG_MORE != 0 {
+            self.at += part;
+            if self.at >= self.put_bytes() {
+                return Next::Bogus { asked: part, moved: end.bytes() };
+            }
+            return Next::Again;
+        }
+        Next::End(Status::Ok, note, self.request.bytes)
+    }
+
+    fn get_ended(&mut self, end: &CompletionSnapshot, verified: &mut Verified) -> Next {
+        let (asked, moved) = (self.part(), end.bytes());
+        match (end.status(), self.step) {
+            (Status::TooSmall, Step::Moving) if u64::from(moved) <= self.request.bytes => {
+                if moved <= asked {
+                    return Next::Bogus { asked, moved };
+                }
+                self.step = Step::Parts { block_bytes: moved };
+                Next::Again
+            }
+            // Another block is there since: it is too long, or its parts do not fit together.
+            (Status::TooSmall | Status::Invalid, Step::Parts { .. }) => self.begin_anew(),
+            (Status::TooSmall, _) => Next::End(Status::TooSmall, BlockNote::None, u64::from(moved)),
+            (Status::Ok, Step::Moving) if moved > 0 && moved <= asked => {
+                self.verify(moved, end.checksum(), verified)
+            }
+            (Status::Ok, Step::Parts { block_bytes }) if moved == asked => {
+                self.at += asked;
+                if self.at < block_bytes {
+                    return Next::Again;
+                }
+                self.verify(block_bytes, end.checksum(), verified)
+            }
+            (Status::Ok, _) => Next::Bogus { asked, moved },
+            (status, _) => Next::End(status, BlockNote::of(end), 0),
+        }
+    }
+
+    /// Reads the block from its begin once more, if that was not done before.
+    fn begin_anew(&mut self) -> Next {
+        if std::mem::replace(&mut self.reread, true) {
+            return Next::End(Status::Miss, BlockNote::None, 0);
+        }
+        (self.at, self.step) = (0, Step::Moving);
+        Next::Again
+    }
+
+    /// All bytes are there: they are what was put, or the block is read once more, or is a MISS.
+    fn verify(&mut self, bytes: u32, check: u64, verified: &mut Verified) -> Next {
+        let length = bytes as usize;
+        let begin = length - self.tail_bytes(length);
+        if let (Some(tail), Some(lease)) = (&self.tail, &mut self.request.lease) {
+            lease[begin..length].copy_from_slice(&tail[..length - begin]);
+        }
+        let crc = crc_of(&self.lease()[..length]);
+        if self.request.key.check(crc, self.opened.uid, bytes) == check {
+            verified.right += 1;
+            return Next::End(Status::Ok, BlockNote::None, bytes.into());
+        }
+        if self.reread {
+            verified.wrong += 1;
+            self.step = Step::Telling { check };
+            return Next::Again;
+        }
+        verified.reread += 1;
+        self.begin_anew()
+    }
+
+    /// The tag and ticket, for a notice.
+    pub(crate) fn names(&self) -> (Ticket, u64) {
+        (self.ticket, self.request.tag)
+    }
+
+    /// Whether hardware may write its memory.
+    pub(crate) fn reads(&self) -> bool {
+        self.request.opcode == Opcode::Get
+    }
+
+    /// Its end, and its page.
+    pub(crate) fn into_done(
+        self,
+        (status, note, bytes): (Status, BlockNote, u64),
+    ) -> (Done, Option<Lease>) {
+        let done = Done {
+            ticket: self.ticket,
+            tag: self.request.tag,
+            status,
+            bytes,
+            checksum: 0,
+            note,
+            device_ns: self.device_ns,
+            queue_ns: self.queue_ns,
+            lease: self.request.lease,
+        };
+        (done, self.tail)
+    }
+}
+
+impl BlockNote {
+    /// What a completion says beside its status.
+    fn of(end: &CompletionSnapshot) -> Self {
+        let flags = end.flags();
+        match end.status() {
+            Status::Declined => Self::Declined(Decline::from_number(end.bytes())),
+            Status::Ok if flags & FLAG_PRESENT != 0 => Self::Present,
+            Status::Ok if flags & FLAG_PENDING != 0 => Self::Pending,
+            Status::Miss if flags & FLAG_WARMING != 0 => Self::Warming,
+            _ => Self::None,
+        }
+    }
+}
+
+pub(crate) fn crc_of(bytes: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Nvme, bytes)
+}

@@ -1,0 +1,159 @@
+//! What can be asked of a store for one block.
+
+use std::time::Duration;
+
+use kvrail_ring::slot::FLAG_DURABLE;
+use kvrail_ring::{Class, METADATA_BYTES_MAX, Opcode};
+use thiserror::Error;
+
+use crate::key::BlockKey;
+use crate::lease::Lease;
+use crate::reason::Reason;
+use crate::store::Namespace;
+
+/// One request for one block, built step by step and given to a [`crate::Queue`].
+#[derive(Debug)]
+#[must_use]
+pub struct BlockRequest {
+    pub(crate) opcode: Opcode,
+    pub(crate) namespace: Namespace,
+    pub(crate) key: BlockKey,
+    pub(crate) lease: Option<Lease>,
+    pub(crate) bytes: u64,
+    pub(crate) metadata: Box<[u8]>,
+    pub(crate) depth: u16,
+    pub(crate) flags: u8,
+    pub(crate) class: Class,
+    pub(crate) crc: Option<u64>,
+    pub(crate) tag: u64,
+    pub(crate) deadline_us: u32,
+}
+
+impl BlockRequest {
+    fn new(opcode: Opcode, namespace: &Namespace, key: BlockKey, lease: Option<Lease>) -> Self {
+        let bytes = lease.as_ref().map_or(0, Lease::bytes);
+        Self {
+            opcode,
+            namespace: namespace.clone(),
+            key,
+            lease,
+            bytes,
+            metadata: Box::default(),
+            depth: 0,
+            flags: 0,
+            class: Class::default(),
+            crc: None,
+            tag: 0,
+            deadline_us: 0,
+        }
+    }
+
+    /// Puts the lease's bytes as the block of this key. A block that is there already stays, and
+    /// nothing is written; see [`crate::Done::note`].
+    pub fn put(namespace: &Namespace, key: BlockKey, lease: Lease) -> Self {
+        Self::new(Opcode::Put, namespace, key, Some(lease))
+    }
+
+    /// Fills the lease with the block of this key. [`crate::Done::bytes`] says how long it is;
+    /// bytes of the lease behind it stay as they were. The bytes are verified before the
+    /// completion is handed out; wrong ones are a MISS.
+    pub fn get(namespace: &Namespace, key: BlockKey, lease: Lease) -> Self {
+        Self::new(Opcode::Get, namespace, key, Some(lease))
+    }
+
+    /// Forgets the block of this key. MISS: it was not there.
+    pub fn drop_block(namespace: &Namespace, key: BlockKey) -> Self {
+        Self::new(Opcode::Drop, namespace, key, None)
+    }
+
+    /// For a put: up to 1 KiB that stay with the block, for listings and the feed of what is gone.
+    pub fn metadata(self, metadata: &[u8]) -> Self {
+        Self { metadata: metadata.into(), ..self }
+    }
+
+    /// For a put: how deep in its chain the block is. 0 is the head of a prompt.
+    pub fn depth(self, depth: u16) -> Self {
+        Self { depth, ..self }
+    }
+
+    /// For a put: only the first bytes of the lease.
+    pub fn length(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// For a put or drop: it is answered when it holds over a loss of power.
+    pub fn durable(self) -> Self {
+        Self { flags: FLAG_DURABLE, ..self }
+    }
+
+    /// For a put whose CRC-64/NVME the program knows: it is not computed again.
+    pub fn crc(self, crc: u64) -> Self {
+        Self { crc: Some(crc), ..self }
+    }
+
+    /// How urgent it is; [`Class::Demand`] unless said otherwise.
+    pub fn class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
+    /// A name of the program's own, which comes back in [`crate::Done::tag`].
+    pub fn tag(self, tag: u64) -> Self {
+        Self { tag, ..self }
+    }
+
+    /// As [`crate::Request::deadline`], in microseconds, at most 71 minutes.
+    pub fn deadline(self, after: Duration) -> Self {
+        Self { deadline_us: u32::try_from(after.as_micros()).unwrap_or(u32::MAX).max(1), ..self }
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> BlockKey {
+        self.key
+    }
+
+    /// Takes the request apart.
+    #[must_use]
+    pub fn into_lease(self) -> Option<Lease> {
+        self.lease
+    }
+
+    /// Checks what can be checked without the sidecar.
+    pub(crate) fn check(&self) -> Result<(), Reason> {
+        if self.metadata.len() > METADATA_BYTES_MAX {
+            return Err(Reason::MetadataTooLong { bytes: self.metadata.len() });
+        }
+        if self.opcode == Opcode::Get && self.flags & FLAG_DURABLE != 0 {
+            return Err(Reason::Unfit { option: "durable", opcode: self.opcode });
+        }
+        let Some(lease) = &self.lease else { return Ok(()) };
+        if lease.client() != self.namespace.client() {
+            return Err(Reason::Foreign { what: "lease" });
+        }
+        if self.bytes == 0 {
+            return Err(Reason::Empty);
+        }
+        if self.bytes > lease.bytes() {
+            return Err(Reason::LeaseTooShort { length: self.bytes, lease: lease.bytes() });
+        }
+        let max = u64::from(self.namespace.store().block_bytes_max());
+        if self.opcode == Opcode::Put && self.bytes > max {
+            return Err(Reason::BlockTooLong { bytes: self.bytes, max });
+        }
+        let (offset, alignment) = (lease.offset() as u64, self.namespace.memory_alignment().into());
+        if !offset.is_multiple_of(alignment) {
+            return Err(Reason::BufferMisaligned { offset, alignment });
+        }
+        Ok(())
+    }
+}
+
+/// A request for a block that was not submitted, with the reason.
+#[derive(Debug, Error)]
+#[error("{reason}")]
+pub struct RefusedBlock {
+    /// The request, with its lease.
+    pub request: Box<BlockRequest>,
+    /// Why.
+    pub reason: Reason,
+}

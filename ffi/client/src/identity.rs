@@ -1,0 +1,128 @@
+//! Identity documents: what makes the bytes of a namespace what they are.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// Bytes of a document at most.
+pub const IDENTITY_BYTES_MAX: usize = kvrail_store::DOCUMENT_BYTES_MAX;
+
+/// Names everything which makes blocks incompatible: model, weights, dtype, layout, tokens a block,
+/// rank. Two programs share blocks only under equal documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity(String);
+
+/// Why a document is none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum IdentityError {
+    /// No JSON, or no object.
+    #[error("an identity is a JSON object with at least one field: {0}")]
+    NoObject(String),
+    /// A field that says nothing.
+    #[error(
+        "the identity's field {field:?} is {value}: give it a value; what is not known may be \
+         \"unknown\", and then blocks of other values are taken for the same"
+    )]
+    Empty {
+        /// Which.
+        field: String,
+        /// What it is.
+        value: &'static str,
+    },
+    /// Too long.
+    #[error("the identity has {bytes} bytes, {IDENTITY_BYTES_MAX} at most; hash what is long")]
+    TooLong {
+        /// How long.
+        bytes: usize,
+    },
+}
+
+impl Identity {
+    /// Reads a JSON object. Order of fields and spaces do not matter.
+    ///
+    /// # Errors
+    /// `IdentityError` names the field.
+    pub fn parse(json: &str) -> Result<Self, IdentityError> {
+        let value = serde_json::from_str(json);
+        match value.map_err(|error| IdentityError::NoObject(error.to_string()))? {
+            Value::Object(fields) => Self::of(&fields),
+            other => Err(IdentityError::NoObject(format!("this is {other}"))),
+        }
+    }
+
+    /// A document of these fields, each text.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn new<'a>(
+        fields: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, IdentityError> {
+        let fields = fields.into_iter();
+        Self::of(&fields.map(|(name, value)| (name.into(), Value::from(value))).collect())
+    }
+
+    fn of(fields: &Map<String, Value>) -> Result<Self, IdentityError> {
+        if fields.is_empty() {
+            return Err(IdentityError::NoObject("this one has none".into()));
+        }
+        for (field, value) in fields {
+            let value = match value {
+                Value::Null => "null",
+                Value::String(text) if text.is_empty() => "empty",
+                _ => continue,
+            };
+            return Err(IdentityError::Empty { field: field.clone(), value });
+        }
+        // Fields come in the order of their names: two equal documents are equal bytes.
+        let text = Value::Object(fields.clone()).to_string();
+        match text.len() {
+            bytes @ ..=IDENTITY_BYTES_MAX => {
+                debug_assert!(bytes > 0, "at least the braces");
+                Ok(Self(text))
+            }
+            bytes => Err(IdentityError::TooLong { bytes }),
+        }
+    }
+
+    /// The document, canonical.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Identity, IdentityError};
+
+    #[test]
+    fn order_and_spaces_do_not_matter() {
+        let one = Identity::parse(r#"{"model": "m", "a": {"y": 1, "x": [2]}}"#).unwrap();
+        let other = Identity::parse(r#"{"a":{"x":[2],"y":1},"model":"m"}"#).unwrap();
+        assert_eq!(one, other);
+        assert_eq!(one.as_str(), r#"{"a":{"x":[2],"y":1},"model":"m"}"#);
+        assert_eq!(
+            Identity::new([("b", "2"), ("a", "1")]).unwrap().as_str(),
+            r#"{"a":"1","b":"2"}"#
+        );
+    }
+
+    #[test]
+    fn fields_have_values() {
+        let why = |json| Identity::parse(json).unwrap_err();
+        assert!(matches!(why(r#"{"a": null}"#), IdentityError::Empty { value: "null", .. }));
+        assert!(why(r#"{"a": ""}"#).to_string().contains("\"a\" is empty"));
+        for json in ["", "3", "[]", "{}", r#"{"a" 1}"#] {
+            assert!(matches!(why(json), IdentityError::NoObject(_)), "{json}");
+        }
+        let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(4089));
+        assert_eq!(why(&long), IdentityError::TooLong { bytes: 4097 });
+    }
+}

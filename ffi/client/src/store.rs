@@ -1,0 +1,243 @@
+//! Stores and namespaces, as requests name them.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kvrail_protocol::{Answer, Ask, NamespaceInfo, StoreInfo, VolumeContent};
+use kvrail_store::shard_of;
+
+use crate::error::ClientError;
+use crate::identity::Identity;
+use crate::key::BlockKey;
+use crate::session::Session;
+use crate::tag::ClientTag;
+use crate::volume::Volume;
+
+/// A store of the sidecar. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    session: Arc<Session>,
+    volume: Volume,
+    info: StoreInfo,
+}
+
+/// What may share blocks: a name, and an identity that all who open it must have. Cheap to clone.
+#[derive(Clone)]
+pub struct Namespace(Arc<Shared>);
+
+struct Shared {
+    store: Store,
+    name: String,
+    identity: Identity,
+    opened: RwLock<Opened>,
+}
+
+/// What requests name it by, until it is cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) handle: u16,
+    pub(crate) uid: u64,
+}
+
+/// Whether a namespace may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It is made.
+    Create,
+    /// That is an error.
+    Fail,
+}
+
+impl Store {
+    pub(crate) fn new(session: &Arc<Session>, volume: Volume) -> Result<Self, ClientError> {
+        match volume.info.content {
+            VolumeContent::Store(info) => Ok(Self { session: Arc::clone(session), volume, info }),
+            VolumeContent::Raw => Err(ClientError::NoStore { name: volume.name().to_owned() }),
+        }
+    }
+
+    /// The volume it is.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Most bytes of a block.
+    #[must_use]
+    pub fn block_bytes_max(&self) -> u32 {
+        self.info.block_bytes_max
+    }
+
+    /// Opens a namespace, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// `Denied` names the field of the identity that differs, or the limit.
+    pub fn namespace(&self, name: &str, identity: &Identity) -> Result<Namespace, ClientError> {
+        self.open(name, identity, Absent::Create)
+    }
+
+    /// Opens a namespace.
+    ///
+    /// # Errors
+    /// As `namespace`; `Denied` with MISS when it is not there and is not to be made.
+    pub fn open(
+        &self,
+        name: &str,
+        identity: &Identity,
+        absent: Absent,
+    ) -> Result<Namespace, ClientError> {
+        let opened = self.ask_to_open(name, identity, absent)?;
+        Ok(Namespace(Arc::new(Shared {
+            store: self.clone(),
+            name: name.to_owned(),
+            identity: identity.clone(),
+            opened: RwLock::new(opened),
+        })))
+    }
+
+    fn ask_to_open(
+        &self,
+        name: &str,
+        identity: &Identity,
+        absent: Absent,
+    ) -> Result<Opened, ClientError> {
+        let ask = Ask::OpenNamespace {
+            volume: self.volume.id().0,
+            name: name.to_owned(),
+            identity: identity.as_str().to_owned(),
+            create: absent == Absent::Create,
+        };
+        match self.session.control().call("opening a namespace", ask, &[])?.message {
+            Answer::Namespace { handle, uid, .. } => Ok(Opened { handle, uid }),
+            other => Err(ClientError::protocol(format!("answer to a namespace: {other:?}"))),
+        }
+    }
+
+    /// All namespaces, with what they hold.
+    ///
+    /// # Errors
+    /// `SidecarGone`, `Timeout`.
+    pub fn namespaces(&self) -> Result<Vec<NamespaceInfo>, ClientError> {
+        let ask = Ask::ListNamespaces { volume: self.volume.id().0 };
+        match self.session.control().call("listing namespaces", ask, &[])?.message {
+            Answer::Namespaces(all) => Ok(all),
+            other => Err(ClientError::protocol(format!("answer to namespaces: {other:?}"))),
+        }
+    }
+
+    /// Makes all blocks of a namespace unreachable, for everybody. Returns its next uid.
+    ///
+    /// # Errors
+    /// `Denied` when there is none of that name.
+    pub fn clear(&self, name: &str) -> Result<u64, ClientError> {
+        let ask = Ask::ClearNamespace { volume: self.volume.id().0, name: name.to_owned() };
+        match self.session.control().call("clearing a namespace", ask, &[])?.message {
+            Answer::Namespace { uid, .. } => Ok(uid),
+            other => Err(ClientError::protocol(format!("answer to a clear: {other:?}"))),
+        }
+    }
+
+    /// Forgets a namespace and its blocks.
+    ///
+    /// # Errors
+    /// `Denied` when there is none of that name.
+    pub fn remove(&self, name: &str) -> Result<(), ClientError> {
+        let ask = Ask::RemoveNamespace { volume: self.volume.id().0, name: name.to_owned() };
+        match self.session.control().call("removing a namespace", ask, &[])?.message {
+            Answer::NamespaceRemoved => Ok(()),
+            other => Err(ClientError::protocol(format!("answer to a removal: {other:?}"))),
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store {:?}", self.volume.name())
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "namespace {:?} of {:?}", self.0.name, self.0.store)
+    }
+}
+
+impl Namespace {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// The store it is of.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Opens it anew after somebody cleared it: requests end MISS or DECLINED until then.
+    ///
+    /// # Errors
+    /// As [`Store::namespace`].
+    pub fn refresh(&self) -> Result<(), ClientError> {
+        let Shared { store, name, identity, opened } = &*self.0;
+        let anew = store.ask_to_open(name, identity, Absent::Create)?;
+        *opened.write().unwrap_or_else(PoisonError::into_inner) = anew;
+        Ok(())
+    }
+
+    /// Makes all its blocks unreachable, for everybody, and opens it anew.
+    ///
+    /// # Errors
+    /// As [`Store::clear`].
+    pub fn clear(&self) -> Result<(), ClientError> {
+        self.0.store.clear(&self.0.name)?;
+        self.refresh()
+    }
+
+    /// What it holds, on all members.
+    ///
+    /// # Errors
+    /// `SidecarGone`, `Timeout`; `Denied` when it was removed.
+    pub fn usage(&self) -> Result<NamespaceInfo, ClientError> {
+        let all = self.0.store.namespaces()?;
+        let own = all.into_iter().find(|space| space.name == self.0.name);
+        own.ok_or_else(|| ClientError::protocol(format!("namespace {:?} is gone", self.0.name)))
+    }
+
+    pub(crate) fn opened(&self) -> Opened {
+        *self.0.opened.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn client(&self) -> ClientTag {
+        self.0.store.volume.tag
+    }
+
+    /// The member of a key, and its lane.
+    pub(crate) fn shard(&self, uid: u64, key: BlockKey) -> (u16, u16) {
+        let pollers = &self.0.store.volume.info.pollers;
+        let member = shard_of(uid, key.lo(), self.0.store.volume.geometry.members);
+        (member, pollers[usize::from(member)])
+    }
+
+    /// The lane of a key's member.
+    pub(crate) fn lane_of(&self, uid: u64, key: BlockKey) -> u16 {
+        self.shard(uid, key).1
+    }
+
+    /// The unit of its members' transfers.
+    pub(crate) fn logical_block(&self) -> u32 {
+        self.0.store.volume.geometry.logical_block
+    }
+
+    /// The unit of places in memory.
+    pub(crate) fn memory_alignment(&self) -> u32 {
+        self.0.store.volume.geometry.memory_alignment
+    }
+}
