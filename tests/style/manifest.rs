@@ -23,7 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("topology", &["memory", "nvme"]),
     ("check", &["memory", "nvme", "topology"]),
     ("protocol", &["ring"]),
-    ("poller", &["device", "memory", "ring"]),
+    ("poller", &["device", "memory", "ring", "store"]),
     ("session", &["device", "gpu", "memory", "poller", "protocol", "ring"]),
     ("client", &["layout", "memory", "protocol", "ring"]),
     ("c", &["client"]),
