@@ -128,7 +128,7 @@ pub const FLAG_CHECKSUM: u8 = 1 << 1;
 pub const FLAG_VERIFY: u8 = 1 << 2;
 /// Request flag of a put: the slot's side area says more (see [`crate::Side`]).
 pub const FLAG_SIDE: u8 = 1 << 3;
-/// Request flag of a get: `volume_offset` of the block's bytes is in `checksum`; `length` bytes from
+/// Request flag of a get: the first byte wanted of the block is in `checksum`; `length` bytes from
 /// there are moved, not the whole block.
 pub const FLAG_PART: u8 = 1 << 4;
 /// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
