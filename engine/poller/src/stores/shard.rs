@@ -19,6 +19,7 @@ use super::pending::{Ask, Pending, Wanted, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects, Verdict};
 use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
+use crate::mailbox::RottenBlock;
 use crate::stats::StoreStats;
 use crate::store_call::{StoreCall, StoreSetup};
 
@@ -88,6 +89,8 @@ pub(super) struct Shard {
     rotten: u64,
     /// Session whose report was false, until it is counted.
     false_reporter: Option<SessionSlot>,
+    /// A block that was wrong, until it is told.
+    rotten_block: Option<RottenBlock>,
 }
 
 impl Shard {
@@ -128,6 +131,7 @@ impl Shard {
             absolved: 0,
             rotten: 0,
             false_reporter: None,
+            rotten_block: None,
         })
     }
 
@@ -421,7 +425,17 @@ impl Shard {
         self.false_reporter.take()
     }
 
+    /// A block that was wrong, to be told.
+    pub(super) fn take_rotten(&mut self) -> Option<RottenBlock> {
+        self.rotten_block.take()
+    }
+
     fn drop_rotten(&mut self, report: &Report, now: Now) {
+        let offset = self.suspects.place();
+        let view = self.store.spaces().find(|view| view.id == report.space);
+        let name = view.map_or(&[][..], |view| view.name);
+        let (device, key) = (self.device.into(), report.key);
+        self.rotten_block = Some(RottenBlock::new(device, name, key, offset));
         self.suspects.pop();
         self.rotten += 1;
         let drop = DropKey {

@@ -56,13 +56,16 @@ impl Shard {
     }
 
     /// A task of the store's own.
-    fn own(&self, number: u8, wanted: &Wanted, now: Now) -> Task {
+    fn own(&mut self, number: u8, wanted: &Wanted, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
             Memory::Pool { buffer, at } => {
                 (self.pool.place(buffer, at), self.pool.is_image(buffer))
             }
-            Memory::Client { .. } => (self.pool.suspect_place(), false),
+            Memory::Client { .. } => {
+                self.suspects.placed(self.area_at + wanted.offset);
+                (self.pool.suspect_place(), false)
+            }
             Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
         };
         // Somebody may wait for a page, and for what begins.
