@@ -217,6 +217,14 @@ impl Page {
         &mut self.bytes
     }
 
+    /// Becomes what another page is now, as far as its records.
+    pub(crate) fn copy(&mut self, other: &Self) {
+        let end = HEADER_BYTES + usize::from(other.used);
+        self.bytes[..end].copy_from_slice(&other.bytes[..end]);
+        (self.count, self.used) = (other.count, other.used);
+        (self.drops, self.gaps) = (other.drops, other.gaps);
+    }
+
     /// What the bytes say, if they are the page `index` of that segment's life.
     pub(crate) fn decode(
         &mut self,
