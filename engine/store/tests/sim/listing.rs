@@ -161,6 +161,24 @@ fn a_listing_and_the_books_have_what_is_there() {
     });
 }
 
+/// Records that no page on the medium has yet are listed: of the page being filled, and of pages on
+/// their way.
+#[test]
+fn pages_in_memory_are_listed() {
+    let mut world = World::new(5, small(12, 512));
+    world.stalled = true;
+    for key in 0..14 {
+        world.put_length(0, key, false, 600, 1);
+        world.run_until("put", World::is_idle);
+        let (known, now) = (world.known(), world.now);
+        assert_eq!(known.len() as u64, key + 1);
+        let all = world.list(None, |_| {});
+        assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), known);
+        assert_eq!(world.now, now, "no page was waited for");
+    }
+    assert!(world.store.stats().pages > 0, "no page is on its way");
+}
+
 /// The ring goes round under a listing: what stays is not missed, though it is moved.
 #[test]
 fn a_listing_misses_nothing_that_stays() {
