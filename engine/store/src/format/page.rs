@@ -18,6 +18,9 @@ const GRAIN: usize = 8;
 /// Bytes of a page that no record has.
 const PAGE_OVERHEAD: usize = HEADER_BYTES + SEAL_BYTES;
 
+/// Most records of a page.
+pub(crate) const RECORDS_MAX: usize = (PAGE_BYTES - PAGE_OVERHEAD) / RECORD_BYTES;
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct HeaderImage {
