@@ -117,7 +117,7 @@ impl FrontEnd {
         let Self { regions, stats, .. } = self;
         let counters = &stats.sessions[usize::from(session.0)];
         let before = lane.server().outstanding();
-        let (count, outcome) = lane.server().serve(max, |request| {
+        let (count, outcome) = lane.server().serve(max, |request, _side| {
             let status = admit(&request, (session, index), regions)?;
             Some(answer(counters, request.user_data(), status))
         });

@@ -43,6 +43,8 @@ pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice
 pub use poller::{Poller, Setup, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
-pub use stats::{Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats};
-pub use store_call::{SpaceRecord, StoreAsk, StoreCall, StoreSetup};
+pub use stats::{
+    Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats, StoreStats,
+};
+pub use store_call::{STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use thread::{Seat, StartError, start};

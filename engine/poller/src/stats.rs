@@ -89,6 +89,68 @@ impl Latencies {
     }
 }
 
+/// What the store on a device did. A poller writes them every few milliseconds.
+#[derive(Debug, Default)]
+pub struct StoreStats {
+    /// How far it is: 0 there is none, 1 starting, 2 warming, 3 serving, 4 it does not start (a
+    /// call says why), 5 its device is gone.
+    pub phase: Counter,
+    /// See `kvrail_store::Stats`, here and where nothing else is said.
+    pub puts: Counter,
+    /// See there.
+    pub put_bytes: Counter,
+    /// See there.
+    pub present: Counter,
+    /// See there.
+    pub pending: Counter,
+    /// See there.
+    pub declined: Counter,
+    /// See there.
+    pub abandoned: Counter,
+    /// See there.
+    pub hits: Counter,
+    /// See there.
+    pub misses: Counter,
+    /// See there.
+    pub drops: Counter,
+    /// See there.
+    pub evicted: Counter,
+    /// See there.
+    pub holds_broken: Counter,
+    /// See there.
+    pub moved: Counter,
+    /// See there.
+    pub moved_bytes: Counter,
+    /// See there.
+    pub reclaimed: Counter,
+    /// See there.
+    pub pages: Counter,
+    /// See there.
+    pub written_bytes: Counter,
+    /// See there.
+    pub failures: Counter,
+    /// See there.
+    pub recovered: Counter,
+    /// See there.
+    pub distrusted: Counter,
+    /// See there.
+    pub suspects: Counter,
+    /// Reported blocks that were what they should be.
+    pub absolved: Counter,
+    /// Reported blocks that were wrong, and were dropped.
+    pub rotten: Counter,
+    /// Entries of the index in use.
+    pub entries: Counter,
+    /// Holds in force.
+    pub holds: Counter,
+    /// Seconds since 1970 when the oldest segment with content was opened; 0: none.
+    pub oldest: Counter,
+    /// Requests of clients that are not answered.
+    pub requests: Counter,
+    /// Those of them that wait for room in the store's tables.
+    pub parked: Counter,
+}
+
 /// What one device did.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
@@ -122,6 +184,8 @@ pub struct DeviceStats {
     pub device_latency: Latencies,
     /// Acceptance to submission.
     pub queue_latency: Latencies,
+    /// The store on it, if it is a member of one.
+    pub store: StoreStats,
 }
 
 /// What one session asked of one poller.

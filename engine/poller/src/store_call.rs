@@ -1,22 +1,46 @@
 //! What the control thread asks a store, and what it is answered: calls that go to the poller and
 //! come back, with all the memory that their answers need.
 
-use kvrail_store::{Config, SpaceId, Start, Status};
+use kvrail_store::{
+    Config, DOCUMENT_BYTES_MAX, NAME_BYTES_MAX, SpaceId, Start, StartError, Status, Store,
+};
 
-use crate::limits::SessionSlot;
+use crate::limits::{SESSIONS_MAX, SessionSlot};
 
-/// A member that is a shard of a store.
+/// Owners of a store's requests: all sessions by their slots, and the sidecar itself.
+#[expect(clippy::cast_possible_truncation, reason = "64 sessions")]
+pub const STORE_OWNERS: u16 = SESSIONS_MAX as u16 + 1;
+
+/// Bytes of a block that the sidecar looks at in one tick when a reader has reported it.
+pub(crate) const SUSPECT_BYTES: u32 = 64 << 10;
+
+/// A member that is a shard of a store. Which member it is, `start` says; how many there are and
+/// where their area begins, the geometry of the device's route (`members`, missing ones included,
+/// and `data_offset`).
 #[derive(Clone, Debug)]
 pub struct StoreSetup {
-    /// Its sizes.
+    /// Its sizes. `owners` is `STORE_OWNERS`.
     pub config: Config,
     /// How it begins.
     pub start: Start,
-    /// Its pool: `Store::pool_buffers`, the larger ones first, each right behind the one before.
+    /// Its pool: `Store::pool_buffers`, the larger ones first, each right behind the one before;
+    /// then what `pool_bytes` says beyond. The sidecar's own memory: nobody else writes it.
     pub pool: std::sync::Arc<dyn kvrail_memory::Pinned>,
     /// The pool's place in the device's buffer table.
     pub buffer: kvrail_device::BufferIndex,
 }
+
+impl StoreSetup {
+    /// Bytes that the pool of a store of these sizes must have.
+    #[must_use]
+    pub fn pool_bytes(config: &Config) -> usize {
+        let own = usize::from(config.buffers) * config.buffer_bytes as usize;
+        own + usize::from(config.images) * IMAGE_BYTES + SUSPECT_BYTES as usize
+    }
+}
+
+/// Bytes of each of the pool's last `Config::images` buffers.
+pub(crate) const IMAGE_BYTES: usize = 8 << 10;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +68,11 @@ pub enum StoreAsk {
         /// Which.
         space: SpaceId,
     },
+    /// Begin anew with `StoreCall::store`, from what is on the medium: the device was gone and is
+    /// replaced. What the store had in flight ends as DEVICE_GONE. Handles stay, by their uids.
+    Restart(Start),
     /// Requests of this session that name this handle mean this namespace from now on. Ends with
-    /// the session.
+    /// the session. A handle is one store's: those of a session's other stores differ.
     Grant {
         /// Whose.
         session: SessionSlot,
@@ -73,8 +100,24 @@ pub struct SpaceRecord {
     pub bytes: u64,
 }
 
-/// A call: sent with room for its answer, and sent back with it.
-#[derive(Clone, Debug)]
+impl SpaceRecord {
+    /// One with room for any namespace.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            id: SpaceId::NONE,
+            uid: 0,
+            name: String::with_capacity(NAME_BYTES_MAX),
+            document: Vec::with_capacity(DOCUMENT_BYTES_MAX),
+            blocks: 0,
+            bytes: 0,
+        }
+    }
+}
+
+/// A call: sent with room for its answer, and sent back with it. Calls to one store are answered
+/// in the order in which they were sent, and wait until the store has started.
+#[derive(Debug)]
 pub struct StoreCall {
     /// The caller's.
     pub number: u64,
@@ -82,9 +125,37 @@ pub struct StoreCall {
     pub ask: StoreAsk,
     /// How it ended; `Ok` and nothing else is success.
     pub status: Status,
-    /// Room for what a survey finds. The poller fills names and documents in place and does not
-    /// allocate: see `StoreCall::with_room`.
+    /// Why the store did not start, if it did not; the status is then that it is starting.
+    pub start_error: Option<StartError>,
+    /// What a survey found.
     pub spaces: Vec<SpaceRecord>,
+    /// Room for what it finds, taken from the end; more namespaces than that are left out.
+    pub spare: Vec<SpaceRecord>,
     /// Highest uid that the store ever had.
     pub uid_mark: u64,
+    /// What `Restart` begins with, of the sizes of the setup; afterwards what was there before.
+    pub store: Option<Box<Store>>,
+}
+
+impl StoreCall {
+    /// A call without room for namespaces.
+    #[must_use]
+    pub fn new(number: u64, ask: StoreAsk) -> Box<Self> {
+        Self::with_room(number, ask, 0)
+    }
+
+    /// A call with room for so many namespaces: a survey's, of as many as the store can have.
+    #[must_use]
+    pub fn with_room(number: u64, ask: StoreAsk, spaces: usize) -> Box<Self> {
+        Box::new(Self {
+            number,
+            ask,
+            status: Status::Ok,
+            start_error: None,
+            spaces: Vec::with_capacity(spaces),
+            spare: (0..spaces).map(|_| SpaceRecord::empty()).collect(),
+            uid_mark: 0,
+            store: None,
+        })
+    }
 }

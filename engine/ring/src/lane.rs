@@ -4,8 +4,10 @@
 //! Invariant 1 (exactly once) starts here: a request is taken only while a completion slot is
 //! reserved for it, so completions always have room.
 
+use crate::keyed::Side;
 use crate::shm::{CompletionRing, RequestRing, ShmWord};
-use crate::slot::{Completion, FLAG_NOTICE, Packed, Request};
+use crate::side::{self, SideAreas, SideSlot};
+use crate::slot::{Completion, FLAG_NOTICE, FLAG_SIDE, Packed, Request};
 use crate::snapshot::{CompletionSnapshot, RequestSnapshot};
 use crate::spsc::{Consumer, LaneFault, Producer};
 use crate::wake::{Sleeper, Waker};
@@ -31,6 +33,7 @@ impl From<bool> for Ring {
 pub struct ServerLane {
     requests: Consumer<RequestRing>,
     completions: Producer<CompletionRing>,
+    sides: SideAreas,
     poller_word: ShmWord,
     client_word: ShmWord,
     sleeper: Sleeper,
@@ -45,12 +48,20 @@ impl ServerLane {
     pub(crate) fn new(
         requests: Consumer<RequestRing>,
         completions: Producer<CompletionRing>,
-        poller_word: ShmWord,
-        client_word: ShmWord,
+        sides: SideAreas,
+        [poller_word, client_word]: [ShmWord; 2],
     ) -> Self {
-        let (sleeper, waker) = (Sleeper::default(), Waker::default());
-        let (reserved, answered) = (0, 0);
-        Self { requests, completions, poller_word, client_word, sleeper, waker, reserved, answered }
+        Self {
+            requests,
+            completions,
+            sides,
+            poller_word,
+            client_word,
+            sleeper: Sleeper::default(),
+            waker: Waker::default(),
+            reserved: 0,
+            answered: 0,
+        }
     }
 
     /// Whether a request can be taken now: one is published, and a completion slot is free for it.
@@ -86,11 +97,14 @@ impl ServerLane {
     /// As `take`, up to `max` times. A request for which `sink` returns a completion is answered
     /// with that; any other has its completion slot reserved. Returns how many were taken, and
     /// what the client did wrong then. What was taken before a fault is taken.
+    ///
+    /// A side area is to be copied within `sink`: the client may write it anew once the slot is
+    /// released.
     #[inline(always)]
     pub fn serve(
         &mut self,
         max: u32,
-        mut sink: impl FnMut(RequestSnapshot) -> Option<Completion>,
+        mut sink: impl FnMut(RequestSnapshot, SideSlot<'_>) -> Option<Completion>,
     ) -> (u32, Result<(), LaneFault>) {
         let room = match self.completions.free(self.reserved + max) {
             Ok(free) => free - self.reserved,
@@ -99,9 +113,10 @@ impl ServerLane {
         let max = max.min(room);
         let (mut taken, mut outcome) = (0, Ok(()));
         while taken < max {
-            let Self { completions, answered, .. } = self;
+            let Self { completions, answered, sides, .. } = self;
+            let side = SideSlot::new(sides, self.requests.next_slot());
             let answer = |words| {
-                if let Some(answer) = sink(RequestSnapshot(words)) {
+                if let Some(answer) = sink(RequestSnapshot(words), side) {
                     completions.stage(answer.pack());
                     *answered += 1;
                 }
@@ -183,6 +198,7 @@ impl ServerLane {
 pub struct ClientLane {
     requests: Producer<RequestRing>,
     completions: Consumer<CompletionRing>,
+    sides: SideAreas,
     poller_word: ShmWord,
     waker: Waker,
 }
@@ -191,9 +207,10 @@ impl ClientLane {
     pub(crate) fn new(
         requests: Producer<RequestRing>,
         completions: Consumer<CompletionRing>,
+        sides: SideAreas,
         poller_word: ShmWord,
     ) -> Self {
-        Self { requests, completions, poller_word, waker: Waker::default() }
+        Self { requests, completions, sides, poller_word, waker: Waker::default() }
     }
 
     /// Request slots free now; looks again at the sidecar's index if fewer than `wanted` are known.
@@ -215,6 +232,15 @@ impl ClientLane {
     #[inline(always)]
     pub fn stage(&mut self, request: Request) {
         self.requests.stage(request.pack());
+    }
+
+    /// As `stage`, with what stands in the slot's side area; sets `FLAG_SIDE`.
+    ///
+    /// # Panics
+    /// With more than `METADATA_BYTES_MAX` of metadata.
+    pub fn stage_with(&mut self, request: Request, side: &Side<'_>) {
+        side::write(&self.sides, self.requests.next_slot(), side);
+        self.stage(Request { flags: request.flags | FLAG_SIDE, ..request });
     }
 
     /// Publishes what is staged with one store; says whether the poller sleeps.

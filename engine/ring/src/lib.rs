@@ -18,6 +18,8 @@ pub mod limits;
 mod segment;
 #[cfg(not(loom))]
 mod shm;
+#[cfg(not(loom))]
+mod side;
 pub mod slot;
 #[cfg(not(loom))]
 mod snapshot;
@@ -42,6 +44,8 @@ pub use keyed::{KeyedRequest, METADATA_BYTES_MAX, Side, keys_slot};
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
 #[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
+#[cfg(not(loom))]
+pub use side::{SideCopy, SideSlot};
 pub use slot::{Class, Completion, Opcode, Request};
 #[cfg(not(loom))]
 pub use snapshot::{CompletionSnapshot, RequestSnapshot};

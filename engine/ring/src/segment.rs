@@ -5,7 +5,9 @@
 //! 128   client sleep word                         (client writes)
 //! 4096  lane 0: +0   request head (sidecar)   +128 completion head (client)
 //!               +256 poller sleep word (sidecar)
-//!               +384 request slots, 64 bytes each; then completion slots, 32 bytes each
+//!               +384 request slots, 64 bytes each; then completion slots, 32 bytes each;
+//!               then side areas, 1,040 bytes each, one for each request slot (client):
+//!               block bytes u32, at u32, metadata length u16, 6 zero bytes, metadata
 //! ....  lane 1 ...
 //! ```
 //! Each index stands on a pair of lines of its own and has one writer.
@@ -21,6 +23,7 @@ use crate::limits::{
     POLLERS_MAX,
 };
 use crate::shm::{CompletionRing, RequestRing, ShmRing, ShmWord, ShmWords};
+use crate::side::{SIDE_BYTES, SideAreas};
 use crate::slot::{COMPLETION_BYTES, Packed, REQUEST_BYTES};
 use crate::spsc::{Consumer, Producer};
 
@@ -42,7 +45,9 @@ struct SegmentHeader {
     depth: u32,
     request_bytes: u32,
     completion_bytes: u32,
+    side_bytes: u32,
     first_lane_at: u32,
+    zero: u32,
     lane_stride: u64,
     total_bytes: u64,
 }
@@ -58,7 +63,7 @@ impl Packed<HEADER_WORDS> for SegmentHeader {
 }
 
 const HEADER_WORDS: usize = size_of::<SegmentHeader>() / 8;
-const _: () = assert!(size_of::<SegmentHeader>() == 48 && CLIENT_SLEEP_AT >= 48);
+const _: () = assert!(size_of::<SegmentHeader>() == 56 && CLIENT_SLEEP_AT >= 56);
 const _: () = assert!(SLOTS_AT.is_multiple_of(64) && FIRST_LANE_AT.is_multiple_of(LINE_PAIR_BYTES));
 
 /// Why a segment cannot be used.
@@ -131,7 +136,9 @@ impl Segment {
             depth,
             request_bytes: width(REQUEST_BYTES),
             completion_bytes: width(COMPLETION_BYTES),
+            side_bytes: width(SIDE_BYTES),
             first_lane_at: width(FIRST_LANE_AT),
+            zero: 0,
             lane_stride: lane_stride(depth) as u64,
             total_bytes: needed as u64,
         };
@@ -155,6 +162,7 @@ impl Segment {
             && header.version == LANE_VERSION
             && header.request_bytes == width(REQUEST_BYTES)
             && header.completion_bytes == width(COMPLETION_BYTES)
+            && header.side_bytes == width(SIDE_BYTES)
             && header.first_lane_at == width(FIRST_LANE_AT);
         if !ours {
             return Err(SegmentError::Foreign { magic: header.magic, version: header.version });
@@ -184,7 +192,7 @@ impl Segment {
                 let completions = Producer::new(self.completions(at), 0);
                 let poller_word = ShmWord::at(&self.memory, at + POLLER_SLEEP_AT);
                 let client_word = ShmWord::at(&self.memory, CLIENT_SLEEP_AT);
-                ServerLane::new(requests, completions, poller_word, client_word)
+                ServerLane::new(requests, completions, self.sides(at), [poller_word, client_word])
             })
             .collect()
     }
@@ -198,7 +206,7 @@ impl Segment {
                 let requests = Producer::new(self.requests(at), 0);
                 let completions = Consumer::new(self.completions(at), 0);
                 let poller_word = ShmWord::at(&self.memory, at + POLLER_SLEEP_AT);
-                ClientLane::new(requests, completions, poller_word)
+                ClientLane::new(requests, completions, self.sides(at), poller_word)
             })
             .collect();
         (lanes, ClientSleep::new(ShmWord::at(&self.memory, CLIENT_SLEEP_AT)))
@@ -213,6 +221,11 @@ impl Segment {
         ShmRing::new(head, ShmWords::at(&self.memory, at + SLOTS_AT, self.depth))
     }
 
+    fn sides(&self, at: usize) -> SideAreas {
+        let slots = SLOT_BYTES * self.depth as usize;
+        ShmWords::at(&self.memory, at + SLOTS_AT + slots, self.depth)
+    }
+
     fn completions(&self, at: usize) -> CompletionRing {
         let slots_at = at + SLOTS_AT + REQUEST_BYTES * self.depth as usize;
         let depth = self.depth * COMPLETIONS_PER_REQUEST;
@@ -221,10 +234,12 @@ impl Segment {
     }
 }
 
+/// Bytes of the slots of one request.
+const SLOT_BYTES: usize = REQUEST_BYTES + COMPLETION_BYTES * COMPLETIONS_PER_REQUEST as usize;
+
 /// Bytes from one lane to the next.
 const fn lane_stride(depth: u32) -> usize {
-    let slots = REQUEST_BYTES + COMPLETION_BYTES * COMPLETIONS_PER_REQUEST as usize;
-    (SLOTS_AT + slots * depth as usize).next_multiple_of(4096)
+    (SLOTS_AT + (SLOT_BYTES + SIDE_BYTES) * depth as usize).next_multiple_of(4096)
 }
 
 fn width(bytes: usize) -> u32 {

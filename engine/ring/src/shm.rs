@@ -82,6 +82,16 @@ impl<const WORDS: usize> ShmWords<WORDS> {
     pub(crate) fn write(&self, index: u32, values: [u64; WORDS]) {
         store(self.words(index), values);
     }
+
+    /// One word of a slot, loaded once.
+    pub(crate) fn word(&self, index: u32, word: usize) -> u64 {
+        self.words(index)[word].load(Ordering::Relaxed) // ordered by T, which came before
+    }
+
+    /// Stores one word of a slot.
+    pub(crate) fn set_word(&self, index: u32, word: usize, value: u64) {
+        self.words(index)[word].store(value, Ordering::Relaxed); // ordered by P, which follows
+    }
 }
 
 #[inline(always)]

@@ -167,6 +167,12 @@ impl<S: Store> Producer<S> {
         Ok(self.room)
     }
 
+    /// The slot that is staged next.
+    #[inline(always)]
+    pub(crate) fn next_slot(&self) -> u32 {
+        self.tail & self.mask
+    }
+
     /// Writes a slot; the peer sees it after `publish`. The caller has asked `free` first.
     ///
     /// # Panics
@@ -219,6 +225,12 @@ impl<S: Store> Consumer<S> {
         let depth = store.depth();
         let (mask, lap_shift) = (depth - 1, depth.trailing_zeros());
         Self { store, mask, lap_shift, head: start, released: start }
+    }
+
+    /// The slot that is taken next.
+    #[inline(always)]
+    pub(crate) fn next_slot(&self) -> u32 {
+        self.head & self.mask
     }
 
     /// Whether a slot can be taken now.

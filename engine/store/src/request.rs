@@ -8,6 +8,9 @@ use crate::key::Key;
 pub struct SpaceId(u32);
 
 impl SpaceId {
+    /// Names no namespace.
+    pub const NONE: Self = Self(u32::MAX);
+
     pub(crate) fn new(number: u16, generation: u16) -> Self {
         Self(u32::from(generation) << 16 | u32::from(number))
     }

@@ -51,6 +51,12 @@ impl TaskId {
         (ORIGINS[(self.0 >> SLOT_BITS) as usize], self.0 & ((1 << SLOT_BITS) - 1))
     }
 
+    /// The name that has this number.
+    #[must_use]
+    pub const fn of_number(number: u32) -> Self {
+        Self(number)
+    }
+
     /// The number for a word of the caller's.
     #[must_use]
     pub const fn number(self) -> u32 {

@@ -108,8 +108,8 @@ impl World {
                     self.hear_drained();
                     continue;
                 }
-                Notice::Replaced(..) | Notice::DearBell(_) => {
-                    unreachable!("no device comes back here, and no bell is dear")
+                Notice::Replaced(..) | Notice::Store(..) | Notice::DearBell(_) => {
+                    unreachable!("no device comes back here, no store is asked, no bell is dear")
                 }
             };
             let session = self.sessions[usize::from(slot.0)].take();
@@ -164,7 +164,7 @@ impl World {
                 self.session_closed(session);
                 return Life::Gone;
             }
-            Notice::Drained | Notice::Replaced(..) | Notice::DearBell(_) => {
+            Notice::Drained | Notice::Replaced(..) | Notice::Store(..) | Notice::DearBell(_) => {
                 unreachable!("heard elsewhere")
             }
         }
