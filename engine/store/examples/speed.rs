@@ -137,7 +137,7 @@ fn main() {
         generation: 1,
     };
     let buffers = (0..config.buffers).map(|_| vec![0; config.buffer_bytes as usize]);
-    let images = (0..=config.images).map(|_| vec![0; 8192]);
+    let images = (0..config.images).map(|_| vec![0; 8192]);
     let buffers = buffers.chain(images).collect();
     let medium = Medium { pages: std::collections::HashMap::new(), buffers };
     let mut bench = Bench::new(&config, medium, Start::Create(identity));

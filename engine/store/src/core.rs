@@ -109,7 +109,8 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(config: &Config, geometry: Geometry, buckets: u64) -> Self {
-        let images = u32::from(config.images);
+        // The last buffer is for listings.
+        let images = u32::from(config.images) - 1;
         let tasks = config.reads + config.writes + images + u32::from(config.buffers) + 3;
         let replies = 2 * (config.reads + 2 * config.writes + config.puts) + 2;
         Self {
@@ -286,9 +287,9 @@ impl Core {
         self.tasks.push(Task { id, verb, offset, length, memory, urgency });
     }
 
-    /// The buffer that pages of listings are read into: the last one.
+    /// The buffer that pages of listings are read into: the last one, which no image has.
     pub(crate) fn list_buffer(&self) -> u16 {
-        self.config.buffers + self.config.images
+        self.config.buffers + self.config.images - 1
     }
 
     /// Queues the read of a page for a listing.

@@ -276,7 +276,7 @@ impl Log {
         true
     }
 
-    /// Of a segment that takes records: its row, its pages that are closed, and the one that is not.
+    /// Of a segment that takes records: its row, its closed pages, and the page that is not closed.
     pub(crate) fn open_page(&self, segment: u32) -> Option<(u8, u32, &Page)> {
         let rows = (0..).zip(&self.opens).filter_map(|(row, open)| Some((row, open.as_ref()?)));
         let mut of = rows.filter(|(_, open)| open.segment == segment);

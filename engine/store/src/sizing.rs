@@ -73,7 +73,7 @@ impl Sizing {
             buckets,
             index_bytes: buckets * WAYS * ENTRY_BYTES,
             table_bytes: rows.iter().map(|(count, bytes)| count * bytes).sum(),
-            pool_bytes: buffers * u64::from(config.buffer_bytes) + images + SPACE_BYTES as u64,
+            pool_bytes: buffers * u64::from(config.buffer_bytes) + images,
         }
     }
 

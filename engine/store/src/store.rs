@@ -157,11 +157,11 @@ impl Store {
         assert_eq!(there, self.core.spaces.blocks_in_all(), "entries and namespaces");
     }
 
-    /// Buffers that the pool must have: the first `Config::buffers` are `Config::buffer_bytes` long,
-    /// the others 8 KiB: `Config::images`, and one for listings.
+    /// Buffers that the pool must have: the first are `Config::buffer_bytes` long, the last
+    /// `Config::images` 8 KiB.
     #[must_use]
     pub fn pool_buffers(&self) -> u16 {
-        self.core.list_buffer() + 1
+        self.core.config().buffers + self.core.config().images
     }
 
     /// Gets that can be given now.

@@ -159,7 +159,7 @@ impl World {
 
     pub(crate) fn pool(config: &Config) -> Buffers {
         let large = vec![vec![0xcc; config.buffer_bytes as usize]; config.buffers.into()];
-        let small = vec![vec![0xcc; 8192]; usize::from(config.images) + 1];
+        let small = vec![vec![0xcc; 8192]; config.images.into()];
         Buffers(large.into_iter().chain(small).collect())
     }
 
