@@ -17,6 +17,7 @@ mod rig;
 mod soak;
 mod stalled;
 mod status;
+mod store;
 mod stripes;
 mod truncated;
 mod unanswered;
