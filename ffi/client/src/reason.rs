@@ -97,7 +97,7 @@ pub enum Reason {
     },
     /// A checksum of bytes in GPU memory.
     #[error(
-        "this library does not read GPU memory, so it computes no checksum there; leave it away, or \
+        "no checksum is computed of GPU memory, which this library does not read; leave it away, or \
          move the block through an arena"
     )]
     GpuChecksum,

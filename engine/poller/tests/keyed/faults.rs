@@ -51,7 +51,9 @@ fn a_reported_block_is_looked_at_before_it_goes() {
     // The log gets to know which one, and where it lay.
     let told = rig.mailbox.next_rotten().expect("it is told");
     assert_eq!((told.device, told.key), (0, wrong));
-    assert!(!told.namespace().is_empty() && told.offset >= 1 << 20 && told.offset % 512 == 0);
+    assert!(
+        !told.namespace().is_empty() && told.offset >= 1 << 20 && told.offset.is_multiple_of(512)
+    );
     assert_eq!(rig.mailbox.next_rotten(), None);
 }
 
