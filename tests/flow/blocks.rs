@@ -68,7 +68,7 @@ fn key(number: u64) -> BlockKey {
 
 /// What the block of a key holds: no two blocks, and no two places in one, are alike.
 fn fill(key: BlockKey, bytes: &mut [u8]) {
-    let mut state = key.bits() as u64 | 1;
+    let mut state = u64::try_from(key.bits() >> 64).expect("half of it") | 1;
     for piece in bytes.chunks_mut(8) {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         piece.copy_from_slice(&state.to_le_bytes()[..piece.len()]);

@@ -19,6 +19,7 @@ mod rig;
 mod soak;
 mod stalled;
 mod status;
+mod store;
 mod stripes;
 mod truncated;
 mod unanswered;

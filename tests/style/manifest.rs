@@ -25,7 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "store"]),
     ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "store"]),
-    ("client", &["layout", "memory", "protocol", "ring"]),
+    ("client", &["layout", "memory", "protocol", "ring", "store"]),
     ("c", &["client"]),
     ("python", &["client", "memory"]),
     (

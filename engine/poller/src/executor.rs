@@ -11,7 +11,7 @@ use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
 use crate::admission::{Admission, Admitted};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
-use crate::front_end::{FrontEnd, Seat};
+use crate::front_end::{Begun, FrontEnd, Seat};
 use crate::limits::{SessionSlot, TASKS_MAX};
 use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::regions::{Pass, Regions};
@@ -24,17 +24,6 @@ use crate::task::{MemoryKind, StoreTask, Task};
 
 /// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
 const JOINED_MAX: u64 = 64;
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
-    /// It has a task, and is completed later.
-    Task,
-    /// It is answered.
-    Answer(Status),
-    /// It names a key: stores know what to do. Draining or not, the executor has not asked.
-    Keyed,
-}
 
 /// A task of a store's that has ended.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +142,8 @@ impl<D: Device> Executor<D> {
     fn admit_rare(&mut self, seat: Seat, admission: &Admission, regions: &mut Regions) -> Begun {
         let request = self.rare.take().expect("set by the caller");
         if request.opcode().is_some_and(Opcode::is_keyed) {
-            return Begun::Keyed;
+            let draining = admission.is_draining();
+            return if draining { Begun::Answer(Status::Draining) } else { Begun::Keyed };
         }
         let (extent, memory) = match admission.check(&request, seat.session, regions, Pass::Any) {
             Ok(Admitted::Io(extent, memory)) => (extent, memory),

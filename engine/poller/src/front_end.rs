@@ -28,6 +28,19 @@ pub(crate) struct Seat {
     pub(crate) tails: Option<RegionId>,
 }
 
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It is completed later.
+    Task,
+    /// It is answered so.
+    Answer(Status),
+    /// It is answered, with more than a status: in the place beside its seat.
+    Kept,
+    /// It names a key, and there is no store.
+    Keyed,
+}
+
 /// A request to a store that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
@@ -122,13 +135,17 @@ impl FrontEnd {
     }
 
     /// Takes requests from the lane at this position of the round, and ends the round behind the
-    /// last; nothing once lanes left during the round. A request for which `admit` returns a
-    /// completion is answered with that at once; all others are completed later.
+    /// last; nothing once lanes left during the round. A request that `admit`
+    /// answers is answered at once; all others are completed later.
     #[inline(always)]
     pub(crate) fn fetch(
         &mut self,
         position: usize,
-        mut admit: impl FnMut(&RequestSnapshot, SideSlot<'_>, Seat, &mut Regions) -> Option<Completion>,
+        mut admit: impl FnMut(
+            (&RequestSnapshot, SideSlot<'_>),
+            (Seat, &mut Completion),
+            &mut Regions,
+        ) -> Begun,
     ) -> Option<Fetched> {
         let index = self.lanes.in_round(position)?;
         let lane = self.lanes.get(index);
@@ -144,9 +161,14 @@ impl FrontEnd {
         let counters = &stats.sessions[usize::from(session.0)];
         let before = lane.server().outstanding();
         let seat = Seat { session, lane: index, tails: lane.tails() };
+        let mut kept = Completion::default();
         let (count, outcome) = lane.server().serve(max, |request, side| {
-            let completion = admit(&request, side, seat, regions)?;
-            Some(count_answer(counters, completion))
+            match admit((&request, side), (seat, &mut kept), regions) {
+                Begun::Task => None,
+                Begun::Kept => Some(count_answer(counters, &kept)),
+                Begun::Answer(status) => Some(answer(counters, request.user_data(), status)),
+                Begun::Keyed => Some(answer(counters, request.user_data(), Status::Invalid)),
+            }
         });
         lane.server().release();
         let entered = lane.server().outstanding() - before;
@@ -230,12 +252,18 @@ impl FrontEnd {
     }
 }
 
-/// Counts a request that needs no task, or gets none.
+/// Answers a request that needs no task, or gets none.
 #[cold]
-fn count_answer(counters: &SessionStats, completion: Completion) -> Completion {
+fn answer(counters: &SessionStats, user_data: u64, status: Status) -> Completion {
+    count_answer(counters, &Completion::refused(user_data, status))
+}
+
+/// Counts one that is answered where it was taken.
+#[cold]
+fn count_answer(counters: &SessionStats, completion: &Completion) -> Completion {
     counters.completed.add(1);
     if completion.status != Status::Ok.number() {
         counters.failed.add(1);
     }
-    completion
+    *completion
 }

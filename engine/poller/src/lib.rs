@@ -39,7 +39,7 @@ pub use handle::PollerHandle;
 pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
 };
-pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};
+pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice, RottenBlock};
 pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};

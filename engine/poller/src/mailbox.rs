@@ -11,6 +11,7 @@ use crossbeam_queue::ArrayQueue;
 use kvrail_device::{BufferIndex, DeviceError, Failure, RemoteMemory, Replacement};
 use kvrail_memory::Pinned;
 use kvrail_ring::{Doorbell, LaneFault, RegionId, ServerLane, ThreadWaker};
+use kvrail_store::{Key, NAME_BYTES_MAX};
 
 use crate::bells::QueueDoorbell;
 use crate::limits::{
@@ -138,12 +139,41 @@ pub struct DeviceFailure {
     pub errors: u64,
 }
 
+/// A block that a reader reported, and that was wrong when the sidecar looked, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RottenBlock {
+    /// The poller's device, in local order.
+    pub device: usize,
+    /// Its key.
+    pub key: Key,
+    /// Where it begins on the device, in bytes.
+    pub offset: u64,
+    name: [u8; NAME_BYTES_MAX],
+    name_bytes: usize,
+}
+
+impl RottenBlock {
+    pub(crate) fn new(device: usize, name: &[u8], key: Key, offset: u64) -> Self {
+        let name_bytes = name.len().min(NAME_BYTES_MAX);
+        let mut kept = [0; NAME_BYTES_MAX];
+        kept[..name_bytes].copy_from_slice(&name[..name_bytes]);
+        Self { device, key, offset, name: kept, name_bytes }
+    }
+
+    /// Name of its namespace; empty where that was cleared meanwhile.
+    #[must_use]
+    pub fn namespace(&self) -> &[u8] {
+        &self.name[..self.name_bytes]
+    }
+}
+
 /// Both directions between the control thread and one poller.
 #[derive(Debug)]
 pub struct Mailbox {
     commands: ArrayQueue<Command>,
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
+    rotten: ArrayQueue<RottenBlock>,
     overdue_ns: AtomicU64,
     to_poller: Arc<ThreadWaker>,
     to_control: Arc<Doorbell>,
@@ -156,10 +186,10 @@ impl Mailbox {
     /// The kernel's, when descriptors run out.
     pub fn new(to_control: Arc<Doorbell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
-        let failures = ArrayQueue::new(FAILURES_MAX);
+        let (failures, rotten) = (ArrayQueue::new(FAILURES_MAX), ArrayQueue::new(FAILURES_MAX));
         let to_poller = Arc::new(ThreadWaker::new()?);
         let overdue_ns = AtomicU64::new(u64::MAX);
-        Ok(Self { commands, notices, failures, overdue_ns, to_poller, to_control })
+        Ok(Self { commands, notices, failures, rotten, overdue_ns, to_poller, to_control })
     }
 
     /// Sends a command.
@@ -182,6 +212,12 @@ impl Mailbox {
     #[must_use]
     pub fn next_failure(&self) -> Option<DeviceFailure> {
         self.failures.pop()
+    }
+
+    /// Takes the next block that was wrong.
+    #[must_use]
+    pub fn next_rotten(&self) -> Option<RottenBlock> {
+        self.rotten.pop()
     }
 
     /// What the poller watches while it sleeps.
@@ -227,6 +263,14 @@ impl Mailbox {
         let full = self.notices.push(notice).is_err();
         assert!(!full, "the control thread left {NOTICES_MAX} notices unread");
         self.to_control.ring();
+    }
+
+    /// Tells the control thread of a block that was wrong; dropped while it has 64 unread. Only the
+    /// poller calls this.
+    pub(crate) fn report_rotten(&self, block: RottenBlock) {
+        if self.rotten.push(block).is_ok() {
+            self.to_control.ring();
+        }
     }
 
     /// Tells the control thread of a failure; dropped while it has 64 unread. Only the poller

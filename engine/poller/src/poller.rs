@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kvrail_device::{Clock, Description, Device, DeviceError};
 use kvrail_memory::heap_calls_of_this_thread;
+use kvrail_ring::DeviceIndex;
 use kvrail_ring::wake::{Sleeper, settle};
-use kvrail_ring::{Completion, DeviceIndex, RequestSnapshot, Status};
 use kvrail_store::ConfigError;
 use rustix::io::Errno;
 
@@ -15,8 +15,8 @@ use crate::ages::Ages;
 use crate::attaching::AttachQueue;
 use crate::backend::Route;
 use crate::epoll::EpollSet;
-use crate::executor::{Begun, Executor};
-use crate::front_end::{Fetched, FrontEnd};
+use crate::executor::Executor;
+use crate::front_end::{Begun, Fetched, FrontEnd};
 use crate::idle::{IdleAction, IdlePolicy, WaitReason};
 use crate::limits::{DEVICES_MAX, SessionSlot};
 use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
@@ -266,9 +266,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
             Command::Drain => {
                 self.admission.drain();
-                if let Some(stores) = &mut self.stores {
-                    stores.drain();
-                }
                 self.owes_drained = true;
             }
             Command::Store(device, call) => {
@@ -299,16 +296,16 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let Self { front_end, admission, executor, stores, mailbox, .. } = self;
         let mut taken = 0;
         for position in 0..front_end.lanes().count() {
-            let fetched = front_end.fetch(position, |request, side, seat, regions| match executor
-                .admit(request, seat, admission, regions)
-            {
-                Begun::Task => None,
-                Begun::Answer(status) => Some(Completion::refused(request.user_data(), status)),
-                Begun::Keyed => match stores {
-                    Some(stores) => stores.admit(request, side, seat, regions, executor.now_ns()),
-                    None => Some(no_store(request, admission)),
-                },
-            });
+            let fetched =
+                front_end.fetch(position, |(request, side), (seat, kept), regions| {
+                    match (executor.admit(request, seat, admission, regions), &mut *stores) {
+                        (Begun::Keyed, Some(stores)) => {
+                            let now_ns = executor.now_ns();
+                            stores.admit((request, side), (seat, kept), regions, now_ns)
+                        }
+                        (begun, _) => begun,
+                    }
+                });
             let Some(Fetched { count, fault }) = fetched else { break };
             taken += u64::from(count);
             if let Some((session, queue, fault)) = fault {
@@ -484,11 +481,4 @@ fn begin_stores<D: Device, C: Clock>(
     }
     let descriptions: Vec<_> = devices.iter().map(|it| it.description().clone()).collect();
     Ok(Stores::new(setups, routes, &descriptions, stats, clock.now_ns())?.map(Box::new))
-}
-
-/// Answers a request that names a key where there is no store.
-#[cold]
-fn no_store(request: &RequestSnapshot, admission: &Admission) -> Completion {
-    let status = if admission.is_draining() { Status::Draining } else { Status::Invalid };
-    Completion::refused(request.user_data(), status)
 }

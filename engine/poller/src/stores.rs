@@ -5,7 +5,9 @@
 //! tasks, and come back here. Bytes of clients go between their memory and the device only.
 
 mod admit;
+mod discarding;
 mod grants;
+mod own;
 mod parked;
 mod pending;
 mod pool;
@@ -85,7 +87,6 @@ pub(crate) struct Stores {
     side: SideCopy,
     calendar: Calendar,
     stats: Arc<PollerStats>,
-    draining: bool,
     /// When the poller was told to stop.
     stopped_ns: Option<u64>,
 }
@@ -141,7 +142,6 @@ impl Stores {
             side: SideCopy::new(),
             calendar,
             stats: Arc::clone(stats),
-            draining: false,
             stopped_ns: None,
         }))
     }

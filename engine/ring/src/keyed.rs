@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | 0 | user data | same | same | same |
 //! | 1 | opcode, flags, class, region | same | in the region's place the hold in ms | region 0 |
-//! | 2 | handle 16, depth 16, bytes 32 | handle, 0, capacity | handle, 0, number of keys | handle, 0, 0 |
+//! | 2 | handle 16, depth 16, bytes 32 | handle, 0, capacity | handle, 0, keys | handle, 0, 0 |
 //! | 3 | key, lower half | same | lower half of the first key | key, lower half |
 //! | 4 | first byte in the region | same | of the second key | 0 |
 //! | 5 | check | 0, or with `FLAG_PART` the part's first byte | third | check seen; 0 is any |

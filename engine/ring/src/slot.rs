@@ -121,14 +121,9 @@ impl Class {
 
 /// Request flag: the write is on stable media when it completes.
 pub const FLAG_DURABLE: u8 = 1 << 0;
-/// Was: the sidecar computes CRC-64/NVME of the bytes moved and returns it. Such requests are
-/// INVALID: client libraries compute it.
-pub const FLAG_CHECKSUM: u8 = 1 << 1;
-/// Was: as `FLAG_CHECKSUM`, and other bytes than `checksum` says end as CORRUPT. INVALID, too.
-pub const FLAG_VERIFY: u8 = 1 << 2;
 /// Request flag of a put: the slot's side area says more (see [`crate::Side`]).
 pub const FLAG_SIDE: u8 = 1 << 3;
-/// Request flag of a get: `volume_offset` of the block's bytes is in `checksum`; `length` bytes from
+/// Request flag of a get: the first byte wanted of the block is in `checksum`; `length` bytes from
 /// there are moved, not the whole block.
 pub const FLAG_PART: u8 = 1 << 4;
 /// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
@@ -178,7 +173,7 @@ pub struct Request {
     /// First byte in the arena, aligned as the volume's memory alignment says. In a region of GPU
     /// memory the first byte within the block, a multiple of 16 besides.
     pub region_offset: u64,
-    /// CRC-64/NVME the bytes must have, with `FLAG_VERIFY`.
+    /// Must be zero, but in requests to a store.
     pub checksum: u64,
     /// Nanoseconds after acceptance at which a LATE notice is due; 0 is never.
     pub deadline_ns: u64,
@@ -217,7 +212,7 @@ pub struct Completion {
     pub lap: u8,
     /// Bytes moved; equals the request's length when the status is OK.
     pub bytes: u32,
-    /// CRC-64/NVME of the bytes moved, with `FLAG_CHECKSUM` or `FLAG_VERIFY`; else zero.
+    /// Check of a store's block; else zero.
     pub checksum: u64,
     /// Nanoseconds from submission to the device until its completion was seen, saturating.
     pub device_ns: u32,

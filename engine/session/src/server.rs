@@ -522,6 +522,7 @@ impl Server {
             self.notice(poller, notice);
         }
         self.pollers.handles().iter().for_each(log_failures);
+        self.stores.log_rotten(self.pollers.handles());
     }
 
     /// The session in a slot, if it has not ended.

@@ -157,17 +157,29 @@ fn main() {
         bench.turn(4096);
     }
     let puts = bench.store.stats().puts;
+    recoveries(bench.medium, &config, puts);
+}
+
+/// Starts the store that is there several times; the median counts.
+fn recoveries(medium: Medium, config: &Config, puts: u64) {
     let expect = Expect { volume: 1, member: 0, generation: 1, next_generation: 1 };
-    let mut bench = Bench::new(&config, bench.medium, Start::Open(expect));
-    while bench.store.phase() == Phase::Starting {
-        bench.turn(4096);
+    let mut times = Vec::new();
+    let mut medium = Some(medium);
+    for _ in 0..5 {
+        let mut bench = Bench::new(config, medium.take().expect("the medium"), Start::Open(expect));
+        while bench.store.phase() == Phase::Starting {
+            bench.turn(4096);
+        }
+        bench.stepped = Duration::ZERO;
+        while bench.store.phase() != Phase::Serving {
+            bench.turn(4096);
+        }
+        assert_eq!(bench.store.stats().recovered, puts, "every record");
+        times.push(bench.stepped);
+        medium = Some(bench.medium);
     }
-    bench.stepped = Duration::ZERO;
-    while bench.store.phase() != Phase::Serving {
-        bench.turn(4096);
-    }
-    report("records recovered", bench.store.stats().recovered, bench.stepped);
-    assert_eq!(bench.store.stats().recovered, puts, "every record");
+    times.sort();
+    report("records recovered", puts, times[times.len() / 2]);
 }
 
 fn puts_gets_lookups(bench: &mut Bench, space: SpaceId, blocks: u64) {

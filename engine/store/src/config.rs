@@ -48,7 +48,8 @@ pub struct Config {
     pub buffers: u16,
     /// Bytes of such a buffer: a multiple of 8 KiB.
     pub buffer_bytes: u32,
-    /// Images (pages, heads, supers, namespace slots) being written at once, at least 4.
+    /// Images (pages, heads, supers, namespace slots) being written at once, and one page that is
+    /// read for a listing; at least 4.
     pub images: u16,
     /// Times, in nanoseconds.
     pub times: Times,

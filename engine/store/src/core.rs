@@ -2,9 +2,10 @@
 
 use crate::config::{Config, Geometry};
 use crate::entry::{Entry, Kind};
+use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
 use crate::flush::Flush;
-use crate::format::SPACE_BYTES;
+use crate::format::{PAGE_BYTES, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
 use crate::request::{Answer, Reply};
@@ -30,6 +31,8 @@ pub(crate) enum Image {
     Page {
         /// Row of the log's open segments.
         open: u8,
+        /// Which of the segment's pages.
+        index: u32,
         /// The page's serial number in the log.
         serial: u64,
         /// Drops before the page, if it has any: they are not durable before it is.
@@ -94,6 +97,7 @@ pub(crate) struct Core {
     pub(crate) spaces: Spaces,
     pub(crate) flush: Flush,
     pub(crate) stats: Stats,
+    pub(crate) feed: Feed,
     pub(crate) recovery: Recovery,
     /// The drive refuses what the store must write.
     pub(crate) broken: bool,
@@ -105,8 +109,9 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(config: &Config, geometry: Geometry, buckets: u64) -> Self {
-        let images = u32::from(config.images);
-        let tasks = config.reads + config.writes + images + u32::from(config.buffers) + 2;
+        // The last buffer is for listings.
+        let images = u32::from(config.images) - 1;
+        let tasks = config.reads + config.writes + images + u32::from(config.buffers) + 3;
         let replies = 2 * (config.reads + 2 * config.writes + config.puts) + 2;
         Self {
             config: *config,
@@ -118,6 +123,7 @@ impl Core {
             spaces: Spaces::new(geometry.spaces),
             flush: Flush::default(),
             stats: Stats::default(),
+            feed: Feed::new(),
             recovery: Recovery {
                 knowledge: Knowledge::Partial,
                 overflow: false,
@@ -223,6 +229,14 @@ impl Core {
         self.count_out(&entry);
     }
 
+    /// Removes the entry of a block that is given up for space.
+    pub(crate) fn evict(&mut self, position: Position, record: &Record, metadata: &[u8]) {
+        self.remove(position);
+        self.stats.evicted += 1;
+        let Record { uid, key, length, .. } = *record;
+        self.feed.push(&Evicted { uid, key, length, why: Gone::Evicted, metadata });
+    }
+
     /// Whether an entry's block can be got: the records of its segment are all known.
     pub(crate) fn counts(&self, entry: &Entry) -> bool {
         entry.is_there()
@@ -271,6 +285,18 @@ impl Core {
         let id = TaskId::new(Origin::Buffer, buffer);
         let urgency = Urgency::Background;
         self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+    }
+
+    /// The buffer that pages of listings are read into: the last one, which no image has.
+    pub(crate) fn list_buffer(&self) -> u16 {
+        self.config.buffers + self.config.images - 1
+    }
+
+    /// Queues the read of a page for a listing.
+    pub(crate) fn list_task(&mut self, offset: u64, length: u64) {
+        let memory = Memory::Pool { buffer: self.list_buffer(), at: 0 };
+        let (id, urgency) = (TaskId::new(Origin::List, 0), Urgency::Background);
+        self.tasks.push(Task { id, verb: Verb::Read, offset, length, memory, urgency });
     }
 
     /// Queues a task without bytes.
@@ -335,6 +361,20 @@ impl Core {
     /// Images on their way.
     pub(crate) fn images(&self) -> impl Iterator<Item = Image> + '_ {
         (0..self.images.slots()).filter_map(|slot| Some(self.images.peek(slot)?.image))
+    }
+
+    /// A page that is on its way to the medium.
+    pub(crate) fn page_image(&self, row: u8, page: u32) -> Option<&[u8]> {
+        let mut slots = 0..self.images.slots();
+        let slot = slots.find(|slot| {
+            let writing = self.images.peek(*slot);
+            writing.is_some_and(|it| match it.image {
+                Image::Page { open, index, .. } => (open, index) == (row, page),
+                _ => false,
+            })
+        })?;
+        let at = slot as usize * SPACE_BYTES;
+        Some(&self.bytes[at..at + PAGE_BYTES])
     }
 
     /// The next task, with its bytes in the pool if they are the store's.

@@ -48,7 +48,10 @@ pub(crate) enum Kind {
 }
 
 /// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, hits 2, depth 4, kind 3, hi 16.
+/// Aligned, so that none lies in two lines of the cache: half of them did, and the second line was
+/// a miss of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(32))]
 pub(crate) struct Entry([u64; 4]);
 
 const _: () = assert!(size_of::<Entry>() == 32);

@@ -33,6 +33,11 @@ impl<T> Fifo<T> {
         self.items.get(at)
     }
 
+    /// Position of the first item that is not before something; items must be in that order.
+    pub(crate) fn partition_point(&self, is_before: impl FnMut(&T) -> bool) -> usize {
+        self.items.partition_point(is_before)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }

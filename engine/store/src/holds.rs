@@ -140,6 +140,20 @@ impl Holds {
         self.find(number, lo, |hold| hold.until > now).is_some()
     }
 
+    /// When the last of a block's holds ends, if it is held.
+    pub(crate) fn held_until(&self, number: u16, lo: u64, now: u64) -> Option<u64> {
+        let mut at = self.chains[self.chain(number, lo)];
+        let mut last = None;
+        while at != NONE {
+            let hold = self.slots.get(at);
+            if hold.number == number && hold.lo == lo && hold.until > now {
+                last = last.max(Some(hold.until));
+            }
+            at = hold.chain;
+        }
+        last
+    }
+
     /// Ends some of those whose time is over.
     pub(crate) fn expire(&mut self, now: u64) {
         for _ in 0..CHECKED.min(self.slots.slots()) {

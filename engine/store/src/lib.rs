@@ -15,12 +15,15 @@ mod dropping;
 mod drops;
 mod durables;
 mod entry;
+mod explain;
+mod feed;
 mod fifo;
 mod flush;
 mod format;
 mod holds;
 mod index;
 mod key;
+mod list;
 mod log;
 mod moves;
 mod prepare;
@@ -44,10 +47,13 @@ pub use config::{
     SPACES_MAX, Times,
 };
 pub use core::Now;
+pub use explain::{Block, Explained};
+pub use feed::{Evicted, Gone};
 pub use format::{
     DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, SUPER_AT, Super, SuperError,
 };
 pub use key::{Key, check, fold, shard_of};
+pub use list::{Cursor, Listed, Listing};
 pub use request::{
     Answer, Begun, DropKey, Durability, Extent, Fault, Found, Get, Put, Reason, Reply, SpaceId,
     Status,

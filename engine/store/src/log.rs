@@ -260,6 +260,7 @@ impl Log {
         let header = PageHeader { drops_durable, ..open.header };
         let image = Image::Page {
             open: u8::try_from(row).expect("four rows"),
+            index: open.pages,
             serial: open.serial,
             drops_before: open.page.has_drops().then_some(header.drops_before),
         };
@@ -273,6 +274,13 @@ impl Log {
         open.writing += 1;
         core.stats.pages += 1;
         true
+    }
+
+    /// Of a segment that takes records: its row, its closed pages, and the page that is not closed.
+    pub(crate) fn open_page(&self, segment: u32) -> Option<(u8, u32, &Page)> {
+        let rows = (0..).zip(&self.opens).filter_map(|(row, open)| Some((row, open.as_ref()?)));
+        let mut of = rows.filter(|(_, open)| open.segment == segment);
+        of.next().map(|(row, open)| (row, open.pages, &open.page))
     }
 
     /// A page is on the medium.

@@ -127,8 +127,8 @@ impl Moves {
         let (_, found) = core.find(it.number, it.record.key);
         let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == it.from);
         if let Some((position, _)) = same {
-            core.remove(position);
-            core.stats.evicted += 1;
+            let at = slot * METADATA_BYTES_MAX;
+            core.evict(position, &it.record, &self.metadata[at..at + it.metadata]);
         }
     }
 

@@ -245,10 +245,10 @@ impl Reclaim {
                             self.quota -= u64::from(padded);
                             self.moves.begin(core, &record, &entry, metadata, placed);
                         }
-                        None => Self::evict(core, position, rank),
+                        None => Self::evict(core, position, rank, (&record, metadata)),
                     }
                 } else {
-                    Self::evict(core, position, rank);
+                    Self::evict(core, position, rank, (&record, metadata));
                 }
             }
             self.record_at = next;
@@ -280,9 +280,8 @@ impl Reclaim {
         rank >= self.threshold && self.quota >= u64::from(bytes)
     }
 
-    fn evict(core: &mut Core, position: Position, rank: Option<u8>) {
-        core.remove(position);
-        core.stats.evicted += 1;
+    fn evict(core: &mut Core, position: Position, rank: Option<u8>, block: (&Record, &[u8])) {
+        core.evict(position, block.0, block.1);
         core.stats.holds_broken += u64::from(rank == Some(HELD));
     }
 

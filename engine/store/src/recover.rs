@@ -9,7 +9,7 @@ use crate::core::{Core, Knowledge};
 use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
-use crate::format::{PAGE, Page, Record, RecordKind};
+use crate::format::{PAGE, Page, RECORDS_MAX, Record, RecordKind};
 use crate::index::Hash;
 use crate::key::Key;
 use crate::log::Log;
@@ -60,6 +60,10 @@ pub(crate) struct Recovery {
     pages: u32,
     loaded: bool,
     record_at: u16,
+    /// Of each record of the page: the key's hash, and its namespace's number.
+    hashes: Box<[(Hash, Option<u16>)]>,
+    /// The next record among them.
+    nth: usize,
     segments_read: usize,
     sequence: u64,
     /// The newest segment with pages was read.
@@ -84,6 +88,8 @@ impl Recovery {
             pages: 0,
             loaded: false,
             record_at: 0,
+            hashes: vec![(Hash::default(), None); RECORDS_MAX].into_boxed_slice(),
+            nth: 0,
             segments_read: 0,
             sequence: 0,
             newest_read: false,
@@ -217,7 +223,7 @@ impl Recovery {
             }
             *left -= 1;
             self.record(core, drops, chunk.segment, &record);
-            self.record_at = next;
+            (self.record_at, self.nth) = (next, self.nth + 1);
         }
         (self.loaded, self.next_page) = (false, self.next_page + 1);
         true
@@ -249,16 +255,23 @@ impl Recovery {
         drops.page(header.drops_before, self.page.drops())
     }
 
-    /// Asks for the tags of all keys of the page, so that their cache misses overlap.
+    /// Hashes all keys of the page, and asks for their tags, then for their entries: so their cache
+    /// misses overlap.
     fn touch(&mut self, core: &mut Core) {
-        let mut at = 0;
-        while let Some((record, _, next)) = self.page.record(at) {
-            if let Some(number) = core.spaces.number_of(record.uid) {
-                let hash = core.index.hash(number, record.key.lo());
-                self.touched ^= core.index.touch_free(hash);
-            }
-            at = next;
+        let (mut at, mut count) = (0, 0);
+        while let Some((record, _, next)) = self.page.record(at)
+            && let Some(slot) = self.hashes.get_mut(count)
+        {
+            let number = core.spaces.number_of(record.uid);
+            let hash = core.index.hash(number.unwrap_or(0), record.key.lo());
+            self.touched ^= core.index.touch(hash);
+            *slot = (hash, number);
+            (at, count) = (next, count + 1);
         }
+        for (hash, _) in &self.hashes[..count] {
+            self.touched ^= core.index.touch_free(*hash);
+        }
+        self.nth = 0;
     }
 
     fn record(&mut self, core: &mut Core, drops: &mut Drops, segment: u32, record: &Record) {
@@ -266,8 +279,9 @@ impl Recovery {
             drops.known(record.key.lo(), record.key.hi());
             return;
         }
-        let Some(number) = core.spaces.number_of(record.uid) else { return };
-        let (hash, found) = core.find(number, record.key);
+        let (hash, Some(number)) = self.hashes[self.nth] else { return };
+        let position = core.index.find(hash, |entry| entry.is(record.key, number));
+        let found = position.map(|position| (position, core.index.get(position)));
         if record.kind == RecordKind::Put {
             let end = u64::from(record.offset) * u64::from(UNIT_BYTES) + u64::from(record.length);
             let possible = (1..=core.geometry().block_max()).contains(&record.length)

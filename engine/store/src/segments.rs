@@ -124,6 +124,11 @@ impl Segments {
         self.order.get(at).copied()
     }
 
+    /// The segment with content of the lowest epoch that is not below this one.
+    pub(crate) fn first_since(&self, epoch: u64) -> Option<u32> {
+        self.nth(self.order.partition_point(|segment| self.epoch(*segment) < epoch))
+    }
+
     pub(crate) fn with_content(&self) -> usize {
         self.order.len()
     }

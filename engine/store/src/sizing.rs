@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::config::{Config, ConfigError, Geometry, METADATA_BYTES_MAX};
+use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
@@ -62,6 +63,7 @@ impl Sizing {
             (config.owners.into(), 8),
             (buffers, METADATA_BYTES_MAX as u64 + 256),
             (1, images),
+            (1, FEED_BYTES),
         ];
         Self {
             capacity_bytes,

@@ -150,10 +150,15 @@ impl Spaces {
         {
             return number;
         }
-        let open = |slot: &&Slot| slot.uid == uid && slot.state == Some(SpaceState::Open);
-        let number = self.slots.iter().find(open).map(|slot| slot.number);
+        let number = self.look_up(uid);
         self.recent = Some((uid, number));
         number
+    }
+
+    /// The same, looked for among all namespaces.
+    pub(crate) fn look_up(&self, uid: u64) -> Option<u16> {
+        let open = |slot: &&Slot| slot.uid == uid && slot.state == Some(SpaceState::Open);
+        self.slots.iter().find(open).map(|slot| slot.number)
     }
 
     /// A block of that many bytes is there.
@@ -293,6 +298,13 @@ impl Spaces {
             document: self.document(change.slot),
         }
         .encode(instance, change.slot, &mut bytes[..SPACE_BYTES]);
+    }
+
+    /// The uid whose blocks the change under way ends.
+    pub(crate) fn ending(&self) -> Option<u64> {
+        let change = self.change.as_ref()?;
+        let ends = matches!(change.kind, ChangeKind::Clear | ChangeKind::Remove);
+        ends.then(|| self.slots[change.slot as usize].uid)
     }
 
     /// Both copies are written: the change counts. The change, and number and uid of a namespace

@@ -1,12 +1,15 @@
 //! The store of one member: requests in, tasks out, results in, answers out.
 
 use crate::config::{Config, ConfigError};
-use crate::core::{Core, Image, Now};
+use crate::core::{Core, Image, Knowledge, Now};
 use crate::drops::Drops;
 use crate::entry::Kind;
+use crate::explain::Explained;
+use crate::feed::{Evicted, Gone};
 use crate::format::SPACE_BYTES;
 use crate::holds::Holds;
 use crate::key::Key;
+use crate::list::{Cursor, Lister, Listing};
 use crate::log::Log;
 use crate::prepare::Prepare;
 use crate::reads::Reads;
@@ -64,6 +67,7 @@ pub struct Store {
     prepare: Prepare,
     reclaim: Reclaim,
     sweep: Sweep,
+    lister: Lister,
     sizing: Sizing,
 }
 
@@ -90,6 +94,7 @@ impl Store {
             prepare: Prepare::new(),
             reclaim: Reclaim::new(config.buffers),
             sweep: Sweep::default(),
+            lister: Lister::new(),
             sizing,
         })
     }
@@ -244,7 +249,7 @@ impl Store {
         // The tags are asked for all keys before the first is looked at.
         std::hint::black_box(tags);
         let mut found = Found::default();
-        let partial = self.core.recovery.knowledge == crate::core::Knowledge::Partial;
+        let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let entry = self.core.index.find(*hash, |entry| entry.is_low(*lo, number));
             let there = entry.is_some_and(|it| self.core.counts(&self.core.index.get(it)));
@@ -273,8 +278,14 @@ impl Store {
         }
     }
 
-    /// A reader says that a block with this check is not what it should be. It stays until
-    /// somebody has looked, and drops it or `absolve`s it. `false`: there is no such block.
+    /// A reader says that a block with this check is not what it should be. It stays, and is
+    /// served, until somebody has looked. `false`: there is no such block.
+    ///
+    /// To look, the caller gets the block itself, as an owner of its own: `Extent::Part` by parts
+    /// of its buffer's size. Each read holds the segment as any get does. When a part is a miss or
+    /// its answer has another check, the block that was meant is gone, and that is all. Else the
+    /// check over all parts decides: if it is wrong, `drop_key` with `only` the check; if it is
+    /// right, `absolve`.
     pub fn suspect(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
         let number = self.core.spaces.resolve(space);
         number.is_ok_and(|number| Reads::suspect(&mut self.core, number, key, check))
@@ -284,6 +295,67 @@ impl Store {
     pub fn absolve(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
         let number = self.core.spaces.resolve(space);
         number.is_ok_and(|it| Reads::mark(&mut self.core, it, key, check, Kind::Live))
+    }
+
+    /// What is known of a key.
+    #[must_use]
+    pub fn explain(&mut self, space: SpaceId, key: Key, now: Now) -> Explained {
+        self.core.set_now(now);
+        if !self.starting.is_done() {
+            return Explained::Starting;
+        }
+        match self.core.spaces.resolve(space) {
+            Ok(number) => Explained::of(&self.core, &self.writes, &self.holds, number, key),
+            Err(_) => Explained::UnknownSpace,
+        }
+    }
+
+    /// Begins to look for the next blocks of a listing: of one namespace, or of all. `listed` has
+    /// them later. One listing's page at a time; a second one is declined as busy.
+    ///
+    /// A whole listing has every block that was there when it began and when it ended, wherever it
+    /// was moved meanwhile; one that was moved may be listed twice, and what was put meanwhile may
+    /// be listed or not. Nothing is listed that is not there when it is handed out.
+    ///
+    /// # Errors
+    /// `Declined` while another page is on its way, `Warming` while recovery goes on, `Invalid`
+    /// when the namespace is unknown.
+    pub fn list(&mut self, space: Option<SpaceId>, from: Cursor, now: Now) -> Result<(), Status> {
+        self.core.set_now(now);
+        if !self.starting.is_done() {
+            return Err(Status::Declined(Reason::Starting));
+        }
+        if !self.lister.is_idle() {
+            return Err(Status::Declined(Reason::Busy));
+        }
+        if self.core.recovery.knowledge == Knowledge::Partial {
+            return Err(Status::Warming);
+        }
+        let number = space.map(|space| self.core.spaces.resolve(space)).transpose();
+        let number = number.map_err(Status::Invalid)?;
+        let uid = number.map(|number| self.core.spaces.uid(number));
+        self.lister.begin(&mut self.core, &self.log, uid, from);
+        Ok(())
+    }
+
+    /// The blocks that the last `list` found, once they are there. To be taken by whoever listed,
+    /// even if its owner is gone.
+    pub fn listed(&mut self) -> Option<Listing<'_>> {
+        self.lister.take(&self.core)
+    }
+
+    /// The next block that is gone since the start, in the order of events. Drained before each
+    /// page of a listing is taken, the feed and the listing together say what is there. What a
+    /// crash took away, or recovery left out, is not in it: list after each start.
+    pub fn next_evicted(&mut self) -> Option<Evicted<'_>> {
+        self.core.feed.pop()
+    }
+
+    /// Blocks that went and are not in the feed, because it was full or their keys are not known.
+    /// When this grows, only another listing says what is there.
+    #[must_use]
+    pub fn evictions_lost(&self) -> u64 {
+        self.core.feed.lost()
     }
 
     /// The namespace of a name.
@@ -360,6 +432,10 @@ impl Store {
             return self.write_space(slot, 1);
         }
         let (change, status) = if well {
+            if let Some(uid) = self.core.spaces.ending() {
+                let (key, length, why) = (Key::default(), 0, Gone::Cleared);
+                self.core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
+            }
             let (change, opened) = self.core.spaces.commit();
             if let Some((number, uid)) = opened {
                 self.core.index.set_uid(number, uid);
@@ -389,6 +465,7 @@ impl Store {
             self.reclaim.step(core, log, &self.holds, pool, budget);
         }
         self.sweep.step(core, &self.writes, budget);
+        self.lister.step(core, pool);
         self.writes.step(core, log);
         self.log.step(&mut self.core);
         self.holds.expire(now.ns);
@@ -447,6 +524,7 @@ impl Store {
                 self.core.flush.fail(now.ns);
             }
             Origin::Discard => self.prepare.discarded(&mut self.core),
+            Origin::List => self.lister.ended(outcome),
         }
     }
 

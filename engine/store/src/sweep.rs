@@ -49,6 +49,9 @@ impl Sweep {
             for (position, entry) in core.index.bucket(self.at) {
                 if Self::is_dead(core, &entry) {
                     core.stats.evicted += u64::from(entry.is_there());
+                    if entry.is_there() && core.spaces.is_open(entry.number()) {
+                        core.feed.lose();
+                    }
                     core.remove(position);
                 }
             }

@@ -17,10 +17,19 @@ pub(crate) enum Origin {
     Buffer,
     Flush,
     Discard,
+    /// A page of a listing.
+    List,
 }
 
-const ORIGINS: [Origin; 6] =
-    [Origin::Read, Origin::Part, Origin::Image, Origin::Buffer, Origin::Flush, Origin::Discard];
+const ORIGINS: [Origin; 7] = [
+    Origin::Read,
+    Origin::Part,
+    Origin::Image,
+    Origin::Buffer,
+    Origin::Flush,
+    Origin::Discard,
+    Origin::List,
+];
 const SLOT_BITS: u32 = 28;
 
 impl TaskId {
@@ -33,6 +42,7 @@ impl TaskId {
             Origin::Buffer => 3,
             Origin::Flush => 4,
             Origin::Discard => 5,
+            Origin::List => 6,
         };
         Self(code << SLOT_BITS | slot)
     }

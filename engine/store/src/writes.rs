@@ -10,6 +10,7 @@ use crate::core::{Core, Knowledge};
 use crate::dropping::Dropping;
 use crate::durables::{Durable, Durables};
 use crate::entry::{Entry, Kind};
+use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{Record, RecordKind};
 use crate::log::{Claim, Log};
@@ -341,8 +342,13 @@ impl Writes {
             None if partial => core.insert_dropped(hash, drop.key, number, 0),
             None => {}
         }
-        core.stats.drops += u64::from(there);
-        let dropping = Dropping::new(drop, core.spaces.uid(number), there);
+        let uid = core.spaces.uid(number);
+        if let Some((_, entry)) = found.filter(|(_, entry)| entry.is_there()) {
+            core.stats.drops += 1;
+            let (key, length, why) = (drop.key, entry.length(), Gone::Dropped);
+            core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
+        }
+        let dropping = Dropping::new(drop, uid, there);
         Ok(self.drops.insert(dropping).expect("there is room"))
     }
 
@@ -452,6 +458,11 @@ impl Writes {
             self.cancel(core, slot, Status::Dropped);
             self.settle_if_idle(log, slot);
         }
+    }
+
+    /// Bytes that a put has written so far.
+    pub(crate) fn written(&self, slot: u32) -> u32 {
+        self.blocks.peek(slot).map_or(0, |block| block.done)
     }
 
     /// Whether a put still uses a namespace's number.

@@ -103,9 +103,9 @@ impl From<ClientError> for Failure {
             ClientError::SidecarGone { .. } => KVRAIL_E_GONE,
             ClientError::Protocol { .. } => KVRAIL_E_PROTOCOL,
             ClientError::Memory(_) => KVRAIL_E_MEMORY,
-            ClientError::UnknownVolume { .. } => KVRAIL_E_NO_VOLUME,
+            ClientError::UnknownVolume { .. } | ClientError::NoStore { .. } => KVRAIL_E_NO_VOLUME,
             ClientError::NoGpu { .. } => KVRAIL_E_NO_GPU,
-            ClientError::Layout(_) => KVRAIL_E_ARGUMENT,
+            ClientError::Layout(_) | ClientError::Identity(_) => KVRAIL_E_ARGUMENT,
             ClientError::Forked => KVRAIL_E_FORKED,
             ClientError::System { .. } => KVRAIL_E_SYSTEM,
         };

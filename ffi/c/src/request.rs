@@ -34,9 +34,9 @@ pub const KVRAIL_BACKGROUND: u8 = 2;
 
 /// A write is on stable media when it completes.
 pub const KVRAIL_DURABLE: u16 = 1;
-/// Return CRC-64/NVME of the bytes. For requests within one stripe.
+/// Return CRC-64/NVME of the bytes.
 pub const KVRAIL_CHECKSUM: u16 = 2;
-/// Other bytes than `checksum` says end as KVRAIL_CORRUPT. For requests within one stripe.
+/// Other bytes than `checksum` says end as KVRAIL_CORRUPT.
 pub const KVRAIL_VERIFY: u16 = 4;
 
 /// One request.

@@ -8,7 +8,7 @@ use kvrail_protocol::Hardware;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{CompletionSnapshot, Opcode, Status};
 
-use crate::block_op::{BlockOp, Next, Verified};
+use crate::block_op::{BlockOp, Next, Verified, crc_of};
 use crate::done::{BlockNote, Done, Ticket};
 use crate::lease::Lease;
 use crate::request::Request;
@@ -36,6 +36,40 @@ pub(crate) struct Origin {
     pub(crate) tag: u64,
     pub(crate) opcode: Opcode,
     pub(crate) lease: Option<Lease>,
+    pub(crate) checksum: Checksum,
+}
+
+/// What is to be done about a request's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksum {
+    /// Nothing.
+    Off,
+    /// It is this one.
+    Known(u64),
+    /// Compute it at the end.
+    Compute,
+    /// The same, and other bytes are CORRUPT.
+    Verify(u64),
+}
+
+impl Origin {
+    /// Status and checksum of a request that ended with this status.
+    fn summed(&self, status: Status, bytes: u64) -> (Status, u64) {
+        let crc = || {
+            let lease = self.lease.as_ref().expect("checksums are of leases");
+            crc_of(&lease[..usize::try_from(bytes).expect("no more than the lease has")])
+        };
+        match self.checksum {
+            _ if status != Status::Ok => (status, 0),
+            Checksum::Off => (status, 0),
+            Checksum::Known(crc) => (status, crc),
+            Checksum::Compute => (status, crc()),
+            Checksum::Verify(expected) => {
+                let crc = crc();
+                (if crc == expected { status } else { Status::Corrupt }, crc)
+            }
+        }
+    }
 }
 
 /// The lane of what is in no lane.
@@ -215,9 +249,8 @@ impl InflightTable {
         Some(entry)
     }
 
-    /// Adds a request of `pieces` pieces, at least two, to be added by `add_piece`.
+    /// Adds a request of several pieces, or with a checksum; `add_piece` adds the pieces.
     pub(crate) fn add_head(&mut self, pieces: u32, origin: Origin) -> u32 {
-        debug_assert!(pieces > 1, "a request of one piece needs no head");
         let head = self.free_heads.pop().expect("as many heads as pieces, and room for these");
         self.heads[head as usize] = Head {
             origin: Some(origin),
@@ -462,10 +495,11 @@ impl InflightTable {
             return;
         }
         let (device_ns, queue_ns, bytes) = (head.device_ns, head.queue_ns, head.bytes);
-        let (status, checksum) = (head.status, 0);
+        let status = head.status;
         let origin = head.origin.take().expect("a head lives until its last piece ends");
         self.free_heads.push(index);
-        let Origin { ticket, tag, opcode, mut lease } = origin;
+        let (status, checksum) = origin.summed(status, bytes);
+        let Origin { ticket, tag, opcode, mut lease, .. } = origin;
         if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
             self.quarantined.extend(lease.take()); // invariant 2: may still be written
         }

@@ -156,7 +156,8 @@ impl Wave<'_> {
                 }
             }
             for done in answered.drain(..) {
-                let group = groups[(done.tag & u64::from(u32::MAX)) as usize].1;
+                let (_, group) =
+                    groups[usize::try_from(done.tag & u64::from(u32::MAX)).expect("a place")];
                 take(group, self.bits(&done)?);
                 left -= 1;
             }

@@ -11,7 +11,7 @@ use kvrail_ring::{Doorbell, Opcode, Segment, Status, watch_hangup};
 use crate::arena::Arena;
 use crate::block_op::{BlockOp, Verified};
 use crate::block_request::{BlockRequest, RefusedBlock};
-use crate::done::{Done, Ticket};
+use crate::done::{BlockNote, Done, Ticket};
 use crate::error::ClientError;
 use crate::inflight::{InflightTable, LOOKUP};
 use crate::lanes::{LaneError, Lanes};
@@ -241,12 +241,30 @@ impl Queue {
         let reason = match self.submitter.stage_other(&mut request, lanes, inflight) {
             Ok(ticket) => return Ok(ticket),
             Err(NotStaged::Reason(reason)) => reason,
+            Err(NotStaged::Corrupt(checksum)) => return Ok(self.end_corrupt(request, checksum)),
             Err(NotStaged::Poisoned(what)) => {
                 self.poison_lane(LaneError::Poisoned(what));
                 Reason::Broken
             }
         };
         Err(Refused { request, reason })
+    }
+
+    /// Ends a write whose bytes are not what they should be.
+    fn end_corrupt(&mut self, request: Request, checksum: u64) -> Ticket {
+        let ticket = self.submitter.next_ticket();
+        self.ready.push_back(Done {
+            ticket,
+            tag: request.tag,
+            status: Status::Corrupt,
+            bytes: 0,
+            checksum,
+            note: BlockNote::None,
+            device_ns: 0,
+            queue_ns: 0,
+            lease: request.lease,
+        });
+        ticket
     }
 
     /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.

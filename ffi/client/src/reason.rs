@@ -97,7 +97,7 @@ pub enum Reason {
     },
     /// A checksum of bytes in GPU memory.
     #[error(
-        "the sidecar does not read GPU memory, so it computes no checksum there; leave it away, or \
+        "no checksum is computed of GPU memory, which this library does not read; leave it away, or \
          move the block through an arena"
     )]
     GpuChecksum,
@@ -123,12 +123,6 @@ pub enum Reason {
         /// The operation.
         opcode: Opcode,
     },
-    /// A checksum over several pieces.
-    #[error(
-        "a checksum is computed where the bytes pass, one piece at a time, and this request falls \
-         into several; ask for one stripe at a time"
-    )]
-    ChecksumOverPieces,
     /// A block longer than the store takes.
     #[error(
         "a block of {bytes} bytes: this store takes up to {max}, half a segment; put less, or make \

@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
+use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Class, Opcode, PollerIndex};
 
 use crate::gpu::GpuRange;
 use crate::lease::Lease;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
+
+/// Flag of this library: compute CRC-64/NVME of the bytes.
+pub(crate) const CHECKSUM: u8 = 1 << 6;
+/// Flag of this library: compare it, too.
+pub(crate) const VERIFY: u8 = 1 << 7;
 
 /// One request, built step by step and given to a [`crate::Queue`]. It owns its lease.
 #[derive(Debug)]
@@ -172,15 +177,16 @@ impl Request {
         Self { flags: self.flags | FLAG_DURABLE, ..self }
     }
 
-    /// For a read or write within one stripe: return CRC-64/NVME of the bytes moved.
+    /// For a read or write: return CRC-64/NVME of the bytes moved. It is computed on the program's
+    /// thread: before a write is submitted, and where the completion of a read is fetched.
     pub fn checksum(self) -> Self {
-        Self { flags: self.flags | FLAG_CHECKSUM, ..self }
+        Self { flags: self.flags | CHECKSUM, ..self }
     }
 
-    /// For a read or write within one stripe: bytes whose CRC-64/NVME is not `checksum` end as
-    /// CORRUPT; such a write is not started.
+    /// As `checksum`; bytes whose CRC-64/NVME is not this one end as CORRUPT, and such a write is
+    /// not started.
     pub fn verify(self, checksum: u64) -> Self {
-        Self { flags: self.flags | FLAG_VERIFY, checksum, ..self }
+        Self { flags: self.flags | VERIFY, checksum, ..self }
     }
 
     /// When the request takes longer than this from its acceptance, a notice with

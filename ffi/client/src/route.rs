@@ -2,13 +2,12 @@
 
 use kvrail_layout::UNIT_BYTES;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Geometry, Opcode};
 
 use crate::gpu::GpuRange;
 use crate::lease::Lease;
 use crate::reason::Reason;
-use crate::request::Request;
+use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::volume::Volume;
 
 const PIECE_BYTES_MAX: u64 = REQUEST_LENGTH_MAX as u64;
@@ -120,7 +119,7 @@ impl VolumeRoute {
         if !start.is_multiple_of(alignment) {
             return Err(Reason::BlockMisaligned { start, alignment });
         }
-        if request.flags & (FLAG_CHECKSUM | FLAG_VERIFY) != 0 {
+        if request.flags & (CHECKSUM | VERIFY) != 0 {
             return Err(Reason::GpuChecksum);
         }
         Ok(())

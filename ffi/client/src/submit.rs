@@ -1,17 +1,18 @@
 //! Submission: requests checked, cut into pieces, written into lanes.
 
 use kvrail_ring::Opcode;
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_DURABLE, FLAG_VERIFY};
+use kvrail_ring::slot::FLAG_DURABLE;
 
+use crate::block_op::crc_of;
 use crate::done::Ticket;
-use crate::inflight::{Inflight, InflightTable, Origin};
+use crate::inflight::{Checksum, Inflight, InflightTable, Origin};
 use crate::lanes::{Lanes, Room};
 use crate::reason::Reason;
-use crate::request::Request;
+use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
 use crate::tag::ClientTag;
 
-const CHECKSUM_FLAGS: u8 = FLAG_CHECKSUM | FLAG_VERIFY;
+const CHECKSUM_FLAGS: u8 = CHECKSUM | VERIFY;
 
 /// Whether requests are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(crate) enum NotStaged {
     Reason(Reason),
     /// Its lane cannot be used any more.
     Poisoned(String),
+    /// A write whose bytes have another checksum than expected: it ends so, with this one.
+    Corrupt(u64),
 }
 
 impl From<Reason> for NotStaged {
@@ -124,8 +127,13 @@ impl Submitter {
         inflight: &mut InflightTable,
     ) -> Result<Ticket, NotStaged> {
         self.admit(request)?;
-        let Some(piece) = self.single(request, lanes.count())? else {
-            return self.stage_pieces(request, lanes, inflight);
+        let piece = self.single(request, lanes.count())?;
+        if request.flags & CHECKSUM_FLAGS != 0 {
+            let checksum = checksum_of(request)?;
+            return self.stage_pieces(request, checksum, lanes, inflight);
+        }
+        let Some(piece) = piece else {
+            return self.stage_pieces(request, Checksum::Off, lanes, inflight);
         };
         reserve((piece.lane, 1), lanes, inflight)?;
         let (room, entry) = (lanes.room(piece.lane), inflight.claim());
@@ -178,11 +186,7 @@ impl Submitter {
         if matches!(request.opcode, Opcode::Read | Opcode::Write) {
             route.check_memory(request)?;
         }
-        let piece = route.single(request);
-        if piece.is_none() && request.flags & CHECKSUM_FLAGS != 0 {
-            return Err(Reason::ChecksumOverPieces);
-        }
-        Ok(piece)
+        Ok(route.single(request))
     }
 
     /// Makes sure that all pieces of a request fit; returns how many they are.
@@ -216,6 +220,7 @@ impl Submitter {
     fn stage_pieces(
         &mut self,
         request: &mut Request,
+        checksum: Checksum,
         lanes: &mut Lanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, NotStaged> {
@@ -224,7 +229,7 @@ impl Submitter {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         let (tag, opcode, lease) = (request.tag, request.opcode, request.lease.take());
-        let head = inflight.add_head(count, Origin { ticket, tag, opcode, lease });
+        let head = inflight.add_head(count, Origin { ticket, tag, opcode, lease, checksum });
         for piece in self.routes[usize::from(request.volume)].pieces(request) {
             let user_data = inflight.add_piece(piece, head);
             let room = lanes.room(piece.lane).expect("there is room, just seen");
@@ -253,6 +258,22 @@ fn reserve(
 fn full(inflight: &InflightTable) -> Reason {
     let capacity = inflight.capacity();
     Reason::Full { outstanding: capacity - inflight.room(), capacity }
+}
+
+/// What is to be done about the checksum of an admitted read or write. That of a write is known
+/// before it is submitted.
+fn checksum_of(request: &Request) -> Result<Checksum, NotStaged> {
+    let expected = (request.flags & VERIFY != 0).then_some(request.checksum);
+    let Some(lease) = &request.lease else { return Err(Reason::GpuChecksum.into()) };
+    if request.opcode == Opcode::Read {
+        return Ok(expected.map_or(Checksum::Compute, Checksum::Verify));
+    }
+    let bytes = usize::try_from(request.length).expect("no more than the lease has");
+    let computed = crc_of(&lease[..bytes]);
+    match expected {
+        Some(expected) if expected != computed => Err(NotStaged::Corrupt(computed)),
+        _ => Ok(Checksum::Known(computed)),
+    }
 }
 
 /// Flags that mean nothing for an operation are refused here, with the reason.
@@ -289,12 +310,11 @@ impl Template {
         let (region, region_offset) = place;
         let slot = kvrail_ring::Request {
             opcode: request.opcode as u8,
-            flags: request.flags,
+            flags: request.flags & FLAG_DURABLE,
             class: request.class as u8,
             region,
             volume: request.volume,
             region_offset,
-            checksum: request.checksum,
             deadline_ns: request.deadline_ns,
             layout_block,
             ..kvrail_ring::Request::default()

@@ -61,7 +61,10 @@ pub(crate) fn from_client(error: ClientError) -> PyErr {
             RequestError::new_err(text)
         }
         ClientError::Memory(_) => MemoryUnusableError::new_err(text),
-        ClientError::UnknownVolume { .. } => UnknownVolumeError::new_err(text),
+        ClientError::UnknownVolume { .. } | ClientError::NoStore { .. } => {
+            UnknownVolumeError::new_err(text)
+        }
+        ClientError::Identity(_) => RequestError::new_err(text),
         ClientError::NoGpu { .. } => UnknownGpuError::new_err(text),
         ClientError::Layout(_) => LayoutError::new_err(text),
         ClientError::Forked => ForkedError::new_err(text),

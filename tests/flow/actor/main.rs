@@ -5,6 +5,8 @@
 //! kvrail-actor traffic PLAN.JSON-AS-TEXT
 //! kvrail-actor gpu PLAN.JSON-AS-TEXT
 //! kvrail-actor quiet SOCKET VOLUME
+//! kvrail-actor keyed PLAN.JSON-AS-TEXT
+//! kvrail-actor twin|hold|half|noise SOCKET VOLUME SPACE NUMBER
 //! kvrail-actor control SOCKET
 //! kvrail-actor hostile KIND SOCKET VOLUME SECONDS [FILE]
 //! kvrail-actor under RESTRICTION... -- PROGRAM ARGUMENTS
@@ -12,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod hostile;
+mod keyed;
 mod rude;
 mod under;
 
@@ -36,6 +39,8 @@ fn main() {
             let mut control = Control::attach(Path::new(&rest[0])).expect("a session");
             rounds(|time| control.round(time));
         }
+        "keyed" => keyed::process(&rest[0]),
+        "twin" | "hold" | "half" | "noise" => keyed::role(verb, rest),
         "hostile" => hostile::run(rest),
         "under" => under::run(rest),
         other => panic!("no verb {other}"),

@@ -1,8 +1,8 @@
 //! Client processes, and programs under a restriction.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use kvrail_tests::{GpuPlan, Plan, Tally};
 
@@ -84,6 +84,46 @@ impl Drop for Actor {
     fn drop(&mut self) {
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
+    }
+}
+
+/// A process of the helper program that is told what to do line by line.
+#[derive(Debug)]
+pub(crate) struct Told {
+    actor: Actor,
+    input: ChildStdin,
+}
+
+impl Told {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(actor_program());
+        without_configuration(&mut command);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the helper starts");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self { actor: Actor { child, output }, input }
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("the helper reads");
+    }
+
+    /// Waits for its next line.
+    pub(crate) fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.actor.output.read_line(&mut line).expect("its output");
+        assert!(!line.is_empty(), "the helper ended");
+        line.trim().to_owned()
+    }
+
+    /// Waits for this word.
+    pub(crate) fn expect(&mut self, word: &str) {
+        assert_eq!(self.hear(), word);
+    }
+
+    pub(crate) fn kill(self) {
+        self.actor.kill();
     }
 }
 

@@ -6,12 +6,12 @@ mod open;
 mod place;
 mod sidecar;
 
-pub(crate) use actor::{Actor, hostile, hostile_with, under};
+pub(crate) use actor::{Actor, Told, hostile, hostile_with, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };
 pub(crate) use open::{Copies, open_folder};
-pub(crate) use place::{Place, VOLUME};
+pub(crate) use place::{Place, StoreShape, VOLUME};
 pub(crate) use sidecar::Sidecar;
 
 use std::time::{Duration, Instant};

@@ -12,6 +12,14 @@ use super::{Outcome, kvrail, open_folder, run};
 /// The name of the volume in every flow.
 pub(crate) const VOLUME: &str = "kv";
 
+/// Sizes of a store, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreShape {
+    pub(crate) member_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) block_mean: u64,
+}
+
 /// Where one sidecar lives.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -78,6 +86,24 @@ impl Place {
         command.args(["--direct", "optional", "--quiet"]).args(&place.members);
         run(&mut command).expect(0, &[]);
         place
+    }
+
+    /// A place with a store of so many bytes on each member.
+    pub(crate) fn with_shaped_store(members: usize, shape: &StoreShape) -> Self {
+        let place = Self::empty(members);
+        place.create_store(shape).expect(0, &[]);
+        place
+    }
+
+    /// Makes the store, also where an earlier volume was wiped.
+    pub(crate) fn create_store(&self, shape: &StoreShape) -> Outcome {
+        let kib = |bytes: u64| format!("{}KiB", bytes.div_ceil(1 << 10));
+        let size = kib(shape.member_bytes * self.members.len() as u64);
+        let mut command = kvrail();
+        command.args(["volume", "create", VOLUME, "--kind", "store", "--size", &size]);
+        command.args(["--segment", &kib(shape.segment_bytes)]);
+        command.args(["--block-mean", &kib(shape.block_mean), "--fill", "nothing"]);
+        run(command.args(["--direct", "optional", "--quiet", "--force"]).args(&self.members))
     }
 
     /// Adds lines to the configuration, before the volume's.

@@ -78,6 +78,16 @@ impl Sidecar {
         self.child.try_wait().expect("our child")
     }
 
+    /// Waits until it has ended, or serves. Whether it has ended.
+    pub(crate) fn wait_or_serve(&mut self) -> bool {
+        let mut ended = false;
+        eventually("it serves or ends", || {
+            ended = self.child.try_wait().expect("our child").is_some();
+            ended || Client::attach(&self.socket).is_ok()
+        });
+        ended
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();

@@ -2,7 +2,8 @@
 //!
 //! `ring` holds everything unsafe; `sqe` and `cqe_result` translate to and from the kernel's words
 //! and those of NVMe; `ring_mode` says how each mode drives a ring; `device` is the device itself,
-//! with `open` that makes one and `refit` that gives it another file; `held` keeps what is in doubt.
+//! with `open` that makes one and `refit` that gives it another file; `held` keeps what is in
+//! doubt.
 
 mod cqe_result;
 mod device;

@@ -14,7 +14,7 @@ use super::grants::Grant;
 use super::parked::{PARKED_OF_SESSION, Room};
 use super::pending::{Ask, Entered, Pending, Wanted, reason_number};
 use super::suspects::Report;
-use crate::front_end::Seat;
+use crate::front_end::{Begun as Taken, Seat};
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
 use crate::task::{ClientRequest, MemoryKind};
@@ -32,25 +32,25 @@ enum Fill {
 }
 
 impl Stores {
-    /// Answers new requests with DRAINING from now on.
-    pub(crate) fn drain(&mut self) {
-        self.draining = true;
-    }
-
-    /// Takes a request that names a key; returns its answer, if it has one already.
+    /// Takes a request that names a key; an answer that it has already goes to the place given.
     #[cold]
     #[inline(never)]
     pub(crate) fn admit(
         &mut self,
-        request: &RequestSnapshot,
-        side: SideSlot<'_>,
-        seat: Seat,
+        (request, side): (&RequestSnapshot, SideSlot<'_>),
+        (seat, kept): (Seat, &mut Completion),
         regions: &mut Regions,
         now_ns: u64,
-    ) -> Option<Completion> {
+    ) -> Taken {
         let now = self.calendar.now(now_ns);
-        let answer = self.begin(request, side, seat, regions, now);
-        answer.unwrap_or_else(|status| Some(Completion::refused(request.user_data(), status)))
+        match self.begin(request, side, seat, regions, now) {
+            Ok(None) => Taken::Task,
+            Ok(Some(completion)) => {
+                *kept = completion;
+                Taken::Kept
+            }
+            Err(status) => Taken::Answer(status),
+        }
     }
 
     fn begin(
@@ -61,9 +61,6 @@ impl Stores {
         regions: &mut Regions,
         now: Now,
     ) -> Result<Option<Completion>, Status> {
-        if self.draining {
-            return Err(Status::Draining);
-        }
         let class = request.class().ok_or(Status::Invalid)?;
         let allowed = match request.opcode() {
             Some(Opcode::Put) => FLAG_DURABLE | FLAG_SIDE,
@@ -239,11 +236,11 @@ impl Stores {
         let id = self.pending.claim(pending).expect("sessions' shares add up to the table");
         let pending = self.pending.get_mut(id).expect("just claimed");
         pending.id = id;
-        let shard = &mut self.shards[usize::from(pending.shard)];
+        let shard = &mut self.shards[usize::from(pending.wanted().shard)];
         let has_side = request.flags() & FLAG_SIDE != 0;
         let metadata = if has_side { self.side.side().metadata } else { &[] };
-        let room = room_of(&pending.ask);
-        let session = usize::from(pending.client.session.0);
+        let room = room_of(&pending.wanted().ask);
+        let session = usize::from(pending.wanted().client.session.0);
         let mut line = room;
         let waits = !shard.lines().of(room).is_empty() || !shard.has_room(room);
         if !waits {
@@ -281,7 +278,7 @@ impl Stores {
             return Some(ended.completion);
         }
         self.newly_parked |= 1 << session;
-        let parked = self.metadata.keep((id, pending.client.session), metadata);
+        let parked = self.metadata.keep((id, pending.wanted().client.session), metadata);
         shard.lines().of(line).push_back(parked);
         shard.count_request();
         self.parked_of[session] += 1;

@@ -37,15 +37,7 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     pub(crate) id: SlotId,
-    pub(crate) client: ClientRequest,
-    pub(crate) shard: u8,
-    pub(crate) class: Class,
-    pub(crate) durability: Durability,
-    pub(crate) space: SpaceId,
-    pub(crate) key: Key,
-    pub(crate) ask: Ask,
-    /// Bytes of this part; of a get of a whole block the memory there is.
-    pub(crate) bytes: u32,
+    wanted: Wanted,
     /// Where whole logical blocks go to or come from.
     pub(crate) body: Option<Entered>,
     /// The same for the bytes behind them.
@@ -66,22 +58,15 @@ pub(crate) struct Wanted {
     pub(crate) space: SpaceId,
     pub(crate) key: Key,
     pub(crate) ask: Ask,
+    /// Bytes of this part; of a get of a whole block the memory there is.
     pub(crate) bytes: u32,
 }
 
 impl Pending {
     pub(crate) fn new(wanted: &Wanted, memory: [Option<Entered>; 2], now_ns: u64) -> Self {
-        let Wanted { client, shard, class, durability, space, key, ask, bytes } = *wanted;
         Self {
             id: SlotId::from_u64(0),
-            client,
-            shard,
-            class,
-            durability,
-            space,
-            key,
-            ask,
-            bytes,
+            wanted: *wanted,
             body: memory[0],
             tail: memory[1],
             accepted_ns: now_ns,
@@ -89,6 +74,11 @@ impl Pending {
             ended_ns: 0,
             flight: None,
         }
+    }
+
+    /// What it asks.
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.wanted
     }
 
     /// So many operations go to the device for it.
@@ -120,13 +110,13 @@ impl Pending {
 
     /// How it ends for its client, by the store's answer.
     pub(crate) fn end(&self, answer: &Answer) -> Ended {
-        let (status, flags, bytes, checksum) = match self.ask {
+        let (status, flags, bytes, checksum) = match self.wanted.ask {
             Ask::Put { .. } => self.put_end(answer),
             Ask::Get(extent) => self.get_end(answer, extent),
             Ask::Drop { .. } => plain_end(answer.status),
         };
         self.end_with(Completion {
-            user_data: self.client.user_data,
+            user_data: self.wanted.client.user_data,
             status: status.number(),
             flags,
             bytes,
@@ -137,7 +127,7 @@ impl Pending {
 
     /// How it ends without the store's word.
     pub(crate) fn refuse(&self, status: Status, bytes: u32) -> Ended {
-        let completion = Completion::refused(self.client.user_data, status);
+        let completion = Completion::refused(self.wanted.client.user_data, status);
         self.end_with(Completion { bytes, ..completion })
     }
 
@@ -149,7 +139,7 @@ impl Pending {
             queue_ns = ns(self.accepted_ns, self.submitted_ns);
         }
         let completion = Completion { device_ns, queue_ns, ..completion };
-        Ended { client: self.client, regions: self.regions(), completion }
+        Ended { client: self.wanted.client, regions: self.regions(), completion }
     }
 
     /// The regions it has entered.
@@ -159,10 +149,10 @@ impl Pending {
 
     fn put_end(&self, answer: &Answer) -> (Status, u8, u32, u64) {
         match answer.status {
-            Ending::Ok => (Status::Ok, 0, self.bytes, 0),
-            Ending::Part => (Status::Ok, FLAG_MORE, self.bytes, 0),
-            Ending::Present => (Status::Ok, FLAG_PRESENT, self.bytes, answer.check),
-            Ending::Pending => (Status::Ok, FLAG_PENDING, self.bytes, 0),
+            Ending::Ok => (Status::Ok, 0, self.wanted.bytes, 0),
+            Ending::Part => (Status::Ok, FLAG_MORE, self.wanted.bytes, 0),
+            Ending::Present => (Status::Ok, FLAG_PRESENT, self.wanted.bytes, answer.check),
+            Ending::Pending => (Status::Ok, FLAG_PENDING, self.wanted.bytes, 0),
             other => plain_end(other),
         }
     }
@@ -171,7 +161,7 @@ impl Pending {
         match answer.status {
             Ending::Ok => {
                 let whole = matches!(extent, Extent::Whole { .. });
-                let bytes = if whole { answer.length } else { self.bytes };
+                let bytes = if whole { answer.length } else { self.wanted.bytes };
                 (Status::Ok, 0, bytes, answer.check)
             }
             Ending::TooSmall => (Status::TooSmall, 0, answer.length, answer.check),

@@ -2,13 +2,14 @@
 
 use kvrail_device::{Device, SlotId};
 use kvrail_ring::{Completion, Status};
-use kvrail_store::{Answer, Begun, Reason, Status as Ending, TaskId};
+use kvrail_store::{Answer, Begun, Reason, Status as Ending};
 
 use super::Stores;
 use super::admit::room_of;
+use super::own::{OWN, own_id};
 use super::parked::{Parked, Room};
 use super::pending::reason_number;
-use super::shard::{Due, OWN};
+use super::shard::Due;
 use crate::executor::{Executor, StoreEnd};
 use crate::front_end::FrontEnd;
 use crate::limits::{HANDLES_MAX, SessionSlot};
@@ -55,6 +56,9 @@ impl Stores {
             if let Some(session) = self.shards[number].take_false_reporter() {
                 self.stats.sessions[usize::from(session.0)].false_reports.add(1);
             }
+            if let Some(block) = self.shards[number].take_rotten() {
+                mailbox.report_rotten(block);
+            }
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, front_end, now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
@@ -90,7 +94,7 @@ impl Stores {
             let shard = &mut self.shards[usize::from(task.shard)];
             shard.task_ended(status, now_ns);
             if task.tag & OWN != 0 {
-                shard.finish_own(TaskId::of_number((task.tag & !OWN) as u32), status, now);
+                shard.finish_own(own_id(task.tag), status, now);
                 continue;
             }
             let request = self.pending.get_mut(SlotId::from_u64(task.tag));
@@ -132,7 +136,7 @@ impl Stores {
         let pending = self.pending.get(parked.id).expect("what waits is pending");
         let late = now_ns.saturating_sub(pending.accepted_ns) > PARKED_NS;
         let shard = &mut self.shards[number];
-        if shard.has_room(room_of(&pending.ask)) {
+        if shard.has_room(room_of(&pending.wanted().ask)) {
             let metadata = self.metadata.of(parked);
             match shard.give(pending, metadata, self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
@@ -212,7 +216,7 @@ impl Stores {
     fn end(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
         let pending = self.pending.release(id).expect("invariant 1: answered twice");
         self.deadlines.clear(id);
-        self.shards[usize::from(pending.shard)].count_answer();
+        self.shards[usize::from(pending.wanted().shard)].count_answer();
         front_end.complete_keyed(&pending.refuse(status, bytes));
     }
 
@@ -228,7 +232,7 @@ impl Stores {
         }
         for at in 0..self.pending.capacity() {
             let here = self.pending.claimed_among(at..at + 1).next();
-            let theirs = here.filter(|it| usize::from(it.shard) == number).map(|it| it.id);
+            let theirs = here.filter(|it| usize::from(it.wanted().shard) == number).map(|it| it.id);
             if let Some(id) = theirs {
                 self.end(id, (Status::DeviceGone, 0), front_end);
             }
@@ -299,10 +303,10 @@ impl Stores {
     fn report_late(&mut self, front_end: &mut FrontEnd, now_ns: u64) {
         while let Some(id) = self.deadlines.next_due(now_ns) {
             let pending = self.pending.get(id).expect("a deadline goes with its request");
-            let device = self.shards[usize::from(pending.shard)].device();
+            let device = self.shards[usize::from(pending.wanted().shard)].device();
             self.stats.devices[device].late.add(1);
-            let late = Completion::refused(pending.client.user_data, Status::Late);
-            front_end.report_late(pending.client.lane, late);
+            let late = Completion::refused(pending.wanted().client.user_data, Status::Late);
+            front_end.report_late(pending.wanted().client.lane, late);
         }
     }
 

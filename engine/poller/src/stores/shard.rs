@@ -11,15 +11,17 @@ use kvrail_store::{
     Store, TaskId,
 };
 
+use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
+use super::own::{USER_CALL, USER_ROTTEN, USER_SUSPECT};
 use super::parked::{Lines, Room};
-use super::pending::{Ask, Pending, outcome};
+use super::pending::{Ask, Pending, Wanted, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects, Verdict};
 use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
+use crate::mailbox::RottenBlock;
 use crate::stats::StoreStats;
 use crate::store_call::{StoreCall, StoreSetup};
-use tasks::Discarding;
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
 const BUDGET: u32 = 64;
@@ -34,12 +36,6 @@ const SHOW_NS: u64 = 2_000_000;
 const SLEEP_NS: u64 = 5_000_000;
 /// The same while the store starts.
 const SLEEP_STARTING_NS: u64 = 1_000_000;
-
-/// Names of what the sidecar asks the store itself: no slot has bit 63.
-pub(super) const OWN: u64 = 1 << 63;
-const USER_CALL: u64 = OWN;
-const USER_SUSPECT: u64 = OWN | 1;
-const USER_ROTTEN: u64 = OWN | 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -84,7 +80,7 @@ pub(super) struct Shard {
     in_flight: u32,
     /// Clients' requests that are not answered.
     requests: u32,
-    discarding: Option<Discarding>,
+    discarding: Discarding,
     dirty: bool,
     stepped_ns: u64,
     active_ns: u64,
@@ -93,6 +89,8 @@ pub(super) struct Shard {
     rotten: u64,
     /// Session whose report was false, until it is counted.
     false_reporter: Option<SessionSlot>,
+    /// A block that was wrong, until it is told.
+    rotten_block: Option<RottenBlock>,
 }
 
 impl Shard {
@@ -125,7 +123,7 @@ impl Shard {
             life: 1,
             in_flight: 0,
             requests: 0,
-            discarding: None,
+            discarding: Discarding::default(),
             dirty: true,
             stepped_ns: 0,
             active_ns: 0,
@@ -133,6 +131,7 @@ impl Shard {
             absolved: 0,
             rotten: 0,
             false_reporter: None,
+            rotten_block: None,
         })
     }
 
@@ -220,10 +219,10 @@ impl Shard {
 
     /// Gives a request to the store.
     pub(super) fn give(&mut self, pending: &Pending, metadata: &[u8], now: Now) -> Begun {
-        let (user, owner) = (pending.id.to_u64(), u16::from(pending.client.session.0));
-        let Pending { space, key, durability, bytes, .. } = *pending;
+        let (user, owner) = (pending.id.to_u64(), u16::from(pending.wanted().client.session.0));
+        let Wanted { space, key, durability, bytes, .. } = *pending.wanted();
         self.touch(now.ns);
-        match pending.ask {
+        match pending.wanted().ask {
             Ask::Put { depth, block_bytes: length, at, check } => {
                 let put = Put {
                     user,
@@ -272,7 +271,7 @@ impl Shard {
 
     /// One of its own tasks has ended.
     pub(super) fn finish_own(&mut self, id: TaskId, status: Status, now: Now) {
-        if self.goes_on_discarding(id, status) {
+        if self.discarding.goes_on(id, status) {
             return;
         }
         self.finish(id, outcome(status), now);
@@ -426,7 +425,17 @@ impl Shard {
         self.false_reporter.take()
     }
 
+    /// A block that was wrong, to be told.
+    pub(super) fn take_rotten(&mut self) -> Option<RottenBlock> {
+        self.rotten_block.take()
+    }
+
     fn drop_rotten(&mut self, report: &Report, now: Now) {
+        let offset = self.suspects.place();
+        let view = self.store.spaces().find(|view| view.id == report.space);
+        let name = view.map_or(&[][..], |view| view.name);
+        let (device, key) = (self.device.into(), report.key);
+        self.rotten_block = Some(RottenBlock::new(device, name, key, offset));
         self.suspects.pop();
         self.rotten += 1;
         let drop = DropKey {
@@ -452,7 +461,7 @@ impl Shard {
         self.dirty = true;
     }
 
-    /// Whether the device is gone, nothing is in flight any more, and nobody has ended what is left.
+    /// Whether the device is gone, nothing is in flight any more, and what is left is not ended.
     pub(super) fn take_sweep(&mut self) -> Due {
         if self.state != State::Gone || self.in_flight > 0 || self.swept {
             return Due::No;

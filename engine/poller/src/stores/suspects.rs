@@ -52,6 +52,8 @@ pub(crate) struct Suspects {
     digest: Digest,
     length: u32,
     at: u32,
+    /// Where the block begins on the device.
+    place: u64,
     scratch: Box<[u8]>,
 }
 
@@ -63,6 +65,7 @@ impl Suspects {
             digest: Digest::new(CrcAlgorithm::Crc64Nvme),
             length: 0,
             at: 0,
+            place: 0,
             scratch: vec![0; SUSPECT_BYTES as usize].into_boxed_slice(),
         }
     }
@@ -114,6 +117,18 @@ impl Suspects {
     /// Its piece is being read.
     pub(crate) fn reading(&mut self) {
         self.look = Look::Reading;
+    }
+
+    /// Its piece is read from here on the device.
+    pub(crate) fn placed(&mut self, offset: u64) {
+        if self.at == 0 {
+            self.place = offset;
+        }
+    }
+
+    /// Where the first one begins on the device.
+    pub(crate) fn place(&self) -> u64 {
+        self.place
     }
 
     /// Its piece is there.

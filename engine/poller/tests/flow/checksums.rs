@@ -1,6 +1,5 @@
 //! Checksums are the clients' own work: requests that ask the sidecar for them are INVALID.
 
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{Opcode, Request, Status};
 
 use crate::rig::Rig;
@@ -9,7 +8,7 @@ use crate::rig::Rig;
 fn nobody_has_the_poller_compute_checksums() {
     let mut rig = Rig::new(8);
     let mut client = rig.client(0, 8);
-    let flags = [FLAG_CHECKSUM, FLAG_VERIFY, FLAG_CHECKSUM | FLAG_VERIFY];
+    let flags = [1 << 1, 1 << 2, 3 << 1];
     for opcode in [Opcode::Read, Opcode::Write] {
         let with = |flags| Request { opcode: opcode as u8, flags, ..client.read(1, 4096) };
         client.post(&flags.map(with));

@@ -48,6 +48,13 @@ fn a_reported_block_is_looked_at_before_it_goes() {
     let store = &rig.stats.devices[0].store;
     assert_eq!((store.absolved.get(), store.rotten.get(), store.suspects.get()), (1, 1, 2));
     assert_eq!(rig.stats.sessions[0].false_reports.get(), 1);
+    // The log gets to know which one, and where it lay.
+    let told = rig.mailbox.next_rotten().expect("it is told");
+    assert_eq!((told.device, told.key), (0, wrong));
+    assert!(
+        !told.namespace().is_empty() && told.offset >= 1 << 20 && told.offset.is_multiple_of(512)
+    );
+    assert_eq!(rig.mailbox.next_rotten(), None);
 }
 
 #[test]

@@ -337,8 +337,8 @@ impl Rig {
         self.buffers += 2; // entries of 64 MiB each
         self.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
         self.until(|rig| {
-            let attached =
-                rig.notices.iter().position(|it| matches!(it, Notice::Attached(.., Ok(()))));
+            let there = |it: &Notice| matches!(it, Notice::Attached(.., Ok(())));
+            let attached = rig.notices.iter().position(there);
             attached.map(|at| rig.notices.remove(at)).is_some()
         });
         arena

@@ -108,6 +108,25 @@ impl Stores {
         reports
     }
 
+    /// Logs the blocks that were wrong when the sidecar looked, because a reader had said so.
+    pub(crate) fn log_rotten(&self, handles: &[PollerHandle]) {
+        for (poller, handle) in handles.iter().enumerate() {
+            while let Some(block) = handle.mailbox.next_rotten() {
+                let here = |it: &Shard| (it.poller, it.device) == (poller, block.device);
+                let store = self.stores.iter().find(|store| store.shards.iter().any(here));
+                let described = handle.devices.get(block.device);
+                tracing::error!(
+                    store = store.map_or("unknown", |store| store.name.as_str()),
+                    namespace = %String::from_utf8_lossy(block.namespace()),
+                    key = format!("{:016x}{:016x}", block.key.hi(), block.key.lo()),
+                    device = described.map_or("unknown", |(_, device)| device.name.as_str()),
+                    offset = block.offset,
+                    "a block was wrong on the medium, and is dropped"
+                );
+            }
+        }
+    }
+
     fn position(&self, volume: u16) -> Result<usize, Failure> {
         self.stores.iter().position(|store| store.volume == volume).ok_or_else(|| {
             invalid(format!(
@@ -170,6 +189,7 @@ impl Stores {
                 shard.mark = call.uid_mark;
             }
             StoreAsk::Restart(_) => {
+                shard.spaces = None;
                 match failure {
                     None => tracing::warn!("store {}: member {place} begins anew", store.name),
                     Some((_, why)) => tracing::error!("{why}"),
@@ -177,6 +197,10 @@ impl Stores {
                 return Vec::new();
             }
             _ => {}
+        }
+        if failure.is_some() {
+            // Its device may have been away: what it said before may not hold.
+            shard.spaces = None;
         }
         if let Some(job) = store.jobs.front_mut() {
             job.waiting.retain(|waiting| *waiting != place);
@@ -394,8 +418,10 @@ fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
             Status::DeviceDegraded,
             format!("it does not start: {error}; see `kvrail store status` and the log"),
         ),
-        (StoreStatus::Failed(_), _) => {
-            said(Status::IoError, "the drive refused it; see the log and dmesg".into())
+        (StoreStatus::Failed(code), _) => {
+            let status = Status::from_number(code).filter(|status| *status != Status::Ok);
+            let status = status.unwrap_or(Status::IoError);
+            said(status, format!("{}; see the log and dmesg", status.meaning()))
         }
         (StoreStatus::Invalid(Fault::Limit), _) => {
             let most = shard.served.config.spaces;

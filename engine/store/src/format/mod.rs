@@ -10,7 +10,7 @@ mod space;
 mod superblock;
 
 pub(crate) use head::Head;
-pub(crate) use page::{Page, PageHeader, Record, RecordKind};
+pub(crate) use page::{Page, PageHeader, RECORDS_MAX, Record, RecordKind};
 pub use space::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
 pub(crate) use space::{SPACE, SPACE_BYTES, SpaceImage, SpaceState};
 pub use superblock::{FORMAT_VERSION, SUPER_AT, Super, SuperError};

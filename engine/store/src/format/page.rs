@@ -18,6 +18,9 @@ const GRAIN: usize = 8;
 /// Bytes of a page that no record has.
 const PAGE_OVERHEAD: usize = HEADER_BYTES + SEAL_BYTES;
 
+/// Most records of a page.
+pub(crate) const RECORDS_MAX: usize = (PAGE_BYTES - PAGE_OVERHEAD) / RECORD_BYTES;
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct HeaderImage {
@@ -215,6 +218,14 @@ impl Page {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.clear();
         &mut self.bytes
+    }
+
+    /// Becomes what another page is now, as far as its records.
+    pub(crate) fn copy(&mut self, other: &Self) {
+        let end = HEADER_BYTES + usize::from(other.used);
+        self.bytes[..end].copy_from_slice(&other.bytes[..end]);
+        (self.count, self.used) = (other.count, other.used);
+        (self.drops, self.gaps) = (other.drops, other.gaps);
     }
 
     /// What the bytes say, if they are the page `index` of that segment's life.

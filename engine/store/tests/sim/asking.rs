@@ -59,7 +59,7 @@ impl World {
             left -= 1;
             let size = each.min(length - at);
             let part = bytes[at as usize..(at + size) as usize].to_vec();
-            let user = self.user(Asked::Put { space, key, value, bytes: part, durable });
+            let user = self.user(Asked::Put { space, key, value, bytes: part, durable, uid });
             let put = Put {
                 user,
                 owner: self.rng.u16(1..2),
@@ -177,8 +177,9 @@ impl World {
     pub(crate) fn reply(&mut self, reply: &Reply, asked: Asked) {
         let status = reply.answer.status;
         match asked {
-            Asked::Put { space, key, value, durable, .. } => match status {
+            Asked::Put { space, key, value, durable, uid, .. } => match status {
                 Status::Ok => {
+                    self.ledger.put(uid, key);
                     // What is put while its namespace is cleared may go with the rest.
                     let clears =
                         |asked: &Asked| matches!(asked, Asked::Clear { space: it } if *it == space);

@@ -3,6 +3,7 @@
 use kvrail_store::{Expect, Hold, Phase, Start, Store, Verb};
 
 use crate::drive::Cut;
+use crate::ledger::Ledger;
 use crate::world::{Asked, SPACES, VOLUME, World};
 
 impl World {
@@ -57,6 +58,7 @@ impl World {
         self.store = Store::new(&self.config).unwrap();
         self.pool = Self::pool(&self.config);
         self.evicted = 0;
+        self.ledger = Ledger::default();
         self.spaces.fill(None);
     }
 

@@ -9,6 +9,7 @@ use kvrail_store::{
 };
 
 use crate::drive::Drive;
+use crate::ledger::Ledger;
 use crate::model::{Model, Now, Value};
 
 /// Namespaces that scenarios use.
@@ -35,7 +36,7 @@ impl Pool for Buffers {
 /// A request that is not answered.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
-    Put { space: u16, key: u64, value: Value, bytes: Vec<u8>, durable: bool },
+    Put { space: u16, key: u64, value: Value, bytes: Vec<u8>, durable: bool, uid: u64 },
     Get { space: u16, key: u64, memory: Vec<u8>, expected: Now, history: Vec<Value>, uid: u64 },
     Drop { space: u16, key: u64, before: Vec<Value>, durable: bool },
     Create { space: u16 },
@@ -62,6 +63,8 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) drive: Drive,
     pub(crate) model: Model,
+    /// What puts and the feed say is there.
+    pub(crate) ledger: Ledger,
     pub(crate) rng: Rng,
     pub(crate) pool: Buffers,
     pub(crate) now: u64,
@@ -119,6 +122,7 @@ impl World {
             store,
             drive,
             model: Model::default(),
+            ledger: Ledger::default(),
             rng,
             pool,
             now: 1,
@@ -224,8 +228,20 @@ impl World {
         }
     }
 
-    /// One turn: the store steps, tasks leave it, some of them end.
+    /// One turn, with its answers and what the feed says.
     pub(crate) fn tick(&mut self) {
+        self.tick_unread();
+        self.ledger.drain(&mut self.store);
+    }
+
+    /// One turn with its answers; the feed is left alone.
+    pub(crate) fn tick_unread(&mut self) {
+        self.turn();
+        self.replies();
+    }
+
+    /// The store steps, tasks leave it, some of them end.
+    pub(crate) fn turn(&mut self) {
         self.now += self.rng.u64(1..2_000_000);
         let budget = self.rng.u32(1..100);
         self.store.step(&self.pool, budget, self.time());
@@ -249,7 +265,6 @@ impl World {
                 self.end(&flight);
             }
         }
-        self.replies();
     }
 
     pub(crate) fn check_task(&self, task: &Task) {

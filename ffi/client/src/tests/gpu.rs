@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 
 use kvrail_protocol::{
     Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, GpuMechanism, GpuRoute, Packet,
-    PacketBuffer, SidecarMessage, Version, unspill_ask,
+    PacketBuffer, SidecarMessage, unspill_ask,
 };
 use kvrail_ring::{Opcode, Status};
 
-use super::rig::{GPU, LONG, Rig, geometry, welcome};
+use super::rig::{GPU, LONG, Rig, geometry};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::gpu::{GpuCache, GpuMemory, GpuRegion};
@@ -125,13 +125,6 @@ fn what_cannot_be_is_refused_before_the_sidecar_hears_of_it() {
     });
     let error = rig.client.attach_gpu(many).unwrap_err();
     assert!(matches!(error, ClientError::Layout(LayoutError::Count { most: 252, .. })), "{error}");
-
-    let (ours, socket) = Channel::pair().unwrap();
-    let mut old = welcome(geometry(1, 4096), 1, 0);
-    old.protocol = Version { major: 1, minor: 0 };
-    let error = Client::assemble(ours, old, LONG).unwrap().attach_gpu(cache()).unwrap_err();
-    assert!(error.to_string().contains("protocol 1.0, GPU memory needs 1.1"), "{error}");
-    assert!(matches!(hear(&socket).message.ask, Ask::Bye), "nothing was asked");
 }
 
 #[test]

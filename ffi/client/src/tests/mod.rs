@@ -1,6 +1,7 @@
 //! The client against a fake sidecar in this process.
 
 mod calls;
+mod checksums;
 mod ends;
 mod gpu;
 mod joins;

@@ -22,8 +22,6 @@ fn each_reason_names_what_is_wrong_and_gives_the_lease_back() {
         (Request::write(&volume, 0, lease(512)).length(1024), "the lease has 512"),
         (Request::read(&volume, capacity, lease(512)), "beyond"),
         (Request::read(&volume, u64::MAX - 511, lease(512)), "beyond"),
-        (Request::read(&volume, 0, lease(8192)).checksum(), "one stripe"),
-        (Request::write(&volume, 0, lease(8192)).verify(1), "one stripe"),
         (Request::read(&volume, 0, lease(512)).durable(), "durable means nothing for a read"),
         (Request::flush(&volume).checksum(), "checksum means nothing for a flush"),
         (Request::discard(&volume, 0, 0), "length is 0"),
@@ -83,13 +81,12 @@ fn options_reach_the_slot() {
     let request = Request::write(&rig.volume, 0, rig.lease(4096))
         .class(kvrail_ring::Class::Background)
         .durable()
-        .verify(0xfeed)
         .length(512)
         .deadline(Duration::from_micros(5));
     rig.queue.submit(request).unwrap();
     let (_, slot) = rig.sidecar.take()[0];
-    assert_eq!((slot.opcode, slot.class, slot.flags), (Opcode::Write as u8, 2, 0b101));
-    assert_eq!((slot.length, slot.checksum, slot.deadline_ns), (512, 0xfeed, 5000));
+    assert_eq!((slot.opcode, slot.class, slot.flags), (Opcode::Write as u8, 2, 0b001));
+    assert_eq!((slot.length, slot.checksum, slot.deadline_ns), (512, 0, 5000));
     assert_eq!((slot.lap, slot.reserved_a, slot.reserved_b), (0, 0, 0));
 }
 

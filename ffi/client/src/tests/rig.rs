@@ -116,6 +116,7 @@ impl Rig {
             wake_fd,
             doorbells: doorbells.iter().map(duplicate).collect(),
             routes: client.volumes().iter().map(VolumeRoute::new).collect(),
+            tails: (Vec::new(), None),
         };
         let queue = Queue::assemble(client.shared(), parts).unwrap();
         let sidecar = FakeSidecar {

@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
     durable: bool
     """A write is on stable media when it completes."""
     checksum: bool
-    """Return CRC-64/NVME of the bytes; for requests within one stripe."""
+    """Return CRC-64/NVME of the bytes."""
     verify: Numbers | None
     """CRC-64/NVME that the bytes must have, else :class:`kvrail.CorruptError`."""
     deadline: float | None

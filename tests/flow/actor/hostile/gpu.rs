@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use kvrail_gpu::EmulatedGpu;
 use kvrail_memory::{PageSize, Region};
 use kvrail_protocol::{Answer, Ask, GpuFragment, GpuMemory, GpuRegionInfo};
-use kvrail_ring::slot::{FLAG_CHECKSUM, FLAG_VERIFY};
 use kvrail_ring::{ClientLane, Opcode, Request, Segment, Status};
 
 use super::Target;
@@ -69,8 +68,8 @@ fn wrong(region: u32, strange: u32) -> Vec<(Request, Status)> {
         with(|it| it.region ^= 0x1_0000),
         (Request { region: strange, ..good }, Status::Invalid),
     ];
-    for flag in [FLAG_CHECKSUM, FLAG_VERIFY] {
-        all.push((Request { flags: flag, ..good }, Status::Unsupported));
+    for flag in [1 << 1, 1 << 2] {
+        all.push((Request { flags: flag, ..good }, Status::Invalid));
     }
     all
 }

@@ -3,8 +3,10 @@
 use kvrail_ring::Status as LaneStatus;
 use kvrail_store::{Begun, Fault, Now, Phase, Reason, Reply, SpaceView, Status, Store};
 
+use super::super::discarding::Discarding;
 use super::super::grants::Grant;
-use super::{Shard, State, USER_CALL};
+use super::super::own::USER_CALL;
+use super::{Shard, State};
 use crate::limits::SIDECAR;
 use crate::store_call::{SpaceRecord, StoreAsk, StoreCall};
 
@@ -153,7 +155,8 @@ impl Shard {
             return Step::Waits;
         }
         std::mem::swap::<Box<Store>>(&mut self.store, store);
-        (self.state, self.swept, self.discarding) = (State::Running, false, None);
+        (self.state, self.swept) = (State::Running, false);
+        self.discarding = Discarding::default();
         self.life += 1;
         self.store.start(start, now);
         self.touch(now.ns);

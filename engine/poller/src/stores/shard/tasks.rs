@@ -3,25 +3,12 @@
 use arrayvec::ArrayVec;
 use kvrail_device::{BufferIndex, Durability, SlotId, Slots};
 use kvrail_ring::{Class, Opcode, Status};
-use kvrail_store::{Memory, Now, Phase, Task as Wanted, TaskId, Verb};
+use kvrail_store::{Memory, Now, Phase, Task as Wanted, Verb};
 
+use super::super::own::{OWN, own_task};
 use super::super::pending::{Pending, outcome};
-use super::{OWN, Shard, State};
-use crate::limits::SIDECAR;
+use super::{Shard, State};
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
-
-/// Bytes of one discard at the device.
-const DISCARD_BYTES: u64 = 1 << 30;
-
-/// A discard that is longer than one operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Discarding {
-    id: TaskId,
-    offset: u64,
-    left: u64,
-    /// A piece of it is at the device.
-    going: bool,
-}
 
 /// The operations of one task: a body and a tail at most.
 pub(in super::super) type Operations = ArrayVec<Task, 2>;
@@ -54,7 +41,7 @@ impl Shard {
                 }
                 _ if wanted.verb == Verb::Discard => {
                     let Wanted { id, offset, length: left, .. } = wanted;
-                    self.discarding = Some(Discarding { id, offset, left, going: false });
+                    self.discarding.begin(id, offset, left);
                     operations.extend(self.next_discard(number, now));
                 }
                 _ => operations.push(self.own(number, &wanted, now)),
@@ -69,13 +56,16 @@ impl Shard {
     }
 
     /// A task of the store's own.
-    fn own(&self, number: u8, wanted: &Wanted, now: Now) -> Task {
+    fn own(&mut self, number: u8, wanted: &Wanted, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
             Memory::Pool { buffer, at } => {
                 (self.pool.place(buffer, at), self.pool.is_image(buffer))
             }
-            Memory::Client { .. } => (self.pool.suspect_place(), false),
+            Memory::Client { .. } => {
+                self.suspects.placed(self.area_at + wanted.offset);
+                (self.pool.suspect_place(), false)
+            }
             Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
         };
         // Somebody may wait for a page, and for what begins.
@@ -116,14 +106,14 @@ impl Shard {
         }
         let opcode = if wanted.verb == Verb::Read { Opcode::Read } else { Opcode::Write };
         let task = StoreTask { shard: number, tag: request.id.to_u64() };
-        let owner = Owner::store(task, Some(request.client.session));
+        let owner = Owner::store(task, Some(request.wanted().client.session));
         let mut add = |offset: u64, memory: BufferRef, length: u32| {
             let range = (self.extent(offset), memory, length);
             let times = (request.accepted_ns, now.ns);
             let durability = Durability::Visible;
             operations.push(Task::of_store(
                 owner,
-                (opcode, request.class),
+                (opcode, request.wanted().class),
                 durability,
                 range,
                 times,
@@ -140,34 +130,9 @@ impl Shard {
 
     /// The next piece of a discard.
     fn next_discard(&mut self, number: u8, now: Now) -> Option<Task> {
-        let Discarding { id, offset, left, .. } =
-            *self.discarding.as_ref().filter(|it| !it.going)?;
-        let bytes = left.min(DISCARD_BYTES);
-        self.discarding =
-            Some(Discarding { id, offset: offset + bytes, left: left - bytes, going: true });
-        let kinds = (Opcode::Discard, Class::Background);
-        let length = u32::try_from(bytes).expect("1 GiB at most");
+        let (id, offset, length) = self.discarding.next()?;
         let range = (self.extent(offset), NOWHERE, length);
-        let owner = own_task(number, id);
+        let (owner, kinds) = (own_task(number, id), (Opcode::Discard, Class::Background));
         Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
     }
-
-    /// Whether the task that has ended is a piece of a discard, and others follow.
-    pub(super) fn goes_on_discarding(&mut self, id: TaskId, status: Status) -> bool {
-        let Some(discarding) = self.discarding.as_mut().filter(|it| it.id == id) else {
-            return false;
-        };
-        discarding.going = false;
-        let more = status == Status::Ok && discarding.left > 0;
-        if !more {
-            self.discarding = None;
-        }
-        more
-    }
-}
-
-/// Who hears of a task of the store's own.
-fn own_task(number: u8, id: TaskId) -> Owner {
-    let task = StoreTask { shard: number, tag: OWN | u64::from(id.number()) };
-    Owner::store(task, Some(SIDECAR))
 }

@@ -1,0 +1,100 @@
+//! What is known of a key.
+
+use crate::config::Geometry;
+use crate::core::{Core, Knowledge};
+use crate::entry::{Entry, Kind};
+use crate::holds::Holds;
+use crate::key::Key;
+use crate::writes::Writes;
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explained {
+    /// The store is not serving: it has not read its heads, or did not start.
+    Starting,
+    /// No such namespace, or it was cleared since.
+    UnknownSpace,
+    /// Its block can be got.
+    There(Block),
+    /// A put of it is under way.
+    Putting {
+        /// Bytes of the block.
+        length: u32,
+        /// Bytes of it that are written.
+        written: u32,
+    },
+    /// It is not there: never put, dropped, or evicted. The index does not say which; the feed of
+    /// evictions does, to those who have kept it.
+    Absent,
+    /// It was dropped, or a put of it was given up, while recovery goes on.
+    Dropped,
+    /// It may yet turn up: recovery has not seen everything.
+    Warming,
+    /// Its segment is not trusted: durable drops are missing in or behind it.
+    Distrusted,
+}
+
+/// A block as the index knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which segment of the ring it is in.
+    pub segment: u32,
+    /// The segment's epoch.
+    pub epoch: u64,
+    /// Seconds since 1970 when the segment was made ready.
+    pub opened: u32,
+    /// The block's first byte on the area.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u32,
+    /// Its check.
+    pub check: u64,
+    /// Gets and puts of it since it was put or moved, counted up to 3.
+    pub hits: u8,
+    /// How deep in its chain it is, counted up to 15.
+    pub depth: u8,
+    /// When its last hold ends, in `Now::ns`.
+    pub held_until: Option<u64>,
+    /// A reader said that it is not what it should be, and nobody has looked.
+    pub suspect: bool,
+}
+
+impl Explained {
+    pub(crate) fn of(core: &Core, writes: &Writes, holds: &Holds, number: u16, key: Key) -> Self {
+        let (_, found) = core.find(number, key);
+        let Some((_, entry)) = found else {
+            return match core.recovery.knowledge {
+                Knowledge::Partial => Self::Warming,
+                Knowledge::Whole => Self::Absent,
+            };
+        };
+        match entry.kind() {
+            Kind::Writing => {
+                let written = writes.written(entry.put());
+                Self::Putting { length: entry.length(), written }
+            }
+            _ if core.counts(&entry) => Self::There(Block::of(core, holds, &entry)),
+            _ if core.is_unsettled(&entry) => Self::Warming,
+            Kind::Dropped => Self::Dropped,
+            Kind::Live | Kind::Suspect => Self::Distrusted,
+        }
+    }
+}
+
+impl Block {
+    fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
+        let segment = core.geometry().segment_of(entry.place());
+        Self {
+            segment,
+            epoch: core.segments.epoch(segment),
+            opened: core.segments.time(segment),
+            offset: Geometry::place_at(entry.place()),
+            length: entry.length(),
+            check: entry.check(),
+            hits: entry.hits(),
+            depth: entry.depth(),
+            held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
+            suspect: entry.kind() == Kind::Suspect,
+        }
+    }
+}

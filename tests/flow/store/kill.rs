@@ -1,0 +1,73 @@
+//! `kill -9` of the sidecar, again and again, under clients that put, get and drop.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use kvrail_tests::{KeyedPlan, KeyedTally};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{counter, number, seed, shape};
+use crate::rig::{Place, Sidecar, Told, VOLUME};
+
+const PROCESSES: u64 = 8;
+
+fn process(place: &Place, process: u64, seed: u64) -> Told {
+    let plan = KeyedPlan {
+        socket: place.socket(),
+        volume: VOLUME.into(),
+        process,
+        processes: PROCESSES,
+        seed: seed ^ process << 32,
+    };
+    Told::start(&["keyed", &serde_json::to_string(&plan).expect("a plan is text")])
+}
+
+/// Every block that was acknowledged more than 100 ms before the kill is found with its bytes; none
+/// is wrong, and nothing that was dropped comes back.
+#[test]
+fn acknowledged_blocks_survive_kills() {
+    let (seed, rounds) = (seed("kill"), number("KVRAIL_STORE_ROUNDS", 3));
+    let mut dice = Rng::with_seed(seed);
+    // Whatever 8 processes have at once takes some 100 MB of it, and drops and new versions of 50
+    // rounds the rest: nothing is evicted between two starts, which is checked.
+    let place = Place::with_shaped_store(2, &shape(4 << 30));
+    let mut sidecar = Sidecar::start(&place);
+    let processes = (0..PROCESSES).map(|number| process(&place, number, seed));
+    let mut processes: Vec<Told> = processes.collect();
+    for round in 0..rounds {
+        for process in &mut processes {
+            process.tell("go");
+        }
+        for process in &mut processes {
+            process.expect("running");
+        }
+        std::thread::sleep(Duration::from_millis(dice.u64(50..800)));
+        assert_eq!(counter(&sidecar, "evicted"), 0, "the store is too small for this");
+        let killed = clock_gettime(ClockId::Monotonic);
+        sidecar.kill();
+        let killed = Duration::try_from(killed).expect("after the machine's start").as_nanos();
+        for process in &mut processes {
+            process.expect("gone");
+            process.tell(&format!("killed {killed}"));
+        }
+        sidecar = Sidecar::start(&place);
+        println!("kill: round {round}");
+    }
+    let mut all = KeyedTally::default();
+    for process in &mut processes {
+        process.tell("check");
+        process.expect("checked");
+        process.tell("end");
+        let tally: KeyedTally = serde_json::from_str(&process.hear()).expect("a tally");
+        assert!(tally.wrong.is_empty(), "seed {seed}: {:#?}", tally.wrong);
+        all.puts += tally.puts;
+        all.drops += tally.drops;
+        all.right += tally.right;
+        all.others += tally.others;
+        all.young += tally.young;
+        all.sessions += tally.sessions;
+    }
+    println!("kill: {all:?}");
+    assert_eq!(all.sessions, PROCESSES * rounds);
+    assert!(all.puts > 100 && all.right > 100 && all.drops > 10, "{all:?}");
+}

@@ -1,0 +1,65 @@
+//! Several processes put the same keys at once.
+
+use kvrail_ring::Status;
+use kvrail_ring::slot::{FLAG_PENDING, FLAG_PRESENT};
+use kvrail_tests::{Op, TwinTally, bytes_of, key_of};
+
+use super::{counter, seat, seed, small_store};
+use crate::rig::{Sidecar, Told, VOLUME, eventually};
+
+/// 8 processes, one write for each key, the right bytes for all.
+#[test]
+fn twins_write_once() {
+    const KEYS: u64 = 500;
+    seed("twins");
+    let place = small_store(256 << 20);
+    let sidecar = Sidecar::start(&place);
+    let (socket, keys) = (place.socket(), KEYS.to_string());
+    let arguments = ["twin", socket.to_str().expect("a path"), VOLUME, "twins", &keys];
+    let mut twins: Vec<Told> = (0..8).map(|_| Told::start(&arguments)).collect();
+    for twin in &mut twins {
+        twin.expect("ready");
+    }
+    for twin in &mut twins {
+        twin.tell("go");
+    }
+    let mut wrote = 0;
+    for twin in &mut twins {
+        let tally: TwinTally = serde_json::from_str(&twin.hear()).expect("a tally");
+        println!("twins: {tally:?}");
+        assert!(tally.wrong.is_empty(), "{:?}", tally.wrong);
+        assert_eq!(tally.right, KEYS);
+        wrote += tally.wrote;
+    }
+    assert_eq!((wrote, counter(&sidecar, "puts")), (KEYS, KEYS), "one write for each key");
+    sidecar.stop();
+}
+
+/// A process dies between two parts of a block; the next one's put succeeds.
+#[test]
+fn a_writer_that_dies_in_the_middle_is_no_obstacle() {
+    seed("twins, dead");
+    let place = small_store(64 << 20);
+    let sidecar = Sidecar::start(&place);
+    let socket = place.socket();
+    let socket = socket.to_str().expect("a path");
+    let mut seat = seat(&sidecar, "twins");
+    for number in 0..3 {
+        let words = ["half", socket, VOLUME, "twins", &number.to_string()];
+        let mut writer = Told::start(&words);
+        writer.expect("half");
+        let (key, block) = (key_of(number), bytes_of(number, 1, 64 << 10));
+        let end = seat.one(Op::put(key, &block)).expect("the sidecar stays");
+        assert_eq!((end.status, end.flags & FLAG_PENDING), (Status::Ok, FLAG_PENDING), "{end:?}");
+        writer.kill();
+        eventually("the next put writes", || {
+            let end = seat.one(Op::put(key, &block)).expect("the sidecar stays");
+            assert_eq!(end.status, Status::Ok, "{end:?}");
+            end.flags & (FLAG_PENDING | FLAG_PRESENT) == 0
+        });
+        let capacity = 64 << 10;
+        let end = seat.one(Op::Get { key, capacity }).expect("the sidecar stays");
+        assert_eq!(seat.verified(0, capacity, key, &end), Some(block));
+    }
+    sidecar.stop();
+}

@@ -1,0 +1,48 @@
+//! What blocks hold: a function of key and version, so that any process can tell right bytes.
+
+use fastrand::Rng;
+use kvrail_store::Key;
+
+/// Bits that keep one use of the dice from another.
+const LENGTHS: u64 = 0x6c65_6e67;
+
+/// The key of a number.
+#[must_use]
+pub fn key_of(number: u64) -> Key {
+    let mut dice = Rng::with_seed(number);
+    Key::of(dice.u64(..), dice.u64(..))
+}
+
+/// Bytes of a block: any length, most of some KiB.
+#[must_use]
+pub fn length_of(number: u64, version: u32) -> u32 {
+    let mut dice = Rng::with_seed(number ^ u64::from(version) << 48 ^ LENGTHS);
+    match dice.u8(..32) {
+        0..4 => dice.u32(1..=600),
+        4..8 => 4096 * dice.u32(1..=4),
+        8 => dice.u32(1..=300 << 10),
+        _ => dice.u32(1..=16 << 10),
+    }
+}
+
+/// So many bytes of a block.
+#[must_use]
+pub fn bytes_of(number: u64, version: u32, length: u32) -> Vec<u8> {
+    let mut bytes = vec![0; length as usize];
+    Rng::with_seed(number ^ u64::from(version) << 48).fill(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes_of, length_of};
+
+    #[test]
+    fn versions_and_keys_differ() {
+        let all: Vec<Vec<u8>> = [(1, 1), (1, 2), (2, 1)].map(|(n, v)| bytes_of(n, v, 64)).into();
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+        let lengths: Vec<u32> = (0..1000).map(|number| length_of(number, 1)).collect();
+        assert!(lengths.iter().any(|it| *it < 512) && lengths.iter().any(|it| *it > 64 << 10));
+        assert!(lengths.iter().any(|it| it.is_multiple_of(4096)));
+    }
+}

@@ -1,0 +1,14 @@
+//! Clients of a store that speak lanes themselves: a second reading of the wire, beside the
+//! client library's.
+
+mod books;
+mod content;
+mod process;
+mod roles;
+mod seat;
+
+pub use books::{Books, Grace};
+pub use content::{bytes_of, key_of, length_of};
+pub use process::{KeyedPlan, KeyedTally, drive_keyed};
+pub use roles::{TwinTally, half, hold, noise, role_seat, twin};
+pub use seat::{End, Gone, Op, Seat, SeatOptions};

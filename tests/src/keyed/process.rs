@@ -1,0 +1,300 @@
+//! A process that puts, gets and drops until the sidecar is gone, and then looks what it finds.
+//!
+//! It is told what to do line by line: `go` attaches, checks everything that is known, says
+//! `running` and works until the session ends, says `gone`; `killed NANOSECONDS` says when the
+//! sidecar was killed; `check` attaches and checks, says `checked`; `end` says the tally.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use kvrail_ring::Status;
+use kvrail_ring::slot::{FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::books::{Books, Grace, is_version};
+use super::content::{bytes_of, key_of, length_of};
+use super::seat::{End, Gone, Op, Seat, SeatOptions};
+
+/// Requests in flight.
+const PLACES: u32 = 8;
+/// Bytes of the largest block.
+const BLOCK_BYTES: u32 = 300 << 10;
+/// Keys of a process at most: what all of them put fits into the store, so nothing is evicted.
+const KEYS: u64 = 1500;
+/// Versions that other processes are thought to reach.
+const VERSIONS: u32 = 64;
+/// How long the sidecar may take to come back.
+const BACK_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a process does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyedPlan {
+    /// The sidecar's socket.
+    pub socket: PathBuf,
+    /// The store.
+    pub volume: String,
+    /// Which process of how many: its keys are its own.
+    pub process: u64,
+    /// How many there are.
+    pub processes: u64,
+    /// Of all dice.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyedTally {
+    /// Puts that were acknowledged.
+    pub puts: u64,
+    /// Puts of blocks that a killed sidecar had kept without an answer.
+    pub present: u64,
+    /// Drops that were acknowledged.
+    pub drops: u64,
+    /// Gets whose bytes were right.
+    pub right: u64,
+    /// Gets of other processes' keys whose bytes were right.
+    pub others: u64,
+    /// Blocks that were too young when the sidecar was killed, and are gone.
+    pub young: u64,
+    /// Sessions that ended.
+    pub sessions: u64,
+    /// Whatever was wrong.
+    pub wrong: Vec<String>,
+}
+
+/// Does what the lines say; `say` is what it answers.
+///
+/// # Panics
+/// When a line makes no sense, or the sidecar does not come back.
+pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: impl Fn(&str)) {
+    let mut process = Process {
+        plan: plan.clone(),
+        books: Books::default(),
+        tally: KeyedTally::default(),
+        dice: Rng::with_seed(plan.seed),
+        grace: Grace { killed: None },
+    };
+    for line in lines {
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("go", _) => {
+                // A sidecar that goes while everything is checked is one more end.
+                let ended = process.attach().and_then(|mut seat| {
+                    process.check(&mut seat)?;
+                    say("running");
+                    process.work(&mut seat)
+                });
+                ended.expect_err("only an end ends it");
+                process.tally.sessions += 1;
+                say("gone");
+            }
+            ("killed", at) => {
+                let nanoseconds = at.parse().expect("nanoseconds");
+                process.grace = Grace { killed: Some(Duration::from_nanos(nanoseconds)) };
+            }
+            ("check", _) => {
+                let checked = process.attach().and_then(|mut seat| process.check(&mut seat));
+                checked.expect("the sidecar stays");
+                say("checked");
+            }
+            ("end", _) => {
+                return say(&serde_json::to_string(&process.tally).expect("plain figures"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Now, on the clock that all processes share.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::try_from(now).expect("after the machine's start")
+}
+
+struct Process {
+    plan: KeyedPlan,
+    books: Books,
+    tally: KeyedTally,
+    dice: Rng,
+    grace: Grace,
+}
+
+/// What a place is used for.
+#[derive(Clone, Debug)]
+enum Job {
+    Put { number: u64, version: u32, block: Vec<u8> },
+    Get { number: u64 },
+    Drop { number: u64 },
+    Other { number: u64 },
+}
+
+impl Job {
+    fn op(&self) -> Op<'_> {
+        match self {
+            Self::Put { number, block, .. } => Op::put(key_of(*number), block),
+            Self::Get { number } | Self::Other { number } => {
+                Op::Get { key: key_of(*number), capacity: BLOCK_BYTES }
+            }
+            Self::Drop { number } => Op::Drop { key: key_of(*number) },
+        }
+    }
+}
+
+impl Process {
+    fn attach(&self) -> Result<Seat, Gone> {
+        let options = SeatOptions {
+            socket: self.plan.socket.clone(),
+            volume: self.plan.volume.clone(),
+            space: "kill".into(),
+            identity: r#"{"model":"kill"}"#.into(),
+            places: PLACES,
+            place_bytes: BLOCK_BYTES as usize,
+        };
+        let start = Instant::now();
+        loop {
+            match Seat::attach(&options) {
+                Ok(seat) => return Ok(seat),
+                Err(gone) if start.elapsed() > BACK_WITHIN => return Err(gone),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    fn own(&mut self) -> u64 {
+        self.dice.u64(..KEYS) * self.plan.processes + self.plan.process
+    }
+
+    fn blame(&mut self, what: String) {
+        if self.tally.wrong.len() < 20 {
+            self.tally.wrong.push(what);
+        }
+    }
+
+    /// Gets every key that was ever put.
+    fn check(&mut self, seat: &mut Seat) -> Result<(), Gone> {
+        for numbers in self.books.keys().chunks(PLACES as usize) {
+            let mut jobs: Vec<Job> = numbers.iter().map(|&number| Job::Get { number }).collect();
+            while !jobs.is_empty() {
+                jobs = self.round(seat, jobs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Works until the session ends.
+    fn work(&mut self, seat: &mut Seat) -> Result<(), Gone> {
+        loop {
+            let count = self.dice.usize(1..=PLACES as usize);
+            let mut jobs: Vec<Job> = Vec::new();
+            let mut taken = Vec::new();
+            while jobs.len() < count {
+                let number = self.own();
+                if taken.contains(&number) {
+                    continue;
+                }
+                taken.push(number);
+                jobs.push(self.job(number));
+            }
+            let again = self.round(seat, jobs)?;
+            for job in again {
+                if let Job::Put { number, version, .. } = job {
+                    self.books.declined(number, version);
+                }
+            }
+        }
+    }
+
+    fn job(&mut self, number: u64) -> Job {
+        if self.dice.u8(..8) == 0 {
+            let process = self.dice.u64(..self.plan.processes);
+            let number = self.dice.u64(..KEYS) * self.plan.processes + process;
+            return if process == self.plan.process {
+                Job::Get { number }
+            } else {
+                Job::Other { number }
+            };
+        }
+        if self.books.is_free(number) {
+            let version = self.books.put_begins(number);
+            let block = bytes_of(number, version, length_of(number, version));
+            return Job::Put { number, version, block };
+        }
+        if self.dice.u8(..8) == 0 {
+            self.books.drop_begins(number);
+            return Job::Drop { number };
+        }
+        Job::Get { number }
+    }
+
+    /// Does jobs at once. Those that must be done again: declined, or still warming.
+    fn round(&mut self, seat: &mut Seat, jobs: Vec<Job>) -> Result<Vec<Job>, Gone> {
+        let ops: Vec<Op<'_>> = jobs.iter().map(Job::op).collect();
+        let ends = seat.batch(&ops)?;
+        drop(ops);
+        let mut again = Vec::new();
+        for (place, (job, end)) in jobs.into_iter().zip(ends).enumerate() {
+            if let Some(job) = self.ended(seat, place, job, &end) {
+                again.push(job);
+            }
+        }
+        if !again.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(again)
+    }
+
+    fn ended(&mut self, seat: &Seat, place: usize, job: Job, end: &End) -> Option<Job> {
+        match (&job, end.status) {
+            (Job::Put { number, version, .. }, Status::Ok) => self.put(*number, *version, end),
+            (Job::Put { .. } | Job::Drop { .. }, Status::Declined) => return Some(job),
+            (Job::Drop { number }, Status::Ok | Status::Miss) => {
+                self.tally.drops += 1;
+                self.books.dropped(*number);
+            }
+            (Job::Get { number }, Status::Ok) => {
+                match seat.verified(place, BLOCK_BYTES, key_of(*number), end) {
+                    Some(bytes) => match self.books.got(*number, &bytes, now()) {
+                        Ok(()) => self.tally.right += 1,
+                        Err(what) => self.blame(what),
+                    },
+                    None => self.blame(format!("{number}: the check is not that of the bytes")),
+                }
+            }
+            (Job::Get { .. }, Status::Miss) if end.flags & FLAG_WARMING != 0 => return Some(job),
+            (Job::Get { number }, Status::Miss) => match self.books.missed(*number, self.grace) {
+                Ok(known) => self.tally.young += u64::from(!known),
+                Err(what) => self.blame(what),
+            },
+            (Job::Other { number }, Status::Ok) => {
+                let bytes = seat.verified(place, BLOCK_BYTES, key_of(*number), end);
+                let right = bytes.is_some_and(|bytes| {
+                    (1..VERSIONS).any(|version| is_version(*number, version, &bytes))
+                });
+                if right {
+                    self.tally.others += 1;
+                } else {
+                    self.blame(format!("{number}, another's: wrong bytes"));
+                }
+            }
+            (Job::Other { .. }, Status::Miss) => {}
+            (job, status) => self.blame(format!("{job:?} ended {status}")),
+        }
+        None
+    }
+
+    fn put(&mut self, number: u64, version: u32, end: &End) {
+        if end.flags & FLAG_PENDING != 0 {
+            return self.blame(format!("{number}: another put of it"));
+        }
+        if end.flags & FLAG_PRESENT == 0 {
+            self.tally.puts += 1;
+            self.books.put(number, version, now());
+        } else {
+            // Nothing was written: an older version is there.
+            self.tally.present += 1;
+            self.books.declined(number, version);
+            self.blame(format!("{number} v{version} is said to be there"));
+        }
+    }
+}
