@@ -97,8 +97,8 @@ pub enum Reason {
     },
     /// A checksum of bytes in GPU memory.
     #[error(
-        "no checksum is computed of GPU memory, which this library does not read; leave it away, or \
-         move the block through an arena"
+        "no checksum is computed of GPU memory, which this library does not read; leave it away, \
+         or move the block through an arena"
     )]
     GpuChecksum,
     /// The volume or the memory belongs to another client.
