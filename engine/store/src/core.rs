@@ -168,6 +168,13 @@ impl Core {
         self.now = now;
     }
 
+    /// Entries of the index that one segment may take, however small its blocks are: so that an
+    /// index that is full is spread over segments that can be reclaimed one by one.
+    pub(crate) fn entries_of_segment(&self) -> u64 {
+        // Twice the fair share where there are few segments: their blocks' mean is a guess.
+        (self.index.capacity() / u64::from(self.geometry.segments / 2).min(8)).max(1)
+    }
+
     /// The entry of a key.
     #[inline(always)]
     pub(crate) fn find(&self, number: u16, key: Key) -> (Hash, Option<(Position, Entry)>) {

@@ -227,9 +227,14 @@ impl Index {
         self.used
     }
 
+    /// Entries that the table has places for.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.buckets() * WAYS as u64
+    }
+
     /// Whether insertions are about to fail.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.used * 100 > self.buckets() * WAYS as u64 * CROWDED_PERCENT
+        self.used * 100 > self.capacity() * CROWDED_PERCENT
     }
 }
 

@@ -120,11 +120,17 @@ impl Log {
         self.opens[usize::from(row)].as_mut().expect("an open segment has a row")
     }
 
-    /// Whether the current segment takes that many bytes and one more record.
+    /// Whether the current segment takes one more record, and a block of that many bytes if that
+    /// is not 0.
     fn has_room(&self, core: &Core, bytes: u64) -> bool {
         let Some(open) = self.current.and_then(|row| self.opens[row].as_ref()) else {
             return false;
         };
+        // A segment with all of the index could not be reclaimed, being the open one.
+        let entries = u64::from(core.segments.live(open.segment) + open.in_flight);
+        if bytes > 0 && entries >= core.entries_of_segment() {
+            return false;
+        }
         // Each record may need a page of its own; the head takes one.
         let records = u64::from(open.pages) + u64::from(!open.page.is_empty());
         let pages = records + u64::from(open.in_flight) + 2;

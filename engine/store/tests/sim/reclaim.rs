@@ -165,6 +165,34 @@ fn full() {
     });
 }
 
+/// Blocks so small that the index is full before the first segment is: the oldest go, the newest
+/// are taken, and each reclaim takes a part of what is there, not all.
+#[test]
+fn an_index_that_is_full_before_the_first_segment_is() {
+    each_seed("full, first segment", 4, |seed| {
+        // 39 blocks of 512 bytes fill the index; a segment takes more than 100.
+        let segments = 6 + 4 * (seed % 4);
+        let block_mean = u32::try_from(segments * 64 * 1024 / 32).unwrap();
+        let mut world = World::new(seed, Config { block_mean, ..small(segments, 512) });
+        for key in 0..600 {
+            let mut tries = 0;
+            while world.put_length(0, key, false, 500, 1).is_some() {
+                world.tick();
+                tries += 1;
+                assert!(tries < 2000, "puts are declined for ever: {:?}", world.store.stats());
+            }
+            world.run_until("put", World::is_idle);
+            let there = world.store.entries();
+            assert!(key < 100 || there >= 16, "{there} blocks are left at {key}");
+        }
+        assert!(world.store.stats().evicted > 500, "{:?}", world.store.stats());
+        world.verify();
+        world.cut(Cut::Power);
+        world.reopen();
+        world.verify();
+    });
+}
+
 /// Holds beyond their limits are not granted, and nothing leaks.
 #[test]
 fn holds_are_bounded() {
