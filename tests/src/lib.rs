@@ -23,7 +23,7 @@ pub use control::{Control, ControlOp, ControlRound};
 pub use fuse::{Fuse, FuseRequest};
 pub use gpu::{GPU_BLOCK_BYTES, GpuPlan, drive_gpu};
 pub use keyed::{
-    Books, End, Gone, Grace, KeyedPlan, KeyedTally, Op, Seat, SeatOptions, TwinTally, bytes_of,
+    Books, End, Gone, KeyedPlan, KeyedTally, Op, Seat, SeatOptions, TwinTally, bytes_of,
     drive_keyed, half, hold, key_of, length_of, noise, role_seat, twin,
 };
 pub use ledger::{Kind, Ledger};

@@ -22,8 +22,8 @@ fn process(place: &Place, process: u64, seed: u64) -> Told {
     Told::start(&["keyed", &serde_json::to_string(&plan).expect("a plan is text")])
 }
 
-/// Every block that was acknowledged more than 100 ms before the kill is found with its bytes; none
-/// is wrong, and nothing that was dropped comes back.
+/// Every block that was acknowledged more than 100 ms before the kill is found with its bytes, those
+/// in several parts as well; none is wrong, and nothing that was dropped comes back.
 #[test]
 fn acknowledged_blocks_survive_kills() {
     let (seed, rounds) = (seed("kill"), number("KVRAIL_STORE_ROUNDS", 3));
@@ -61,6 +61,7 @@ fn acknowledged_blocks_survive_kills() {
         let tally: KeyedTally = serde_json::from_str(&process.hear()).expect("a tally");
         assert!(tally.wrong.is_empty(), "seed {seed}: {:#?}", tally.wrong);
         all.puts += tally.puts;
+        all.large += tally.large;
         all.drops += tally.drops;
         all.right += tally.right;
         all.others += tally.others;
@@ -70,4 +71,5 @@ fn acknowledged_blocks_survive_kills() {
     println!("kill: {all:?}");
     assert_eq!(all.sessions, PROCESSES * rounds);
     assert!(all.puts > 100 && all.right > 100 && all.drops > 10, "{all:?}");
+    assert!(all.large > 10, "{all:?}");
 }

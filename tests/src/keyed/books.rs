@@ -13,23 +13,13 @@ const SOON: Duration = Duration::from_millis(100);
 struct Known {
     /// Versions that may be there.
     possible: Vec<u32>,
-    /// The one that must be, and when it was acknowledged, on the clock that all processes share.
+    /// The one that must be, and when it was acknowledged in the session that goes on or ended
+    /// last; 0 in an earlier one. On the clock that all processes share.
     must: Option<(u32, Duration)>,
+    /// Whether the last one that had to be was too young when the sidecar was killed.
+    young: bool,
     /// The highest version that was ever put.
     last: u32,
-}
-
-/// When something must be found that was acknowledged.
-#[derive(Clone, Copy, Debug)]
-pub struct Grace {
-    /// When the last sidecar was killed, if one was.
-    pub killed: Option<Duration>,
-}
-
-impl Grace {
-    fn has_passed(self, acknowledged: Duration) -> bool {
-        self.killed.is_none_or(|killed| acknowledged > killed || acknowledged + SOON < killed)
-    }
 }
 
 /// All keys of a process.
@@ -80,23 +70,32 @@ impl Books {
         self.keys.entry(key).or_default().possible.clear();
     }
 
-    /// A get was a miss. What is wrong with that, if anything; `false`: it was too young.
+    /// The sidecar of the session that ended last was killed then: what it had acknowledged less
+    /// than 100 ms before may be gone.
+    pub fn killed(&mut self, when: Duration) {
+        for known in self.keys.values_mut() {
+            let Some((_, acknowledged)) = &mut known.must else { continue };
+            // An answer may be read after the sidecar's end.
+            if *acknowledged + SOON < when {
+                *acknowledged = Duration::ZERO;
+            } else {
+                (known.must, known.young) = (None, true);
+            }
+        }
+    }
+
+    /// A get was a miss. `true`: it was known, but too young.
     ///
     /// # Errors
     /// The block must be there.
-    pub fn missed(&mut self, key: u64, grace: Grace) -> Result<bool, String> {
-        let Some(known) = self.keys.get_mut(&key) else { return Ok(true) };
+    pub fn missed(&mut self, key: u64) -> Result<bool, String> {
+        let Some(known) = self.keys.get_mut(&key) else { return Ok(false) };
         if let Some((version, at)) = known.must {
-            if grace.has_passed(at) {
-                let killed = grace.killed;
-                return Err(format!("{key} v{version} is lost: acknowledged {at:?}, {killed:?}"));
-            }
-            // Once it was missed it stays missed: nothing brings it back.
-            (known.must, known.possible) = (None, Vec::new());
-            return Ok(false);
+            return Err(format!("{key} v{version} is lost: acknowledged {at:?}"));
         }
+        // Once it was missed it stays missed: nothing brings it back.
         known.possible.clear();
-        Ok(true)
+        Ok(std::mem::take(&mut known.young))
     }
 
     /// A get returned these bytes, and their check was right.
@@ -111,7 +110,7 @@ impl Books {
             let (length, possible) = (bytes.len(), &known.possible);
             return Err(format!("{key}: {length} bytes of version {found:?}, not of {possible:?}"));
         };
-        known.possible = vec![version];
+        (known.possible, known.young) = (vec![version], false);
         known.must.get_or_insert((version, now));
         Ok(())
     }
@@ -127,25 +126,47 @@ pub(super) fn is_version(key: u64, version: u32, bytes: &[u8]) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{Books, Grace};
+    use super::Books;
     use crate::keyed::content::{bytes_of, length_of};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The books of a process whose only put was acknowledged after a second.
+    fn with_a_put() -> (Books, u32) {
+        let mut books = Books::default();
+        let version = books.put_begins(7);
+        books.put(7, version, SECOND);
+        (books, version)
+    }
 
     #[test]
     fn what_was_acknowledged_long_before_must_be_found() {
-        let second = Duration::from_secs(1);
-        let mut books = Books::default();
-        let version = books.put_begins(7);
-        books.put(7, version, second);
-        let near = Grace { killed: Some(second + Duration::from_millis(50)) };
-        let far = Grace { killed: Some(2 * second) };
-        assert!(books.clone().missed(7, far).is_err() && books.clone().missed(7, near).is_ok());
-        assert!(books.clone().missed(7, Grace { killed: None }).is_err());
+        let (mut books, version) = with_a_put();
+        assert!(books.clone().missed(7).is_err(), "nobody was killed");
+        books.killed(2 * SECOND);
+        assert!(books.clone().missed(7).is_err());
+        books.killed(2 * SECOND + Duration::from_millis(50));
+        assert!(books.clone().missed(7).is_err(), "it has survived once");
         let right = bytes_of(7, version, length_of(7, version));
-        assert!(books.got(7, &right, 2 * second).is_ok());
-        assert!(books.got(7, &right[1..], 2 * second).is_err());
+        assert!(books.got(7, &right, 2 * SECOND).is_ok());
+        assert!(books.got(7, &right[1..], 2 * SECOND).is_err());
         books.drop_begins(7);
-        assert!(books.got(7, &right, 2 * second).is_ok(), "until the drop is acknowledged");
+        assert!(books.got(7, &right, 2 * SECOND).is_ok(), "until the drop is acknowledged");
         books.dropped(7);
-        assert!(books.got(7, &right, 2 * second).is_err() && books.is_free(7));
+        assert!(books.got(7, &right, 2 * SECOND).is_err() && books.is_free(7));
+    }
+
+    #[test]
+    fn what_was_young_at_the_end_of_its_session_may_be_gone() {
+        // The kill, 50 ms after the answer, and 10 ms before it was read.
+        for killed in [1050, 990] {
+            let (mut books, version) = with_a_put();
+            books.killed(Duration::from_millis(killed));
+            let right = bytes_of(7, version, length_of(7, version));
+            assert!(books.clone().got(7, &right, 2 * SECOND).is_ok(), "or may be there");
+            assert_eq!(books.missed(7), Ok(true), "{killed}");
+            assert!(books.got(7, &right, 2 * SECOND).is_err(), "it does not come back");
+            assert_eq!(books.missed(7), Ok(false));
+        }
     }
 }

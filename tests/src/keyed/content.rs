@@ -6,6 +6,9 @@ use kvrail_store::Key;
 /// Bits that keep one use of the dice from another.
 const LENGTHS: u64 = 0x6c65_6e67;
 
+/// Numbers from here on are those of large blocks.
+pub(super) const LARGE: u64 = 1 << 40;
+
 /// The key of a number.
 #[must_use]
 pub fn key_of(number: u64) -> Key {
@@ -13,10 +16,13 @@ pub fn key_of(number: u64) -> Key {
     Key::of(dice.u64(..), dice.u64(..))
 }
 
-/// Bytes of a block: any length, most of some KiB.
+/// Bytes of a block: any length, most of some KiB; up to 2 MiB, of those with large ones.
 #[must_use]
 pub fn length_of(number: u64, version: u32) -> u32 {
     let mut dice = Rng::with_seed(number ^ u64::from(version) << 48 ^ LENGTHS);
+    if number >= LARGE {
+        return dice.u32(300 << 10..=2 << 20);
+    }
     match dice.u8(..32) {
         0..4 => dice.u32(1..=600),
         4..8 => 4096 * dice.u32(1..=4),

@@ -3,11 +3,12 @@
 
 mod books;
 mod content;
+mod job;
 mod process;
 mod roles;
 mod seat;
 
-pub use books::{Books, Grace};
+pub use books::Books;
 pub use content::{bytes_of, key_of, length_of};
 pub use process::{KeyedPlan, KeyedTally, drive_keyed};
 pub use roles::{TwinTally, half, hold, noise, role_seat, twin};

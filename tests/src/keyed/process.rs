@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use kvrail_ring::Status;
-use kvrail_ring::slot::{FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
+use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::books::{Books, Grace, is_version};
-use super::content::{bytes_of, key_of, length_of};
+use super::books::{Books, is_version};
+use super::content::{LARGE, key_of};
+use super::job::Job;
 use super::seat::{End, Gone, Op, Seat, SeatOptions};
 
 /// Requests in flight.
 const PLACES: u32 = 8;
 /// Bytes of the largest block.
-const BLOCK_BYTES: u32 = 300 << 10;
+const BLOCK_BYTES: u32 = 2 << 20;
+/// Large blocks of a process at most.
+const LARGE_KEYS: u64 = 8;
 /// Keys of a process at most: what all of them put fits into the store, so nothing is evicted.
 const KEYS: u64 = 1500;
 /// Versions that other processes are thought to reach.
@@ -48,6 +51,8 @@ pub struct KeyedPlan {
 pub struct KeyedTally {
     /// Puts that were acknowledged.
     pub puts: u64,
+    /// Those of blocks in several parts.
+    pub large: u64,
     /// Puts of blocks that a killed sidecar had kept without an answer.
     pub present: u64,
     /// Drops that were acknowledged.
@@ -74,7 +79,6 @@ pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: i
         books: Books::default(),
         tally: KeyedTally::default(),
         dice: Rng::with_seed(plan.seed),
-        grace: Grace { killed: None },
     };
     for line in lines {
         match line.split_once(' ').unwrap_or((&line, "")) {
@@ -91,7 +95,7 @@ pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: i
             }
             ("killed", at) => {
                 let nanoseconds = at.parse().expect("nanoseconds");
-                process.grace = Grace { killed: Some(Duration::from_nanos(nanoseconds)) };
+                process.books.killed(Duration::from_nanos(nanoseconds));
             }
             ("check", _) => {
                 let checked = process.attach().and_then(|mut seat| process.check(&mut seat));
@@ -117,28 +121,6 @@ struct Process {
     books: Books,
     tally: KeyedTally,
     dice: Rng,
-    grace: Grace,
-}
-
-/// What a place is used for.
-#[derive(Clone, Debug)]
-enum Job {
-    Put { number: u64, version: u32, block: Vec<u8> },
-    Get { number: u64 },
-    Drop { number: u64 },
-    Other { number: u64 },
-}
-
-impl Job {
-    fn op(&self) -> Op<'_> {
-        match self {
-            Self::Put { number, block, .. } => Op::put(key_of(*number), block),
-            Self::Get { number } | Self::Other { number } => {
-                Op::Get { key: key_of(*number), capacity: BLOCK_BYTES }
-            }
-            Self::Drop { number } => Op::Drop { key: key_of(*number) },
-        }
-    }
 }
 
 impl Process {
@@ -161,8 +143,11 @@ impl Process {
         }
     }
 
-    fn own(&mut self) -> u64 {
-        self.dice.u64(..KEYS) * self.plan.processes + self.plan.process
+    /// A number of that process's; one in 16 is a large block's.
+    fn number_of(&mut self, process: u64) -> u64 {
+        let large = self.dice.u8(..16) == 0;
+        let (first, count) = if large { (LARGE, LARGE_KEYS) } else { (0, KEYS) };
+        first + self.dice.u64(..count) * self.plan.processes + process
     }
 
     fn blame(&mut self, what: String) {
@@ -189,18 +174,28 @@ impl Process {
             let mut jobs: Vec<Job> = Vec::new();
             let mut taken = Vec::new();
             while jobs.len() < count {
-                let number = self.own();
+                let number = self.number_of(self.plan.process);
                 if taken.contains(&number) {
                     continue;
                 }
                 taken.push(number);
                 jobs.push(self.job(number));
             }
-            let again = self.round(seat, jobs)?;
-            for job in again {
-                if let Job::Put { number, version, .. } = job {
-                    self.books.declined(number, version);
-                }
+            let mut again = self.round(seat, jobs)?;
+            // What was begun is finished; what was declined is left.
+            while again.iter().any(Job::is_begun) {
+                let (begun, left) = again.into_iter().partition(Job::is_begun);
+                self.leave(left);
+                again = self.round(seat, begun)?;
+            }
+            self.leave(again);
+        }
+    }
+
+    fn leave(&mut self, jobs: Vec<Job>) {
+        for job in jobs {
+            if let Job::Put { number, version, .. } = job {
+                self.books.declined(number, version);
             }
         }
     }
@@ -208,7 +203,7 @@ impl Process {
     fn job(&mut self, number: u64) -> Job {
         if self.dice.u8(..8) == 0 {
             let process = self.dice.u64(..self.plan.processes);
-            let number = self.dice.u64(..KEYS) * self.plan.processes + process;
+            let number = self.number_of(process);
             return if process == self.plan.process {
                 Job::Get { number }
             } else {
@@ -216,9 +211,7 @@ impl Process {
             };
         }
         if self.books.is_free(number) {
-            let version = self.books.put_begins(number);
-            let block = bytes_of(number, version, length_of(number, version));
-            return Job::Put { number, version, block };
+            return Job::put(number, self.books.put_begins(number));
         }
         if self.dice.u8(..8) == 0 {
             self.books.drop_begins(number);
@@ -246,6 +239,7 @@ impl Process {
 
     fn ended(&mut self, seat: &Seat, place: usize, job: Job, end: &End) -> Option<Job> {
         match (&job, end.status) {
+            (Job::Put { .. }, Status::Ok) if end.flags & FLAG_MORE != 0 => return Some(job.next()),
             (Job::Put { number, version, .. }, Status::Ok) => self.put(*number, *version, end),
             (Job::Put { .. } | Job::Drop { .. }, Status::Declined) => return Some(job),
             (Job::Drop { number }, Status::Ok | Status::Miss) => {
@@ -253,7 +247,7 @@ impl Process {
                 self.books.dropped(*number);
             }
             (Job::Get { number }, Status::Ok) => {
-                match seat.verified(place, BLOCK_BYTES, key_of(*number), end) {
+                match seat.verified(place, job.capacity(), key_of(*number), end) {
                     Some(bytes) => match self.books.got(*number, &bytes, now()) {
                         Ok(()) => self.tally.right += 1,
                         Err(what) => self.blame(what),
@@ -262,12 +256,12 @@ impl Process {
                 }
             }
             (Job::Get { .. }, Status::Miss) if end.flags & FLAG_WARMING != 0 => return Some(job),
-            (Job::Get { number }, Status::Miss) => match self.books.missed(*number, self.grace) {
-                Ok(known) => self.tally.young += u64::from(!known),
+            (Job::Get { number }, Status::Miss) => match self.books.missed(*number) {
+                Ok(young) => self.tally.young += u64::from(young),
                 Err(what) => self.blame(what),
             },
             (Job::Other { number }, Status::Ok) => {
-                let bytes = seat.verified(place, BLOCK_BYTES, key_of(*number), end);
+                let bytes = seat.verified(place, job.capacity(), key_of(*number), end);
                 let right = bytes.is_some_and(|bytes| {
                     (1..VERSIONS).any(|version| is_version(*number, version, &bytes))
                 });
@@ -289,6 +283,7 @@ impl Process {
         }
         if end.flags & FLAG_PRESENT == 0 {
             self.tally.puts += 1;
+            self.tally.large += u64::from(number >= LARGE);
             self.books.put(number, version, now());
         } else {
             // Nothing was written: an older version is there.

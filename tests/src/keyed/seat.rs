@@ -187,8 +187,10 @@ impl Seat {
         let (handle, uid) = ask.open_space(&volume, options)?;
         let each = options.place_bytes + GUARD_BYTES;
         let (region, memory) = ask.arena(options.places as usize * each)?;
-        let (tail_region, tails) = ask.arena(options.places as usize * TAIL)?;
-        let lanes = ask.queue(options.places, tail_region)?;
+        // A page for each entry that the queue can have in flight.
+        let depth = options.places.next_power_of_two().max(2);
+        let (tail_region, tails) = ask.arena(depth as usize * TAIL)?;
+        let lanes = ask.queue(depth, tail_region)?;
         let Asker { channel, seq } = ask;
         let options = options.clone();
         Ok(Self { channel, seq, volume, lanes, memory, region, tails, handle, uid, options })
@@ -479,8 +481,7 @@ impl Asker {
         Ok((RegionId(region), Arc::new(memory)))
     }
 
-    fn queue(&mut self, places: u32, tails: RegionId) -> Result<Vec<(ClientLane, Doorbell)>, Gone> {
-        let depth = places.next_power_of_two().max(2);
+    fn queue(&mut self, depth: u32, tails: RegionId) -> Result<Vec<(ClientLane, Doorbell)>, Gone> {
         let (answer, fds) = self.ask(Ask::OpenQueue { depth, tails: Some(tails.0) })?;
         let Answer::Queue { queue, segment_bytes } = answer else {
             return Err(Gone(format!("{answer:?}")));
