@@ -22,8 +22,8 @@ fn process(place: &Place, process: u64, seed: u64) -> Told {
     Told::start(&["keyed", &serde_json::to_string(&plan).expect("a plan is text")])
 }
 
-/// Every block that was acknowledged more than 100 ms before the kill is found with its bytes, those
-/// in several parts as well; none is wrong, and nothing that was dropped comes back.
+/// Every block that was acknowledged more than 100 ms before the kill is found with its bytes,
+/// those in several parts as well; none is wrong, and nothing that was dropped comes back.
 #[test]
 fn acknowledged_blocks_survive_kills() {
     let (seed, rounds) = (seed("kill"), number("KVRAIL_STORE_ROUNDS", 3));
