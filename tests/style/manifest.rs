@@ -35,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
+    ("replay", &["store"]),
     ("kvrail", &["*"]),
     ("tests", &["*"]),
 ];

@@ -1,0 +1,142 @@
+//! S3-FIFO: a small queue for what is new, a main one for what was asked for again, and a memory
+//! of what left the small one.
+
+use std::collections::VecDeque;
+
+use super::{Access, Peer};
+
+/// Uses are counted up to this.
+const USES_MAX: u8 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Out,
+    Small,
+    Main,
+}
+
+#[derive(Debug)]
+pub(crate) struct S3Fifo {
+    places: Vec<Place>,
+    uses: Vec<u8>,
+    /// When a block was last remembered, counted from 1; 0: never.
+    remembered: Vec<u64>,
+    forgotten_below: u64,
+    remembers: u64,
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    small_max: usize,
+    main_max: usize,
+}
+
+impl S3Fifo {
+    pub(crate) fn new(capacity: u64, distinct: u32) -> Self {
+        let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+        let small_max = (capacity / 10).max(1).min(capacity);
+        Self {
+            places: vec![Place::Out; distinct as usize],
+            uses: vec![0; distinct as usize],
+            remembered: vec![0; distinct as usize],
+            forgotten_below: 0,
+            remembers: 0,
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            small_max,
+            main_max: capacity - small_max,
+        }
+    }
+
+    fn is_remembered(&self, block: u32) -> bool {
+        let when = self.remembered[block as usize];
+        when > 0 && when > self.forgotten_below
+    }
+
+    /// The memory has as many places as the main queue.
+    fn remember(&mut self, block: u32) {
+        self.remembers += 1;
+        self.remembered[block as usize] = self.remembers;
+        self.forgotten_below = self.remembers.saturating_sub(self.main_max as u64);
+    }
+
+    fn shrink_small(&mut self) {
+        let block = self.small.pop_front().expect("it is full");
+        if self.uses[block as usize] > 1 && self.main_max > 0 {
+            self.enter_main(block);
+        } else {
+            self.places[block as usize] = Place::Out;
+            self.remember(block);
+        }
+    }
+
+    fn enter_main(&mut self, block: u32) {
+        while self.main.len() >= self.main_max {
+            let oldest = self.main.pop_front().expect("it is full");
+            if self.uses[oldest as usize] > 0 {
+                self.uses[oldest as usize] -= 1;
+                self.main.push_back(oldest);
+            } else {
+                self.places[oldest as usize] = Place::Out;
+            }
+        }
+        self.uses[block as usize] = 0;
+        self.places[block as usize] = Place::Main;
+        self.main.push_back(block);
+    }
+}
+
+impl Peer for S3Fifo {
+    fn access(&mut self, block: u32) -> Access {
+        let at = block as usize;
+        if self.places[at] != Place::Out {
+            self.uses[at] = (self.uses[at] + 1).min(USES_MAX);
+            return Access::Hit;
+        }
+        if self.small_max == 0 {
+            return Access::Passed;
+        }
+        if self.is_remembered(block) && self.main_max > 0 {
+            self.enter_main(block);
+        } else {
+            // The small queue may use what the main one does not.
+            let room = self.small_max + self.main_max - self.main.len();
+            while self.small.len() >= room {
+                self.shrink_small();
+            }
+            self.uses[at] = 0;
+            self.places[at] = Place::Small;
+            self.small.push_back(block);
+        }
+        Access::Written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::S3Fifo;
+    use crate::peers::{Access, Peer};
+
+    #[test]
+    fn a_scan_does_not_push_out_what_is_used() {
+        let mut cache = S3Fifo::new(20, 2000);
+        for _ in 0..4 {
+            (0..5).for_each(|block| {
+                let _ = cache.access(block);
+            });
+        }
+        (100..1100).for_each(|block| assert_eq!(cache.access(block), Access::Written));
+        (0..5).for_each(|block| assert_eq!(cache.access(block), Access::Hit, "{block}"));
+    }
+
+    #[test]
+    fn it_holds_what_it_may_and_no_more() {
+        for capacity in [0, 1, 2, 7, 50] {
+            let mut cache = S3Fifo::new(capacity, 300);
+            let mut random = fastrand::Rng::with_seed(capacity);
+            for _ in 0..20_000 {
+                let _ = cache.access(random.u32(..300));
+                let there = (cache.small.len() + cache.main.len()) as u64;
+                assert!(there <= capacity, "{there} of {capacity}");
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What a replay found.
+
+use serde::Serialize;
+
+/// A trace in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TraceFacts {
+    /// Requests.
+    pub requests: u64,
+    /// Blocks that they ask for.
+    pub asked: u64,
+    /// Different ones.
+    pub distinct: u64,
+    /// From the first request to the last, in seconds.
+    pub span_s: f64,
+}
+
+/// What only a store counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StoreCounts {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Blocks put.
+    pub puts: u64,
+    /// Blocks moved when their segment was reclaimed.
+    pub moved: u64,
+    /// Blocks evicted.
+    pub evicted: u64,
+    /// Puts declined.
+    pub declined: u64,
+    /// Bytes written to the medium in all: blocks, moves, records, heads.
+    pub written_bytes: u64,
+}
+
+/// One policy at one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// Whose.
+    pub policy: String,
+    /// Size as it was asked for.
+    pub size: String,
+    /// Blocks that the cache holds.
+    pub blocks: u64,
+    /// Blocks found inside unbroken prefixes.
+    pub hits: u64,
+    /// That of the blocks asked for.
+    pub hit_ratio: f64,
+    /// Bytes written, of the bytes asked for.
+    pub write_ratio: f64,
+    /// Of the store only.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreCounts>,
+}
+
+/// A trace, and every policy at every size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The trace.
+    pub trace: TraceFacts,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Runs: size by size, the policies in order.
+    pub runs: Vec<Run>,
+}

@@ -1,0 +1,226 @@
+//! Runs: every policy at every size over one trace.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::peers::{Access, Belady, Lru, Peer, S3Fifo};
+use crate::report::{Report, Run, StoreCounts, TraceFacts};
+use crate::store::{Replayed, Shape};
+use crate::trace::Trace;
+
+/// A share of the trace's different blocks, or a number of blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Share {
+    /// Of the different blocks, in percent.
+    Percent(f64),
+    /// Blocks.
+    Blocks(u64),
+}
+
+impl Share {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100 %")]
+    fn blocks(self, distinct: u32) -> u64 {
+        match self {
+            Self::Percent(percent) => (f64::from(distinct) * percent / 100.0).round() as u64,
+            Self::Blocks(blocks) => blocks,
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Percent(percent) => write!(f, "{percent} %"),
+            Self::Blocks(blocks) => write!(f, "{blocks}"),
+        }
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            format!("{text:?} is no size: write a share of the trace's different blocks (5%), more \
+                than 0 and up to 100 %, or a number of blocks (5000)")
+        };
+        let Some(percent) = text.strip_suffix('%') else {
+            let blocks = text.parse().ok().filter(|blocks| (1..=1 << 32).contains(blocks));
+            return blocks.map(Self::Blocks).ok_or_else(refused);
+        };
+        let percent = percent.trim_end().parse().ok();
+        let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
+        percent.map(Self::Percent).ok_or_else(refused)
+    }
+}
+
+/// Who caches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Policy {
+    /// The store, which takes everything.
+    Store,
+    /// Least recently used.
+    Lru,
+    /// S3-FIFO.
+    S3Fifo,
+    /// With knowledge of what comes.
+    Belady,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Store => "kvrail, all admitted",
+            Self::Lru => "LRU",
+            Self::S3Fifo => "S3-FIFO",
+            Self::Belady => "Belady",
+        })
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Sizes of the cache.
+    pub sizes: Vec<Share>,
+    /// Who caches, in the order of the report.
+    pub policies: Vec<Policy>,
+    /// Bytes of a block, 1 to 128 MiB.
+    pub block_bytes: u32,
+}
+
+impl Plan {
+    /// Blocks asked for in all runs: what progress counts up to.
+    #[must_use]
+    pub fn work(&self, trace: &Trace) -> u64 {
+        trace.asked() * (self.sizes.len() * self.policies.len()) as u64
+    }
+}
+
+/// Why a replay ended early.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReplayError {
+    /// No store can be that small.
+    #[error(
+        "a cache of {blocks} blocks of {block_bytes} bytes is too small for a store, which has at \
+         least {} segments; take a larger size (--sizes), or leave the store out (--policy)",
+        kvrail_store::SEGMENTS_MIN
+    )]
+    TooSmall {
+        /// Blocks of the cache.
+        blocks: u64,
+        /// Bytes of each.
+        block_bytes: u32,
+    },
+    /// A fault of the store.
+    #[error("the store failed in the replay: {0}")]
+    Store(String),
+}
+
+/// Runs all policies at all sizes. `progress` is told how many blocks were asked for since it was
+/// told before.
+///
+/// # Errors
+/// `ReplayError` when a size is too small for a store.
+pub fn replay(
+    trace: &Trace,
+    plan: &Plan,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Report, ReplayError> {
+    let facts = TraceFacts {
+        requests: trace.requests() as u64,
+        asked: trace.asked(),
+        distinct: trace.distinct().into(),
+        span_s: trace.span_ns() as f64 / 1e9,
+    };
+    let mut runs = Vec::new();
+    for size in &plan.sizes {
+        let blocks = size.blocks(trace.distinct());
+        for policy in &plan.policies {
+            let mut run = Run {
+                policy: policy.to_string(),
+                size: size.to_string(),
+                blocks,
+                hits: 0,
+                hit_ratio: 0.0,
+                write_ratio: 0.0,
+                store: None,
+            };
+            let asked_bytes = (trace.asked() * u64::from(plan.block_bytes)).max(1) as f64;
+            match peer(*policy, blocks, trace) {
+                Some(mut cache) => {
+                    let written;
+                    (run.hits, written) = play(&mut *cache, trace, progress);
+                    run.write_ratio = written as f64 / trace.asked().max(1) as f64;
+                }
+                None => {
+                    let (hits, counts) = play_store(blocks, plan.block_bytes, trace, progress)?;
+                    run.hits = hits;
+                    run.write_ratio = counts.written_bytes as f64 / asked_bytes;
+                    run.store = Some(counts);
+                }
+            }
+            run.hit_ratio = run.hits as f64 / trace.asked().max(1) as f64;
+            runs.push(run);
+        }
+    }
+    Ok(Report { trace: facts, block_bytes: plan.block_bytes, runs })
+}
+
+fn peer(policy: Policy, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
+    let distinct = trace.distinct();
+    match policy {
+        Policy::Store => None,
+        Policy::Lru => Some(Box::new(Lru::new(blocks, distinct))),
+        Policy::S3Fifo => Some(Box::new(S3Fifo::new(blocks, distinct))),
+        Policy::Belady => {
+            let all = trace.iter().flat_map(|(_, blocks)| blocks.iter().copied());
+            Some(Box::new(Belady::new(blocks, distinct, all)))
+        }
+    }
+}
+
+/// Hits inside unbroken prefixes, and blocks written.
+fn play(cache: &mut dyn Peer, trace: &Trace, progress: &mut dyn FnMut(u64)) -> (u64, u64) {
+    let (mut hits, mut written) = (0, 0);
+    for (_, blocks) in trace.iter() {
+        let mut unbroken = true;
+        for block in blocks {
+            let access = cache.access(*block);
+            unbroken &= access == Access::Hit;
+            hits += u64::from(unbroken);
+            written += u64::from(access == Access::Written);
+        }
+        progress(blocks.len() as u64);
+    }
+    (hits, written)
+}
+
+fn play_store(
+    blocks: u64,
+    block_bytes: u32,
+    trace: &Trace,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(u64, StoreCounts), ReplayError> {
+    let shape = Shape::of(blocks, block_bytes);
+    let shape = shape.ok_or(ReplayError::TooSmall { blocks, block_bytes })?;
+    let mut store = Replayed::new(shape, block_bytes).map_err(ReplayError::Store)?;
+    let mut hits = 0;
+    for (at_ns, blocks) in trace.iter() {
+        hits += store.request(at_ns, blocks).map_err(ReplayError::Store)?;
+        progress(blocks.len() as u64);
+    }
+    let (stats, before) = store.counted();
+    let counts = StoreCounts {
+        segment_bytes: shape.segment_bytes,
+        segments: shape.segments,
+        puts: stats.puts,
+        moved: stats.moved,
+        evicted: stats.evicted,
+        declined: stats.declined,
+        written_bytes: stats.written_bytes - before,
+    };
+    Ok((hits, counts))
+}

@@ -1,0 +1,226 @@
+//! The real store, asked as a cache manager asks it, on a member whose operations end at once.
+
+use kvrail_store::{
+    Begun, Config, Discard, Durability, Extent, Get, Identity, Key, Now, Outcome, PAGE_BYTES, Phase,
+    Put, Reason, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store, Times,
+};
+
+use crate::member::Member;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Segments that a replay has at least, if blocks are small enough: real drives have thousands.
+const SEGMENTS: u64 = 128;
+const SEGMENT_BYTES_MAX: u64 = 256 << 20;
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// Records of a page without metadata, a safe number.
+const RECORDS: u64 = 40;
+/// Time between two steps of the store.
+const STEP_NS: u64 = 1000;
+/// Steps until a store that does nothing is stuck: pages are written after 50 ms.
+const STEPS_MAX: u32 = 200_000;
+/// Bytes before the first segment.
+const FRONT_BYTES: u64 = 1 << 20;
+const SECONDS_1970: u32 = 1_700_000_000;
+
+/// A store of some size, and how far it is.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    store: Store,
+    member: Member,
+    space: SpaceId,
+    now: Now,
+    block_bytes: u32,
+    begun: Stats,
+}
+
+/// How a store for so many blocks is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) segment_bytes: u64,
+    pub(crate) segments: u64,
+    /// Blocks in a segment.
+    pub(crate) blocks: u64,
+}
+
+impl Shape {
+    /// The largest segments of which there are enough, else the smallest that hold a block. A
+    /// store for fewer blocks than its fewest segments hold there is none.
+    pub(crate) fn of(blocks: u64, block_bytes: u32) -> Option<Self> {
+        let sizes = SEGMENT_BYTES_MIN.trailing_zeros()..=34;
+        let mut fitting = sizes.map(|log| 1 << log).filter_map(|segment_bytes| {
+            let own = in_segment(segment_bytes, block_bytes)?;
+            Some(Self { segment_bytes, segments: blocks / own, blocks: own })
+        });
+        let first = fitting.next()?;
+        let more = fitting.take_while(|it| {
+            it.segment_bytes <= SEGMENT_BYTES_MAX && it.segments >= SEGMENTS
+        });
+        let shape = more.last().unwrap_or(first);
+        (shape.segments >= u64::from(SEGMENTS_MIN)).then_some(shape)
+    }
+}
+
+/// Blocks that a segment takes beside its heads and pages.
+fn in_segment(segment_bytes: u64, block_bytes: u32) -> Option<u64> {
+    let block = u64::from(block_bytes).next_multiple_of(512);
+    let most = segment_bytes / block;
+    let own = 3 * PAGE + most.div_ceil(RECORDS) * PAGE;
+    let blocks = segment_bytes.saturating_sub(own) / block;
+    (blocks > 0 && u64::from(block_bytes) <= segment_bytes / 2).then_some(blocks)
+}
+
+impl Replayed {
+    /// Makes a store, and its namespace.
+    pub(crate) fn new(shape: Shape, block_bytes: u32) -> Result<Self, String> {
+        let config = config(shape, block_bytes);
+        let mut store = Store::new(&config).map_err(|why| why.to_string())?;
+        let now = Now { ns: 1, unix: SECONDS_1970 };
+        let identity =
+            Identity { volume: 1, instance: 2, seed: 3, member: 0, members: 1, generation: 1 };
+        store.start(Start::Create(identity), now);
+        let member = Member::new(&config);
+        let begun = Stats::default();
+        let mut it = Self { store, member, space: SpaceId::NONE, now, block_bytes, begun };
+        it.turn_until(|it| it.store.phase() == Phase::Serving)?;
+        let asked = it.store.create_space((0, 0), b"replay", b"{}", 1, it.now);
+        debug_assert_eq!(asked, Begun::Taken);
+        it.turn_until(|it| it.store.space(b"replay").is_some())?;
+        it.space = it.store.space(b"replay").map_or(SpaceId::NONE, |space| space.id);
+        it.begun = *it.store.stats();
+        Ok(it)
+    }
+
+    /// One request: gets from the front until the first miss, then puts of the rest. The number of
+    /// hits.
+    ///
+    /// # Errors
+    /// A store that is stuck or fails: a fault of its own.
+    pub(crate) fn request(&mut self, at_ns: u64, blocks: &[u32]) -> Result<u64, String> {
+        self.now.ns = self.now.ns.max(at_ns);
+        self.now.unix = SECONDS_1970 + u32::try_from(self.now.ns / 1_000_000_000).unwrap_or(0);
+        let mut hits = 0;
+        for block in blocks {
+            if !self.get(*block)? {
+                break;
+            }
+            hits += 1;
+        }
+        for (depth, block) in (0..).zip(blocks).skip(hits) {
+            self.put(*block, depth)?;
+        }
+        Ok(hits as u64)
+    }
+
+    fn get(&mut self, block: u32) -> Result<bool, String> {
+        let extent = Extent::Whole { capacity: self.block_bytes };
+        let get = Get { user: 0, owner: 0, space: self.space, key: key(block), extent };
+        match self.store.get(&get, self.now) {
+            Begun::Done(answer) if answer.status == Status::Miss => Ok(false),
+            Begun::Done(answer) => Err(format!("a get ended with {:?}", answer.status)),
+            Begun::Taken => self.answered().map(|status| status == Status::Ok),
+        }
+    }
+
+    fn put(&mut self, block: u32, depth: u32) -> Result<(), String> {
+        let put = Put {
+            user: 0,
+            owner: 0,
+            space: self.space,
+            key: key(block),
+            length: self.block_bytes,
+            at: 0,
+            bytes: self.block_bytes,
+            check: block.into(),
+            depth: u16::try_from(depth).unwrap_or(u16::MAX),
+            durability: Durability::Soon,
+            metadata: &[],
+        };
+        let status = match self.store.put(&put, self.now) {
+            Begun::Done(answer) => answer.status,
+            Begun::Taken => self.answered()?,
+        };
+        match status {
+            Status::Ok | Status::Present => Ok(()),
+            // Room is made while the next requests come.
+            Status::Declined(Reason::IndexFull) => self.turn(),
+            Status::Declined(_) => Ok(()),
+            other => Err(format!("a put ended with {other:?}")),
+        }
+    }
+
+    /// Waits for the one answer.
+    fn answered(&mut self) -> Result<Status, String> {
+        for _ in 0..STEPS_MAX {
+            self.turn()?;
+            if let Some(reply) = self.store.next_reply() {
+                return Ok(reply.answer.status);
+            }
+        }
+        Err(format!("a request has no answer: {:?}", self.store.stats()))
+    }
+
+    fn turn_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        for _ in 0..STEPS_MAX {
+            if done(self) {
+                while self.store.next_reply().is_some() {}
+                return Ok(());
+            }
+            self.turn()?;
+        }
+        Err("the store does not start".into())
+    }
+
+    /// Does everything that the store wants done now.
+    fn turn(&mut self) -> Result<(), String> {
+        if let Phase::Failed(why) = self.store.phase() {
+            return Err(why.to_string());
+        }
+        self.now.ns += STEP_NS;
+        self.store.step(&self.member, 4096, self.now);
+        while let Some(task) = self.store.next_task(&mut self.member) {
+            self.member.perform(&task);
+            self.store.finish(task.id, Outcome::Done, self.now);
+        }
+        while self.store.next_evicted().is_some() {}
+        Ok(())
+    }
+
+    /// What the store counted since the first request.
+    pub(crate) fn counted(&self) -> (Stats, u64) {
+        (*self.store.stats(), self.begun.written_bytes)
+    }
+}
+
+fn config(shape: Shape, block_bytes: u32) -> Config {
+    let padded = block_bytes.next_multiple_of(512);
+    Config {
+        area_bytes: FRONT_BYTES.max(shape.segment_bytes.min(1 << 20))
+            + shape.segments * shape.segment_bytes,
+        logical_block: 512,
+        segment_bytes: shape.segment_bytes,
+        block_mean: padded,
+        spaces: 1,
+        reads: 16,
+        puts: 16,
+        writes: 16,
+        holds: 1,
+        owners: 1,
+        owner_holds: 1,
+        buffers: 16,
+        buffer_bytes: padded.next_multiple_of(2 * PAGE_BYTES as u32),
+        images: 64,
+        times: Times::default(),
+        discard: Discard::Off,
+    }
+}
+
+/// Keys are uniform, as hashes are.
+fn key(block: u32) -> Key {
+    let mix = |seed: u64| {
+        let mut word = (u64::from(block) + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    };
+    Key::of(mix(1), mix(1 << 40))
+}
