@@ -30,8 +30,6 @@ pub struct StoreCounts {
     pub evicted: u64,
     /// Puts declined.
     pub declined: u64,
-    /// Bytes written to the medium in all: blocks, moves, records, heads.
-    pub written_bytes: u64,
 }
 
 /// One policy at one size.
@@ -47,7 +45,9 @@ pub struct Run {
     pub hits: u64,
     /// That of the blocks asked for.
     pub hit_ratio: f64,
-    /// Bytes written, of the bytes asked for.
+    /// Bytes written: blocks; a store writes moved blocks, records and heads too.
+    pub written_bytes: u64,
+    /// That of the bytes asked for.
     pub write_ratio: f64,
     /// Of the store only.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -63,4 +63,6 @@ pub struct Report {
     pub block_bytes: u32,
     /// Runs: size by size, the policies in order.
     pub runs: Vec<Run>,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
 }

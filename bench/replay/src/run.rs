@@ -43,8 +43,10 @@ impl FromStr for Share {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = || {
-            format!("{text:?} is no size: write a share of the trace's different blocks (5%), more \
-                than 0 and up to 100 %, or a number of blocks (5000)")
+            format!(
+                "{text:?} is no size: write a share of the trace's different blocks (5%), more \
+                than 0 and up to 100 %, or a number of blocks (5000)"
+            )
         };
         let Some(percent) = text.strip_suffix('%') else {
             let blocks = text.parse().ok().filter(|blocks| (1..=1 << 32).contains(blocks));
@@ -99,74 +101,76 @@ impl Plan {
     }
 }
 
-/// Why a replay ended early.
+/// The store failed: a fault of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ReplayError {
-    /// No store can be that small.
-    #[error(
-        "a cache of {blocks} blocks of {block_bytes} bytes is too small for a store, which has at \
-         least {} segments; take a larger size (--sizes), or leave the store out (--policy)",
-        kvrail_store::SEGMENTS_MIN
-    )]
-    TooSmall {
-        /// Blocks of the cache.
-        blocks: u64,
-        /// Bytes of each.
-        block_bytes: u32,
-    },
-    /// A fault of the store.
-    #[error("the store failed in the replay: {0}")]
-    Store(String),
-}
+#[error("the store failed in the replay: {0}")]
+pub struct ReplayError(String);
 
-/// Runs all policies at all sizes. `progress` is told how many blocks were asked for since it was
-/// told before.
+/// Runs all policies at all sizes; a store of a size that none can have is left out, with a note.
+/// `progress` is told how many blocks were asked for since it was told before.
 ///
 /// # Errors
-/// `ReplayError` when a size is too small for a store.
+/// `ReplayError` when the store does what it must not.
 pub fn replay(
     trace: &Trace,
     plan: &Plan,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Report, ReplayError> {
-    let facts = TraceFacts {
+    let trace_facts = TraceFacts {
         requests: trace.requests() as u64,
         asked: trace.asked(),
         distinct: trace.distinct().into(),
         span_s: trace.span_ns() as f64 / 1e9,
     };
-    let mut runs = Vec::new();
+    let mut report =
+        Report { trace: trace_facts, block_bytes: plan.block_bytes, runs: vec![], notes: vec![] };
+    if trace.requests() == 0 {
+        report.notes.push("the trace has no request".to_owned());
+    }
     for size in &plan.sizes {
         let blocks = size.blocks(trace.distinct());
         for policy in &plan.policies {
-            let mut run = Run {
-                policy: policy.to_string(),
-                size: size.to_string(),
-                blocks,
-                hits: 0,
-                hit_ratio: 0.0,
-                write_ratio: 0.0,
-                store: None,
+            let played = match peer(*policy, blocks, trace) {
+                Some(mut cache) => Some(play(&mut *cache, trace, plan.block_bytes, progress)),
+                None => match Shape::of(blocks, plan.block_bytes) {
+                    Some(shape) => Some(play_store(shape, plan.block_bytes, trace, progress)?),
+                    None => None,
+                },
             };
-            let asked_bytes = (trace.asked() * u64::from(plan.block_bytes)).max(1) as f64;
-            match peer(*policy, blocks, trace) {
-                Some(mut cache) => {
-                    let written;
-                    (run.hits, written) = play(&mut *cache, trace, progress);
-                    run.write_ratio = written as f64 / trace.asked().max(1) as f64;
-                }
-                None => {
-                    let (hits, counts) = play_store(blocks, plan.block_bytes, trace, progress)?;
-                    run.hits = hits;
-                    run.write_ratio = counts.written_bytes as f64 / asked_bytes;
-                    run.store = Some(counts);
-                }
+            match played {
+                Some(played) => report.runs.push(played.run(*policy, *size, blocks, plan, trace)),
+                None => report.notes.push(format!(
+                    "{policy} at {size}: {blocks} blocks are too few for a store, which has {} \
+                     segments at least",
+                    kvrail_store::SEGMENTS_MIN
+                )),
             }
-            run.hit_ratio = run.hits as f64 / trace.asked().max(1) as f64;
-            runs.push(run);
         }
     }
-    Ok(Report { trace: facts, block_bytes: plan.block_bytes, runs })
+    Ok(report)
+}
+
+/// What came of one run.
+struct Played {
+    hits: u64,
+    written_bytes: u64,
+    store: Option<StoreCounts>,
+}
+
+impl Played {
+    fn run(self, policy: Policy, size: Share, blocks: u64, plan: &Plan, trace: &Trace) -> Run {
+        let asked = trace.asked().max(1) as f64;
+        Run {
+            policy: policy.to_string(),
+            size: size.to_string(),
+            blocks,
+            hits: self.hits,
+            hit_ratio: self.hits as f64 / asked,
+            written_bytes: self.written_bytes,
+            write_ratio: self.written_bytes as f64 / (asked * f64::from(plan.block_bytes)),
+            store: self.store,
+        }
+    }
 }
 
 fn peer(policy: Policy, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
@@ -183,7 +187,12 @@ fn peer(policy: Policy, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
 }
 
 /// Hits inside unbroken prefixes, and blocks written.
-fn play(cache: &mut dyn Peer, trace: &Trace, progress: &mut dyn FnMut(u64)) -> (u64, u64) {
+fn play(
+    cache: &mut dyn Peer,
+    trace: &Trace,
+    block_bytes: u32,
+    progress: &mut dyn FnMut(u64),
+) -> Played {
     let (mut hits, mut written) = (0, 0);
     for (_, blocks) in trace.iter() {
         let mut unbroken = true;
@@ -195,32 +204,21 @@ fn play(cache: &mut dyn Peer, trace: &Trace, progress: &mut dyn FnMut(u64)) -> (
         }
         progress(blocks.len() as u64);
     }
-    (hits, written)
+    Played { hits, written_bytes: written * u64::from(block_bytes), store: None }
 }
 
 fn play_store(
-    blocks: u64,
+    shape: Shape,
     block_bytes: u32,
     trace: &Trace,
     progress: &mut dyn FnMut(u64),
-) -> Result<(u64, StoreCounts), ReplayError> {
-    let shape = Shape::of(blocks, block_bytes);
-    let shape = shape.ok_or(ReplayError::TooSmall { blocks, block_bytes })?;
-    let mut store = Replayed::new(shape, block_bytes).map_err(ReplayError::Store)?;
+) -> Result<Played, ReplayError> {
+    let mut store = Replayed::new(shape, block_bytes).map_err(ReplayError)?;
     let mut hits = 0;
     for (at_ns, blocks) in trace.iter() {
-        hits += store.request(at_ns, blocks).map_err(ReplayError::Store)?;
+        hits += store.request(at_ns, blocks).map_err(ReplayError)?;
         progress(blocks.len() as u64);
     }
-    let (stats, before) = store.counted();
-    let counts = StoreCounts {
-        segment_bytes: shape.segment_bytes,
-        segments: shape.segments,
-        puts: stats.puts,
-        moved: stats.moved,
-        evicted: stats.evicted,
-        declined: stats.declined,
-        written_bytes: stats.written_bytes - before,
-    };
-    Ok((hits, counts))
+    let (counts, written_bytes) = store.counted();
+    Ok(Played { hits, written_bytes, store: Some(counts) })
 }

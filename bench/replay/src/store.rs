@@ -1,11 +1,12 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Config, Discard, Durability, Extent, Get, Identity, Key, Now, Outcome, PAGE_BYTES, Phase,
-    Put, Reason, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store, Times,
+    Begun, Config, Discard, Durability, Extent, Get, Identity, Key, Now, Outcome, PAGE_BYTES,
+    Phase, Put, Reason, SEGMENTS_MIN, SpaceId, Start, Status, Store, Times,
 };
 
 use crate::member::Member;
+use crate::report::StoreCounts;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Segments that a replay has at least, if blocks are small enough: real drives have thousands.
@@ -30,7 +31,8 @@ pub(crate) struct Replayed {
     space: SpaceId,
     now: Now,
     block_bytes: u32,
-    begun: Stats,
+    shape: Shape,
+    written_before: u64,
 }
 
 /// How a store for so many blocks is made.
@@ -52,9 +54,8 @@ impl Shape {
             Some(Self { segment_bytes, segments: blocks / own, blocks: own })
         });
         let first = fitting.next()?;
-        let more = fitting.take_while(|it| {
-            it.segment_bytes <= SEGMENT_BYTES_MAX && it.segments >= SEGMENTS
-        });
+        let more = fitting
+            .take_while(|it| it.segment_bytes <= SEGMENT_BYTES_MAX && it.segments >= SEGMENTS);
         let shape = more.last().unwrap_or(first);
         (shape.segments >= u64::from(SEGMENTS_MIN)).then_some(shape)
     }
@@ -79,14 +80,14 @@ impl Replayed {
             Identity { volume: 1, instance: 2, seed: 3, member: 0, members: 1, generation: 1 };
         store.start(Start::Create(identity), now);
         let member = Member::new(&config);
-        let begun = Stats::default();
-        let mut it = Self { store, member, space: SpaceId::NONE, now, block_bytes, begun };
+        let space = SpaceId::NONE;
+        let mut it = Self { store, member, space, now, block_bytes, shape, written_before: 0 };
         it.turn_until(|it| it.store.phase() == Phase::Serving)?;
         let asked = it.store.create_space((0, 0), b"replay", b"{}", 1, it.now);
         debug_assert_eq!(asked, Begun::Taken);
         it.turn_until(|it| it.store.space(b"replay").is_some())?;
         it.space = it.store.space(b"replay").map_or(SpaceId::NONE, |space| space.id);
-        it.begun = *it.store.stats();
+        it.written_before = it.store.stats().written_bytes;
         Ok(it)
     }
 
@@ -97,7 +98,8 @@ impl Replayed {
     /// A store that is stuck or fails: a fault of its own.
     pub(crate) fn request(&mut self, at_ns: u64, blocks: &[u32]) -> Result<u64, String> {
         self.now.ns = self.now.ns.max(at_ns);
-        self.now.unix = SECONDS_1970 + u32::try_from(self.now.ns / 1_000_000_000).unwrap_or(0);
+        let seconds = u32::try_from(self.now.ns / 1_000_000_000).unwrap_or(u32::MAX);
+        self.now.unix = SECONDS_1970.saturating_add(seconds);
         let mut hits = 0;
         for block in blocks {
             if !self.get(*block)? {
@@ -185,9 +187,18 @@ impl Replayed {
         Ok(())
     }
 
-    /// What the store counted since the first request.
-    pub(crate) fn counted(&self) -> (Stats, u64) {
-        (*self.store.stats(), self.begun.written_bytes)
+    /// What the store counted since the first request, and the bytes it wrote.
+    pub(crate) fn counted(&self) -> (StoreCounts, u64) {
+        let stats = self.store.stats();
+        let counts = StoreCounts {
+            segment_bytes: self.shape.segment_bytes,
+            segments: self.shape.segments,
+            puts: stats.puts,
+            moved: stats.moved,
+            evicted: stats.evicted,
+            declined: stats.declined,
+        };
+        (counts, stats.written_bytes - self.written_before)
     }
 }
 
@@ -207,7 +218,7 @@ fn config(shape: Shape, block_bytes: u32) -> Config {
         owners: 1,
         owner_holds: 1,
         buffers: 16,
-        buffer_bytes: padded.next_multiple_of(2 * PAGE_BYTES as u32),
+        buffer_bytes: padded.next_multiple_of(8 << 10),
         images: 64,
         times: Times::default(),
         discard: Discard::Off,

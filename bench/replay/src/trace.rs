@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Number;
 use thiserror::Error;
 
 /// What a line has to look like.
@@ -35,7 +36,10 @@ pub enum TraceError {
         why: String,
     },
     /// More than the tables take.
-    #[error("{path}:{line}: more than {} blocks are asked for; replay a part of the trace", u32::MAX)]
+    #[error(
+        "{path}:{line}: more than {} blocks are asked for; replay a part of the trace",
+        u32::MAX
+    )]
     TooLong {
         /// Of which file.
         path: PathBuf,
@@ -48,7 +52,7 @@ pub enum TraceError {
 #[derive(Deserialize)]
 struct Line {
     timestamp: f64,
-    hash_ids: Vec<i128>,
+    hash_ids: Vec<Number>,
 }
 
 /// One request.
@@ -169,12 +173,14 @@ fn parse(text: &[u8]) -> Result<(u64, Vec<i128>), String> {
         let said = why.to_string();
         said.split(" at line ").next().unwrap_or_default().to_owned()
     })?;
-    // 2^53 ns are 104 days; traces count from their begin, or from 1970 in ms.
+    // Traces count from their begin, or from 1970.
     let at_ms = line.timestamp;
     if !(0.0..=1e13).contains(&at_ms) {
         return Err(format!("timestamp {at_ms}: not a time in milliseconds, 0 to 1e13"));
     }
-    Ok((nanoseconds(at_ms), line.hash_ids))
+    let id = |id: &Number| id.as_i128().ok_or_else(|| format!("id {id}: not a whole number"));
+    let ids: Result<_, _> = line.hash_ids.iter().map(id).collect();
+    Ok((nanoseconds(at_ms), ids?))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1e13 ms")]
@@ -222,7 +228,7 @@ mod tests {
             ("{\"timestamp\": \"x\", \"hash_ids\": [1]}", "t:2: invalid type"),
             ("{\"timestamp\": -4, \"hash_ids\": [1]}", "t:2: timestamp -4"),
             ("{\"timestamp\": 1e300, \"hash_ids\": [1]}", "t:2: timestamp 1"),
-            ("{\"timestamp\": 1, \"hash_ids\": [1.5]}", "t:2: invalid type"),
+            ("{\"timestamp\": 1, \"hash_ids\": [1.5]}", "t:2: id 1.5: not"),
             ("{\"timestamp\": 1, \"hash_ids\": [1]} {}", "t:2: trailing characters"),
             ("{\"timestamp\": 1, \"hash_ids\": [", "t:2: EOF"),
             ("\u{fffd}\u{0}", "t:2: expected value"),

@@ -25,14 +25,13 @@ pub(crate) struct S3Fifo {
     remembers: u64,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
-    small_max: usize,
+    capacity: usize,
     main_max: usize,
 }
 
 impl S3Fifo {
     pub(crate) fn new(capacity: u64, distinct: u32) -> Self {
         let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-        let small_max = (capacity / 10).max(1).min(capacity);
         Self {
             places: vec![Place::Out; distinct as usize],
             uses: vec![0; distinct as usize],
@@ -41,8 +40,8 @@ impl S3Fifo {
             remembers: 0,
             small: VecDeque::new(),
             main: VecDeque::new(),
-            small_max,
-            main_max: capacity - small_max,
+            capacity,
+            main_max: capacity - (capacity / 10).max(1).min(capacity),
         }
     }
 
@@ -58,54 +57,57 @@ impl S3Fifo {
         self.forgotten_below = self.remembers.saturating_sub(self.main_max as u64);
     }
 
+    fn make_room(&mut self) {
+        while self.small.len() + self.main.len() >= self.capacity {
+            if self.main.len() > self.main_max || self.small.is_empty() {
+                self.shrink_main();
+            } else {
+                self.shrink_small();
+            }
+        }
+    }
+
     fn shrink_small(&mut self) {
-        let block = self.small.pop_front().expect("it is full");
-        if self.uses[block as usize] > 1 && self.main_max > 0 {
-            self.enter_main(block);
+        let block = self.small.pop_front().expect("it has blocks");
+        if self.uses[block as usize] > 1 {
+            self.enter(block, Place::Main);
         } else {
             self.places[block as usize] = Place::Out;
             self.remember(block);
         }
     }
 
-    fn enter_main(&mut self, block: u32) {
-        while self.main.len() >= self.main_max {
-            let oldest = self.main.pop_front().expect("it is full");
-            if self.uses[oldest as usize] > 0 {
-                self.uses[oldest as usize] -= 1;
-                self.main.push_back(oldest);
-            } else {
-                self.places[oldest as usize] = Place::Out;
-            }
+    fn shrink_main(&mut self) {
+        let block = self.main.pop_front().expect("it has blocks");
+        if self.uses[block as usize] > 0 {
+            self.uses[block as usize] -= 1;
+            self.main.push_back(block);
+        } else {
+            self.places[block as usize] = Place::Out;
         }
+    }
+
+    fn enter(&mut self, block: u32, place: Place) {
         self.uses[block as usize] = 0;
-        self.places[block as usize] = Place::Main;
-        self.main.push_back(block);
+        self.places[block as usize] = place;
+        let queue = if place == Place::Main { &mut self.main } else { &mut self.small };
+        queue.push_back(block);
     }
 }
 
 impl Peer for S3Fifo {
     fn access(&mut self, block: u32) -> Access {
-        let at = block as usize;
-        if self.places[at] != Place::Out {
-            self.uses[at] = (self.uses[at] + 1).min(USES_MAX);
+        if self.places[block as usize] != Place::Out {
+            let uses = &mut self.uses[block as usize];
+            *uses = (*uses + 1).min(USES_MAX);
             return Access::Hit;
         }
-        if self.small_max == 0 {
+        if self.capacity == 0 {
             return Access::Passed;
         }
-        if self.is_remembered(block) && self.main_max > 0 {
-            self.enter_main(block);
-        } else {
-            // The small queue may use what the main one does not.
-            let room = self.small_max + self.main_max - self.main.len();
-            while self.small.len() >= room {
-                self.shrink_small();
-            }
-            self.uses[at] = 0;
-            self.places[at] = Place::Small;
-            self.small.push_back(block);
-        }
+        let known = self.is_remembered(block);
+        self.make_room();
+        self.enter(block, if known { Place::Main } else { Place::Small });
         Access::Written
     }
 }

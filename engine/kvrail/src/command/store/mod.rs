@@ -1,8 +1,9 @@
-//! `kvrail store`: how the keyed stores of a running sidecar are, and their namespaces.
+//! `kvrail store`: stores of a running sidecar, their namespaces, and replays of traces.
 
 mod clear;
 mod namespaces;
 mod remove;
+mod replay;
 mod status;
 mod target;
 
@@ -17,9 +18,10 @@ Examples:
   kvrail serve --set 'volume=[{name=\"cache\", members=[\"/data/cache.img\"]}]'
   kvrail store status
   kvrail store namespaces
-  kvrail store clear llama-70b";
+  kvrail store clear llama-70b
+  kvrail store replay trace.jsonl                     hits and writes before a drive is bought";
 
-/// What to do with the stores of a running sidecar.
+/// What to do with stores.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum StoreCommand {
@@ -31,6 +33,8 @@ pub(crate) enum StoreCommand {
     Clear(clear::ClearArgs),
     /// Forget a namespace and its blocks, for all clients
     Remove(remove::RemoveArgs),
+    /// Run the store's own code over a trace of requests: hits and writes by size and policy
+    Replay(replay::ReplayArgs),
 }
 
 /// Runs `kvrail store`.
@@ -40,5 +44,6 @@ pub(crate) fn run(command: StoreCommand, context: &Context) -> Result<(), Failur
         StoreCommand::Namespaces(args) => namespaces::run(&args, context),
         StoreCommand::Clear(args) => clear::run(&args, context),
         StoreCommand::Remove(args) => remove::run(&args, context),
+        StoreCommand::Replay(args) => replay::run(&args, context),
     }
 }
