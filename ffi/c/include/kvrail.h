@@ -14,9 +14,10 @@
  * closed while another thread uses it. After fork() the child gets KVRAIL_E_FORKED: attach there.
  *
  * Memory: requests name arenas and positions within them, or GPU regions, a block and a position
- * within the block. While a read is in flight its bytes change; while a write is, they must not. A
- * read that ends KVRAIL_RESTARTED may still be written by hardware: do not use that memory again
- * before the next attach, and memory of a GPU not before the sidecar's process is gone.
+ * within the block. While a read is in flight its bytes change, and no other request may name them;
+ * while a write is, they must not change. A read that ends KVRAIL_RESTARTED may still be written by
+ * hardware: do not use that memory again before the next attach, and memory of a GPU not before the
+ * sidecar's process is gone.
  */
 
 #ifndef KVRAIL_H
@@ -57,6 +58,12 @@
 #define KVRAIL_UNSUPPORTED (13)
 // Notice only: the deadline passed, the request is still in flight.
 #define KVRAIL_LATE (14)
+// The store did not take it; nothing was written.
+#define KVRAIL_DECLINED (15)
+// The memory is smaller than the block; nothing was moved.
+#define KVRAIL_TOO_SMALL (16)
+// The namespace was cleared or removed: open it again; nothing was done.
+#define KVRAIL_STALE (17)
 // An argument is null, out of range or of the wrong kind.
 #define KVRAIL_E_ARGUMENT (-1)
 // A structure uses members that this library is too old to know.
@@ -138,9 +145,9 @@
 #define KVRAIL_BACKGROUND 2
 // A write is on stable media when it completes.
 #define KVRAIL_DURABLE 1
-// Return CRC-64/NVME of the bytes. For requests within one stripe.
+// Return CRC-64/NVME of the bytes.
 #define KVRAIL_CHECKSUM 2
-// Other bytes than `checksum` says end as KVRAIL_CORRUPT. For requests within one stripe.
+// Other bytes than `checksum` says end as KVRAIL_CORRUPT.
 #define KVRAIL_VERIFY 4
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX

@@ -1,7 +1,8 @@
 //! Requests and completions as C has them.
 #![expect(unsafe_code, reason = "names ranges of arenas that C laid out")]
-// UNSAFETY: a lease that is made here is never dereferenced: it names its range on its way to the
-// sidecar and back. The bytes are the C program's, on the header's terms.
+// UNSAFETY: a lease that is made here names its range on its way to the sidecar and back. The client
+// library reads the bytes for checksums only, between submission and completion; until then they are
+// the request's, on the header's terms.
 
 use std::time::Duration;
 
