@@ -86,6 +86,13 @@ fn passes_with_gpu(source: &str, words: &str) {
     passes_at(&place, source, words);
 }
 
+/// As `passes`, with a store in the volume's place.
+fn passes_with_store(source: &str, words: &str) {
+    if can_pin(192 << 20) {
+        passes_at(&Place::with_store(2, 256 << 20), source, words);
+    }
+}
+
 fn passes_at(place: &Place, source: &str, words: &str) {
     if !have("cc") || !have("c++") {
         return;
@@ -113,6 +120,11 @@ fn a_c_program_moves_blocks() {
 #[test]
 fn a_cpp_program_moves_blocks_in_threads() {
     passes("ffi/c/examples/threads.cpp", "4 threads, 32 rounds: right");
+}
+
+#[test]
+fn a_c_program_puts_and_gets_blocks_by_key() {
+    passes_with_store("ffi/c/examples/store.c", "24 blocks of 1 to 640256 bytes: right");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 /*
- * libkvrail: moves KV-cache blocks between memory and the volumes of a kvrail sidecar.
+ * libkvrail: puts KV-cache blocks into the stores of a kvrail sidecar and gets them back by key, or
+ * moves them between memory and places in its volumes.
  *
  * Calls return KVRAIL_OK (0), a status of the sidecar (above 0, KVRAIL_MISS ...), or an error of
  * this library (below 0, KVRAIL_E_...). kvrail_last_error() says what was wrong and what to do.
@@ -9,15 +10,16 @@
  * than the library must be 0, else the call ends with KVRAIL_E_NEWER. In arrays the size of the
  * first element holds for all.
  *
- * Threads: a kvrail_client may be used from any thread at once. A kvrail_queue is for one thread
- * at a time; a second one gets KVRAIL_E_BUSY. Open one queue for each thread. No object may be
- * closed while another thread uses it. After fork() the child gets KVRAIL_E_FORKED: attach there.
+ * Threads: a kvrail_client, kvrail_store or kvrail_namespace may be used from any thread at once.
+ * A kvrail_queue is for one thread at a time; a second one gets KVRAIL_E_BUSY. Open one queue for
+ * each thread. No object may be closed while another thread uses it. After fork() the child gets
+ * KVRAIL_E_FORKED: attach there.
  *
  * Memory: requests name arenas and positions within them, or GPU regions, a block and a position
- * within the block. While a read is in flight its bytes change, and no other request may name them;
- * while a write is, they must not change. A read that ends KVRAIL_RESTARTED may still be written by
- * hardware: do not use that memory again before the next attach, and memory of a GPU not before the
- * sidecar's process is gone.
+ * within the block. While a read or get is in flight its bytes change, and no other request may
+ * name them; while a write or put is, they must not change. A read or get that ends
+ * KVRAIL_RESTARTED may still be written by hardware: do not use that memory again before the next
+ * attach, and memory of a GPU not before the sidecar's process is gone.
  */
 
 #ifndef KVRAIL_H
@@ -127,6 +129,14 @@
 #define KVRAIL_GPU_DESCRIPTOR 0
 // A handle of cudaIpcGetMemHandle. The memory must live until the region is detached.
 #define KVRAIL_GPU_LEGACY 1
+// The namespace is made if it is not there.
+#define KVRAIL_ABSENT_CREATE 0
+// KVRAIL_MISS if it is not there.
+#define KVRAIL_ABSENT_FAIL 1
+// Bytes of a key.
+#define KVRAIL_KEY_BYTES 16
+// Bytes of a key as text, with the zero at its end.
+#define KVRAIL_KEY_TEXT_BYTES 33
 // A round trip to a poller (its number in `offset`), without a device.
 #define KVRAIL_NOP 0
 // Volume to memory.
@@ -143,20 +153,61 @@
 #define KVRAIL_PREFETCH 1
 // Nobody waits for it.
 #define KVRAIL_BACKGROUND 2
-// A write is on stable media when it completes.
+// A write, put or drop is on stable media when it completes.
 #define KVRAIL_DURABLE 1
 // Return CRC-64/NVME of the bytes.
 #define KVRAIL_CHECKSUM 2
 // Other bytes than `checksum` says end as KVRAIL_CORRUPT.
 #define KVRAIL_VERIFY 4
+// Nothing.
+#define KVRAIL_NOTE_NONE 0
+// KVRAIL_OK of a put: the block was there already; nothing was written.
+#define KVRAIL_NOTE_PRESENT 1
+// KVRAIL_OK of a put: another put of that key is under way; nothing was written or is promised.
+#define KVRAIL_NOTE_PENDING 2
+// KVRAIL_MISS: recovery has not seen everything yet; the block may still turn up.
+#define KVRAIL_NOTE_WARMING 3
+// KVRAIL_MISS: the bytes were not what had been put, twice. The sidecar was told.
+#define KVRAIL_NOTE_WRONG 4
+// KVRAIL_MISS or KVRAIL_DECLINED: the namespace was cleared or removed; refresh it.
+#define KVRAIL_NOTE_STALE 5
+// KVRAIL_DECLINED: all places for puts were taken.
+#define KVRAIL_NOTE_BUSY 65
+// KVRAIL_DECLINED: the index was full; space was being made.
+#define KVRAIL_NOTE_INDEX_FULL 66
+// KVRAIL_DECLINED: the store had not read its heads yet.
+#define KVRAIL_NOTE_STARTING 67
+// KVRAIL_DECLINED: the drive failed a write of the store's own; it only reads.
+#define KVRAIL_NOTE_READ_ONLY 68
+// KVRAIL_DECLINED: given up before it was complete; a drop, a clear or a failed part came between.
+#define KVRAIL_NOTE_GIVEN_UP 69
+// The block of a key is to hold these bytes. If there is one it stays, and nothing is written.
+#define KVRAIL_PUT 5
+// Fills memory with the block of a key. The bytes are verified before the completion is handed
+// out; wrong ones are KVRAIL_MISS. Bytes behind the block stay as they were.
+#define KVRAIL_GET 6
+// The block of a key is forgotten. KVRAIL_MISS: it was not there.
+#define KVRAIL_DROP 8
+// For a put: `checksum` is CRC-64/NVME of the bytes, which is not computed again.
+#define KVRAIL_SUMMED 8
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
+// To the first 256 keys with one that is missing: a prefix ends there.
+#define KVRAIL_LOOKUP_PREFIX 0
+// All keys.
+#define KVRAIL_LOOKUP_ALL 1
 
 // A session with a sidecar.
 typedef struct kvrail_client kvrail_client;
 
+// What may share blocks: a name, and an identity that all who open it must have.
+typedef struct kvrail_namespace kvrail_namespace;
+
 // One thread's way to the sidecar.
 typedef struct kvrail_queue kvrail_queue;
+
+// A store of the sidecar.
+typedef struct kvrail_store kvrail_store;
 
 // How to attach. All members but `size` may be 0.
 typedef struct kvrail_attach_options {
@@ -325,6 +376,37 @@ typedef struct kvrail_gpu_region_info {
     uint64_t block_bytes;
 } kvrail_gpu_region_info;
 
+// What there is to know about a store.
+typedef struct kvrail_store_info {
+    // sizeof this structure.
+    uint32_t size;
+    // The number of its volume.
+    uint32_t volume;
+    // Most bytes of a block.
+    uint64_t block_bytes_max;
+} kvrail_store_info;
+
+// What a namespace holds, on all devices.
+typedef struct kvrail_namespace_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Must be ignored.
+    uint32_t reserved;
+    // Blocks.
+    uint64_t blocks;
+    // Bytes of them.
+    uint64_t bytes;
+    // Its number, which is another one after each clear.
+    uint64_t uid;
+} kvrail_namespace_info;
+
+// The key of a block within its namespace: 128 uniform bits. The first 16 bytes of a SHA-256 are
+// one; anything else is folded by kvrail_key_of.
+typedef struct kvrail_key {
+    // The bits.
+    uint8_t bytes[KVRAIL_KEY_BYTES];
+} kvrail_key;
+
 // What queue to open.
 typedef struct kvrail_queue_options {
     // sizeof this structure.
@@ -366,6 +448,40 @@ typedef struct kvrail_request {
     uint32_t reserved;
 } kvrail_request;
 
+// One request for one block.
+typedef struct kvrail_block_request {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_PUT, KVRAIL_GET or KVRAIL_DROP.
+    uint8_t opcode;
+    // KVRAIL_DEMAND, ...
+    uint8_t priority;
+    // KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED for a put.
+    uint16_t flags;
+    // The key.
+    struct kvrail_key key;
+    // Number of the arena for puts and gets, else 0.
+    uint32_t region;
+    // For a put: how deep in its chain the block is; 0 is the head of a prompt. More than 65,535
+    // counts as 65,535.
+    uint32_t depth;
+    // First byte in the arena, a multiple of the volume's memory alignment.
+    uint64_t position;
+    // Bytes to put, from 1 to the store's `block_bytes_max`; bytes of memory for a get.
+    uint64_t length;
+    // Comes back in the completion.
+    uint64_t tag;
+    // If not 0: a notice KVRAIL_LATE comes when a put or get takes longer; it still goes on.
+    uint64_t deadline_ns;
+    // For KVRAIL_SUMMED: CRC-64/NVME of the bytes.
+    uint64_t checksum;
+    // For a put: bytes that stay with the block, for listings and the feed of what is gone. They
+    // are copied.
+    const void *metadata;
+    // How many; 1,024 at most.
+    uint64_t metadata_bytes;
+} kvrail_block_request;
+
 // The end of a request, or a notice that it is late.
 typedef struct kvrail_completion {
     // sizeof this structure.
@@ -376,7 +492,8 @@ typedef struct kvrail_completion {
     uint64_t ticket;
     // The request's.
     uint64_t tag;
-    // Bytes moved: all of them when the status is KVRAIL_OK.
+    // Bytes moved: all of them when the status is KVRAIL_OK. Of a block the whole block's; after
+    // KVRAIL_TOO_SMALL those that a get of it needs.
     uint64_t bytes;
     // CRC-64/NVME of the bytes, if it was asked for.
     uint64_t checksum;
@@ -384,7 +501,45 @@ typedef struct kvrail_completion {
     uint32_t device_ns;
     // Nanoseconds from acceptance to submission; of several pieces the longest.
     uint32_t queue_ns;
+    // What there is to say of a block beside the status: KVRAIL_NOTE_...
+    uint32_t note;
+    // Must be ignored.
+    uint32_t reserved;
 } kvrail_completion;
+
+// What to look for. Members that are 0 or NULL are left out.
+typedef struct kvrail_lookup_request {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_LOOKUP_PREFIX or KVRAIL_LOOKUP_ALL.
+    uint32_t extent;
+    // The keys, in the order of their chain.
+    const struct kvrail_key *keys;
+    // How many.
+    size_t count;
+    // One byte for each key: becomes 1 where the block is there, else 0.
+    uint8_t *there;
+    // What is found is held so long: it is moved, not evicted. 0 holds nothing; a minute at most.
+    uint64_t hold_ns;
+    // Longest time for all; 0 is 10 seconds.
+    uint64_t timeout_ns;
+} kvrail_lookup_request;
+
+// What a lookup found.
+typedef struct kvrail_found {
+    // sizeof this structure.
+    uint32_t size;
+    // Must be ignored.
+    uint32_t reserved;
+    // Keys from the first on that are all there.
+    uint64_t prefix;
+    // Keys that were looked for; nothing is known of those behind.
+    uint64_t asked;
+    // Keys that are held now.
+    uint64_t held;
+    // Keys that may yet turn up: recovery has not seen everything.
+    uint64_t warming;
+} kvrail_found;
 
 #ifdef __cplusplus
 extern "C" {
@@ -411,7 +566,7 @@ int32_t kvrail_attach(const char *socket, const kvrail_attach_options *options,
     kvrail_client **client);
 
 // Closes the client and sets the variable to NULL. The session ends, and the memory of its
-// arenas is unmapped, when its queues are closed too.
+// arenas is unmapped, when its queues, stores and namespaces are closed too.
 int32_t kvrail_close(kvrail_client **client);
 
 // What there is to know about the session.
@@ -454,6 +609,54 @@ int32_t kvrail_gpu_region_attach(const kvrail_client *client,
 // process must be gone before the memory is used for anything else.
 int32_t kvrail_gpu_region_detach(const kvrail_client *client, uint32_t region);
 
+// Opens the store of this name. It may be used from any thread at once.
+int32_t kvrail_store_open(const kvrail_client *client, const char *name, kvrail_store **store);
+
+// Closes the handle and sets the variable to NULL. Its namespaces stay open.
+int32_t kvrail_store_close(kvrail_store **store);
+
+// What there is to know about a store.
+int32_t kvrail_store_describe(const kvrail_store *store, kvrail_store_info *info);
+
+// Opens a namespace. `identity` is a JSON object that names everything which makes blocks
+// incompatible: model, weights, dtype, layout, tokens a block, rank. Another identity than the one
+// it was made with is KVRAIL_INVALID; kvrail_last_error names the field. `absent` is
+// KVRAIL_ABSENT_CREATE or KVRAIL_ABSENT_FAIL. It may be used from any thread at once.
+int32_t kvrail_namespace_open(const kvrail_store *store, const char *name, const char *identity,
+    uint32_t absent, kvrail_namespace **space);
+
+// Closes the handle and sets the variable to NULL. Requests in flight go on.
+int32_t kvrail_namespace_close(kvrail_namespace **space);
+
+// Makes all blocks of a namespace unreachable, for everybody, and opens it anew. Requests of
+// others end with KVRAIL_NOTE_STALE until they refresh it.
+int32_t kvrail_namespace_clear(const kvrail_namespace *space);
+
+// Opens a namespace anew after somebody cleared it.
+int32_t kvrail_namespace_refresh(const kvrail_namespace *space);
+
+// What a namespace holds, on all devices. KVRAIL_STALE: it was removed.
+int32_t kvrail_namespace_usage(const kvrail_namespace *space, kvrail_namespace_info *info);
+
+// Forgets the namespace of this name and its blocks, for everybody.
+int32_t kvrail_namespace_remove(const kvrail_store *store, const char *name);
+
+// Folds any bytes to a key: the first 128 bits of their BLAKE3. The same bytes make the same key
+// in all languages.
+int32_t kvrail_key_of(const void *data, size_t length, kvrail_key *key);
+
+// Folds `count` pieces of `length` bytes each, one behind the other, to as many keys.
+int32_t kvrail_keys_of(const void *data, size_t length, size_t count, kvrail_key *keys);
+
+// The key of a hash that is uniform by itself, as SHA-256: its first 16 bytes.
+int32_t kvrail_key_uniform(const void *hash, size_t length, kvrail_key *key);
+
+// A key as `kvrail store` shows and takes it. `text` has room for KVRAIL_KEY_TEXT_BYTES.
+int32_t kvrail_key_text(const kvrail_key *key, char *text);
+
+// What a completion's note means, in a few words. Never null; lives for ever.
+const char *kvrail_note_meaning(uint32_t note);
+
 // Opens a queue. `options` may be NULL.
 int32_t kvrail_queue_open(const kvrail_client *client, const kvrail_queue_options *options,
     kvrail_queue **queue);
@@ -467,6 +670,11 @@ int32_t kvrail_queue_close(kvrail_queue **queue, uint64_t timeout_ns);
 // so many places of `tickets` have their names; either may be NULL.
 int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_t count,
     uint64_t *tickets, size_t *submitted);
+
+// As kvrail_submit, for blocks of one namespace. The checks of blocks that are put are computed
+// here: a pass over their bytes.
+int32_t kvrail_submit_blocks(kvrail_queue *queue, const kvrail_namespace *space,
+    const kvrail_block_request *requests, size_t count, uint64_t *tickets, size_t *submitted);
 
 // Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.
 int32_t kvrail_poll(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
@@ -489,6 +697,15 @@ int32_t kvrail_queue_arm(kvrail_queue *queue, int *ready);
 
 // Pieces of requests that are in flight.
 int32_t kvrail_queue_outstanding(kvrail_queue *queue, size_t *count);
+
+// Looks which blocks of a namespace are there, and waits for the answer. Other requests of the
+// queue go on meanwhile. KVRAIL_STALE: the namespace was cleared; refresh it.
+int32_t kvrail_lookup(kvrail_queue *queue, const kvrail_namespace *space,
+    const kvrail_lookup_request *wanted, kvrail_found *found);
+
+// Ends this client's holds on these keys.
+int32_t kvrail_release(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *first,
+    size_t count, uint64_t timeout_ns);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -229,7 +229,7 @@ pub unsafe extern "C" fn kvrail_attach(
 }
 
 /// Closes the client and sets the variable to NULL. The session ends, and the memory of its
-/// arenas is unmapped, when its queues are closed too.
+/// arenas is unmapped, when its queues, stores and namespaces are closed too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_close(client: *mut *mut Client) -> i32 {
     call(|| {

@@ -9,6 +9,25 @@ use crate::code::codes;
 /// Set to write the header instead of comparing it.
 const WRITE: &str = "KVRAIL_WRITE_HEADER";
 
+/// What is public, in the order of the header.
+const MODULES: [&str; 15] = [
+    "version",
+    "code",
+    "edge",
+    "client",
+    "volume",
+    "arena",
+    "gpu",
+    "store",
+    "namespace",
+    "key",
+    "request",
+    "note",
+    "block",
+    "queue",
+    "lookup",
+];
+
 /// The constants that `code` makes by macro, which cbindgen cannot see.
 fn constants() -> String {
     let mut text = String::new();
@@ -24,9 +43,7 @@ fn generated() -> String {
     config.after_includes = Some(constants());
     // The source alone: no look at other packages, so no run of cargo.
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for module in
-        ["version", "code", "edge", "client", "volume", "arena", "gpu", "request", "queue"]
-    {
+    for module in MODULES {
         builder = builder.with_src(here.join("src").join(module).with_extension("rs"));
     }
     let mut text = Vec::new();

@@ -6,6 +6,7 @@
 //! and no crash; a request names either, and for a GPU region a block of it.
 
 pub mod arena;
+pub mod block;
 pub mod client;
 pub mod code;
 pub mod edge;
@@ -13,8 +14,13 @@ mod fork;
 pub mod gpu;
 #[cfg(test)]
 mod header;
+pub mod key;
+pub mod lookup;
+pub mod namespace;
+pub mod note;
 pub mod queue;
 pub mod request;
 mod sized;
+pub mod store;
 pub mod version;
 pub mod volume;

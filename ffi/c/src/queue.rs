@@ -8,11 +8,13 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use kvrail_client::{Armed, Done};
+use kvrail_client::{Armed, Done, Ticket};
 
+use crate::block::BlockRequest;
 use crate::client::{Client, Memories, Session, session};
 use crate::code::{Failure, KVRAIL_E_BUSY, KVRAIL_E_TIMEOUT};
 use crate::edge::{call, shared, store, take};
+use crate::namespace::{Namespace, opened};
 use crate::request::{Completion, Request};
 use crate::sized::{Array, SizedStruct, read};
 
@@ -25,8 +27,8 @@ pub struct Queue {
 
 /// What the thread that uses the queue holds.
 #[derive(Debug)]
-struct Held {
-    queue: kvrail_client::Queue,
+pub(crate) struct Held {
+    pub(crate) queue: kvrail_client::Queue,
     /// A copy of the session's, as of `changes`.
     memories: Memories,
     changes: u32,
@@ -45,12 +47,13 @@ impl Queue {
 }
 
 impl Held {
-    /// Submits requests until one is refused.
+    /// Stages so many requests, until one is refused, and publishes them.
     fn submit(
         &mut self,
         session: &Session,
-        requests: Array<Request>,
-        mut each: impl FnMut(usize, u64),
+        count: usize,
+        mut stage: impl FnMut(&mut Self, usize) -> Result<Ticket, Failure>,
+        each: &mut dyn FnMut(usize, u64),
     ) -> Result<(), Failure> {
         let changes = session.changes();
         if self.changes != changes {
@@ -58,11 +61,8 @@ impl Held {
             self.changes = changes;
         }
         let mut outcome = Ok(());
-        for at in 0..requests.count() {
-            let staged = requests.get(at).and_then(|it| it.build(session, &self.memories));
-            let staged =
-                staged.and_then(|it| self.queue.stage(it).map_err(|refused| refused.reason.into()));
-            match staged {
+        for at in 0..count {
+            match stage(self, at) {
                 Ok(ticket) => each(at, ticket.0),
                 Err(failure) => {
                     outcome = Err(failure);
@@ -98,7 +98,9 @@ impl Held {
 ///
 /// # Safety
 /// As for `edge::shared`.
-unsafe fn hold<'a>(queue: *const Queue) -> Result<(&'a Session, MutexGuard<'a, Held>), Failure> {
+pub(crate) unsafe fn hold<'a>(
+    queue: *const Queue,
+) -> Result<(&'a Session, MutexGuard<'a, Held>), Failure> {
     // SAFETY: the caller's promise.
     let Queue { session, held } = unsafe { shared(queue, "queue") }?;
     session.birth.check()?;
@@ -175,25 +177,83 @@ pub unsafe extern "C" fn kvrail_submit(
     tickets: *mut u64,
     submitted: *mut usize,
 ) -> i32 {
-    let mut done = 0;
-    let code = call(|| {
+    // SAFETY: the caller's variables.
+    let told = unsafe { Told::new(tickets, submitted) };
+    told.call(|each| {
         // SAFETY: the caller's handle.
         let (session, mut held) = unsafe { hold(queue) }?;
         // SAFETY: the caller's array, which is only read.
         let requests = unsafe { Array::new(requests.cast_mut(), count) }?;
-        held.submit(session, requests, |at, ticket| {
-            done = at + 1;
-            if !tickets.is_null() {
-                // SAFETY: the caller's array has a place for each request.
-                unsafe { tickets.wrapping_add(at).write_unaligned(ticket) };
-            }
-        })
-    });
-    if !submitted.is_null() {
-        // SAFETY: the caller's variable.
-        unsafe { submitted.write_unaligned(done) };
+        let stage = |held: &mut Held, at| {
+            let request = requests.get(at)?.build(session, &held.memories)?;
+            held.queue.stage(request).map_err(|refused| refused.reason.into())
+        };
+        held.submit(session, count, stage, each)
+    })
+}
+
+/// As kvrail_submit, for blocks of one namespace. The checks of blocks that are put are computed
+/// here: a pass over their bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_submit_blocks(
+    queue: *mut Queue,
+    space: *const Namespace,
+    requests: *const BlockRequest,
+    count: usize,
+    tickets: *mut u64,
+    submitted: *mut usize,
+) -> i32 {
+    // SAFETY: the caller's variables.
+    let told = unsafe { Told::new(tickets, submitted) };
+    told.call(|each| {
+        // SAFETY: the caller's handle.
+        let (session, mut held) = unsafe { hold(queue) }?;
+        // SAFETY: the caller's handle.
+        let space = unsafe { opened(space) }?;
+        // SAFETY: the caller's array, which is only read.
+        let requests = unsafe { Array::new(requests.cast_mut(), count) }?;
+        let stage = |held: &mut Held, at| {
+            let request = requests.get(at)?;
+            // SAFETY: the caller's metadata.
+            let request = unsafe { request.build(space, &held.memories) }?;
+            held.queue.stage_block(request).map_err(|refused| refused.reason.into())
+        };
+        held.submit(session, count, stage, each)
+    })
+}
+
+/// Where the caller wants to be told what was submitted; both may be null.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    tickets: *mut u64,
+    submitted: *mut usize,
+}
+
+impl Told {
+    /// # Safety
+    /// Not null means a place for each request, and a variable.
+    unsafe fn new(tickets: *mut u64, submitted: *mut usize) -> Self {
+        Self { tickets, submitted }
     }
-    code
+
+    /// Runs a call that gives each ticket to what it is given.
+    fn call(self, body: impl FnOnce(&mut dyn FnMut(usize, u64)) -> Result<(), Failure>) -> i32 {
+        let mut done = 0;
+        let code = call(|| {
+            body(&mut |at, ticket| {
+                done = at + 1;
+                if !self.tickets.is_null() {
+                    // SAFETY: `new`'s caller has a place for each request.
+                    unsafe { self.tickets.wrapping_add(at).write_unaligned(ticket) };
+                }
+            })
+        });
+        if !self.submitted.is_null() {
+            // SAFETY: `new`'s caller has a variable.
+            unsafe { self.submitted.write_unaligned(done) };
+        }
+        code
+    }
 }
 
 /// Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.

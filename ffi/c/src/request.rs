@@ -1,8 +1,8 @@
 //! Requests and completions as C has them.
 #![expect(unsafe_code, reason = "names ranges of arenas that C laid out")]
-// UNSAFETY: a lease that is made here names its range on its way to the sidecar and back. The client
-// library reads the bytes for checksums only, between submission and completion; until then they are
-// the request's, on the header's terms.
+// UNSAFETY: a lease that is made here names its range on its way to the sidecar and back. The
+// client library touches the bytes between submission and completion only, for checksums and for
+// blocks; until then they are the request's alone, on the header's terms.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use kvrail_client::{
 
 use crate::client::{Memory, Session, no_memory};
 use crate::code::Failure;
+use crate::note;
 use crate::sized::SizedStruct;
 use crate::volume::no_volume;
 
@@ -33,7 +34,7 @@ pub const KVRAIL_PREFETCH: u8 = 1;
 /// Nobody waits for it.
 pub const KVRAIL_BACKGROUND: u8 = 2;
 
-/// A write is on stable media when it completes.
+/// A write, put or drop is on stable media when it completes.
 pub const KVRAIL_DURABLE: u16 = 1;
 /// Return CRC-64/NVME of the bytes.
 pub const KVRAIL_CHECKSUM: u16 = 2;
@@ -93,7 +94,8 @@ pub struct Completion {
     pub ticket: u64,
     /// The request's.
     pub tag: u64,
-    /// Bytes moved: all of them when the status is KVRAIL_OK.
+    /// Bytes moved: all of them when the status is KVRAIL_OK. Of a block the whole block's; after
+    /// KVRAIL_TOO_SMALL those that a get of it needs.
     pub bytes: u64,
     /// CRC-64/NVME of the bytes, if it was asked for.
     pub checksum: u64,
@@ -101,6 +103,10 @@ pub struct Completion {
     pub device_ns: u32,
     /// Nanoseconds from acceptance to submission; of several pieces the longest.
     pub queue_ns: u32,
+    /// What there is to say of a block beside the status: KVRAIL_NOTE_...
+    pub note: u32,
+    /// Must be ignored.
+    pub reserved: u32,
 }
 
 // SAFETY: integers without padding, the size first.
@@ -121,6 +127,8 @@ impl From<&Done> for Completion {
             checksum: done.checksum,
             device_ns: done.device_ns,
             queue_ns: done.queue_ns,
+            note: note::number(done.note),
+            reserved: 0,
         }
     }
 }
@@ -139,7 +147,7 @@ impl Request {
         let mut built = match Opcode::from_number(self.opcode) {
             Some(Opcode::Read) => {
                 let volume = self.volume(session)?;
-                match self.memory(memories)? {
+                match memory(memories, self.region)? {
                     Memory::Arena(arena) => Built::read(volume, self.offset, self.lease(arena)?),
                     Memory::Gpu(region) => {
                         Built::read_gpu(volume, self.offset, self.range(region)?)
@@ -148,7 +156,7 @@ impl Request {
             }
             Some(Opcode::Write) => {
                 let volume = self.volume(session)?;
-                match self.memory(memories)? {
+                match memory(memories, self.region)? {
                     Memory::Arena(arena) => Built::write(volume, self.offset, self.lease(arena)?),
                     Memory::Gpu(region) => {
                         Built::write_gpu(volume, self.offset, self.range(region)?)
@@ -210,13 +218,6 @@ impl Request {
         volumes.get(self.volume as usize).ok_or_else(|| no_volume(self.volume, volumes.len()))
     }
 
-    /// The memory named; `memories` are this client's.
-    #[inline]
-    fn memory<'a>(&self, memories: &'a [(u32, Memory)]) -> Result<&'a Memory, Failure> {
-        let place = memories.binary_search_by_key(&self.region, |(number, _)| *number);
-        place.map(|place| &memories[place].1).map_err(|_| no_memory(self.region))
-    }
-
     /// The name of the range of a block.
     fn range(&self, region: &GpuRegion) -> Result<GpuRange, Failure> {
         if self.reserved != 0 {
@@ -231,11 +232,24 @@ impl Request {
         if self.block != 0 {
             return Err(self.bad("block", u64::from(self.block), "0 for an arena"));
         }
-        let [position, length] = [self.position, self.length]
-            .map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-        // SAFETY: nobody dereferences it; see the head of this file.
-        let memory = unsafe { arena.pool().assume(position, length) };
-        let memory = memory.map_err(kvrail_client::ClientError::from)?;
-        Ok(arena.adopt(memory)?)
+        lease(arena, self.position, self.length)
     }
+}
+
+/// The memory of this number; `memories` are the client's.
+#[inline]
+pub(crate) fn memory(memories: &[(u32, Memory)], region: u32) -> Result<&Memory, Failure> {
+    let place = memories.binary_search_by_key(&region, |(number, _)| *number);
+    place.map(|place| &memories[place].1).map_err(|_| no_memory(region))
+}
+
+/// The name of a range of an arena.
+#[inline]
+pub(crate) fn lease(arena: &Arena, position: u64, length: u64) -> Result<Lease, Failure> {
+    let [position, length] =
+        [position, length].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+    // SAFETY: until the request ends nobody else touches the range; see the head of this file.
+    let memory = unsafe { arena.pool().assume(position, length) };
+    let memory = memory.map_err(kvrail_client::ClientError::from)?;
+    Ok(arena.adopt(memory)?)
 }

@@ -75,16 +75,47 @@ pub enum Decline {
     Other(u32),
 }
 
-impl Decline {
-    pub(crate) fn from_number(number: u32) -> Self {
-        match number {
-            1 => Self::Busy,
-            2 => Self::IndexFull,
-            3 => Self::Starting,
-            4 => Self::ReadOnly,
-            5 => Self::GivenUp,
-            other => Self::Other(other),
+impl BlockNote {
+    /// Every note but those of a decline.
+    pub const ALL: [Self; 6] =
+        [Self::None, Self::Present, Self::Pending, Self::Warming, Self::Wrong, Self::Stale];
+
+    /// As people say it.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::None => "nothing to add",
+            Self::Present => "the block was there already",
+            Self::Pending => "another put of that key is under way",
+            Self::Warming => "recovery has not seen everything yet",
+            Self::Wrong => "the bytes were not what had been put",
+            Self::Stale => "the namespace was cleared or removed; refresh it",
+            Self::Declined(why) => why.words(),
         }
+    }
+}
+
+impl Decline {
+    /// Every reason that this release knows.
+    pub const ALL: [Self; 5] =
+        [Self::Busy, Self::IndexFull, Self::Starting, Self::ReadOnly, Self::GivenUp];
+
+    /// Its number in a lane.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Busy => 1,
+            Self::IndexFull => 2,
+            Self::Starting => 3,
+            Self::ReadOnly => 4,
+            Self::GivenUp => 5,
+            Self::Other(number) => number,
+        }
+    }
+
+    pub(crate) fn from_number(number: u32) -> Self {
+        let known = Self::ALL.into_iter().find(|why| why.number() == number);
+        known.unwrap_or(Self::Other(number))
     }
 
     /// As people say it.

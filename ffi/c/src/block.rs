@@ -1,0 +1,131 @@
+//! Requests for blocks as C has them.
+#![expect(unsafe_code, reason = "follows a pointer that a structure of C has")]
+// UNSAFETY: metadata is read as bytes, copied within the call, on the header's terms.
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use kvrail_client::{Class, Namespace};
+
+use crate::client::Memory;
+use crate::code::{Failure, KVRAIL_E_REFUSED};
+use crate::key::{Key, bytes};
+use crate::request::{KVRAIL_DURABLE, lease, memory};
+use crate::sized::SizedStruct;
+
+/// The block of a key is to hold these bytes. If there is one it stays, and nothing is written.
+pub const KVRAIL_PUT: u8 = 5;
+/// Fills memory with the block of a key. The bytes are verified before the completion is handed
+/// out; wrong ones are KVRAIL_MISS. Bytes behind the block stay as they were.
+pub const KVRAIL_GET: u8 = 6;
+/// The block of a key is forgotten. KVRAIL_MISS: it was not there.
+pub const KVRAIL_DROP: u8 = 8;
+
+/// For a put: `checksum` is CRC-64/NVME of the bytes, which is not computed again.
+pub const KVRAIL_SUMMED: u16 = 8;
+
+/// One request for one block.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BlockRequest {
+    /// sizeof this structure.
+    pub size: u32,
+    /// KVRAIL_PUT, KVRAIL_GET or KVRAIL_DROP.
+    pub opcode: u8,
+    /// KVRAIL_DEMAND, ...
+    pub priority: u8,
+    /// KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED for a put.
+    pub flags: u16,
+    /// The key.
+    pub key: Key,
+    /// Number of the arena for puts and gets, else 0.
+    pub region: u32,
+    /// For a put: how deep in its chain the block is; 0 is the head of a prompt. More than 65,535
+    /// counts as 65,535.
+    pub depth: u32,
+    /// First byte in the arena, a multiple of the volume's memory alignment.
+    pub position: u64,
+    /// Bytes to put, from 1 to the store's `block_bytes_max`; bytes of memory for a get.
+    pub length: u64,
+    /// Comes back in the completion.
+    pub tag: u64,
+    /// If not 0: a notice KVRAIL_LATE comes when a put or get takes longer; it still goes on.
+    pub deadline_ns: u64,
+    /// For KVRAIL_SUMMED: CRC-64/NVME of the bytes.
+    pub checksum: u64,
+    /// For a put: bytes that stay with the block, for listings and the feed of what is gone. They
+    /// are copied.
+    pub metadata: *const c_void,
+    /// How many; 1,024 at most.
+    pub metadata_bytes: u64,
+}
+
+// SAFETY: integers and a pointer without padding, the size first; zeroes are a value of it.
+unsafe impl SizedStruct for BlockRequest {
+    const NAME: &'static str = "kvrail_block_request";
+    const LEAST: usize = 48;
+}
+
+impl BlockRequest {
+    /// The request as the client library has it.
+    ///
+    /// # Safety
+    /// The metadata can be read.
+    pub(crate) unsafe fn build(
+        &self,
+        space: &Namespace,
+        memories: &[(u32, Memory)],
+    ) -> Result<kvrail_client::BlockRequest, Failure> {
+        type Built = kvrail_client::BlockRequest;
+        let key = self.key.block_key();
+        let mut built = match self.opcode {
+            KVRAIL_PUT => Built::put(space, key, self.lease(memories)?),
+            KVRAIL_GET => Built::get(space, key, self.lease(memories)?),
+            KVRAIL_DROP => Built::drop_block(space, key),
+            _ => return Err(self.bad("opcode", self.opcode.into(), "KVRAIL_PUT, ...")),
+        };
+        if self.flags & !(KVRAIL_DURABLE | KVRAIL_SUMMED) != 0 {
+            return Err(self.bad("flags", self.flags.into(), "KVRAIL_DURABLE | KVRAIL_SUMMED"));
+        }
+        if self.flags & KVRAIL_DURABLE != 0 {
+            built = built.durable();
+        }
+        if self.flags & KVRAIL_SUMMED != 0 {
+            built = built.crc(self.checksum);
+        }
+        if self.deadline_ns != 0 {
+            built = built.deadline(Duration::from_nanos(self.deadline_ns));
+        }
+        if self.depth != 0 {
+            built = built.depth(u16::try_from(self.depth).unwrap_or(u16::MAX));
+        }
+        if self.metadata_bytes != 0 {
+            let count = usize::try_from(self.metadata_bytes).unwrap_or(usize::MAX);
+            // SAFETY: the caller's promise.
+            let metadata = unsafe { bytes(self.metadata.cast(), count, "metadata") }?;
+            built = built.metadata(metadata);
+        }
+        let class = Class::from_number(self.priority)
+            .ok_or_else(|| self.bad("priority", self.priority.into(), "KVRAIL_DEMAND, ..."))?;
+        Ok(built.class(class).tag(self.tag))
+    }
+
+    #[cold]
+    fn bad(&self, member: &str, value: u64, use_instead: &str) -> Failure {
+        Failure::argument(format!("kvrail_block_request.{member} is {value}; use {use_instead}"))
+    }
+
+    fn lease(&self, memories: &[(u32, Memory)]) -> Result<kvrail_client::Lease, Failure> {
+        match memory(memories, self.region)? {
+            Memory::Arena(arena) => lease(arena, self.position, self.length),
+            Memory::Gpu(_) => Err(Failure::new(
+                KVRAIL_E_REFUSED,
+                format!(
+                    "region {} is memory of a GPU, and blocks with keys move through arenas only; \
+                     name an arena",
+                    self.region
+                ),
+            )),
+        }
+    }
+}

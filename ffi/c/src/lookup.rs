@@ -1,0 +1,147 @@
+//! Lookups as C has them.
+#![expect(unsafe_code, reason = "exports functions that take pointers")]
+#![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
+// UNSAFETY: pointers are followed by `edge`, `key` and `sized` only, on the header's terms; one
+// array of bytes is filled here, as far as the caller says that it goes.
+
+use std::time::Duration;
+
+use kvrail_client::{Lookup, LookupExtent};
+
+use crate::code::Failure;
+use crate::edge::call;
+use crate::key::{Key, keys};
+use crate::namespace::{Namespace, opened};
+use crate::queue::{Queue, hold};
+use crate::sized::{SizedStruct, read, write};
+
+/// To the first 256 keys with one that is missing: a prefix ends there.
+pub const KVRAIL_LOOKUP_PREFIX: u32 = 0;
+/// All keys.
+pub const KVRAIL_LOOKUP_ALL: u32 = 1;
+
+/// What to look for. Members that are 0 or NULL are left out.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LookupRequest {
+    /// sizeof this structure.
+    pub size: u32,
+    /// KVRAIL_LOOKUP_PREFIX or KVRAIL_LOOKUP_ALL.
+    pub extent: u32,
+    /// The keys, in the order of their chain.
+    pub keys: *const Key,
+    /// How many.
+    pub count: usize,
+    /// One byte for each key: becomes 1 where the block is there, else 0.
+    pub there: *mut u8,
+    /// What is found is held so long: it is moved, not evicted. 0 holds nothing; a minute at most.
+    pub hold_ns: u64,
+    /// Longest time for all; 0 is 10 seconds.
+    pub timeout_ns: u64,
+}
+
+// SAFETY: integers and pointers without padding, the size first; zeroes are a value of it.
+unsafe impl SizedStruct for LookupRequest {
+    const NAME: &'static str = "kvrail_lookup_request";
+    const LEAST: usize = 24;
+}
+
+/// What a lookup found.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Found {
+    /// sizeof this structure.
+    pub size: u32,
+    /// Must be ignored.
+    pub reserved: u32,
+    /// Keys from the first on that are all there.
+    pub prefix: u64,
+    /// Keys that were looked for; nothing is known of those behind.
+    pub asked: u64,
+    /// Keys that are held now.
+    pub held: u64,
+    /// Keys that may yet turn up: recovery has not seen everything.
+    pub warming: u64,
+}
+
+// SAFETY: integers without padding, the size first.
+unsafe impl SizedStruct for Found {
+    const NAME: &'static str = "kvrail_found";
+    const LEAST: usize = 16;
+}
+
+fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
+    let mut how = Lookup { hold: Duration::from_nanos(wanted.hold_ns), ..Lookup::default() };
+    how.extent = match wanted.extent {
+        KVRAIL_LOOKUP_PREFIX => LookupExtent::Prefix,
+        KVRAIL_LOOKUP_ALL => LookupExtent::All,
+        other => {
+            let text =
+                format!("kvrail_lookup_request.extent is {other}; use KVRAIL_LOOKUP_PREFIX, ...");
+            return Err(Failure::argument(text));
+        }
+    };
+    if wanted.timeout_ns > 0 {
+        how.timeout = Duration::from_nanos(wanted.timeout_ns);
+    }
+    Ok(how)
+}
+
+/// Looks which blocks of a namespace are there, and waits for the answer. Other requests of the
+/// queue go on meanwhile. KVRAIL_STALE: the namespace was cleared; refresh it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_lookup(
+    queue: *mut Queue,
+    space: *const Namespace,
+    wanted: *const LookupRequest,
+    found: *mut Found,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let (_, mut held) = unsafe { hold(queue) }?;
+        // SAFETY: the caller's handle.
+        let space = unsafe { opened(space) }?;
+        // SAFETY: the caller's structure.
+        let wanted = unsafe { read(wanted) }?;
+        // SAFETY: the caller's array.
+        let keys = unsafe { keys(wanted.keys, wanted.count) }?;
+        let answer = held.queue.lookup(space, &keys, &how(&wanted)?)?;
+        if !wanted.there.is_null() {
+            let there = answer.there.iter().copied().chain(std::iter::repeat(false));
+            for (at, there) in there.take(keys.len()).enumerate() {
+                // SAFETY: the caller's array has a byte for each key.
+                unsafe { wanted.there.wrapping_add(at).write(u8::from(there)) };
+            }
+        }
+        let value = Found {
+            size: 0,
+            reserved: 0,
+            prefix: answer.prefix as u64,
+            asked: answer.there.len() as u64,
+            held: answer.held as u64,
+            warming: answer.warming as u64,
+        };
+        // SAFETY: the caller's structure.
+        unsafe { write(found, &value) }
+    })
+}
+
+/// Ends this client's holds on these keys.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_release(
+    queue: *mut Queue,
+    space: *const Namespace,
+    first: *const Key,
+    count: usize,
+    timeout_ns: u64,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's handle.
+        let (_, mut held) = unsafe { hold(queue) }?;
+        // SAFETY: the caller's handle.
+        let space = unsafe { opened(space) }?;
+        // SAFETY: the caller's array.
+        let keys = unsafe { keys(first, count) }?;
+        Ok(held.queue.release(space, &keys, Duration::from_nanos(timeout_ns))?)
+    })
+}
