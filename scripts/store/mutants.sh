@@ -10,8 +10,9 @@ trap 'rm -rf "$copy"' EXIT
 seconds=${KVRAIL_MUTANT_SECONDS:-60}
 built=$PWD/target/mutants
 
+# With new times: else the build of an earlier run, with its last bug in it, would count as fresh.
 git ls-files -co --exclude-standard -- Cargo.toml Cargo.lock .cargo rust-toolchain.toml engine ffi \
-    bench tests scripts/store | tar -cf - -T - | tar -xf - -C "$copy"
+    bench tests scripts/store | tar -cf - -T - | tar -xmf - -C "$copy"
 
 # The table has blocks of five lines: number and name, file, old text, new text, and the test that
 # must fail, with how many seeds it is given if 80 are too few.

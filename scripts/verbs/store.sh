@@ -1,17 +1,26 @@
 #!/usr/bin/env bash
-# The keyed store's proofs: scripts/dev store <name> [cases] [first seed]; `store list` lists them.
+# The keyed store's proofs: scripts/dev store <name> [how many] [seed]; `store list` lists them.
 set -euo pipefail
 
-names=(model crash cut rot misdirect wrap identity full odd mutants speed)
+names=(model crash cut kill rot misdirect wrap twins hostile death identity full odd lost-member
+    mutants speed recovery)
 
 usage() {
-    echo "usage: scripts/dev store <${names[*]}> [cases] [first seed]" >&2
+    echo "usage: scripts/dev store <${names[*]}> [how many lives or rounds] [seed]" >&2
     exit 2
 }
 
-# Runs scenarios by the names of their tests; seeds and counts are printed.
-run() {
-    cargo test -p kvrail-store --test sim --release --locked -- --nocapture "$@"
+# Lives on the simulated drive, by the names of their tests; seeds and counts are printed.
+lives() {
+    KVRAIL_STORE_CASES=$many KVRAIL_STORE_SEED=${seed:-1} \
+        cargo test -p kvrail-store --test sim --release --locked -- --nocapture "$@"
+}
+
+# Rounds between real processes.
+rounds() {
+    cargo build -p kvrail -p kvrail-c --locked
+    KVRAIL_STORE_ROUNDS=$many ${seed:+env KVRAIL_STORE_SEED="$seed"} \
+        cargo test -p kvrail-tests --test flow --locked -- --nocapture "$@"
 }
 
 name=${1:-}
@@ -20,22 +29,45 @@ shift
 case $name in
     list) printf '%s\n' "${names[@]}" && exit ;;
     mutants) exec scripts/store/mutants.sh "$@" ;;
-    speed) exec cargo run --release --locked -p kvrail-store --example speed -- "$@" ;;
+    speed | recovery)
+        exec cargo run --release --locked -p kvrail-store --example "$name" -- "$@"
+        ;;
 esac
-# The long form: so many lives of each scenario.
-declare -A long=([model]=20000 [crash]=10000 [cut]=40 [rot]=2000 [misdirect]=2000 [wrap]=500
-    [identity]=1 [full]=100 [odd]=8)
+# The long form, unless it is said how long: so many lives or rounds.
+declare -A long=([model]=20000 [crash]=10000 [cut]=40 [kill]=50 [rot]=2000 [misdirect]=2000
+    [wrap]=500 [twins]=20 [hostile]=100 [death]=10000 [identity]=1 [full]=100 [odd]=8
+    [lost-member]=20)
 [[ -n ${long[$name]:-} ]] || usage
-export KVRAIL_STORE_CASES=${1:-${long[$name]}}
-export KVRAIL_STORE_SEED=${2:-1}
+many=${1:-${long[$name]}}
+seed=${2:-}
 case $name in
-    model) run crash::model ;;
-    crash) run crash::crash crash::replays ;;
-    cut) run cut:: ;;
-    rot) run faults::rot ;;
-    misdirect) run faults::misdirect faults::failing faults::a_drive ;;
-    wrap) run reclaim::wrap reclaim::hot reclaim::held reclaim::a_ring ;;
-    identity) run start:: ;;
-    full) run reclaim::full reclaim::holds ;;
-    odd) run odd:: ;;
+    model) lives crash::model ;;
+    crash) lives crash::crash crash::replays ;;
+    cut) lives cut:: ;;
+    kill) rounds store::kill ;;
+    rot) lives faults::rot ;;
+    misdirect) lives faults::misdirect faults::failing faults::a_drive ;;
+    wrap)
+        lives reclaim::wrap reclaim::hot reclaim::held reclaim::a_ring reclaim::moved \
+            start::epochs start::the_last
+        ;;
+    twins) rounds store::twins ;;
+    hostile) rounds store::hostile ;;
+    death) rounds store::death ;;
+    identity)
+        lives start::
+        rounds store::identity
+        ;;
+    full)
+        lives reclaim::full reclaim::holds reclaim::an_index faults::a_drive
+        rounds store::full
+        ;;
+    odd)
+        lives odd::
+        rounds store::odd
+        ;;
+    lost-member)
+        lives start::a_member start::segments
+        rounds store::lost
+        ;;
 esac

@@ -26,7 +26,7 @@ fn process(place: &Place, process: u64, seed: u64) -> Told {
 /// those in several parts as well; none is wrong, and nothing that was dropped comes back.
 #[test]
 fn acknowledged_blocks_survive_kills() {
-    let (seed, rounds) = (seed("kill"), number("KVRAIL_STORE_ROUNDS", 3));
+    let (seed, rounds) = (seed("kill"), number("KVRAIL_STORE_ROUNDS", 2));
     let mut dice = Rng::with_seed(seed);
     // Whatever 8 processes have at once takes some 100 MB of it, and drops and new versions of 50
     // rounds the rest: nothing is evicted between two starts, which is checked.

@@ -1,5 +1,6 @@
 //! A member that is missing at the start, and comes back.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use kvrail_ring::Status;
@@ -9,6 +10,8 @@ use super::{seat, seed, shape};
 use crate::rig::{Place, Sidecar};
 
 const KEYS: u64 = 300;
+/// Bytes with the label and the supers of a member, and no segment.
+const FRONT_BYTES: u64 = 2 << 20;
 
 /// Which keys are there; those that are have the right bytes.
 fn found(seat: &mut Seat) -> Vec<u64> {
@@ -65,5 +68,54 @@ fn a_member_of_yesterday_is_no_danger() {
     let back = found(&mut seat).len() as u64;
     println!("lost-member: {back} of {KEYS} keys are found when it is back");
     assert!(if ended { back == KEYS } else { back > 0 });
+    sidecar.stop();
+}
+
+/// A member that loses its content under load: what is asked of it misses or fails, never wrong
+/// bytes; the other one serves all that it has, and the next start is none that is refused.
+#[test]
+fn a_member_that_fails_under_load_takes_its_own_keys_only() {
+    seed("lost-member, under load");
+    let place = Place::with_shaped_store(2, &shape(64 << 20));
+    let sidecar = Sidecar::start(&place);
+    let mut seat = seat(&sidecar, "lost");
+    for number in 0..KEYS {
+        let block = bytes_of(number, 1, 2000);
+        let end = seat.one(Op::put_durable(key_of(number), &block)).expect("it stays");
+        assert_eq!(end.status, Status::Ok);
+    }
+    let on_first: Vec<u64> = (0..KEYS).filter(|it| seat.member_of(key_of(*it)) == 0).collect();
+    let member = fs::File::options().write(true).open(&place.members[1]).expect("our file");
+    let bytes = member.metadata().expect("our file").len();
+    let mut ends = BTreeMap::new();
+    for round in 0..4 {
+        match round {
+            1 => member.set_len(FRONT_BYTES).expect("our file"),
+            // It is back, with nothing in it.
+            3 => member.set_len(bytes).expect("our file"),
+            _ => {}
+        }
+        for number in 0..KEYS {
+            let (key, capacity) = (key_of(number), 2000);
+            let end = seat.one(Op::Get { key, capacity }).expect("the sidecar stays");
+            let right = end.status == Status::Ok
+                && seat.verified(0, capacity, key, &end) == Some(bytes_of(number, 1, 2000));
+            assert!(right || round > 0 && !on_first.contains(&number), "{number}: {end:?}");
+            // The check tells zeros from a block: a client takes that for a miss.
+            let what =
+                if end.status == Status::Ok && !right { "caught" } else { end.status.name() };
+            *ends.entry((round, what)).or_insert(0) += 1;
+            let new = bytes_of(KEYS * (round + 1) + number, 1, 2000);
+            seat.one(Op::put(key_of(KEYS * (round + 1) + number), &new)).expect("it stays");
+        }
+    }
+    println!("lost-member: {ends:?}");
+    drop(seat);
+    sidecar.stop();
+    let sidecar = Sidecar::start(&place);
+    let mut seat = super::seat(&sidecar, "lost");
+    let there = found(&mut seat);
+    println!("lost-member: {} of {} keys after a start", there.len(), KEYS);
+    assert!(on_first.iter().all(|number| there.contains(number)), "{there:?}");
     sidecar.stop();
 }

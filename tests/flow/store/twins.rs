@@ -4,18 +4,31 @@ use kvrail_ring::Status;
 use kvrail_ring::slot::{FLAG_PENDING, FLAG_PRESENT};
 use kvrail_tests::{Op, TwinTally, bytes_of, key_of};
 
-use super::{counter, seat, seed, small_store};
-use crate::rig::{Sidecar, Told, VOLUME, eventually};
+use super::{counter, number, seat, seed, small_store};
+use crate::rig::{Place, Sidecar, Told, VOLUME, eventually};
+
+/// Keys of a round.
+const KEYS: u64 = 500;
 
 /// 8 processes, one write for each key, the right bytes for all.
 #[test]
 fn twins_write_once() {
-    const KEYS: u64 = 500;
     seed("twins");
     let place = small_store(256 << 20);
     let sidecar = Sidecar::start(&place);
+    for round in 0..number("KVRAIL_STORE_ROUNDS", 1) {
+        let puts = counter(&sidecar, "puts");
+        let wrote = put_by_all(&place, &format!("twins {round}"));
+        let counted = counter(&sidecar, "puts") - puts;
+        assert_eq!((wrote, counted), (KEYS, KEYS), "one write for each key");
+    }
+    sidecar.stop();
+}
+
+/// All put the same keys and find them. How many were written.
+fn put_by_all(place: &Place, space: &str) -> u64 {
     let (socket, keys) = (place.socket(), KEYS.to_string());
-    let arguments = ["twin", socket.to_str().expect("a path"), VOLUME, "twins", &keys];
+    let arguments = ["twin", socket.to_str().expect("a path"), VOLUME, space, &keys];
     let mut twins: Vec<Told> = (0..8).map(|_| Told::start(&arguments)).collect();
     for twin in &mut twins {
         twin.expect("ready");
@@ -31,8 +44,7 @@ fn twins_write_once() {
         assert_eq!(tally.right, KEYS);
         wrote += tally.wrote;
     }
-    assert_eq!((wrote, counter(&sidecar, "puts")), (KEYS, KEYS), "one write for each key");
-    sidecar.stop();
+    wrote
 }
 
 /// A process dies between two parts of a block; the next one's put succeeds.

@@ -208,6 +208,17 @@ impl Seat {
         self.handle
     }
 
+    /// The member that has a key.
+    #[must_use]
+    pub fn member_of(&self, key: Key) -> u16 {
+        shard_of(self.uid, key.lo(), self.volume.geometry.members)
+    }
+
+    /// Requests name this from now on, whatever was granted.
+    pub fn pretend(&mut self, handle: u16) {
+        self.handle = handle;
+    }
+
     /// Bytes that a request names at least, and multiples of.
     #[must_use]
     pub fn logical_block(&self) -> u32 {
@@ -334,7 +345,7 @@ impl Seat {
 
     fn stage(&mut self, place: usize, op: &Op<'_>) {
         let key = op.key();
-        let member = shard_of(self.uid, key.lo(), self.volume.geometry.members);
+        let member = self.member_of(key);
         let base = KeyedRequest {
             handle: self.handle,
             depth: 0,
