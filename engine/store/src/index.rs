@@ -32,6 +32,9 @@ pub(crate) struct Index {
     salts: Box<[u64]>,
     seed: [u64; 2],
     used: u64,
+    /// Whether an insertion failed and nothing was removed since: in small tables that happens
+    /// before they are crowded.
+    refused: bool,
 }
 
 fn multiply(one: u64, other: u64) -> u64 {
@@ -52,6 +55,7 @@ impl Index {
             salts: vec![0; numbers as usize].into_boxed_slice(),
             seed: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
             used: 0,
+            refused: false,
         }
     }
 
@@ -135,6 +139,7 @@ impl Index {
         let best = if counts[1] > counts[0] { 1 } else { 0 };
         let free = self.free_way(candidates[best]).map(|way| (candidates[best], way));
         let Some((bucket, way)) = free.or_else(|| self.make_room(candidates)) else {
+            self.refused = true;
             return false;
         };
         self.write(bucket, way, tag(hash), entry);
@@ -206,7 +211,7 @@ impl Index {
         let entry = self.entries[at(bucket)][at(way)];
         assert!(!entry.is_empty(), "an entry is removed once");
         self.write(bucket, way, 0, Entry::EMPTY);
-        self.used -= 1;
+        (self.used, self.refused) = (self.used - 1, false);
         entry
     }
 
@@ -232,9 +237,9 @@ impl Index {
         self.buckets() * WAYS as u64
     }
 
-    /// Whether insertions are about to fail.
+    /// Whether insertions fail, or are about to.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.used * 100 > self.capacity() * CROWDED_PERCENT
+        self.refused || self.used * 100 > self.capacity() * CROWDED_PERCENT
     }
 }
 

@@ -169,7 +169,7 @@ fn full() {
 /// are taken, and each reclaim takes a part of what is there, not all.
 #[test]
 fn an_index_that_is_full_before_the_first_segment_is() {
-    each_seed("full, first segment", 4, |seed| {
+    each_seed("full, first segment", 40, |seed| {
         // 39 blocks of 512 bytes fill the index; a segment takes more than 100.
         let segments = 6 + 4 * (seed % 4);
         let block_mean = u32::try_from(segments * 64 * 1024 / 32).unwrap();
