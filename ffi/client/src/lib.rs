@@ -81,7 +81,7 @@ pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
 pub use kvrail_protocol::{
     GpuInfo, GpuMechanism, GpuRoute, NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport,
 };
-pub use kvrail_ring::{Class, Epoch, Geometry, Opcode, PollerIndex, Status};
+pub use kvrail_ring::{Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Status};
 pub use lease::Lease;
 pub use lookup::{Found, Lookup, LookupExtent};
 pub use queue::Queue;

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use kvrail_client::{AttachOptions, ClientError, Pages};
 use pyo3::prelude::*;
-use serde::Serialize;
 
 use crate::arena::Arena;
 use crate::errors::from_client;
-use crate::errors::raised::{InternalError, LayoutError, RequestError};
+use crate::errors::raised::{LayoutError, RequestError};
 use crate::gpu::{GpuRegion, attach};
 use crate::memory::duplicate;
 use crate::options::seconds;
+use crate::plain::plain;
 use crate::session::Session;
+use crate::store::Store;
 use crate::volume_object::Volume;
 use crate::wait::ask;
 
@@ -34,13 +35,6 @@ fn pages(name: &str) -> PyResult<Pages> {
             "pages is {name:?}; it must be \"auto\", \"base\", \"2MiB\" or \"1GiB\""
         ))),
     }
-}
-
-/// What the sidecar told, as dictionaries and lists.
-fn plain<'py>(py: Python<'py>, told: &(impl Serialize + ?Sized)) -> PyResult<Bound<'py, PyAny>> {
-    let text = serde_json::to_string(told)
-        .map_err(|error| InternalError::new_err(format!("what the sidecar told: {error}")))?;
-    py.import("json")?.call_method1("loads", (text,))
 }
 
 /// An arena that nobody waits for any more.
@@ -96,6 +90,16 @@ impl Client {
     fn volume(&self, name: &str) -> PyResult<Volume> {
         let volume = self.session.client()?.volume(name).map_err(from_client)?;
         Ok(Volume::new(&self.session, volume))
+    }
+
+    fn store(&self, name: &str) -> PyResult<Store> {
+        let store = self.session.client()?.store(name).map_err(from_client)?;
+        Ok(Store::new(&self.session, store))
+    }
+
+    #[getter]
+    fn copied_bytes(&self) -> u64 {
+        self.session.copied_bytes()
     }
 
     #[pyo3(signature = (nbytes, *, pages="auto"))]

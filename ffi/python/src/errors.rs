@@ -19,7 +19,9 @@ pub(crate) mod raised {
     import_exception!(kvrail.errors, MemoryUnusableError);
     import_exception!(kvrail.errors, MissError);
     import_exception!(kvrail.errors, NoSidecarError);
+    import_exception!(kvrail.errors, NamespaceError);
     import_exception!(kvrail.errors, NoSpaceError);
+    import_exception!(kvrail.errors, NoStoreError);
     import_exception!(kvrail.errors, NotAdmittedError);
     import_exception!(kvrail.errors, QueueBusyError);
     import_exception!(kvrail.errors, QueueFullError);
@@ -27,6 +29,7 @@ pub(crate) mod raised {
     import_exception!(kvrail.errors, RequestError);
     import_exception!(kvrail.errors, SessionEndedError);
     import_exception!(kvrail.errors, TimedOutError);
+    import_exception!(kvrail.errors, TooSmallError);
     import_exception!(kvrail.errors, UnknownGpuError);
     import_exception!(kvrail.errors, UnknownVolumeError);
     import_exception!(kvrail.errors, UnsupportedError);
@@ -61,14 +64,23 @@ pub(crate) fn from_client(error: ClientError) -> PyErr {
             RequestError::new_err(text)
         }
         ClientError::Memory(_) => MemoryUnusableError::new_err(text),
-        ClientError::UnknownVolume { .. } | ClientError::NoStore { .. } => {
-            UnknownVolumeError::new_err(text)
-        }
-        ClientError::Identity(_) => RequestError::new_err(text),
+        ClientError::UnknownVolume { .. } => UnknownVolumeError::new_err(text),
+        ClientError::NoStore { .. } => NoStoreError::new_err(text),
+        ClientError::Identity(_) => NamespaceError::new_err(text),
         ClientError::NoGpu { .. } => UnknownGpuError::new_err(text),
         ClientError::Layout(_) => LayoutError::new_err(text),
         ClientError::Forked => ForkedError::new_err(text),
         ClientError::System { .. } => KvrailError::new_err(text),
+    }
+}
+
+/// A namespace that cannot be opened.
+pub(crate) fn from_opening(error: ClientError) -> PyErr {
+    match error {
+        ClientError::Denied { status: Status::Invalid, .. } => {
+            NamespaceError::new_err((error.to_string(), Status::Invalid.name()))
+        }
+        other => from_client(other),
     }
 }
 

@@ -11,17 +11,28 @@
 mod arena;
 mod batch;
 mod birth;
+mod bounce;
 mod cell;
 mod client;
 mod completion;
 mod errors;
 mod gpu;
+mod group;
 mod held;
+mod keys;
+mod manner;
 mod memory;
+mod namespace;
 mod numbers;
 mod options;
+mod places;
+mod plain;
 mod queue;
+mod results;
+mod rows;
+mod run;
 mod session;
+mod store;
 mod volume;
 mod volume_object;
 mod wait;
@@ -42,7 +53,15 @@ mod _kvrail {
     #[pymodule_export]
     use crate::gpu::GpuRegion;
     #[pymodule_export]
+    use crate::keys::{Keys, uniform};
+    #[pymodule_export]
+    use crate::namespace::Namespace;
+    #[pymodule_export]
     use crate::queue::Queue;
+    #[pymodule_export]
+    use crate::results::{Found, Results};
+    #[pymodule_export]
+    use crate::store::Store;
     #[pymodule_export]
     use crate::volume_object::Volume;
 

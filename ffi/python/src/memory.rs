@@ -11,21 +11,132 @@ use std::sync::Arc;
 
 use kvrail_client::{Arena, ClientError, Lease};
 use kvrail_memory::Pinned;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyOSError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::from_client;
+use crate::errors::raised::RequestError;
+use crate::rows::Rows;
 
 /// Names a range of an arena for a request.
 pub(crate) fn named(arena: &Arena, position: u64, length: u64) -> PyResult<Lease> {
     let [position, length] =
         [position, length].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-    // SAFETY: the lease is never dereferenced: it names the range on its way to the sidecar and
-    // back, and `Completion` drops it.
+    lent(arena, position, length).map_err(from_client)
+}
+
+/// As `named`, without Python.
+pub(crate) fn lent(arena: &Arena, position: usize, length: usize) -> Result<Lease, ClientError> {
+    // SAFETY: only the client library looks at the bytes, to compute and verify checks and to copy
+    // the tails of blocks, and only while their request is under way. Until it has ended they are
+    // not the program's, as the package's documentation says; a program that looks all the same
+    // sees bytes in the middle of a move, as a C program would.
     let memory = unsafe { arena.pool().assume(position, length) };
-    let memory = memory.map_err(|error| from_client(ClientError::from(error)))?;
-    arena.adopt(memory).map_err(from_client)
+    arena.adopt(memory?)
+}
+
+/// Copies all rows of a buffer.
+pub(crate) fn copied(_py: Python<'_>, buffer: &PyUntypedBuffer, rows: &Rows) -> Vec<u8> {
+    let mut all = vec![0; rows.count * rows.bytes];
+    let first = buffer.buf_ptr().cast::<u8>();
+    for (at, row) in all.chunks_exact_mut(rows.bytes.max(1)).enumerate() {
+        let from = first.wrapping_offset(rows.stride * at.cast_signed());
+        // SAFETY: `rows` is of this buffer, which is exported and stays where it is; Python is
+        // held, and a thread without it that writes there races as it would with `bytes()`.
+        unsafe { ptr::copy_nonoverlapping(from, row.as_mut_ptr(), rows.bytes) };
+    }
+    all
+}
+
+/// Memory of the program's own: what an object says of it, and what keeps it where it is.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    address: usize,
+    rows: Rows,
+    readonly: bool,
+    _keep: Keep,
+}
+
+#[derive(Debug)]
+enum Keep {
+    Buffer { _exported: PyUntypedBuffer },
+    Tensor { _object: Py<PyAny> },
+}
+
+impl Outside {
+    /// The memory behind a buffer, or behind a tensor that says where its bytes are. `None` when it
+    /// is neither, or the bytes of a row lie apart.
+    pub(crate) fn of(from: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let Ok(exported) = PyUntypedBuffer::get(from) else { return Self::of_tensor(from) };
+        let rows = Rows::of(&exported);
+        Ok(rows.map(|rows| Self {
+            address: exported.buf_ptr().addr(),
+            rows,
+            readonly: exported.readonly(),
+            _keep: Keep::Buffer { _exported: exported },
+        }))
+    }
+
+    /// The memory of what speaks as PyTorch's tensors do.
+    fn of_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let Ok(address) = tensor.call_method0("data_ptr") else { return Ok(None) };
+        if tensor.getattr("device")?.getattr("type")?.extract::<String>()? != "cpu" {
+            let text = "a buffer is a tensor on a GPU; move it through an arena, as by .cpu()";
+            return Err(RequestError::new_err(text));
+        }
+        let item: usize = tensor.call_method0("element_size")?.extract()?;
+        let shape: Vec<usize> = tensor.getattr("shape")?.extract()?;
+        let strides: Vec<isize> = tensor.call_method0("stride")?.extract()?;
+        let strides: Vec<isize> =
+            strides.into_iter().map(|stride| stride * item.cast_signed()).collect();
+        Ok(Rows::from_shape(&shape, &strides, item).map(|rows| Self {
+            address: address.extract().unwrap_or(0),
+            rows,
+            readonly: false,
+            _keep: Keep::Tensor { _object: tensor.clone().unbind() },
+        }))
+    }
+
+    pub(crate) fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    pub(crate) fn is_readonly(&self) -> bool {
+        self.readonly
+    }
+
+    /// Makes one row of all, if nothing lies between them.
+    pub(crate) fn into_one(self) -> Option<Self> {
+        let Rows { count, stride, bytes } = self.rows;
+        let rows = Rows { count: 1, stride: 0, bytes: count * bytes };
+        let dense = count < 2 || stride == bytes.cast_signed();
+        dense.then_some(Self { rows, ..self })
+    }
+
+    /// Where a row begins.
+    pub(crate) fn address(&self, row: usize) -> usize {
+        self.address.wrapping_add_signed(self.rows.stride * row.cast_signed())
+    }
+
+    /// Copies the first bytes of a row.
+    pub(crate) fn load(&self, row: usize, into: &mut [u8]) {
+        assert!(row < self.rows.count && into.len() <= self.rows.bytes, "beyond the buffer");
+        let from = ptr::with_exposed_provenance::<u8>(self.address(row));
+        // SAFETY: in bounds of what the object exports, as just seen; it is kept, and so stays
+        // where it is. Who writes there meanwhile puts a mixture, as with any write of a file.
+        unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Overwrites the first bytes of a row.
+    pub(crate) fn store(&self, row: usize, bytes: &[u8]) {
+        assert!(!self.readonly, "checked before");
+        assert!(row < self.rows.count && bytes.len() <= self.rows.bytes, "beyond the buffer");
+        let into = ptr::with_exposed_provenance_mut::<u8>(self.address(row));
+        // SAFETY: as in `load`; and it is writable.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+    }
 }
 
 /// A descriptor of our own for what Python has open: a number, or something with `fileno`.

@@ -78,7 +78,8 @@ fn known(key: &str) -> PyResult<()> {
     Err(PyTypeError::new_err(text))
 }
 
-fn class(value: &Bound<'_, PyAny>) -> PyResult<Class> {
+/// Who goes first when a device is busy.
+pub(crate) fn class(value: &Bound<'_, PyAny>) -> PyResult<Class> {
     let name: String = value.extract()?;
     match &*name {
         "demand" => Ok(Class::Demand),
@@ -92,7 +93,11 @@ fn class(value: &Bound<'_, PyAny>) -> PyResult<Class> {
 
 /// A time in seconds.
 pub(crate) fn seconds(what: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
-    let seconds: f64 = value.extract()?;
+    duration(what, value.extract()?)
+}
+
+/// A time of so many seconds.
+pub(crate) fn duration(what: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         let text = format!("{what} is {seconds}; it must be seconds from 0 on, or None");
         RequestError::new_err(text)

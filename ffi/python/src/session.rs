@@ -1,11 +1,13 @@
 //! What all objects of one client share, and what closing it takes away from them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use kvrail_client::{Arena, Client, Queue};
 use pyo3::prelude::*;
 
 use crate::birth::Birth;
+use crate::bounce::Bounce;
 use crate::cell::Cell;
 use crate::errors::from_client;
 use crate::held::{Attached, Held};
@@ -24,6 +26,10 @@ pub(crate) struct Session {
     queues: Mutex<Vec<Weak<Cell<Mutex<Held>>>>>,
     /// Queues that no synchronous call uses now.
     idle: Mutex<Vec<Queue>>,
+    /// What synchronous calls copy blocks through.
+    bounce: Bounce,
+    /// Bytes of blocks that were copied, because they were in no arena.
+    copied: AtomicU64,
 }
 
 /// Nothing under these locks panics half-way.
@@ -46,6 +52,8 @@ impl Session {
             regions: Mutex::default(),
             queues: Mutex::default(),
             idle: Mutex::default(),
+            bounce: Bounce::default(),
+            copied: AtomicU64::new(0),
         }
     }
 
@@ -81,6 +89,16 @@ impl Session {
         cell
     }
 
+    /// The arenas that are attached now.
+    pub(crate) fn arenas(&self) -> Vec<Arc<Arena>> {
+        self.cells().iter().filter_map(|cell| cell.get().ok()).collect()
+    }
+
+    /// What keeps the arenas that Python still knows.
+    pub(crate) fn cells(&self) -> Vec<Arc<Cell<Arena>>> {
+        lock(&self.arenas).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// A queue for one synchronous call.
     pub(crate) fn borrow_queue(&self, py: Python<'_>) -> PyResult<Queue> {
         let client = self.client()?;
@@ -98,6 +116,19 @@ impl Session {
         }
     }
 
+    pub(crate) fn bounce(&self) -> &Bounce {
+        &self.bounce
+    }
+
+    /// Counts bytes of blocks that were copied.
+    pub(crate) fn count_copied(&self, bytes: u64) {
+        self.copied.fetch_add(bytes, Ordering::Relaxed); // a count, which orders nothing
+    }
+
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed) // as above
+    }
+
     /// Closes everything. Blocks until what is in flight has ended, or for some seconds; and until
     /// the sidecar has let go of GPU memory, which is not this library's to keep.
     pub(crate) fn close(&self) {
@@ -106,6 +137,7 @@ impl Session {
         queues.iter().for_each(|queue| drop(queue.take()));
         let idle = std::mem::take(&mut *lock(&self.idle));
         drop(idle);
+        self.bounce.clear();
         let arenas: Vec<_> = lock(&self.arenas).drain(..).filter_map(|it| it.upgrade()).collect();
         arenas.iter().for_each(|arena| drop(arena.take()));
         let regions: Vec<_> = lock(&self.regions).drain(..).filter_map(|it| it.upgrade()).collect();

@@ -11,7 +11,7 @@ use crate::errors::from_client;
 use crate::errors::raised::KvrailError;
 
 /// Longest wait between two looks for signals.
-const SLICE: Duration = Duration::from_millis(50);
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Waits until `count` ends or notices were pushed to `done`, nothing is in flight, or the time is
 /// over. A signal handler that raises ends the wait; what is in flight stays so.

@@ -1,10 +1,20 @@
 """The compiled half of the package."""
 
 import os
-from collections.abc import Iterable
-from typing import Any, Protocol, SupportsIndex, Unpack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, SupportsIndex, Unpack, overload
 
-from kvrail._types import GpuInfo, Numbers, Options
+from kvrail._types import (
+    BlockMemory,
+    BlockName,
+    BlockOptions,
+    DropOptions,
+    GpuInfo,
+    NamespaceInfo,
+    Numbers,
+    Options,
+    PutOptions,
+)
 from kvrail.gpu import Layout
 
 __version__: str
@@ -38,6 +48,12 @@ class Client:
         """All volumes."""
     def volume(self, name: str) -> Volume:
         """The volume of this name; UnknownVolumeError names those there are."""
+    def store(self, name: str) -> Store:
+        """The store of this name; NoStoreError when the volume of this name is none."""
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of blocks that were copied by the calls of this client, because they were put from
+        or got into memory that is in none of its arenas."""
     def create_arena(self, nbytes: int, *, pages: str = "auto") -> Arena:
         """Has the sidecar make an arena of at least so many bytes. `pages` is "auto" (what the
         sidecar's configuration says), "base", "2MiB" or "1GiB"."""
@@ -252,6 +268,216 @@ class Volume:
         """Lets the devices forget a range."""
     def open_queue(self, depth: int = 128) -> Queue:
         """A queue that holds so many pieces of requests, rounded up to a power of two."""
+
+class Store:
+    """A store: blocks by key, in namespaces."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the sidecar's configuration."""
+    @property
+    def block_bytes_max(self) -> int:
+        """Most bytes of a block."""
+    @property
+    def memory_alignment(self) -> int:
+        """Unit of positions in arenas: a block that begins elsewhere in one is copied."""
+    @property
+    def members(self) -> int:
+        """Devices it has."""
+    def namespace(
+        self, name: str, identity: Mapping[str, Any] | str, *, create: bool = True
+    ) -> Namespace:
+        """Opens a namespace, and makes it if it is not there (else MissError). `identity` names
+        everything that makes blocks incompatible: model, revision, dtype, layout, tokens in a
+        block, rank. NamespaceError names the field in which it differs from the one that the
+        namespace was made with.
+
+        >>> space = store.namespace("demo", {"model": "m", "dtype": "fp8"})  # doctest: +SKIP
+        """
+    def namespaces(self) -> list[NamespaceInfo]:
+        """All namespaces, with what they hold."""
+    def clear(self, name: str) -> None:
+        """Makes all blocks of a namespace unreachable, for everybody."""
+    def remove(self, name: str) -> None:
+        """Forgets a namespace, its blocks and its identity."""
+
+class Namespace:
+    """Blocks that programs of the same identity share. All calls wait, may be made by any thread,
+    and give the interpreter lock away.
+
+    Keys are bytes of any length or integers from 0 to 2**128 - 1, one in a sequence or each row of
+    an array; they are folded to 128 bits by BLAKE3. `kvrail.uniform` says that they need not be.
+
+    Buffers are a sequence with contiguous memory for each block, an array whose rows they are, or
+    `(arena, positions, lengths)` with arrays of integers. What lies in an arena of this client is
+    moved without a copy if it begins at a multiple of `Store.memory_alignment`; anything else is
+    copied once (`Client.copied_bytes`).
+
+    A namespace that another program clears is opened anew: what was under way ends as a miss, and
+    is never another block."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def identity(self) -> str:
+        """Its identity, as JSON."""
+    def put(
+        self, key: BlockName | Keys, buffer: BlockMemory, **options: Unpack[PutOptions]
+    ) -> str:
+        """Puts the bytes of a buffer as the block of this key. "OK"; "PRESENT": it was there
+        already and stays as it was; "PENDING": another program puts it now; "DECLINED": the store
+        did not take it. None of them is an error.
+
+        >>> space.put(b"key", b"bytes")  # doctest: +SKIP
+        'OK'
+        """
+    @overload
+    def get(
+        self, key: BlockName | Keys, buffer: None = None, **options: Unpack[BlockOptions]
+    ) -> bytes | None:
+        """The bytes of a block (a copy), or None: a miss is no error."""
+    @overload
+    def get(
+        self, key: BlockName | Keys, buffer: BlockMemory, **options: Unpack[BlockOptions]
+    ) -> int | None:
+        """Fills the buffer with the block of this key; its length, or None: a miss is no error.
+        Bytes behind the block stay as they were. TooSmallError has the length that is needed."""
+    def put_many(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[PutOptions],
+    ) -> Results:
+        """Puts many blocks; statuses as of `put`, in the order of the keys.
+
+        >>> space.put_many(keys, array).counts  # doctest: +SKIP
+        {'OK': 98, 'PRESENT': 2}
+        """
+    def get_many(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[BlockOptions],
+    ) -> Results:
+        """Gets many blocks: "OK", "MISS", "TOO_SMALL" (`Results.lengths` has what is needed), or
+        the failure of a device. No two buffers may overlap.
+
+        >>> hits = space.get_many(keys, (arena, positions, lengths))  # doctest: +SKIP
+        >>> hits.prefix  # doctest: +SKIP
+        64
+        """
+    def drop(self, keys: Iterable[BlockName] | Keys, **options: Unpack[DropOptions]) -> Results:
+        """Forgets blocks: "OK", or "MISS" for those that were not there."""
+    def lookup(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        *,
+        hold: float = 0.0,
+        prefix_only: bool = False,
+        timeout: float | None = None,
+    ) -> Found:
+        """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
+        With `prefix_only` it ends at the first 256 keys with a gap.
+
+        >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
+        64
+        """
+    def release(
+        self, keys: Iterable[BlockName] | Keys, *, timeout: float | None = None
+    ) -> None:
+        """Ends this client's holds on these blocks."""
+    def clear(self) -> None:
+        """Makes all its blocks unreachable, for everybody."""
+    def usage(self) -> NamespaceInfo:
+        """What it holds, on all members."""
+
+class Keys(Sequence[int]):
+    """Keys that were folded once, for many calls.
+
+    >>> keys = kvrail.Keys([b"a", b"b"])  # doctest: +SKIP
+    """
+
+    def __init__(self, keys: Iterable[BlockName]) -> None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> int:
+        """The bits of one key."""
+    @overload
+    def __getitem__(self, at: slice) -> Keys:
+        """Some of the keys."""
+    def tobytes(self) -> bytes:
+        """16 bytes for each, lowest byte first."""
+
+def uniform(keys: Iterable[BlockName] | BlockName) -> Keys:
+    """Keys of hashes that are uniform by themselves, such as SHA-256: their first 16 bytes are the
+    key (lowest byte first), or all bits of integers. Nothing is folded.
+
+    >>> space.lookup(kvrail.uniform(block_hashes))  # doctest: +SKIP
+    """
+
+class Results(Sequence[str]):
+    """How a call for many blocks ended: one status for each key, in their order."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> str:
+        """The status of one block."""
+    @overload
+    def __getitem__(self, at: slice) -> list[str]:
+        """Those of some."""
+    @property
+    def ok(self) -> memoryview:
+        """For each key whether the block is there now ("OK" or "PRESENT"), was got, or dropped: a
+        view of format "?", for `numpy.asarray` and for indexing."""
+    @property
+    def all_ok(self) -> bool:
+        """Whether all are."""
+    @property
+    def prefix(self) -> int:
+        """Keys from the first on that are."""
+    @property
+    def lengths(self) -> memoryview:
+        """Bytes of each block, or of the buffer that it needs ("TOO_SMALL"); a view of format
+        "Q"."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many blocks have each status."""
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied, because they were in no arena."""
+    def reason(self, at: SupportsIndex) -> str | None:
+        """What there is to say of one block beside its status, such as why it was declined."""
+    def check(self) -> None:
+        """Raises the exception of the first block that is neither there, nor missing, nor
+        declined: a device or a buffer has failed it."""
+
+class Found(Sequence[bool]):
+    """What a lookup found."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[bool]: ...
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> bool:
+        """Whether one block is there."""
+    @overload
+    def __getitem__(self, at: slice) -> list[bool]:
+        """Those of some."""
+    @property
+    def prefix(self) -> int:
+        """Keys from the first on that are all there."""
+    @property
+    def there(self) -> memoryview:
+        """For each key that was asked for whether its block is there; a view of format "?". A hint:
+        the block may be evicted or dropped since."""
+    @property
+    def held(self) -> int:
+        """Keys that are held now."""
+    @property
+    def warming(self) -> int:
+        """Keys that may yet turn up: the store has not read all of its drive."""
 
 class Queue:
     """Requests without waiting, for one thread. A context manager. `fileno` makes it fit for

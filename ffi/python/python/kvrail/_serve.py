@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -26,7 +26,7 @@ class Sidecar:
     """Where clients attach."""
 
     volume: str
-    """The name of its volume."""
+    """The name of its volume or store."""
 
     def __init__(self, directory: Path, volume: str, settings: Mapping[str, str]) -> None:
         self.socket = directory / "kvrail.sock"
@@ -43,10 +43,11 @@ class Sidecar:
         if done.returncode != 0:
             raise ServeError(f"kvrail {arguments[0]} {arguments[1]}: {done.stderr.strip()}")
 
-    def _start(self, size: str, members: int) -> None:
-        files = [str(self._directory / f"{self.volume}-{index}.img") for index in range(members)]
+    def _create(self, kind: Sequence[str], size: str, files: Sequence[str]) -> None:
         direct = ["--direct", "optional", "--quiet"]
-        self._run("volume", "create", self.volume, "--size", size, *direct, *files)
+        self._run("volume", "create", self.volume, *kind, "--size", size, *direct, *files)
+
+    def _start(self, files: Sequence[str]) -> None:
         config = self._directory / "kvrail.toml"
         # Strings and lists of JSON are strings and lists of TOML.
         socket, listed = (json.dumps(it, ensure_ascii=False) for it in (str(self.socket), files))
@@ -160,28 +161,56 @@ def _environment() -> dict[str, str]:
 
 
 def serve(
-    size: str = "1GiB",
+    size: str | None = None,
     *,
+    store: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    segment: str | None = None,
+    block_mean: str = "64KiB",
     name: str = "kv",
     members: int = 1,
     directory: str | os.PathLike[str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Sidecar:
-    """Starts a sidecar with a new volume and waits until it serves.
+    """Starts a sidecar with a new store or volume, and waits until it serves.
 
-    For tests and notebooks. Everything lies in a new folder below ``directory`` (the system's
-    folder of temporary files if none is named) and is removed at the end. The sidecar also stops
-    when the thread that called this ends: call it from one that lives as long as you need it.
+    For tests, notebooks, and engines that have a host to themselves. Everything lies in a new
+    folder below ``directory`` (the system's folder of temporary files if none is named) and is
+    removed at the end. The sidecar also stops when the thread that called this ends: call it from
+    one that lives as long as you need it.
 
-    :param size: of the volume, as ``"64MiB"``; the files are fully allocated.
-    :param name: of the volume.
-    :param members: files the volume is striped over.
+    >>> with kvrail.serve(store="1GiB") as sidecar, sidecar.attach() as client:  # doctest: +SKIP
+    ...     space = client.store("kv").namespace("demo", {"model": "m"})
+
+    :param size: of a raw volume, as ``"64MiB"`` (1 GiB unless said otherwise); the files are fully
+        allocated.
+    :param store: bytes of a store instead: blocks by key.
+    :param path: a folder for the store's files, which stay: the next one that is served there has
+        its blocks. Files that are there already are served as they are, whatever ``store`` and
+        ``segment`` say.
+    :param segment: bytes of a segment of the store, as ``"64MiB"``: a power of two. The longest
+        block has half of it. About a 32nd of a member unless said otherwise, 256 MiB at most.
+    :param block_mean: bytes that the store's blocks have on average: its index has room for as
+        many as fit.
+    :param name: of the store or volume.
+    :param members: files it is striped over.
     :param settings: keys of the configuration, as ``{"limits.arenas_per_session": "4"}``.
     """
+    if store is not None and size is not None:
+        raise ServeError("pass the size of a volume or of a store, not both")
+    if store is None and (path is not None or segment is not None):
+        raise ServeError("path and segment are for a store: pass its size, as store='1GiB'")
     folder = Path(tempfile.mkdtemp(prefix="kvrail-", dir=directory)).absolute()
     sidecar = Sidecar(folder, name, settings or {})
     try:
-        sidecar._start(size, members)
+        home = folder if path is None else Path(path).absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        files = [str(home / f"{name}-{index}.img") for index in range(members)]
+        kind = [] if store is None else ["--kind", "store", "--block-mean", block_mean]
+        kind += [] if segment is None else ["--segment", segment]
+        if not all(os.path.exists(file) for file in files):
+            sidecar._create(kind, store or size or "1GiB", files)
+        sidecar._start(files)
     except BaseException:
         sidecar.kill()
         sidecar._remove()

@@ -1,7 +1,15 @@
 """Types of arguments."""
 
+import sys
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypedDict
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+elif TYPE_CHECKING:
+    from typing_extensions import Buffer
+else:
+    Buffer = Any
 
 
 class Array(Protocol):
@@ -13,6 +21,19 @@ class Array(Protocol):
 
 Numbers = SupportsIndex | Sequence[int] | Array
 """One integer for each request, or one for all of them."""
+
+
+class Tensor(Protocol):
+    """Memory on the host as PyTorch's tensors tell of it."""
+
+    def data_ptr(self) -> int: ...
+
+
+BlockMemory = Buffer | Tensor
+"""The bytes of one block: a slice of an arena (moved without a copy), or any contiguous buffer."""
+
+BlockName = bytes | bytearray | memoryview | SupportsIndex | Buffer
+"""What an engine calls a block: bytes of any length, or an integer from 0 to 2**128 - 1."""
 
 
 class GpuInfo(TypedDict):
@@ -28,6 +49,49 @@ class GpuInfo(TypedDict):
     """Its PCIe address."""
     memory_bytes: int
     """Bytes of its memory."""
+
+
+class NamespaceInfo(TypedDict):
+    """What a namespace holds, on all members of its store."""
+
+    name: str
+    """Its name."""
+    identity: str
+    """Its identity, as JSON."""
+    uid: int
+    """A number that is another one after each clear."""
+    blocks: int
+    """Blocks of it."""
+    bytes: int
+    """Bytes of them."""
+
+
+class BlockOptions(TypedDict, total=False):
+    """What a call for blocks may ask for."""
+
+    priority: Literal["demand", "prefetch", "background"]
+    """Who goes first when the device is busy; ``"demand"`` unless said otherwise."""
+    timeout: float | None
+    """Seconds that the call may take; none is for ever."""
+
+
+class DropOptions(BlockOptions, total=False):
+    """What a drop may ask for."""
+
+    durable: bool
+    """It is answered when it holds over a loss of power."""
+
+
+class PutOptions(DropOptions, total=False):
+    """What a put may ask for."""
+
+    metadata: bytes | Sequence[bytes] | None
+    """Up to 1 KiB for each block, which listings and the feed of what is gone return."""
+    depth: int
+    """How deep in its prompt the (first) block is; 0 is its head."""
+    chain: bool
+    """Each block is worth little without those before it: they go out in order, each one deeper,
+    and behind one that is declined no more are put."""
 
 
 class Options(TypedDict, total=False):

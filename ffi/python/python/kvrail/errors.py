@@ -59,6 +59,32 @@ class UnknownVolumeError(KvrailError, LookupError):
     """The sidecar has no such volume."""
 
 
+class NoStoreError(UnknownVolumeError):
+    """The volume is no store: its requests name offsets, not keys."""
+
+
+class NamespaceError(RequestError):
+    """A namespace that cannot be opened so: another identity than the store has for it (the message
+    names the field that differs), an identity that says nothing, or no name."""
+
+
+class TooSmallError(RequestError):
+    """The buffer of a get is smaller than the block. Nothing was moved."""
+
+    needed: int
+    """Bytes of the block."""
+
+    def __init__(
+        self,
+        message: str = "",
+        status: str | None = None,
+        failed: Sequence[tuple[int, str]] = (),
+        needed: int = 0,
+    ) -> None:
+        super().__init__(message, status, failed)
+        self.needed = needed
+
+
 class UnknownGpuError(KvrailError, LookupError):
     """The sidecar does not serve this GPU."""
 

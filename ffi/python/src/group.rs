@@ -1,0 +1,237 @@
+//! A group: requests for many blocks that one call made, and that end together.
+
+use std::time::Duration;
+
+use kvrail_client::{
+    BlockKey, BlockNote, BlockRequest, ClientError, Done, Lease, Namespace, Queue, Reason, Status,
+};
+
+use pyo3::prelude::*;
+
+use crate::bounce::Bounce;
+use crate::errors::raised::RequestError;
+use crate::manner::{Kin, Manner};
+use crate::places::{Bytes, Places};
+use crate::results::{End, Results};
+
+/// What is done with the blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Put,
+    Get,
+    Drop,
+}
+
+/// Requests for many blocks.
+#[derive(Debug)]
+pub(crate) struct Group {
+    space: Namespace,
+    work: Work,
+    manner: Manner,
+    keys: Vec<BlockKey>,
+    places: Places,
+    ends: Vec<End>,
+    /// Requests that were submitted, or never will be.
+    staged: usize,
+    ended: usize,
+    copied_bytes: u64,
+    /// Bytes that came and that nobody gave memory for.
+    kept: Option<Lease>,
+    /// First ticket of its requests.
+    first: Option<u64>,
+}
+
+/// Why a group cannot go on: none of its requests was taken from here on.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    Refused(Reason),
+    Failed(ClientError),
+}
+
+impl Group {
+    pub(crate) fn new(
+        space: &Namespace,
+        work: Work,
+        manner: Manner,
+        keys: Vec<BlockKey>,
+        places: Places,
+    ) -> Self {
+        let ends = vec![End::OPEN; keys.len()];
+        let space = space.clone();
+        Self {
+            space,
+            work,
+            manner,
+            keys,
+            places,
+            ends,
+            staged: 0,
+            ended: 0,
+            copied_bytes: 0,
+            kept: None,
+            first: None,
+        }
+    }
+
+    /// Checks what can be checked without the sidecar.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        let max = self.space.store().block_bytes_max();
+        let too_long = |index: &usize| self.places.bytes(*index) as u64 > u64::from(max);
+        if self.work != Work::Put {
+            return Ok(());
+        }
+        let Some(index) = (0..self.keys.len()).find(too_long) else { return Ok(()) };
+        Err(RequestError::new_err(format!(
+            "block {index}: {} bytes, this store takes up to {max}; put less, or make the store \
+             with a larger --segment",
+            self.places.bytes(index)
+        )))
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.manner.timeout()
+    }
+
+    pub(crate) fn space(&self) -> &Namespace {
+        &self.space
+    }
+
+    /// Bytes of the longest block that has to be copied; 0 if there is none.
+    pub(crate) fn longest_to_copy(&self) -> usize {
+        self.places.longest_to_copy()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended == self.keys.len()
+    }
+
+    pub(crate) fn is_staged(&self) -> bool {
+        self.staged == self.keys.len()
+    }
+
+    /// Requests of it that are in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.staged - self.ended
+    }
+
+    pub(crate) fn ended(&self) -> usize {
+        self.ended
+    }
+
+    /// Stages as many requests as there is room for.
+    ///
+    /// # Errors
+    /// `Halt`: nothing of the rest can be submitted.
+    pub(crate) fn stage(&mut self, queue: &mut Queue, bounce: &Bounce) -> Result<(), Halt> {
+        while self.staged < self.keys.len() && queue.outstanding() < queue.capacity() {
+            let Some(request) = self.build(self.staged, bounce).map_err(Halt::Failed)? else {
+                break;
+            };
+            match queue.stage_block(request) {
+                Ok(ticket) => self.first = self.first.or(Some(ticket.0)),
+                Err(refused) if matches!(refused.reason, Reason::Full { .. }) => break,
+                Err(refused) => return Err(Halt::Refused(refused.reason)),
+            }
+            self.staged += 1;
+        }
+        Ok(())
+    }
+
+    /// The next request; none while there is no memory to copy its bytes through.
+    fn build(
+        &mut self,
+        index: usize,
+        bounce: &Bounce,
+    ) -> Result<Option<BlockRequest>, ClientError> {
+        let lease = match self.work {
+            Work::Drop => None,
+            Work::Put | Work::Get => match self.lease(index, bounce)? {
+                None => return Ok(None),
+                some => some,
+            },
+        };
+        let (space, key) = (&self.space, self.keys[index]);
+        let request = match (self.work, lease) {
+            (Work::Put, Some(lease)) => BlockRequest::put(space, key, lease),
+            (_, Some(lease)) => BlockRequest::get(space, key, lease),
+            (_, None) => BlockRequest::drop_block(space, key),
+        };
+        Ok(Some(self.manner.apply(index, request).tag(index as u64)))
+    }
+
+    /// The memory of a block; for a put with its bytes.
+    fn lease(&mut self, index: usize, bounce: &Bounce) -> Result<Option<Lease>, ClientError> {
+        match self.places.get(index)? {
+            Bytes::Lent(lease) => Ok(Some(lease)),
+            Bytes::Room => Ok(bounce.lease(self.places.bytes(index))),
+            Bytes::Copied(outside, row) => {
+                let Some(mut lease) = bounce.lease(self.places.bytes(index)) else {
+                    return Ok(None);
+                };
+                if self.work == Work::Put {
+                    outside.load(row, &mut lease);
+                    self.copied_bytes += lease.len() as u64;
+                }
+                Ok(Some(lease))
+            }
+        }
+    }
+
+    /// Takes a completion of one of its requests.
+    pub(crate) fn take(&mut self, mut done: Done) {
+        let theirs = self.first.is_none_or(|first| done.ticket.0 < first);
+        if theirs || done.is_notice() {
+            return; // of a call that was interrupted
+        }
+        let index = usize::try_from(done.tag).expect("an index");
+        let lease = done.lease.take();
+        self.ends[index] = End { status: done.status, note: done.note, bytes: done.bytes };
+        self.ended += 1;
+        if let (Work::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {
+            self.arrived(index, lease, done.bytes);
+        }
+        if done.status == Status::Declined && self.manner.kin() == Kin::Chain {
+            self.give_up();
+        }
+    }
+
+    /// Brings the bytes of a block to where they are wanted, if they are not there.
+    fn arrived(&mut self, index: usize, lease: Lease, bytes: u64) {
+        let room = usize::try_from(bytes).expect("no more than the lease has");
+        match self.places.get(index) {
+            Ok(Bytes::Copied(outside, row)) => outside.store(row, &lease[..room]),
+            Ok(Bytes::Room) => self.kept = Some(lease),
+            Ok(Bytes::Lent(_)) | Err(_) => return,
+        }
+        self.copied_bytes += bytes;
+    }
+
+    /// The rest of a chain is not put: nobody would come to it.
+    fn give_up(&mut self) {
+        self.ends[self.staged..].fill(End::BEHIND);
+        self.ended += self.keys.len() - self.staged;
+        self.staged = self.keys.len();
+    }
+
+    /// Whether somebody cleared the namespace meanwhile.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.ends.iter().any(|end| end.note == BlockNote::Stale)
+    }
+
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    pub(crate) fn into_results(self) -> Results {
+        Results::new(self.ends, self.copied_bytes)
+    }
+
+    /// The end of the only request, and its bytes if nobody gave memory for them.
+    pub(crate) fn into_one(mut self) -> (End, Option<Lease>) {
+        (self.ends[0], self.kept.take())
+    }
+}

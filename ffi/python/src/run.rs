@@ -1,0 +1,245 @@
+//! Groups and lookups that a call waits for.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kvrail_client::{
+    BlockKey, ClientError, Done, Found, Lookup, LookupExtent, Namespace, Queue, Status,
+};
+use pyo3::prelude::*;
+
+use crate::bounce::Bounce;
+use crate::errors::raised::TimedOutError;
+use crate::errors::{from_client, from_reason};
+use crate::group::{Group, Halt};
+use crate::options::duration;
+use crate::session::Session;
+use crate::wait::{SLICE, ask, deadline};
+
+/// Between two looks for memory to copy a block through.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Keys of a lookup between two looks for signals.
+const LOOKUP_KEYS: usize = 8192;
+/// Longest wait for the answers to them before they are asked for again.
+const LOOKUP_SLICE_MAX: Duration = Duration::from_secs(2);
+
+/// A call that could not go on.
+pub(crate) fn halted(halt: Halt) -> PyErr {
+    match halt {
+        Halt::Refused(reason) => from_reason(reason),
+        Halt::Failed(error) => from_client(error),
+    }
+}
+
+/// Submits all of a group and waits for all of it.
+pub(crate) fn run(py: Python<'_>, session: &Session, mut group: Group) -> PyResult<Group> {
+    let until = deadline(group.timeout());
+    session.bounce().reserve(py, &*session.client()?, group.longest_to_copy())?;
+    let mut queue = session.borrow_queue(py)?;
+    let outcome = drive(py, (&mut queue, session.bounce()), &mut group, until);
+    session.return_queue(queue);
+    session.count_copied(group.copied_bytes());
+    outcome?;
+    if group.is_stale() {
+        refresh(py, group.space())?;
+    }
+    Ok(group)
+}
+
+/// Opens a namespace anew after somebody cleared it.
+pub(crate) fn refresh(py: Python<'_>, space: &Namespace) -> PyResult<()> {
+    let space = space.clone();
+    ask(py, move || space.refresh(), drop)?.map_err(from_client)
+}
+
+fn drive(
+    py: Python<'_>,
+    (queue, bounce): (&mut Queue, &Bounce),
+    group: &mut Group,
+    until: Option<Instant>,
+) -> PyResult<()> {
+    let mut done = Vec::new();
+    loop {
+        let slice = Instant::now() + SLICE;
+        let slice = until.map_or(slice, |until| until.min(slice));
+        let outcome = py.detach(|| advance((queue, bounce), group, &mut done, slice));
+        outcome.map_err(halted)?;
+        if group.is_over() {
+            return Ok(());
+        }
+        py.check_signals()?;
+        if until.is_some_and(|until| until <= Instant::now()) {
+            return Err(too_late(group));
+        }
+    }
+}
+
+/// Goes on with a group until it is over, or the time is.
+fn advance(
+    (queue, bounce): (&mut Queue, &Bounce),
+    group: &mut Group,
+    done: &mut Vec<Done>,
+    slice: Instant,
+) -> Result<(), Halt> {
+    loop {
+        let staged = group.stage(queue, bounce);
+        queue.publish();
+        let all = group.is_staged() || staged.is_err();
+        if group.in_flight() == 0 {
+            staged?; // what went out before has ended
+        }
+        if group.is_over() || slice <= Instant::now() {
+            return Ok(());
+        }
+        if queue.outstanding() == 0 {
+            thread::sleep(PAUSE); // other threads' blocks are in the memory to copy through
+            continue;
+        }
+        let wanted = if all { group.in_flight() } else { 1 };
+        let left = slice.saturating_duration_since(Instant::now());
+        queue.wait_for(wanted, done, left).map_err(Halt::Failed)?;
+        done.drain(..).for_each(|done| group.take(done));
+    }
+}
+
+fn too_late(group: &Group) -> PyErr {
+    TimedOutError::new_err(format!(
+        "{} of {} blocks ended in time, {} are in flight: leave their memory alone until the arena \
+         is closed",
+        group.ended(),
+        group.count(),
+        group.in_flight()
+    ))
+}
+
+/// What a lookup asks for, and what it does with what it finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    extent: LookupExtent,
+    hold: Duration,
+    timeout: Option<Duration>,
+}
+
+impl Asked {
+    /// What Python's arguments mean, in seconds.
+    pub(crate) fn new(hold: f64, prefix_only: bool, timeout: Option<f64>) -> PyResult<Self> {
+        let extent = if prefix_only { LookupExtent::Prefix } else { LookupExtent::All };
+        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        Ok(Self { extent, hold: duration("hold", hold)?, timeout })
+    }
+
+    pub(crate) fn timeout(self) -> Option<Duration> {
+        self.timeout
+    }
+}
+
+/// Looks which blocks are there. A namespace that was cleared is opened anew, once.
+pub(crate) fn lookup(
+    py: Python<'_>,
+    session: &Session,
+    (space, keys): (&Namespace, &[BlockKey]),
+    asked: Asked,
+) -> PyResult<Found> {
+    let mut queue = session.borrow_queue(py)?;
+    let mut outcome = find(py, &mut queue, (space, keys), asked);
+    if let Err(Failure::Stale) = outcome {
+        outcome = refresh(py, space)
+            .map_err(Failure::Raised)
+            .and_then(|()| find(py, &mut queue, (space, keys), asked));
+    }
+    session.return_queue(queue);
+    outcome.map_err(Failure::into_error)
+}
+
+/// Ends holds. Those of a namespace that was cleared have ended.
+pub(crate) fn release(
+    py: Python<'_>,
+    session: &Session,
+    (space, keys): (&Namespace, &[BlockKey]),
+    timeout: Option<Duration>,
+) -> PyResult<()> {
+    let mut queue = session.borrow_queue(py)?;
+    let until = deadline(timeout);
+    let outcome = keys.chunks(LOOKUP_KEYS).try_for_each(|keys| {
+        patiently(py, until, timeout, |slice| queue.release(space, keys, slice))
+    });
+    session.return_queue(queue);
+    match outcome {
+        Err(Failure::Stale) => refresh(py, space),
+        outcome => outcome.map_err(Failure::into_error),
+    }
+}
+
+/// Why a lookup did not end well.
+enum Failure {
+    /// The namespace was cleared.
+    Stale,
+    Raised(PyErr),
+}
+
+impl Failure {
+    fn into_error(self) -> PyErr {
+        match self {
+            Self::Raised(error) => error,
+            Self::Stale => from_client(ClientError::Denied {
+                what: "a lookup",
+                status: Status::Stale,
+                message: "the namespace is cleared again and again; ask later".into(),
+            }),
+        }
+    }
+}
+
+fn find(
+    py: Python<'_>,
+    queue: &mut Queue,
+    (space, keys): (&Namespace, &[BlockKey]),
+    asked: Asked,
+) -> Result<Found, Failure> {
+    let until = deadline(asked.timeout);
+    let mut all = Found { there: Vec::with_capacity(keys.len()), ..Found::default() };
+    for keys in keys.chunks(LOOKUP_KEYS) {
+        let found = patiently(py, until, asked.timeout, |timeout| {
+            let how = Lookup { extent: asked.extent, hold: asked.hold, timeout };
+            queue.lookup(space, keys, &how)
+        })?;
+        if all.prefix == all.there.len() {
+            all.prefix += found.prefix;
+        }
+        all.there.extend(found.there);
+        all.held += found.held;
+        all.warming += found.warming;
+        if asked.extent == LookupExtent::Prefix && all.prefix < all.there.len() {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Asks in slices, so that Ctrl-C ends the wait: the question may be asked again.
+fn patiently<T: Send>(
+    py: Python<'_>,
+    until: Option<Instant>,
+    timeout: Option<Duration>,
+    mut ask: impl FnMut(Duration) -> Result<T, ClientError> + Send,
+) -> Result<T, Failure> {
+    let mut slice = SLICE;
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let wait = left.map_or(slice, |left| left.min(slice));
+        match py.detach(|| ask(wait)) {
+            Ok(answer) => return Ok(answer),
+            Err(ClientError::Denied { status: Status::Stale, .. }) => return Err(Failure::Stale),
+            Err(ClientError::Timeout { .. }) if left.is_none_or(|left| left > wait) => {
+                py.check_signals().map_err(Failure::Raised)?;
+                slice = (2 * slice).min(LOOKUP_SLICE_MAX);
+            }
+            Err(ClientError::Timeout { .. }) => {
+                let after = timeout.unwrap_or_default();
+                let error = ClientError::Timeout { what: "a lookup", after };
+                return Err(Failure::Raised(from_client(error)));
+            }
+            Err(error) => return Err(Failure::Raised(from_client(error))),
+        }
+    }
+}

@@ -1,0 +1,494 @@
+"""Blocks by key: any length, any memory, verified, alive again after a kill."""
+
+import array
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import kvrail
+import numpy
+import pytest
+
+IDENTITY = {"model": "m", "dtype": "fp8", "tokens": 16}
+GUARD = 0x5A
+
+
+@pytest.fixture(scope="module")
+def stores():
+    with kvrail.serve(store="192MiB", segment="8MiB", block_mean="16KiB", members=2) as sidecar:
+        yield sidecar
+
+
+@pytest.fixture
+def client(stores):
+    with stores.attach(name="pytest") as client:
+        yield client
+
+
+@pytest.fixture
+def space(client, request):
+    store, name = client.store("kv"), request.node.name[:64]
+    yield store.namespace(name, IDENTITY)
+    store.remove(name)
+
+
+def some(nbytes: int, seed: int = 0) -> bytes:
+    return random.Random(nbytes * 1000 + seed).randbytes(nbytes)
+
+
+def test_a_block(space):
+    assert space.get(b"key") is None
+    assert space.put(b"key", b"bytes", metadata=b"mine", durable=True) == "OK"
+    assert space.put(b"key", b"others") == "PRESENT"
+    assert space.get(b"key") == b"bytes"
+    assert space.usage()["blocks"] == 1 and space.usage()["bytes"] == 5
+    assert space.name == "test_a_block"
+    assert space.identity == '{"dtype":"fp8","model":"m","tokens":16}'
+
+
+LENGTHS = [1, 7, 511, 512, 513, 4095, 4096, 4097, 65536, 640_256, 1_124_352, 4 << 20]
+
+
+@pytest.mark.parametrize("where", ["arena", "bytes"])
+def test_blocks_of_any_length_leave_their_neighbours_alone(client, space, where):
+    arena = client.create_arena(16 << 20, pages="base")
+    memory = memoryview(arena) if where == "arena" else memoryview(bytearray(16 << 20))
+    for nbytes in LENGTHS:
+        source, target = memory[4096 : 4096 + nbytes], memory[8 << 20 :]
+        source[:] = some(nbytes)
+        target[: nbytes + 8192] = bytes([GUARD]) * (nbytes + 8192)
+        assert space.get(nbytes, target) is None
+        assert space.put(nbytes, source) == "OK"
+        assert space.get(nbytes, target[4096 : 4096 + nbytes + 9]) == nbytes
+        assert target[4096 : 4096 + nbytes] == some(nbytes)
+        assert set(target[:4096]) == {GUARD} == set(target[4096 + nbytes : nbytes + 8192])
+        if nbytes > 1:
+            with pytest.raises(kvrail.TooSmallError, match=f"{nbytes} bytes") as error:
+                space.get(nbytes, memory[: nbytes - 1])
+            assert error.value.needed == nbytes
+        assert space.get(nbytes) == some(nbytes)
+    moved = sum(LENGTHS)
+    assert client.copied_bytes == (moved if where == "arena" else 3 * moved)
+
+
+def test_many_blocks_of_any_memory(client, space):
+    count, nbytes = 300, 5000
+    blocks = numpy.frombuffer(some(count * nbytes), numpy.uint8).reshape(count, nbytes)
+    keys = [b"%d" % at for at in range(count)]
+    arena = client.create_arena(8 << 20, pages="base")
+    rows = numpy.frombuffer(arena, numpy.uint8)[: count * 8192].reshape(count, 8192)
+    rows[:, :nbytes] = blocks
+    before = client.copied_bytes
+    puts = space.put_many(keys, rows[:, :nbytes])
+    assert puts.all_ok and puts.copied_bytes == 0 == client.copied_bytes - before
+    assert list(puts) == ["OK"] * count and puts[-1] == "OK" and puts.prefix == count
+
+    def check(buffers, see, copied):
+        hits = space.get_many(keys, buffers)
+        assert hits.counts == {"OK": count} and hits.prefix == count
+        assert list(hits.lengths) == [nbytes] * count
+        assert numpy.asarray(hits.ok).all()
+        assert hits.copied_bytes == (count * nbytes if copied else 0)
+        for at in range(count):
+            assert bytes(see(at)) == bytes(blocks[at]), at
+
+    rows[:] = 0
+    check((arena, numpy.arange(count) * 8192, nbytes), lambda at: rows[at, :nbytes], False)
+    rows[:] = 0
+    check((arena, range(0, count * 8192, 8192), [nbytes] * count), lambda at: rows[at, :nbytes], 0)
+    view = memoryview(arena)
+    rows[:] = 0
+    check([view[at * 8192 :][:nbytes] for at in range(count)], lambda at: rows[at, :nbytes], False)
+    rows[:] = 0
+    check(rows[::-1, :nbytes], lambda at: rows[count - 1 - at, :nbytes], False)
+    own = numpy.zeros((count, nbytes), numpy.uint8)
+    check(own, lambda at: own[at], True)
+    each = [bytearray(nbytes) for _ in range(count)]
+    check(each, lambda at: each[at], True)
+    words = numpy.zeros((count, 625), numpy.float64)
+    check(words, lambda at: words[at].tobytes(), True)
+    # Begins where devices cannot reach: copied, and counted.
+    odd = [view[at * 8192 + 1 :][:nbytes] for at in range(count)]
+    check(odd, lambda at: odd[at], True)
+
+
+def test_keys_of_any_kind(space):
+    hashes = numpy.frombuffer(some(64 * 32), numpy.uint8).reshape(64, 32)
+    listed = [bytes(row) for row in hashes]
+    assert list(kvrail.Keys(hashes)) == list(kvrail.Keys(listed))
+    assert list(kvrail.uniform(hashes)) == list(kvrail.uniform(listed))
+    assert list(kvrail.uniform(hashes[:, :16])) == list(kvrail.uniform(hashes))
+    assert list(kvrail.uniform(hashes)) != list(kvrail.Keys(hashes))
+    assert list(kvrail.Keys(hashes.view("S32").ravel())) == list(kvrail.Keys(listed))
+    assert list(kvrail.Keys(map(memoryview, listed))) == list(kvrail.Keys(listed))
+    assert list(kvrail.Keys(map(bytearray, listed))) == list(kvrail.Keys(listed))
+    numbers = array.array("Q", range(10))
+    assert list(kvrail.Keys(numbers)) == list(kvrail.Keys(range(10)))
+    assert list(kvrail.Keys(numpy.arange(10))) == list(kvrail.Keys(range(10)))
+    assert list(kvrail.uniform([0, 2**128 - 1])) == [0, 2**128 - 1]
+    assert kvrail.uniform(bytes(range(16)))[0] == int.from_bytes(bytes(range(16)), "little")
+    keys = kvrail.Keys(listed)
+    assert len(keys[10:20]) == 10 and list(keys[10:20]) == list(keys)[10:20]
+    assert keys[::-1][0] == keys[-1] and len(keys.tobytes()) == 64 * 16
+    assert list(kvrail.uniform(keys)) == list(keys)
+    space.put_many(keys, [b"%d" % at for at in range(64)])
+    assert space.get(listed[7]) == b"7" and space.get(keys[7:8]) == b"7"
+    assert space.get(kvrail.uniform(keys[7])) == b"7"
+    assert len({*kvrail.Keys([b"", b"\0", b"\0\0", 0, 1])}) == 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("key", "one key"),
+        (b"key", "one key"),
+        (["key"], "encode"),
+        ([-1], "2\\*\\*128"),
+        ([2**128], "2\\*\\*128"),
+        ([1.5], "integer"),
+        ([None], "integer"),
+        (5, "sequence"),
+        (numpy.zeros(16, numpy.uint8), "one key"),
+        (numpy.zeros((2, 4, 4), numpy.uint8)[:, ::2], "lie apart"),
+        ([memoryview(b"abcd")[::2]], "lie apart"),
+    ],
+)
+def test_what_is_no_key(space, keys, words):
+    with pytest.raises(kvrail.RequestError, match=words):
+        space.lookup(keys)
+    with pytest.raises(kvrail.RequestError, match="at least 16"):
+        kvrail.uniform([b"short"])
+
+
+def test_no_keys_and_the_same_keys(space):
+    assert len(space.put_many([], [])) == 0 and len(space.get_many([], [])) == 0
+    assert len(space.lookup([])) == 0 and len(space.drop([])) == 0
+    space.release([])
+    twice = space.put_many([b"k"] * 3, [b"a", b"a", b"a"])
+    assert twice[0] == "OK" and set(twice) <= {"OK", "PRESENT", "PENDING"}
+    hits = space.get_many([b"k"] * 3, numpy.zeros((3, 1), numpy.uint8))
+    assert hits.all_ok
+    assert list(space.lookup([b"k", b"no", b"k"])) == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("buffers", "words"),
+    [
+        ([b"x"], "read-only"),
+        ([bytearray(0)], "0 bytes"),
+        ([memoryview(bytearray(8))[::2]], "contiguous"),
+        (numpy.zeros((1, 8), numpy.uint8)[:, ::2], "contiguous|lie apart"),
+        ([5], "contiguous"),
+        (7, "buffer"),
+        ([bytearray(8)] * 2, "2 buffers for 1 keys"),
+        (numpy.zeros((3, 8), numpy.uint8).reshape(3, 8)[:, :7], "3 rows for 1 keys"),
+    ],
+)
+def test_what_is_no_buffer_of_a_get(space, buffers, words):
+    space.put(b"k", b"x")
+    with pytest.raises(kvrail.RequestError, match=words):
+        space.get_many([b"k"], buffers)
+
+
+def test_requests_that_cannot_be(client, space):
+    arena = client.create_arena(1 << 20, pages="base")
+    unit, most = space_units(client)
+    with pytest.raises(kvrail.RequestError, match=f"takes up to {most}"):
+        space.put(b"k", bytes(most + 1))
+    with pytest.raises(kvrail.RequestError, match="1025 bytes, 1024 at most"):
+        space.put(b"k", b"x", metadata=b"m" * 1025)
+    with pytest.raises(kvrail.RequestError, match="2 pieces of metadata for 1"):
+        space.put_many([b"k"], [b"x"], metadata=[b"a", b"b"])
+    with pytest.raises(kvrail.RequestError, match="overlap"):
+        space.get_many([1, 2], (arena, [0, 4096], 8192))
+    for positions, lengths in (((1 << 20) - 8, 16), (0, 0), (unit + 1, 16)):
+        with pytest.raises(kvrail.RequestError, match="block 0"):
+            space.put_many([b"k"], (arena, [positions], lengths))
+    with pytest.raises(kvrail.RequestError, match="1 keys and 2 positions"):
+        space.put_many([b"k"], (arena, [0, 4096], 16))
+    with pytest.raises(TypeError, match="metadata"):
+        space.get(b"k", metadata=b"")
+    with pytest.raises(kvrail.RequestError, match="hold"):
+        space.lookup([b"k"], hold=-1)
+    assert space.usage()["blocks"] == 0
+    with client_of_another() as other, pytest.raises(kvrail.RequestError, match="another client"):
+        space.put_many([b"k"], (other.create_arena(4096), [0], 16))
+    arena.close()
+    with pytest.raises(kvrail.ClosedError):
+        space.put_many([b"k"], (arena, [0], 16))
+
+
+def space_units(client):
+    store = client.store("kv")
+    return store.memory_alignment, store.block_bytes_max
+
+
+def client_of_another():
+    class Other:
+        def __enter__(self):
+            self.sidecar = kvrail.serve("16MiB")
+            self.client = self.sidecar.attach()
+            return self.client
+
+        def __exit__(self, *raised):
+            self.client.close()
+            self.sidecar.__exit__(None, None, None)
+
+    return Other()
+
+
+def test_namespaces_and_identities(client):
+    store = client.store("kv")
+    with pytest.raises(kvrail.MissError, match="no namespace"):
+        store.namespace("new", IDENTITY, create=False)
+    one = store.namespace("new", IDENTITY)
+    same = store.namespace("new", '{"tokens": 16, "dtype": "fp8", "model": "m"}', create=False)
+    with pytest.raises(kvrail.NamespaceError, match='dtype is "fp8" in the store and "bf16"'):
+        store.namespace("new", IDENTITY | {"dtype": "bf16"})
+    for nothing, words in (({}, "at least one"), ({"a": None}, '"a" is null'), ("[]", "object")):
+        with pytest.raises(kvrail.NamespaceError, match=words):
+            store.namespace("new", nothing)
+    with pytest.raises(kvrail.NamespaceError, match="JSON"):
+        store.namespace("new", {"a": object()})
+    for name in ("", "x" * 65):
+        with pytest.raises(kvrail.NamespaceError, match="1 to 64 bytes"):
+            store.namespace(name, IDENTITY)
+    other = store.namespace("other", IDENTITY)
+    one.put(b"k", b"one's")
+    assert same.get(b"k") == b"one's" and other.get(b"k") is None
+    assert {"new", "other"} <= {space["name"] for space in store.namespaces()}
+    store.clear("new")
+    store.remove("other")
+    assert "other" not in {space["name"] for space in store.namespaces()}
+    with pytest.raises(kvrail.MissError):
+        store.clear("nobody")
+    assert repr(store) == '<kvrail.Store "kv">' and store.members == 2
+
+
+def test_a_raw_volume_is_no_store(sidecar):
+    with sidecar.attach() as client:
+        with pytest.raises(kvrail.NoStoreError, match="--kind store"):
+            client.store("kv")
+        with pytest.raises(kvrail.UnknownVolumeError, match="it has: kv"):
+            client.store("nowhere")
+
+
+def test_lookup_drop_and_release(space):
+    keys = [b"%d" % at for at in range(700)]
+    space.put_many(keys, [b"x"] * 700)
+    found = space.lookup(keys, hold=30.0)
+    assert found.prefix == found.held == len(found) == 700 and found.warming == 0
+    space.release(keys)
+    dropped = space.drop([keys[600], b"never"], durable=True)
+    assert list(dropped) == ["OK", "MISS"] and list(dropped.ok) == [True, False]
+    found = space.lookup([*keys, b"never"])
+    assert found.prefix == 600 and sum(found) == 699
+    assert numpy.asarray(found.there).sum() == 699 and not found[600] and not found[-1]
+    front = space.lookup([b"never"] + keys, prefix_only=True)
+    assert front.prefix == 0 and len(front) == 256
+
+
+def test_a_million_keys(space):
+    space.put(kvrail.uniform(999_999), b"last")
+    keys = kvrail.uniform(range(1_000_000))
+    found = space.lookup(keys)
+    assert len(found) == 1_000_000 and sum(found.there) == 1 and found[-1]
+    assert len(space.lookup(keys, prefix_only=True)) == 256
+    with pytest.raises(kvrail.TimedOutError):
+        space.lookup(keys, timeout=0.001)
+    assert space.get(kvrail.uniform(999_999)) == b"last"
+
+
+def test_somebody_clears_the_namespace(stores, space):
+    keys = [b"%d" % at for at in range(50)]
+    space.put_many(keys, [b"old"] * 50)
+    with stores.attach() as other:
+        theirs = other.store("kv").namespace(space.name, IDENTITY)
+        theirs.clear()
+        theirs.put_many(keys, [b"new"] * 50)
+    into = numpy.zeros((50, 3), numpy.uint8)
+    missed = space.get_many(keys, into)
+    assert missed.counts == {"MISS": 50} and "cleared" in missed.reason(0) and not into.any()
+    assert space.get_many(keys, into).all_ok and bytes(into[0]) == b"new"
+    with stores.attach() as other:
+        other.store("kv").clear(space.name)
+    assert space.lookup(keys).prefix == 0
+    with stores.attach() as other:
+        other.store("kv").clear(space.name)
+    refused = space.put_many(keys, [b"x"] * 50)
+    assert refused.counts == {"DECLINED": 50} and "cleared" in refused.reason(0)
+    assert space.put_many(keys, [b"x"] * 50, chain=True).all_ok
+    space.clear()
+    assert space.usage()["blocks"] == 0 and space.put(b"k", b"x") == "OK"
+
+
+def test_a_chain_ends_where_it_is_declined(stores, space):
+    keys = [b"%d" % at for at in range(2000)]
+    with stores.attach() as other:
+        other.store("kv").namespace(space.name, IDENTITY).clear()
+    puts = space.put_many(keys, [bytes(4096)] * 2000, chain=True, depth=3)
+    assert puts.counts == {"DECLINED": 2000} and puts.prefix == 0
+    assert "cleared" in puts.reason(0) and "in its chain" in puts.reason(-1)
+
+
+def test_threads(client, space):
+    failures = []
+
+    def work(me):
+        try:
+            arena = client.create_arena(1 << 20, pages="base")
+            rows = numpy.frombuffer(arena, numpy.uint8).reshape(-1, 8192)
+            for round in range(10):
+                keys = [b"%d %d %d" % (me, round, at) for at in range(64)]
+                rows[:64] = numpy.arange(64)[:, None] + me
+                assert space.put_many(keys, rows[:64]).all_ok
+                assert space.get_many(keys, rows[64:]).all_ok
+                assert (rows[:64] == rows[64:]).all()
+                assert space.lookup(keys, hold=1.0).prefix == 64
+                assert space.get(keys[3]) == bytes([3 + me]) * 8192
+                assert space.drop(keys).all_ok
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(me,)) for me in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+TEN_LINES = """
+import sys, kvrail
+with kvrail.Client(sys.argv[1]) as client:
+    space = client.store("kv").namespace("two processes", {"model": "m"})
+    for nbytes in (1, 4097, 640256, 1124352):
+        block = bytes(range(256)) * (nbytes // 256 + 1)
+        if sys.argv[2] == "put":
+            assert space.put(nbytes, block[:nbytes]) == "OK"
+        else:
+            assert space.get(nbytes) == block[:nbytes]
+"""
+
+
+def test_two_processes(stores):
+    for verb in ("put", "get"):
+        command = [sys.executable, "-c", TEN_LINES, str(stores.socket), verb]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_blocks_outlive_a_killed_sidecar(tmp_path):
+    blocks = {at: some(1000 * at + 1, at) for at in range(40)}
+    for life in range(3):
+        with kvrail.serve(store="64MiB", path=tmp_path) as sidecar, sidecar.attach() as client:
+            space = client.store("kv").namespace("kept", IDENTITY)
+            for at, block in blocks.items():
+                assert space.get(at) == (block if life else None)
+            assert space.put_many(blocks, blocks.values()).all_ok
+            time.sleep(0.15)  # what the store promises: 100 ms
+            if life < 2:
+                sidecar.kill()
+                with pytest.raises(kvrail.SessionEndedError):
+                    space.get_many(blocks, [bytearray(1 << 16) for _ in blocks])
+                with pytest.raises(kvrail.SessionEndedError):
+                    space.lookup(blocks)
+                with pytest.raises(kvrail.SessionEndedError):
+                    space.put(b"k", b"x")
+                with pytest.raises(kvrail.SessionEndedError):
+                    space.get(b"k")
+    assert os.listdir(tmp_path) == ["kv-0.img"]
+
+
+def test_an_embedded_store_that_cannot_be():
+    with pytest.raises(kvrail.ServeError, match="not both"):
+        kvrail.serve("1GiB", store="1GiB")
+    with pytest.raises(kvrail.ServeError, match="store='1GiB'"):
+        kvrail.serve("1GiB", path="/tmp")
+    with pytest.raises(kvrail.ServeError, match="segment"):
+        kvrail.serve(store="64MiB", segment="3MiB")
+
+
+def test_a_full_store_evicts(tmp_path):
+    with kvrail.serve(store="16MiB") as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("full", IDENTITY)
+        for first in range(0, 1024, 64):
+            keys = range(first, first + 64)
+            puts = space.put_many(keys, [some(40_000, key) for key in keys])
+            assert set(puts) <= {"OK", "DECLINED"}
+        found = space.lookup(range(1024))
+        assert 100 < sum(found) < 700
+        newest = [key for key in range(1024) if found[key]][-1]
+        assert newest > 900 and space.get(newest) == some(40_000, newest)
+
+
+def test_calls_after_the_end(stores):
+    client = stores.attach()
+    space = client.store("kv").namespace("ended", IDENTITY)
+    store = client.store("kv")
+    client.close()
+    calls = (
+        lambda: space.put(b"k", b"x"),
+        lambda: space.get(b"k"),
+        lambda: space.lookup([b"k"]),
+        lambda: space.release([b"k"]),
+        lambda: space.drop([b"k"]),
+        lambda: space.get_many([b"k"], [bytearray(1)]),
+        space.clear,
+        space.usage,
+        store.namespaces,
+        lambda: store.namespace("a", IDENTITY),
+    )
+    for call in calls:
+        with pytest.raises(kvrail.ClosedError):
+            call()
+
+
+def test_a_fork_and_an_interrupt(stores):
+    code = """
+import os, signal, sys, time, kvrail
+client = kvrail.Client(sys.argv[1])
+space = client.store("kv").namespace("fork", {"model": "m"})
+space.put(b"k", b"x")
+if os.fork() == 0:
+    refused = 0
+    for use in (lambda: space.get(b"k"), lambda: space.lookup([b"k"]), space.usage):
+        try:
+            use()
+        except kvrail.ForkedError:
+            refused += 1
+    os._exit(0 if refused == 3 else 1)
+assert os.wait()[1] == 0
+stopped = int(sys.argv[2])
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+os.kill(stopped, signal.SIGSTOP)
+threads = [f"/proc/{stopped}/task/{thread}/stat" for thread in os.listdir(f"/proc/{stopped}/task")]
+while not all(") T" in open(thread).read() for thread in threads):
+    time.sleep(0.001)
+waits = (lambda: space.get(b"k"), lambda: space.lookup([b"k"]), lambda: space.put(b"l", b"x"),
+         lambda: space.release([b"k"]), lambda: space.drop([b"k"]), space.usage, space.clear)
+try:
+    for wait in waits:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            wait()
+            print("no interrupt")
+        except KeyboardInterrupt:
+            print("interrupted")
+    for wait in (lambda: space.get(b"k", timeout=0.1), lambda: space.lookup([b"k"], timeout=0.1)):
+        try:
+            wait()
+        except kvrail.TimedOutError:
+            print("late")
+finally:
+    os.kill(stopped, signal.SIGCONT)
+print(space.get(b"k", timeout=20))
+client.close()
+"""
+    command = [sys.executable, "-c", code, str(stores.socket), str(stores.pid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split()[:9] == ["interrupted"] * 7 + ["late"] * 2, done
+    assert done.returncode == 0, done
