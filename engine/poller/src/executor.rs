@@ -19,7 +19,7 @@ use crate::scheduler::budget::Budget;
 use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
-use crate::stats::PollerStats;
+use crate::stats::{OperationKind, PollerStats};
 use crate::task::{MemoryKind, StoreTask, Task};
 
 /// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
@@ -400,9 +400,10 @@ impl<D: Device> Executor<D> {
     fn account(&mut self, device: usize, batch: &CompletionBatch) {
         let scheduler = self.queues[device].scheduler();
         let (counters, count) = (&self.stats.devices[device], u64::from(batch.count));
-        counters.device_latency.record(batch.device_ns, count);
-        counters.queue_latency.record(batch.queue_ns, count);
         let opcode = batch.header.opcode();
+        let latencies = counters.latencies(OperationKind::of(opcode), batch.header.class());
+        latencies.device.record(batch.device_ns, count);
+        latencies.queue.record(batch.queue_ns, count);
         if is_serial(opcode) {
             scheduler.end_serial(opcode, batch.status);
             counters.others.add(count);

@@ -44,7 +44,8 @@ pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
 pub use stats::{
-    Counter, DeviceStats, LATENCY_BUCKETS, Latencies, PollerStats, SessionStats, StoreStats,
+    Counter, DeviceStats, IoLatencies, LATENCY_BUCKETS, Latencies, LatencyCounts, OperationKind,
+    PollerStats, SessionStats, StoreStats,
 };
 pub use store_call::{STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use thread::{Seat, StartError, start};

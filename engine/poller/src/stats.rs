@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
+use kvrail_ring::{Class, Opcode};
 
 /// Buckets of a latency histogram: four to each power of two from 256 ns (bucket 0 is all below)
 /// to 2^36 ns, about 69 s.
@@ -37,11 +38,12 @@ impl Counter {
 #[derive(Debug)]
 pub struct Latencies {
     buckets: [Counter; LATENCY_BUCKETS],
+    sum_ns: Counter,
 }
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { buckets: std::array::from_fn(|_| Counter::default()) }
+        Self { buckets: std::array::from_fn(|_| Counter::default()), sum_ns: Counter::default() }
     }
 }
 
@@ -50,6 +52,7 @@ impl Latencies {
     #[inline]
     pub fn record(&self, ns: u64, times: u64) {
         self.buckets[Self::bucket(ns)].add(times);
+        self.sum_ns.add(ns.wrapping_mul(times));
     }
 
     #[inline]
@@ -63,30 +66,113 @@ impl Latencies {
         usize::try_from(bucket).expect("a u64 has 64 powers").min(LATENCY_BUCKETS - 1)
     }
 
+    /// What was counted until now.
+    #[must_use]
+    pub fn counted(&self) -> LatencyCounts {
+        let counts = self.buckets.iter().map(Counter::get).collect();
+        LatencyCounts { counts, sum_ns: self.sum_ns.get() }
+    }
+}
+
+/// Latencies as they were counted at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatencyCounts {
+    counts: Vec<u64>,
+    sum_ns: u64,
+}
+
+impl Default for LatencyCounts {
+    fn default() -> Self {
+        Self { counts: vec![0; LATENCY_BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl LatencyCounts {
+    /// Adds others.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
+    /// All latencies together, in nanoseconds.
+    #[must_use]
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// The buckets that have some, shortest first: the upper bound in nanoseconds, which is
+    /// `u64::MAX` of the last bucket there can be, and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        counts.map(|(bucket, &count)| match bucket {
+            LAST => (u64::MAX, count),
+            _ => (upper_ns(bucket), count),
+        })
+    }
+
     /// Upper bound, in nanoseconds, of the bucket in which this share (0 to 1) of all latencies
     /// is reached; 0 when there are none.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> u64 {
-        let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
-        let total: u64 = counts.iter().sum();
+        let total: u64 = self.counts.iter().sum();
         if total == 0 {
             return 0;
         }
         let mut left = share * total as f64;
-        let reached = counts.iter().position(|&count| {
+        let reached = self.counts.iter().position(|&count| {
             left -= count as f64;
             left <= 0.0
         });
-        Self::upper_ns(reached.unwrap_or(LATENCY_BUCKETS - 1))
+        upper_ns(reached.unwrap_or(LAST))
     }
+}
 
-    fn upper_ns(bucket: usize) -> u64 {
-        if bucket == 0 {
-            return 256;
-        }
-        let (power, quarter) = (8 + (bucket - 1) / 4, (bucket - 1) % 4);
-        (5 + quarter as u64) << (power - 2)
+const LAST: usize = LATENCY_BUCKETS - 1;
+
+fn upper_ns(bucket: usize) -> u64 {
+    if bucket == 0 {
+        return 256;
     }
+    let (power, quarter) = (8 + (bucket - 1) / 4, (bucket - 1) % 4);
+    (5 + quarter as u64) << (power - 2)
+}
+
+/// Kinds of operations whose latencies are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationKind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes and discards.
+    Other,
+}
+
+impl OperationKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
+
+    /// What an operation of a device is.
+    #[inline]
+    #[must_use]
+    pub const fn of(opcode: Opcode) -> Self {
+        match opcode {
+            Opcode::Read => Self::Read,
+            Opcode::Flush | Opcode::Discard => Self::Other,
+            _ => Self::Write,
+        }
+    }
+}
+
+/// Latencies of the operations of one kind and class.
+#[derive(Debug, Default)]
+pub struct IoLatencies {
+    /// Submission to completion.
+    pub device: Latencies,
+    /// Acceptance to submission.
+    pub queue: Latencies,
 }
 
 /// What the store on a device did. A poller writes them every few milliseconds.
@@ -209,12 +295,19 @@ pub struct DeviceStats {
     pub overdue: Counter,
     /// Monotonic nanoseconds at which the oldest request was accepted; 0 when there is none.
     pub oldest_ns: Counter,
-    /// Submission to completion.
-    pub device_latency: Latencies,
-    /// Acceptance to submission.
-    pub queue_latency: Latencies,
+    /// By kind, then by class.
+    latencies: [[IoLatencies; Class::ALL.len()]; OperationKind::ALL.len()],
     /// The store on it, if it is a member of one.
     pub store: StoreStats,
+}
+
+impl DeviceStats {
+    /// Latencies of the operations of one kind and class.
+    #[inline]
+    #[must_use]
+    pub fn latencies(&self, kind: OperationKind, class: Class) -> &IoLatencies {
+        &self.latencies[kind as usize][class as usize]
+    }
 }
 
 /// What one session asked of one poller.
@@ -276,24 +369,38 @@ impl PollerStats {
 
 #[cfg(test)]
 mod tests {
-    use super::Latencies;
+    use super::{Latencies, upper_ns};
 
     #[test]
     fn a_bucket_holds_what_its_bounds_say() {
         for ns in [0, 255, 256, 319, 320, 1000, 54_321, 1 << 30, u64::MAX] {
             let bucket = Latencies::bucket(ns);
-            assert!(ns < Latencies::upper_ns(bucket) || bucket == super::LATENCY_BUCKETS - 1);
-            assert!(bucket == 0 || ns >= Latencies::upper_ns(bucket - 1));
+            assert!(ns < upper_ns(bucket) || bucket == super::LATENCY_BUCKETS - 1);
+            assert!(bucket == 0 || ns >= upper_ns(bucket - 1));
         }
     }
 
     #[test]
     fn quantiles_walk_the_buckets() {
         let latencies = Latencies::default();
-        assert_eq!(latencies.quantile_ns(0.5), 0);
+        assert_eq!(latencies.counted().quantile_ns(0.5), 0);
         latencies.record(1000, 99);
         latencies.record(1_000_000, 1);
-        assert_eq!(latencies.quantile_ns(0.5), 1024);
-        assert!(latencies.quantile_ns(0.999) >= 1_000_000);
+        let counted = latencies.counted();
+        assert_eq!(counted.quantile_ns(0.5), 1024);
+        assert!(counted.quantile_ns(0.999) >= 1_000_000);
+        assert_eq!(counted.sum_ns(), 1_099_000);
+        let mut twice = counted.clone();
+        twice.add(&counted);
+        let buckets: Vec<_> = twice.buckets().collect();
+        assert_eq!(buckets, [(1024, 198), (1_048_576, 2)]);
+    }
+
+    #[test]
+    fn the_last_bucket_has_no_bound() {
+        let latencies = Latencies::default();
+        latencies.record(u64::MAX, 1);
+        let buckets: Vec<_> = latencies.counted().buckets().collect();
+        assert_eq!(buckets, [(u64::MAX, 1)]);
     }
 }

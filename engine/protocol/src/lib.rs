@@ -28,7 +28,8 @@ pub use gpu::{
 pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
 pub use message::{Answer, Ask, ClientMessage, Hardware, Pages, SidecarMessage};
 pub use report::{
-    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, SessionReport,
+    DeviceReport, DeviceState, HistogramReport, IoCounts, IoLatencyReport, LatencyReport,
+    PollerReport, RegionsReport, SessionReport,
     SidecarReport, SidecarState, StallReport, StatusReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};

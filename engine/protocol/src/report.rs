@@ -51,6 +51,12 @@ pub struct SidecarReport {
     pub version: String,
     /// Seconds since it serves.
     pub uptime_s: u64,
+    /// Milliseconds since it serves, by a clock that nobody sets.
+    #[serde(default)]
+    pub uptime_ms: u64,
+    /// Seconds since 1970 when it began to serve.
+    #[serde(default)]
+    pub started_unix_s: u64,
     /// Path of its socket.
     pub socket: String,
     /// What it does.
@@ -79,6 +85,9 @@ pub struct PollerReport {
     pub heartbeat_age_ns: u64,
     /// Ticks since start.
     pub ticks: u64,
+    /// Those of them that found work.
+    #[serde(default)]
+    pub busy_ticks: u64,
     /// Share of the ticks of the last second or so that found work, 0 to 1.
     pub busy_share: f64,
     /// Times it went to sleep since start.
@@ -123,6 +132,29 @@ pub struct LatencyReport {
     pub p99_ns: u64,
     /// 999 of 1,000.
     pub p999_ns: u64,
+}
+
+/// Latencies in buckets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistogramReport {
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+    /// Buckets that have some, shortest first: the upper bound in nanoseconds (`u64::MAX`: there
+    /// is none) and how many.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// Latencies of the operations of one kind and class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoLatencyReport {
+    /// `read`, `write` or `other`.
+    pub operation: String,
+    /// `demand`, `prefetch` or `background`.
+    pub class: String,
+    /// Submission to completion.
+    pub device: HistogramReport,
+    /// Acceptance to submission.
+    pub queue: HistogramReport,
 }
 
 /// Whether a device is there.
@@ -190,6 +222,9 @@ pub struct DeviceReport {
     pub device_latency: LatencyReport,
     /// Acceptance to submission.
     pub queue_latency: LatencyReport,
+    /// Both since start, of each kind of operation and class that there were any of.
+    #[serde(default)]
+    pub latencies: Vec<IoLatencyReport>,
 }
 
 /// One volume.

@@ -117,6 +117,16 @@ impl Class {
             _ => None,
         }
     }
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Demand => "demand",
+            Self::Prefetch => "prefetch",
+            Self::Background => "background",
+        }
+    }
 }
 
 /// Request flag: the write is on stable media when it completes.

@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use kvrail_device::{Clock, Description, MonotonicClock};
-use kvrail_poller::{Counter, DeviceStats, Latencies, PollerHandle};
-use kvrail_protocol::{
-    DeviceReport, DeviceState, IoCounts, LatencyReport, PollerReport, RegionsReport, StallReport,
-    VolumeInfo, VolumeReport,
+use kvrail_poller::{
+    Counter, DeviceStats, IoLatencies, LatencyCounts, OperationKind, PollerHandle,
 };
+use kvrail_protocol::{
+    DeviceReport, DeviceState, HistogramReport, IoCounts, IoLatencyReport, LatencyReport,
+    PollerReport, RegionsReport, StallReport, VolumeInfo, VolumeReport,
+};
+use kvrail_ring::Class;
 
 use crate::regions::Regions;
 use crate::sessions::Sessions;
@@ -64,6 +67,7 @@ pub(crate) fn poller(
         cpu: handle.cpu,
         heartbeat_age_ns: MonotonicClock.now_ns().saturating_sub(stats.beat_ns.get()),
         ticks: stats.ticks.get(),
+        busy_ticks: stats.busy_ticks.get(),
         busy_share: busy.pollers[at].share,
         sleeps: stats.sleeps.get(),
         bells: stats.bells.get(),
@@ -103,12 +107,40 @@ pub(crate) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn latency(latencies: &Latencies) -> LatencyReport {
+fn quantiles(counted: &LatencyCounts) -> LatencyReport {
     LatencyReport {
-        p50_ns: latencies.quantile_ns(0.5),
-        p99_ns: latencies.quantile_ns(0.99),
-        p999_ns: latencies.quantile_ns(0.999),
+        p50_ns: counted.quantile_ns(0.5),
+        p99_ns: counted.quantile_ns(0.99),
+        p999_ns: counted.quantile_ns(0.999),
     }
+}
+
+fn histogram(counted: &LatencyCounts) -> HistogramReport {
+    HistogramReport { sum_ns: counted.sum_ns(), buckets: counted.buckets().collect() }
+}
+
+/// Latencies of a device by kind and class, and all of them together: at the device, and before.
+fn latencies(stats: &DeviceStats) -> (Vec<IoLatencyReport>, [LatencyReport; 2]) {
+    let (mut apart, mut all) = (Vec::new(), [LatencyCounts::default(), LatencyCounts::default()]);
+    for kind in OperationKind::ALL {
+        let operation = match kind {
+            OperationKind::Read => "read",
+            OperationKind::Write => "write",
+            OperationKind::Other => "other",
+        };
+        for class in Class::ALL {
+            let IoLatencies { device, queue } = stats.latencies(kind, class);
+            let (device, queue) = (device.counted(), queue.counted());
+            all[0].add(&device);
+            all[1].add(&queue);
+            let (device, queue) = (histogram(&device), histogram(&queue));
+            if !device.buckets.is_empty() {
+                let class = class.name().to_owned();
+                apart.push(IoLatencyReport { operation: operation.into(), class, device, queue });
+            }
+        }
+    }
+    (apart, all.map(|counted| quantiles(&counted)))
 }
 
 fn devices_of(handle: &PollerHandle) -> Vec<DeviceReport> {
@@ -129,6 +161,7 @@ fn report_device(
         operations: operations.get(),
         bytes: bytes.get(),
     };
+    let (latencies, [device_latency, queue_latency]) = latencies(stats);
     DeviceReport {
         index,
         poller,
@@ -155,8 +188,9 @@ fn report_device(
             0 => 0,
             since_ns => MonotonicClock.now_ns().saturating_sub(since_ns) / 1_000_000,
         },
-        device_latency: latency(&stats.device_latency),
-        queue_latency: latency(&stats.queue_latency),
+        device_latency,
+        queue_latency,
+        latencies,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
@@ -72,6 +72,7 @@ pub struct Server {
     to_control: Arc<Doorbell>,
     buffer: PacketBuffer,
     started: Instant,
+    started_unix_s: u64,
 }
 
 impl Server {
@@ -126,6 +127,7 @@ impl Server {
             to_control,
             buffer: PacketBuffer::default(),
             started: Instant::now(),
+            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs()),
         })
     }
 
@@ -162,6 +164,7 @@ impl Server {
             if let Some(policy) = handle.policy() {
                 self.renew(policy);
             }
+            handle.answer(|| self.report());
             if let Some(stopped) = self.advance_stop() {
                 return Ok(stopped);
             }
@@ -690,6 +693,8 @@ impl Server {
             epoch: self.config.identity.epoch.0,
             version: self.config.identity.version.clone(),
             uptime_s: self.started.elapsed().as_secs(),
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            started_unix_s: self.started_unix_s,
             socket: self.config.socket.display().to_string(),
             state: self.shutdown.shown(),
             refused: self.sessions.refused(),

@@ -1,9 +1,11 @@
-//! A handle to a running server, for the thread that receives signals: stop, or take a new policy.
+//! A handle to a running server, for threads beside it: stop, take a new policy, say how all is.
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kvrail_protocol::StatusReport;
 use kvrail_ring::{Doorbell, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -16,13 +18,22 @@ struct Shared {
     stops: AtomicU32,
     /// The newest policy that the server has not taken yet.
     policy: Mutex<Option<Policy>>,
+    /// Who wants to know how everything is.
+    askers: Mutex<Vec<Asker>>,
 }
 
-impl Shared {
-    /// A panic elsewhere leaves a whole policy or none, so poison means nothing.
-    fn policy(&self) -> MutexGuard<'_, Option<Policy>> {
-        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is called with a report.
+struct Asker(Box<dyn FnOnce(StatusReport) + Send>);
+
+impl fmt::Debug for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asker")
     }
+}
+
+/// A panic elsewhere leaves a whole value, so poison means nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Controls a running server. Cheap to clone, usable from any thread.
@@ -38,8 +49,8 @@ pub struct HandleReceiver(Arc<Shared>);
 /// # Errors
 /// The kernel's, when descriptors run out.
 pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
-    let (stops, policy) = (AtomicU32::new(0), Mutex::new(None));
-    let shared = Arc::new(Shared { bell: Doorbell::eventfd()?, stops, policy });
+    let (stops, policy, askers) = (AtomicU32::new(0), Mutex::new(None), Mutex::default());
+    let shared = Arc::new(Shared { bell: Doorbell::eventfd()?, stops, policy, askers });
     Ok((ServerHandle(Arc::clone(&shared)), HandleReceiver(shared)))
 }
 
@@ -54,7 +65,14 @@ impl ServerHandle {
     /// Gives the server a new policy. What clients have already is left to them, also where it is
     /// more than the new limits allow.
     pub fn renew(&self, policy: Policy) {
-        *self.0.policy() = Some(policy);
+        *lock(&self.0.policy) = Some(policy);
+        self.0.bell.ring();
+    }
+
+    /// Asks the server how everything is. `tell` is called on its thread, so it must be quick; it
+    /// is never called by a server that does not turn.
+    pub fn ask(&self, tell: impl FnOnce(StatusReport) + Send + 'static) {
+        lock(&self.0.askers).push(Asker(Box::new(tell)));
         self.0.bell.ring();
     }
 }
@@ -73,6 +91,16 @@ impl HandleReceiver {
 
     /// The newest policy, once.
     pub(crate) fn policy(&self) -> Option<Policy> {
-        self.0.policy().take()
+        lock(&self.0.policy).take()
+    }
+
+    /// Tells whoever has asked.
+    pub(crate) fn answer(&self, report: impl FnOnce() -> StatusReport) {
+        let askers = std::mem::take(&mut *lock(&self.0.askers));
+        if askers.is_empty() {
+            return;
+        }
+        let report = report();
+        askers.into_iter().for_each(|Asker(tell)| tell(report.clone()));
     }
 }
