@@ -32,7 +32,7 @@ def start(built: Path, folder: Path) -> subprocess.Popen[bytes]:
     create += ["--stripe", "4MiB"]
     subprocess.run(create, env=environment(), check=True, capture_output=True)
     config.write_text(
-        f'sidecar.socket = "{folder}/s"\nsidecar.log = "error"\n'
+        f'sidecar.socket = "{folder}/s"\nsidecar.log = "error"\nmetrics.listen = "off"\n'
         f'[[volume]]\nname = "kv"\nmembers = ["{image}"]\n'
         '[[volume]]\nname = "null"\nmembers = ["null:1TiB"]\n'
     )

@@ -23,6 +23,7 @@ for arm in "${@:4}"; do
         --direct optional --quiet "$data/$name.kv"
     cat >"$data/$name.toml" <<END
 sidecar.socket = "$data/$name.s"
+metrics.listen = "off"
 pollers.count = 1
 device.direct = "optional"
 limits.sessions_per_uid = 64

@@ -24,7 +24,7 @@ fn a_member_on_a_file_system_in_user_space_is_refused() {
     let Some(fuse) = mounted(&place.path("mount"), &below) else { return };
     // A volume's member, seen through it.
     place.members = vec![fuse.file()];
-    place.extra = "device.direct = \"off\"\n".into();
+    place.extra = "device.direct = \"off\"\nmetrics.listen = \"off\"\n".into();
     let mut sidecar = Sidecar::launch(&place, place.serve());
     assert_eq!(sidecar.wait().code(), Some(3), "{}", sidecar.said());
     for word in REFUSAL {

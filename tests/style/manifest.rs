@@ -25,6 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["ring"]),
     ("poller", &["device", "memory", "ring", "store"]),
     ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "store"]),
+    ("metrics", &["protocol", "units"]),
     ("client", &["layout", "memory", "protocol", "ring", "store"]),
     ("c", &["client"]),
     ("python", &["client", "memory"]),

@@ -19,6 +19,7 @@ use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
+use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
 use kvrail_volume::{
     DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create,
@@ -250,6 +251,7 @@ fn own_config(
     let mut config =
         Config { gpu: none.gpu, target: none.target, volume: none.volume, ..base.clone() };
     config.sidecar.socket = socket.to_owned();
+    config.metrics.listen = Listen::Off;
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
     }

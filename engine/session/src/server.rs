@@ -127,7 +127,9 @@ impl Server {
             to_control,
             buffer: PacketBuffer::default(),
             started: Instant::now(),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs()),
+            started_unix_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |it| it.as_secs()),
         })
     }
 

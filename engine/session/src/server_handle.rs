@@ -12,6 +12,9 @@ use rustix::io::Errno;
 
 use crate::policy::Policy;
 
+/// Who waits for a report at once. More than that are told nothing: the server does not turn.
+const ASKERS_MAX: usize = 64;
+
 #[derive(Debug)]
 struct Shared {
     bell: Doorbell,
@@ -70,9 +73,13 @@ impl ServerHandle {
     }
 
     /// Asks the server how everything is. `tell` is called on its thread, so it must be quick; it
-    /// is never called by a server that does not turn.
+    /// is dropped uncalled when the server does not turn and many have asked.
     pub fn ask(&self, tell: impl FnOnce(StatusReport) + Send + 'static) {
-        lock(&self.0.askers).push(Asker(Box::new(tell)));
+        let mut askers = lock(&self.0.askers);
+        if askers.len() < ASKERS_MAX {
+            askers.push(Asker(Box::new(tell)));
+        }
+        drop(askers);
         self.0.bell.ring();
     }
 }

@@ -52,7 +52,8 @@ impl Place {
         }
         let members = (0..members).map(|index| data.path().join(format!("member-{index}")));
         let members = members.collect();
-        let extra = "device.direct = \"optional\"\n".into();
+        // Flows run side by side: no two may have one port.
+        let extra = "device.direct = \"optional\"\nmetrics.listen = \"off\"\n".into();
         Self { run, data, members, extra }
     }
 

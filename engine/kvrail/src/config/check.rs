@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::slice;
 
 use kvrail_device::{BUFFERS_MAX, DirectIo, ModeName};
+use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
@@ -17,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::error::Problem;
 use super::flatten::flatten;
-use super::model::{Config, Device, Limits, Pollers, Sidecar, Volume};
+use super::model::{Config, Device, Limits, Metrics, Pollers, Sidecar, Volume};
 use super::provenance::Origins;
 
 use super::target::Target;
@@ -36,6 +37,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     let mut found = Findings { origins, problems: Vec::new() };
     found.zeros(config);
     found.sidecar(&config.sidecar);
+    found.metrics(&config.metrics);
     found.pollers(&config.pollers);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
@@ -110,6 +112,15 @@ impl Findings<'_> {
             let rule = format!("it must be a log filter ({wrong})");
             let remedy = "write error, warn, info, debug, trace, or target=level,...";
             self.add("sidecar.log", &sidecar.log, rule, remedy);
+        }
+    }
+
+    fn metrics(&mut self, metrics: &Metrics) {
+        let Listen::Unix(path) = &metrics.listen else { return };
+        if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            let rule = format!("its path must have {SOCKET_PATH_BYTES_MAX} bytes at most");
+            let remedy = "use a shorter directory, as in /run/kvrail";
+            self.add("metrics.listen", &metrics.listen, rule, remedy);
         }
     }
 

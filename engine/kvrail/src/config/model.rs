@@ -1,9 +1,11 @@
 //! The configuration as typed values. Each key's unit, range, default and reason stand in
 //! `config/default.toml`; a test holds the two against each other.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use kvrail_device::{DirectIo, ModeName};
+use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
 use kvrail_units::{Period, Size};
 use kvrail_volume::VolumeName;
@@ -19,6 +21,7 @@ use super::target::Target;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) sidecar: Sidecar,
+    pub(crate) metrics: Metrics,
     pub(crate) pollers: Pollers,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
@@ -53,6 +56,19 @@ impl Default for Sidecar {
             log: "info".into(),
             log_format: LogFormat::Text,
         }
+    }
+}
+
+/// The HTTP endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Metrics {
+    pub(crate) listen: Listen,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { listen: Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9464))) }
     }
 }
 

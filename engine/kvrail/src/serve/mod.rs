@@ -9,6 +9,7 @@ mod devices;
 mod gpus;
 mod host;
 mod memory;
+mod metrics;
 mod numa;
 mod parent;
 mod plan;

@@ -11,6 +11,7 @@ use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Sto
 use super::device_recovery::DeviceRecovery;
 use super::gpus::Gpus;
 use super::host::check_host;
+use super::metrics::Metrics;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
@@ -27,6 +28,7 @@ use crate::failure::{Exit, Failure, exhausted};
 pub(crate) struct Sidecar {
     server: Server,
     handle: HandleReceiver,
+    _metrics: Metrics,
     _target: Export,
     /// Claims end when the pollers have ended: fields drop in this order.
     _recovery: DeviceRecovery,
@@ -44,11 +46,13 @@ impl Sidecar {
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         let (door, inbox) = target::door();
-        let handle = signals::listen(reload, door.clone())?;
+        let (asker, handle) = signals::listen(reload, door.clone())?;
+        let metrics = Metrics::open(config);
         let probe = memory::probe(config)?;
         let mut served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
-        let plan = Plan::make(config, &served, &opened.gpus)?;
+        let mut plan = Plan::make(config, &served, &opened.gpus)?;
+        plan.notes.extend(metrics.note.clone());
         let target = Export::start(&config.target, door, inbox)?;
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
@@ -59,12 +63,22 @@ impl Sidecar {
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
         report += &stores.report();
         report += &report::gpus(&gpus.served, &infos);
+        report += &metrics.line();
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let recovery = DeviceRecovery::watch(&plan, &pollers, served)?;
         let server_config = server_config(config, &plan, &gpus, &stores);
         let server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        Ok(Self { server, handle, _target: target, _recovery: recovery, _gpus: gpus, report })
+        metrics.serve(asker);
+        Ok(Self {
+            server,
+            handle,
+            _metrics: metrics,
+            _target: target,
+            _recovery: recovery,
+            _gpus: gpus,
+            report,
+        })
     }
 
     /// What `kvrail status` shows.

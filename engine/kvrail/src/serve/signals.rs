@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use kvrail_session::{HandleReceiver, server_handle};
+use kvrail_session::{HandleReceiver, ServerHandle, server_handle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -11,9 +11,13 @@ use super::reload::Reload;
 use super::target::Door;
 use crate::failure::{Exit, Failure, exhausted};
 
+/// Both ends of a server's handle.
+type Handle = (ServerHandle, HandleReceiver);
+
 /// Listens on a thread of its own until the process ends; the server gets its handle.
-pub(super) fn listen(mut reload: Reload, target: Door) -> Result<HandleReceiver, Failure> {
+pub(super) fn listen(mut reload: Reload, target: Door) -> Result<Handle, Failure> {
     let (sender, receiver) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
+    let handle = sender.clone();
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
     };
@@ -30,5 +34,5 @@ pub(super) fn listen(mut reload: Reload, target: Door) -> Result<HandleReceiver,
         }
     };
     thread::Builder::new().name("kvrail-signals".into()).spawn(life).map_err(failed)?;
-    Ok(receiver)
+    Ok((handle, receiver))
 }

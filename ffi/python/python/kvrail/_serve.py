@@ -52,7 +52,8 @@ class Sidecar:
         # Strings and lists of JSON are strings and lists of TOML.
         socket, listed = (json.dumps(it, ensure_ascii=False) for it in (str(self.socket), files))
         config.write_text(
-            f'sidecar.socket = {socket}\ndevice.direct = "optional"\n'
+            # Several may run on one host: none takes a port unless it is told to.
+            f'sidecar.socket = {socket}\nmetrics.listen = "off"\ndevice.direct = "optional"\n'
             f'[[volume]]\nname = "{self.volume}"\nmembers = {listed}\n'
         )
         # Who is killed cannot remove the folder; the sidecar ends a moment later and does.

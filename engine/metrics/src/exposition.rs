@@ -1,0 +1,227 @@
+//! The text that Prometheus reads: families of samples, in OpenMetrics or in the text format that
+//! came before it.
+
+use std::fmt::{Display, Write};
+
+use kvrail_protocol::{HistogramReport, StatusReport};
+
+/// Upper bounds of exposed histograms: each power of two from 1 us to 8.6 s, as nanoseconds. The
+/// sidecar's finer buckets end at each of them.
+const BOUNDS_NS: std::ops::RangeInclusive<u32> = 10..=33;
+
+/// Which of the two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus text 0.0.4.
+    Text,
+}
+
+impl Dialect {
+    /// What HTTP calls it.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// What a family's numbers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Only grow, until a restart.
+    Counter,
+    /// Go up and down.
+    Gauge,
+    /// Count in buckets.
+    Histogram,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// What a number is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Things.
+    None,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+}
+
+impl Unit {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Bytes => "bytes",
+            Self::Seconds => "seconds",
+        }
+    }
+}
+
+/// One family: what it is called, what it says, and where its samples come from.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// Without the `_total` of counters.
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) unit: Unit,
+    pub(crate) labels: &'static [&'static str],
+    pub(crate) help: &'static str,
+    pub(crate) samples: fn(&StatusReport, &mut Samples<'_>),
+}
+
+impl Family {
+    /// What its samples are called, where that is one name.
+    pub(crate) fn sample_name(&self) -> String {
+        let total = if self.kind == Kind::Counter { "_total" } else { "" };
+        format!("{}{total}", self.name)
+    }
+
+    /// Writes its head and its samples; nothing where there are no samples.
+    pub(crate) fn write(&self, report: &StatusReport, dialect: Dialect, text: &mut String) {
+        let begin = text.len();
+        let name = match dialect {
+            Dialect::OpenMetrics => self.name.to_owned(),
+            Dialect::Text => self.sample_name(),
+        };
+        // Writing to a String cannot fail, here and below.
+        let _fits = writeln!(text, "# TYPE {name} {}", self.kind.name());
+        if dialect == Dialect::OpenMetrics && self.unit != Unit::None {
+            let _fits = writeln!(text, "# UNIT {name} {}", self.unit.name());
+        }
+        let _fits = writeln!(text, "# HELP {name} {}", self.help);
+        let head = text.len();
+        (self.samples)(report, &mut Samples { family: self, text });
+        if text.len() == head {
+            text.truncate(begin);
+        }
+    }
+}
+
+/// Takes the samples of one family.
+#[derive(Debug)]
+pub(crate) struct Samples<'a> {
+    family: &'a Family,
+    text: &'a mut String,
+}
+
+impl Samples<'_> {
+    /// A sample with these values of the family's labels.
+    pub(crate) fn add(&mut self, labels: &[&str], value: impl Display) {
+        let total = if self.family.kind == Kind::Counter { "_total" } else { "" };
+        self.line(total, labels, None, value);
+    }
+
+    /// A whole histogram.
+    pub(crate) fn add_histogram(&mut self, labels: &[&str], histogram: &HistogramReport) {
+        let (mut finer, mut count) = (histogram.buckets.iter().peekable(), 0);
+        for power in BOUNDS_NS {
+            let bound_ns = 1_u64 << power;
+            while let Some((_, more)) = finer.next_if(|(upper_ns, _)| *upper_ns <= bound_ns) {
+                count += more;
+            }
+            self.line("_bucket", labels, Some(&seconds(bound_ns)), count);
+        }
+        count += finer.map(|(_, more)| more).sum::<u64>();
+        self.line("_bucket", labels, Some("+Inf"), count);
+        self.line("_sum", labels, None, seconds(histogram.sum_ns));
+        self.line("_count", labels, None, count);
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[&str], bound: Option<&str>, value: impl Display) {
+        let Self { family, text } = self;
+        assert_eq!(labels.len(), family.labels.len(), "labels of {}", family.name);
+        text.push_str(family.name);
+        text.push_str(suffix);
+        let bound = bound.map(|bound| ("le", bound));
+        let labels = family.labels.iter().copied().zip(labels.iter().copied()).chain(bound);
+        let mut before = '{';
+        for (name, value) in labels {
+            text.push(before);
+            text.push_str(name);
+            text.push_str("=\"");
+            escape(value, text);
+            text.push('"');
+            before = ',';
+        }
+        if before == ',' {
+            text.push('}');
+        }
+        let _fits = writeln!(text, " {value}");
+    }
+}
+
+/// Nanoseconds as seconds, exactly.
+pub(crate) fn seconds(ns: u64) -> String {
+    let (whole, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    let text = format!("{whole}.{rest:09}");
+    let text = text.trim_end_matches('0');
+    if text.ends_with('.') { format!("{text}0") } else { text.to_owned() }
+}
+
+fn escape(value: &str, text: &mut String) {
+    for char in value.chars() {
+        match char {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dialect, Family, Kind, Unit, seconds};
+    use kvrail_protocol::HistogramReport;
+
+    #[test]
+    fn seconds_are_exact() {
+        let ns = [0, 1, 1024, 1_000_000_000, u64::MAX];
+        let text = ["0.0", "0.000000001", "0.000001024", "1.0", "18446744073.709551615"];
+        assert_eq!(ns.map(seconds), text);
+    }
+
+    #[test]
+    fn finer_buckets_are_added_up_to_the_bounds() {
+        let family = Family {
+            name: "a_seconds",
+            kind: Kind::Histogram,
+            unit: Unit::Seconds,
+            labels: &["what"],
+            help: "It.",
+            samples: |_, to| {
+                let buckets = vec![(256, 1), (1024, 2), (1280, 4), (u64::MAX, 8)];
+                to.add_histogram(&["a\\\"\n"], &HistogramReport { sum_ns: 1500, buckets });
+            },
+        };
+        let report = crate::families::tests::nothing();
+        let mut text = String::new();
+        family.write(&report, Dialect::OpenMetrics, &mut text);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[..3],
+            ["# TYPE a_seconds histogram", "# UNIT a_seconds seconds", "# HELP a_seconds It."]
+        );
+        let label = r#"what="a\\\"\n""#;
+        assert_eq!(lines[3], format!("a_seconds_bucket{{{label},le=\"0.000001024\"}} 3"));
+        assert_eq!(lines[4], format!("a_seconds_bucket{{{label},le=\"0.000002048\"}} 7"));
+        let tail = &lines[lines.len() - 3..];
+        assert_eq!(tail[0], format!("a_seconds_bucket{{{label},le=\"+Inf\"}} 15"));
+        assert_eq!(tail[1], format!("a_seconds_sum{{{label}}} 0.0000015"));
+        assert_eq!(tail[2], format!("a_seconds_count{{{label}}} 15"));
+    }
+}

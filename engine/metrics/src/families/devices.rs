@@ -1,0 +1,172 @@
+//! The devices.
+
+use kvrail_protocol::{DeviceReport, DeviceState, HistogramReport, IoLatencyReport, StatusReport};
+
+use super::device_label;
+use crate::exposition::{Family, Kind, Samples, Unit};
+
+pub(super) const FAMILIES: [Family; 15] = [
+    Family {
+        name: "kvrail_device_info",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device", "index", "poller", "kind", "mode", "io"],
+        help: "Always 1; its labels say how the device is driven.",
+        samples: |report, to| {
+            for it in &report.devices {
+                let (index, poller) = (it.index.to_string(), it.poller.to_string());
+                let device = device_label(report, it.index);
+                to.add(&[&device, &index, &poller, &it.kind, &it.mode, &it.io], 1);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_device_up",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "0 while the device is gone: its requests end with DEVICE_GONE.",
+        samples: |report, to| each(report, to, |it| u64::from(it.state == DeviceState::Serving)),
+    },
+    Family {
+        name: "kvrail_device_capacity_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["device"],
+        help: "Its size.",
+        samples: |report, to| each(report, to, |it| it.capacity_bytes),
+    },
+    Family {
+        name: "kvrail_device_queue_depth",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "Operations it takes at once.",
+        samples: |report, to| each(report, to, |it| it.depth.into()),
+    },
+    Family {
+        name: "kvrail_device_in_flight",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "Operations at the device now.",
+        samples: |report, to| each(report, to, |it| it.in_flight),
+    },
+    Family {
+        name: "kvrail_device_in_flight_limit_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["device"],
+        help: "Bytes it is given at once now.",
+        samples: |report, to| each(report, to, |it| it.in_flight_bytes),
+    },
+    Family {
+        name: "kvrail_device_waiting",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "Requests that wait for it now.",
+        samples: |report, to| each(report, to, |it| it.waiting),
+    },
+    Family {
+        name: "kvrail_device_operations",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["device", "operation"],
+        help: "Operations that have ended.",
+        samples: |report, to| {
+            for it in &report.devices {
+                let device = device_label(report, it.index);
+                to.add(&[&device, "read"], it.reads.operations);
+                to.add(&[&device, "write"], it.writes.operations);
+                to.add(&[&device, "other"], it.others);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_device_transferred_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["device", "operation"],
+        help: "Bytes read and written.",
+        samples: |report, to| {
+            for it in &report.devices {
+                let device = device_label(report, it.index);
+                to.add(&[&device, "read"], it.reads.bytes);
+                to.add(&[&device, "write"], it.writes.bytes);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_device_errors",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "Operations that did not end OK.",
+        samples: |report, to| each(report, to, |it| it.errors),
+    },
+    Family {
+        name: "kvrail_device_late",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "Requests whose deadline passed before they ended.",
+        samples: |report, to| each(report, to, |it| it.late),
+    },
+    Family {
+        name: "kvrail_device_overdue",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device"],
+        help: "Requests older than pollers.overdue_after.",
+        samples: |report, to| each(report, to, |it| it.overdue),
+    },
+    Family {
+        name: "kvrail_device_oldest_request_age_seconds",
+        kind: Kind::Gauge,
+        unit: Unit::Seconds,
+        labels: &["device"],
+        help: "Age of the oldest request in flight; 0 where there is none.",
+        samples: |report, to| {
+            for it in &report.devices {
+                let device = device_label(report, it.index);
+                to.add(&[&device], it.oldest_ms as f64 / 1000.0);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_device_latency_seconds",
+        kind: Kind::Histogram,
+        unit: Unit::Seconds,
+        labels: &["device", "operation", "class"],
+        help: "From the moment the device is given an operation to its end.",
+        samples: |report, to| histograms(report, to, |it| &it.device),
+    },
+    Family {
+        name: "kvrail_device_queue_latency_seconds",
+        kind: Kind::Histogram,
+        unit: Unit::Seconds,
+        labels: &["device", "operation", "class"],
+        help: "From the moment a request is accepted to when its device is given it.",
+        samples: |report, to| histograms(report, to, |it| &it.queue),
+    },
+];
+
+fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&DeviceReport) -> u64) {
+    for device in &report.devices {
+        to.add(&[&device_label(report, device.index)], value(device));
+    }
+}
+
+fn histograms(
+    report: &StatusReport,
+    to: &mut Samples<'_>,
+    which: fn(&IoLatencyReport) -> &HistogramReport,
+) {
+    for device in &report.devices {
+        let label = device_label(report, device.index);
+        for it in &device.latencies {
+            to.add_histogram(&[&label, &it.operation, &it.class], which(it));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The GPUs.
+
+use kvrail_protocol::{GpuReport, GpuState, StatusReport};
+
+use crate::exposition::{Family, Kind, Samples, Unit};
+
+pub(super) const FAMILIES: [Family; 13] = [
+    Family {
+        name: "kvrail_gpu_info",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["gpu", "uuid", "name", "mechanism"],
+        help: "Always 1; its labels say which GPU it is, and what the configuration asks for.",
+        samples: |report, to| {
+            for it in &report.gpus {
+                let index = it.gpu.index.to_string();
+                to.add(&[&index, &it.gpu.uuid, &it.gpu.name, &it.configured], 1);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_gpu_up",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "0 once the GPU has failed: its requests end with GPU_ERROR.",
+        samples: |report, to| each(report, to, |it| u64::from(it.state == GpuState::Serving)),
+    },
+    Family {
+        name: "kvrail_gpu_regions",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "Regions of its memory that clients have attached.",
+        samples: |report, to| each(report, to, |it| it.regions.into()),
+    },
+    Family {
+        name: "kvrail_gpu_region_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["gpu"],
+        help: "Bytes of them.",
+        samples: |report, to| each(report, to, |it| it.region_bytes),
+    },
+    Family {
+        name: "kvrail_gpu_launches",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "Kernel launches.",
+        samples: |report, to| each(report, to, |it| it.launches),
+    },
+    Family {
+        name: "kvrail_gpu_moves",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "Moves they did.",
+        samples: |report, to| each(report, to, |it| it.moves),
+    },
+    Family {
+        name: "kvrail_gpu_gathered_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["gpu"],
+        help: "Bytes from the GPU to staging memory.",
+        samples: |report, to| each(report, to, |it| it.gathered_bytes),
+    },
+    Family {
+        name: "kvrail_gpu_scattered_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["gpu"],
+        help: "Bytes from staging memory to the GPU.",
+        samples: |report, to| each(report, to, |it| it.scattered_bytes),
+    },
+    Family {
+        name: "kvrail_gpu_direct_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["gpu"],
+        help: "Bytes that went past host memory.",
+        samples: |report, to| each(report, to, |it| it.direct_bytes),
+    },
+    Family {
+        name: "kvrail_gpu_failures",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "Jobs that ended in an error.",
+        samples: |report, to| each(report, to, |it| it.failed),
+    },
+    Family {
+        name: "kvrail_gpu_staging_slots",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "Slots of its staging pool.",
+        samples: |report, to| each(report, to, |it| it.staging.slots.into()),
+    },
+    Family {
+        name: "kvrail_gpu_staging_slots_taken",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["gpu"],
+        help: "Slots that are taken now.",
+        samples: |report, to| each(report, to, |it| it.staging.taken.into()),
+    },
+    Family {
+        name: "kvrail_gpu_staging_slot_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["gpu"],
+        help: "Bytes of a slot.",
+        samples: |report, to| each(report, to, |it| it.staging.slot_bytes.into()),
+    },
+];
+
+fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&GpuReport) -> u64) {
+    for gpu in &report.gpus {
+        to.add(&[&gpu.gpu.index.to_string()], value(gpu));
+    }
+}

@@ -1,0 +1,70 @@
+//! Every family of metrics, in the order in which they are exposed.
+
+mod devices;
+mod gpus;
+mod pollers;
+mod sessions;
+mod sidecar;
+mod stores;
+
+use kvrail_protocol::StatusReport;
+
+pub use stores::COUNTERS as STORE_COUNTERS;
+
+use crate::exposition::{Dialect, Family};
+
+/// All families, by what they are about.
+pub(crate) const ALL: [&[Family]; 6] = [
+    &sidecar::FAMILIES,
+    &pollers::FAMILIES,
+    &devices::FAMILIES,
+    &stores::FAMILIES,
+    &gpus::FAMILIES,
+    &sessions::FAMILIES,
+];
+
+/// A report as Prometheus reads it.
+#[must_use]
+pub fn expose(report: &StatusReport, dialect: Dialect) -> String {
+    let mut text = String::new();
+    for family in ALL.iter().copied().flatten() {
+        family.write(report, dialect, &mut text);
+    }
+    if dialect == Dialect::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
+    text
+}
+
+/// What a device is called in labels: its name, with its number where others have the same.
+fn device_label(report: &StatusReport, index: u16) -> String {
+    let Some(device) = report.devices.iter().find(|it| it.index == index) else {
+        return index.to_string();
+    };
+    match report.devices.iter().filter(|it| it.name == device.name).count() {
+        1 => device.name.clone(),
+        _ => format!("{} ({index})", device.name),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use kvrail_protocol::StatusReport;
+
+    /// A sidecar that has nothing.
+    pub(crate) fn nothing() -> StatusReport {
+        let report = serde_json::json!({
+            "sidecar": {
+                "pid": 1, "epoch": 1, "version": "0", "uptime_s": 0, "socket": "/s",
+                "state": "serving", "refused": 0,
+            },
+            "pollers": [], "devices": [], "volumes": [], "shards": [], "sessions": [],
+            "regions": {
+                "arenas": 0, "bytes": 0, "quarantined": 0, "quarantined_bytes": 0,
+                "quarantined_oldest_s": 0, "limit_bytes": 1,
+            },
+            "notes": [],
+        });
+        serde_json::from_value(report).expect("a report")
+    }
+}

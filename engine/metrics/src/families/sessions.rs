@@ -1,0 +1,85 @@
+//! The sessions. A session's number is used once within one run.
+
+use kvrail_protocol::{SessionReport, StatusReport};
+
+use crate::exposition::{Family, Kind, Samples, Unit};
+
+pub(super) const FAMILIES: [Family; 8] = [
+    Family {
+        name: "kvrail_session_info",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["session", "name", "library", "pid", "uid", "state"],
+        help: "Always 1; its labels say whose session it is, and whether it is attached or reclaiming.",
+        samples: |report, to| {
+            for it in &report.sessions {
+                let (id, pid, uid) = (it.id.to_string(), it.pid.to_string(), it.uid.to_string());
+                // The rest of a state is words for people.
+                let state = it.state.split(':').next().unwrap_or_default();
+                to.add(&[&id, &it.name, &it.library, &pid, &uid, state], 1);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_session_arena_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["session"],
+        help: "Bytes of its arenas.",
+        samples: |report, to| each(report, to, |it| it.arena_bytes),
+    },
+    Family {
+        name: "kvrail_session_gpu_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["session"],
+        help: "Bytes of its regions of GPU memory.",
+        samples: |report, to| each(report, to, |it| it.gpu_bytes),
+    },
+    Family {
+        name: "kvrail_session_queues",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["session"],
+        help: "Its queues.",
+        samples: |report, to| each(report, to, |it| it.queues.into()),
+    },
+    Family {
+        name: "kvrail_session_requests_accepted",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["session"],
+        help: "Requests accepted.",
+        samples: |report, to| each(report, to, |it| it.accepted),
+    },
+    Family {
+        name: "kvrail_session_requests_completed",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["session"],
+        help: "Requests completed.",
+        samples: |report, to| each(report, to, |it| it.completed),
+    },
+    Family {
+        name: "kvrail_session_requests_failed",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["session"],
+        help: "Requests that did not end OK.",
+        samples: |report, to| each(report, to, |it| it.failed),
+    },
+    Family {
+        name: "kvrail_session_transferred_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["session"],
+        help: "Bytes moved.",
+        samples: |report, to| each(report, to, |it| it.bytes),
+    },
+];
+
+fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&SessionReport) -> u64) {
+    for session in &report.sessions {
+        to.add(&[&session.id.to_string()], value(session));
+    }
+}

@@ -1,0 +1,331 @@
+//! The members of stores.
+
+use kvrail_protocol::{ShardReport, StatusReport};
+
+use super::device_label;
+use crate::exposition::{Family, Kind, Samples, Unit};
+
+/// States of a member; other words are those of one that does not start.
+const STATES: [&str; 5] = ["starting", "warming", "serving", "does not start", "gone"];
+
+/// Counters of a member that are exposed; those of `_` are by reason.
+pub const COUNTERS: [&str; 24] = [
+    "hits",
+    "misses",
+    "puts",
+    "put_bytes",
+    "present",
+    "pending",
+    "abandoned",
+    "declined",
+    "drops",
+    "evicted",
+    "holds_broken",
+    "moved",
+    "moved_bytes",
+    "reclaimed",
+    "pages",
+    "written_bytes",
+    "failures",
+    "recovered",
+    "distrusted",
+    "suspects",
+    "absolved",
+    "rotten",
+    "requests",
+    "parked",
+];
+
+pub(super) const FAMILIES: [Family; 31] = [
+    Family {
+        name: "kvrail_store_state",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device", "state"],
+        help: "1 for the state that the member is in, 0 for the others.",
+        samples: |report, to| {
+            for it in &report.shards {
+                let device = device_label(report, it.device);
+                for state in STATES {
+                    to.add(&[&it.store, &device, state], u8::from(it.state == state));
+                }
+            }
+        },
+    },
+    Family {
+        name: "kvrail_store_capacity_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes that blocks can take.",
+        samples: |report, to| each(report, to, |it| it.capacity_bytes),
+    },
+    Family {
+        name: "kvrail_store_memory_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes of RAM of its tables and its pool.",
+        samples: |report, to| each(report, to, |it| it.memory_bytes),
+    },
+    Family {
+        name: "kvrail_store_blocks",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks there are.",
+        samples: |report, to| each(report, to, |it| it.blocks),
+    },
+    Family {
+        name: "kvrail_store_blocks_max",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks the index is made for. Fill is blocks divided by this.",
+        samples: |report, to| each(report, to, |it| it.blocks_max),
+    },
+    Family {
+        name: "kvrail_store_holds",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Holds in force.",
+        samples: |report, to| each(report, to, |it| it.holds.into()),
+    },
+    Family {
+        name: "kvrail_store_oldest_timestamp_seconds",
+        kind: Kind::Gauge,
+        unit: Unit::Seconds,
+        labels: &["store", "device"],
+        help: "When the oldest content was written, in seconds since 1970.",
+        samples: |report, to| {
+            for it in &report.shards {
+                if let Some(oldest) = it.oldest_unix_s {
+                    to.add(&[&it.store, &device_label(report, it.device)], oldest);
+                }
+            }
+        },
+    },
+    Family {
+        name: "kvrail_store_hits",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Gets that found their block.",
+        samples: |report, to| counted(report, to, "hits"),
+    },
+    Family {
+        name: "kvrail_store_misses",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device", "reason"],
+        help: "Gets that did not find their block.",
+        samples: |report, to| by_reason(report, to, "misses"),
+    },
+    Family {
+        name: "kvrail_store_puts",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks put.",
+        samples: |report, to| counted(report, to, "puts"),
+    },
+    Family {
+        name: "kvrail_store_put_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes of them.",
+        samples: |report, to| counted(report, to, "put_bytes"),
+    },
+    Family {
+        name: "kvrail_store_puts_present",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Puts of keys that were there: nothing was written.",
+        samples: |report, to| counted(report, to, "present"),
+    },
+    Family {
+        name: "kvrail_store_puts_pending",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Puts of keys that were just being put by somebody else.",
+        samples: |report, to| counted(report, to, "pending"),
+    },
+    Family {
+        name: "kvrail_store_puts_abandoned",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Puts given up before they were complete.",
+        samples: |report, to| counted(report, to, "abandoned"),
+    },
+    Family {
+        name: "kvrail_store_declines",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device", "reason"],
+        help: "Puts and drops that were declined.",
+        samples: |report, to| by_reason(report, to, "declined"),
+    },
+    Family {
+        name: "kvrail_store_drops",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Keys dropped that were there.",
+        samples: |report, to| counted(report, to, "drops"),
+    },
+    Family {
+        name: "kvrail_store_evictions",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks evicted.",
+        samples: |report, to| counted(report, to, "evicted"),
+    },
+    Family {
+        name: "kvrail_store_holds_broken",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks evicted although they were held.",
+        samples: |report, to| counted(report, to, "holds_broken"),
+    },
+    Family {
+        name: "kvrail_store_moves",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks moved out of segments that were reclaimed.",
+        samples: |report, to| counted(report, to, "moved"),
+    },
+    Family {
+        name: "kvrail_store_moved_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes of them.",
+        samples: |report, to| counted(report, to, "moved_bytes"),
+    },
+    Family {
+        name: "kvrail_store_segments_reclaimed",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Segments reclaimed.",
+        samples: |report, to| counted(report, to, "reclaimed"),
+    },
+    Family {
+        name: "kvrail_store_pages_written",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Pages of records written.",
+        samples: |report, to| counted(report, to, "pages"),
+    },
+    Family {
+        name: "kvrail_store_written_bytes",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes given to the drive in all. Divided by the bytes put: write amplification.",
+        samples: |report, to| counted(report, to, "written_bytes"),
+    },
+    Family {
+        name: "kvrail_store_failures",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Writes, flushes and moves that failed.",
+        samples: |report, to| counted(report, to, "failures"),
+    },
+    Family {
+        name: "kvrail_store_records_recovered",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Records read back at start.",
+        samples: |report, to| counted(report, to, "recovered"),
+    },
+    Family {
+        name: "kvrail_store_segments_distrusted",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Segments dropped at start because records of drops were missing.",
+        samples: |report, to| counted(report, to, "distrusted"),
+    },
+    Family {
+        name: "kvrail_store_suspects",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Blocks that readers reported as wrong.",
+        samples: |report, to| counted(report, to, "suspects"),
+    },
+    Family {
+        name: "kvrail_store_suspects_absolved",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Reported blocks that were what they should be.",
+        samples: |report, to| counted(report, to, "absolved"),
+    },
+    Family {
+        name: "kvrail_store_blocks_rotten",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Reported blocks that were wrong and were dropped.",
+        samples: |report, to| counted(report, to, "rotten"),
+    },
+    Family {
+        name: "kvrail_store_requests",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Requests of clients that are not answered yet.",
+        samples: |report, to| counted(report, to, "requests"),
+    },
+    Family {
+        name: "kvrail_store_requests_parked",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Those of them that wait for room in the tables.",
+        samples: |report, to| counted(report, to, "parked"),
+    },
+];
+
+fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&ShardReport) -> u64) {
+    for it in &report.shards {
+        to.add(&[&it.store, &device_label(report, it.device)], value(it));
+    }
+}
+
+fn counted(report: &StatusReport, to: &mut Samples<'_>, counter: &str) {
+    for it in &report.shards {
+        let device = device_label(report, it.device);
+        to.add(&[&it.store, &device], it.counters.get(counter).copied().unwrap_or(0));
+    }
+}
+
+/// A counter of which some is counted by reason too, as `counter_reason`.
+fn by_reason(report: &StatusReport, to: &mut Samples<'_>, counter: &str) {
+    for it in &report.shards {
+        let device = device_label(report, it.device);
+        let mut rest = it.counters.get(counter).copied().unwrap_or(0);
+        for (name, &count) in &it.counters {
+            let Some(reason) = name.strip_prefix(counter).and_then(|it| it.strip_prefix('_'))
+            else {
+                continue;
+            };
+            rest = rest.saturating_sub(count);
+            to.add(&[&it.store, &device, reason], count);
+        }
+        to.add(&[&it.store, &device, "other"], rest);
+    }
+}

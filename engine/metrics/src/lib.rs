@@ -1,0 +1,23 @@
+//! The sidecar's HTTP endpoint: `/metrics`, `/healthz`, `/readyz`, `/status` and a live page.
+//!
+//! Owns the words of all of them, which are made of the report that `kvrail status` shows too.
+//! Never on a data path, on a thread of its own below all others: connections, bytes and time of a
+//! request are bounded, and however many ask, the sidecar is asked ten times a second at most.
+#![forbid(unsafe_code)]
+
+mod endpoint;
+mod exposition;
+mod families;
+mod health;
+mod listen;
+mod routes;
+mod snapshot;
+mod table;
+
+pub use endpoint::{Endpoint, EndpointError};
+pub use exposition::Dialect;
+pub use families::{STORE_COUNTERS, expose};
+pub use health::{health, readiness};
+pub use listen::Listen;
+pub use snapshot::{Ask, Life, Tell};
+pub use table::table;

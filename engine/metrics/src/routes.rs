@@ -1,0 +1,108 @@
+//! What is answered to which request.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::exposition::Dialect;
+use crate::health::{health, readiness};
+use crate::snapshot::{NoReport, Snapshots};
+
+type Answer = Response<Full<Bytes>>;
+
+/// The live page: one file, without anything from elsewhere.
+const PAGE: &str = include_str!("page.html");
+
+/// Lets the page run what it carries itself, and ask where it came from.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
+    style-src 'unsafe-inline'; connect-src 'self'; img-src data:";
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+const PATHS: &str = "\
+/          a live page
+/metrics   for Prometheus
+/healthz   200 while every poller turns
+/readyz    200 while clients are served
+/status    what `kvrail status --format json` prints
+";
+
+/// Answers one request.
+pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> Answer {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are answered");
+        refused.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
+        return refused;
+    }
+    match request.uri().path() {
+        "/" => page(),
+        "/metrics" => metrics(dialect(request), snapshots).await,
+        "/healthz" => healthz(snapshots).await,
+        "/readyz" => readyz(snapshots).await,
+        "/status" => match snapshots.take().await {
+            Ok(snapshot) => whole("application/json", snapshot.json()),
+            Err(why) => unavailable(&[why.words()]),
+        },
+        _ => plain(StatusCode::NOT_FOUND, &format!("there is:\n{PATHS}")),
+    }
+}
+
+async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> Answer {
+    match snapshots.take().await {
+        Ok(snapshot) => whole(dialect.content_type(), snapshot.exposed(dialect)),
+        Err(why) => unavailable(&[why.words()]),
+    }
+}
+
+/// A sidecar that opens is well: whoever restarts it for that would never see it open.
+async fn healthz(snapshots: &Snapshots) -> Answer {
+    match snapshots.take().await {
+        Ok(snapshot) => verdict(&health(&snapshot.report)),
+        Err(NoReport::Opening) => verdict(&[]),
+        Err(NoReport::Silent) => unavailable(&[NoReport::Silent.words()]),
+    }
+}
+
+async fn readyz(snapshots: &Snapshots) -> Answer {
+    match snapshots.take().await {
+        Ok(snapshot) => verdict(&readiness(&snapshot.report)),
+        Err(why) => unavailable(&[why.words()]),
+    }
+}
+
+/// Whether the asker reads OpenMetrics; all read the older text.
+fn dialect<B>(request: &Request<B>) -> Dialect {
+    let accepted = request.headers().get_all(ACCEPT).iter();
+    let mut accepted = accepted.filter_map(|value| value.to_str().ok());
+    if accepted.any(|value| value.contains("application/openmetrics-text")) {
+        return Dialect::OpenMetrics;
+    }
+    Dialect::Text
+}
+
+fn verdict(reasons: &[String]) -> Answer {
+    if reasons.is_empty() { plain(StatusCode::OK, "ok") } else { unavailable(reasons) }
+}
+
+fn unavailable(reasons: &[String]) -> Answer {
+    plain(StatusCode::SERVICE_UNAVAILABLE, &reasons.join("\n"))
+}
+
+fn page() -> Answer {
+    let mut page = whole("text/html; charset=utf-8", Bytes::from_static(PAGE.as_bytes()));
+    let policy = PAGE_POLICY.parse().expect("a header");
+    page.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    page
+}
+
+fn plain(status: StatusCode, text: &str) -> Answer {
+    let mut answer = whole(PLAIN, Bytes::from(format!("{}\n", text.trim_end())));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn whole(kind: &'static str, body: Bytes) -> Answer {
+    let answer = Response::builder().header(CONTENT_TYPE, kind).header(CACHE_CONTROL, "no-store");
+    answer.body(Full::new(body)).expect("constant headers")
+}

@@ -1,0 +1,138 @@
+//! How everything is: asked for once, and shown to all who want to know within a moment.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::body::Bytes;
+use kvrail_protocol::StatusReport;
+use tokio::sync::oneshot;
+
+use crate::exposition::Dialect;
+use crate::families::expose;
+
+/// How long an answer is good for.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// How long a sidecar may take to answer; it needs a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Is called with the report, on a thread of the sidecar's.
+pub type Tell = Box<dyn FnOnce(StatusReport) + Send>;
+
+/// Asks the sidecar for a report, and returns at once.
+pub type Ask = Box<dyn Fn(Tell) + Send + Sync>;
+
+/// What a sidecar is at, as far as the endpoint must know. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Life(Arc<Mutex<Stage>>);
+
+#[derive(Clone, Default)]
+enum Stage {
+    #[default]
+    Opening,
+    Serving(Arc<Ask>),
+}
+
+impl Life {
+    /// It is open from now on, and answers.
+    pub fn serve(&self, ask: Ask) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Stage::Serving(Arc::new(ask));
+    }
+
+    fn stage(&self) -> Stage {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.stage() {
+            Stage::Opening => "Opening",
+            Stage::Serving(_) => "Serving",
+        })
+    }
+}
+
+/// Why there is no report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoReport {
+    /// The sidecar is being opened.
+    Opening,
+    /// Its control thread does not answer.
+    Silent,
+}
+
+impl NoReport {
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::Opening => "opening: devices are claimed and stores read back".into(),
+            Self::Silent => format!("the control thread has not answered within {PATIENCE:?}"),
+        }
+    }
+}
+
+/// A report, and how it reads; written out once, however many want it.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) report: StatusReport,
+    exposed: [OnceLock<Bytes>; 2],
+    json: OnceLock<Bytes>,
+}
+
+impl Snapshot {
+    fn new(report: StatusReport) -> Self {
+        Self { report, exposed: Default::default(), json: OnceLock::new() }
+    }
+
+    pub(crate) fn exposed(&self, dialect: Dialect) -> Bytes {
+        let slot = &self.exposed[dialect as usize];
+        slot.get_or_init(|| expose(&self.report, dialect).into()).clone()
+    }
+
+    pub(crate) fn json(&self) -> Bytes {
+        let written = || serde_json::to_vec(&self.report).expect("a report is always JSON");
+        self.json.get_or_init(|| written().into()).clone()
+    }
+}
+
+type Outcome = Result<Arc<Snapshot>, NoReport>;
+
+/// The newest snapshot.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    life: Life,
+    newest: tokio::sync::Mutex<Option<(Instant, Outcome)>>,
+}
+
+impl Snapshots {
+    pub(crate) fn new(life: Life) -> Self {
+        Self { life, newest: tokio::sync::Mutex::default() }
+    }
+
+    /// How everything is now. One at a time asks; who waited meanwhile gets the same answer.
+    pub(crate) async fn take(&self) -> Outcome {
+        let mut newest = self.newest.lock().await;
+        if let Some((at, outcome)) = &*newest
+            && at.elapsed() < FRESH
+        {
+            return outcome.clone();
+        }
+        let outcome = self.ask().await;
+        *newest = Some((Instant::now(), outcome.clone()));
+        outcome
+    }
+
+    async fn ask(&self) -> Outcome {
+        let Stage::Serving(ask) = self.life.stage() else { return Err(NoReport::Opening) };
+        let (told, answer) = oneshot::channel();
+        ask(Box::new(move |report| {
+            // Who does not wait any more needs no answer.
+            let _told = told.send(report);
+        }));
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(Ok(report)) => Ok(Arc::new(Snapshot::new(report))),
+            Ok(Err(_)) | Err(_) => Err(NoReport::Silent),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What is exposed is what OpenMetrics and Prometheus read, and what the documentation says.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use kvrail_metrics::{Dialect, expose, table};
+
+use support::busy;
+
+/// Units that are not base units, and words that a unit must not come with.
+const WRONG_UNITS: [&str; 9] =
+    ["_ms", "_us", "_ns", "_milliseconds", "_kib", "_mib", "_kilobytes", "_percent", "_bits"];
+
+/// A family as a reader finds it.
+#[derive(Debug, Default)]
+struct Read {
+    kind: String,
+    unit: String,
+    help: String,
+    /// Name, labels without `le`, bound, value.
+    samples: Vec<(String, String, Option<f64>, f64)>,
+}
+
+/// Reads what was exposed; panics where a reader would.
+fn read(text: &str, dialect: Dialect) -> BTreeMap<String, Read> {
+    let mut families: BTreeMap<String, Read> = BTreeMap::new();
+    let (mut current, mut seen, mut ended) = (String::new(), BTreeSet::new(), false);
+    for line in text.lines() {
+        assert!(!ended, "something follows the end: {line}");
+        if line == "# EOF" {
+            ended = true;
+        } else if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.splitn(3, ' ');
+            let (what, name, value) = (words.next(), words.next().unwrap(), words.next().unwrap());
+            if what == Some("TYPE") {
+                assert!(!families.contains_key(name), "{name} comes twice");
+                current = name.to_owned();
+            }
+            assert_eq!(current, name, "{line}");
+            let family = families.entry(name.to_owned()).or_default();
+            match what {
+                Some("TYPE") => family.kind = value.to_owned(),
+                Some("UNIT") => family.unit = value.to_owned(),
+                Some("HELP") => family.help = value.to_owned(),
+                other => panic!("{other:?} in {line}"),
+            }
+        } else {
+            let sample = sample(line);
+            assert!(seen.insert((sample.0.clone(), sample.1.clone(), sample.2.map(f64::to_bits))));
+            families.get_mut(&current).expect("a head before").samples.push(sample);
+        }
+    }
+    assert_eq!(ended, dialect == Dialect::OpenMetrics);
+    families
+}
+
+fn sample(line: &str) -> (String, String, Option<f64>, f64) {
+    let (head, value) = line.rsplit_once(' ').expect("a value");
+    let (name, labels) = head.split_once('{').unwrap_or((head, "}"));
+    assert!(name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_'), "{line}");
+    let labels = labels.strip_suffix('}').expect("labels end");
+    let (labels, bound) = match labels.rsplit_once("le=\"") {
+        Some((labels, bound)) => (labels.trim_end_matches(','), Some(bound.trim_end_matches('"'))),
+        None => (labels, None),
+    };
+    assert_eq!(labels.matches('"').count() % 2, 0, "{line}");
+    let number = |text: &str| match text {
+        "+Inf" => f64::INFINITY,
+        other => other.parse().unwrap_or_else(|_| panic!("{line}")),
+    };
+    (name.to_owned(), labels.to_owned(), bound.map(number), number(value))
+}
+
+fn check(name: &str, family: &Read, dialect: Dialect) {
+    let base = name.strip_suffix("_total").unwrap_or(name);
+    assert!(name.starts_with("kvrail_"), "{name}");
+    assert!(family.help.ends_with('.') && family.help.len() > 3, "{name}: {:?}", family.help);
+    assert!(!WRONG_UNITS.iter().any(|unit| base.ends_with(unit)), "{name}");
+    assert!(family.unit.is_empty() || base.ends_with(&format!("_{}", family.unit)), "{name}");
+    let counts = ["_seconds", "_bytes"].iter().any(|unit| base.ends_with(unit));
+    assert!(dialect == Dialect::Text || counts != family.unit.is_empty(), "{name} has a unit");
+    assert!(!family.samples.is_empty(), "{name}");
+    match family.kind.as_str() {
+        "counter" => {
+            let total = format!("{base}_total");
+            assert!(family.samples.iter().all(|sample| sample.0 == total), "{name}");
+            assert_eq!(name.ends_with("_total"), dialect == Dialect::Text, "{name}");
+        }
+        "gauge" => {
+            let odd = ["_total", "_count", "_sum", "_bucket"];
+            assert!(!odd.iter().any(|suffix| name.ends_with(suffix)), "{name}");
+            assert!(family.samples.iter().all(|sample| sample.0 == name), "{name}");
+        }
+        "histogram" => check_histogram(name, family),
+        other => panic!("{name} is a {other}"),
+    }
+}
+
+/// Buckets rise, the last one is all, and all are counted.
+fn check_histogram(name: &str, family: &Read) {
+    let labels: BTreeSet<_> = family.samples.iter().map(|sample| sample.1.clone()).collect();
+    for labels in labels {
+        let of = |suffix: &str| {
+            let name = format!("{name}{suffix}");
+            let own = family.samples.iter().filter(|it| it.1 == labels && it.0 == name);
+            own.map(|it| (it.2, it.3)).collect::<Vec<_>>()
+        };
+        let (buckets, count, sum) = (of("_bucket"), of("_count"), of("_sum"));
+        let rises = |pair: &[(Option<f64>, f64)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
+        assert!(buckets.windows(2).all(rises), "{name} {labels}: {buckets:?}");
+        assert_eq!(buckets[0].0, Some(0.000_001_024));
+        assert_eq!(buckets.last(), Some(&(Some(f64::INFINITY), count[0].1)));
+        assert_eq!((count.len(), sum.len()), (1, 1));
+        assert!(sum[0].1 > 0.0);
+    }
+}
+
+#[test]
+fn both_formats_are_well_formed() {
+    let report = busy();
+    for dialect in [Dialect::OpenMetrics, Dialect::Text] {
+        let families = read(&expose(&report, dialect), dialect);
+        assert!(families.len() > 80, "{}", families.len());
+        for (name, family) in &families {
+            check(name, family, dialect);
+        }
+    }
+}
+
+#[test]
+fn numbers_are_those_of_the_report() {
+    let text = expose(&busy(), Dialect::Text);
+    for line in [
+        "kvrail_poller_stalled{poller=\"3\"} 0",
+        "kvrail_device_up{device=\"/dev/nvme7n1\"} 0",
+        "kvrail_device_transferred_bytes_total{device=\"/dev/nvme0n1\",operation=\"read\"} 1234567",
+        "kvrail_store_hits_total{store=\"kv0\",device=\"/dev/nvme0n1\"} 1000",
+        "kvrail_store_declines_total{store=\"kv0\",device=\"/dev/nvme0n1\",reason=\"budget\"} 30",
+        "kvrail_store_declines_total{store=\"kv0\",device=\"/dev/nvme0n1\",reason=\"other\"} 10",
+        "kvrail_store_state{store=\"kv0\",device=\"/dev/nvme0n1\",state=\"serving\"} 1",
+        "kvrail_gpu_staging_slots_taken{gpu=\"0\"} 3",
+        "kvrail_session_requests_completed_total{session=\"64\"} 123456789",
+        "kvrail_device_latency_seconds_count{device=\"/dev/nvme0n1\",operation=\"read\",\
+         class=\"demand\"} 3000",
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line}");
+    }
+}
+
+/// Prometheus' own judgement, where it is installed (Debian package prometheus).
+#[test]
+fn prometheus_has_nothing_to_say() {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped());
+    let Ok(mut promtool) = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
+        println!("skipped: no promtool in PATH (Debian package prometheus)");
+        return;
+    };
+    let text = expose(&busy(), Dialect::Text);
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && out.is_empty() && err.is_empty(), "{out}{err}");
+}
+
+/// Writes the table anew where `KVRAIL_UPDATE` is set.
+#[test]
+fn the_documentation_has_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once("<!-- table -->\n").expect("where the table begins");
+    let (_, tail) = rest.split_once("<!-- end of table -->").expect("where it ends");
+    let right = format!("{head}<!-- table -->\n{}<!-- end of table -->{tail}", table());
+    if std::env::var_os("KVRAIL_UPDATE").is_some() {
+        std::fs::write(&path, right).unwrap();
+    } else {
+        let remedy = "KVRAIL_UPDATE=1 cargo test -p kvrail-metrics writes docs/metrics.md anew";
+        assert!(page == right, "docs/metrics.md is not what the code says: {remedy}");
+    }
+}
+
+/// Prints what a scrape costs; the aim is 5 ms with optimisation.
+#[test]
+fn a_full_sidecar_is_written_out() {
+    let report = busy();
+    let start = Instant::now();
+    let text = expose(&report, Dialect::OpenMetrics);
+    let (lines, bytes) = (text.lines().count(), text.len());
+    println!("{lines} lines, {bytes} bytes in {:?}", start.elapsed());
+    assert!(lines > 2000, "{lines}");
+}

@@ -1,0 +1,92 @@
+//! Reports to expose.
+
+use kvrail_protocol::StatusReport;
+use serde_json::{Value, json};
+
+/// A sidecar with 64 sessions, 16 drives, one of them gone, a full store, and a GPU.
+pub(crate) fn busy() -> StatusReport {
+    let all = |one: fn(u64) -> Value, count| (0..count).map(one).collect::<Vec<_>>();
+    let report = json!({
+        "sidecar": {
+            "version": "0.1.0", "pid": 4_000, "state": "serving", "uptime_s": 100_000,
+            "uptime_ms": 100_000_123, "started_unix_s": 1_770_000_000, "epoch": 7,
+            "socket": "/run/kvrail/kvrail.sock", "refused": 3, "sessions_max": 64,
+        },
+        "pollers": all(poller, 16), "devices": all(device, 16), "shards": all(shard, 16),
+        "sessions": all(session, 64), "volumes": [], "gpus": [gpu()],
+        "regions": {
+            "arenas": 64, "bytes": 1_u64 << 40, "quarantined": 1, "quarantined_bytes": 4096,
+            "quarantined_oldest_s": 9, "limit_bytes": 1_u64 << 41,
+        },
+        "notes": [],
+    });
+    serde_json::from_value(report).expect("a report")
+}
+
+fn poller(index: u64) -> Value {
+    json!({
+        "index": index, "cpu": index, "devices": [index], "lanes": 64, "ticks": 1_000_000,
+        "busy_ticks": 400_000, "busy_share": 0.4, "sleeps": 12, "bells": 34,
+        "heartbeat_age_ns": 123_456, "allocations": 0, "stalled": null,
+    })
+}
+
+fn device(index: u64) -> Value {
+    let buckets: Vec<_> = (0..80).map(|at| json!([(5 + at % 4) << (8 + at / 4), at + 1])).collect();
+    let histogram = json!({"sum_ns": 123_456_789, "buckets": buckets});
+    let demand = json!({"sum_ns": 90_000_000, "buckets": [[81_920, 2000], [98_304, 1000]]});
+    let latency = json!({"p50_ns": 84_211, "p99_ns": 1_920_400, "p999_ns": 4_000_000});
+    let counts = json!({"operations": 5_000, "bytes": 1_234_567});
+    let kinds = ["read", "write", "other"].into_iter();
+    let apart = kinds.flat_map(|kind| ["demand", "prefetch", "background"].map(|it| (kind, it)));
+    let latencies = apart.map(|(operation, class)| {
+        let device = if (operation, class) == ("read", "demand") { &demand } else { &histogram };
+        json!({"operation": operation, "class": class, "device": device, "queue": histogram})
+    });
+    json!({
+        "index": index, "poller": index, "kind": "block", "capacity_bytes": 1_u64 << 42,
+        "logical_block": 4096, "name": format!("/dev/nvme{index}n1"),
+        "state": if index == 7 { "gone" } else { "serving" }, "mode": "iopoll",
+        "reason": "auto", "features": [], "io": "direct", "depth": 128, "in_flight": 64,
+        "in_flight_bytes": 8 << 20, "waiting": 100, "reads": counts, "writes": counts,
+        "others": 7, "errors": 0, "late": 0, "overdue": 0, "oldest_ms": 3,
+        "device_latency": latency, "queue_latency": latency,
+        "latencies": latencies.collect::<Vec<_>>(),
+    })
+}
+
+fn shard(device: u64) -> Value {
+    let mut counters: serde_json::Map<String, Value> = kvrail_metrics::STORE_COUNTERS
+        .iter()
+        .map(|name| ((*name).to_owned(), Value::from(1000)))
+        .collect();
+    counters.insert("declined".into(), 40.into());
+    counters.insert("declined_budget".into(), 30.into());
+    json!({
+        "store": "kv0", "device": device, "state": "serving", "capacity_bytes": 1_u64 << 42,
+        "memory_bytes": 1_u64 << 30, "blocks_max": 4_000_000, "blocks": 3_900_000, "holds": 12,
+        "oldest_unix_s": 1_769_000_000, "counters": counters,
+    })
+}
+
+fn gpu() -> Value {
+    json!({
+        "gpu": {
+            "index": 0, "uuid": "GPU-0", "name": "a \"GPU\"", "pci_address": "0000:01:00.0",
+            "memory_bytes": 1_u64 << 36,
+        },
+        "cpu": 3, "state": "serving", "failure": null, "configured": "auto", "routes": [],
+        "regions": 2, "region_bytes": 1_u64 << 34, "launches": 10, "moves": 20,
+        "gathered_bytes": 30, "scattered_bytes": 40, "direct_bytes": 50, "failed": 0,
+        "staging": {"slots": 64, "slot_bytes": 2 << 20, "taken": 3, "page_bytes": 2 << 20},
+    })
+}
+
+fn session(index: u64) -> Value {
+    json!({
+        "id": index + 1, "pid": 4_000 + index, "uid": 1000, "gid": 1000, "name": "vllm-worker",
+        "library": "kvrail 0.1.0", "arenas": 1, "arena_bytes": 1_u64 << 34, "queues": 8,
+        "accepted": 123_456_789, "completed": 123_456_789, "failed": 0, "bytes": 1_u64 << 44,
+        "state": "attached", "since_s": 1000,
+    })
+}
