@@ -9,6 +9,7 @@ mod gpu;
 mod guide;
 mod hostile;
 mod idle;
+mod metrics;
 mod namespaces;
 mod pages;
 mod refusals;

@@ -1,0 +1,227 @@
+//! The endpoint answers, whatever others do to it, and never asks the sidecar more than it must.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use kvrail_metrics::{Endpoint, Life, Listen};
+use kvrail_protocol::{SidecarState, StallReport, StatusReport};
+
+use support::busy;
+
+/// An endpoint of a sidecar that has this to say, and how often it was asked.
+struct Served {
+    address: SocketAddr,
+    asked: Arc<AtomicU32>,
+    _endpoint: Endpoint,
+}
+
+fn listen(life: Life) -> (SocketAddr, Endpoint) {
+    let endpoint = Endpoint::start(&"127.0.0.1:0".parse().unwrap(), 0o600, life).unwrap().unwrap();
+    let Listen::Tcp(address) = *endpoint.place() else { panic!("it is TCP") };
+    (address, endpoint)
+}
+
+fn serve(report: StatusReport) -> Served {
+    let (life, asked) = (Life::default(), Arc::new(AtomicU32::new(0)));
+    let (address, endpoint) = listen(life.clone());
+    let counter = Arc::clone(&asked);
+    life.serve(Box::new(move |tell| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        tell(report.clone());
+    }));
+    Served { address, asked, _endpoint: endpoint }
+}
+
+/// Status, head and body of an answer.
+fn exchange<S: Read + Write>(mut stream: S, request: &str) -> (u16, String, String) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, String, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    exchange(TcpStream::connect(address).unwrap(), &request)
+}
+
+#[test]
+fn each_path_has_its_answer() {
+    let served = serve(busy());
+    let (status, head, body) = get(served.address, "/metrics");
+    assert_eq!(status, 200);
+    assert!(head.contains("text/plain; version=0.0.4") && !body.contains("# EOF"), "{head}");
+    let asks = "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\n\r\n";
+    let (_, head, body) = exchange(TcpStream::connect(served.address).unwrap(), asks);
+    assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(body.ends_with("# EOF\n"));
+    assert_eq!(get(served.address, "/healthz").2, "ok\n");
+    assert_eq!(get(served.address, "/readyz").2, "ok\n");
+    let (_, _, json) = get(served.address, "/status");
+    assert_eq!(serde_json::from_str::<StatusReport>(&json).unwrap(), busy());
+    let (status, head, page) = get(served.address, "/");
+    assert!(status == 200 && head.contains("text/html") && page.contains("</html>"), "{head}");
+    let (status, _, body) = get(served.address, "/nothing");
+    assert!(status == 404 && body.contains("/healthz"), "{body}");
+    let post = "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    let (status, head, _) = exchange(TcpStream::connect(served.address).unwrap(), post);
+    assert!(status == 405 && head.contains("allow: get, head"), "{head}");
+    let head_of = "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (status, _, body) = exchange(TcpStream::connect(served.address).unwrap(), head_of);
+    assert_eq!((status, body.as_str()), (200, ""));
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let mut stalled = busy();
+    stalled.pollers[3].stalled = Some(StallReport { for_s: 12, kernel: "state D at blk".into() });
+    let served = serve(stalled);
+    let (status, _, why) = get(served.address, "/healthz");
+    assert_eq!((status, why.as_str()), (503, "poller 3 has not turned for 12 s: state D at blk\n"));
+    assert_eq!(get(served.address, "/readyz").0, 200);
+    let (_, _, text) = get(served.address, "/metrics");
+    assert!(
+        text.contains("kvrail_poller_stalled{poller=\"3\"} 1") && text.contains("kvrail_healthy 0")
+    );
+
+    let mut draining = busy();
+    draining.sidecar.state = SidecarState::Draining;
+    let served = serve(draining);
+    let (status, _, why) = get(served.address, "/readyz");
+    assert!(status == 503 && why.contains("draining"), "{why}");
+    assert_eq!(get(served.address, "/healthz").0, 200);
+
+    let mut starting = busy();
+    starting.shards.iter_mut().for_each(|shard| shard.state = "starting".into());
+    let served = serve(starting.clone());
+    let (status, _, why) = get(served.address, "/readyz");
+    assert!(status == 503 && why.contains("no member of store kv0 serves: starting, "), "{why}");
+    starting.shards[9].state = "warming".into();
+    assert_eq!(get(serve(starting).address, "/readyz").0, 200);
+}
+
+#[test]
+fn a_sidecar_that_opens_is_well_and_not_ready() {
+    let life = Life::default();
+    let (address, _endpoint) = listen(life.clone());
+    assert_eq!(get(address, "/healthz").0, 200);
+    let (status, _, why) = get(address, "/readyz");
+    assert!(status == 503 && why.contains("opening"), "{why}");
+    assert_eq!(get(address, "/metrics").0, 503);
+    life.serve(Box::new(|tell| tell(busy())));
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!((get(address, "/readyz").0, get(address, "/metrics").0), (200, 200));
+}
+
+/// Its control thread hangs: who asks at once hears at once, and together.
+#[test]
+fn a_silent_sidecar_is_not_healthy() {
+    let life = Life::default();
+    let (address, _endpoint) = listen(life.clone());
+    let kept = std::sync::Mutex::new(Vec::new());
+    life.serve(Box::new(move |tell| kept.lock().unwrap().push(tell)));
+    let start = Instant::now();
+    let askers: Vec<_> =
+        (0..20).map(|_| std::thread::spawn(move || get(address, "/healthz"))).collect();
+    for asker in askers {
+        let (status, _, why) = asker.join().unwrap();
+        assert!(status == 503 && why.contains("control thread has not answered"), "{why}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+}
+
+/// Scrapers that never read, that never ask, and that ask a letter a second.
+#[test]
+fn who_does_not_read_keeps_nobody_from_reading() {
+    let served = serve(busy());
+    let mut idle = Vec::new();
+    for at in 0..500 {
+        let mut stream = TcpStream::connect(served.address).unwrap();
+        if at % 2 == 0 {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        } else {
+            stream.write_all(b"GET /met").unwrap();
+        }
+        idle.push(stream);
+    }
+    let start = Instant::now();
+    assert_eq!(get(served.address, "/healthz").0, 200);
+    assert_eq!(get(served.address, "/metrics").0, 200);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // The oldest have been cut off.
+    let mut first = &idle[1];
+    first.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let ended = first
+        .read(&mut [0; 64])
+        .map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |length| length == 0);
+    assert!(ended);
+}
+
+#[test]
+fn ten_thousand_scrapes_ask_the_sidecar_ten_times_a_second() {
+    let served = serve(busy());
+    let (address, start) = (served.address, Instant::now());
+    let scrape = move || (0..1000).for_each(|_| assert_eq!(get(address, "/healthz").0, 200));
+    let scrapers: Vec<_> = (0..10).map(|_| std::thread::spawn(scrape)).collect();
+    scrapers.into_iter().for_each(|scraper| scraper.join().unwrap());
+    let (took, asked) = (start.elapsed(), served.asked.load(Ordering::Relaxed));
+    let most = 2 + u32::try_from(took.as_millis() / 100).unwrap();
+    assert!((1..=most).contains(&asked), "{asked} asks in {took:?}");
+}
+
+#[test]
+fn a_head_without_end_is_refused() {
+    let served = serve(busy());
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    let line = format!("X-{}: {}\r\n", "a".repeat(100), "b".repeat(900));
+    let _written = stream.write_all(b"GET / HTTP/1.1\r\n");
+    // It may be cut off before all is written.
+    let refused = (0..100).any(|_| stream.write_all(line.as_bytes()).is_err());
+    let mut answer = Vec::new();
+    let _cut = stream.read_to_end(&mut answer);
+    let text = String::from_utf8_lossy(&answer);
+    assert!(refused || text.starts_with("HTTP/1.1 4"), "{text}");
+    assert_eq!(get(served.address, "/healthz").0, 200);
+}
+
+#[test]
+fn a_port_in_use_is_one_clear_error() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = Listen::Tcp(other.local_addr().unwrap());
+    let error = Endpoint::start(&listen, 0o600, Life::default()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("metrics.listen = \"{listen}\": Address already in use (os error 98)")
+    );
+    assert!(Endpoint::start(&Listen::Off, 0o600, Life::default()).unwrap().is_none());
+}
+
+#[test]
+fn a_unix_socket_takes_the_place_of_a_dead_one_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.sock");
+    let listen = Listen::Unix(path.clone());
+    drop(UnixListener::bind(&path).unwrap()); // what a killed sidecar leaves
+    let life = Life::default();
+    life.serve(Box::new(|tell| tell(busy())));
+    let endpoint = Endpoint::start(&listen, 0o640, life.clone()).unwrap().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    let asks = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(exchange(UnixStream::connect(&path).unwrap(), asks).0, 200);
+    let second = Endpoint::start(&listen, 0o600, life.clone()).unwrap_err().to_string();
+    assert!(second.contains("in use"), "{second}");
+    drop(endpoint);
+    assert!(!path.exists());
+    std::fs::write(&path, "a file").unwrap();
+    assert!(Endpoint::start(&listen, 0o600, life).is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
+}

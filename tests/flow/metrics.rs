@@ -1,0 +1,126 @@
+//! The HTTP endpoint of a running sidecar, beside clients that move blocks.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+
+use kvrail_client::{Pages, Request, StatusReport};
+use rustix::process::Signal;
+
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
+
+/// Asks for one path; status and body.
+fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn get(socket: &Path, path: &str) -> (u16, String) {
+    exchange(UnixStream::connect(socket).unwrap(), path)
+}
+
+/// `kvrail serve` with this `metrics.listen`.
+fn serve(place: &Place, listen: &str) -> Command {
+    let mut command = place.serve();
+    command.arg("--set").arg(format!("metrics.listen=\"{listen}\""));
+    command
+}
+
+fn value(text: &str, sample: &str) -> f64 {
+    let line = text.lines().find(|line| line.starts_with(sample));
+    let line = line.unwrap_or_else(|| panic!("no {sample} in {text}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn what_clients_do_is_counted() {
+    let place = Place::with_volume(2, 8 << 20);
+    let socket = place.path("metrics");
+    let sidecar = Sidecar::start_as(&place, serve(&place, &format!("unix:{}", socket.display())));
+    let client = sidecar.attach();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    for at in 0..4 {
+        queue.submit(Request::write(&volume, at << 18, arena.lease(4096).unwrap())).unwrap();
+        assert!(queue.wait(LONG).unwrap().is_some());
+    }
+    let (status, text) = get(&socket, "/metrics");
+    assert_eq!(status, 200, "{text}");
+    let writes: f64 = place
+        .members
+        .iter()
+        .map(|member| {
+            let device = format!("device=\"{}\",operation=\"write\"", member.display());
+            let count = format!("kvrail_device_latency_seconds_count{{{device},class=\"demand\"}}");
+            let operations = format!("kvrail_device_operations_total{{{device}}}");
+            assert_eq!(value(&text, &count), value(&text, &operations));
+            value(&text, &operations)
+        })
+        .sum();
+    assert_eq!(writes, 4.0);
+    assert_eq!((get(&socket, "/healthz").0, get(&socket, "/readyz").0), (200, 200));
+    let report: StatusReport = serde_json::from_str(&get(&socket, "/status").1).unwrap();
+    assert_eq!(report.sessions.len(), 1, "who scrapes is no session");
+
+    // A client that stays keeps it draining.
+    drop(queue);
+    sidecar.signal(Signal::TERM);
+    eventually("it is not ready", || {
+        UnixStream::connect(&socket).map_or(true, |stream| {
+            let (status, why) = exchange(stream, "/readyz");
+            status == 503 && why.contains("draining")
+        })
+    });
+    drop((arena, client));
+}
+
+/// A counter that the sidecar has and the endpoint does not show would be missed by nobody.
+#[test]
+fn every_counter_of_a_store_is_exposed() {
+    let place = Place::with_store(1, 64 << 20);
+    let sidecar = Sidecar::start(&place);
+    for name in sidecar.status().shards[0].counters.keys() {
+        let known = kvrail_metrics::STORE_COUNTERS.iter();
+        let known = known.into_iter().any(|it| it == name || name.starts_with(&format!("{it}_")));
+        assert!(known, "{name}: engine/metrics/src/families/stores.rs has no family for it");
+    }
+    sidecar.stop();
+}
+
+#[test]
+fn a_port_in_use_is_said_and_blocks_are_served() {
+    let place = Place::with_volume(1, 4 << 20);
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let sidecar = Sidecar::start_as(&place, serve(&place, &address.to_string()));
+    let words = format!("metrics.listen = \"{address}\": Address already in use");
+    assert!(sidecar.said().contains(&words), "{}", sidecar.said());
+    let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    assert!(status.stdout.contains(&words), "{}", status.stdout);
+    sidecar.stop();
+}
+
+#[test]
+fn the_start_report_says_where_it_is() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start_as(&place, serve(&place, "127.0.0.1:0"));
+    let mark = "metrics and page: http://";
+    eventually("it says so", || sidecar.said().contains(mark));
+    let said = sidecar.said();
+    let address = said.split_once(mark).unwrap().1.split_once('/').unwrap().0;
+    assert_eq!(exchange(TcpStream::connect(address).unwrap(), "/healthz"), (200, "ok\n".into()));
+    sidecar.stop();
+}
+
+#[test]
+fn a_place_that_is_none_is_refused_with_what_would_be() {
+    let place = Place::with_volume(1, 4 << 20);
+    let bad = run(&mut serve(&place, "localhost:9464"));
+    bad.expect(2, &["localhost:9464", "127.0.0.1:9464", "unix:", "off"]);
+}
