@@ -169,7 +169,8 @@ fn configuration(run: &Path, data: &Path, seats: &Seats) -> String {
         Some(core) => format!("pollers.cpus = [{core}]\n"),
         None => String::new(),
     };
-    text += "metrics.listen = \"off\"\npollers.count = 1\ndevice.direct = \"optional\"\ndevice.mode = \"interrupt\"\n";
+    text += "metrics.listen = \"off\"\n";
+    text += "pollers.count = 1\ndevice.direct = \"optional\"\ndevice.mode = \"interrupt\"\n";
     for (name, ..) in VOLUMES {
         let member = data.join(name);
         text += &format!("[[volume]]\nname = {name:?}\nmembers = [{member:?}]\n");

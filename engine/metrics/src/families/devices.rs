@@ -2,7 +2,7 @@
 
 use kvrail_protocol::{DeviceReport, DeviceState, HistogramReport, IoLatencyReport, StatusReport};
 
-use super::device_label;
+use super::label::device_label;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
 pub(super) const FAMILIES: [Family; 15] = [

@@ -2,6 +2,7 @@
 
 mod devices;
 mod gpus;
+mod label;
 mod pollers;
 mod sessions;
 mod sidecar;
@@ -34,17 +35,6 @@ pub fn expose(report: &StatusReport, dialect: Dialect) -> String {
         text.push_str("# EOF\n");
     }
     text
-}
-
-/// What a device is called in labels: its name, with its number where others have the same.
-fn device_label(report: &StatusReport, index: u16) -> String {
-    let Some(device) = report.devices.iter().find(|it| it.index == index) else {
-        return index.to_string();
-    };
-    match report.devices.iter().filter(|it| it.name == device.name).count() {
-        1 => device.name.clone(),
-        _ => format!("{} ({index})", device.name),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use kvrail_protocol::{ShardReport, StatusReport};
 
-use super::device_label;
+use super::label::device_label;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
 /// States of a member; other words are those of one that does not start.
