@@ -9,6 +9,7 @@ mod gpu;
 mod guide;
 mod hostile;
 mod idle;
+mod listing;
 mod metrics;
 mod namespaces;
 mod pages;

@@ -28,6 +28,7 @@ mod scheduler;
 mod sessions;
 mod stats;
 mod store_call;
+mod store_page;
 mod stores;
 mod task;
 mod teardown;
@@ -48,4 +49,5 @@ pub use stats::{
     PollerStats, SessionStats, StoreStats,
 };
 pub use store_call::{STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
+pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use thread::{Seat, StartError, start};

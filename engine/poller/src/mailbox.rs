@@ -18,9 +18,13 @@ use crate::limits::{
     DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
 };
 use crate::store_call::StoreCall;
+use crate::store_page::GoneRows;
 
 /// Failures kept for the control thread; there may be thousands, and a few tell enough.
 const FAILURES_MAX: usize = 64;
+
+/// Batches of blocks that are gone, of one poller at once.
+const BATCHES_MAX: usize = 8;
 
 /// Commands in flight at once.
 const COMMANDS_MAX: usize = 4096;
@@ -174,6 +178,8 @@ pub struct Mailbox {
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
     rotten: ArrayQueue<RottenBlock>,
+    gone: ArrayQueue<Box<GoneRows>>,
+    batches: ArrayQueue<Box<GoneRows>>,
     overdue_ns: AtomicU64,
     to_poller: Arc<ThreadWaker>,
     to_control: Arc<Doorbell>,
@@ -187,9 +193,54 @@ impl Mailbox {
     pub fn new(to_control: Arc<Doorbell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
         let (failures, rotten) = (ArrayQueue::new(FAILURES_MAX), ArrayQueue::new(FAILURES_MAX));
+        let (gone, batches) = (ArrayQueue::new(BATCHES_MAX), ArrayQueue::new(BATCHES_MAX));
         let to_poller = Arc::new(ThreadWaker::new()?);
         let overdue_ns = AtomicU64::new(u64::MAX);
-        Ok(Self { commands, notices, failures, rotten, overdue_ns, to_poller, to_control })
+        Ok(Self {
+            commands,
+            notices,
+            failures,
+            rotten,
+            gone,
+            batches,
+            overdue_ns,
+            to_poller,
+            to_control,
+        })
+    }
+
+    /// Gives the poller all batches that it tells of blocks with that are gone. Once, and where
+    /// there are stores; without batches, what is gone is lost, and counted.
+    pub fn lend_batches(&self) {
+        for _ in 0..BATCHES_MAX {
+            self.return_batch(Box::default());
+        }
+    }
+
+    /// Takes the next blocks that are gone. What went before a page of a listing was taken comes
+    /// before its notice. To be given back with `return_batch`.
+    #[must_use]
+    pub fn next_gone(&self) -> Option<Box<GoneRows>> {
+        self.gone.pop()
+    }
+
+    /// Gives a batch back.
+    pub fn return_batch(&self, mut batch: Box<GoneRows>) {
+        batch.clear();
+        // No more were lent than there is room for.
+        let _kept = self.batches.push(batch);
+    }
+
+    /// A batch to fill. Only the poller calls this.
+    pub(crate) fn spare_batch(&self) -> Option<Box<GoneRows>> {
+        if self.batches.is_empty() { None } else { self.batches.pop() }
+    }
+
+    /// Tells the control thread of blocks that are gone. Only the poller calls this.
+    pub(crate) fn report_gone(&self, batch: Box<GoneRows>) {
+        // There are no more batches than there is room for.
+        let _sent = self.gone.push(batch);
+        self.to_control.ring();
     }
 
     /// Sends a command.

@@ -2,10 +2,12 @@
 //! come back, with all the memory that their answers need.
 
 use kvrail_store::{
-    Config, DOCUMENT_BYTES_MAX, NAME_BYTES_MAX, SpaceId, Start, StartError, Status, Store,
+    Config, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, SpaceId, Start, StartError, Status,
+    Store,
 };
 
 use crate::limits::{SESSIONS_MAX, SessionSlot};
+use crate::store_page::StoreFound;
 
 /// Owners of a store's requests: all sessions by their slots, and the sidecar itself.
 #[expect(clippy::cast_possible_truncation, reason = "64 sessions")]
@@ -67,6 +69,21 @@ pub enum StoreAsk {
     Remove {
         /// Which.
         space: SpaceId,
+    },
+    /// The next blocks of a namespace, into `StoreCall::found`. Waits while another listing is at
+    /// work, and until all that is gone before is told (`Mailbox::next_gone`).
+    List {
+        /// Which.
+        space: SpaceId,
+        /// Where it goes on.
+        from: Cursor,
+    },
+    /// What is known of a key, into `StoreCall::found`.
+    Explain {
+        /// The namespace.
+        space: SpaceId,
+        /// The key.
+        key: Key,
     },
     /// Begin anew with `StoreCall::store`, from what is on the medium: the device was gone and is
     /// replaced. What the store had in flight ends as DEVICE_GONE. Handles stay, by their uids.
@@ -131,6 +148,8 @@ pub struct StoreCall {
     pub spaces: Vec<SpaceRecord>,
     /// Room for what it finds, taken from the end; more namespaces than that are left out.
     pub spare: Vec<SpaceRecord>,
+    /// What a listing or an explanation found.
+    pub found: StoreFound,
     /// Highest uid that the store ever had.
     pub uid_mark: u64,
     /// What `Restart` begins with, of the sizes of the setup; afterwards what was there before.
@@ -149,6 +168,7 @@ impl StoreCall {
     pub fn with_room(number: u64, ask: StoreAsk, spaces: usize) -> Box<Self> {
         Box::new(Self {
             number,
+            found: StoreFound::room_for(&ask),
             ask,
             status: Status::Ok,
             start_error: None,

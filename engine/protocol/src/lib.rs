@@ -9,6 +9,7 @@
 //! sidecar of the same protocol major: unknown fields are passed over.
 #![forbid(unsafe_code)]
 
+mod block;
 mod channel;
 mod error;
 mod gpu;
@@ -19,6 +20,10 @@ mod spill;
 mod store;
 mod volume;
 
+pub use block::{
+    BlockInfo, BlockPage, EventInfo, EventKind, EventPage, KeyBlock, KeyFate, KeyReport, KeyState,
+    ListCursor,
+};
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
 pub use error::{ChannelError, PACKET_BYTES_MAX};
 pub use gpu::{

@@ -3,6 +3,7 @@
 use kvrail_ring::Status;
 use serde::{Deserialize, Serialize};
 
+use crate::block::{BlockPage, EventPage, KeyReport, ListCursor, key_text};
 use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
 use crate::report::StatusReport;
@@ -112,6 +113,32 @@ pub enum Ask {
     ListNamespaces {
         /// The store.
         volume: u16,
+    },
+    /// Which blocks does a namespace have? Answer: `Blocks`, some of them.
+    ListBlocks {
+        /// The store.
+        volume: u16,
+        /// Name of the namespace.
+        name: String,
+        /// Where to go on; the default is the begin.
+        from: ListCursor,
+    },
+    /// What is gone, of all namespaces? Answer: `Events`.
+    Events {
+        /// The store.
+        volume: u16,
+        /// The position that the page before said; nothing: from now on.
+        since: Option<u64>,
+    },
+    /// What is known of a key? Answer: `Key`.
+    ExplainKey {
+        /// The store.
+        volume: u16,
+        /// Name of the namespace.
+        name: String,
+        /// The key.
+        #[serde(with = "key_text")]
+        key: u128,
     },
     /// How is everything? Answer: `Status`.
     Status,
@@ -247,6 +274,12 @@ pub enum Answer {
     NamespaceRemoved,
     /// All namespaces of a store.
     Namespaces(Vec<NamespaceInfo>),
+    /// Some blocks of a namespace.
+    Blocks(BlockPage),
+    /// Some of what is gone.
+    Events(EventPage),
+    /// What is known of a key.
+    Key(Box<KeyReport>),
     /// How everything is.
     Status(Box<StatusReport>),
     /// The ask failed; the session goes on.

@@ -447,7 +447,10 @@ impl Server {
             }
             Ask::ClearNamespace { .. }
             | Ask::RemoveNamespace { .. }
-            | Ask::ListNamespaces { .. } => self.ask_store((id, None), seq, ask),
+            | Ask::ListNamespaces { .. }
+            | Ask::ListBlocks { .. }
+            | Ask::Events { .. }
+            | Ask::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
             Ask::Status => Ok(Some(Reply::new(id, seq, Answer::Status(Box::new(self.report()))))),
             _ => Err((Status::Internal, "heard before".into())),
         }
@@ -527,6 +530,7 @@ impl Server {
             self.notice(poller, notice);
         }
         self.pollers.handles().iter().for_each(log_failures);
+        self.stores.hear_all_gone(self.pollers.handles());
         self.stores.log_rotten(self.pollers.handles());
     }
 

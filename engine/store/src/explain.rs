@@ -5,6 +5,7 @@ use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
 use crate::holds::Holds;
 use crate::key::Key;
+use crate::reclaim::Reclaim;
 use crate::writes::Writes;
 
 /// What is known of a key.
@@ -57,6 +58,11 @@ pub struct Block {
     pub held_until: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.
     pub suspect: bool,
+    /// Segments that are reclaimed before its own; 0: its own is the next one, or at work.
+    pub ahead: u32,
+    /// Whether reclaim would move it: it was hit or is held. Of more than 7/8 of a segment, those
+    /// with fewer hits and deeper in their chains are evicted nevertheless.
+    pub would_move: bool,
 }
 
 impl Explained {
@@ -95,6 +101,8 @@ impl Block {
             depth: entry.depth(),
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
+            ahead: core.segments.before(core.segments.epoch(segment)),
+            would_move: Reclaim::rank(core, holds, entry, entry.lo()).is_some(),
         }
     }
 }

@@ -90,6 +90,10 @@ impl Feed {
         self.lost
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Evicted<'_>> {
         self.count = self.count.checked_sub(1)?;
         let slot = self.first;

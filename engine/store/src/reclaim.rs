@@ -268,7 +268,7 @@ impl Reclaim {
     }
 
     /// How much a block should be kept; nothing: not at all.
-    fn rank(core: &Core, holds: &Holds, entry: &Entry, lo: u64) -> Option<u8> {
+    pub(crate) fn rank(core: &Core, holds: &Holds, entry: &Entry, lo: u64) -> Option<u8> {
         if holds.is_held(entry.number(), lo, core.now().ns) {
             return Some(HELD);
         }

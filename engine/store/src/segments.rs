@@ -129,6 +129,12 @@ impl Segments {
         self.nth(self.order.partition_point(|segment| self.epoch(*segment) < epoch))
     }
 
+    /// Segments with content of lower epochs.
+    pub(crate) fn before(&self, epoch: u64) -> u32 {
+        let count = self.order.partition_point(|segment| self.epoch(*segment) < epoch);
+        u32::try_from(count).expect("segments are numbered by u32")
+    }
+
     pub(crate) fn with_content(&self) -> usize {
         self.order.len()
     }

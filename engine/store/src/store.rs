@@ -351,6 +351,12 @@ impl Store {
         self.core.feed.pop()
     }
 
+    /// Rows of the feed that nobody has taken, 512 at most.
+    #[must_use]
+    pub fn evictions(&self) -> usize {
+        self.core.feed.len()
+    }
+
     /// Blocks that went and are not in the feed, because it was full or their keys are not known.
     /// When this grows, only another listing says what is there.
     #[must_use]

@@ -90,6 +90,11 @@ impl Control {
         }
     }
 
+    /// How long answers are waited for.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Whether the session has ended, as far as anybody noticed.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire) // pairs with Release in `finish`

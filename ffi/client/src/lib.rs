@@ -50,6 +50,7 @@ mod inflight;
 mod key;
 mod lanes;
 mod lease;
+mod listing;
 mod lookup;
 mod queue;
 mod reason;
@@ -79,10 +80,12 @@ pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError};
 pub use key::BlockKey;
 pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
 pub use kvrail_protocol::{
-    GpuInfo, GpuMechanism, GpuRoute, NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport,
+    EventKind, GpuInfo, GpuMechanism, GpuRoute, KeyBlock, KeyFate, KeyReport, KeyState,
+    NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport,
 };
 pub use kvrail_ring::{Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Status};
 pub use lease::Lease;
+pub use listing::{Event, EventBatch, Events, ListPage, ListedBlock, Listing};
 pub use lookup::{Found, Lookup, LookupExtent};
 pub use queue::Queue;
 pub use reason::Reason;

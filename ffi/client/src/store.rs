@@ -95,6 +95,10 @@ impl Store {
         })))
     }
 
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
     fn ask_to_open(
         &self,
         name: &str,
@@ -167,6 +171,13 @@ impl Namespace {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Its number: never that of another namespace of its store, and another one once it was
+    /// cleared. Events name it.
+    #[must_use]
+    pub fn uid(&self) -> u64 {
+        self.opened().uid
     }
 
     /// Its identity.

@@ -61,6 +61,7 @@ impl Stores {
             }
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, front_end, now_ns);
+            self.shards[number].tell_gone(mailbox, now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
             work += u64::from(self.shards[number].is_working());
             let device = self.shards[number].device();
@@ -250,7 +251,8 @@ impl Stores {
         let (mut answered, now) = (0, self.calendar.now(now_ns));
         while let Some(call) = {
             let shard = &mut self.shards[number];
-            shard.take_answered().or_else(|| shard.next_call(now))
+            let called = shard.take_answered().or_else(|| shard.next_call(now));
+            called.or_else(|| shard.next_listed(now))
         } {
             self.note_grant(number, &call);
             let device = self.shards[number].device();

@@ -1,6 +1,7 @@
 //! One shard: the store on one device, its memory, and what it was asked.
 
 mod calls;
+mod listings;
 mod tasks;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
 use crate::mailbox::RottenBlock;
 use crate::stats::StoreStats;
 use crate::store_call::{StoreCall, StoreSetup};
+use listings::Listings;
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
 const BUDGET: u32 = 64;
@@ -68,6 +70,7 @@ pub(super) struct Shard {
     lines: Lines,
     suspects: Suspects,
     calls: VecDeque<Box<StoreCall>>,
+    listings: Listings,
     /// The first call is with the store.
     asked: bool,
     /// And the store has answered it.
@@ -116,6 +119,7 @@ impl Shard {
             lines: Lines::new(),
             suspects: Suspects::new(),
             calls: VecDeque::with_capacity(STORE_CALLS_MAX),
+            listings: Listings::new(),
             asked: false,
             answered: false,
             state: State::Running,
@@ -299,7 +303,9 @@ impl Shard {
     pub(super) fn is_working(&self) -> bool {
         let works = match self.phase() {
             Phase::Starting | Phase::Warming => true,
-            Phase::Serving => self.requests > 0 || !self.suspects.is_empty(),
+            Phase::Serving => {
+                self.requests > 0 || !self.suspects.is_empty() || !self.listings.is_empty()
+            }
             Phase::Failed(_) => false,
         };
         works && self.in_flight == 0 && self.state == State::Running

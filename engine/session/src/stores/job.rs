@@ -2,8 +2,10 @@
 //! each round of calls. So a clear, a removal or a creation that was interrupted anywhere is
 //! finished by whoever opens the namespace next.
 
-use kvrail_poller::{SessionSlot, SpaceRecord, StoreAsk};
+use kvrail_poller::{SessionSlot, SpaceRecord, StoreAsk, StoreFound};
+use kvrail_protocol::ListCursor;
 use kvrail_ring::Status;
+use kvrail_store::{Key, shard_of};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 
@@ -33,6 +35,10 @@ pub(super) enum Wish {
     Remove { name: String },
     /// All of them shown.
     List,
+    /// Some blocks of one shown.
+    ListBlocks { name: String, from: ListCursor },
+    /// What is known of a key shown.
+    Explain { name: String, key: Key },
 }
 
 /// Whether a namespace that is not there may be made.
@@ -58,6 +64,10 @@ pub(super) enum Next {
     Agreed { uid: u64 },
     /// No member has it any more.
     Gone,
+    /// Its blocks can be listed.
+    List { name: String, from: ListCursor },
+    /// The member at this place has said what is known of a key of the namespace with this uid.
+    Explained { member: usize, uid: u64, key: Key },
     /// It cannot be.
     Refuse(Failure),
 }
@@ -86,6 +96,8 @@ pub(super) struct Job {
     pub(super) failure: Option<Failure>,
     /// Whether the namespace was on no member.
     pub(super) created: bool,
+    /// What a member said of a key.
+    pub(super) found: StoreFound,
     /// What a namespace that is made or cleared gets.
     uid: Option<u64>,
     rounds: u32,
@@ -100,6 +112,7 @@ impl Job {
             waiting: Vec::new(),
             failure: None,
             created: false,
+            found: StoreFound::Nothing,
             uid: None,
             rounds: 0,
         }
@@ -108,7 +121,11 @@ impl Job {
     /// The namespace it is about.
     pub(super) fn name(&self) -> Option<&str> {
         match &self.wish {
-            Wish::Open { name, .. } | Wish::Clear { name } | Wish::Remove { name } => Some(name),
+            Wish::Open { name, .. }
+            | Wish::Clear { name }
+            | Wish::Remove { name }
+            | Wish::ListBlocks { name, .. }
+            | Wish::Explain { name, .. } => Some(name),
             Wish::List => None,
         }
     }
@@ -123,6 +140,11 @@ impl Job {
             (Wish::Open { .. }, Stage::New) => self.open(seen),
             (Wish::Clear { .. }, Stage::New) => self.clear(seen),
             (Wish::Remove { .. }, _) => self.remove(seen),
+            (Wish::ListBlocks { name, from }, _) => {
+                let list = Next::List { name: name.clone(), from: *from };
+                self.highest(seen).map(|_| list)
+            }
+            (Wish::Explain { key, .. }, _) => self.explain(seen, *key),
             _ => self.agree(seen),
         };
         match next {
@@ -177,6 +199,35 @@ impl Job {
             (false, _) => Ok(Next::Ask(asks)),
             (true, Stage::New) => Err(unknown(self.name().unwrap_or_default())),
             (true, _) => Ok(Next::Gone),
+        }
+    }
+
+    /// The namespace with the highest uid.
+    fn highest<'a>(&self, seen: &[Seen<'a>]) -> Result<&'a SpaceRecord, Failure> {
+        let spaces = seen.iter().filter_map(|it| it.space);
+        let highest = spaces.max_by_key(|space| space.uid);
+        highest.ok_or_else(|| unknown(self.name().unwrap_or_default()))
+    }
+
+    /// Asks the one member that can have a key.
+    fn explain(&self, seen: &[Seen<'_>], key: Key) -> Result<Next, Failure> {
+        let uid = self.highest(seen)?.uid;
+        let members = u16::try_from(seen.len()).unwrap_or(u16::MAX);
+        let member = usize::from(shard_of(uid, key.lo(), members));
+        let space = seen[member].space.filter(|space| space.uid == uid);
+        match (space, self.stage) {
+            (_, Stage::Changing) => Ok(Next::Explained { member, uid, key }),
+            (Some(space), _) => {
+                Ok(Next::Ask(vec![(member, StoreAsk::Explain { space: space.id, key })]))
+            }
+            // A crash has left it so; whoever opens it mends it.
+            (None, _) => Ok(Next::Refuse((
+                Status::Stale,
+                format!(
+                    "member {member} lacks the namespace, or has it as it was before it was \
+                     cleared; open it once, and ask again"
+                ),
+            ))),
         }
     }
 

@@ -5,23 +5,31 @@
 //! What is said on the session socket and what pollers do meet here and nowhere else.
 
 mod calls;
+mod explain;
 mod handles;
+mod history;
 mod identity;
 mod job;
+mod listings;
+mod reading;
 mod report;
 mod served;
 
 use std::collections::VecDeque;
 
-use kvrail_poller::{PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
+use kvrail_poller::{PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound};
 use kvrail_protocol::{Answer, Ask, NamespaceInfo, ShardReport};
 use kvrail_ring::Status;
-use kvrail_store::{Fault, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards};
+use kvrail_store::{
+    Fault, Key, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards,
+};
 
 use calls::Calls;
 use handles::Handles;
+use history::History;
 use identity::parse;
 use job::{Asker, Create, Job, Next, Seen, Stage, Wish};
+use listings::{Listing, Listings};
 pub use served::{ServedShard, ServedStore};
 
 use crate::failure::{Failure, invalid, quota};
@@ -59,13 +67,17 @@ struct Store {
     shards: Vec<Shard>,
     /// The first one is at work.
     jobs: VecDeque<Job>,
+    /// They go on beside the requests.
+    listings: Listings,
+    history: History,
 }
 
 impl Store {
-    /// Pollers that the first request waits for.
+    /// Pollers that the first request and the listing at work wait for.
     fn waits_for(&self) -> PollerSet {
-        let waiting = self.jobs.front().into_iter().flat_map(|job| &job.waiting);
-        waiting.fold(PollerSet::default(), |set, shard| set.with(self.shards[*shard].poller))
+        let waiting = self.jobs.front().into_iter().flat_map(|job| job.waiting.iter().copied());
+        let waiting = waiting.chain(self.listings.member());
+        waiting.fold(PollerSet::default(), |set, shard| set.with(self.shards[shard].poller))
     }
 }
 
@@ -88,10 +100,17 @@ impl Stores {
         let store = |it: ServedStore| {
             let name = name(it.volume);
             let shard = |served: ServedShard| shard(served, pollers, &name);
-            let shards = it.shards.into_iter().map(shard).collect::<Result<_, _>>()?;
-            Ok(Store { volume: it.volume, name, shards, jobs: VecDeque::new() })
+            let shards: Vec<_> = it.shards.into_iter().map(shard).collect::<Result<_, _>>()?;
+            let (listings, history) = (Listings::default(), History::new(shards.len()));
+            let (volume, jobs) = (it.volume, VecDeque::new());
+            Ok(Store { volume, name, shards, jobs, listings, history })
         };
-        let stores = served.into_iter().map(store).collect::<Result<_, String>>()?;
+        let stores: Vec<_> = served.into_iter().map(store).collect::<Result<_, String>>()?;
+        let has_store = |poller: usize| {
+            stores.iter().flat_map(|store| &store.shards).any(|shard| shard.poller == poller)
+        };
+        let with_store = pollers.iter().enumerate().filter(|(poller, _)| has_store(*poller));
+        with_store.for_each(|(_, handle)| handle.mailbox.lend_batches());
         Ok(Self { stores, calls: Calls::new(pollers.len()), handles: Handles::default() })
     }
 
@@ -155,12 +174,24 @@ impl Stores {
                 (volume, Wish::Remove { name: checked(name)? })
             }
             Ask::ListNamespaces { volume } => (volume, Wish::List),
+            Ask::ListBlocks { volume, name, from } => {
+                (volume, Wish::ListBlocks { name: checked(name)?, from })
+            }
+            Ask::ExplainKey { volume, name, key } => {
+                (volume, Wish::Explain { name: checked(name)?, key: Key::new(key) })
+            }
+            Ask::Events { volume, since } => {
+                self.hear_all_gone(pollers.handles());
+                let page = self.stores[self.position(volume)?].history.since(since)?;
+                return Ok(vec![Reply::new(session, seq, Answer::Events(page))]);
+            }
             _ => return Err((Status::Internal, "no ask about namespaces".into())),
         };
         let at = self.position(volume)?;
         let all = self.stores.iter().flat_map(|store| &store.jobs);
         let own = all.filter(|job| job.asker.is_some_and(|asker| asker.session == session));
-        if own.count() >= JOBS_OF_ONE {
+        let listings = self.stores.iter().map(|store| store.listings.of(session));
+        if own.count() + listings.sum::<usize>() >= JOBS_OF_ONE {
             return Err(quota(format!(
                 "this client has {JOBS_OF_ONE} requests about namespaces waiting, the most it may \
                  have; wait for their answers"
@@ -177,6 +208,7 @@ impl Stores {
         mut call: Box<StoreCall>,
         pollers: &mut Pollers,
     ) -> Vec<Reply> {
+        self.hear_gone(poller, &pollers.handles()[poller]);
         let Some((at, place)) = self.calls.ended(poller, call.number, pollers) else {
             return Vec::new();
         };
@@ -190,11 +222,19 @@ impl Stores {
             }
             StoreAsk::Restart(_) => {
                 shard.spaces = None;
+                store.history.began_anew(place);
                 match failure {
                     None => tracing::warn!("store {}: member {place} begins anew", store.name),
                     Some((_, why)) => tracing::error!("{why}"),
                 }
                 return Vec::new();
+            }
+            StoreAsk::List { .. } => return self.listed(at, (place, failure), &call, pollers),
+            StoreAsk::Explain { .. } => {
+                let job = store.jobs.front_mut();
+                job.into_iter().for_each(|job| {
+                    job.found = std::mem::replace(&mut call.found, StoreFound::Nothing)
+                });
             }
             _ => {}
         }
@@ -224,20 +264,24 @@ impl Stores {
             let Some(outcome) = outcome else { continue };
             let job = self.stores[at].jobs.pop_front().expect("it was at work");
             let Some(Asker { session, seq, .. }) = job.asker else { continue };
-            replies.push(match outcome {
-                Ok(answer) => Reply::new(session, seq, answer),
-                Err(failure) => Reply::failure(session, seq, failure),
+            replies.extend(match outcome {
+                Ok(Outcome::Answer(answer)) => vec![Reply::new(session, seq, answer)],
+                Ok(Outcome::Listing(listing)) => {
+                    self.stores[at].listings.push(*listing);
+                    self.go_on_listing(at, pollers)
+                }
+                Err(failure) => vec![Reply::failure(session, seq, failure)],
             });
         }
     }
 
     /// One step of the first request: its end, or nothing once members were asked.
-    fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<Answer, Failure>> {
+    fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<Outcome, Failure>> {
         let store = &mut self.stores[at];
         let job = store.jobs.front_mut()?;
         if let Stage::Granting { handle, uid } = job.stage {
             let created = job.created;
-            return Some(Ok(Answer::Namespace { handle, uid, created }));
+            return Some(Ok(Outcome::Answer(Answer::Namespace { handle, uid, created })));
         }
         // What is listed is counted anew.
         if matches!(job.wish, Wish::List) && job.stage == Stage::New {
@@ -251,7 +295,7 @@ impl Stores {
             return None;
         }
         let Some(name) = job.name() else {
-            return Some(Ok(Answer::Namespaces(list(&store.shards))));
+            return Some(Ok(Outcome::Answer(Answer::Namespaces(list(&store.shards)))));
         };
         let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
@@ -260,11 +304,23 @@ impl Stores {
                 self.send(at, asks, pollers);
                 None
             }
-            Next::Agreed { uid } => self.agreed(at, uid, pollers),
+            Next::Agreed { uid } => Some(self.agreed(at, uid, pollers)?.map(Outcome::Answer)),
             Next::Gone => {
                 let name = job.name().unwrap_or_default();
                 tracing::info!("store {}: namespace {name:?} removed", store.name);
-                Some(Ok(Answer::NamespaceRemoved))
+                Some(Ok(Outcome::Answer(Answer::NamespaceRemoved)))
+            }
+            Next::List { name, from } => {
+                let listing = job.asker.map(|asker| Listing::new(asker, name, from));
+                Some(listing.map(|it| Outcome::Listing(Box::new(it))).ok_or_else(nobody))
+            }
+            Next::Explained { member, uid, key } => {
+                let device = store.shards[member].served.device.0;
+                let event = store.history.latest(uid, key.bits());
+                let place = (u16::try_from(member).unwrap_or(u16::MAX), device);
+                let report = explain::report(place, &job.found, event);
+                let report = report.ok_or_else(|| (Status::Internal, "no explanation".into()));
+                Some(report.map(|it| Outcome::Answer(Answer::Key(Box::new(it)))))
             }
             Next::Refuse(failure) => Some(Err(failure)),
         }
@@ -291,8 +347,9 @@ impl Stores {
             return Some(Ok(Answer::Namespace { handle, uid, created: false }));
         }
         // Nobody is left to open it for.
-        let gone = || Err((Status::Internal, "its asker is gone".into()));
-        let Some(Asker { session, slot: Some(slot), .. }) = asker else { return Some(gone()) };
+        let Some(Asker { session, slot: Some(slot), .. }) = asker else {
+            return Some(Err(nobody()));
+        };
         let handle = match self.handles.of(session, (store.volume, &name)) {
             Ok(handle) => handle,
             Err(failure) => return Some(Err(failure)),
@@ -314,7 +371,7 @@ impl Stores {
             let shard = &mut store.shards[place];
             let room = match ask {
                 StoreAsk::Survey => shard.served.config.spaces as usize,
-                StoreAsk::Grant { .. } => 0,
+                StoreAsk::Grant { .. } | StoreAsk::Explain { .. } => 0,
                 _ => {
                     // It is asked anew what it has when that is done.
                     shard.spaces = None;
@@ -348,6 +405,7 @@ impl Stores {
     pub(crate) fn session_ended(&mut self, session: u64) {
         self.handles.forget(session);
         for store in &mut self.stores {
+            store.listings.forget(session);
             let mut first = true;
             store.jobs.retain_mut(|job| {
                 let is_first = std::mem::take(&mut first);
@@ -366,22 +424,37 @@ impl Stores {
         let mut replies = Vec::new();
         for store in self.stores.iter_mut().filter(|it| it.waits_for().is_some_of(stalled)) {
             let words = watch.words(store.waits_for());
+            let mut askers = store.listings.give_up();
             let mut first = true;
             store.jobs.retain_mut(|job| {
-                if let Some(Asker { session, seq, .. }) = job.asker.take() {
-                    let message = format!(
-                        "store {}: {words} does not turn, and has a member of it; ask again when \
-                         it does (see `kvrail status`)",
-                        store.name
-                    );
-                    replies.push(Reply::failure(session, seq, (Status::DeviceDegraded, message)));
-                }
+                askers.extend(job.asker.take());
                 // What was begun is waited for.
                 std::mem::take(&mut first)
             });
+            replies.extend(askers.into_iter().map(|Asker { session, seq, .. }| {
+                let message = format!(
+                    "store {}: {words} does not turn, and has a member of it; ask again when it \
+                     does (see `kvrail status`)",
+                    store.name
+                );
+                Reply::failure(session, seq, (Status::DeviceDegraded, message))
+            }));
         }
         replies
     }
+}
+
+/// What comes of a request.
+#[derive(Debug)]
+enum Outcome {
+    Answer(Answer),
+    /// It goes on as a listing.
+    Listing(Box<Listing>),
+}
+
+/// Nobody is left to do it for.
+fn nobody() -> Failure {
+    (Status::Internal, "its asker is gone".into())
 }
 
 fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<Shard, String> {
@@ -433,6 +506,13 @@ fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
                 ),
             )
         }
+        (StoreStatus::Invalid(Fault::Space), _) => {
+            said(Status::Stale, "the namespace was cleared or removed meanwhile; ask again".into())
+        }
+        (StoreStatus::Warming, _) => said(
+            Status::Declined,
+            "it has not read all of its records yet; ask again in a moment".into(),
+        ),
         (StoreStatus::Declined(reason), _) => {
             said(Status::Declined, format!("not now ({reason:?}); ask again"))
         }

@@ -9,9 +9,10 @@ use super::super::own::USER_CALL;
 use super::{Shard, State};
 use crate::limits::SIDECAR;
 use crate::store_call::{SpaceRecord, StoreAsk, StoreCall};
+use crate::store_page::StoreFound;
 
 /// What calls of a shard whose device is gone end with.
-const GONE: Status = Status::Failed(LaneStatus::DeviceGone.number());
+pub(super) const GONE: Status = Status::Failed(LaneStatus::DeviceGone.number());
 /// What is wrong with a call that cannot be.
 const UNFIT: Status = Status::Invalid(Fault::Limit);
 
@@ -25,7 +26,10 @@ enum Step {
 impl Shard {
     /// Keeps a call until it is its turn.
     pub(in super::super) fn call(&mut self, call: Box<StoreCall>, now_ns: u64) {
-        self.calls.push_back(call);
+        match call.ask {
+            StoreAsk::List { .. } => self.listings.push(call),
+            _ => self.calls.push_back(call),
+        }
         self.touch(now_ns);
     }
 
@@ -70,16 +74,21 @@ impl Shard {
     fn end_call(&mut self, status: Status) -> Option<Box<StoreCall>> {
         let mut call = self.calls.pop_front()?;
         self.asked = false;
-        call.status = status;
-        if let Phase::Failed(why) = self.store.phase() {
-            call.start_error = Some(why);
-        }
-        call.uid_mark = self.store.uid_mark();
+        self.close(&mut call, status);
         if status == Status::Ok {
             let StoreCall { ask, spaces, spare, .. } = &mut *call;
             self.report(ask, spaces, spare);
         }
         Some(call)
+    }
+
+    /// What every call says when it has ended.
+    pub(super) fn close(&self, call: &mut StoreCall, status: Status) {
+        call.status = status;
+        if let Phase::Failed(why) = self.store.phase() {
+            call.start_error = Some(why);
+        }
+        call.uid_mark = self.store.uid_mark();
     }
 
     /// Fills in what a call has room for.
@@ -117,7 +126,12 @@ impl Shard {
         let begun = match &call.ask {
             StoreAsk::Survey => return Step::Ended(Status::Ok),
             StoreAsk::Grant { .. } => return Step::Ended(self.grant(&call.ask)),
-            StoreAsk::Restart(_) => return Step::Ended(UNFIT),
+            StoreAsk::Explain { space, key } => {
+                let known = Some(self.store.explain(*space, *key, now));
+                call.found = StoreFound::Key { known, now_ns: now.ns };
+                return Step::Ended(Status::Ok);
+            }
+            StoreAsk::List { .. } | StoreAsk::Restart(_) => return Step::Ended(UNFIT),
             StoreAsk::Create { name, document, uid } => {
                 self.store.create_space(asker, name.as_bytes(), document, *uid, now)
             }
@@ -157,6 +171,7 @@ impl Shard {
         std::mem::swap::<Box<Store>>(&mut self.store, store);
         (self.state, self.swept) = (State::Running, false);
         self.discarding = Discarding::default();
+        self.listings.begin_anew();
         self.life += 1;
         self.store.start(start, now);
         self.touch(now.ns);

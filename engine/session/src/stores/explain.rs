@@ -1,0 +1,40 @@
+//! What a member says of a key, as clients hear it.
+
+use kvrail_poller::StoreFound;
+use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState};
+use kvrail_store::Explained;
+
+/// The report of a key.
+pub(super) fn report(
+    (member, device): (u16, u16),
+    found: &StoreFound,
+    event: Option<(EventInfo, u64)>,
+) -> Option<KeyReport> {
+    let StoreFound::Key { known: Some(known), now_ns } = found else { return None };
+    let state = match *known {
+        Explained::There(block) => KeyState::There(there(&block, *now_ns)),
+        Explained::Putting { length, written } => KeyState::Putting { length, written },
+        Explained::Absent | Explained::UnknownSpace => KeyState::Absent,
+        Explained::Dropped => KeyState::Dropped,
+        Explained::Warming | Explained::Starting => KeyState::Warming,
+        Explained::Distrusted => KeyState::Distrusted,
+    };
+    Some(KeyReport { member, device, state, event })
+}
+
+fn there(block: &kvrail_store::Block, now_ns: u64) -> KeyBlock {
+    KeyBlock {
+        segment: block.segment,
+        epoch: block.epoch,
+        opened_unix_s: block.opened,
+        segments_ahead: block.ahead,
+        offset: block.offset,
+        length: block.length,
+        check: block.check,
+        hits: block.hits,
+        depth: block.depth,
+        held_ms: block.held_until.map(|until| until.saturating_sub(now_ns) / 1_000_000),
+        suspect: block.suspect,
+        next: if block.would_move { KeyFate::Moved } else { KeyFate::Evicted },
+    }
+}

@@ -1,0 +1,95 @@
+//! What is read of stores beside the requests about namespaces: listings, and what is gone.
+
+use kvrail_poller::{GoneRows, PollerHandle, StoreAsk, StoreCall};
+use kvrail_protocol::{Answer, ListCursor};
+use kvrail_store::Cursor;
+
+use super::history::History;
+use super::job::Asker;
+use super::listings::Listing;
+use super::{Shard, Store, Stores};
+use crate::failure::Failure;
+use crate::pollers::Pollers;
+use crate::reply::Reply;
+
+impl Stores {
+    /// Takes in what a poller tells of blocks that are gone.
+    pub(super) fn hear_gone(&mut self, poller: usize, handle: &PollerHandle) {
+        while let Some(batch) = handle.mailbox.next_gone() {
+            let GoneRows { device, .. } = *batch;
+            let here = |it: &Shard| (it.poller, it.device) == (poller, device);
+            for store in &mut self.stores {
+                if let Some(member) = store.shards.iter().position(here) {
+                    store.history.add(member, &batch);
+                }
+            }
+            handle.mailbox.return_batch(batch);
+        }
+    }
+
+    /// The same for all pollers.
+    pub(crate) fn hear_all_gone(&mut self, handles: &[PollerHandle]) {
+        handles.iter().enumerate().for_each(|(poller, handle)| self.hear_gone(poller, handle));
+    }
+
+    /// A member has ended a page of a listing.
+    pub(super) fn listed(
+        &mut self,
+        at: usize,
+        (place, failure): (usize, Option<Failure>),
+        call: &StoreCall,
+        pollers: &mut Pollers,
+    ) -> Vec<Reply> {
+        let Store { listings, shards, history, .. } = &mut self.stores[at];
+        let mut replies = Vec::new();
+        match failure {
+            None => {
+                let full = listings.answered(&call.found, shards.len());
+                replies.extend(full.and_then(|it| page(it, shards.len(), history)));
+            }
+            Some(failure) => {
+                // What it said before may not hold.
+                shards[place].spaces = None;
+                let refused = |it: Asker| Reply::failure(it.session, it.seq, failure);
+                replies.extend(listings.failed().map(refused));
+            }
+        }
+        replies.extend(self.go_on_listing(at, pollers));
+        replies
+    }
+
+    /// Asks a member for the next page of the next listing.
+    pub(super) fn go_on_listing(&mut self, at: usize, pollers: &mut Pollers) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        let Self { stores, calls, .. } = self;
+        let Store { listings, shards, history, .. } = &mut stores[at];
+        while let Some(mut listing) = listings.next() {
+            let (name, ListCursor { member, epoch, page: of, record }) = listing.place();
+            let Some(shard) = shards.get(usize::from(member)) else {
+                replies.extend(page(listing, shards.len(), history));
+                continue;
+            };
+            let Some(spaces) = &shard.spaces else {
+                // It changed meanwhile; whoever asks for the next page has it asked anew.
+                replies.extend(page(listing, shards.len(), history));
+                continue;
+            };
+            let Some(space) = spaces.iter().find(|space| space.name == name).map(|it| it.id) else {
+                listing.to_next_member();
+                listings.push(listing);
+                continue;
+            };
+            let from = Cursor { epoch, page: of, record };
+            let call = StoreCall::new(0, StoreAsk::List { space, from });
+            calls.send((at, member.into()), (shard.poller, shard.device), call, pollers);
+            listings.asked(listing, member.into());
+        }
+        replies
+    }
+}
+
+/// The answer of a listing, as far as it is.
+fn page(listing: Listing, members: usize, history: &History) -> Option<Reply> {
+    let (asker, page) = listing.end(members, history.position())?;
+    Some(Reply::new(asker.session, asker.seq, Answer::Blocks(page)))
+}

@@ -1,0 +1,276 @@
+//! What is there and what is gone, as clients are told: listings, feeds, and what is known of a key.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use kvrail_client::{
+    Arena, BlockKey, BlockRequest, Client, EventKind, Events, Identity, KeyFate, KeyState, Lookup,
+    Namespace, Pages, Queue, Status,
+};
+
+use crate::rig::{LONG, Place, Sidecar, StoreShape, can_pin, eventually};
+
+/// Bytes of RAM that the sidecar pins for such stores.
+const PINNED: u64 = 64 << 20;
+
+struct Writer {
+    client: Client,
+    arena: Arena,
+    queue: Queue,
+    space: Namespace,
+}
+
+impl Writer {
+    fn open(sidecar: &Sidecar, name: &str) -> Self {
+        let client = sidecar.attach();
+        let identity = Identity::new([("model", "test")]).unwrap();
+        let space = client.store("kv").unwrap().namespace(name, &identity).unwrap();
+        let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+        let queue = client.open_queue(64).unwrap();
+        Self { client, arena, queue, space }
+    }
+
+    /// Puts until the store has room for it.
+    fn put(&mut self, number: u64, bytes: usize) {
+        let begun = Instant::now();
+        loop {
+            let mut lease = self.arena.lease(bytes).unwrap();
+            lease.fill(u8::try_from(number % 251).unwrap());
+            let put = BlockRequest::put(&self.space, key(number), lease);
+            let put = put.metadata(&metadata(number)).depth(depth(number));
+            self.queue.submit_block(put).unwrap();
+            match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
+                Status::Ok => return,
+                Status::Declined if begun.elapsed() < LONG => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => panic!("put of {number}: {other}"),
+            }
+        }
+    }
+
+    fn drop_block(&mut self, number: u64) {
+        self.queue.submit_block(BlockRequest::drop_block(&self.space, key(number))).unwrap();
+        let done = self.queue.wait(LONG).unwrap().expect("one is in flight");
+        assert_eq!(done.status, Status::Ok);
+    }
+
+    fn get(&mut self, number: u64, bytes: usize) -> Status {
+        let lease = self.arena.lease(bytes).unwrap();
+        self.queue.submit_block(BlockRequest::get(&self.space, key(number), lease)).unwrap();
+        self.queue.wait(LONG).unwrap().expect("one is in flight").status
+    }
+
+    fn events(&self) -> Events {
+        self.client.store("kv").unwrap().events().unwrap()
+    }
+}
+
+fn key(number: u64) -> BlockKey {
+    BlockKey::of(&number.to_le_bytes())
+}
+
+fn depth(number: u64) -> u16 {
+    u16::try_from(number % 1000).unwrap()
+}
+
+fn metadata(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(usize::try_from(number % 20).unwrap())
+}
+
+/// The number in each key, as metadata and length say too.
+fn listed(space: &Namespace, names: &BTreeMap<BlockKey, u64>) -> Vec<u64> {
+    let number = |block: kvrail_client::ListedBlock| {
+        let number = names[&block.key];
+        assert_eq!(block.metadata, metadata(number), "{number}");
+        assert_eq!(block.depth, depth(number), "{number}");
+        number
+    };
+    space.list().map(|block| number(block.expect("the sidecar lives"))).collect()
+}
+
+fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn a_listing_has_every_block_with_its_metadata() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::with_store(2, 128 << 20);
+    let sidecar = Sidecar::start(&place);
+    let (mut one, mut other) = (Writer::open(&sidecar, "one"), Writer::open(&sidecar, "other"));
+    let names: BTreeMap<BlockKey, u64> = (0..700).map(|it| (key(it), it)).collect();
+    assert_eq!(listed(&one.space, &names), []);
+    (0..700).for_each(|number| one.put(number, 600));
+    (0..3).for_each(|number| other.put(number, 900));
+    // Records that wait for their page are listed too.
+    assert_eq!(sorted(listed(&one.space, &names)), (0..700).collect::<Vec<_>>());
+    assert_eq!(sorted(listed(&other.space, &names)), [0, 1, 2]);
+    let mut feed = one.events();
+    (0..10).for_each(|number| one.drop_block(number));
+    assert_eq!(sorted(listed(&one.space, &names)), (10..700).collect::<Vec<_>>());
+    std::thread::sleep(Duration::from_millis(150));
+    drop((one, other));
+    assert!(feed.poll().unwrap().events.iter().all(|event| event.kind == EventKind::Dropped));
+    sidecar.kill();
+    let sidecar = Sidecar::start(&place);
+    let mut one = Writer::open(&sidecar, "one");
+    assert_eq!(sorted(listed(&one.space, &names)), (10..700).collect::<Vec<_>>());
+    // Cleared while it is listed: the rest of the listing has nothing to say.
+    let mut pages = one.space.list();
+    assert!(pages.next_page().unwrap().is_some());
+    one.space.clear().unwrap();
+    assert_eq!(pages.next_page().unwrap().expect("more was there").blocks, []);
+    assert_eq!(listed(&one.space, &names), []);
+    one.put(3, 600);
+    assert_eq!(listed(&one.space, &names), [3]);
+    sidecar.stop();
+}
+
+/// Puts less the feed are what a listing says, and two consumers hear the same.
+#[test]
+fn the_feed_tells_what_is_evicted_dropped_and_cleared() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
+    let place = Place::with_shaped_store(2, &shape);
+    let sidecar = Sidecar::start(&place);
+    let mut writer = Writer::open(&sidecar, "main");
+    let mut feeds = [writer.events(), writer.events()];
+    let mut heard = [Vec::new(), Vec::new()];
+    let mut gather = |heard: &mut [Vec<_>; 2]| {
+        for (feed, heard) in feeds.iter_mut().zip(heard) {
+            loop {
+                let batch = feed.poll().unwrap();
+                assert_eq!(batch.lost, 0, "nobody is that fast here");
+                heard.extend(batch.events);
+                if !batch.more {
+                    break;
+                }
+            }
+        }
+    };
+    let names: BTreeMap<BlockKey, u64> = (0..6000).map(|it| (key(it), it)).collect();
+    for number in 0..6000 {
+        writer.put(number, 8000);
+        if number % 100 == 99 {
+            writer.drop_block(number);
+            gather(&mut heard);
+        }
+    }
+    let there = |writer: &Writer, heard: &mut [Vec<kvrail_client::Event>; 2]| {
+        gather(heard);
+        let gone: BTreeMap<_, _> = heard[0].iter().map(|it| (it.key, it)).collect();
+        let left: Vec<u64> = (0..6000).filter(|it| !gone.contains_key(&key(*it))).collect();
+        left == sorted(listed(&writer.space, &names))
+    };
+    eventually("the books agree", || there(&writer, &mut heard));
+    let evicted: Vec<_> = heard[0].iter().filter(|it| it.kind == EventKind::Evicted).collect();
+    assert!(evicted.len() > 2000, "{} of 6000 were evicted", evicted.len());
+    for event in evicted {
+        let number = names[&event.key];
+        assert_eq!((event.length, event.uid), (8000, writer.space.uid()));
+        assert_eq!(event.metadata, metadata(number));
+    }
+    let dropped = heard[0].iter().filter(|it| it.kind == EventKind::Dropped).count();
+    assert_eq!(dropped, 60);
+    let uid = writer.space.uid();
+    writer.space.clear().unwrap();
+    eventually("the clear is told", || {
+        heard = [Vec::new(), Vec::new()];
+        gather(&mut heard);
+        let told = |it: &kvrail_client::Event| (it.kind, it.uid) == (EventKind::Cleared, uid);
+        heard[0].iter().any(told)
+    });
+    sidecar.stop();
+}
+
+#[test]
+fn a_key_is_explained_from_its_put_to_its_end() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
+    let place = Place::with_shaped_store(2, &shape);
+    let sidecar = Sidecar::start(&place);
+    let mut writer = Writer::open(&sidecar, "main");
+    let unknown = writer.space.explain(key(1)).unwrap();
+    assert_eq!((unknown.state, unknown.event), (KeyState::Absent, None));
+    let there = |writer: &Writer, number| match writer.space.explain(key(number)).unwrap().state {
+        KeyState::There(block) => block,
+        other => panic!("{number}: {other:?}"),
+    };
+    writer.put(1, 5000);
+    let block = there(&writer, 1);
+    assert_eq!((block.length, block.hits, block.next), (5000, 0, KeyFate::Evicted));
+    assert_eq!((block.held_ms, block.suspect, block.segments_ahead), (None, false, 0));
+    assert_eq!(writer.get(1, 5000), Status::Ok);
+    let block = there(&writer, 1);
+    assert_eq!((block.hits, block.next), (1, KeyFate::Moved));
+    writer.put(2, 5000);
+    let how = Lookup { hold: Duration::from_secs(20), ..Lookup::default() };
+    writer.queue.lookup(&writer.space, &[key(2)], &how).unwrap();
+    let block = there(&writer, 2);
+    assert!(block.held_ms.is_some_and(|left| (10_000..=20_000).contains(&left)), "{block:?}");
+    assert_eq!(block.next, KeyFate::Moved);
+    writer.drop_block(1);
+    eventually("the drop is told", || {
+        let dropped = writer.space.explain(key(1)).unwrap();
+        assert_eq!(dropped.state, KeyState::Absent);
+        dropped.event.is_some_and(|(event, _)| event.kind == EventKind::Dropped)
+    });
+    writer.put(3, 8000);
+    (10..5000).for_each(|number| writer.put(number, 8000));
+    eventually("the eviction is told", || {
+        let evicted = writer.space.explain(key(3)).unwrap();
+        assert_eq!(evicted.state, KeyState::Absent);
+        evicted.event.is_some_and(|(event, _)| event.kind == EventKind::Evicted)
+    });
+    sidecar.stop();
+}
+
+/// Clients that list in a loop take turns, and namespaces are opened meanwhile.
+#[test]
+fn listings_in_a_loop_take_turns() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = Place::with_store(1, 128 << 20);
+    let sidecar = Sidecar::start(&place);
+    let mut writer = Writer::open(&sidecar, "main");
+    (0..2000).for_each(|number| writer.put(number, 600));
+    let until = Instant::now() + Duration::from_secs(2);
+    let pages = |sidecar: &Sidecar| {
+        let client = sidecar.attach();
+        let identity = Identity::new([("model", "test")]).unwrap();
+        let space = client.store("kv").unwrap().namespace("main", &identity).unwrap();
+        let mut count = 0_u64;
+        while Instant::now() < until {
+            let mut listing = space.list();
+            while listing.next_page().unwrap().is_some() {
+                count += 1;
+            }
+        }
+        count
+    };
+    let (counts, opened) = std::thread::scope(|scope| {
+        let loops: Vec<_> = (0..4).map(|_| scope.spawn(|| pages(&sidecar))).collect();
+        let mut opened = 0;
+        while Instant::now() < until {
+            let begun = Instant::now();
+            Writer::open(&sidecar, "main");
+            assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+            opened += 1;
+        }
+        let counts: Vec<u64> = loops.into_iter().map(|it| it.join().unwrap()).collect();
+        (counts, opened)
+    });
+    println!("pages {counts:?}, sessions opened meanwhile {opened}");
+    let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+    assert!(*least * 4 >= *most, "{counts:?}");
+    sidecar.stop();
+}
