@@ -13,6 +13,12 @@ use crate::rig::{LONG, Place, Sidecar, StoreShape, can_pin, eventually};
 /// Bytes of RAM that the sidecar pins for such stores.
 const PINNED: u64 = 64 << 20;
 
+/// Two members of 2,048 blocks.
+fn place() -> Place {
+    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
+    Place::with_shaped_store(2, &shape)
+}
+
 struct Writer {
     client: Client,
     arena: Arena,
@@ -99,11 +105,11 @@ fn a_listing_has_every_block_with_its_metadata() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::with_store(2, 128 << 20);
+    let place = place();
     let sidecar = Sidecar::start(&place);
     let (mut one, mut other) = (Writer::open(&sidecar, "one"), Writer::open(&sidecar, "other"));
     let names: BTreeMap<BlockKey, u64> = (0..700).map(|it| (key(it), it)).collect();
-    assert_eq!(listed(&one.space, &names), []);
+    assert!(listed(&one.space, &names).is_empty());
     (0..700).for_each(|number| one.put(number, 600));
     (0..3).for_each(|number| other.put(number, 900));
     // Records that wait for their page are listed too.
@@ -124,7 +130,7 @@ fn a_listing_has_every_block_with_its_metadata() {
     assert!(pages.next_page().unwrap().is_some());
     one.space.clear().unwrap();
     assert_eq!(pages.next_page().unwrap().expect("more was there").blocks, []);
-    assert_eq!(listed(&one.space, &names), []);
+    assert!(listed(&one.space, &names).is_empty());
     one.put(3, 600);
     assert_eq!(listed(&one.space, &names), [3]);
     sidecar.stop();
@@ -136,8 +142,7 @@ fn the_feed_tells_what_is_evicted_dropped_and_cleared() {
     if !can_pin(PINNED) {
         return;
     }
-    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
-    let place = Place::with_shaped_store(2, &shape);
+    let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
     let mut feeds = [writer.events(), writer.events()];
@@ -162,7 +167,7 @@ fn the_feed_tells_what_is_evicted_dropped_and_cleared() {
             gather(&mut heard);
         }
     }
-    let there = |writer: &Writer, heard: &mut [Vec<kvrail_client::Event>; 2]| {
+    let mut there = |writer: &Writer, heard: &mut [Vec<kvrail_client::Event>; 2]| {
         gather(heard);
         let gone: BTreeMap<_, _> = heard[0].iter().map(|it| (it.key, it)).collect();
         let left: Vec<u64> = (0..6000).filter(|it| !gone.contains_key(&key(*it))).collect();
@@ -194,8 +199,7 @@ fn a_key_is_explained_from_its_put_to_its_end() {
     if !can_pin(PINNED) {
         return;
     }
-    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
-    let place = Place::with_shaped_store(2, &shape);
+    let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
     let unknown = writer.space.explain(key(1)).unwrap();
@@ -239,7 +243,7 @@ fn listings_in_a_loop_take_turns() {
     if !can_pin(PINNED) {
         return;
     }
-    let place = Place::with_store(1, 128 << 20);
+    let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
     (0..2000).for_each(|number| writer.put(number, 600));

@@ -1,10 +1,10 @@
 //! Calls of the control thread: namespaces, grants, and what becomes of their blocks.
 
-use kvrail_poller::{SessionSlot, StoreAsk, StoreCall};
+use kvrail_poller::{Command, SessionSlot, StoreAsk, StoreCall, StoreFound};
 use kvrail_ring::{Opcode, Request, Status, keys_slot};
-use kvrail_store::{Fault, Key, SpaceId, StartError, Status as Ending};
+use kvrail_store::{Cursor, Explained, Fault, Gone, Key, SpaceId, StartError, Status as Ending};
 
-use crate::rig::{HANDLE, Rig, block, keyed};
+use crate::rig::{HANDLE, Rig, block, drop_slot, keyed};
 
 #[test]
 fn namespaces_are_made_listed_cleared_and_removed() {
@@ -76,4 +76,54 @@ fn a_store_that_does_not_start_says_why() {
     let call = rig.call_with(StoreCall::new(0, StoreAsk::Survey));
     assert!(matches!(call.start_error, Some(StartError::Super(_))), "{call:?}");
     assert_ne!(call.status, Ending::Ok);
+}
+
+/// All keys that listings say, page by page.
+fn listed(rig: &mut Rig, space: SpaceId) -> Vec<Key> {
+    let (mut keys, mut next) = (Vec::new(), Some(Cursor::default()));
+    while let Some(from) = next {
+        let call = rig.call_with(StoreCall::new(0, StoreAsk::List { space, from }));
+        let StoreFound::Blocks(rows) = &call.found else { panic!("{call:?}") };
+        assert_eq!((call.status, rows.is_readable), (Ending::Ok, true));
+        keys.extend(rows.iter().map(|(row, _)| row.key));
+        next = rows.next;
+    }
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn what_is_gone_is_told_before_the_next_page_of_a_listing() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let keys: Vec<Key> = (1..=90).map(|number| Key::of(number, number)).collect();
+    for key in &keys {
+        assert_eq!(rig.put(&mut client, *key, &block(1, 700)).status(), Status::Ok);
+    }
+    let (space, uid) = rig.space("first");
+    assert_eq!(listed(&mut rig, space), keys);
+    let drop = drop_slot(Opcode::Drop, keys[4], 0);
+    assert_eq!(rig.ask_one(&mut client, drop).status(), Status::Ok);
+    rig.notices.clear();
+    // Nobody lent a batch: the page waits for one.
+    let ask = StoreAsk::List { space, from: Cursor::default() };
+    rig.mailbox.send(Command::Store(0, StoreCall::new(0, ask))).unwrap();
+    rig.pass(5_000_000);
+    assert!(rig.mailbox.next_gone().is_none() && rig.notices.is_empty());
+    rig.mailbox.lend_batches();
+    rig.until(|rig| !rig.notices.is_empty());
+    let batch = rig.mailbox.next_gone().expect("told before the page");
+    let told: Vec<_> = batch.iter().map(|(row, _)| (row.uid, row.key, row.why)).collect();
+    assert_eq!((told, batch.lost), (vec![(uid, keys[4], Gone::Dropped)], 0));
+    rig.mailbox.return_batch(batch);
+    rig.notices.clear();
+    assert_eq!(listed(&mut rig, space).len(), 89);
+    for (key, there) in [(keys[3], true), (keys[4], false)] {
+        let call = rig.call_with(StoreCall::new(0, StoreAsk::Explain { space, key }));
+        let StoreFound::Key { known, .. } = call.found else { panic!("{call:?}") };
+        assert_eq!(matches!(known, Some(Explained::There(_))), there, "{known:?}");
+        assert_eq!(matches!(known, Some(Explained::Absent)), !there, "{known:?}");
+    }
+    let stale = StoreAsk::List { space: SpaceId::NONE, from: Cursor::default() };
+    assert_eq!(rig.call(stale).status, Ending::Invalid(Fault::Space));
 }

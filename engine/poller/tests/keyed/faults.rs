@@ -3,7 +3,7 @@
 use kvrail_device::{Fault, Rule};
 use kvrail_poller::{StoreAsk, StoreCall};
 use kvrail_ring::{Opcode, Status};
-use kvrail_store::{Key, Status as Ending, Store, check};
+use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
 use crate::rig::{Rig, block, crc, drop_slot, open};
 
@@ -64,11 +64,15 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     let key = Key::of(1, 1);
     assert_eq!(rig.put(&mut client, key, &block(1, 5000)).status(), Status::Ok);
     rig.pass(100_000_000);
+    let (space, _) = rig.space("first");
+    let list = || StoreAsk::List { space, from: Cursor::default() };
     let gone = Fault::Error(Status::DeviceGone);
     rig.sim.borrow_mut().plan().add(Rule::once(gone).on(Opcode::Read));
-    assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
+    // A listing's page is what it does not read.
+    assert_eq!(rig.call(list()).status, Ending::Failed(Status::DeviceGone.number()));
     rig.pass(5_000_000);
     assert_eq!(rig.phase(), 5);
+    assert_eq!(rig.call(list()).status, Ending::Failed(Status::DeviceGone.number()));
     assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
     assert_eq!(rig.put(&mut client, key, &block(1, 10)).status(), Status::DeviceGone);
     let refused = rig.call(StoreAsk::Survey);
@@ -82,4 +86,7 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     // The handle stays.
     assert_eq!(rig.get(&mut client, key, 8192).1, block(1, 5000));
     assert_eq!(rig.put(&mut client, Key::of(2, 2), &block(2, 10)).status(), Status::Ok);
+    let (space, _) = rig.space("first");
+    let call = rig.call(StoreAsk::List { space, from: Cursor::default() });
+    assert_eq!(call.status, Ending::Ok);
 }

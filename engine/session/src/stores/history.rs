@@ -41,14 +41,23 @@ impl History {
     pub(super) fn add(&mut self, member: usize, batch: &GoneRows) {
         let now = Instant::now();
         for (row, metadata) in batch.iter() {
-            if self.kept.len() == EVENTS_MAX {
-                self.kept.pop_front();
-            }
-            self.kept.push_back((event(self.next, &row, metadata), now));
-            self.next += 1;
+            self.keep(event(self.next, &row, metadata), now);
         }
-        self.next += batch.lost.saturating_sub(self.lost[member]);
-        self.lost[member] = batch.lost;
+        self.note_lost(member, batch.lost);
+    }
+
+    fn keep(&mut self, event: EventInfo, now: Instant) {
+        if self.kept.len() == EVENTS_MAX {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((event, now));
+        self.next += 1;
+    }
+
+    /// So many were lost by a member in all.
+    fn note_lost(&mut self, member: usize, in_all: u64) {
+        self.next += in_all.saturating_sub(self.lost[member]);
+        self.lost[member] = in_all;
     }
 
     /// A member has begun anew: nobody knows what it has left out.
@@ -104,4 +113,76 @@ fn event(position: u64, row: &GoneRow, metadata: &[u8]) -> EventInfo {
     };
     let (uid, key, length) = (row.uid, row.key.bits(), row.length);
     EventInfo { position, uid, key, length, kind, metadata: metadata.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_protocol::{EventInfo, EventKind};
+
+    use super::{EVENTS_MAX, History, Instant, PAGE_EVENTS};
+
+    fn history(events: u64) -> History {
+        let mut history = History::new(2);
+        (0..events).for_each(|_| happen(&mut history));
+        history
+    }
+
+    fn happen(history: &mut History) {
+        let position = history.next;
+        let (uid, key, length) = (7, u128::from(position), 1);
+        let (kind, metadata) = (EventKind::Evicted, vec![1; 100]);
+        let event = EventInfo { position, uid, key, length, kind, metadata };
+        history.keep(event, Instant::now());
+    }
+
+    #[test]
+    fn each_asker_gets_what_is_behind_its_position() {
+        let history = history(1000);
+        assert_eq!(history.since(None).unwrap().next, 1000);
+        let mut position = 300;
+        let mut got = 0;
+        loop {
+            let page = history.since(Some(position)).unwrap();
+            assert!(page.events.len() <= PAGE_EVENTS && page.lost == 0);
+            assert_eq!(page.events[0].position, position);
+            got += page.events.len();
+            position = page.next;
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!((position, got), (1000, 700));
+        assert!(history.since(Some(1000)).unwrap().events.is_empty());
+        assert!(history.since(Some(1001)).unwrap_err().1.contains("1001 is still to come"));
+    }
+
+    #[test]
+    fn what_is_not_kept_and_what_was_lost_is_counted() {
+        let mut history = history(EVENTS_MAX as u64 + 10);
+        let page = history.since(Some(4)).unwrap();
+        assert_eq!((page.lost, page.events[0].position), (6, 10));
+        let end = history.position();
+        history.note_lost(1, 5);
+        happen(&mut history);
+        history.note_lost(1, 5);
+        history.began_anew(1);
+        history.note_lost(1, 2);
+        let page = history.since(Some(end)).unwrap();
+        assert_eq!((page.events.len(), page.lost, page.more), (1, 8, false));
+        assert_eq!(page.next, end + 9);
+        assert!(history.since(Some(page.next)).unwrap().lost == 0);
+    }
+
+    #[test]
+    fn the_latest_word_about_a_key_counts() {
+        let mut history = history(3);
+        assert_eq!(history.latest(7, 1).unwrap().0.position, 1);
+        assert_eq!(history.latest(8, 1), None);
+        assert_eq!(history.latest(7, 9), None);
+        let (position, uid, key, length) = (3, 7, 0, 0);
+        let (kind, metadata) = (EventKind::Cleared, Vec::new());
+        let cleared = EventInfo { position, uid, key, length, kind, metadata };
+        history.keep(cleared, Instant::now());
+        assert_eq!(history.latest(7, 9).unwrap().0.kind, EventKind::Cleared);
+    }
 }

@@ -290,7 +290,9 @@ fn unknown(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use kvrail_poller::{SpaceRecord, StoreAsk};
+    use kvrail_protocol::ListCursor;
     use kvrail_ring::Status;
+    use kvrail_store::{Key, shard_of};
     use serde_json::json;
 
     use super::{Asker, Create, Job, Next, Seen, Stage, Wish};
@@ -325,11 +327,14 @@ mod tests {
                     StoreAsk::Create { uid, .. } => (at, '+', uid),
                     StoreAsk::Clear { uid, .. } => (at, '~', uid),
                     StoreAsk::Remove { .. } => (at, '-', 0),
+                    StoreAsk::Explain { .. } => (at, '?', 0),
                     other => panic!("{other:?}"),
                 })
                 .collect(),
             Next::Agreed { uid } => vec![(usize::MAX, '=', uid)],
             Next::Gone => vec![(usize::MAX, '0', 0)],
+            Next::List { .. } => vec![(usize::MAX, 'l', 0)],
+            Next::Explained { member, uid, .. } => vec![(member, 'e', uid)],
             Next::Refuse((status, _)) => vec![(usize::MAX, '!', status.number().into())],
         }
     }
@@ -377,6 +382,25 @@ mod tests {
             let none = asked(&mut job(wish), &[(0, 9), (0, 9)]);
             assert_eq!(none, [(usize::MAX, '!', Status::Miss.number().into())]);
         }
+    }
+
+    #[test]
+    fn a_key_is_explained_by_the_one_member_that_can_have_it() {
+        let key = Key::of(1, 2);
+        let explain = || job(Wish::Explain { name: "n".into(), key });
+        let member = usize::from(shard_of(9, key.lo(), 2));
+        let mut asked_first = explain();
+        assert_eq!(asked(&mut asked_first, &[(9, 9), (9, 9)]), [(member, '?', 0)]);
+        assert_eq!(asked(&mut asked_first, &[(9, 9), (9, 9)]), [(member, 'e', 9)]);
+        let mut members = [(9, 9), (9, 9)];
+        members[member] = (5, 9);
+        let stale = asked(&mut explain(), &members);
+        assert_eq!(stale, [(usize::MAX, '!', Status::Stale.number().into())], "not cleared there");
+        let missing = [(usize::MAX, '!', Status::Miss.number().into())];
+        assert_eq!(asked(&mut explain(), &[(0, 9), (0, 9)]), missing);
+        let list = || job(Wish::ListBlocks { name: "n".into(), from: ListCursor::default() });
+        assert_eq!(asked(&mut list(), &[(0, 9), (9, 9)]), [(usize::MAX, 'l', 0)]);
+        assert_eq!(asked(&mut list(), &[(0, 9), (0, 9)]), missing);
     }
 
     #[test]
