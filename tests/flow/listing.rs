@@ -1,4 +1,4 @@
-//! What is there and what is gone, as clients are told: listings, feeds, and what is known of a key.
+//! What is there, what is gone, and what is known of a key, as clients are told.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -168,7 +168,7 @@ impl StoreCall {
     pub fn with_room(number: u64, ask: StoreAsk, spaces: usize) -> Box<Self> {
         Box::new(Self {
             number,
-            found: StoreFound::room_for(&ask),
+            found: room_for(&ask),
             ask,
             status: Status::Ok,
             start_error: None,
@@ -177,5 +177,14 @@ impl StoreCall {
             uid_mark: 0,
             store: None,
         })
+    }
+}
+
+/// Room for what such a call finds.
+fn room_for(ask: &StoreAsk) -> StoreFound {
+    match ask {
+        StoreAsk::List { .. } => StoreFound::Blocks(Box::default()),
+        StoreAsk::Explain { .. } => StoreFound::Key { known: None, now_ns: 0 },
+        _ => StoreFound::Nothing,
     }
 }

@@ -3,8 +3,6 @@
 
 use kvrail_store::{Cursor, Evicted, Explained, Gone, Key, Listed, Listing, METADATA_BYTES_MAX};
 
-use crate::store_call::StoreAsk;
-
 /// Blocks of a page of records at most.
 const PAGE_BLOCKS: usize = 71;
 /// Bytes of a page: there is no more metadata in it.
@@ -28,17 +26,6 @@ pub enum StoreFound {
         /// The poller's time then, in nanoseconds.
         now_ns: u64,
     },
-}
-
-impl StoreFound {
-    /// Room for what such a call finds.
-    pub(crate) fn room_for(ask: &StoreAsk) -> Self {
-        match ask {
-            StoreAsk::List { .. } => Self::Blocks(Box::default()),
-            StoreAsk::Explain { .. } => Self::Key { known: None, now_ns: 0 },
-            _ => Self::Nothing,
-        }
-    }
 }
 
 /// A block that is there.

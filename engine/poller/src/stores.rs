@@ -7,6 +7,7 @@
 mod admit;
 mod discarding;
 mod grants;
+mod listings;
 mod own;
 mod parked;
 mod pending;

@@ -177,14 +177,15 @@ pub(crate) mod key_text {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(key: &u128, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format!("{key:032x}"))
+        to.serialize_str(&hex::encode(key.to_be_bytes()))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
         let text = String::deserialize(from)?;
-        let whole = text.len() == 32 && text.bytes().all(|it| it.is_ascii_hexdigit());
-        let key = u128::from_str_radix(&text, 16).ok().filter(|_| whole);
-        key.ok_or_else(|| D::Error::custom("a key has 32 hexadecimal digits"))
+        let mut bytes = [0; 16];
+        let wrong = |_| D::Error::custom("a key has 32 hexadecimal digits");
+        hex::decode_to_slice(text, &mut bytes).map_err(wrong)?;
+        Ok(u128::from_be_bytes(bytes))
     }
 }
 

@@ -14,6 +14,7 @@ use kvrail_store::{
 
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
+use super::listings::Listings;
 use super::own::{USER_CALL, USER_ROTTEN, USER_SUSPECT};
 use super::parked::{Lines, Room};
 use super::pending::{Ask, Pending, Wanted, outcome};
@@ -23,7 +24,6 @@ use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
 use crate::mailbox::RottenBlock;
 use crate::stats::StoreStats;
 use crate::store_call::{StoreCall, StoreSetup};
-use listings::Listings;
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
 const BUDGET: u32 = 64;

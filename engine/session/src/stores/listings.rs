@@ -36,7 +36,7 @@ impl Listing {
     }
 
     /// The member has nothing more.
-    pub(super) fn to_next_member(&mut self) {
+    pub(super) fn end_member(&mut self) {
         self.at = ListCursor { member: self.at.member.saturating_add(1), ..ListCursor::default() };
     }
 
@@ -64,7 +64,7 @@ impl Listing {
             Some(kvrail_store::Cursor { epoch, page, record }) => {
                 self.at = ListCursor { epoch, page, record, ..self.at };
             }
-            None => self.to_next_member(),
+            None => self.end_member(),
         }
     }
 

@@ -75,7 +75,7 @@ impl Stores {
                 continue;
             };
             let Some(space) = spaces.iter().find(|space| space.name == name).map(|it| it.id) else {
-                listing.to_next_member();
+                listing.end_member();
                 listings.push(listing);
                 continue;
             };
