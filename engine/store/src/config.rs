@@ -57,6 +57,9 @@ pub struct Config {
     pub discard: Discard,
 }
 
+/// Longest hold of a lookup, in milliseconds. Longer ones end then.
+pub const HOLD_MS_MAX: u32 = 60_000;
+
 /// How long things may take, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
@@ -73,7 +76,7 @@ pub struct Times {
 impl Default for Times {
     fn default() -> Self {
         let ms = 1_000_000;
-        Self { page: 50 * ms, flush: 1000 * ms, part: 5000 * ms, hold: 60_000 * ms }
+        Self { page: 50 * ms, flush: 1000 * ms, part: 5000 * ms, hold: u64::from(HOLD_MS_MAX) * ms }
     }
 }
 

@@ -43,8 +43,8 @@ mod task;
 mod writes;
 
 pub use config::{
-    BLOCK_BYTES_MAX, Config, ConfigError, Discard, METADATA_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
-    SPACES_MAX, Times,
+    BLOCK_BYTES_MAX, Config, ConfigError, Discard, HOLD_MS_MAX, METADATA_BYTES_MAX, SEGMENTS_MAX,
+    SEGMENTS_MIN, SPACES_MAX, Times,
 };
 pub use core::Now;
 pub use explain::{Block, Explained};

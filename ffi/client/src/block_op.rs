@@ -43,6 +43,8 @@ pub(crate) struct BlockOp {
     step: Step,
     /// Wrong bytes were seen once.
     reread: bool,
+    /// Its notice was passed on.
+    late: bool,
     device_ns: u32,
     queue_ns: u32,
 }
@@ -91,6 +93,7 @@ impl BlockOp {
             at: 0,
             step: Step::Moving,
             reread: false,
+            late: false,
             device_ns: 0,
             queue_ns: 0,
         };
@@ -203,12 +206,16 @@ impl BlockOp {
         if wrote && end.bytes() != part {
             return Next::Bogus { asked: part, moved: end.bytes() };
         }
-        if wrote && end.flags() & FLAG_MORE != 0 {
-            self.at += part;
-            if self.at >= self.put_bytes() {
+        if wrote {
+            // MORE says that parts are missing, and nothing else does.
+            let missing = self.at + part < self.put_bytes();
+            if missing != (end.flags() & FLAG_MORE != 0) {
                 return Next::Bogus { asked: part, moved: end.bytes() };
             }
-            return Next::Again;
+            if missing {
+                self.at += part;
+                return Next::Again;
+            }
         }
         Next::End(Status::Ok, note, self.request.bytes)
     }
@@ -269,6 +276,11 @@ impl BlockOp {
         }
         verified.reread += 1;
         self.begin_anew()
+    }
+
+    /// Takes note of a notice; whether it is the first one. Each part may have one.
+    pub(crate) fn is_newly_late(&mut self) -> bool {
+        !std::mem::replace(&mut self.late, true)
     }
 
     /// The tag and ticket, for a notice.

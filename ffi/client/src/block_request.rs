@@ -101,7 +101,7 @@ impl BlockRequest {
         Self { tag, ..self }
     }
 
-    /// As [`crate::Request::deadline`], in microseconds, at most 71 minutes.
+    /// For a put or get: as [`crate::Request::deadline`], in microseconds, at most 71 minutes.
     pub fn deadline(self, after: Duration) -> Self {
         Self { deadline_us: u32::try_from(after.as_micros()).unwrap_or(u32::MAX).max(1), ..self }
     }
@@ -118,13 +118,32 @@ impl BlockRequest {
         self.lease
     }
 
+    /// What it asks for that its operation does not have.
+    fn unfit(&self) -> Option<&'static str> {
+        let Self { opcode, flags, metadata, depth, crc, deadline_us, .. } = self;
+        let puts_only = [
+            ("metadata", !metadata.is_empty()),
+            ("a depth", *depth != 0),
+            ("a checksum", crc.is_some()),
+        ];
+        let unfit = match opcode {
+            Opcode::Put => None,
+            _ => puts_only.iter().find(|(_, asked)| *asked).map(|(option, _)| *option),
+        };
+        match opcode {
+            Opcode::Get if flags & FLAG_DURABLE != 0 => Some("durable"),
+            Opcode::Drop if *deadline_us != 0 => Some("a deadline"),
+            _ => unfit,
+        }
+    }
+
     /// Checks what can be checked without the sidecar.
     pub(crate) fn check(&self) -> Result<(), Reason> {
         if self.metadata.len() > METADATA_BYTES_MAX {
             return Err(Reason::MetadataTooLong { bytes: self.metadata.len() });
         }
-        if self.opcode == Opcode::Get && self.flags & FLAG_DURABLE != 0 {
-            return Err(Reason::Unfit { option: "durable", opcode: self.opcode });
+        if let Some(option) = self.unfit() {
+            return Err(Reason::Unfit { option, opcode: self.opcode });
         }
         let Some(lease) = &self.lease else { return Ok(()) };
         if lease.client() != self.namespace.client() {

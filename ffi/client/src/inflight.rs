@@ -81,6 +81,9 @@ const SINGLE: u32 = u32::MAX;
 /// The head of an operation on a block.
 const BLOCK: u32 = u32::MAX - 1;
 
+/// The head of a lookup or release of some keys.
+const KEYS: u32 = u32::MAX - 2;
+
 /// The ticket of lookups, which are no requests of the program's.
 pub(crate) const LOOKUP: Ticket = Ticket(0);
 
@@ -124,8 +127,7 @@ impl Inflight {
     /// Takes a lookup or release; returns its `user_data`.
     pub(crate) fn occupy_keys(&mut self, lane: u16, opcode: Opcode, tag: u64) -> u64 {
         (self.ticket, self.tag, self.opcode) = (LOOKUP, tag, opcode);
-        // No lookup is taken for a whole read.
-        (self.lane, self.length, self.head) = (lane, u32::MAX, SINGLE);
+        (self.lane, self.length, self.head) = (lane, 0, KEYS);
         self.name
     }
 
@@ -319,17 +321,16 @@ impl InflightTable {
         completion: CompletionSnapshot,
         sink: &mut impl CompletionSink,
     ) -> Result<bool, BogusCompletion> {
+        let entry = &self.entries[index as usize];
         if completion.flags() & FLAG_NOTICE != 0 {
+            if entry.head == KEYS {
+                return Err(BogusCompletion::Unknown(completion.user_data())); // never asked for
+            }
             self.notice(index, sink);
             return Ok(false);
         }
-        let entry = &self.entries[index as usize];
         if entry.head == BLOCK {
             return self.block_ended(index, &completion, sink);
-        }
-        if entry.ticket == LOOKUP && entry.tag >> 32 != u64::from(self.lookup) {
-            self.vacate(index); // its caller has given up
-            return Ok(true);
         }
         let (asked, moved) = (entry.length, completion.bytes());
         let mut end = End {
@@ -458,7 +459,10 @@ impl InflightTable {
         entry.vacate();
         entry.next_free = std::mem::replace(&mut self.first_free, index);
         self.room += 1;
-        if entry.head != SINGLE {
+        if entry.head == KEYS && entry.tag >> 32 != u64::from(self.lookup) {
+            return; // its caller has given up
+        }
+        if entry.head < KEYS {
             let head = entry.head;
             return self.join(head, end, hardware, sink);
         }
@@ -521,6 +525,10 @@ impl InflightTable {
     fn notice(&mut self, index: u32, sink: &mut impl CompletionSink) {
         let entry = &self.entries[index as usize];
         let (ticket, tag) = if entry.head >= BLOCK {
+            let block = self.blocks.get_mut(index as usize).and_then(Option::as_mut);
+            if block.is_some_and(|op| !op.is_newly_late()) {
+                return;
+            }
             (entry.ticket, entry.tag)
         } else {
             let head = &mut self.heads[entry.head as usize];

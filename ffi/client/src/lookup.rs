@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_ring::slot::LOOKUP_KEYS;
 use kvrail_ring::{Opcode, Status, keys_slot};
+use kvrail_store::HOLD_MS_MAX;
 
 use crate::done::Done;
 use crate::error::ClientError;
@@ -30,7 +31,8 @@ pub enum LookupExtent {
 pub struct Lookup {
     /// How far it goes.
     pub extent: LookupExtent,
-    /// What is found is held so long: it is moved, not evicted. Zero holds nothing.
+    /// What is found is held so long: it is moved, not evicted. Zero holds nothing; a minute at
+    /// most.
     pub hold: Duration,
     /// How long it may take in all.
     pub timeout: Duration,
@@ -63,28 +65,28 @@ impl Queue {
     /// Looks which blocks are there.
     ///
     /// # Errors
-    /// `Timeout`, `SidecarGone`; `Denied` with STALE once the namespace was cleared.
+    /// `Timeout`, `SidecarGone`; `Denied` with STALE once the namespace was cleared, with INVALID
+    /// for a hold that is too long.
     pub fn lookup(
         &mut self,
         namespace: &Namespace,
         keys: &[BlockKey],
         how: &Lookup,
     ) -> Result<Found, ClientError> {
-        let timeout = how.timeout;
-        let deadline = Instant::now() + timeout;
-        let hold_ms = u32::try_from(how.hold.as_millis()).unwrap_or(u32::MAX);
+        let (opcode, hold_ms) = (Opcode::Lookup, hold_ms(how.hold)?);
+        let ask = Question::new(namespace, opcode, hold_ms, how.timeout);
         let mut found = Found::default();
         for wave in keys.chunks(WAVE_KEYS) {
             let base = found.there.len();
             found.there.resize(base + wave.len(), false);
-            let ask = Wave { namespace, opcode: Opcode::Lookup, hold_ms, deadline, timeout };
             ask.run(self, wave, |group, bits| {
                 let (places, count) = group;
                 for (bit, place) in places[..count].iter().enumerate() {
                     found.there[base + *place as usize] = bits >> bit & 1 != 0;
                 }
-                found.held += (bits >> 8 & 0x1f).count_ones() as usize;
-                found.warming += (bits >> 16 & 0x1f).count_ones() as usize;
+                let count = |bits: u64| (bits & ((1 << count) - 1)).count_ones() as usize;
+                found.held += count(bits >> 8);
+                found.warming += count(bits >> 16);
             })?;
             let gap = found.there[base..].iter().any(|there| !there);
             if gap && how.extent == LookupExtent::Prefix {
@@ -105,36 +107,65 @@ impl Queue {
         keys: &[BlockKey],
         timeout: Duration,
     ) -> Result<(), ClientError> {
-        let deadline = Instant::now() + timeout;
-        for wave in keys.chunks(WAVE_KEYS) {
-            let ask = Wave { namespace, opcode: Opcode::Release, hold_ms: 0, deadline, timeout };
-            ask.run(self, wave, |_, _| {})?;
-        }
-        Ok(())
+        let ask = Question::new(namespace, Opcode::Release, 0, timeout);
+        keys.chunks(WAVE_KEYS).try_for_each(|wave| ask.run(self, wave, |_, _| {}))
     }
 }
 
-/// One wave of keys.
+/// A hold on the wire: a part of a millisecond is one, since 0 holds nothing.
+fn hold_ms(hold: Duration) -> Result<u32, ClientError> {
+    let ms = hold.as_nanos().div_ceil(1_000_000);
+    u32::try_from(ms).ok().filter(|ms| *ms <= HOLD_MS_MAX).ok_or_else(|| {
+        let message = format!(
+            "a hold of {ms} ms, {HOLD_MS_MAX} at most; hold for less, and look up again before it \
+             ends"
+        );
+        ClientError::Denied { what: WHAT, status: Status::Invalid, message }
+    })
+}
+
+/// What errors call it.
+const WHAT: &str = "a lookup";
+
+/// What is asked about keys.
 #[derive(Debug)]
-struct Wave<'a> {
+struct Question<'a> {
     namespace: &'a Namespace,
     opcode: Opcode,
     hold_ms: u32,
-    deadline: Instant,
+    /// `None` is never.
+    deadline: Option<Instant>,
     timeout: Duration,
 }
 
-impl Wave<'_> {
-    /// Asks for all keys, and gives each answer to `take`.
+impl<'a> Question<'a> {
+    fn new(namespace: &'a Namespace, opcode: Opcode, hold_ms: u32, timeout: Duration) -> Self {
+        let deadline = Instant::now().checked_add(timeout);
+        Self { namespace, opcode, hold_ms, deadline, timeout }
+    }
+
+    /// Asks about all keys of a wave, and gives each answer to `take`.
     fn run(
         &self,
         queue: &mut Queue,
         keys: &[BlockKey],
+        take: impl FnMut(Group, u64),
+    ) -> Result<(), ClientError> {
+        let call = queue.begin_lookup(self.namespace)?;
+        let outcome = self.ask(queue, keys, call, take);
+        queue.end_lookup();
+        outcome
+    }
+
+    fn ask(
+        &self,
+        queue: &mut Queue,
+        keys: &[BlockKey],
+        call: u32,
         mut take: impl FnMut(Group, u64),
     ) -> Result<(), ClientError> {
         let opened = self.namespace.opened();
         let groups = self.groups(opened, keys);
-        let call = u64::from(queue.begin_lookup()?) << 32;
         let (mut sent, mut left, mut answered) = (0, groups.len(), Vec::new());
         while left > 0 {
             while let Some((lane, group)) = groups.get(sent) {
@@ -144,37 +175,38 @@ impl Wave<'_> {
                 }
                 let lows = &lows[..group.1];
                 let slot = keys_slot(self.opcode, opened.handle, self.hold_ms, lows);
-                if !queue.stage_keys(*lane, slot, call | sent as u64) {
+                if !queue.stage_keys(*lane, slot, u64::from(call) << 32 | sent as u64) {
                     break;
                 }
                 sent += 1;
             }
-            if !queue.wait_for_keys(Some(self.deadline), &mut answered)? {
-                let what = "a lookup";
-                if Instant::now() >= self.deadline {
-                    return Err(ClientError::Timeout { what, after: self.timeout });
+            queue.wait_for_keys(self.deadline, &mut answered)?;
+            if answered.is_empty() {
+                queue.check_alive()?;
+                if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Err(ClientError::Timeout { what: WHAT, after: self.timeout });
                 }
             }
             for done in answered.drain(..) {
-                let (_, group) =
-                    groups[usize::try_from(done.tag & u64::from(u32::MAX)).expect("a place")];
-                take(group, self.bits(&done)?);
+                let place = usize::try_from(done.tag & u64::from(u32::MAX)).expect("a place");
+                take(groups[place].1, self.bits(queue, &done)?);
                 left -= 1;
             }
         }
         Ok(())
     }
 
-    fn bits(&self, done: &Done) -> Result<u64, ClientError> {
+    fn bits(&self, queue: &Queue, done: &Done) -> Result<u64, ClientError> {
         match done.status {
             Status::Ok => Ok(done.bytes),
             // The member is away: none of its keys is there.
             Status::DeviceGone => Ok(0),
-            status => Err(ClientError::Denied {
-                what: "a lookup",
-                status,
-                message: format!("namespace {:?}: {}", self.namespace.name(), status.meaning()),
-            }),
+            status => {
+                queue.check_alive()?;
+                let name = self.namespace.name();
+                let message = format!("namespace {name:?}: {}", status.meaning());
+                Err(ClientError::Denied { what: WHAT, status, message })
+            }
         }
     }
 

@@ -22,6 +22,7 @@ use crate::request::Request;
 use crate::route::VolumeRoute;
 use crate::session::Session;
 use crate::sink::CompletionSink;
+use crate::store::Namespace;
 use crate::submit::{NotStaged, QueueState, Submitter};
 use crate::wait::{Armed, Waiter};
 
@@ -394,25 +395,40 @@ impl Queue {
         true
     }
 
-    /// Begins a lookup: answers of earlier ones are passed over.
-    pub(crate) fn begin_lookup(&mut self) -> Result<u32, ClientError> {
+    /// Begins a lookup, and returns its number: answers of earlier ones are passed over.
+    pub(crate) fn begin_lookup(&mut self, namespace: &Namespace) -> Result<u32, ClientError> {
+        self.check_alive()?;
+        if namespace.client() != self.session.tag() {
+            let (what, status) = ("a lookup", Status::Invalid);
+            let message = Reason::Foreign { what: "namespace" }.to_string();
+            return Err(ClientError::Denied { what, status, message });
+        }
+        Ok(self.inflight.begin_lookup())
+    }
+
+    /// Ends it: answers that are missing are passed over.
+    pub(crate) fn end_lookup(&mut self) {
+        self.inflight.begin_lookup();
+    }
+
+    /// Whether anything can still come out of this queue.
+    pub(crate) fn check_alive(&self) -> Result<(), ClientError> {
         match self.submitter.check_state() {
-            Ok(()) => Ok(self.inflight.begin_lookup()),
+            Ok(()) => Ok(()),
             Err(Reason::SidecarGone) => Err(self.session.control().gone_error()),
             Err(reason) => Err(ClientError::protocol(reason.to_string())),
         }
     }
 
-    /// Waits for answers of the lookup under way; false when the time is over. Completions of
+    /// Waits for answers of the lookup under way, or until the time is over. Completions of
     /// requests wait to be fetched.
     pub(crate) fn wait_for_keys(
         &mut self,
         deadline: Option<Instant>,
         answered: &mut Vec<Done>,
-    ) -> Result<bool, ClientError> {
+    ) -> Result<(), ClientError> {
         let mut sink = Vec::new();
-        self.block(&mut sink, deadline)?;
-        let came = !sink.is_empty();
+        let outcome = self.block(&mut sink, deadline);
         for done in sink {
             if done.ticket == LOOKUP {
                 answered.push(done);
@@ -420,7 +436,7 @@ impl Queue {
                 self.ready.push_back(done);
             }
         }
-        Ok(came)
+        outcome
     }
 
     /// What gets through this queue came to.

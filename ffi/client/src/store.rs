@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kvrail_protocol::{Answer, Ask, NamespaceInfo, StoreInfo, VolumeContent};
+use kvrail_ring::Status;
 use kvrail_store::shard_of;
 
 use crate::error::ClientError;
@@ -215,11 +216,23 @@ impl Namespace {
     /// What it holds, on all members.
     ///
     /// # Errors
-    /// `SidecarGone`, `Timeout`; `Denied` when it was removed.
+    /// `SidecarGone`, `Timeout`; `Denied` with STALE when it was removed.
     pub fn usage(&self) -> Result<NamespaceInfo, ClientError> {
         let all = self.0.store.namespaces()?;
         let own = all.into_iter().find(|space| space.name == self.0.name);
-        own.ok_or_else(|| ClientError::protocol(format!("namespace {:?} is gone", self.0.name)))
+        own.ok_or_else(|| ClientError::Denied {
+            what: "asking for a namespace's usage",
+            status: Status::Stale,
+            message: format!("namespace {:?} was removed; refresh it to make it anew", self.0.name),
+        })
+    }
+
+    /// One that no sidecar was asked for.
+    #[cfg(test)]
+    pub(crate) fn assumed(store: Store, opened: Opened) -> Self {
+        let identity = Identity::new([("model", "test")]).expect("it has a field");
+        let name = "assumed".into();
+        Self(Arc::new(Shared { store, name, identity, opened: RwLock::new(opened) }))
     }
 
     pub(crate) fn opened(&self) -> Opened {

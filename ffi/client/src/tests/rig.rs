@@ -6,22 +6,27 @@ use std::time::Duration;
 
 use kvrail_memory::{HeapBlock, LeasePool, Pinned};
 use kvrail_protocol::{
-    Channel, GeometryInfo, GpuInfo, LimitsInfo, PollerInfo, SpinHints, Version, VolumeInfo, Welcome,
+    Channel, GeometryInfo, GpuInfo, LimitsInfo, PollerInfo, SpinHints, StoreInfo, Version,
+    VolumeContent, VolumeInfo, Welcome,
 };
 use kvrail_ring::{
     Completion, Doorbell, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
 };
 
 use crate::arena::{Arena, ArenaFacts};
+use crate::block_op::TAIL_BYTES;
 use crate::client::Client;
 
 use crate::lease::Lease;
 use crate::queue::{Parts, Queue};
 use crate::route::VolumeRoute;
+use crate::store::{Namespace, Opened};
 use crate::volume::Volume;
 
 pub(super) const LONG: Duration = Duration::from_secs(10);
 pub(super) const GPU: &str = "GPU-a4b6f0c1-02d3-11ee-8c99-0242ac120002";
+/// The uid of every namespace.
+pub(super) const UID: u64 = 77;
 pub(super) const ARENA_BYTES: usize = 4 << 20;
 
 pub(super) struct Rig {
@@ -41,6 +46,8 @@ pub(super) struct FakeSidecar {
     pub(super) doorbells: Vec<OwnedFd>,
     pub(super) segment: Arc<HeapBlock>,
     pub(super) arena: Arc<HeapBlock>,
+    /// Of a store.
+    pub(super) tails: Option<Arc<dyn Pinned>>,
 }
 
 pub(super) fn geometry(members: u16, stripe_bytes: u64) -> Geometry {
@@ -69,7 +76,7 @@ pub(super) fn welcome(geometry: Geometry, pollers: u16, spin_ns: u64) -> Welcome
             geometry: GeometryInfo::from(geometry),
             pollers: (0..geometry.members).map(|member| member % pollers).collect(),
             members: vec![],
-            content: kvrail_protocol::VolumeContent::Raw,
+            content: VolumeContent::Raw,
         }],
         gpus: vec![GpuInfo {
             index: 0,
@@ -89,16 +96,43 @@ pub(super) fn welcome(geometry: Geometry, pollers: u16, spin_ns: u64) -> Welcome
     }
 }
 
+/// Pages for tails of a queue of this depth, in an arena of their own.
+fn tails(client: &Client, depth: u32) -> (Vec<Lease>, Option<Arena>) {
+    let bytes = depth as usize * TAIL_BYTES;
+    let memory = Arc::new(HeapBlock::new(bytes)) as Arc<dyn Pinned>;
+    let facts = ArenaFacts { region: RegionId(10), page_bytes: 4096, note: None };
+    let arena = Arena::new(client.shared(), LeasePool::new(memory, 4096), facts);
+    ((0..depth).map(|_| arena.lease(TAIL_BYTES).unwrap()).collect(), Some(arena))
+}
+
 impl Rig {
+    /// With a store in the volume's place, and an arena of so many bytes.
+    pub(super) fn with_store(members: u16, depth: u32, arena_bytes: usize) -> Self {
+        let mut welcome = welcome(geometry(members, 1 << 20), members, 0);
+        let (block_bytes_max, segment_bytes) = (128 << 20, 256 << 20);
+        welcome.volumes[0].content =
+            VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes });
+        Self::assemble(welcome, members, depth, arena_bytes)
+    }
+
+    /// The namespace that requests name with this handle.
+    pub(super) fn space(&self, handle: u16) -> Namespace {
+        Namespace::assumed(self.client.store("kv").unwrap(), Opened { handle, uid: UID })
+    }
+
     pub(super) fn new(members: u16, stripe_bytes: u64, pollers: u16, depth: u32) -> Self {
         Self::spinning(geometry(members, stripe_bytes), pollers, depth, 0)
     }
 
     pub(super) fn spinning(geometry: Geometry, pollers: u16, depth: u32, spin_ns: u64) -> Self {
+        Self::assemble(welcome(geometry, pollers, spin_ns), pollers, depth, ARENA_BYTES)
+    }
+
+    fn assemble(welcome: Welcome, pollers: u16, depth: u32, arena_bytes: usize) -> Self {
         let (ours, theirs) = Channel::pair().unwrap();
-        let client = Client::assemble(ours, welcome(geometry, pollers, spin_ns), LONG).unwrap();
+        let client = Client::assemble(ours, welcome, LONG).unwrap();
         let volume = client.volume("kv").unwrap();
-        let memory = Arc::new(HeapBlock::new(ARENA_BYTES));
+        let memory = Arc::new(HeapBlock::new(arena_bytes));
         let pool = LeasePool::new(Arc::clone(&memory) as Arc<dyn Pinned>, 4096);
         let facts = ArenaFacts { region: RegionId(9), page_bytes: 4096, note: None };
         let arena = Arena::new(client.shared(), pool, facts);
@@ -110,13 +144,15 @@ impl Rig {
         let (bell, wake_fd) = Doorbell::heard().unwrap();
         let doorbells: Vec<Doorbell> = (0..pollers).map(|_| Doorbell::eventfd().unwrap()).collect();
         let duplicate = |bell: &Doorbell| bell.as_fd().try_clone_to_owned().unwrap();
+        let tails = if volume.is_store() { tails(&client, depth) } else { (Vec::new(), None) };
+        let tail_memory = tails.1.as_ref().map(|arena| Arc::clone(arena.pool().memory()));
         let parts = Parts {
             number: 3,
             segment: Segment::open(shared()).unwrap(),
             wake_fd,
             doorbells: doorbells.iter().map(duplicate).collect(),
             routes: client.volumes().iter().map(VolumeRoute::new).collect(),
-            tails: (Vec::new(), None),
+            tails,
         };
         let queue = Queue::assemble(client.shared(), parts).unwrap();
         let sidecar = FakeSidecar {
@@ -126,6 +162,7 @@ impl Rig {
             doorbells: doorbells.iter().map(duplicate).collect(),
             segment: block,
             arena: memory,
+            tails: tail_memory,
         };
         Self { client, queue, arena, volume, sidecar }
     }

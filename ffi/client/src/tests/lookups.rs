@@ -1,0 +1,258 @@
+//! Lookups, against a sidecar that is late, lies and dies.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kvrail_protocol::{Hardware, SidecarMessage};
+use kvrail_ring::slot::{FLAG_NOTICE, LOOKUP_KEYS};
+use kvrail_ring::{Completion, Opcode, Request as Slot, Status};
+
+use super::rig::{ARENA_BYTES, LONG, Rig};
+use crate::block_request::BlockRequest;
+use crate::error::ClientError;
+use crate::key::BlockKey;
+use crate::lookup::{Found, Lookup, LookupExtent};
+
+fn keys(count: u64) -> Vec<BlockKey> {
+    (0..count).map(|number| BlockKey::of(&number.to_le_bytes())).collect()
+}
+
+fn all() -> Lookup {
+    Lookup { extent: LookupExtent::All, ..Lookup::default() }
+}
+
+fn lows(slot: &Slot) -> Vec<u64> {
+    let last = u64::from(slot.layout_block) | u64::from(slot.reserved_b) << 32;
+    let lows = [slot.volume_offset, slot.region_offset, slot.checksum, slot.deadline_ns, last];
+    lows[..slot.length as usize].to_vec()
+}
+
+/// Asks while another thread answers each request with what `answer` makes of it, until the answer
+/// is there. Returns what was asked.
+fn ask(
+    rig: &mut Rig,
+    keys: &[BlockKey],
+    how: &Lookup,
+    mut answer: impl FnMut(usize, &Slot) -> Completion + Send,
+) -> (Result<Found, ClientError>, Vec<(usize, Slot)>) {
+    let (space, done) = (rig.space(3), AtomicBool::new(false));
+    let Rig { queue, sidecar, .. } = rig;
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| {
+            let mut asked = Vec::new();
+            // Pairs with Release below.
+            while !done.load(Ordering::Acquire) {
+                for (lane, slot) in sidecar.take() {
+                    let answer = answer(lane, &slot);
+                    sidecar.complete(lane, Completion { user_data: slot.user_data, ..answer });
+                    asked.push((lane, slot));
+                }
+                std::thread::yield_now();
+            }
+            asked
+        });
+        let found = queue.lookup(&space, keys, how);
+        done.store(true, Ordering::Release); // pairs with Acquire above
+        (found, served.join().unwrap())
+    })
+}
+
+fn bits(slot: &Slot, is_there: impl Fn(u64) -> bool) -> Completion {
+    let there = lows(slot).into_iter().map(&is_there).enumerate();
+    let there = there.map(|(bit, there)| u32::from(there) << bit);
+    Completion { bytes: there.sum(), ..Completion::default() }
+}
+
+#[test]
+fn keys_go_to_their_members_five_at_a_time() {
+    let mut rig = Rig::with_store(3, 16, ARENA_BYTES);
+    let keys = keys(1000);
+    let odd = |low: u64| low.is_multiple_of(3);
+    let (found, asked) = ask(&mut rig, &keys, &all(), |_, slot| bits(slot, odd));
+    let found = found.unwrap();
+    assert_eq!(found.there, keys.iter().map(|key| odd(key.lo())).collect::<Vec<_>>());
+    assert_eq!(found.prefix, found.there.iter().take_while(|there| **there).count());
+    let space = rig.space(3);
+    let mut count = 0;
+    for (lane, slot) in &asked {
+        assert_eq!((slot.opcode, slot.volume), (Opcode::Lookup as u8, 3));
+        assert!((1..=LOOKUP_KEYS).contains(&(slot.length as usize)));
+        for low in lows(slot) {
+            let key = keys.iter().find(|key| key.lo() == low).unwrap();
+            assert_eq!(usize::from(space.lane_of(super::rig::UID, *key)), *lane);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 1000);
+    assert!(asked.len() < 1000 / LOOKUP_KEYS + 20, "{} requests", asked.len());
+}
+
+#[test]
+fn keys_of_a_member_that_is_away_are_not_there() {
+    let mut rig = Rig::with_store(2, 16, ARENA_BYTES);
+    let keys = keys(100);
+    let (found, _) = ask(&mut rig, &keys, &all(), |lane, slot| match lane {
+        0 => bits(slot, |_| true),
+        _ => Completion { status: Status::DeviceGone.number(), ..Completion::default() },
+    });
+    let (space, found) = (rig.space(3), found.unwrap());
+    for (key, there) in keys.iter().zip(&found.there) {
+        assert_eq!(*there, space.lane_of(super::rig::UID, *key) == 0);
+    }
+}
+
+#[test]
+fn a_prefix_ends_at_the_first_wave_with_a_gap() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let keys = keys(2000);
+    let gap = keys[300].lo();
+    let how = Lookup::default();
+    let (found, asked) = ask(&mut rig, &keys, &how, |_, slot| bits(slot, |low| low != gap));
+    let found = found.unwrap();
+    assert_eq!((found.prefix, found.there.len()), (300, 512));
+    assert_eq!(asked.len(), 2 * 256_usize.div_ceil(LOOKUP_KEYS));
+}
+
+#[test]
+fn none_the_same_and_a_million_keys_are_looked_up() {
+    let mut rig = Rig::with_store(2, 64, ARENA_BYTES);
+    let yes = |_: usize, slot: &Slot| bits(slot, |_| true);
+    let (found, asked) = ask(&mut rig, &[], &all(), yes);
+    assert_eq!((found.unwrap(), asked.len()), (Found::default(), 0));
+    let same = [keys(1)[0]; 300];
+    let (found, _) = ask(&mut rig, &same, &all(), yes);
+    assert_eq!(found.unwrap().prefix, 300);
+    // Keys by their bits: hashing takes longest.
+    let million: Vec<_> = (0..1_000_000).map(|at: u128| BlockKey::from_bits(at * 77)).collect();
+    let (found, _) = ask(&mut rig, &million, &Lookup { timeout: LONG * 6, ..all() }, yes);
+    assert_eq!(found.unwrap().prefix, 1_000_000);
+    assert_eq!(rig.queue.outstanding(), 0);
+}
+
+#[test]
+fn holds_are_counted_and_bounded() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let (keys, space) = (keys(7), rig.space(3));
+    let hold = |hold| Lookup { hold, ..all() };
+    for (asked, ms) in [
+        (Duration::ZERO, 0),
+        (Duration::from_nanos(1), 1),
+        (Duration::from_millis(1), 1),
+        (Duration::from_secs(60), 60_000),
+    ] {
+        let held = |_: usize, slot: &Slot| {
+            assert_eq!(slot.region, ms, "the hold stands in the region's place");
+            // All there, held and warming, and bits that no key has.
+            Completion { bytes: u32::MAX, ..Completion::default() }
+        };
+        let (found, _) = ask(&mut rig, &keys, &hold(asked), held);
+        let found = found.unwrap();
+        assert_eq!((found.prefix, found.held, found.warming), (7, 7, 7));
+    }
+    for long in [Duration::from_millis(60_001), Duration::MAX] {
+        let refused = rig.queue.lookup(&space, &keys, &hold(long)).unwrap_err();
+        assert!(matches!(refused, ClientError::Denied { status: Status::Invalid, .. }));
+        assert!(refused.to_string().contains("60000 at most"), "{refused}");
+    }
+    assert!(rig.sidecar.take().is_empty());
+}
+
+#[test]
+fn a_stale_namespace_is_said_to_be_stale() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let stale = Completion { status: Status::Stale.number(), ..Completion::default() };
+    let (found, _) = ask(&mut rig, &keys(20), &all(), |_, _| stale);
+    assert!(matches!(found, Err(ClientError::Denied { status: Status::Stale, .. })), "{found:?}");
+}
+
+#[test]
+fn answers_that_come_too_late_are_nobodys() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let (space, keys) = (rig.space(3), keys(8));
+    let how = Lookup { timeout: Duration::from_millis(5), ..all() };
+    let error = rig.queue.lookup(&space, &keys, &how).unwrap_err();
+    assert!(matches!(error, ClientError::Timeout { .. }), "{error}");
+    for (lane, slot) in rig.sidecar.take() {
+        // As if it were a read of so many bytes, too.
+        let bytes = u32::MAX;
+        let answer = Completion { user_data: slot.user_data, bytes, ..Completion::default() };
+        rig.sidecar.complete(lane, answer);
+    }
+    let mut done = Vec::new();
+    assert_eq!(rig.queue.poll(&mut done), 0, "{done:?}");
+    assert_eq!(rig.queue.outstanding(), 0);
+
+    // Those that never come end with the session, and nobody hears of them.
+    rig.queue.lookup(&space, &keys, &how).unwrap_err();
+    rig.sidecar.die();
+    assert!(rig.queue.wait(LONG).unwrap().is_none());
+    assert_eq!(rig.queue.outstanding(), 0);
+}
+
+#[test]
+fn requests_that_end_meanwhile_do_not_prolong_a_lookup() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let (space, keys) = (rig.space(3), keys(8));
+    for _ in 0..10 {
+        rig.queue.submit_block(BlockRequest::drop_block(&space, keys[0])).unwrap();
+    }
+    let drops = rig.sidecar.take();
+    let Rig { queue, sidecar, .. } = &mut rig;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for drop in drops {
+                std::thread::sleep(Duration::from_millis(20));
+                sidecar.answer(drop, Status::Ok);
+            }
+        });
+        let (begun, timeout) = (Instant::now(), Duration::from_millis(50));
+        let error = queue.lookup(&space, &keys, &Lookup { timeout, ..all() }).unwrap_err();
+        assert!(matches!(error, ClientError::Timeout { .. }), "{error}");
+        assert!(begun.elapsed() < Duration::from_millis(150), "{:?}", begun.elapsed());
+    });
+    let mut done = Vec::new();
+    rig.queue.wait_for(10, &mut done, LONG).unwrap();
+    assert_eq!(done.len(), 10, "the drops' ends were kept");
+}
+
+#[test]
+fn a_notice_about_a_lookup_is_a_lie() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let (status, flags) = (Status::Late.number(), FLAG_NOTICE);
+    let late = Completion { status, flags, ..Completion::default() };
+    let (found, _) = ask(&mut rig, &keys(3), &all(), |_, _| late);
+    assert!(matches!(found, Err(ClientError::Protocol { .. })), "{found:?}");
+}
+
+#[test]
+fn the_end_of_the_session_is_said_at_once() {
+    for hardware in [Hardware::MayBeActive, Hardware::Settled] {
+        let mut rig = Rig::with_store(1, 2, ARENA_BYTES);
+        let (space, begun) = (rig.space(3), Instant::now());
+        // A full queue: no key can be asked for before the session is lost.
+        for _ in 0..2 {
+            rig.queue.submit_block(BlockRequest::drop_block(&space, keys(1)[0])).unwrap();
+        }
+        if hardware == Hardware::Settled {
+            let closing = SidecarMessage::Closing { reason: "bye".into(), hardware };
+            rig.sidecar.socket.as_ref().unwrap().send(&closing, &[]).unwrap();
+        }
+        rig.sidecar.die();
+        let forever = Lookup { timeout: Duration::MAX, ..all() };
+        let error = rig.queue.lookup(&space, &keys(20), &forever).unwrap_err();
+        assert!(matches!(error, ClientError::SidecarGone { .. }), "{error}");
+        let error = rig.queue.lookup(&space, &keys(20), &forever).unwrap_err();
+        assert!(matches!(error, ClientError::SidecarGone { .. }), "{error}");
+        assert!(begun.elapsed() < LONG);
+        assert!(rig.queue.wait(LONG).unwrap().is_some(), "the drops have ended");
+    }
+}
+
+#[test]
+fn a_namespace_of_another_client_is_refused() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let other = Rig::with_store(4, 16, ARENA_BYTES);
+    let refused = rig.queue.lookup(&other.space(3), &keys(9), &all()).unwrap_err();
+    assert!(refused.to_string().contains("another client"), "{refused}");
+    assert!(rig.sidecar.take().is_empty());
+}
