@@ -1,6 +1,7 @@
 //! Which arms run here, and how each runs a case.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -16,21 +17,36 @@ use crate::plan::{Case, Op};
 use crate::port::Target;
 use crate::raw::RawTarget;
 use crate::runner::Outcome;
+use crate::sidecar::StoreTarget;
 use crate::versions::VersionMap;
 
 /// The name of the arm that others are compared with.
 pub const RAW: &str = "raw";
-/// The name of the sidecar's arm.
+/// The name of the arm of the sidecar's volume.
 pub const KVRAIL: &str = "kvrail";
+
+/// The name of the arm of the sidecar's store.
+pub const STORE: &str = "store";
 
 /// From so many cores on clients have CPUs of their own.
 const CORES_FOR_CLIENTS: usize = 4;
+
+/// What an arm moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes of the volume, at places.
+    Volume,
+    /// Blocks of the store, by keys.
+    Store,
+}
 
 /// An arm that our own drivers drive.
 #[derive(Debug)]
 pub struct Driven {
     /// Its name in the report.
     pub name: String,
+    /// What it moves.
+    pub kind: Kind,
     /// Where it goes.
     pub target: Box<dyn Target>,
     /// Why it uses its mode.
@@ -55,17 +71,21 @@ pub struct Arms {
 }
 
 impl Arms {
-    /// Builds what was asked for, or all there is. Takes the sidecar's target out of the ground.
+    /// Builds what was asked for, or all there is. Takes the sidecar's targets out of the ground.
     ///
     /// # Errors
     /// When an arm that was named is not to be had.
     pub fn build(options: &BenchOptions, ground: &mut Ground, pattern_bytes: u64) -> Result<Self> {
         let mut arms = Self::default();
         let named = !options.arms.is_empty();
-        let all = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Fio, ArmName::Lanes];
+        let all =
+            [ArmName::Kvrail, ArmName::Raw(None), ArmName::Store, ArmName::Fio, ArmName::Lanes];
+        let store = ground.sidecar.as_mut().and_then(|sidecar| sidecar.store.take());
+        let pids = ground.sidecar.as_ref().map_or_else(Vec::new, |sidecar| sidecar.pids.clone());
         for name in if named { options.arms.as_slice() } else { &all } {
             let missing = match name {
                 ArmName::Kvrail => arms.add_kvrail(options, ground)?,
+                ArmName::Store => arms.add_store(options, ground, store.as_ref(), &pids)?,
                 ArmName::Raw(mode) => arms.add_raw(options, ground, *mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
                 ArmName::Lanes => {
@@ -91,8 +111,32 @@ impl Arms {
         };
         let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
-        let meters = meters(&pids)?;
-        self.driven.push(Driven { name, target, reason, meters, cores });
+        let (kind, meters) = (Kind::Volume, meters(&pids)?);
+        self.driven.push(Driven { name, kind, target, reason, meters, cores });
+        Ok(None)
+    }
+
+    fn add_store(
+        &mut self,
+        options: &BenchOptions,
+        ground: &Ground,
+        store: Option<&Arc<StoreTarget>>,
+        pids: &[i32],
+    ) -> Result<Option<String>> {
+        let Some(store) = store.map(Arc::clone) else {
+            let why = match options.members.is_empty() {
+                true => {
+                    "store: no sidecar serves one here; with --attach, name it by --store-volume"
+                }
+                false => "store: --member's devices hold the volume; use --dir, or --attach to one",
+            };
+            return Ok(Some(why.to_owned()));
+        };
+        let target: Box<dyn Target> = Box::new(store);
+        let (name, reason) = (STORE.to_owned(), "as the volume".to_owned());
+        let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
+        let (kind, meters) = (Kind::Store, meters(pids)?);
+        self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
 
@@ -113,8 +157,8 @@ impl Arms {
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
         let target: Box<dyn Target> = Box::new(target);
         let cores = chosen(options, pollers_first(&ground.poller_cores, usable_cores()?));
-        let meters = meters(&[])?;
-        self.driven.push(Driven { name, target, reason, meters, cores });
+        let (kind, meters) = (Kind::Volume, meters(&[])?);
+        self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
 
@@ -172,8 +216,15 @@ impl Arms {
     /// The arm that fills and verifies the volume: raw where there is one.
     #[must_use]
     pub fn keeper(&self) -> Option<&dyn Target> {
-        let raw = self.driven.iter().find(|arm| arm.name == RAW);
-        raw.or(self.driven.first()).map(|arm| arm.target.as_ref())
+        let volumes = || self.driven.iter().filter(|arm| arm.kind == Kind::Volume);
+        let raw = volumes().find(|arm| arm.name == RAW);
+        raw.or(volumes().next()).map(|arm| arm.target.as_ref())
+    }
+
+    /// Whether an arm moves such things.
+    #[must_use]
+    pub fn has(&self, kind: Kind) -> bool {
+        self.driven.iter().any(|arm| arm.kind == kind)
     }
 
     /// Whether fio runs this case in this round.
@@ -246,14 +297,14 @@ fn pollers_first(pollers: &[u32], mut usable: Vec<u32>) -> Vec<u32> {
 /// When fio fails.
 pub fn run_fio(fio: &Fio, case: &Case, options: &BenchOptions) -> Result<Outcome> {
     let figures = fio.run(case, options)?;
-    Ok(Outcome { figures, sample: None, failures: Vec::new(), compared: (0, 0) })
+    Ok(Outcome { figures, sample: None, failures: Vec::new(), compared: (0, 0), evicted: 0 })
 }
 
 /// Bytes beside the pattern that fio's writes need, if it can run at all and anything writes.
 #[must_use]
 pub fn scratch_bytes(options: &BenchOptions, cases: &[Case]) -> u64 {
     let wanted = options.arms.is_empty() || options.arms.contains(&ArmName::Fio);
-    let writes = cases.iter().filter(|case| case.op != Op::Read);
+    let writes = cases.iter().filter(|case| matches!(case.op, Op::Write | Op::Mixed));
     let least = writes.map(Case::span_bytes_min).max();
     match least {
         Some(least) if wanted => least.max(options.volume_size / 8),

@@ -68,7 +68,8 @@ impl Fio {
     #[must_use]
     pub fn takes(&self, case: &Case) -> bool {
         let room = if case.op == Op::Read { &self.read } else { &self.write };
-        case.pace == Pace::Closed && room.end - room.start >= case.span_bytes_min()
+        let fits = room.end - room.start >= case.span_bytes_min();
+        case.fits_volumes() && case.pace == Pace::Closed && fits
     }
 
     /// Runs a closed-loop case once.
@@ -76,7 +77,7 @@ impl Fio {
     /// # Errors
     /// When fio fails, with what it said.
     pub fn run(&self, case: &Case, options: &BenchOptions) -> Result<Figures> {
-        ensure!(case.pace == Pace::Closed, "fio runs closed loops only");
+        ensure!(self.takes(case), "fio does not run {case}");
         let output = Command::new(&self.program)
             .args(self.arguments(case, options))
             .output()
@@ -88,7 +89,7 @@ impl Fio {
 
     fn arguments(&self, case: &Case, options: &BenchOptions) -> Vec<String> {
         let (pattern, area) = match case.op {
-            Op::Read => ("randread", &self.read),
+            Op::Read | Op::Lookup => ("randread", &self.read),
             Op::Write => ("randwrite", &self.write),
             Op::Mixed => ("randrw", &self.write),
         };
@@ -184,7 +185,7 @@ fn parse(text: &str, case: &Case) -> Result<Figures> {
     let job = output.jobs.into_iter().next().context("fio's JSON holds no job")?;
     ensure!(job.error == 0, "fio ended with error {}", job.error);
     let direction = match case.op {
-        Op::Read => job.read,
+        Op::Read | Op::Lookup => job.read,
         Op::Write => job.write,
         Op::Mixed => job.mixed,
     };

@@ -1,6 +1,7 @@
 //! What the benchmark needs from outside: a volume, and a sidecar that serves it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kvrail_client::Client;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 use crate::lanes::LaneProbe;
 use crate::options::BenchOptions;
 use crate::port::Target;
+use crate::sidecar::StoreTarget;
 
 /// Bytes of a stripe of the embedded volume, where it has several members: the largest block that
 /// is measured, so that each is one request.
@@ -28,6 +30,8 @@ pub struct Sidecar {
     pub client: Client,
     /// Its processes, for the CPU accounts.
     pub pids: Vec<i32>,
+    /// The way to its store, if it serves one.
+    pub store: Option<Arc<StoreTarget>>,
     /// A lane that ends at a null device, and the core its poller runs on.
     pub null_lane: Option<NullLane>,
 }

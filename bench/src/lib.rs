@@ -1,4 +1,4 @@
-//! `kvrail bench`: kvrail against a bare io_uring loop, fio and the ceilings of two cores, in one
+//! `kvrail bench`: kvrail's volumes and its store against a bare io_uring loop, fio and the ceilings of two cores, in one
 //! interleaved run on the same storage, with every block verified.
 //!
 //! Owns plans, patterns, drivers, statistics and reports. Starts no sidecar and parses no command
@@ -7,9 +7,10 @@
 //!
 //! One way through: `options` -> `plan` -> `runner`, which runs every arm of a suite in turns ->
 //! `statistics` -> `report`. Suites: `run` (`arms` on the harness's ground, driven by `drive` over
-//! `port`) and `gpu`.
+//! `port`; `blocks` are what the store holds for them) and `gpu`.
 
 pub mod arms;
+mod blocks;
 mod command;
 pub mod cpu;
 pub mod drive;

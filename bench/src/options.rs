@@ -18,14 +18,19 @@ use crate::trace::Trace;
 /// Longest run of an arm, in seconds: a day.
 const SECONDS_MAX: f64 = 86_400.0;
 
+/// Smallest store: its segments hold two of the largest blocks.
+const STORE_BYTES_MIN: u64 = 256 << 20;
+
 /// Fastest replay, and one over the slowest.
 const SPEED_MAX: f64 = 1e6;
 
 /// What runs beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArmName {
-    /// The sidecar, over the lanes.
+    /// The sidecar's volume, over the lanes.
     Kvrail,
+    /// Its store: gets and puts of the same sizes, and lookups.
+    Store,
     /// A bare ring in this process; in the sidecar's mode, or in the mode named.
     Raw(Option<ModeName>),
     /// fio on the same file.
@@ -44,26 +49,31 @@ impl FromStr for ArmName {
                 Ok(Self::Raw(Some(mode)))
             }
             None if text == "kvrail" => Ok(Self::Kvrail),
+            None if text == "store" => Ok(Self::Store),
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
             None if text == "lanes" => Ok(Self::Lanes),
-            _ => Err(format!("`{text}` is no arm; write kvrail, raw, raw:MODE, fio or lanes")),
+            _ => {
+                Err(format!("`{text}` is no arm; write kvrail, raw, raw:MODE, store, fio or lanes"))
+            }
         }
     }
 }
 
-/// Measure kvrail against a bare io_uring loop (and fio) on the same storage, in one interleaved
-/// run, with every block verified.
+/// Measure kvrail's volumes and its keyed store against a bare io_uring loop (and fio) on the same
+/// storage, in one interleaved run, with every block verified.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
-    /// Arms to run, by default all that this machine has [kvrail, raw, raw:MODE, fio, lanes]
+    /// Arms to run, by default all that this machine has [kvrail, raw,
+    /// raw:MODE, store, fio, lanes]
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,
-    /// Operations; choosing any of op, block, depth, clients or open replaces the default cases by
+    /// Operations; the store puts and gets instead of writing and reading, and lookups ask it for
+    /// 1,000 keys at once; choosing any of op, block, depth, clients or open replaces the default cases by
     /// every combination of what was chosen
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OP")]
     pub op: Vec<Op>,
-    /// Block sizes from 4KiB to 4MiB
+    /// Block sizes from 4KiB to 4MiB; those that are no multiple of 512 bytes are the store's alone
     #[arg(long, value_parser = block, value_delimiter = ',', value_name = "SIZE")]
     pub block: Vec<u32>,
     /// Operations each client keeps in flight, 1 to 128
@@ -83,17 +93,18 @@ pub struct BenchOptions {
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
     /// Timed seconds of each arm in each round of each case
-    #[arg(long, default_value = "0.5", value_name = "SECONDS")]
+    #[arg(long, default_value = "0.4", value_name = "SECONDS")]
     pub seconds: f64,
     /// Seconds before the timed ones
-    #[arg(long, default_value = "0.15", value_name = "SECONDS")]
+    #[arg(long, default_value = "0.1", value_name = "SECONDS")]
     pub warm_up: f64,
     /// Rounds of each case; the order of the arms is reversed in every other one, so take an even
     /// number: a disk that gives bursts gives them to whoever comes first
     #[arg(long, default_value = "4", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// Bytes of the volume that carry the pattern and are read and written
+    /// Bytes of the volume that carry the pattern and are read and written; the store has twice as
+    /// many, and a fourth of it blocks of each size
     #[arg(long, default_value = "1GiB", value_parser = bytes, value_name = "SIZE")]
     pub volume_size: u64,
     /// Move blocks between a volume in --dir and the memory of this GPU, by every mechanism there
@@ -119,6 +130,9 @@ pub struct BenchOptions {
     /// Another volume of it on a null device, for the lanes
     #[arg(long, value_name = "NAME", requires = "attach")]
     pub null_volume: Option<String>,
+    /// A store of that sidecar, for blocks in a namespace of the benchmark's own
+    #[arg(long, value_name = "NAME", requires = "attach")]
+    pub store_volume: Option<String>,
     /// Allow the benchmark to overwrite that volume, or foreign data on the members
     #[arg(long)]
     pub overwrite: bool,
@@ -182,6 +196,15 @@ impl BenchOptions {
     #[must_use]
     pub fn dirs_or(&self, usual: &Path) -> Vec<PathBuf> {
         if self.dirs.is_empty() { vec![usual.to_owned()] } else { self.dirs.clone() }
+    }
+
+    /// Bytes of the store to make; none where the arm is not wanted. It cannot share devices with
+    /// the volume, only the file system of its files.
+    #[must_use]
+    pub fn store_bytes(&self) -> Option<u64> {
+        let wanted = self.arms.is_empty() || self.arms.contains(&ArmName::Store);
+        let there = self.members.is_empty() && self.replay.is_none();
+        (wanted && there).then_some((2 * self.volume_size).max(STORE_BYTES_MIN))
     }
 
     /// Checks the options against each other and reads the trace.

@@ -7,7 +7,8 @@
 //! word 3      key: the three above, mixed
 //! word 4..64  fixed random words xor key: incompressible, and different in every sector
 //! ```
-//! All words little-endian. A stale sector has an old version, a misdirected one another offset, a
+//! All words little-endian. A block that is no multiple of 512 bytes ends within a sector.
+//! A stale sector has an old version, a misdirected one another offset, a
 //! torn one a body that does not follow its key.
 
 use std::fmt;
@@ -124,17 +125,29 @@ impl Pattern {
 
     /// Writes the pattern of `buffer.len()` bytes at `offset`, all with one version.
     pub fn fill(&self, buffer: &mut [u8], offset: u64, version: u32) {
-        let sectors = buffer.as_chunks_mut::<SECTOR_BYTES>().0;
+        let (sectors, tail) = buffer.as_chunks_mut::<SECTOR_BYTES>();
+        let tail_offset = offset + (sectors.len() * SECTOR_BYTES) as u64;
         for (sector, at) in sectors.iter_mut().zip(sector_offsets(offset)) {
-            let header = self.header(at, version.into());
-            let words = sector.as_chunks_mut::<8>().0;
-            for (word, body) in words.iter_mut().zip(BODY) {
-                *word = (body ^ header[3]).to_le_bytes();
-            }
-            for (word, value) in words.iter_mut().zip(header) {
-                *word = value.to_le_bytes();
-            }
+            self.fill_sector(sector, at, version);
         }
+        tail.copy_from_slice(&self.sector(tail_offset, version)[..tail.len()]);
+    }
+
+    fn fill_sector(&self, sector: &mut [u8; SECTOR_BYTES], at: u64, version: u32) {
+        let header = self.header(at, version.into());
+        let words = sector.as_chunks_mut::<8>().0;
+        for (word, body) in words.iter_mut().zip(BODY) {
+            *word = (body ^ header[3]).to_le_bytes();
+        }
+        for (word, value) in words.iter_mut().zip(header) {
+            *word = value.to_le_bytes();
+        }
+    }
+
+    fn sector(&self, at: u64, version: u32) -> [u8; SECTOR_BYTES] {
+        let mut sector = [0; SECTOR_BYTES];
+        self.fill_sector(&mut sector, at, version);
+        sector
     }
 
     /// Compares every byte. Says how many sectors are wrong, and what the first of them is.
@@ -142,7 +155,7 @@ impl Pattern {
     pub fn verify(&self, buffer: &[u8], offset: u64, version: u32) -> (u64, Option<Mismatch>) {
         let mut wrong = 0;
         let mut first = None;
-        let sectors = buffer.as_chunks::<SECTOR_BYTES>().0;
+        let (sectors, tail) = buffer.as_chunks::<SECTOR_BYTES>();
         for (sector, at) in sectors.iter().zip(sector_offsets(offset)) {
             let header = self.header(at, version.into());
             let words = sector.as_chunks::<8>().0;
@@ -157,6 +170,14 @@ impl Pattern {
                 wrong += 1;
                 first = first.or_else(|| Some(self.explain(sector, at, version.into())));
             }
+        }
+        let at = offset + (sectors.len() * SECTOR_BYTES) as u64;
+        let right = self.sector(at, version);
+        let (expected, version) = (&right[..tail.len()], version.into());
+        if let Some(byte) = tail.iter().zip(expected).position(|(is, should)| is != should) {
+            wrong += 1;
+            first =
+                first.or(Some(Mismatch { offset: at, version, found: Found::Torn { at: byte } }));
         }
         (wrong, first)
     }
@@ -280,6 +301,19 @@ mod tests {
         let mut torn = good;
         torn[100] ^= 1;
         assert_eq!(found(&torn, 7), Found::Torn { at: 96 });
+    }
+
+    #[test]
+    fn the_tail_of_an_odd_block_counts_too() {
+        let mut bytes = vec![0; 1250];
+        pattern().fill(&mut bytes, AT, 7);
+        assert_eq!(pattern().verify(&bytes, AT, 7), (0, None));
+        for at in [1024, 1249] {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            let (wrong, first) = pattern().verify(&bytes, AT, 7);
+            assert_eq!((wrong, first.unwrap().found), (1, Found::Torn { at: at - 1024 }));
+        }
     }
 
     #[test]

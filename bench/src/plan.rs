@@ -7,6 +7,8 @@ use clap::ValueEnum;
 use kvrail_units::Size;
 use serde::{Deserialize, Serialize};
 
+use crate::pattern::SECTOR_BYTES;
+use crate::port::LOOKUP_KEYS;
 use crate::show::show_rate;
 
 /// Smallest block a case may have.
@@ -32,6 +34,8 @@ pub enum Op {
     Write,
     /// Both, in the share that `--read-percent` says.
     Mixed,
+    /// Lookups of 1,000 keys, of a store alone.
+    Lookup,
 }
 
 impl Op {
@@ -42,6 +46,7 @@ impl Op {
             Self::Read => "read",
             Self::Write => "write",
             Self::Mixed => "mixed",
+            Self::Lookup => "lookup",
         }
     }
 }
@@ -108,7 +113,8 @@ pub struct CaseInfo {
     /// In words; not in the JSON.
     #[serde(skip)]
     pub name: String,
-    /// `read`, `write`, `mixed` or `replay`; `copy out` between memories alone.
+    /// `read`, `write`, `mixed`, `lookup` or `replay`; `copy out` between memories alone. What
+    /// reads and writes a volume are gets and puts of a store: `get`, `put`.
     pub op: String,
     /// Bytes of an operation; of the largest in a replay.
     pub block_bytes: u32,
@@ -125,6 +131,22 @@ pub struct CaseInfo {
     /// Pieces that it consists of there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragments: Option<u16>,
+    /// Keys of each lookup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<u32>,
+}
+
+impl CaseInfo {
+    /// As a store does it.
+    #[must_use]
+    pub fn keyed(self) -> Self {
+        let op = match self.op.as_str() {
+            "read" => "get".to_owned(),
+            "write" => "put".to_owned(),
+            _ => self.op,
+        };
+        Self { op, ..self }
+    }
 }
 
 impl Case {
@@ -138,8 +160,15 @@ impl Case {
             depth: self.depth,
             clients: self.clients,
             pace: self.pace.name().to_owned(),
+            keys: (self.op == Op::Lookup).then_some(LOOKUP_KEYS),
             ..CaseInfo::default()
         }
+    }
+
+    /// Whether a volume can do it. Its requests are of whole sectors; blocks of a store need not be.
+    #[must_use]
+    pub fn fits_volumes(&self) -> bool {
+        self.op != Op::Lookup && self.block_bytes.is_multiple_of(SECTOR_BYTES as u32)
     }
 
     /// A closed loop with one client.
@@ -155,9 +184,8 @@ impl Case {
     pub fn check(&self) -> Result<()> {
         let Self { block_bytes, depth, clients, .. } = *self;
         ensure!(
-            (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes)
-                && block_bytes.is_multiple_of(512),
-            "--block {}: blocks are multiples of 512 bytes from {} to {}",
+            (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes),
+            "--block {}: blocks have {} to {}",
             Size::new(block_bytes.into()),
             Size::new(BLOCK_BYTES_MIN.into()),
             Size::new(BLOCK_BYTES_MAX.into())
@@ -182,6 +210,16 @@ impl Case {
         Ok(())
     }
 
+    /// Lookups come one after the other, and ask for small blocks.
+    fn usual(self) -> Self {
+        match self.op {
+            Op::Lookup => {
+                Self { clients: self.clients, ..Self::closed(Op::Lookup, BLOCK_BYTES_MIN, 1) }
+            }
+            _ => self,
+        }
+    }
+
     /// Bytes of the pattern area that this case needs at least: one block for each operation that
     /// can be in flight, because no two of them may meet.
     #[must_use]
@@ -193,7 +231,10 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let block = Size::new(self.block_bytes.into());
-        write!(f, "{} {block} d{}", self.op.name(), self.depth)?;
+        match self.op {
+            Op::Lookup => write!(f, "lookup of {LOOKUP_KEYS} keys")?,
+            op => write!(f, "{} {block} d{}", op.name(), self.depth)?,
+        }
         if self.clients > 1 {
             write!(f, " x{}", self.clients)?;
         }
@@ -218,6 +259,7 @@ pub fn default_cases() -> Vec<Case> {
         Case::closed(Op::Read, MIB, 8),
         Case::closed(Op::Read, 4 * MIB, 2),
         Case::closed(Op::Write, MIB, 8),
+        Case::closed(Op::Lookup, 4 * KIB, 1),
         Case::closed(Op::Mixed, 256 * KIB, 8),
         // As deep as can be: what waits for a free slot would be the limit's doing, not the arm's.
         Case { pace: open, ..Case::closed(Op::Read, 4 * KIB, DEPTH_MAX) },
@@ -268,11 +310,20 @@ impl Axes {
                 for &depth in or(&self.depths, &[1, 32]) {
                     for &clients in or(&self.clients, &[1]) {
                         let shape = |&pace| Case { op, block_bytes, depth, clients, pace };
-                        cases.extend(paces.iter().map(shape));
+                        cases.extend(paces.iter().map(shape).map(Case::usual));
                     }
                 }
             }
         }
+        // Lookups are the same whatever the block and the depth.
+        let mut seen = Vec::new();
+        cases.retain(|case| {
+            case.op != Op::Lookup
+                || !seen.contains(case) && {
+                    seen.push(*case);
+                    true
+                }
+        });
         cases
     }
 }
@@ -301,7 +352,8 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
 /// Bytes for which one version number is kept: the largest unit of which every block is a multiple.
 #[must_use]
 pub fn version_unit_bytes(cases: &[Case]) -> u32 {
-    cases.iter().map(|case| case.block_bytes).reduce(greatest_common_divisor).unwrap_or(4096)
+    let of_volumes = cases.iter().filter(|case| case.fits_volumes());
+    of_volumes.map(|case| case.block_bytes).reduce(greatest_common_divisor).unwrap_or(4096)
 }
 
 fn greatest_common_divisor(a: u32, b: u32) -> u32 {
@@ -333,7 +385,10 @@ mod tests {
     #[test]
     fn limits_name_the_option() {
         let wrong = [
-            (Axes { blocks: vec![1000], ..Axes::default() }, "--block 1000B"),
+            (
+                Axes { blocks: vec![1000], ..Axes::default() },
+                "--block 1000B: blocks have 4KiB to 4MiB",
+            ),
             (Axes { blocks: vec![8 << 20], ..Axes::default() }, "--block 8MiB"),
             (Axes { depths: vec![0], ..Axes::default() }, "--depth 0"),
             (Axes { depths: vec![129], ..Axes::default() }, "--depth 129"),
@@ -349,6 +404,17 @@ mod tests {
     fn odd_blocks_shrink_the_version_unit() {
         let cases = [Case::closed(Op::Read, 1_124_352, 1), Case::closed(Op::Read, 256 << 10, 1)];
         assert_eq!(version_unit_bytes(&cases), 2048);
+        let of_stores = [Case::closed(Op::Read, 640_256, 1), Case::closed(Op::Lookup, 4096, 1)];
+        assert!(of_stores.iter().all(|case| !case.fits_volumes()));
+        assert_eq!(version_unit_bytes(&[&cases[..], &of_stores].concat()), 2048);
+    }
+
+    #[test]
+    fn lookups_have_neither_block_nor_depth() {
+        let axes = Axes { ops: vec![Op::Read, Op::Lookup], ..Axes::default() };
+        let cases = axes.cases().unwrap();
+        assert_eq!(cases.iter().filter(|case| case.op == Op::Lookup).count(), 1);
+        assert_eq!(cases.len(), 3 * 2 + 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kvrail_ring::Status;
 use rustix::io::Errno;
 
@@ -42,6 +42,15 @@ pub enum Fault {
         /// Bytes that were moved.
         moved: u32,
     },
+    /// The block was put so long ago that the store's ring may have come round. No error.
+    Evicted,
+    /// A lookup said of a key that it is there, or is not, and it is the other way round.
+    Lookup {
+        /// Keys from the first on that were said to be there.
+        prefix: u32,
+        /// Keys from the first on that are.
+        expected: u32,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -50,6 +59,10 @@ impl fmt::Display for Fault {
             Self::Errno(errno) => write!(f, "{errno}"),
             Self::Status(status) => write!(f, "status {status}"),
             Self::Short { moved } => write!(f, "ended after {moved} bytes"),
+            Self::Evicted => f.write_str("evicted"),
+            Self::Lookup { prefix, expected } => {
+                write!(f, "a lookup found a prefix of {prefix} keys, {expected} are there")
+            }
         }
     }
 }
@@ -100,6 +113,15 @@ pub trait Port {
     /// # Errors
     /// When the arm cannot go on at all.
     fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()>;
+
+    /// Asks which blocks are there: `LOOKUP_KEYS`, from the one at this place on, and waits for the
+    /// answer.
+    ///
+    /// # Errors
+    /// When the arm cannot go on at all, or has no keys.
+    fn lookup(&mut self, _offset: u64) -> Result<Result<(), Fault>> {
+        bail!("a raw volume has no keys to look up")
+    }
 }
 
 /// Operations that a port hands over without waiting for more of a batch. Handing over everything
@@ -108,13 +130,24 @@ pub trait Port {
 /// 4 was best of 1, 2, 4 and 8). The ceiling must not be lower than it could be.
 pub const HAND_OVER_AT: u32 = 4;
 
+/// Keys of one lookup. The last of them is of a block that nobody put.
+pub const LOOKUP_KEYS: u32 = 1000;
+
 /// What a client thread does with its port.
 pub type Work<'a> = &'a mut dyn FnMut(&mut dyn Port) -> Result<()>;
+
+/// Bytes of one operation of a sweep over a volume, about.
+const SWEEP_BYTES: u32 = 1 << 20;
 
 /// A way to a volume.
 pub trait Target: Sync + fmt::Debug {
     /// The mode really used, as `kvrail status` calls it.
     fn mode(&self) -> String;
+
+    /// Bytes of one operation of a sweep, a multiple of what one version is kept for.
+    fn sweep_bytes(&self, unit_bytes: u32) -> u32 {
+        (SWEEP_BYTES / unit_bytes).max(1) * unit_bytes
+    }
 
     /// Opens a port, runs `work` with it, and closes it when nothing is in flight any more. Called
     /// in the client's own thread; several threads may be in it at once.

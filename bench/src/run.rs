@@ -1,19 +1,20 @@
-//! The benchmark between host memory and a volume: fill, every case, last sweep, lanes, report.
+//! The benchmark between host memory and a volume or a store: fill, every case, last sweep, lanes, report.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::DirectIo;
 
-use crate::arms::{Arms, KVRAIL, RAW, run_fio, scratch_bytes};
-use crate::drive::{Clients, Load, Replay, Sweep, replay};
+use crate::arms::{Arms, Driven, KVRAIL, Kind, RAW, STORE, run_fio, scratch_bytes};
+use crate::blocks::Blocks;
+use crate::drive::{Clients, Load, Replay, Sweep, Tally, replay};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
 use crate::plan::{Case, CaseInfo, Pace, Rate, version_unit_bytes};
-use crate::report::{Ratio, aims};
+use crate::report::{Comparison, Ratio, aims};
 use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
 use crate::sidecar;
 use crate::versions::VersionMap;
@@ -26,11 +27,15 @@ const LANE_SHARE: f64 = 0.25;
 const METHOD: &str = "timed runs compare the headers of the first and last sectors of every block \
     read, behind the latency's end; after each run blocks it touched are read back through the \
     same arm and compared in full, untimed; at the end the whole pattern area is, through raw \
-    where there is one. Buffers of writes are filled before their latency begins, and that time \
+    where there is one, and behind each case every block of its length in the store. The client \
+    library verifies the check of each get besides, within its latency. Buffers of writes are filled before their latency begins, and that time \
     is taken off the CPU seconds";
 
 /// A trace as a case.
 const REPLAY: &str = "replay";
+
+/// Of the volume's bytes those that blocks of one length have in a store: one in so many.
+const STORE_SHARE: u64 = 4;
 
 /// The arms on the harness's ground, with cases or a trace.
 struct Storage<'a> {
@@ -38,6 +43,8 @@ struct Storage<'a> {
     arms: Arms,
     clients: Clients,
     map: VersionMap,
+    /// What the store holds, where there is one.
+    blocks: Option<Blocks>,
     workload: Workload,
     /// Of the case that runs.
     load: Load,
@@ -89,16 +96,19 @@ fn on(
     let mut null_lane = ground.sidecar.as_mut().and_then(|sidecar| sidecar.null_lane.take());
     let served = ground.sidecar.as_ref();
     let served = served.map(|sidecar| (sidecar.client.clone(), sidecar.pids.clone()));
+    let store = ground.sidecar.as_ref().and_then(|sidecar| sidecar.store.clone());
+    let blocks = store.map(|it| Blocks::new(it, ground.uuid, options.volume_size / STORE_SHARE));
     let arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let environment = environment(options, &ground, &arms, pattern_bytes);
     let clients = clients(options, &ground);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
-    let mut storage = Storage { options, arms, clients, map, workload, load: Load::Closed };
-    if !storage.arms.driven.is_empty() {
-        storage.sweep(&mut runner, Sweep::Fill)?;
-        runner.run(&mut storage, options.rounds)?;
-        storage.sweep(&mut runner, Sweep::Verify)?;
-    }
+    let load = Load::Closed;
+    let mut storage = Storage { options, arms, clients, map, blocks, workload, load };
+    storage.drop_cases()?;
+    storage.sweep(&mut runner, Sweep::Fill)?;
+    runner.run(&mut storage, options.rounds)?;
+    storage.sweep(&mut runner, Sweep::Verify)?;
+    storage.blocks.as_ref().map_or(Ok(()), Blocks::remove)?;
     let lanes = storage.lanes(&runner, null_lane.as_mut())?;
     let sidecar = match &served {
         Some((client, pids)) => Some(sidecar::cost(client, pids)?),
@@ -106,8 +116,8 @@ fn on(
     };
     let mut results = runner.results(&storage, environment);
     let report = &mut results.report;
-    let kvrail = report.comparisons.iter().filter(|comparison| comparison.arm == KVRAIL);
-    report.ratios = kvrail.map(Ratio::of).collect();
+    let ours = |one: &&Comparison| [KVRAIL, STORE].contains(&one.arm.as_str());
+    report.ratios = report.comparisons.iter().filter(ours).map(Ratio::of).collect();
     (report.lanes, report.sidecar, report.notes) = (lanes, sidecar, storage.arms.notes);
     report.aims = aims(report);
     Ok(results)
@@ -171,7 +181,15 @@ impl Suite for Storage<'_> {
 
     fn pairs(&self) -> Vec<(String, String)> {
         let others = self.arms().into_iter().filter(|arm| arm != RAW);
-        others.map(|arm| (arm, RAW.to_owned())).collect()
+        let mut pairs: Vec<_> = others.map(|arm| (arm, RAW.to_owned())).collect();
+        let store = pairs.iter().position(|(arm, _)| arm == STORE);
+        pairs.extend(store.map(|_| (STORE.to_owned(), KVRAIL.to_owned())));
+        pairs
+    }
+
+    /// What reads and writes a volume gets and puts blocks of a store.
+    fn case_of(&self, case: &CaseInfo, arm: &str) -> CaseInfo {
+        if arm == STORE { case.clone().keyed() } else { case.clone() }
     }
 
     /// The load of the case. A percentage is of the slowest arm's maximum, so that every arm gets
@@ -181,6 +199,9 @@ impl Suite for Storage<'_> {
         self.load = Load::Closed;
         let Workload::Cases(cases) = &self.workload else { return Ok(None) };
         let case = cases[index];
+        if let Some(blocks) = self.blocks.as_mut().filter(|_| self.arms.has(Kind::Store)) {
+            blocks.prepare(&case)?;
+        }
         let Pace::Open(rate) = case.pace else { return Ok(None) };
         let per_second = match rate {
             Rate::PerSecond(rate) => rate,
@@ -189,10 +210,16 @@ impl Suite for Storage<'_> {
                 let twin = cases[..index].iter().position(|other| *other == closed);
                 let mut slowest = f64::INFINITY;
                 for arm in &self.arms.driven {
+                    if !takes(arm, &case, self.blocks.as_ref()) {
+                        continue;
+                    }
                     let known = twin.and_then(|twin| so_far.iops(twin, &arm.name));
                     let most = match known {
                         Some(iops) => iops,
-                        None => arm.calibrate(&closed, &self.clients, &mut self.map)?,
+                        None => {
+                            let map = map_of(arm, &case, &mut self.map, self.blocks.as_mut());
+                            arm.calibrate(&closed, &self.clients, map)?
+                        }
                     };
                     slowest = slowest.min(most);
                 }
@@ -208,7 +235,12 @@ impl Suite for Storage<'_> {
         let driven = self.arms.driven.get(arm);
         match (&self.workload, driven) {
             (Workload::Cases(cases), Some(arm)) => {
-                arm.run(&cases[case], self.load, &self.clients, &mut self.map).map(Some)
+                let case = &cases[case];
+                if !takes(arm, case, self.blocks.as_ref()) {
+                    return Ok(None);
+                }
+                let map = map_of(arm, case, &mut self.map, self.blocks.as_mut());
+                arm.run(case, self.load, &self.clients, map).map(Some)
             }
             (Workload::Cases(cases), None) => {
                 let fio = self.arms.fio_for(&cases[case], round);
@@ -222,11 +254,62 @@ impl Suite for Storage<'_> {
             (Workload::Replay(..), None) => Ok(None),
         }
     }
+
+    fn finish(&mut self, case: usize) -> Result<Tally> {
+        match (&self.workload, &mut self.blocks) {
+            (Workload::Cases(cases), Some(blocks)) if self.arms.has(Kind::Store) => {
+                blocks.verify(&cases[case])
+            }
+            _ => Ok(Tally::default()),
+        }
+    }
+}
+
+/// Whether an arm takes part in a case.
+fn takes(arm: &Driven, case: &Case, blocks: Option<&Blocks>) -> bool {
+    match arm.kind {
+        Kind::Volume => case.fits_volumes(),
+        Kind::Store => blocks.is_some_and(|blocks| blocks.take(case)),
+    }
+}
+
+/// The versions of what an arm moves.
+fn map_of<'a>(
+    arm: &Driven,
+    case: &Case,
+    volume: &'a mut VersionMap,
+    blocks: Option<&'a mut Blocks>,
+) -> &'a mut VersionMap {
+    match blocks {
+        Some(blocks) if arm.kind == Kind::Store => blocks.map(case),
+        _ => volume,
+    }
 }
 
 impl Storage<'_> {
+    /// Drops the cases that no arm takes, and says so; all but lookups must have one.
+    fn drop_cases(&mut self) -> Result<()> {
+        let Workload::Cases(cases) = &mut self.workload else { return Ok(()) };
+        if self.arms.driven.is_empty() {
+            cases.clear();
+        }
+        let (arms, blocks) = (&self.arms.driven, self.blocks.as_ref());
+        let taken = |case: &Case| arms.iter().any(|arm| takes(arm, case, blocks));
+        let (kept, dropped): (Vec<_>, Vec<_>) = cases.drain(..).partition(taken);
+        if let (true, Some(case)) = (kept.is_empty(), dropped.first()) {
+            let why = "volumes take multiples of 512 bytes and have no keys, and the store is not \
+                       among the arms; choose another case, or arms with `store`";
+            return Err(BenchError::Options(anyhow!("no arm takes {case}: {why}")).into());
+        }
+        let note = |case: &Case| format!("{case}: no arm of this run takes it");
+        self.arms.notes.extend(dropped.iter().map(note));
+        *cases = kept;
+        Ok(())
+    }
+
+    /// Goes over the volume, where an arm can.
     fn sweep(&mut self, runner: &mut Runner, what: Sweep) -> Result<()> {
-        let keeper = self.arms.keeper().context("no arm can reach the volume")?;
+        let Some(keeper) = self.arms.keeper() else { return Ok(()) };
         runner.sweep(keeper, self.clients.volume, &mut self.map, what)
     }
 

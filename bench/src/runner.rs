@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvrail_device::{Clock, MonotonicClock};
 use uuid::Uuid;
 
-use crate::drive::{Sample, Sweep, sweep};
+use crate::drive::{Sample, Sweep, Tally, sweep};
 use crate::environment::Environment;
 use crate::plan::CaseInfo;
 use crate::port::Target;
@@ -36,9 +36,14 @@ pub(crate) trait Suite {
     /// Runs an arm once; nothing where it has no part in the case or the round.
     fn run(&mut self, case: usize, arm: usize, round: u32) -> Result<Option<Outcome>>;
 
-    /// Puts away what `prepare` made.
-    fn finish(&mut self, _case: usize) -> Result<()> {
-        Ok(())
+    /// Puts away what `prepare` made. Says what it compared.
+    fn finish(&mut self, _case: usize) -> Result<Tally> {
+        Ok(Tally::default())
+    }
+
+    /// A case as this arm does it.
+    fn case_of(&self, case: &CaseInfo, _arm: &str) -> CaseInfo {
+        case.clone()
     }
 }
 
@@ -53,6 +58,8 @@ pub struct Outcome {
     pub failures: Vec<String>,
     /// Blocks whose headers were compared, and bytes compared in full.
     pub compared: (u64, u64),
+    /// Blocks that a store's ring had come round over.
+    pub evicted: u64,
 }
 
 impl From<Sample> for Outcome {
@@ -62,6 +69,7 @@ impl From<Sample> for Outcome {
         Self {
             figures,
             compared: (tally.sampled_blocks, tally.verified_bytes),
+            evicted: tally.evicted,
             failures: tally.failures,
             sample: Some((tally.latency_ns, begun_ns)),
         }
@@ -156,11 +164,17 @@ impl Runner {
         };
         self.stage(map.span_bytes(), words);
         let tally = sweep(target, volume, map, what, &|bytes| self.bar.set_position(bytes))?;
+        self.compared(words, &tally);
+        Ok(())
+    }
+
+    /// Takes in what was compared outside of a run.
+    fn compared(&mut self, words: &str, tally: &Tally) {
         self.verification.verified_bytes += tally.verified_bytes;
+        self.verification.evicted += tally.evicted;
         self.verification.failures += tally.verify_failures + tally.errors;
         let said = tally.failures.iter().map(|said| format!("{words}: {said}"));
         self.verification.first.extend(said);
-        Ok(())
     }
 
     /// Runs every case, `rounds` times with every arm. The arms go there and back again, so that
@@ -186,13 +200,14 @@ impl Runner {
                     self.bar.inc(1);
                 }
             }
-            suite.finish(index).with_context(|| case.clone())?;
+            let tally = suite.finish(index).with_context(|| case.clone())?;
+            self.compared(case, &tally);
         }
         Ok(())
     }
 
     fn take(&mut self, (case, arm): (usize, &str), round: &str, outcome: Outcome) {
-        let Outcome { figures, sample, failures, compared: (blocks, bytes) } = outcome;
+        let Outcome { figures, sample, failures, compared: (blocks, bytes), evicted } = outcome;
         if let Some((latency_ns, begun_ns)) = sample {
             self.log.push(LogEntry {
                 tag: format!("{arm}:{round}"),
@@ -203,6 +218,7 @@ impl Runner {
         }
         self.verification.sampled_blocks += blocks;
         self.verification.verified_bytes += bytes;
+        self.verification.evicted += evicted;
         self.verification.failures += figures.verify_failures;
         let first = failures.into_iter().map(|said| format!("{arm}, {round}: {said}"));
         self.verification.first.extend(first);
@@ -214,13 +230,14 @@ impl Runner {
         self.bar.finish_and_clear();
         let (cases, pairs) = (suite.cases(), suite.pairs());
         let measured = self.rounds.measured.iter();
-        let runs = measured.map(|(case, arm, all)| Run::new(cases[*case].clone(), arm, all));
+        let runs =
+            measured.map(|(case, arm, all)| Run::new(suite.case_of(&cases[*case], arm), arm, all));
         let mut comparisons = Vec::new();
         for (index, case) in cases.iter().enumerate() {
             for (arm, against) in &pairs {
                 let rounds = self.rounds.of(index, arm).zip(self.rounds.of(index, against));
                 comparisons.extend(rounds.map(|(these, others)| Comparison {
-                    case: case.clone(),
+                    case: suite.case_of(case, arm),
                     arm: arm.clone(),
                     against: against.clone(),
                     planned_per_second: self.planned[index],

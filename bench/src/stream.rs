@@ -46,7 +46,7 @@ impl SlotStream {
     /// The next operation.
     pub fn next_operation(&mut self) -> Operation {
         let direction = match self.op {
-            Op::Read => Direction::Read,
+            Op::Read | Op::Lookup => Direction::Read,
             Op::Write => Direction::Write,
             Op::Mixed if self.rng.u8(0..100) < self.read_percent => Direction::Read,
             Op::Mixed => Direction::Write,

@@ -6,7 +6,7 @@ use kvrail_device::{Clock, MonotonicClock};
 use crate::drive::Window;
 use crate::drive::tally::Tally;
 use crate::pattern::Pattern;
-use crate::port::{Direction, Done, Operation, Port};
+use crate::port::{Direction, Done, Fault, Operation, Port};
 use crate::versions::Share;
 
 /// How a block that was read is compared.
@@ -105,6 +105,10 @@ impl<'a, 'm> Client<'a, 'm> {
         let Operation { direction, offset, bytes } = operation;
         match (direction, done.outcome) {
             (Direction::Read, Ok(())) => self.compare(done.slot, operation, check),
+            (Direction::Read, Err(Fault::Evicted)) => {
+                self.tally.evicted += 1;
+                self.share.lost(offset, bytes);
+            }
             (Direction::Read, Err(fault)) => self.tally.failed("read", offset, fault),
             (Direction::Write, Ok(())) => self.share.written(offset, bytes, version),
             (Direction::Write, Err(fault)) => {

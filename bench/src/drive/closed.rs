@@ -37,6 +37,28 @@ pub(super) fn timed(
     Ok(())
 }
 
+/// Lookups one after the other until the window ends, each of the blocks behind a place of the
+/// stream.
+pub(super) fn lookups(
+    client: &mut Client<'_, '_>,
+    stream: &mut SlotStream,
+    window: Window,
+) -> Result<()> {
+    let mut begun_ns = MonotonicClock.now_ns();
+    while begun_ns < window.end_ns {
+        let offset = stream.next_operation().offset;
+        let found = client.port.lookup(offset)?;
+        let now_ns = MonotonicClock.now_ns();
+        match found {
+            Ok(()) if window.holds(now_ns) => client.tally.count(now_ns - begun_ns, 0),
+            Ok(()) => {}
+            Err(fault) => client.tally.failed("lookup", offset, fault),
+        }
+        begun_ns = now_ns;
+    }
+    Ok(())
+}
+
 /// Reads back what the streams touched, from their beginning, and compares every byte; at least
 /// one block for each slot, then until `until_ns`. Not timed.
 pub(super) fn read_back(

@@ -13,7 +13,7 @@ use crate::drive::client::Client;
 use crate::drive::tally::Tally;
 use crate::drive::{Window, closed, open};
 use crate::pattern::Pattern;
-use crate::plan::{Arrivals, Case};
+use crate::plan::{Arrivals, Case, Op};
 use crate::port::{Port, Shape, Target};
 use crate::stream::{Origin, Schedule, SlotStream};
 use crate::versions::{Share, VersionMap};
@@ -252,6 +252,9 @@ fn timed(
         (0..case.depth).map(|slot| SlotStream::new(case, origin, slot)).collect();
     let mut streams = fresh.clone();
     match load {
+        Load::Closed if case.op == Op::Lookup => {
+            closed::lookups(client, &mut streams[0], window)?;
+        }
         Load::Closed => closed::timed(client, &mut streams, window)?,
         Load::Open { per_second, arrivals } => {
             let each = per_second / f64::from(case.clients);

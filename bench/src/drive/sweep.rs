@@ -10,10 +10,10 @@ use crate::pattern::Pattern;
 use crate::port::{Direction, Operation, Port, Shape, Target, Wait};
 use crate::versions::VersionMap;
 
-/// Bytes of one operation of a sweep; the last may be shorter.
-const SWEEP_BYTES: u32 = 1 << 20;
-/// Operations a sweep keeps in flight.
-const SWEEP_DEPTH: u32 = 8;
+/// Bytes a sweep keeps in flight.
+const IN_FLIGHT_BYTES: u32 = 8 << 20;
+/// Operations it keeps in flight at most.
+const DEPTH_MAX: u32 = 32;
 
 /// What a sweep does with every block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,10 @@ pub fn sweep(
     what: Sweep,
     progress: &dyn Fn(u64),
 ) -> Result<Tally> {
-    let unit = u64::from(map.unit_bytes());
-    let piece = (u64::from(SWEEP_BYTES) / unit).max(1) * unit;
-    let shape = Shape { slots: SWEEP_DEPTH, buffer_bytes: u32::try_from(piece)? };
+    // The last operation of a sweep may be shorter.
+    let piece = target.sweep_bytes(map.unit_bytes());
+    let slots = (IN_FLIGHT_BYTES / piece).clamp(1, DEPTH_MAX);
+    let (shape, piece) = (Shape { slots, buffer_bytes: piece }, u64::from(piece));
     let (mut share, mut tally) = (map.whole(), Tally::default());
     target.with_port(shape, &mut |port: &mut dyn Port| {
         let mut client = Client::new(port, &mut share, Pattern::new(volume), shape.slots);
@@ -46,7 +47,7 @@ pub fn sweep(
         Ok(())
     })?;
     let filled = what == Sweep::Verify || tally.errors == 0;
-    ensure!(filled, "the volume could not be filled: {}", tally.failures.join("; "));
+    ensure!(filled, "what is measured could not be filled: {}", tally.failures.join("; "));
     Ok(tally)
 }
 

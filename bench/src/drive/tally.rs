@@ -34,6 +34,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Operations that failed, at any time of the run.
     pub errors: u64,
+    /// Blocks that a store's ring had come round over. No errors.
+    pub evicted: u64,
     /// Sectors that were not what they should be.
     pub verify_failures: u64,
     /// Bytes compared in full.
@@ -55,6 +57,7 @@ impl Default for Tally {
             operations: 0,
             bytes: 0,
             errors: 0,
+            evicted: 0,
             verify_failures: 0,
             verified_bytes: 0,
             sampled_blocks: 0,
@@ -108,6 +111,7 @@ impl Tally {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.errors += other.errors;
+        self.evicted += other.evicted;
         self.verify_failures += other.verify_failures;
         self.verified_bytes += other.verified_bytes;
         self.sampled_blocks += other.sampled_blocks;

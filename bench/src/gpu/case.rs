@@ -111,6 +111,7 @@ impl Case {
             pace: Pace::Closed.name().to_owned(),
             layout: Some(layout.to_owned()),
             fragments: Some(self.shape.fragments()),
+            keys: None,
         }
     }
 

@@ -22,7 +22,7 @@ use super::pollers::Pollers;
 use super::volume::Volume;
 use super::{copies, cufile, host_pool, kvrail};
 use crate::cpu::{CpuMeter, MachineMeter, Meters};
-use crate::drive::Sweep;
+use crate::drive::{Sweep, Tally};
 use crate::environment::{ArmMode, Environment};
 use crate::error::BenchError;
 use crate::options::BenchOptions;
@@ -232,15 +232,15 @@ impl Suite for GpuSuite<'_> {
         Ok(Some(sample.into()))
     }
 
-    fn finish(&mut self, case: usize) -> Result<()> {
+    fn finish(&mut self, case: usize) -> Result<Tally> {
         for (_, pollers) in &self.sets.pollers {
             pollers.detach()?;
         }
         self.caches = None;
-        match self.cases[case].direction {
-            Direction::Read => Ok(()),
-            Direction::Write => self.volume.restore(),
+        if self.cases[case].direction == Direction::Write {
+            self.volume.restore()?;
         }
+        Ok(Tally::default())
     }
 }
 

@@ -1,7 +1,8 @@
 //! The speed that kvrail aims for, against what was measured.
 
-use crate::plan::{Case, DEPTH_MAX, Op, Pace, Rate};
-use crate::report::schema::{Aim, Bound, Comparison, Report};
+use crate::arms::{KVRAIL, RAW, STORE};
+use crate::plan::{Case, CaseInfo, DEPTH_MAX, Op, Pace, Rate};
+use crate::report::schema::{Aim, Bound, Comparison, Report, Run};
 use crate::statistics::Spread;
 
 const KIB: u32 = 1 << 10;
@@ -14,7 +15,7 @@ const MANY_CORES: usize = 8;
 #[must_use]
 pub fn aims(report: &Report) -> Vec<Aim> {
     let storage = storage(report).into_iter();
-    storage.chain(lanes(report)).chain(sidecar(report)).flatten().collect()
+    storage.chain(store(report)).chain(lanes(report)).chain(sidecar(report)).flatten().collect()
 }
 
 fn storage(report: &Report) -> Vec<Option<Aim>> {
@@ -43,6 +44,49 @@ fn storage(report: &Report) -> Vec<Option<Aim>> {
         Aim::new("read 1MiB d8: CPU per GiB / raw", AtMost, 1.2, cpu),
         Aim::new("read 4KiB open 80%: p99.9 / raw", AtMost, 1.5, tail),
     ]
+}
+
+/// A store against the volume beside it, with every get verified.
+fn store(report: &Report) -> Vec<Option<Aim>> {
+    use Bound::{AtLeast, AtMost};
+    let to = |arm, case: Case| report.compared(&case.info().keyed(), (STORE, arm));
+    let volume = |block_bytes, depth| to(KVRAIL, Case::closed(Op::Read, block_bytes, depth));
+    let throughput = |one: Option<&Comparison>| middle(one?.relation.throughput);
+    let p50 = volume(4 * KIB, 1).and_then(|one| middle(one.relation.p50));
+    let put = to(RAW, Case::closed(Op::Write, MIB, 8));
+    let read = Case::closed(Op::Read, MIB, 8).info();
+    let (get, read) = (cpu(report, &read.clone().keyed(), STORE), cpu(report, &read, KVRAIL));
+    let lookup = Case::closed(Op::Lookup, 4 * KIB, 1).info();
+    let lookup = run(report, &lookup, STORE).map(|run| run.latency_ns.p50 / 1000.0);
+    vec![
+        Aim::new("get 4KiB d1: p50 / volume", AtMost, 1.03, p50),
+        Aim::new("get 4KiB d32: IOPS / volume", AtLeast, 0.95, throughput(volume(4 * KIB, 32))),
+        Aim::new(
+            "get 256KiB d8: throughput / volume",
+            AtLeast,
+            0.98,
+            throughput(volume(256 * KIB, 8)),
+        ),
+        Aim::new("get 1MiB d8: throughput / volume", AtLeast, 0.98, throughput(volume(MIB, 8))),
+        Aim::new(
+            "get 1MiB d8: CPU s/GiB above volume",
+            AtMost,
+            0.09,
+            get.zip(read).map(|(get, read)| get - read),
+        ),
+        Aim::new("put 1MiB d8: throughput / raw write", AtLeast, 0.97, throughput(put)),
+        Aim::new("lookup of 1000 keys: p50, us", AtMost, 100.0, lookup),
+    ]
+}
+
+/// An arm in a case of this shape.
+fn run<'a>(report: &'a Report, case: &CaseInfo, arm: &str) -> Option<&'a Run> {
+    let named = |run: &Run| CaseInfo { name: run.case.name.clone(), ..case.clone() } == run.case;
+    report.runs.iter().find(|run| run.arm == arm && named(run))
+}
+
+fn cpu(report: &Report, case: &CaseInfo, arm: &str) -> Option<f64> {
+    run(report, case, arm)?.cpu_seconds_per_gib
 }
 
 fn lanes(report: &Report) -> Vec<Option<Aim>> {
@@ -79,7 +123,7 @@ fn sidecar(report: &Report) -> Vec<Option<Aim>> {
 
 /// kvrail against raw in a case of this shape, whatever the rate of an open loop.
 fn find<'a>(report: &'a Report, case: &Case) -> Option<&'a Comparison> {
-    report.compared(&case.info(), (crate::arms::KVRAIL, crate::arms::RAW))
+    report.compared(&case.info(), (KVRAIL, RAW))
 }
 
 fn middle(spread: Option<Spread>) -> Option<f64> {

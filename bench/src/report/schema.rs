@@ -2,10 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::arms::KVRAIL;
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
 use crate::plan::CaseInfo;
 use crate::statistics::{Figures, Latency, Relation};
+
+/// What a ratio calls the arm that a store is compared with: the same sidecar's volume.
+const VOLUME: &str = "volume";
 
 /// Version of the JSON.
 pub const SCHEMA: u32 = 2;
@@ -16,9 +20,9 @@ pub struct Run {
     /// The case.
     #[serde(flatten)]
     pub case: CaseInfo,
-    /// The arm: `kvrail`, `raw`, `raw:MODE`, `fio`, or a way between a file and GPU memory.
+    /// The arm: `kvrail`, `store`, `raw`, `raw:MODE`, `fio`, or a way between a file and GPU memory.
     pub arm: String,
-    /// Operations counted, all rounds.
+    /// Operations counted, all rounds; a lookup is one.
     pub operations: u64,
     /// Seconds they were counted over, all rounds.
     pub seconds: f64,
@@ -57,7 +61,7 @@ impl Run {
     }
 }
 
-/// kvrail / raw in one case, medians over rounds. A figure that cannot be divided is null.
+/// kvrail's volume or store against another arm in one case, medians over rounds. A figure that cannot be divided is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// As in the run.
@@ -66,6 +70,10 @@ pub struct Ratio {
     pub block_bytes: u32,
     /// As in the run.
     pub depth: u32,
+    /// What is compared: `kvrail` or `store`.
+    pub arm: String,
+    /// What it is compared with: `raw`, or `volume`, which is the arm `kvrail`.
+    pub against: String,
     /// Median latency.
     pub p50: Option<f64>,
     /// 99th percentile.
@@ -85,6 +93,9 @@ impl Ratio {
             op: comparison.case.op.clone(),
             block_bytes: comparison.case.block_bytes,
             depth: comparison.case.depth,
+            arm: comparison.arm.clone(),
+            against: if comparison.against == KVRAIL { VOLUME } else { &comparison.against }
+                .to_owned(),
             p50: p50.map(|spread| spread.median),
             p99: p99.map(|spread| spread.median),
             throughput: throughput.map(|spread| spread.median),
@@ -121,6 +132,9 @@ pub struct Verification {
     pub verified_bytes: u64,
     /// Sectors that were wrong, all arms.
     pub failures: u64,
+    /// Blocks that were put so long ago that a store's ring had come round over them.
+    #[serde(default)]
+    pub evicted: u64,
     /// The first failures and errors in words.
     pub first: Vec<String>,
 }
@@ -203,7 +217,7 @@ pub struct Report {
     pub gpu: Option<GpuFound>,
     /// Every arm in every case.
     pub runs: Vec<Run>,
-    /// kvrail / raw, in the order of the cases.
+    /// kvrail / raw, store / raw, store / kvrail, in the order of the cases.
     pub ratios: Vec<Ratio>,
     /// Every pair of arms that is compared, with spread.
     pub comparisons: Vec<Comparison>,

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use comfy_table::{CellAlignment, Table, presets};
 use kvrail_units::Size;
 
+use crate::arms::STORE;
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
 use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
@@ -112,7 +113,7 @@ fn runs(runs: &[Run]) -> String {
     for run in runs {
         let case = run.case.name.clone();
         let mut row = vec![if case == last { String::new() } else { case.clone() }];
-        row.extend([run.arm.clone(), show_rate(run.iops)]);
+        row.extend([arm(run), show_rate(run.iops)]);
         row.push(format!("{:.3}", run.bytes_per_second / 1e9));
         row.extend(run.latency_ns.named().map(|(_, ns)| show_ns(ns)));
         row.push(run.cpu_seconds_per_gib.map_or_else(dash, |cpu| format!("{cpu:.4}")));
@@ -121,6 +122,11 @@ fn runs(runs: &[Run]) -> String {
         last = case;
     }
     table.to_string()
+}
+
+/// The arm; of a store also what it does, which is not what the case is called by.
+fn arm(run: &Run) -> String {
+    if run.arm == STORE { format!("{STORE} {}", run.case.op) } else { run.arm.clone() }
 }
 
 fn comparisons(all: &[Comparison]) -> String {
@@ -216,6 +222,10 @@ fn verdict(report: &Report) -> String {
         Size::new(verification.verified_bytes >> 20 << 20),
         verification.sampled_blocks
     )];
+    if verification.evicted > 0 {
+        let gone = verification.evicted;
+        lines.push(format!("{gone} blocks of the store were gone: its ring had come round"));
+    }
     lines.extend(verification.first.iter().map(|said| format!("  {said}")));
     if let Some(cost) = &report.sidecar {
         let resident = Size::new(cost.resident_bytes >> 10 << 10);

@@ -1,6 +1,7 @@
 //! From a socket to ground: attach, ask for the state, look whether the members can be reached.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kvrail_client::{Client, StatusReport, Volume};
@@ -9,6 +10,7 @@ use kvrail_device::{DirectIo, ModeName};
 use crate::harness::{Ground, Harness, NullLane, Sidecar};
 use crate::options::BenchOptions;
 use crate::sidecar::lane::NullProbe;
+use crate::sidecar::store::StoreTarget;
 use crate::sidecar::target::SidecarTarget;
 
 /// A sidecar that serves a volume for the benchmark to overwrite.
@@ -18,6 +20,8 @@ pub struct Serving {
     pub socket: PathBuf,
     /// The volume.
     pub volume: String,
+    /// A store for blocks of the benchmark's own; without it there is no such arm.
+    pub store: Option<String>,
     /// A volume on a null device, for the lanes; without it lanes have ceilings only.
     pub null_volume: Option<String>,
 }
@@ -35,11 +39,19 @@ pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
         Some(name) => Some(null_lane(&client, name, &status)?),
         None => None,
     };
+    let store = match &serving.store {
+        Some(name) => {
+            let mode = storage.words.clone();
+            Some(Arc::new(StoreTarget::new(client.clone(), name, mode, options.client_wait)?))
+        }
+        None => None,
+    };
     let (geometry, uuid) = (*volume.geometry(), volume.uuid());
     let target =
         SidecarTarget::new(client.clone(), volume, storage.words.clone(), options.client_wait);
     let pid = i32::try_from(status.sidecar.pid).context("the sidecar's process id")?;
-    let sidecar = Sidecar { target: Box::new(target), client, pids: vec![pid], null_lane };
+    let target = Box::new(target);
+    let sidecar = Sidecar { target, client, pids: vec![pid], store, null_lane };
     Ok(Ground {
         members,
         geometry,
@@ -99,7 +111,8 @@ impl Harness for AttachHarness {
         let socket = options.attach.clone().context("--attach names no socket")?;
         let volume = options.volume.clone().context("--attach wants --volume NAME")?;
         let null_volume = options.null_volume.clone();
-        attach(&Serving { socket, volume, null_volume }, options)
+        let store = options.store_volume.clone();
+        attach(&Serving { socket, volume, store, null_volume }, options)
     }
 
     fn close(&mut self) -> Result<()> {

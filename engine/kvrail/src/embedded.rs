@@ -1,7 +1,7 @@
-//! A sidecar with a volume of its own, for the length of a benchmark. It is configured as `kvrail
+//! A sidecar with a volume and a store of its own, for the length of a benchmark. It is configured as `kvrail
 //! serve` would be, but for socket, volumes and what would reach beyond this process.
 //!
-//! Everything lies in a temporary directory: the volume's file, the configuration, the socket and
+//! Everything lies in a temporary directory: the files of volume and store, the configuration, the socket and
 //! the sidecar's log. Further files of a striped volume have a directory each. They are removed at
 //! the end, also when a signal ends the benchmark. A volume on devices is wiped then.
 
@@ -37,6 +37,13 @@ use crate::stop::ending_signals;
 /// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
 const DEFAULT_DIR: &str = "/var/tmp";
 
+/// What the sidecar calls the store.
+const STORE: &str = "store";
+
+/// Mean of the store's blocks: of each size that is measured an eighth of the store is blocks, at
+/// most half of it of the smallest.
+const STORE_BLOCK_MEAN: u64 = 16 << 10;
+
 /// How long the sidecar may take to be ready; its own promise is well below a second.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -71,18 +78,9 @@ impl Embedded {
         change(&mut self.debris.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn make_volume(&self, members: &[PathBuf], bytes: u64, overwrite: Overwrite) -> Result<()> {
-        let new = NewVolume {
-            name: name(),
-            members: members.to_vec(),
-            capacity_bytes: Some(bytes),
-            layout: Layout::Raw { stripe_bytes: STRIPE_BYTES },
-            fill: Fill::Files,
-            overwrite,
-            direct: DirectIo::Required,
-        };
+    fn make_volume(&self, new: &NewVolume) -> Result<()> {
         let bar = self.bar();
-        let made = create(&new, &mut |progress: Progress| {
+        let made = create(new, &mut |progress: Progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
             ControlFlow::Continue(())
@@ -110,7 +108,7 @@ impl Embedded {
         ProgressBar::with_draw_target(None, target).with_style(style)
     }
 
-    fn start(&mut self, dir: &Path, members: &[PathBuf], mode: Option<&str>) -> Result<PathBuf> {
+    fn start(&mut self, dir: &Path, members: Members<'_>, mode: Option<&str>) -> Result<PathBuf> {
         let (socket, config, log) =
             (dir.join("kvrail.sock"), dir.join("kvrail.toml"), dir.join("kvrail.log"));
         let text = toml::to_string(&own_config(&self.config, &socket, members, mode)?)?;
@@ -206,13 +204,20 @@ impl Harness for Embedded {
             devices(&options.members)?
         };
         let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
-        self.make_volume(&members, volume_bytes, overwrite)?;
+        let raw = Layout::Raw { stripe_bytes: STRIPE_BYTES };
+        self.make_volume(&new_volume(name(), &members, (volume_bytes, raw), overwrite))?;
+        let store: Vec<PathBuf> = paths.iter().map(|path| path.join("store.img")).collect();
+        if let Some(bytes) = options.store_bytes() {
+            let layout = Layout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
+            self.make_volume(&new_volume(store_name(), &store, (bytes, layout), overwrite))?;
+        }
         if !options.members.is_empty() {
             self.note(|debris| debris.devices.clone_from(&members));
         }
-        let socket = self.start(&paths[0], &members, options.mode.as_deref())?;
-        let null_volume = Some("null".to_owned());
-        attach(&Serving { socket, volume: "bench".into(), null_volume }, options)
+        let store = options.store_bytes().map(|_| &store[..]);
+        let socket = self.start(&paths[0], (&members, store), options.mode.as_deref())?;
+        let (store, null_volume) = (store.map(|_| STORE.to_owned()), Some("null".to_owned()));
+        attach(&Serving { socket, volume: "bench".into(), store, null_volume }, options)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -235,16 +240,41 @@ impl Drop for Embedded {
     }
 }
 
+/// Members of the volume, and of the store if there is one.
+type Members<'a> = (&'a [PathBuf], Option<&'a [PathBuf]>);
+
 /// The name in the label.
 fn name() -> VolumeName {
     "bench".parse().expect("a valid name")
+}
+
+/// The same of the store.
+fn store_name() -> VolumeName {
+    STORE.parse().expect("a valid name")
+}
+
+fn new_volume(
+    name: VolumeName,
+    members: &[PathBuf],
+    (bytes, layout): (u64, Layout),
+    overwrite: Overwrite,
+) -> NewVolume {
+    NewVolume {
+        name,
+        members: members.to_vec(),
+        capacity_bytes: Some(bytes),
+        layout,
+        fill: Fill::Files,
+        overwrite,
+        direct: DirectIo::Required,
+    }
 }
 
 /// What the sidecar is told: the configuration in force with these volumes, and no others.
 fn own_config(
     base: &Config,
     socket: &Path,
-    members: &[PathBuf],
+    (members, store): Members<'_>,
     mode: Option<&str>,
 ) -> Result<Config> {
     let none = Config::default();
@@ -261,7 +291,8 @@ fn own_config(
     limits.arenas_per_session = limits.arenas_per_session.max(threads);
     limits.queues_per_session = limits.queues_per_session.max(threads);
     let null = PathBuf::from("null:1TiB");
-    for (name, members) in [("bench", members), ("null", std::slice::from_ref(&null))] {
+    let volumes = [("bench", members), ("null", std::slice::from_ref(&null))];
+    for (name, members) in volumes.into_iter().chain(store.map(|members| (STORE, members))) {
         let members = members.iter().cloned().map(Selector::Path).collect();
         let name = name.parse().map_err(anyhow::Error::msg)?;
         config.volume.push(Volume { name, members, content: None, device: Default::default() });
