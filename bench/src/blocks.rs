@@ -1,7 +1,6 @@
-//! What a store holds for its cases: blocks of each length, put before the first case that gets
-//! them, and put again when the ring may have come round.
+//! What a store holds for its cases: blocks of one length, put before the first case that gets them,
+//! and put again when the ring may have come round.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -18,14 +17,8 @@ use crate::versions::VersionMap;
 pub(crate) struct Blocks {
     target: Arc<StoreTarget>,
     volume: Uuid,
-    /// Bytes of the blocks of one length, unless a case needs more.
+    /// Bytes of them, unless a case needs more.
     span_bytes: u64,
-    lengths: BTreeMap<u32, Length>,
-}
-
-/// Blocks of one length.
-#[derive(Debug)]
-struct Length {
     map: VersionMap,
     /// Bytes that all puts had written when these were put.
     filled_at: u64,
@@ -33,7 +26,7 @@ struct Length {
 
 impl Blocks {
     pub(crate) fn new(target: Arc<StoreTarget>, volume: Uuid, span_bytes: u64) -> Self {
-        Self { target, volume, span_bytes, lengths: BTreeMap::new() }
+        Self { target, volume, span_bytes, map: VersionMap::new(0, 1), filled_at: 0 }
     }
 
     /// Whether the store takes blocks as long as these.
@@ -51,30 +44,25 @@ impl Blocks {
             Size::new(span),
             Size::new(kept)
         );
-        let fresh = |it: &Length| {
-            it.map.span_bytes() + u64::from(block_bytes) > span
-                && put_bytes - it.filled_at < kept / 2
-        };
-        if !self.lengths.get(&block_bytes).is_some_and(fresh) {
-            let mut map = VersionMap::new(span, block_bytes);
-            self.target.reserve(block_bytes, map.span_bytes());
-            sweep(&self.target, self.volume, &mut map, Sweep::Fill, &|_| ())?;
-            let filled_at = self.target.put_bytes();
-            self.lengths.insert(block_bytes, Length { map, filled_at });
+        let (map, aged) = (&self.map, put_bytes - self.filled_at > kept / 2);
+        let enough = map.span_bytes() + u64::from(block_bytes) > span;
+        if aged || map.unit_bytes() != block_bytes || !enough {
+            self.map = VersionMap::new(span, block_bytes);
+            self.target.begin(block_bytes, self.map.span_bytes())?;
+            sweep(&self.target, self.volume, &mut self.map, Sweep::Fill, &|_| ())?;
+            self.filled_at = self.target.put_bytes();
         }
         Ok(())
     }
 
-    /// The versions of a case's blocks.
-    pub(crate) fn map(&mut self, case: &Case) -> &mut VersionMap {
-        let length = self.lengths.get_mut(&case.block_bytes);
-        &mut length.expect("a case is prepared before it runs").map
+    /// Their versions.
+    pub(crate) fn map(&mut self) -> &mut VersionMap {
+        &mut self.map
     }
 
-    /// Gets every block of a case's length, and compares every byte.
-    pub(crate) fn verify(&mut self, case: &Case) -> Result<Tally> {
-        let (target, volume) = (Arc::clone(&self.target), self.volume);
-        sweep(&target, volume, self.map(case), Sweep::Verify, &|_| ())
+    /// Gets every block, and compares every byte.
+    pub(crate) fn verify(&mut self) -> Result<Tally> {
+        sweep(&self.target, self.volume, &mut self.map, Sweep::Verify, &|_| ())
     }
 
     /// Forgets them all.

@@ -7,12 +7,13 @@ use clap::ValueEnum;
 use kvrail_units::Size;
 use serde::{Deserialize, Serialize};
 
-use crate::pattern::SECTOR_BYTES;
 use crate::port::LOOKUP_KEYS;
 use crate::show::show_rate;
 
 /// Smallest block a case may have.
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
+/// What requests of a volume are multiples of: the smallest logical block there is.
+const SECTOR_BYTES: u32 = 512;
 /// Largest block a case may have.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
 /// Most operations one client keeps in flight.
@@ -168,7 +169,7 @@ impl Case {
     /// Whether a volume can do it. Its requests are of whole sectors; blocks of a store need not be.
     #[must_use]
     pub fn fits_volumes(&self) -> bool {
-        self.op != Op::Lookup && self.block_bytes.is_multiple_of(SECTOR_BYTES as u32)
+        self.op != Op::Lookup && self.block_bytes.is_multiple_of(SECTOR_BYTES)
     }
 
     /// A closed loop with one client.
@@ -255,11 +256,11 @@ pub fn default_cases() -> Vec<Case> {
     vec![
         Case::closed(Op::Read, 4 * KIB, 1),
         Case::closed(Op::Read, 4 * KIB, 32),
+        Case::closed(Op::Lookup, 4 * KIB, 1),
         Case::closed(Op::Read, 256 * KIB, 8),
         Case::closed(Op::Read, MIB, 8),
         Case::closed(Op::Read, 4 * MIB, 2),
         Case::closed(Op::Write, MIB, 8),
-        Case::closed(Op::Lookup, 4 * KIB, 1),
         Case::closed(Op::Mixed, 256 * KIB, 8),
         // As deep as can be: what waits for a free slot would be the limit's doing, not the arm's.
         Case { pace: open, ..Case::closed(Op::Read, 4 * KIB, DEPTH_MAX) },

@@ -217,7 +217,7 @@ impl Suite for Storage<'_> {
                     let most = match known {
                         Some(iops) => iops,
                         None => {
-                            let map = map_of(arm, &case, &mut self.map, self.blocks.as_mut());
+                            let map = map_of(arm, &mut self.map, self.blocks.as_mut());
                             arm.calibrate(&closed, &self.clients, map)?
                         }
                     };
@@ -239,7 +239,7 @@ impl Suite for Storage<'_> {
                 if !takes(arm, case, self.blocks.as_ref()) {
                     return Ok(None);
                 }
-                let map = map_of(arm, case, &mut self.map, self.blocks.as_mut());
+                let map = map_of(arm, &mut self.map, self.blocks.as_mut());
                 arm.run(case, self.load, &self.clients, map).map(Some)
             }
             (Workload::Cases(cases), None) => {
@@ -255,11 +255,9 @@ impl Suite for Storage<'_> {
         }
     }
 
-    fn finish(&mut self, case: usize) -> Result<Tally> {
+    fn finish(&mut self, _: usize) -> Result<Tally> {
         match (&self.workload, &mut self.blocks) {
-            (Workload::Cases(cases), Some(blocks)) if self.arms.has(Kind::Store) => {
-                blocks.verify(&cases[case])
-            }
+            (Workload::Cases(_), Some(blocks)) if self.arms.has(Kind::Store) => blocks.verify(),
             _ => Ok(Tally::default()),
         }
     }
@@ -276,12 +274,11 @@ fn takes(arm: &Driven, case: &Case, blocks: Option<&Blocks>) -> bool {
 /// The versions of what an arm moves.
 fn map_of<'a>(
     arm: &Driven,
-    case: &Case,
     volume: &'a mut VersionMap,
     blocks: Option<&'a mut Blocks>,
 ) -> &'a mut VersionMap {
     match blocks {
-        Some(blocks) if arm.kind == Kind::Store => blocks.map(case),
+        Some(blocks) if arm.kind == Kind::Store => blocks.map(),
         _ => volume,
     }
 }

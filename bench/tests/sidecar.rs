@@ -189,7 +189,8 @@ impl Harness for InProcess {
         let thread = std::thread::spawn(move || server.run(&received));
         self.running = Some(Running { directory, handle, thread });
         let (store, null_volume) = (Some("store".to_owned()), Some("null".to_owned()));
-        attach(&Serving { socket, volume: "bench".to_owned(), store, null_volume }, options)
+        let volume = "bench".to_owned();
+        attach(&Serving { socket, volume, store, null_volume, null_store: None }, options)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -366,7 +367,7 @@ fn a_wrong_byte_is_found_by_content_and_on_the_medium_by_the_check() {
     let store = ground.sidecar.as_mut().unwrap().store.take().unwrap();
     let (bytes, block) = (4 << 20, 100_000);
     let mut map = VersionMap::new(bytes, block);
-    store.reserve(block, map.span_bytes());
+    store.begin(block, map.span_bytes()).unwrap();
     let all = |target: &dyn Target, map: &mut VersionMap, what| {
         sweep(target, ground.uuid, map, what, &|_| ()).unwrap()
     };

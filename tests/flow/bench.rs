@@ -19,9 +19,13 @@ fn bench() -> Command {
 }
 
 fn bench_for(seconds: &str) -> Command {
+    bench_of("kvrail,raw", seconds)
+}
+
+fn bench_of(arms: &str, seconds: &str) -> Command {
     let mut command = kvrail();
     command.args(["bench", "--volume-size", "32MiB", "--seconds", seconds, "--warm-up", "0"]);
-    command.args(["--rounds", "1", "--arms", "kvrail,raw"]);
+    command.args(["--rounds", "1", "--arms", arms]);
     command
 }
 
@@ -108,10 +112,50 @@ fn the_report_has_the_promised_keys_and_no_failures() {
         assert!(latency["min"].as_f64() <= latency["max"].as_f64());
     }
     for ratio in report["ratios"].as_array().unwrap() {
-        let wanted = ["op", "block_bytes", "depth", "p50", "p99", "throughput", "cpu"];
-        assert_eq!(keys(ratio), wanted.into_iter().collect());
+        let case = ["op", "block_bytes", "depth", "arm", "against"];
+        let wanted = case.into_iter().chain(["p50", "p99", "throughput", "cpu"]);
+        assert_eq!(keys(ratio), wanted.collect());
+        assert_eq!((&ratio["arm"], &ratio["against"]), (&"kvrail".into(), &"raw".into()));
     }
     clean(&report);
+    nothing_left(&folder);
+    self_contained(&html);
+}
+
+/// Blocks of the store beside the volume's, those that no volume takes among them.
+#[test]
+fn the_store_puts_gets_and_looks_up_beside_the_volume() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let (place, folder) = place_with_folder();
+    let html = place.path("report.html");
+    let mut command = bench_of("kvrail,raw,store", "0.1");
+    command.args(["--op", "read,write,lookup", "--block", "64KiB,640256B", "--depth", "2"]);
+    command.args(["--format", "json", "--dir"]).arg(&folder).arg("--html").arg(&html);
+    let outcome = run(&mut command);
+    outcome.expect(0, &[]);
+    let report = report(&outcome.stdout);
+    clean(&report);
+    let runs = report["runs"].as_array().unwrap();
+    let of = |arm: &str, op: &str| {
+        let same = |run: &&Value| run["arm"] == arm && run["op"] == op;
+        runs.iter().filter(same).map(|run| run["block_bytes"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    for (store, volume) in [("get", "read"), ("put", "write")] {
+        assert_eq!(of("store", store), [64 << 10, 640_256]);
+        assert_eq!((of("kvrail", volume), of("raw", volume)), (vec![64 << 10], vec![64 << 10]));
+        for against in ["volume", "raw"] {
+            let same = |ratio: &&Value| {
+                let found = [&ratio["arm"], &ratio["op"], &ratio["against"]];
+                found.map(|value| value.as_str().unwrap()) == ["store", store, against]
+            };
+            let ratios = report["ratios"].as_array().unwrap();
+            assert_eq!(ratios.iter().filter(same).count(), 1, "{store} / {against}");
+        }
+    }
+    assert_eq!(of("store", "lookup"), [4096]);
+    assert!(runs.iter().any(|run| run["keys"] == 1000));
     nothing_left(&folder);
     self_contained(&html);
 }

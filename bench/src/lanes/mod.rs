@@ -33,6 +33,38 @@ pub trait LaneProbe: Send + fmt::Debug {
     /// # Errors
     /// When the lane breaks down.
     fn burst(&mut self, what: Trip, time: Duration) -> Result<u64>;
+
+    /// The same for a store on a null device, if there is one: operations a second, of lookups keys.
+    ///
+    /// # Errors
+    /// When the lane breaks down, or an answer is wrong.
+    fn keyed(&mut self, _what: Keyed, _time: Duration) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}
+
+/// What is asked of a store on a null device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keyed {
+    /// Blocks that are there, each verified.
+    Get,
+    /// New blocks.
+    Put,
+    /// 1,000 keys that are there.
+    Lookup,
+}
+
+impl Keyed {
+    const ALL: [Self; 3] = [Self::Get, Self::Put, Self::Lookup];
+
+    /// As the report names it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "store_get",
+            Self::Put => "store_put",
+            Self::Lookup => "store_lookup_keys",
+        }
+    }
 }
 
 /// What travels through kvrail's lane.
@@ -61,9 +93,10 @@ pub struct RoundTrip {
 /// Batched requests through one pair of rings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// `spsc_pair`, `kvrail_null` or `kvrail_nop`.
+    /// `spsc_pair`, `kvrail_null` or `kvrail_nop`; of 4 KiB blocks of a store on a null device
+    /// `store_get`, `store_put`, and `store_lookup_keys` for 1,000 keys a call.
     pub name: String,
-    /// Requests completed in a second.
+    /// Requests completed in a second; of lookups keys.
     pub per_second: f64,
 }
 
@@ -130,6 +163,11 @@ pub fn measure(
             probe_round(cores[0], || {
                 trips.burst("kvrail_null", time_burst(|| probe.burst(Trip::Read, time))?);
                 trips.burst("kvrail_nop", time_burst(|| probe.burst(Trip::Nop, time))?);
+                for what in Keyed::ALL {
+                    if let Some(per_second) = probe.keyed(what, time)? {
+                        trips.burst(what.name(), per_second);
+                    }
+                }
                 Ok(())
             })?;
         }

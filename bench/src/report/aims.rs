@@ -1,6 +1,7 @@
 //! The speed that kvrail aims for, against what was measured.
 
 use crate::arms::{KVRAIL, RAW, STORE};
+use crate::lanes::Keyed;
 use crate::plan::{Case, CaseInfo, DEPTH_MAX, Op, Pace, Rate};
 use crate::report::schema::{Aim, Bound, Comparison, Report, Run};
 use crate::statistics::Spread;
@@ -96,6 +97,10 @@ fn lanes(report: &Report) -> Vec<Option<Aim>> {
     let of = |ratio: fn(&crate::lanes::LaneRatios) -> f64| ratios.map(ratio);
     let wake = lanes.round_trips.iter().find(|trip| trip.name == "kvrail_wake_up");
     let wake_ns = wake.map(|trip| trip.latency_ns.p50);
+    let millions = |what: Keyed| {
+        let burst = lanes.throughput.iter().find(|burst| burst.name == what.name());
+        burst.map(|burst| burst.per_second / 1e6)
+    };
     vec![
         Aim::new("lane round trip / cache line", AtMost, 1.5, of(|r| r.round_trip_per_cache_line)),
         Aim::new(
@@ -105,6 +110,9 @@ fn lanes(report: &Report) -> Vec<Option<Aim>> {
             of(|r| r.round_trip_per_unix_socket),
         ),
         Aim::new("lane throughput / bare rings", AtLeast, 0.7, of(|r| r.throughput_per_spsc_pair)),
+        Aim::new("gets on a null device, M/s", AtLeast, 1.0, millions(Keyed::Get)),
+        Aim::new("puts on a null device, M/s", AtLeast, 0.5, millions(Keyed::Put)),
+        Aim::new("lookups on a null device, M keys/s", AtLeast, 10.0, millions(Keyed::Lookup)),
         Aim::new("wake-up of a sleeping sidecar: p50, ns", AtMost, 50_000.0, wake_ns),
     ]
 }
@@ -112,11 +120,17 @@ fn lanes(report: &Report) -> Vec<Option<Aim>> {
 fn sidecar(report: &Report) -> Vec<Option<Aim>> {
     use Bound::AtMost;
     let Some(cost) = report.sidecar else { return Vec::new() };
-    let (idle, resident) = (cost.idle_cpu_percent, cost.resident_bytes as f64);
+    let idle = cost.idle_cpu_percent;
+    let resident = cost.resident_bytes.saturating_sub(cost.stores_bytes) as f64;
     let allocations = cost.poller_allocations as f64;
     vec![
         Aim::new("idle sidecar: percent of a core", AtMost, 1.0, Some(idle)),
-        Aim::new("resident memory, MiB", AtMost, 64.0, Some(resident / f64::from(MIB))),
+        Aim::new(
+            "resident memory without stores' tables, MiB",
+            AtMost,
+            64.0,
+            Some(resident / f64::from(MIB)),
+        ),
         Aim::new("heap allocations on pollers", AtMost, 0.0, Some(allocations)),
     ]
 }

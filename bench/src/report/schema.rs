@@ -146,6 +146,10 @@ pub struct SidecarCost {
     pub idle_cpu_percent: f64,
     /// Resident memory that is not shared (arenas are), in bytes.
     pub resident_bytes: u64,
+    /// What its stores take of it, by the sizes of their tables and buffers; what was never used of
+    /// them is not resident.
+    #[serde(default)]
+    pub stores_bytes: u64,
     /// Heap allocations on its pollers after their start, where they are counted.
     pub poller_allocations: u64,
 }

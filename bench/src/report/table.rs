@@ -229,11 +229,12 @@ fn verdict(report: &Report) -> String {
     lines.extend(verification.first.iter().map(|said| format!("  {said}")));
     if let Some(cost) = &report.sidecar {
         let resident = Size::new(cost.resident_bytes >> 10 << 10);
+        let stores = Size::new(cost.stores_bytes >> 10 << 10);
         let idle = cost.idle_cpu_percent;
         let allocations = cost.poller_allocations;
         lines.push(format!(
-            "idle sidecar: {idle:.2} % of a core, {resident} resident; {allocations} heap \
-             allocations on pollers"
+            "idle sidecar: {idle:.2} % of a core, {resident} resident, stores' tables of {stores} \
+             among it; {allocations} heap allocations on pollers"
         ));
     }
     lines.extend(report.notes.iter().map(|note| format!("left out: {note}")));

@@ -24,6 +24,8 @@ pub struct Serving {
     pub store: Option<String>,
     /// A volume on a null device, for the lanes; without it lanes have ceilings only.
     pub null_volume: Option<String>,
+    /// A store on a null device, beside it.
+    pub null_store: Option<String>,
 }
 
 /// Attaches, and gathers what the arms need from what the sidecar says of itself.
@@ -36,7 +38,7 @@ pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
     let status = client.status()?;
     let (members, storage) = members_of(&status, &volume)?;
     let null_lane = match &serving.null_volume {
-        Some(name) => Some(null_lane(&client, name, &status)?),
+        Some(name) => Some(null_lane(&client, (name, serving.null_store.as_deref()), &status)?),
         None => None,
     };
     let store = match &serving.store {
@@ -94,12 +96,16 @@ fn members_of(status: &StatusReport, volume: &Volume) -> Result<(Vec<PathBuf>, D
     Ok((if reachable { paths.collect() } else { Vec::new() }, driving))
 }
 
-fn null_lane(client: &Client, name: &str, status: &StatusReport) -> Result<NullLane> {
+fn null_lane(
+    client: &Client,
+    (name, store): (&str, Option<&str>),
+    status: &StatusReport,
+) -> Result<NullLane> {
     let volume = client.volume(name)?;
     let poller = volume.poller_at(0).context("the null volume has no poller")?;
     let report = status.pollers.iter().find(|report| report.index == poller.0);
     let poller_core = report.and_then(|report| report.cpu);
-    Ok(NullLane { probe: Box::new(NullProbe::new(client, volume)?), poller_core })
+    Ok(NullLane { probe: Box::new(NullProbe::new(client, volume, store)?), poller_core })
 }
 
 /// A sidecar that runs already: `--attach`. Started by somebody else, and left running.
@@ -112,7 +118,7 @@ impl Harness for AttachHarness {
         let volume = options.volume.clone().context("--attach wants --volume NAME")?;
         let null_volume = options.null_volume.clone();
         let store = options.store_volume.clone();
-        attach(&Serving { socket, volume, store, null_volume }, options)
+        attach(&Serving { socket, volume, store, null_volume, null_store: None }, options)
     }
 
     fn close(&mut self) -> Result<()> {

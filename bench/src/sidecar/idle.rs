@@ -23,7 +23,8 @@ pub fn cost(client: &Client, pids: &[i32]) -> Result<SidecarCost> {
     let (idle_cpu_percent, resident_bytes) = watch(pids)?;
     let status = client.status()?;
     let poller_allocations = status.pollers.iter().map(|poller| poller.allocations).sum();
-    Ok(SidecarCost { idle_cpu_percent, resident_bytes, poller_allocations })
+    let stores_bytes = status.shards.iter().map(|shard| shard.memory_bytes).sum();
+    Ok(SidecarCost { idle_cpu_percent, resident_bytes, stores_bytes, poller_allocations })
 }
 
 /// Percent of a core, and bytes.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{Arena, Client, Done, Lease, Pages, Queue, Request, Status, Volume};
 
-use crate::lanes::{BATCH, BURST_DEPTH, LaneProbe, Trip};
+use super::null_store::NullStore;
+use crate::lanes::{BATCH, BURST_DEPTH, Keyed, LaneProbe, Trip};
 
 /// Bytes of a read from the null device: the least that every volume takes.
 const READ_BYTES: usize = 4096;
@@ -23,19 +24,21 @@ pub struct NullProbe {
     /// Taken from the front, given back behind: memory that was just moved is not touched at once.
     free: VecDeque<Lease>,
     done: Vec<Done>,
+    store: Option<NullStore>,
 }
 
 impl NullProbe {
-    /// Opens a queue and leases memory for `BURST_DEPTH` reads.
+    /// Opens a queue and leases memory for `BURST_DEPTH` reads; `store` is on a null device too.
     ///
     /// # Errors
     /// What the sidecar refuses.
-    pub fn new(client: &Client, volume: Volume) -> Result<Self> {
+    pub fn new(client: &Client, volume: Volume, store: Option<&str>) -> Result<Self> {
         let depth = BURST_DEPTH as usize;
         let arena = client.create_arena(depth * READ_BYTES, Pages::Auto)?;
         let free = (0..depth).map(|_| arena.lease(READ_BYTES)).collect::<Result<_, _>>()?;
         let queue = client.open_queue(depth)?;
-        Ok(Self { queue, volume, _arena: arena, free, done: Vec::with_capacity(depth) })
+        let store = store.map(|name| NullStore::new(client, name)).transpose()?;
+        Ok(Self { queue, volume, _arena: arena, free, done: Vec::with_capacity(depth), store })
     }
 
     fn stage(&mut self, what: Trip) -> Result<()> {
@@ -108,5 +111,9 @@ impl LaneProbe for NullProbe {
             in_flight -= self.reap_some()?;
         }
         Ok(completed)
+    }
+
+    fn keyed(&mut self, what: Keyed, time: Duration) -> Result<Option<f64>> {
+        self.store.as_mut().map(|store| store.rate(what, time)).transpose()
     }
 }

@@ -3,11 +3,12 @@
 //!
 //! `attach` turns a socket and the names of volumes into ground for all arms; `target` is the way to
 //! the volume, `store` that to the store, both over a `queue`; `lane` is the round trip to a null
-//! device, `idle` what the sidecar costs.
+//! device, `null_store` a store on one, `idle` what the sidecar costs.
 
 mod attach;
 mod idle;
 mod lane;
+mod null_store;
 mod queue;
 mod store;
 mod target;

@@ -1,11 +1,10 @@
 //! The way to a sidecar's store. The drivers know places and lengths only; here each place has a
 //! key, a new one for each put, so that nothing is there already.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{
     BlockKey, BlockNote, BlockRequest, Client, Done as Ended, Identity, Lookup, LookupExtent,
     Namespace, Status, Store,
@@ -35,11 +34,12 @@ pub struct StoreTarget {
     wait: ClientWait,
     /// All that puts wrote so far.
     put_bytes: AtomicU64,
-    areas: Mutex<BTreeMap<u32, Arc<Area>>>,
+    /// Blocks of one length at a time: others would be moved when the ring comes round to them.
+    area: Mutex<Arc<Area>>,
 }
 
 /// Blocks of one length.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Area {
     block_bytes: u32,
     /// For each block what `put_bytes` was when it was put last: 0 before that. Makes its key.
@@ -62,9 +62,9 @@ impl StoreTarget {
         let unique = Uuid::new_v4();
         let identity = Identity::new([("made by", "kvrail bench")])?;
         let space = store.namespace(&format!("bench-{}", unique.simple()), &identity)?;
-        let (put_bytes, areas) = (AtomicU64::new(0), Mutex::default());
+        let (put_bytes, area) = (AtomicU64::new(0), Mutex::default());
         let nonce = unique.as_u64_pair().0;
-        Ok(Self { client, store, space, nonce, mode, wait, put_bytes, areas })
+        Ok(Self { client, store, space, nonce, mode, wait, put_bytes, area })
     }
 
     /// Bytes that may be put before blocks that were put earlier may be gone.
@@ -86,15 +86,20 @@ impl StoreTarget {
         self.store.block_bytes_max()
     }
 
-    /// Makes room for the keys of blocks of this length.
-    pub fn reserve(&self, block_bytes: u32, span_bytes: u64) {
+    /// Forgets what was put, and makes room for the keys of blocks of this length.
+    ///
+    /// # Errors
+    /// `SidecarGone`, `Timeout`.
+    pub fn begin(&self, block_bytes: u32, span_bytes: u64) -> Result<()> {
+        self.space.clear().context("clearing the benchmark's namespace")?;
         let blocks = span_bytes / u64::from(block_bytes);
         let puts = (0..blocks).map(|_| AtomicU64::new(0)).collect();
-        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.insert(block_bytes, Arc::new(Area { block_bytes, puts }));
+        let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
+        *area = Arc::new(Area { block_bytes, puts });
+        Ok(())
     }
 
-    /// Forgets all that was put.
+    /// Forgets all that was put, for good.
     ///
     /// # Errors
     /// `SidecarGone`, `Timeout`.
@@ -102,10 +107,8 @@ impl StoreTarget {
         self.store.remove(self.space.name()).context("removing the benchmark's namespace")
     }
 
-    fn area(&self, block_bytes: u32) -> Result<Arc<Area>> {
-        let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
-        let area = areas.get(&block_bytes).map(Arc::clone);
-        area.with_context(|| format!("no blocks of {block_bytes} bytes were put"))
+    fn area(&self) -> Arc<Area> {
+        Arc::clone(&self.area.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The key of a block: uniform, another one for each put of each block of each length.
@@ -135,7 +138,9 @@ impl Target for Arc<StoreTarget> {
     }
 
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
-        let area = self.area(shape.buffer_bytes)?;
+        let area = self.area();
+        let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
+        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are asked for");
         let slots = SlotQueue::open(&self.client, shape, (ALIGNMENT, 1), self.wait)?;
         let running = vec![Running::default(); shape.slots as usize];
         let keys = Vec::with_capacity(LOOKUP_KEYS as usize);

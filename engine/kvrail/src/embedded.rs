@@ -28,7 +28,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use crate::config::{Config, Volume};
+use crate::config::{Config, NullContent, Volume};
 use crate::context::Verbosity;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
@@ -39,6 +39,8 @@ const DEFAULT_DIR: &str = "/var/tmp";
 
 /// What the sidecar calls the store.
 const STORE: &str = "store";
+/// The same of the one without storage.
+const NULL_STORE: &str = "null-store";
 
 /// Mean of the store's blocks: of each size that is measured an eighth of the store is blocks, at
 /// most half of it of the smallest.
@@ -216,8 +218,9 @@ impl Harness for Embedded {
         }
         let store = options.store_bytes().map(|_| &store[..]);
         let socket = self.start(&paths[0], (&members, store), options.mode.as_deref())?;
-        let (store, null_volume) = (store.map(|_| STORE.to_owned()), Some("null".to_owned()));
-        attach(&Serving { socket, volume: "bench".into(), store, null_volume }, options)
+        let [null_store, store] = [NULL_STORE, STORE].map(|name| store.map(|_| name.to_owned()));
+        let (volume, null_volume) = ("bench".to_owned(), Some("null".to_owned()));
+        attach(&Serving { socket, volume, store, null_volume, null_store }, options)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -290,12 +293,14 @@ fn own_config(
     let limits = &mut config.limits;
     limits.arenas_per_session = limits.arenas_per_session.max(threads);
     limits.queues_per_session = limits.queues_per_session.max(threads);
-    let null = PathBuf::from("null:1TiB");
-    let volumes = [("bench", members), ("null", std::slice::from_ref(&null))];
-    for (name, members) in volumes.into_iter().chain(store.map(|members| (STORE, members))) {
+    let null = [PathBuf::from("null:1TiB")];
+    let volumes = [("bench", members, None), ("null", &null[..], None)];
+    let stores = store
+        .map(|members| [(STORE, members, None), (NULL_STORE, &null[..], Some(NullContent::Store))]);
+    for (name, members, content) in volumes.into_iter().chain(stores.into_iter().flatten()) {
         let members = members.iter().cloned().map(Selector::Path).collect();
         let name = name.parse().map_err(anyhow::Error::msg)?;
-        config.volume.push(Volume { name, members, content: None, device: Default::default() });
+        config.volume.push(Volume { name, members, content, device: Default::default() });
     }
     Ok(config)
 }

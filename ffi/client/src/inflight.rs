@@ -29,6 +29,21 @@ pub(crate) enum BogusCompletion {
     },
 }
 
+/// What a completion came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// A notice: nothing has ended.
+    Notice,
+    /// A piece has ended.
+    Piece,
+    /// So has a get, after a pass over many bytes. It is handed out before the next is looked at:
+    /// else its program could not ask for more while the device has nothing to do.
+    Long,
+}
+
+/// Bytes of a block whose verification takes longer than a request's way to its device.
+const LONG_BYTES: u64 = 64 << 10;
+
 /// What a request owns while it is in flight.
 #[derive(Debug)]
 pub(crate) struct Origin {
@@ -277,14 +292,14 @@ impl InflightTable {
     }
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
-    /// short of bytes ends its request as INTERNAL. Returns whether a piece ended.
+    /// short of bytes ends its request as INTERNAL.
     #[inline(always)]
     pub(crate) fn settle(
         &mut self,
         lane: u16,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<bool, BogusCompletion> {
+    ) -> Result<Settled, BogusCompletion> {
         let [_, index] = halves(completion.user_data());
         let entry = self.entries.get_mut(index as usize);
         let entry = entry.filter(|it| it.name == completion.user_data() && it.lane == lane);
@@ -307,7 +322,7 @@ impl InflightTable {
                 queue_ns: completion.queue_ns(),
                 lease: entry.lease.take(),
             });
-            return Ok(true);
+            return Ok(Settled::Piece);
         }
         self.settle_other(index, *completion, sink)
     }
@@ -320,14 +335,14 @@ impl InflightTable {
         index: u32,
         completion: CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<bool, BogusCompletion> {
+    ) -> Result<Settled, BogusCompletion> {
         let entry = &self.entries[index as usize];
         if completion.flags() & FLAG_NOTICE != 0 {
             if entry.head == KEYS {
                 return Err(BogusCompletion::Unknown(completion.user_data())); // never asked for
             }
             self.notice(index, sink);
-            return Ok(false);
+            return Ok(Settled::Notice);
         }
         if entry.head == BLOCK {
             return self.block_ended(index, &completion, sink);
@@ -346,7 +361,7 @@ impl InflightTable {
             end.status = Status::Internal;
         }
         self.finish(index, end, Hardware::Settled, sink);
-        if short { Err(BogusCompletion::Short { asked, moved }) } else { Ok(true) }
+        if short { Err(BogusCompletion::Short { asked, moved }) } else { Ok(Settled::Piece) }
     }
 
     /// Takes an operation on a block; there must be room and a page. The caller sends its first
@@ -408,12 +423,12 @@ impl InflightTable {
         index: u32,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<bool, BogusCompletion> {
+    ) -> Result<Settled, BogusCompletion> {
         let op = self.blocks[index as usize].as_mut().expect("its entry says so");
         let (end, bogus) = match op.ended(completion, &mut self.verified) {
             Next::Again => {
                 self.again.push(index);
-                return Ok(true);
+                return Ok(Settled::Piece);
             }
             Next::End(status, note, bytes) => ((status, note, bytes), None),
             Next::Bogus { asked, moved } => {
@@ -421,8 +436,9 @@ impl InflightTable {
                 (end, Some(BogusCompletion::Short { asked, moved }))
             }
         };
+        let long = op.reads() && end.2 >= LONG_BYTES;
         self.end_block(index, end, Hardware::Settled, sink);
-        bogus.map_or(Ok(true), Err)
+        bogus.map_or(Ok(if long { Settled::Long } else { Settled::Piece }), Err)
     }
 
     fn end_block(

@@ -2,7 +2,7 @@
 
 use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring, Side};
 
-use crate::inflight::{BogusCompletion, InflightTable};
+use crate::inflight::{BogusCompletion, InflightTable, Settled};
 use crate::sink::CompletionSink;
 
 /// What is wrong with a lane. Boxed where it is returned: no error fits into a register then.
@@ -32,20 +32,23 @@ impl LaneEnd {
         inflight: &mut InflightTable,
         sink: &mut impl CompletionSink,
     ) -> Result<(), Box<LaneError>> {
-        let (mut ended, mut error) = (0, Ok(()));
+        let (mut ended, mut error, mut long) = (0, Ok(()), false);
         // No more than were in flight: whoever polls gets back to its work.
         for _ in 0..self.outstanding {
             let taken =
                 self.lane.take_into(|completion| match inflight.settle(index, &completion, sink) {
-                    Ok(one) => ended += u32::from(one),
+                    Ok(one) => {
+                        ended += u32::from(one != Settled::Notice);
+                        long = one == Settled::Long;
+                    }
                     Err(bogus) => {
                         ended += u32::from(matches!(bogus, BogusCompletion::Short { .. }));
                         error = Err(Box::new(LaneError::Bogus(describe(index, bogus))));
                     }
                 });
             match taken {
-                Ok(true) => {}
-                Ok(false) => break,
+                Ok(true) if !long => {}
+                Ok(_) => break,
                 // Nothing is in flight after this.
                 Err(fault) => return Err(Box::new(poisoned(usize::from(index), &fault))),
             }

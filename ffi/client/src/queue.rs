@@ -664,7 +664,12 @@ impl Queue {
         if self.submitter.state() == QueueState::Gone {
             return;
         }
-        self.reap(sink);
+        // All that made it, long blocks included.
+        let mut before = usize::MAX;
+        while sink.count() != before {
+            before = sink.count();
+            self.reap(sink);
+        }
         let ended = self.session.control().ended();
         let hardware = ended.map_or(Hardware::MayBeActive, |ended| ended.hardware);
         let status = match hardware {
