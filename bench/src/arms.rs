@@ -13,20 +13,12 @@ use crate::environment::ArmMode;
 use crate::fio::Fio;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{Case, Op};
+use crate::plan::{Case, KVRAIL, Op, RAW, STORE};
 use crate::port::Target;
 use crate::raw::RawTarget;
 use crate::runner::Outcome;
 use crate::sidecar::StoreTarget;
 use crate::versions::VersionMap;
-
-/// The name of the arm that others are compared with.
-pub const RAW: &str = "raw";
-/// The name of the arm of the sidecar's volume.
-pub const KVRAIL: &str = "kvrail";
-
-/// The name of the arm of the sidecar's store.
-pub const STORE: &str = "store";
 
 /// From so many cores on clients have CPUs of their own.
 const CORES_FOR_CLIENTS: usize = 4;

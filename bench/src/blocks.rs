@@ -1,5 +1,5 @@
-//! What a store holds for its cases: blocks of one length, put before the first case that gets them,
-//! and put again when the ring may have come round.
+//! What a store holds for its cases: blocks of one length, put before the first case that gets
+//! them, and put again when the ring may have come round.
 
 use std::sync::Arc;
 

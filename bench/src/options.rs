@@ -69,8 +69,8 @@ pub struct BenchOptions {
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,
     /// Operations; the store puts and gets instead of writing and reading, and lookups ask it for
-    /// 1,000 keys at once; choosing any of op, block, depth, clients or open replaces the default cases by
-    /// every combination of what was chosen
+    /// 1,000 keys at once; choosing any of op, block, depth, clients or open replaces the default
+    /// cases by every combination of what was chosen
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OP")]
     pub op: Vec<Op>,
     /// Block sizes from 4KiB to 4MiB; those that are no multiple of 512 bytes are the store's alone

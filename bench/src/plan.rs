@@ -25,6 +25,13 @@ pub const PERCENT_MAX: f64 = 1000.0;
 /// Most client threads of one case.
 pub const CLIENTS_MAX: u32 = 64;
 
+/// The name of the arm that others are compared with.
+pub const RAW: &str = "raw";
+/// The name of the arm of the sidecar's volume.
+pub const KVRAIL: &str = "kvrail";
+/// The name of the arm of the sidecar's store.
+pub const STORE: &str = "store";
+
 /// What a case does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,7 +173,7 @@ impl Case {
         }
     }
 
-    /// Whether a volume can do it. Its requests are of whole sectors; blocks of a store need not be.
+    /// Whether a volume can do it. Its requests are of whole sectors; a store's blocks need not be.
     #[must_use]
     pub fn fits_volumes(&self) -> bool {
         self.op != Op::Lookup && self.block_bytes.is_multiple_of(SECTOR_BYTES)

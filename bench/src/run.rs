@@ -1,11 +1,12 @@
-//! The benchmark between host memory and a volume or a store: fill, every case, last sweep, lanes, report.
+//! The benchmark between host memory and a volume or a store: fill, every case, last sweep, lanes,
+//! report.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::DirectIo;
 
-use crate::arms::{Arms, Driven, KVRAIL, Kind, RAW, STORE, run_fio, scratch_bytes};
+use crate::arms::{Arms, Driven, Kind, run_fio, scratch_bytes};
 use crate::blocks::Blocks;
 use crate::drive::{Clients, Load, Replay, Sweep, Tally, replay};
 use crate::environment::Environment;
@@ -13,7 +14,7 @@ use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
-use crate::plan::{Case, CaseInfo, Pace, Rate, version_unit_bytes};
+use crate::plan::{Case, CaseInfo, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes};
 use crate::report::{Comparison, Ratio, aims};
 use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
 use crate::sidecar;
@@ -28,7 +29,8 @@ const METHOD: &str = "timed runs compare the headers of the first and last secto
     read, behind the latency's end; after each run blocks it touched are read back through the \
     same arm and compared in full, untimed; at the end the whole pattern area is, through raw \
     where there is one, and behind each case every block of its length in the store. The client \
-    library verifies the check of each get besides, within its latency. Buffers of writes are filled before their latency begins, and that time \
+    library verifies the check of each get besides, within its latency. Buffers of writes are \
+    filled before their latency begins, and that time \
     is taken off the CPU seconds";
 
 /// A trace as a case.

@@ -1,7 +1,6 @@
 //! The kvrail arm against a sidecar in this process: the real server, pollers, rings and lanes.
 #![forbid(unsafe_code)]
 
-#[path = "../examples/count/shard.rs"]
 mod shard;
 
 use std::fs::File;

@@ -34,7 +34,8 @@ pub trait LaneProbe: Send + fmt::Debug {
     /// When the lane breaks down.
     fn burst(&mut self, what: Trip, time: Duration) -> Result<u64>;
 
-    /// The same for a store on a null device, if there is one: operations a second, of lookups keys.
+    /// The same for a store on a null device, if there is one: operations a second, of lookups
+    /// keys.
     ///
     /// # Errors
     /// When the lane breaks down, or an answer is wrong.

@@ -1,8 +1,7 @@
 //! The speed that kvrail aims for, against what was measured.
 
-use crate::arms::{KVRAIL, RAW, STORE};
 use crate::lanes::Keyed;
-use crate::plan::{Case, CaseInfo, DEPTH_MAX, Op, Pace, Rate};
+use crate::plan::{Case, CaseInfo, DEPTH_MAX, KVRAIL, Op, Pace, RAW, Rate, STORE};
 use crate::report::schema::{Aim, Bound, Comparison, Report, Run};
 use crate::statistics::Spread;
 

@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arms::KVRAIL;
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::plan::CaseInfo;
+use crate::plan::{CaseInfo, KVRAIL};
 use crate::statistics::{Figures, Latency, Relation};
 
 /// What a ratio calls the arm that a store is compared with: the same sidecar's volume.
@@ -20,7 +19,8 @@ pub struct Run {
     /// The case.
     #[serde(flatten)]
     pub case: CaseInfo,
-    /// The arm: `kvrail`, `store`, `raw`, `raw:MODE`, `fio`, or a way between a file and GPU memory.
+    /// The arm: `kvrail`, `store`, `raw`, `raw:MODE`, `fio`, or a way between a file and GPU
+    /// memory.
     pub arm: String,
     /// Operations counted, all rounds; a lookup is one.
     pub operations: u64,
@@ -61,7 +61,8 @@ impl Run {
     }
 }
 
-/// kvrail's volume or store against another arm in one case, medians over rounds. A figure that cannot be divided is null.
+/// kvrail's volume or store against another arm in one case, medians over rounds. A figure that
+/// cannot be divided is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// As in the run.

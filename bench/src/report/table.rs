@@ -5,9 +5,9 @@ use std::fmt::Write;
 use comfy_table::{CellAlignment, Table, presets};
 use kvrail_units::Size;
 
-use crate::arms::STORE;
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
+use crate::plan::STORE;
 use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
 use crate::show::{show_ns, show_rate};
 use crate::statistics::Spread;

@@ -1,9 +1,9 @@
-//! A sidecar with a volume and a store of its own, for the length of a benchmark. It is configured as `kvrail
-//! serve` would be, but for socket, volumes and what would reach beyond this process.
+//! A sidecar with a volume and a store of its own, for the length of a benchmark. It is configured
+//! as `kvrail serve` would be, but for socket, volumes and what would reach beyond this process.
 //!
-//! Everything lies in a temporary directory: the files of volume and store, the configuration, the socket and
-//! the sidecar's log. Further files of a striped volume have a directory each. They are removed at
-//! the end, also when a signal ends the benchmark. A volume on devices is wiped then.
+//! Everything lies in a temporary directory: the files of volume and store, the configuration, the
+//! socket and the sidecar's log. Further files of striped members have a directory each. They are
+//! removed at the end, also when a signal ends the benchmark. A volume on devices is wiped then.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
