@@ -1,5 +1,5 @@
-//! `kvrail bench`: kvrail's volumes and its store against a bare io_uring loop, fio and the ceilings
-//! of two cores, in one interleaved run on the same storage, with every block verified.
+//! `kvrail bench`: kvrail's volumes and its store against a bare io_uring loop, fio and the
+//! ceilings of two cores, in one interleaved run on the same storage, with every block verified.
 //!
 //! Owns plans, patterns, drivers, statistics and reports. Starts no sidecar and parses no command
 //! line of its own: a [`Harness`] makes the ground, [`BenchOptions`] is flattened into the CLI.

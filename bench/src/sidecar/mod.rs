@@ -2,8 +2,8 @@
 //! uses.
 //!
 //! `attach` turns a socket and the names of volumes into ground for all arms; `target` is the way
-//! to the volume, `store` that to the store, both over a `queue`; `lane` is the round trip to a null
-//! device, `null_store` a store on one, `idle` what the sidecar costs.
+//! to the volume, `store` that to the store, both over a `queue`; `lane` is the round trip to a
+//! null device, `null_store` a store on one, `idle` what the sidecar costs.
 
 mod attach;
 mod idle;
