@@ -28,8 +28,10 @@ pub struct StoreCounts {
     pub moved: u64,
     /// Blocks evicted.
     pub evicted: u64,
-    /// Puts declined.
-    pub declined: u64,
+    /// Puts declined: little budget was left, and the block was not put before.
+    pub declined_first_sight: u64,
+    /// Puts declined: no budget was left.
+    pub declined_budget: u64,
 }
 
 /// One policy at one size.

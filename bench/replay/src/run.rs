@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kvrail_store::Budget;
 use thiserror::Error;
 
 use crate::peers::{Access, Belady, Lru, Peer, S3Fifo};
 use crate::report::{Report, Run, StoreCounts, TraceFacts};
 use crate::store::{Replayed, Shape};
 use crate::trace::Trace;
+
+const DAY_NS: f64 = 86_400e9;
 
 /// A share of the trace's different blocks, or a number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +65,11 @@ impl FromStr for Share {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
     /// The store, which takes everything.
-    Store,
+    All,
+    /// The store with a write budget: bytes written for each byte asked for, moves and records
+    /// counted. Its ring is full of other blocks when the trace begins, as it is in all of its life
+    /// but the first filling.
+    Budget(f64),
     /// Least recently used.
     Lru,
     /// S3-FIFO.
@@ -71,10 +78,22 @@ pub enum Policy {
     Belady,
 }
 
+impl Policy {
+    /// What a store may write in a day, if its share of what is asked for is as in the trace.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
+    fn budget(self, trace: &Trace, block_bytes: u32) -> Budget {
+        let Self::Budget(share) = self else { return Budget::Unlimited };
+        let asked_bytes = trace.asked() as f64 * f64::from(block_bytes);
+        let days = trace.span_ns() as f64 / DAY_NS;
+        Budget::BytesPerDay((share * asked_bytes / days) as u64)
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Store => "kvrail, all admitted",
+            Self::All => "kvrail, all admitted",
+            Self::Budget(share) => return write!(f, "kvrail, budget {share:.2}"),
             Self::Lru => "LRU",
             Self::S3Fifo => "S3-FIFO",
             Self::Belady => "Belady",
@@ -133,7 +152,10 @@ pub fn replay(
             let played = match peer(*policy, blocks, trace) {
                 Some(mut cache) => Some(play(&mut *cache, trace, plan.block_bytes, progress)),
                 None => match Shape::of(blocks, plan.block_bytes) {
-                    Some(shape) => Some(play_store(shape, plan.block_bytes, trace, progress)?),
+                    Some(shape) => {
+                        let limits = (plan.block_bytes, policy.budget(trace, plan.block_bytes));
+                        Some(play_store(shape, limits, trace, progress)?)
+                    }
                     None => None,
                 },
             };
@@ -176,7 +198,7 @@ impl Played {
 fn peer(policy: Policy, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
     let distinct = trace.distinct();
     match policy {
-        Policy::Store => None,
+        Policy::All | Policy::Budget(_) => None,
         Policy::Lru => Some(Box::new(Lru::new(blocks, distinct))),
         Policy::S3Fifo => Some(Box::new(S3Fifo::new(blocks, distinct))),
         Policy::Belady => {
@@ -209,11 +231,14 @@ fn play(
 
 fn play_store(
     shape: Shape,
-    block_bytes: u32,
+    (block_bytes, budget): (u32, Budget),
     trace: &Trace,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Played, ReplayError> {
-    let mut store = Replayed::new(shape, block_bytes).map_err(ReplayError)?;
+    let mut store = Replayed::new(shape, block_bytes, budget).map_err(ReplayError)?;
+    if budget != Budget::Unlimited {
+        store.fill().map_err(ReplayError)?;
+    }
     let mut hits = 0;
     for (at_ns, blocks) in trace.iter() {
         hits += store.request(at_ns, blocks).map_err(ReplayError)?;

@@ -1,8 +1,8 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Config, Discard, Durability, Extent, Get, Identity, Key, Now, Outcome, PAGE_BYTES,
-    Phase, Put, Reason, SEGMENTS_MIN, SpaceId, Start, Status, Store, Times,
+    Begun, Budget, Config, Discard, Durability, Extent, Get, Identity, Key, Now, Outcome,
+    PAGE_BYTES, Phase, Put, Reason, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store, Times,
 };
 
 use crate::member::Member;
@@ -32,7 +32,8 @@ pub(crate) struct Replayed {
     now: Now,
     block_bytes: u32,
     shape: Shape,
-    written_before: u64,
+    /// What was counted before the trace began.
+    filled: Stats,
 }
 
 /// How a store for so many blocks is made.
@@ -72,8 +73,8 @@ fn in_segment(segment_bytes: u64, block_bytes: u32) -> Option<u64> {
 
 impl Replayed {
     /// Makes a store, and its namespace.
-    pub(crate) fn new(shape: Shape, block_bytes: u32) -> Result<Self, String> {
-        let config = config(shape, block_bytes);
+    pub(crate) fn new(shape: Shape, block_bytes: u32, budget: Budget) -> Result<Self, String> {
+        let config = config(shape, block_bytes, budget);
         let mut store = Store::new(&config).map_err(|why| why.to_string())?;
         let now = Now { ns: 1, unix: SECONDS_1970 };
         let identity =
@@ -81,14 +82,27 @@ impl Replayed {
         store.start(Start::Create(identity), now);
         let member = Member::new(&config);
         let space = SpaceId::NONE;
-        let mut it = Self { store, member, space, now, block_bytes, shape, written_before: 0 };
+        let mut it =
+            Self { store, member, space, now, block_bytes, shape, filled: Stats::default() };
         it.turn_until(|it| it.store.phase() == Phase::Serving)?;
         let asked = it.store.create_space((0, 0), b"replay", b"{}", 1, it.now);
         debug_assert_eq!(asked, Begun::Taken);
         it.turn_until(|it| it.store.space(b"replay").is_some())?;
         it.space = it.store.space(b"replay").map_or(SpaceId::NONE, |space| space.id);
-        it.written_before = it.store.stats().written_bytes;
+        it.filled = *it.store.stats();
         Ok(it)
+    }
+
+    /// Fills the ring with blocks that nobody asks for.
+    pub(crate) fn fill(&mut self) -> Result<(), String> {
+        for block in 0.. {
+            if self.store.stats().evicted + self.store.stats().declined > 0 {
+                break;
+            }
+            self.put(Named::Other(block), 0)?;
+        }
+        self.filled = *self.store.stats();
+        Ok(())
     }
 
     /// One request: gets from the front until the first miss, then puts of the rest. The number of
@@ -108,14 +122,15 @@ impl Replayed {
             hits += 1;
         }
         for (depth, block) in (0..).zip(blocks).skip(hits) {
-            self.put(*block, depth)?;
+            self.put(Named::Asked(*block), depth)?;
         }
         Ok(hits as u64)
     }
 
     fn get(&mut self, block: u32) -> Result<bool, String> {
         let extent = Extent::Whole { capacity: self.block_bytes };
-        let get = Get { user: 0, owner: 0, space: self.space, key: key(block), extent };
+        let get =
+            Get { user: 0, owner: 0, space: self.space, key: Named::Asked(block).key(), extent };
         match self.store.get(&get, self.now) {
             Begun::Done(answer) if answer.status == Status::Miss => Ok(false),
             Begun::Done(answer) => Err(format!("a get ended with {:?}", answer.status)),
@@ -123,16 +138,16 @@ impl Replayed {
         }
     }
 
-    fn put(&mut self, block: u32, depth: u32) -> Result<(), String> {
+    fn put(&mut self, block: Named, depth: u32) -> Result<(), String> {
         let put = Put {
             user: 0,
             owner: 0,
             space: self.space,
-            key: key(block),
+            key: block.key(),
             length: self.block_bytes,
             at: 0,
             bytes: self.block_bytes,
-            check: block.into(),
+            check: 0,
             depth: u16::try_from(depth).unwrap_or(u16::MAX),
             durability: Durability::Soon,
             metadata: &[],
@@ -193,16 +208,17 @@ impl Replayed {
         let counts = StoreCounts {
             segment_bytes: self.shape.segment_bytes,
             segments: self.shape.segments,
-            puts: stats.puts,
-            moved: stats.moved,
-            evicted: stats.evicted,
-            declined: stats.declined,
+            puts: stats.puts - self.filled.puts,
+            moved: stats.moved - self.filled.moved,
+            evicted: stats.evicted - self.filled.evicted,
+            declined_first_sight: stats.declined_first_sight - self.filled.declined_first_sight,
+            declined_budget: stats.declined_budget - self.filled.declined_budget,
         };
-        (counts, stats.written_bytes - self.written_before)
+        (counts, stats.written_bytes - self.filled.written_bytes)
     }
 }
 
-fn config(shape: Shape, block_bytes: u32) -> Config {
+fn config(shape: Shape, block_bytes: u32, budget: Budget) -> Config {
     let padded = block_bytes.next_multiple_of(512);
     Config {
         area_bytes: FRONT_BYTES.max(shape.segment_bytes.min(1 << 20))
@@ -222,16 +238,31 @@ fn config(shape: Shape, block_bytes: u32) -> Config {
         images: 64,
         times: Times::default(),
         discard: Discard::Off,
+        budget,
     }
 }
 
-/// Keys are uniform, as hashes are.
-fn key(block: u32) -> Key {
-    let mix = |seed: u64| {
-        let mut word = (u64::from(block) + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    };
-    Key::of(mix(1), mix(1 << 40))
+/// Whose block it is: the trace's, or another one.
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    Asked(u32),
+    Other(u32),
+}
+
+impl Named {
+    /// Keys are uniform, as hashes are.
+    fn key(self) -> Key {
+        let word = match self {
+            Self::Asked(block) => u64::from(block),
+            Self::Other(block) => 1 << 32 | u64::from(block),
+        };
+        Key::of(mix(word + 1), mix(word ^ 1 << 40))
+    }
+}
+
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }

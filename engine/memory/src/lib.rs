@@ -17,6 +17,7 @@ mod page;
 mod pinned;
 mod region;
 mod topology;
+mod view;
 
 pub use affinity::{
     AffinityError, THREAD_NAME_BYTES_MAX, current_affinity, name_current_thread, pin_current_thread,
@@ -33,3 +34,4 @@ pub use region::{REQUIRED_SEALS, Region, Sealing};
 pub use topology::{
     CpuList, CpuQuota, HugePages, Mount, Near, Root, Topology, TopologyError, state_of, unescape,
 };
+pub use view::View;

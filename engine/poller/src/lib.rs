@@ -29,6 +29,7 @@ mod sessions;
 mod stats;
 mod store_call;
 mod store_page;
+mod store_witness;
 mod stores;
 mod task;
 mod teardown;
@@ -50,4 +51,5 @@ pub use stats::{
 };
 pub use store_call::{STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
+pub use store_witness::presence_witness;
 pub use thread::{Seat, StartError, start};

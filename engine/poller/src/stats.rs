@@ -192,6 +192,20 @@ pub struct StoreStats {
     /// See there.
     pub declined: Counter,
     /// See there.
+    pub declined_first_sight: Counter,
+    /// See there.
+    pub declined_budget: Counter,
+    /// See there.
+    pub declined_index_full: Counter,
+    /// See there.
+    pub declined_broken: Counter,
+    /// See there.
+    pub declined_busy: Counter,
+    /// Bytes that may be written in 24 hours; 0: as many as are given.
+    pub budget_bytes_per_day: Counter,
+    /// Bytes that may be written at once, of a budget.
+    pub write_tokens: Counter,
+    /// See there.
     pub abandoned: Counter,
     /// See there.
     pub hits: Counter,
@@ -227,6 +241,8 @@ pub struct StoreStats {
     pub rotten: Counter,
     /// Entries of the index in use.
     pub entries: Counter,
+    /// Bytes of all blocks.
+    pub bytes: Counter,
     /// Holds in force.
     pub holds: Counter,
     /// Seconds since 1970 when the oldest segment with content was opened; 0: none.
@@ -246,6 +262,11 @@ impl StoreStats {
             (&self.present, counted.present),
             (&self.pending, counted.pending),
             (&self.declined, counted.declined),
+            (&self.declined_first_sight, counted.declined_first_sight),
+            (&self.declined_budget, counted.declined_budget),
+            (&self.declined_index_full, counted.declined_index_full),
+            (&self.declined_broken, counted.declined_broken),
+            (&self.declined_busy, counted.declined_busy),
             (&self.abandoned, counted.abandoned),
             (&self.hits, counted.hits),
             (&self.misses, counted.misses),

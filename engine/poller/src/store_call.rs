@@ -2,8 +2,8 @@
 //! come back, with all the memory that their answers need.
 
 use kvrail_store::{
-    Config, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, SpaceId, Start, StartError, Status,
-    Store,
+    Budget, Config, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, SpaceId, Start, StartError,
+    Status, Store,
 };
 
 use crate::limits::{SESSIONS_MAX, SessionSlot};
@@ -30,6 +30,8 @@ pub struct StoreSetup {
     pub pool: std::sync::Arc<dyn kvrail_memory::Pinned>,
     /// The pool's place in the device's buffer table.
     pub buffer: kvrail_device::BufferIndex,
+    /// Memory of its presence table, which is zero; none: clients ask through their lanes.
+    pub presence: Option<std::sync::Arc<dyn kvrail_memory::Pinned>>,
 }
 
 impl StoreSetup {
@@ -88,6 +90,8 @@ pub enum StoreAsk {
     /// Begin anew with `StoreCall::store`, from what is on the medium: the device was gone and is
     /// replaced. What the store had in flight ends as DEVICE_GONE. Handles stay, by their uids.
     Restart(Start),
+    /// From now on this may be written. After `Restart` it is what the new store was made with.
+    Budget(Budget),
     /// Requests of this session that name this handle mean this namespace from now on. Ends with
     /// the session. A handle is one store's: those of a session's other stores differ.
     Grant {

@@ -34,8 +34,8 @@ pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, 
 pub use message::{Answer, Ask, ClientMessage, Hardware, Pages, SidecarMessage};
 pub use report::{
     DeviceReport, DeviceState, HistogramReport, IoCounts, IoLatencyReport, LatencyReport,
-    PollerReport, RegionsReport, SessionReport, SidecarReport, SidecarState, StallReport,
-    StatusReport, VolumeReport, Waker,
+    PathReport, PollerReport, RegionsReport, SessionReport, SidecarReport, SidecarState,
+    StallReport, StatusReport, TargetReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use store::{NamespaceInfo, ShardReport, StoreInfo, VolumeContent};

@@ -140,6 +140,11 @@ pub enum Ask {
         #[serde(with = "key_text")]
         key: u128,
     },
+    /// Let me see the presence tables of a store. Answer: `Presence` with their memory files.
+    ShowPresence {
+        /// The store.
+        volume: u16,
+    },
     /// How is everything? Answer: `Status`.
     Status,
     /// I leave. Answer: none; the sidecar closes the socket.
@@ -280,6 +285,11 @@ pub enum Answer {
     Events(EventPage),
     /// What is known of a key.
     Key(Box<KeyReport>),
+    /// Presence tables, to be mapped for reading. Comes with a memory file for each that is there.
+    Presence {
+        /// Bytes of each member's; 0 where it has none.
+        members: Vec<u64>,
+    },
     /// How everything is.
     Status(Box<StatusReport>),
     /// The ask failed; the session goes on.

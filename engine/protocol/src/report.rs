@@ -22,12 +22,53 @@ pub struct StatusReport {
     /// Its GPUs.
     #[serde(default)]
     pub gpus: Vec<GpuReport>,
+    /// Ways to its NVMe devices.
+    #[serde(default)]
+    pub paths: Vec<PathReport>,
+    /// Its NVMe-oF target, if it keeps one.
+    #[serde(default)]
+    pub target: Option<TargetReport>,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.
     pub regions: RegionsReport,
     /// What an operator should know: fallbacks with their remedies.
     pub notes: Vec<String>,
+}
+
+/// One way to a device, through one controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathReport {
+    /// The device.
+    pub device: u16,
+    /// The controller's kernel name.
+    pub controller: String,
+    /// `pcie`, `rdma`, `tcp`, ...
+    pub transport: String,
+    /// As the kernel writes it.
+    pub address: String,
+    /// `live`, `connecting`, ..., or `gone`.
+    pub state: String,
+    /// `optimized`, `inaccessible`, ...; nothing where the subsystem has no such thing.
+    pub ana_state: Option<String>,
+}
+
+impl PathReport {
+    /// Whether requests can go this way.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        let open = ["optimized", "non-optimized"];
+        self.state == "live" && self.ana_state.as_deref().is_none_or(|it| open.contains(&it))
+    }
+}
+
+/// The NVMe-oF target that a sidecar keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// Why it is not as planned; nothing while it is.
+    pub problem: Option<String>,
+    /// States of ANA groups as configured: port, group, state.
+    pub ana_states: Vec<(u16, u32, String)>,
 }
 
 /// Life of a sidecar.
@@ -72,6 +113,9 @@ pub struct SidecarReport {
     /// Connections that have ended, and whose close waits for what the client had sent.
     #[serde(default)]
     pub closing: u32,
+    /// Lines of the log that were lost because nobody took them.
+    #[serde(default)]
+    pub log_lines_lost: u64,
 }
 
 /// One poller thread.

@@ -53,6 +53,8 @@ pub struct ShardReport {
     pub blocks_max: u64,
     /// Blocks there are.
     pub blocks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
     /// Holds in force.
     pub holds: u32,
     /// Seconds since 1970 when the oldest content was written.

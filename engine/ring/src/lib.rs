@@ -14,6 +14,9 @@ mod keyed;
 #[cfg(not(loom))]
 mod lane;
 pub mod limits;
+mod presence;
+#[cfg(not(loom))]
+mod presence_table;
 #[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
@@ -42,6 +45,9 @@ pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 pub use keyed::{KeyedRequest, METADATA_BYTES_MAX, Side, keys_slot};
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
+pub use presence::Presence;
+#[cfg(not(loom))]
+pub use presence_table::{PresenceReader, PresenceWriter};
 #[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 #[cfg(not(loom))]

@@ -8,6 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Notify;
 use loom::thread;
 
+use crate::presence::{LINE_WORDS, Load, Presence, Reader, Words, Writer};
 use crate::spsc::{Consumer, LaneFault, Producer, Store, with_lap};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wake::{Sleeper, Waker, settle};
@@ -218,5 +219,102 @@ fn each_sleep_is_rung_for() {
             assert!(!waker.must_ring(&word));
         }
         assert_eq!(word.load(Ordering::Relaxed), 4);
+    });
+}
+
+/// A presence table of one bucket.
+#[derive(Clone, Debug)]
+struct Table(Arc<[AtomicU32; 2 * LINE_WORDS]>);
+
+impl Load for Table {
+    fn load(&self, word: usize, ordering: Ordering) -> u32 {
+        self.0[word].load(ordering)
+    }
+}
+
+impl Words for Table {
+    fn store(&self, word: usize, value: u32, ordering: Ordering) {
+        self.0[word].store(value, ordering);
+    }
+}
+
+/// A namespace.
+const UID: u64 = 7;
+
+/// A table in which so many keys besides have come, from 100 on.
+fn table(others: u64) -> (Writer<Table>, Reader<Table>) {
+    let words = Table(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
+    let mut writer = Writer::new(words.clone(), 1);
+    writer.open(UID);
+    (100..100 + others).for_each(|lo| writer.come(UID, lo));
+    (writer, Reader::new(words, 1))
+}
+
+/// Whoever knows that a block was acknowledged sees it, whatever comes and goes beside it.
+fn acknowledged(others: u64) {
+    loom::model(move || {
+        let (mut writer, reader) = table(others);
+        writer.complete();
+        let acknowledged = Arc::new(AtomicU32::new(0));
+        let told = Arc::clone(&acknowledged);
+        let poller = thread::spawn(move || {
+            writer.come(UID, 1);
+            told.store(1, Ordering::Release); // P, pairs with T below
+            writer.go(UID, 100);
+            writer.come(UID, 2);
+        });
+        // T, pairs with P above
+        if acknowledged.load(Ordering::Acquire) == 1 {
+            assert_ne!(reader.probe(UID, 1), Presence::Absent);
+        }
+        poller.join().unwrap();
+        assert_ne!(reader.probe(UID, 1), Presence::Absent);
+    });
+}
+
+#[test]
+fn an_acknowledged_block_is_never_absent() {
+    acknowledged(1);
+}
+
+#[test]
+fn nor_where_its_bucket_is_full() {
+    acknowledged(13);
+}
+
+/// What recovery found is there for whoever sees that it is complete.
+#[test]
+fn a_table_that_is_whole_has_everything() {
+    loom::model(|| {
+        let (mut writer, reader) = table(0);
+        let poller = thread::spawn(move || {
+            writer.come(UID, 1);
+            writer.complete();
+        });
+        assert_ne!(reader.probe(UID, 1), Presence::Absent);
+        poller.join().unwrap();
+    });
+}
+
+/// A namespace was cleared, and a block was put under its next uid: the old one is never Absent.
+#[test]
+fn a_cleared_namespace_is_never_absent() {
+    loom::model(|| {
+        let (mut writer, reader) = table(0);
+        writer.complete();
+        let acknowledged = Arc::new(AtomicU32::new(0));
+        let told = Arc::clone(&acknowledged);
+        let poller = thread::spawn(move || {
+            writer.close(UID);
+            writer.open(UID + 1);
+            writer.come(UID + 1, 1);
+            told.store(1, Ordering::Release); // P, pairs with T below
+        });
+        // T, pairs with P above
+        if acknowledged.load(Ordering::Acquire) == 1 {
+            assert_eq!(reader.probe(UID, 1), Presence::Maybe);
+            assert_eq!(reader.probe(UID + 1, 1), Presence::Present);
+        }
+        poller.join().unwrap();
     });
 }

@@ -45,6 +45,34 @@ unsafe impl Send for ShmWord {}
 // SAFETY: as for Send.
 unsafe impl Sync for ShmWord {}
 
+/// A whole block of 32-bit words.
+#[derive(Debug)]
+pub(crate) struct ShmTable {
+    words: NonNull<AtomicU32>,
+    count: usize,
+    _memory: Arc<dyn Pinned>,
+}
+
+impl ShmTable {
+    pub(crate) fn at(memory: &Arc<dyn Pinned>) -> Self {
+        let (words, count) = (memory.base().cast(), memory.bytes() / 4);
+        Self { words, count, _memory: Arc::clone(memory) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
+        assert!(index < self.count, "word {index} of {}", self.count);
+        // SAFETY: inside the block, asserted above, which is page-aligned.
+        let word = unsafe { self.words.add(index) };
+        // SAFETY: aligned and inside the block that `_memory` keeps alive; every process reaches
+        // it through atomics only.
+        unsafe { word.as_ref() }
+    }
+}
+
+// SAFETY: only atomic access goes through the pointer, and the block is Send + Sync itself.
+unsafe impl Send for ShmTable {}
+
 /// An array of slots of `WORDS` 64-bit words. Slots are moved word by word through relaxed
 /// atomics: plain moves on every machine we know, and no data race even when the peer scribbles.
 #[derive(Debug)]

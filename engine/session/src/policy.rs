@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvrail_memory::{PageSize, Sealing, Topology};
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::LANE_DEPTH_MAX;
+use kvrail_store::Budget;
 
 use crate::access::Access;
 
@@ -104,6 +105,29 @@ pub enum NumaPolicy {
     On(u32, Topology),
 }
 
+/// What a store's members may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteBudget {
+    /// As much as they are given.
+    #[default]
+    Unlimited,
+    /// So often their size in 24 hours, in thousandths.
+    DriveWrites(u32),
+}
+
+impl WriteBudget {
+    /// That of a member with room for so many bytes.
+    pub(crate) fn of(self, capacity_bytes: u64) -> Budget {
+        match self {
+            Self::Unlimited => Budget::Unlimited,
+            Self::DriveWrites(thousandths) => {
+                let bytes = u128::from(capacity_bytes) * u128::from(thousandths) / 1000;
+                Budget::BytesPerDay(u64::try_from(bytes).unwrap_or(u64::MAX))
+            }
+        }
+    }
+}
+
 /// What holds for clients that ask from now on; a running server can be given a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -111,6 +135,8 @@ pub struct Policy {
     pub access: Access,
     /// What clients may have.
     pub limits: Limits,
+    /// What each store's members may write, by its volume's id; the rest as much as it is given.
+    pub write_budgets: Vec<WriteBudget>,
     /// Pages of arenas.
     pub pages: PagePolicy,
     /// Seals of memory that clients import.

@@ -33,6 +33,11 @@ impl Reply {
         Self { memory: Some(memory), fds, ..self }
     }
 
+    /// Sends these descriptors.
+    pub(crate) fn with_fds(self, fds: Vec<OwnedFd>) -> Self {
+        Self { fds, ..self }
+    }
+
     /// Whose request it answers.
     pub(crate) fn session(&self) -> u64 {
         self.session

@@ -4,6 +4,7 @@
 //! that knows more than one of them: a part changes its own table, sends commands, and returns the
 //! answer that is due.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -73,6 +74,16 @@ pub struct Server {
     buffer: PacketBuffer,
     started: Instant,
     started_unix_s: u64,
+    annex: Annex,
+}
+
+/// Adds to a report what others know.
+struct Annex(Box<dyn Fn(&mut StatusReport) + Send>);
+
+impl fmt::Debug for Annex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Annex")
+    }
 }
 
 impl Server {
@@ -108,15 +119,19 @@ impl Server {
         let bytes_max = config.policy.limits.arena_bytes_total;
         let name = |volume: u16| volumes[usize::from(volume)].name.clone();
         let stores = Stores::new(config.stores.clone(), &pollers, name);
-        let stores = stores.map_err(ServerError::Volumes)?;
+        let mut stores = stores.map_err(ServerError::Volumes)?;
+        let watch = Watch::new(&pollers);
+        let busy = BusyShares::new(pollers.len());
+        let mut pollers = Pollers::new(pollers);
+        stores.set_budgets(&config.policy.write_budgets, &mut pollers);
         Ok(Self {
             sessions: Sessions::new(Arc::clone(&events)),
             regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
             stores,
             queues: Queues::default(),
-            busy: BusyShares::new(pollers.len()),
-            watch: Watch::new(&pollers),
-            pollers: Pollers::new(pollers),
+            busy,
+            watch,
+            pollers,
             config,
             events,
             acceptor,
@@ -126,11 +141,18 @@ impl Server {
             volumes,
             to_control,
             buffer: PacketBuffer::default(),
+            annex: Annex(Box::new(|_| {})),
             started: Instant::now(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |it| it.as_secs()),
         })
+    }
+
+    /// Has every report completed by what others than this server know. It is called on the
+    /// control thread, so it must be quick.
+    pub fn annotate(&mut self, annex: impl Fn(&mut StatusReport) + Send + 'static) {
+        self.annex = Annex(Box::new(annex));
     }
 
     /// Serves until a stop is asked for and done. The socket goes away when the server is dropped.
@@ -178,6 +200,7 @@ impl Server {
         policy.limits = policy.limits.clamped();
         self.regions.limit(policy.limits.arena_bytes_total);
         self.pollers.set_overdue(policy.patience.overdue_after);
+        self.stores.set_budgets(&policy.write_budgets, &mut self.pollers);
         self.config.policy = policy;
         tracing::info!("a new policy holds for clients that ask from now on");
     }
@@ -441,6 +464,7 @@ impl Server {
                 self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)
             }
             Ask::CloseQueue { queue } => self.queues.close((id, queue), seq, &mut self.pollers),
+            Ask::ShowPresence { volume } => self.stores.show_presence((id, seq), volume).map(Some),
             Ask::OpenNamespace { .. } => {
                 let slot = self.seat(id)?;
                 self.ask_store((id, Some(slot)), seq, ask)
@@ -679,8 +703,10 @@ impl Server {
         let sessions = self.sessions.iter().filter(|session| !session.is_greeting());
         let gpus = self.config.gpus.iter().enumerate();
         let limit_bytes = self.config.policy.limits.arena_bytes_total;
-        StatusReport {
+        let mut report = StatusReport {
             sidecar: self.report_sidecar(),
+            paths: Vec::new(),
+            target: None,
             pollers: handles.iter().enumerate().map(poller).collect(),
             devices: report::devices(handles),
             volumes: self.volumes.iter().map(report::volume).collect(),
@@ -689,7 +715,9 @@ impl Server {
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),
             notes: self.config.notes.iter().cloned().chain(self.regions.notes()).collect(),
-        }
+        };
+        (self.annex.0)(&mut report);
+        report
     }
 
     fn report_sidecar(&self) -> SidecarReport {
@@ -707,6 +735,7 @@ impl Server {
             sessions_max: narrow(limits.sessions),
             sessions_per_uid: narrow(limits.sessions_per_uid),
             closing: narrow(self.workers.waiting()),
+            log_lines_lost: 0,
         }
     }
 

@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Config, Discard, Durability, Expect, Extent, Get, Hold, Identity, Key, Memory, Now,
-    Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Times, Verb,
+    Begun, Budget, Config, Discard, Durability, Expect, Extent, Get, Hold, Identity, Key, Memory,
+    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Times, Verb,
 };
 
 /// Operations given before tasks are drained.
@@ -48,6 +48,7 @@ fn config(blocks: u64) -> Config {
         images: 64,
         times: Times::default(),
         discard: Discard::Off,
+        budget: Budget::Unlimited,
     }
 }
 

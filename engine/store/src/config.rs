@@ -55,6 +55,17 @@ pub struct Config {
     pub times: Times,
     /// Whether whole segments are discarded before they are written again.
     pub discard: Discard,
+    /// What may be written; `Store::set_budget` changes it.
+    pub budget: Budget,
+}
+
+/// What a store may write, moves and its own pages counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// As much as it is given.
+    Unlimited,
+    /// So many bytes in 24 hours.
+    BytesPerDay(u64),
 }
 
 /// Longest hold of a lookup, in milliseconds. Longer ones end then.

@@ -1,5 +1,6 @@
 //! What all stages of a store share: tables, the queue of tasks, replies.
 
+use crate::admission::Admission;
 use crate::config::{Config, Geometry};
 use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Feed, Gone};
@@ -8,12 +9,13 @@ use crate::flush::Flush;
 use crate::format::{PAGE_BYTES, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
-use crate::request::{Answer, Reply};
+use crate::request::{Answer, Reason, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
 use crate::stats::Stats;
 use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
+use crate::witness::{Nobody, Witness};
 
 /// The time as the caller tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,9 +100,11 @@ pub(crate) struct Core {
     pub(crate) flush: Flush,
     pub(crate) stats: Stats,
     pub(crate) feed: Feed,
+    pub(crate) admission: Admission,
+    witness: Box<dyn Witness>,
     pub(crate) recovery: Recovery,
     /// The drive refuses what the store must write.
-    pub(crate) broken: bool,
+    broken: bool,
     tasks: Fifo<Task>,
     replies: Fifo<Reply>,
     images: Slab<Writing>,
@@ -108,22 +112,31 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(config: &Config, geometry: Geometry, buckets: u64) -> Self {
+    /// A store with an index of so many buckets, and admission of its own.
+    pub(crate) fn new(
+        config: &Config,
+        geometry: Geometry,
+        buckets: u64,
+        admission: Admission,
+    ) -> Self {
         // The last buffer is for listings.
         let images = u32::from(config.images) - 1;
         let tasks = config.reads + config.writes + images + u32::from(config.buffers) + 3;
+        let index = Index::new(buckets, crate::entry::NUMBERS);
         let replies = 2 * (config.reads + 2 * config.writes + config.puts) + 2;
         Self {
             config: *config,
             geometry,
             instance: 0,
             now: Now::default(),
-            index: Index::new(buckets, crate::entry::NUMBERS),
+            index,
             segments: Segments::new(geometry.segments),
             spaces: Spaces::new(geometry.spaces),
             flush: Flush::default(),
             stats: Stats::default(),
             feed: Feed::new(),
+            admission,
+            witness: Box::new(Nobody),
             recovery: Recovery {
                 knowledge: Knowledge::Partial,
                 overflow: false,
@@ -137,6 +150,17 @@ impl Core {
             images: Slab::with_slots(images),
             bytes: vec![0; images as usize * SPACE_BYTES].into_boxed_slice(),
         }
+    }
+
+    /// Whether the drive refuses what the store must write.
+    #[inline(always)]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The drive refuses what the store must write.
+    pub(crate) fn set_broken(&mut self) {
+        self.broken = true;
     }
 
     #[inline(always)]
@@ -188,8 +212,38 @@ impl Core {
         let taken = self.index.insert(hash, entry);
         if taken {
             self.count_in(&entry);
+            self.tell(&entry, |witness, uid, lo| witness.come(uid, lo));
         }
         taken
+    }
+
+    /// From now on this one hears which blocks are there.
+    pub(crate) fn set_witness(&mut self, witness: Box<dyn Witness>) {
+        self.witness = witness;
+    }
+
+    /// A namespace is open under a uid.
+    pub(crate) fn open_uid(&mut self, number: u16, uid: u64) {
+        self.index.set_uid(number, uid);
+        self.witness.open(uid);
+    }
+
+    /// A uid is in force no more.
+    pub(crate) fn close_uid(&mut self, uid: u64) {
+        self.witness.close(uid);
+    }
+
+    /// Recovery has found everything.
+    pub(crate) fn know_all(&mut self) {
+        self.recovery.knowledge = Knowledge::Whole;
+        self.witness.complete();
+    }
+
+    /// An entry begins or ends to stand for a block that is there.
+    fn tell(&mut self, entry: &Entry, what: fn(&mut dyn Witness, u64, u64)) {
+        if entry.is_there() {
+            what(&mut *self.witness, self.spaces.uid(entry.number()), entry.lo());
+        }
     }
 
     /// Remembers that a key was dropped, where there is no entry of it, until recovery has read
@@ -227,6 +281,11 @@ impl Core {
     pub(crate) fn replace(&mut self, position: Position, old: &Entry, new: Entry) {
         self.count_out(old);
         self.count_in(&new);
+        // One that is moved is there all the time.
+        if old.is_there() != new.is_there() {
+            self.tell(old, |witness, uid, lo| witness.go(uid, lo));
+            self.tell(&new, |witness, uid, lo| witness.come(uid, lo));
+        }
         self.index.update(position, new);
     }
 
@@ -234,6 +293,7 @@ impl Core {
     pub(crate) fn remove(&mut self, position: Position) {
         let entry = self.index.remove(position);
         self.count_out(&entry);
+        self.tell(&entry, |witness, uid, lo| witness.go(uid, lo));
     }
 
     /// Removes the entry of a block that is given up for space.
@@ -273,6 +333,14 @@ impl Core {
         }
     }
 
+    /// Whether a block may be put.
+    pub(crate) fn admit(&mut self, hash: Hash, depth: u16) -> Result<(), Reason> {
+        if self.segments.is_full() {
+            self.admission.ring_is_full();
+        }
+        self.admission.admit(hash, depth, self.now.ns)
+    }
+
     /// Queues a task of a get or a put.
     pub(crate) fn client_task(&mut self, id: TaskId, verb: Verb, offset: u64, memory: Memory) {
         let Memory::Client { exact, .. } = memory else { unreachable!("clients' memory") };
@@ -287,6 +355,7 @@ impl Core {
     pub(crate) fn buffer_task(&mut self, buffer: u32, verb: Verb, offset: u64, length: u64) {
         if verb == Verb::Write {
             self.stats.written_bytes += length;
+            self.admission.spend(length);
         }
         let memory = Memory::Pool { buffer: small(buffer), at: 0 };
         let id = TaskId::new(Origin::Buffer, buffer);
@@ -346,6 +415,7 @@ impl Core {
         writing.task.memory = Memory::Pool { buffer, at: 0 };
         self.tasks.push(writing.task);
         self.stats.written_bytes += length as u64;
+        self.admission.spend(length as u64);
     }
 
     /// The write of an image has ended: what it was, unless it is tried again.

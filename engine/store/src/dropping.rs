@@ -41,7 +41,7 @@ impl Dropping {
     }
 
     pub(crate) fn answer(&self, core: &mut Core) {
-        let broken = core.broken.then_some(Status::Declined(Reason::Broken));
+        let broken = core.is_broken().then_some(Status::Declined(Reason::Broken));
         core.reply(self.user, self.owner, broken.unwrap_or(self.status));
     }
 }

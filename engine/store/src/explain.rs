@@ -90,6 +90,7 @@ impl Explained {
 impl Block {
     fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
         let segment = core.geometry().segment_of(entry.place());
+        let least_hits = core.admission.hits_to_move();
         Self {
             segment,
             epoch: core.segments.epoch(segment),
@@ -102,7 +103,7 @@ impl Block {
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
             ahead: core.segments.before(core.segments.epoch(segment)),
-            would_move: Reclaim::rank(core, holds, entry, entry.lo()).is_some(),
+            would_move: Reclaim::rank(core, holds, entry, entry.lo(), least_hits).is_some(),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! `docs/store-format.md` has the format on the medium, `docs/decisions/store.md` the reasons.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod block;
 mod config;
 mod core;
@@ -40,11 +41,12 @@ mod stats;
 mod store;
 mod sweep;
 mod task;
+mod witness;
 mod writes;
 
 pub use config::{
-    BLOCK_BYTES_MAX, Config, ConfigError, Discard, HOLD_MS_MAX, METADATA_BYTES_MAX, SEGMENTS_MAX,
-    SEGMENTS_MIN, SPACES_MAX, Times,
+    BLOCK_BYTES_MAX, Budget, Config, ConfigError, Discard, HOLD_MS_MAX, METADATA_BYTES_MAX,
+    SEGMENTS_MAX, SEGMENTS_MIN, SPACES_MAX, Times,
 };
 pub use core::Now;
 pub use explain::{Block, Explained};
@@ -64,3 +66,4 @@ pub use start::{Expect, Identity, Start, StartError};
 pub use stats::Stats;
 pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};
 pub use task::{Memory, Outcome, Pool, Task, TaskId, Urgency, Verb};
+pub use witness::Witness;

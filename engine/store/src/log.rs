@@ -305,7 +305,7 @@ impl Log {
     /// with drops would not be noticed.
     fn say_durable(&mut self, core: &mut Core) {
         let empty = self.opens.iter().flatten().all(|open| open.page.is_empty());
-        if self.drops_durable > self.said && empty && self.current.is_some() && !core.broken {
+        if self.drops_durable > self.said && empty && self.current.is_some() && !core.is_broken() {
             let record = Record::mark(core.now().unix);
             let _ = self.append_plain(core, &record, false);
         }

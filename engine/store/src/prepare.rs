@@ -40,11 +40,13 @@ impl Prepare {
 
     pub(crate) fn step(&mut self, core: &mut Core, log: &Log) {
         // Nothing can be written any more: puts are declined, and do not wait for ever.
-        core.broken |= core.segments.is_worn_out();
+        if core.segments.is_worn_out() {
+            core.set_broken();
+        }
         if self.stage == Stage::Idle
             && core.segments.ready() < READY
             && core.segments.has_free()
-            && !core.broken
+            && !core.is_broken()
         {
             let (ticket, floor) = (core.flush.ticket(), core.segments.floor());
             core.flush.want(ticket);

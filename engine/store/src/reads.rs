@@ -16,6 +16,13 @@ struct Read {
     check: u64,
 }
 
+/// Whether a get makes its block worth keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Hit,
+    Nothing,
+}
+
 /// Gets in flight.
 #[derive(Debug)]
 pub(crate) struct Reads {
@@ -39,14 +46,14 @@ impl Reads {
         self.slots.used()
     }
 
-    pub(crate) fn get(&mut self, core: &mut Core, get: &Get) -> Begun {
-        match self.begin(core, get) {
+    pub(crate) fn get(&mut self, core: &mut Core, get: &Get, count: Count) -> Begun {
+        match self.begin(core, get, count) {
             Ok(()) => Begun::Taken,
             Err(answer) => Begun::Done(answer),
         }
     }
 
-    fn begin(&mut self, core: &mut Core, get: &Get) -> Result<(), Answer> {
+    fn begin(&mut self, core: &mut Core, get: &Get, count: Count) -> Result<(), Answer> {
         let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
         let (_, found) = core.find(number, get.key);
         let Some((position, entry)) = found.filter(|(_, entry)| core.counts(entry)) else {
@@ -75,7 +82,7 @@ impl Reads {
         let segment = core.geometry().segment_of(entry.place());
         let read = Read { user: get.user, owner: get.owner, segment, length, check };
         let slot = self.slots.insert(read).ok_or(Status::Declined(Reason::Busy))?;
-        if entry.hits() < crate::entry::HITS_MAX {
+        if count == Count::Hit && entry.hits() < crate::entry::HITS_MAX {
             core.index.update(position, entry.with_hits(entry.hits() + 1));
         }
         core.stats.hits += 1;

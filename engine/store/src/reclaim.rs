@@ -61,6 +61,8 @@ pub(crate) struct Reclaim {
     weights: [u64; RANKS],
     threshold: u8,
     quota: u64,
+    /// Hits that a block needs to be moved.
+    least_hits: u8,
     moves: Moves,
 }
 
@@ -79,6 +81,7 @@ impl Reclaim {
             weights: [0; RANKS],
             threshold: 0,
             quota: 0,
+            least_hits: 1,
             moves: Moves::new(buffers),
         }
     }
@@ -132,7 +135,7 @@ impl Reclaim {
             return;
         }
         let short = core.segments.spare() < SPARE || core.index.is_crowded();
-        if !short || core.broken {
+        if !short || core.is_broken() {
             return;
         }
         match state {
@@ -146,6 +149,8 @@ impl Reclaim {
                 core.segments.set(oldest, State::Victim);
                 self.victim = oldest;
                 self.weights = [0; RANKS];
+                core.admission.earn(core.now().ns);
+                self.least_hits = core.admission.hits_to_move();
                 self.begin(Stage::Weigh);
             }
             _ => {}
@@ -229,7 +234,7 @@ impl Reclaim {
             };
             *left -= 1;
             if let Some((position, entry)) = Self::live(core, self.victim, &record) {
-                let rank = Self::rank(core, holds, &entry, record.key.lo());
+                let rank = Self::rank(core, holds, &entry, record.key.lo(), self.least_hits);
                 let padded = core.geometry().padded(entry.length());
                 if self.stage == Stage::Weigh {
                     if let Some(rank) = rank {
@@ -268,12 +273,18 @@ impl Reclaim {
     }
 
     /// How much a block should be kept; nothing: not at all.
-    pub(crate) fn rank(core: &Core, holds: &Holds, entry: &Entry, lo: u64) -> Option<u8> {
+    pub(crate) fn rank(
+        core: &Core,
+        holds: &Holds,
+        entry: &Entry,
+        lo: u64,
+        least_hits: u8,
+    ) -> Option<u8> {
         if holds.is_held(entry.number(), lo, core.now().ns) {
             return Some(HELD);
         }
-        let hits = entry.hits().checked_sub(1)?;
-        Some(hits * 16 + (15 - entry.depth()))
+        let hits = entry.hits();
+        (hits >= least_hits).then(|| (hits - 1) * 16 + (15 - entry.depth()))
     }
 
     fn is_chosen(&self, rank: u8, bytes: u32) -> bool {

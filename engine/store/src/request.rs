@@ -140,6 +140,10 @@ pub enum Reason {
     Starting,
     /// The drive refused pages or heads: the store only reads.
     Broken,
+    /// Little is left of the write budget, and the key was not put before, as far as is known.
+    FirstSight,
+    /// Nothing is left of the write budget.
+    Budget,
 }
 
 /// What is wrong with a request.

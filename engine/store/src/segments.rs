@@ -149,6 +149,11 @@ impl Segments {
         self.next_epoch == u64::MAX && self.ready.len() < 2 && self.preparing == 0
     }
 
+    /// Whether no more segments are without content than in a ring that goes round.
+    pub(crate) fn is_full(&self) -> bool {
+        self.spare() <= EMPTY_MAX
+    }
+
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::admission::seen_bytes;
 use crate::config::{Config, ConfigError, Geometry, METADATA_BYTES_MAX};
 use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
@@ -64,6 +65,7 @@ impl Sizing {
             (buffers, METADATA_BYTES_MAX as u64 + 256),
             (1, images),
             (1, FEED_BYTES),
+            (1, seen_bytes(blocks)),
         ];
         Self {
             capacity_bytes,

@@ -91,6 +91,8 @@ pub(crate) struct Spaces {
     retired: u32,
     /// Number of the uid that was asked for last.
     recent: Option<(u64, Option<u16>)>,
+    /// Of all blocks.
+    bytes: u64,
 }
 
 impl Spaces {
@@ -115,6 +117,7 @@ impl Spaces {
             change: None,
             retired: 0,
             recent: None,
+            bytes: 0,
         }
     }
 
@@ -165,12 +168,14 @@ impl Spaces {
     pub(crate) fn gain(&mut self, number: u16, bytes: u32) {
         let it = &mut self.numbers[usize::from(number)];
         (it.blocks, it.bytes) = (it.blocks + 1, it.bytes + u64::from(bytes));
+        self.bytes += u64::from(bytes);
     }
 
     pub(crate) fn lose(&mut self, number: u16, bytes: u32) {
         let it = &mut self.numbers[usize::from(number)];
         it.blocks = it.blocks.checked_sub(1).expect("a block is counted once");
         it.bytes -= u64::from(bytes);
+        self.bytes -= u64::from(bytes);
     }
 
     fn position(&self, name: &[u8]) -> Option<u32> {
@@ -402,6 +407,11 @@ impl Spaces {
     }
 
     /// Blocks of all namespaces, cleared ones too.
+    /// Bytes of all blocks.
+    pub(crate) fn bytes_in_all(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn blocks_in_all(&self) -> u64 {
         self.numbers.iter().map(|number| number.blocks).sum()
     }

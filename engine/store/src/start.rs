@@ -273,7 +273,7 @@ impl Starting {
         } else {
             for slot in 0..core.spaces.count() {
                 if let Some((number, uid)) = core.spaces.number_slot(slot) {
-                    core.index.set_uid(number, uid);
+                    core.open_uid(number, uid);
                 }
             }
             Stage::Heads { next: 0 }

@@ -1,5 +1,7 @@
 //! What a store counts.
 
+use crate::request::Reason;
+
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -11,8 +13,18 @@ pub struct Stats {
     pub present: u64,
     /// Puts of keys that were being put.
     pub pending: u64,
-    /// Puts and drops that were declined.
+    /// Puts that were declined, for whatever reason.
     pub declined: u64,
+    /// Those of them declined as `Reason::FirstSight`.
+    pub declined_first_sight: u64,
+    /// As `Reason::Budget`.
+    pub declined_budget: u64,
+    /// As `Reason::IndexFull`.
+    pub declined_index_full: u64,
+    /// As `Reason::Broken`.
+    pub declined_broken: u64,
+    /// As `Reason::Busy`.
+    pub declined_busy: u64,
     /// Puts given up before they were complete.
     pub abandoned: u64,
     /// Gets that found their block.
@@ -43,4 +55,20 @@ pub struct Stats {
     pub distrusted: u64,
     /// Blocks that readers reported.
     pub suspects: u64,
+}
+
+impl Stats {
+    /// A put was declined.
+    pub(crate) fn decline(&mut self, why: Reason) {
+        self.declined += 1;
+        let counter = match why {
+            Reason::FirstSight => &mut self.declined_first_sight,
+            Reason::Budget => &mut self.declined_budget,
+            Reason::IndexFull => &mut self.declined_index_full,
+            Reason::Broken => &mut self.declined_broken,
+            // A store that is starting counts nothing yet.
+            Reason::Busy | Reason::Starting => &mut self.declined_busy,
+        };
+        *counter += 1;
+    }
 }

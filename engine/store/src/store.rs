@@ -1,6 +1,7 @@
 //! The store of one member: requests in, tasks out, results in, answers out.
 
-use crate::config::{Config, ConfigError};
+use crate::admission::Admission;
+use crate::config::{Budget, Config, ConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
 use crate::drops::Drops;
 use crate::entry::Kind;
@@ -12,7 +13,7 @@ use crate::key::Key;
 use crate::list::{Cursor, Lister, Listing};
 use crate::log::Log;
 use crate::prepare::Prepare;
-use crate::reads::Reads;
+use crate::reads::{Count, Reads};
 use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
 use crate::request::{Begun, DropKey, Fault, Found, Get, Put, Reason, Reply, SpaceId, Status};
@@ -22,6 +23,7 @@ use crate::start::{Start, StartError, Starting};
 use crate::stats::Stats;
 use crate::sweep::Sweep;
 use crate::task::{Origin, Outcome, Pool, Task, TaskId, Verb};
+use crate::witness::Witness;
 use crate::writes::Writes;
 
 /// Keys of one lookup at most.
@@ -79,11 +81,12 @@ impl Store {
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         let geometry = config.check()?;
         let sizing = Sizing::with(config, &geometry);
+        let admission = Admission::new(config.budget, &geometry, sizing.blocks);
         // What a segment of such blocks has, and one read more for pages that were not full.
         let records = geometry.segment_bytes / u64::from(config.block_mean);
         let pages_first = u32::try_from(records / 64 + 3).unwrap_or(u32::MAX);
         Ok(Self {
-            core: Core::new(config, geometry, sizing.buckets),
+            core: Core::new(config, geometry, sizing.buckets, admission),
             log: Log::new(),
             reads: Reads::new(config.reads),
             writes: Writes::new(config.puts, config.writes),
@@ -99,9 +102,15 @@ impl Store {
         })
     }
 
+    /// From now on this one hears which blocks are there. Before `start`.
+    pub fn set_witness(&mut self, witness: Box<dyn Witness>) {
+        self.core.set_witness(witness);
+    }
+
     /// Begins to read what is on the medium, or to make a store there. Once.
     pub fn start(&mut self, start: Start, now: Now) {
         self.core.set_now(now);
+        self.core.admission.start(now.ns);
         self.starting.begin(&mut self.core, start);
     }
 
@@ -128,10 +137,34 @@ impl Store {
         &self.core.stats
     }
 
+    /// What may be written.
+    #[must_use]
+    pub fn budget(&self) -> Budget {
+        self.core.admission.budget()
+    }
+
+    /// Bytes that may be written at once; below 0, bytes that were written beyond that.
+    #[must_use]
+    pub fn write_tokens(&self) -> i64 {
+        self.core.admission.tokens()
+    }
+
+    /// From now on another budget holds.
+    pub fn set_budget(&mut self, budget: Budget, now: Now) {
+        self.core.set_now(now);
+        self.core.admission.set_budget(budget, now.ns);
+    }
+
     /// Entries of the index in use.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.core.index.used()
+    }
+
+    /// Bytes of all blocks that are there, without what their last units are padded with.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.core.spaces.bytes_in_all()
     }
 
     /// Holds in force, and those whose end was not noticed yet.
@@ -210,7 +243,16 @@ impl Store {
         self.core.set_now(now);
         match self.refusal() {
             Some(why) => Begun::Done(why.into()),
-            None => self.reads.get(&mut self.core, get),
+            None => self.reads.get(&mut self.core, get, Count::Hit),
+        }
+    }
+
+    /// As `get`, for who looks at everything: the block is no more worth keeping than before.
+    pub fn inspect(&mut self, get: &Get, now: Now) -> Begun {
+        self.core.set_now(now);
+        match self.refusal() {
+            Some(why) => Begun::Done(why.into()),
+            None => self.reads.get(&mut self.core, get, Count::Nothing),
         }
     }
 
@@ -441,10 +483,11 @@ impl Store {
             if let Some(uid) = self.core.spaces.ending() {
                 let (key, length, why) = (Key::default(), 0, Gone::Cleared);
                 self.core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
+                self.core.close_uid(uid);
             }
             let (change, opened) = self.core.spaces.commit();
             if let Some((number, uid)) = opened {
-                self.core.index.set_uid(number, uid);
+                self.core.open_uid(number, uid);
             }
             self.writes.space_gone(&mut self.core, &mut self.log);
             (change, Status::Ok)
@@ -539,7 +582,7 @@ impl Store {
         match image {
             Image::Page { open, .. } if well => self.log.page_written(open),
             // Records that are lost may be drops: nothing is promised from here on.
-            Image::Page { .. } => core.broken = true,
+            Image::Page { .. } => core.set_broken(),
             Image::Head { segment, copy } if well => {
                 self.prepare.head_written(core, segment, copy);
             }

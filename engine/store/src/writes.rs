@@ -82,7 +82,7 @@ impl Writes {
                 match answer.status {
                     Status::Present => core.stats.present += 1,
                     Status::Pending => core.stats.pending += 1,
-                    Status::Declined(_) => core.stats.declined += 1,
+                    Status::Declined(why) => core.stats.decline(why),
                     _ => {}
                 }
                 Begun::Done(answer)
@@ -93,7 +93,7 @@ impl Writes {
     fn begin_put(&mut self, core: &mut Core, put: &Put<'_>) -> Result<u32, Answer> {
         let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
         put.check_against(core.geometry(), core.config().owners).map_err(Status::Invalid)?;
-        if core.broken {
+        if core.is_broken() {
             return Err(Status::Declined(Reason::Broken).into());
         }
         let (hash, found) = core.find(number, put.key);
@@ -116,6 +116,7 @@ impl Writes {
         if self.room() == 0 {
             return Err(Status::Declined(Reason::Busy).into());
         }
+        core.admit(hash, put.depth).map_err(Status::Declined)?;
         let slot = self.blocks.insert(Block::new(core, number, put)).expect("there is room");
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
@@ -130,6 +131,7 @@ impl Writes {
                 return Err(Status::Declined(Reason::IndexFull).into());
             }
         }
+        core.admission.spend(core.geometry().padded(put.length).into());
         let at = slot as usize * METADATA_BYTES_MAX;
         self.metadata[at..at + put.metadata.len()].copy_from_slice(put.metadata);
         Ok(self.add_part(slot, put))
@@ -179,7 +181,7 @@ impl Writes {
             self.settle(log, part.block);
             return true;
         }
-        if core.broken && block.placed.is_none() {
+        if core.is_broken() && block.placed.is_none() {
             self.cancel(core, part.block, Status::Declined(Reason::Broken));
             return self.issue(core, log, slot);
         }
@@ -315,7 +317,7 @@ impl Writes {
         drop: &DropKey,
     ) -> Result<u32, Answer> {
         let number = core.spaces.resolve(drop.space).map_err(Status::Invalid)?;
-        if core.broken {
+        if core.is_broken() {
             return Err(Status::Declined(Reason::Broken).into());
         }
         let (hash, found) = core.find(number, drop.key);
@@ -363,7 +365,7 @@ impl Writes {
     /// Appends the record of a drop. `false`: there is no space or page now.
     fn record_drop(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
         let drop = *self.drops.get(slot);
-        if core.broken {
+        if core.is_broken() {
             self.drops.remove(slot);
             drop.answer(core);
             return true;
@@ -405,7 +407,7 @@ impl Writes {
             match durable {
                 Durable::Block(slot) => {
                     let block = self.blocks.remove(slot);
-                    let broken = core.broken.then_some(Status::Declined(Reason::Broken));
+                    let broken = core.is_broken().then_some(Status::Declined(Reason::Broken));
                     Self::answer_block(core, &block, broken.unwrap_or(Status::Ok));
                 }
                 Durable::Drop(slot) => self.drops.remove(slot).answer(core),

@@ -112,7 +112,11 @@ pub fn create(
     new.write_once(staged.claims(), shape, progress)?;
     let labels = new.labels(staged.claims(), shape)?;
     if let Purpose::Store(store) = shape.purpose {
-        let made = |(claim, label)| shard::make(claim, label, store);
+        // Stores know nothing of memory's alignment.
+        let made = |(claim, label): (&Claim, &Label)| {
+            let of = (label.volume_uuid, &label.geometry(1));
+            shard::make((claim, label.member_index), of, store)
+        };
         staged.claims().iter().zip(&labels).try_for_each(made)?;
     }
     for (claim, label) in staged.claims().iter().zip(&labels) {

@@ -7,8 +7,9 @@ use crate::purpose::{BLOCK_MEAN_MIN, SEGMENT_POWERS, StoreMember, StoreShape};
 
 /// Bytes of a segment unless the volume says otherwise or is small.
 const SEGMENT_BYTES: u64 = 256 << 20;
-/// Segments that a smaller member is cut into at least, while that can be.
-const SEGMENTS_WANTED: u32 = 16;
+/// Segments that a smaller member is cut into at least, while that can be. Three or four of them
+/// have no content; more of them would make the largest block smaller.
+const SEGMENTS_WANTED: u32 = 8;
 /// Mean length of blocks unless the volume says otherwise.
 const BLOCK_MEAN: u32 = 1 << 20;
 /// Largest logical block that a store can have.
@@ -116,8 +117,11 @@ mod tests {
     #[test]
     fn segments_follow_the_size_of_the_member() {
         let cases = [
-            (2_u64 << 20, 64_u64 << 10, 1_u32 << 15),
-            (64 << 20, 2 << 20, 1 << 20),
+            (2_u64 << 20, 128_u64 << 10, 1_u32 << 16),
+            (64 << 20, 4 << 20, 1 << 20),
+            (1 << 30, 64 << 20, 1 << 20),
+            (2 << 30, 128 << 20, 1 << 20),
+            (3 << 30, 256 << 20, 1 << 20),
             (8 << 30, 256 << 20, 1 << 20),
             (1 << 40, 256 << 20, 1 << 20),
             (100 << 40, 2 << 30, 1 << 20),

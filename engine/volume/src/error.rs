@@ -147,6 +147,9 @@ pub enum Reason {
     /// The label is not that of the member that was there before.
     #[error("its label says member {found}, {expected} was there before")]
     OtherMember { expected: Uuid, found: Uuid },
+    /// A raw volume where a store is meant.
+    #[error("it is a raw volume, which has no store")]
+    Raw,
     /// Not a volume name.
     #[error("this is not a volume name")]
     BadName,
@@ -263,6 +266,7 @@ impl Reason {
             | Self::NoStore { .. }
             | Self::ForeignStore { .. }
             | Self::OtherStore
+            | Self::Raw
             | Self::Block { .. }
             | Self::OtherName { .. }
             | Self::OtherMember { .. }
@@ -372,10 +376,11 @@ impl Reason {
                  volume"
             }
             Self::NoStore { .. } | Self::ForeignStore { .. } | Self::OtherStore => {
-                "find out what wrote there; then wipe the volume (`kvrail volume wipe`) and create \
-                 it again: a cache fills itself"
+                "find out what wrote there; then `kvrail store erase` makes the store empty: a \
+                 cache fills itself"
             }
             Self::OtherMember { .. } => "put the drive back that was there, or restart the sidecar",
+            Self::Raw => "name a store; `kvrail volume create --kind store` makes one",
             Self::OtherName { .. } => "correct the name or the members",
             _ => "see `kvrail volume --help`",
         }

@@ -51,6 +51,6 @@ pub use name::VolumeName;
 pub use open::{Member, Volume, open};
 pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
-pub use shard::supers;
+pub use shard::{erase, supers};
 pub use signature::Signature;
 pub use wipe::wipe;

@@ -1,6 +1,6 @@
 //! What a volume is for, and the shape of a store.
 
-use kvrail_store::{Config, Discard, Times};
+use kvrail_store::{Budget, Config, Discard, Times};
 use serde::Serialize;
 
 /// Powers of two that a segment's bytes can be.
@@ -84,8 +84,8 @@ impl StoreShape {
     #[must_use]
     pub fn config(self, member: StoreMember, owners: u16) -> Config {
         let share = if member.area_bytes < SMALL_BYTES { 4 } else { 1 };
-        // Half a segment is the largest block; a move goes through a buffer in pieces.
-        let half = u32::try_from(self.segment_bytes / 2).unwrap_or(u32::MAX);
+        // A move goes through a buffer in pieces: the largest block is two of them or more.
+        let quarter = u32::try_from(self.segment_bytes / 4).unwrap_or(u32::MAX);
         Config {
             area_bytes: member.area_bytes,
             logical_block: member.logical_block,
@@ -99,10 +99,11 @@ impl StoreShape {
             owners,
             owner_holds: 4096,
             buffers: 6,
-            buffer_bytes: half.clamp(16 << 10, 8 << 20),
+            buffer_bytes: quarter.clamp(16 << 10, 8 << 20),
             images: 64,
             times: Times::default(),
             discard: Discard::Off,
+            budget: Budget::Unlimited,
         }
     }
 

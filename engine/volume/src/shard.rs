@@ -17,8 +17,7 @@ use uuid::Uuid;
 use crate::bytes::{AlignedBytes, read_at, write_at};
 use crate::claim::Claim;
 use crate::error::{Reason, VolumeError};
-use crate::label::Label;
-use crate::open::Member;
+use crate::open::{Member, Volume};
 use crate::purpose::{StoreMember, StoreShape};
 
 /// Records or buckets of one step.
@@ -100,13 +99,17 @@ fn random() -> Result<u128, Errno> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Makes the store of a member over whatever is there. Its label is written after that.
+/// Makes the store of one of a volume's members over whatever is there.
 ///
 /// # Errors
 /// `Reason::Io` when the member cannot be written.
-pub(crate) fn make(claim: &Claim, label: &Label, shape: StoreShape) -> Result<(), VolumeError> {
+pub(crate) fn make(
+    (claim, index): (&Claim, u16),
+    (volume, geometry): (Uuid, &Geometry),
+    shape: StoreShape,
+) -> Result<(), VolumeError> {
     let failed = |errno| claim.failed("making its store", errno);
-    let member = StoreMember::new(label.member_bytes, label.logical_block);
+    let member = StoreMember::new(geometry.member_bytes, geometry.logical_block);
     let serving = shape.config(member, 1);
     // An empty store has nothing to look up: the least tables will do.
     let config = kvrail_store::Config {
@@ -120,15 +123,29 @@ pub(crate) fn make(claim: &Claim, label: &Label, shape: StoreShape) -> Result<()
     let mut store = Store::new(&config).map_err(|_| failed(Errno::INVAL))?;
     let mut pool = Buffers::of(&store, &config);
     let identity = Identity {
-        volume: label.volume_uuid.as_u128(),
+        volume: volume.as_u128(),
         instance: random().map_err(failed)?,
         seed: random().map_err(failed)?,
-        member: label.member_index,
-        members: label.member_count(),
+        member: index,
+        members: geometry.members,
         generation: 1,
     };
     store.start(Start::Create(identity), now(Instant::now()));
-    run(&mut store, &mut pool, (claim, label.data_offset)).map_err(failed)
+    run(&mut store, &mut pool, (claim, geometry.data_offset)).map_err(failed)
+}
+
+/// Makes an open store empty, whatever its members' stores have come to: no block, no namespace,
+/// other secrets. The labels stay as they are. Repeated, it finishes what was cut short.
+///
+/// # Errors
+/// `Reason::Raw` when the volume is no store; `Reason::Io` when a member cannot be written, and
+/// those before it are empty.
+pub fn erase(volume: &Volume) -> Result<(), VolumeError> {
+    let Some(shape) = volume.purpose.store() else {
+        return Err(VolumeError::new(format!("volume {}", volume.name), Reason::Raw));
+    };
+    let of = (volume.uuid, &volume.geometry);
+    (0..).zip(&volume.members).try_for_each(|(index, it)| make((&it.claim, index), of, shape))
 }
 
 /// What a member's supers say. A copy that cannot be read is as good as none.

@@ -27,7 +27,7 @@ fn a_store_is_made_on_every_member_and_says_so() {
     let directory = directory();
     let members = vec![directory.path().join("a"), directory.path().join("b")];
     let made = make(&new_store(&members)).unwrap();
-    let shape = StoreShape { segment_bytes: 256 << 10, block_mean: 64 << 10 };
+    let shape = StoreShape { segment_bytes: 512 << 10, block_mean: 64 << 10 };
     assert_eq!(made.purpose, Purpose::Store(shape));
     drop(made);
     let opened = open_any(&members).unwrap();
@@ -54,7 +54,7 @@ fn a_store_that_cannot_be_opened_is_named_with_its_member() {
     poke(&members[1], at(0) + 30, &[0xff]);
     assert_eq!(supers(&open_any(&members).unwrap()).len(), 2);
     poke(&members[1], at(1) + 30, &[0xff]);
-    assert_says(&refused(), &["/b: its store", "both supers are damaged", "create it again"]);
+    assert_says(&refused(), &["/b: its store", "both supers are damaged", "store erase"]);
     // The store of another member.
     let whole = std::fs::read(&members[0]).unwrap();
     let bytes = |copy| usize::try_from(at(copy)).unwrap();
@@ -66,6 +66,31 @@ fn a_store_that_cannot_be_opened_is_named_with_its_member() {
         poke(&members[1], at(copy), &[0; 4096]);
     }
     assert_says(&refused(), &["/b: its store", "no store"]);
+}
+
+#[test]
+fn an_erased_store_is_a_new_one_under_its_old_label() {
+    let directory = directory();
+    let members = vec![directory.path().join("a"), directory.path().join("b")];
+    make(&new_store(&members)).unwrap();
+    let before = supers(&open_any(&members).unwrap());
+    // Whatever has happened to one of them.
+    for copy in [0, 1] {
+        poke(&members[1], LABEL_BYTES + SUPER_AT[copy] + 30, &[0xff]);
+    }
+    let volume = open_any(&members).unwrap();
+    kvrail_volume::erase(&volume).unwrap();
+    for (index, it) in (0..).zip(supers(&volume)) {
+        assert_eq!((it.volume, it.member, it.members), (volume.uuid.as_u128(), index, 2));
+        let old = &before[usize::from(index)];
+        assert!(
+            it.instance != old.instance && it.seed != old.seed,
+            "what was there counts no more"
+        );
+    }
+    let raw = make(&new_volume(&[directory.path().join("raw")])).unwrap();
+    let refused = kvrail_volume::erase(&raw).map(|()| raw);
+    assert_says(&refusal(refused), &["raw volume", "--kind store"]);
 }
 
 #[test]
@@ -81,5 +106,5 @@ fn values_that_no_store_has_are_refused_before_anything_is_made() {
     };
     assert_says(&with(Some(3 * MIB), None), &["kv0", "3145728 bytes (--segment)", "16 GiB"]);
     assert_says(&with(Some(256 * MIB), None), &["0 segments of 268435456", "6 to 65536"]);
-    assert_says(&with(None, Some(7)), &["a mean of 7 bytes (--block-mean)", "512 to 262144"]);
+    assert_says(&with(None, Some(7)), &["a mean of 7 bytes (--block-mean)", "512 to 524288"]);
 }

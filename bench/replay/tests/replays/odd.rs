@@ -5,7 +5,7 @@ use kvrail_replay::{Policy, plot};
 use crate::chats::chats;
 use crate::{read, run};
 
-const ALL: [Policy; 4] = [Policy::Store, Policy::Lru, Policy::S3Fifo, Policy::Belady];
+const ALL: [Policy; 4] = [Policy::All, Policy::Lru, Policy::S3Fifo, Policy::Belady];
 
 #[test]
 fn an_empty_trace_has_no_hits() {

@@ -11,9 +11,9 @@ use crate::{each_seed, of, read, run};
 fn the_store_keeps_up_with_lru() {
     each_seed("prefix", 1, |seed| {
         let trace = read(&chats(seed, 3000));
-        let policies = [Policy::Store, Policy::Lru, Policy::S3Fifo, Policy::Belady];
+        let policies = [Policy::All, Policy::Lru, Policy::S3Fifo, Policy::Belady];
         let report = run(&trace, "5%,10%,20%,50%", &policies, 1 << 20);
-        let runs = of(&report, Policy::Store).zip(of(&report, Policy::Lru));
+        let runs = of(&report, Policy::All).zip(of(&report, Policy::Lru));
         for ((store, lru), best) in runs.zip(of(&report, Policy::Belady)) {
             println!(
                 "seed {seed}, {}: {:.3} / {:.3}, LRU {:.3}, Belady {:.3}",
@@ -38,8 +38,8 @@ fn the_store_keeps_up_with_lru() {
 #[test]
 fn replays_are_identical() {
     let text = chats(3, 1500);
-    let one = run(&read(&text), "7%,400", &[Policy::Store, Policy::S3Fifo], 640_256);
-    let other = run(&read(&text), "7%,400", &[Policy::Store, Policy::S3Fifo], 640_256);
+    let one = run(&read(&text), "7%,400", &[Policy::All, Policy::S3Fifo], 640_256);
+    let other = run(&read(&text), "7%,400", &[Policy::All, Policy::S3Fifo], 640_256);
     assert_eq!(one, other);
 }
 
@@ -47,7 +47,7 @@ fn replays_are_identical() {
 #[test]
 fn a_cache_for_all_misses_once() {
     let trace = read(&chats(4, 800));
-    let policies = [Policy::Store, Policy::Lru, Policy::S3Fifo, Policy::Belady];
+    let policies = [Policy::All, Policy::Lru, Policy::S3Fifo, Policy::Belady];
     let all = 2 * trace.distinct();
     let report = run(&trace, &all.to_string(), &policies, 4096);
     for run in &report.runs {

@@ -182,6 +182,9 @@ pub(crate) fn reason_number(reason: Reason) -> u32 {
         Reason::IndexFull => 2,
         Reason::Starting => 3,
         Reason::Broken => 4,
+        // 5 is GIVEN_UP.
+        Reason::FirstSight => 6,
+        Reason::Budget => 7,
     }
 }
 

@@ -6,10 +6,10 @@ mod tasks;
 
 use std::collections::VecDeque;
 
-use kvrail_ring::{Geometry, Status};
+use kvrail_ring::{Class, Geometry, Status};
 use kvrail_store::{
-    Begun, Config, ConfigError, DropKey, Get, Now, Outcome, Phase, Put, Reply, SpaceId, Start,
-    Store, TaskId,
+    Begun, Budget, Config, ConfigError, DropKey, Get, Now, Outcome, Phase, Put, Reply, SpaceId,
+    Start, Store, TaskId,
 };
 
 use super::discarding::Discarding;
@@ -24,6 +24,7 @@ use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
 use crate::mailbox::RottenBlock;
 use crate::stats::StoreStats;
 use crate::store_call::{StoreCall, StoreSetup};
+use crate::store_witness::presence_witness;
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
 const BUDGET: u32 = 64;
@@ -107,13 +108,17 @@ impl Shard {
             Start::Create(identity) => identity.member,
             Start::Open(expect) => expect.member,
         };
+        let mut store = Box::new(Store::new(&setup.config)?);
+        if let Some(memory) = &setup.presence {
+            store.set_witness(presence_witness(memory));
+        }
         Ok(Self {
             device: u8::try_from(device).expect("256 devices"),
             member,
             area_at: geometry.data_offset,
             block_mask: logical_block - 1,
             memory_mask: u64::from(geometry.memory_alignment) - 1,
-            store: Box::new(Store::new(&setup.config)?),
+            store,
             pool: PinnedPool::new(setup),
             grants: Grants::new(),
             lines: Lines::new(),
@@ -243,7 +248,14 @@ impl Shard {
                 };
                 self.store.put(&put, now)
             }
-            Ask::Get(extent) => self.store.get(&Get { user, owner, space, key, extent }, now),
+            Ask::Get(extent) => {
+                let get = Get { user, owner, space, key, extent };
+                match pending.wanted().class {
+                    // Whoever checks everything has no use for any of it.
+                    Class::Background => self.store.inspect(&get, now),
+                    Class::Demand | Class::Prefetch => self.store.get(&get, now),
+                }
+            }
             Ask::Drop { only } => {
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
@@ -492,9 +504,17 @@ impl Shard {
         };
         stats.phase.set(phase);
         stats.show(self.store.stats());
+        let budget = match self.store.budget() {
+            Budget::Unlimited => 0,
+            // A budget of nothing is one.
+            Budget::BytesPerDay(bytes) => bytes.max(1),
+        };
+        stats.budget_bytes_per_day.set(budget);
+        stats.write_tokens.set(u64::try_from(self.store.write_tokens()).unwrap_or(0));
         stats.absolved.set(self.absolved);
         stats.rotten.set(self.rotten);
         stats.entries.set(self.store.entries());
+        stats.bytes.set(self.store.bytes());
         stats.holds.set(self.store.holds().into());
         stats.oldest.set(self.store.oldest().unwrap_or(0).into());
         stats.requests.set(self.requests.into());

@@ -124,6 +124,7 @@ pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) ->
         images: 8,
         times: Times::default(),
         discard: Discard::Segments,
+        budget: kvrail_store::Budget::Unlimited,
     }
 }
 
@@ -183,7 +184,8 @@ impl Rig {
             memory_alignment: 4,
         };
         let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
-        let store = StoreSetup { config, start, pool, buffer: BufferIndex(buffers) };
+        let store =
+            StoreSetup { config, start, pool, buffer: BufferIndex(buffers), presence: None };
         let setup = Setup {
             routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
             devices: vec![DeviceIndex(0)],

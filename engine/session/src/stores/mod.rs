@@ -16,8 +16,12 @@ mod report;
 mod served;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use kvrail_poller::{PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound};
+use kvrail_memory::{Pinned, Region};
+use kvrail_poller::{
+    PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound, presence_witness,
+};
 use kvrail_protocol::{Answer, Ask, NamespaceInfo, ShardReport};
 use kvrail_ring::Status;
 use kvrail_store::{
@@ -30,9 +34,10 @@ use history::History;
 use identity::parse;
 use job::{Asker, Create, Job, Next, Seen, Stage, Wish};
 use listings::{Listing, Listings};
-pub use served::{ServedShard, ServedStore};
+pub use served::{ServedShard, ServedStore, presence_table};
 
 use crate::failure::{Failure, invalid, quota};
+use crate::policy::WriteBudget;
 use crate::pollers::{PollerSet, Pollers};
 use crate::reply::Reply;
 use crate::watch::Watch;
@@ -114,6 +119,30 @@ impl Stores {
         Ok(Self { stores, calls: Calls::new(pollers.len()), handles: Handles::default() })
     }
 
+    /// What members may write from now on, by their volumes' ids.
+    pub(crate) fn set_budgets(&mut self, budgets: &[WriteBudget], pollers: &mut Pollers) {
+        for (volume, _) in
+            budgets.iter().enumerate().filter(|(_, it)| **it != WriteBudget::Unlimited)
+        {
+            if !self.stores.iter().any(|store| usize::from(store.volume) == volume) {
+                tracing::warn!("volume {volume} is no store: its write_budget limits nothing");
+            }
+        }
+        for (at, store) in self.stores.iter_mut().enumerate() {
+            let budget = budgets.get(usize::from(store.volume)).copied().unwrap_or_default();
+            for (place, shard) in store.shards.iter_mut().enumerate() {
+                let budget = budget.of(shard.sizing.capacity_bytes);
+                if shard.served.config.budget != budget {
+                    // A store that begins anew has it from its configuration.
+                    shard.served.config.budget = budget;
+                    let call = StoreCall::new(0, StoreAsk::Budget(budget));
+                    let poller = (shard.poller, shard.device);
+                    self.calls.send((at, place), poller, call, pollers);
+                }
+            }
+        }
+    }
+
     /// How every member is.
     pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
         let mut reports = Vec::new();
@@ -121,7 +150,8 @@ impl Stores {
             for it in &store.shards {
                 let stats = &handles[it.poller].stats.devices[it.device].store;
                 let name = (store.name.as_str(), it.served.device.0);
-                reports.push(report::shard(name, &it.sizing, stats));
+                let presence = it.served.presence.as_ref().map_or(0, |it| it.bytes() as u64);
+                reports.push(report::shard(name, (&it.sizing, presence), stats));
             }
         }
         reports
@@ -153,6 +183,22 @@ impl Stores {
                  --kind store` makes one"
             ))
         })
+    }
+
+    /// The presence tables of a store, in the order of its members.
+    pub(crate) fn show_presence(
+        &self,
+        (session, seq): (u64, u64),
+        volume: u16,
+    ) -> Result<Reply, Failure> {
+        let store = &self.stores[self.position(volume)?];
+        let regions = store.shards.iter().map(|shard| shard.served.presence.as_ref());
+        let bytes = |it: Option<&Arc<Region>>| it.map_or(0, |region| region.bytes() as u64);
+        let members = regions.clone().map(bytes).collect();
+        let fds = regions.flatten().map(|region| region.fd().try_clone_to_owned());
+        let fds = fds.collect::<Result<Vec<_>, _>>();
+        let fds = fds.map_err(|error| (Status::Internal, format!("descriptors: {error}")))?;
+        Ok(Reply::new(session, seq, Answer::Presence { members }).with_fds(fds))
     }
 
     /// Begins what a session asks. The answers that are due now, of others too.
@@ -229,6 +275,7 @@ impl Stores {
                 }
                 return Vec::new();
             }
+            StoreAsk::Budget(_) => return Vec::new(),
             StoreAsk::List { .. } => return self.listed(at, (place, failure), &call, pollers),
             StoreAsk::Explain { .. } => {
                 let job = store.jobs.front_mut();
@@ -394,7 +441,18 @@ impl Stores {
             let shard = &mut store.shards[place];
             shard.spaces = None;
             let start: Start = shard.served.restart;
-            let Ok(anew) = Shards::new(&shard.served.config) else { continue };
+            let Ok(mut anew) = Shards::new(&shard.served.config) else { continue };
+            // The table of the life before says nothing once its store is dropped.
+            shard.served.presence = match presence_table(&shard.sizing) {
+                Ok(region) => {
+                    anew.set_witness(presence_witness(&(Arc::clone(&region) as Arc<dyn Pinned>)));
+                    Some(region)
+                }
+                Err(error) => {
+                    tracing::warn!("store {}: no presence table: {error}", store.name);
+                    None
+                }
+            };
             let mut call = StoreCall::new(0, StoreAsk::Restart(start));
             call.store = Some(Box::new(anew));
             self.calls.send((at, place), (poller, device), call, pollers);

@@ -7,7 +7,7 @@ use kvrail_store::Sizing;
 /// How a member is.
 pub(super) fn shard(
     (store, device): (&str, u16),
-    sizing: &Sizing,
+    (sizing, presence_bytes): (&Sizing, u64),
     stats: &StoreStats,
 ) -> ShardReport {
     let state = match stats.phase.get() {
@@ -24,6 +24,13 @@ pub(super) fn shard(
         ("present", &stats.present),
         ("pending", &stats.pending),
         ("declined", &stats.declined),
+        ("declined_first_sight", &stats.declined_first_sight),
+        ("declined_budget", &stats.declined_budget),
+        ("declined_index_full", &stats.declined_index_full),
+        ("declined_broken", &stats.declined_broken),
+        ("declined_busy", &stats.declined_busy),
+        ("budget_bytes_per_day", &stats.budget_bytes_per_day),
+        ("write_tokens", &stats.write_tokens),
         ("abandoned", &stats.abandoned),
         ("hits", &stats.hits),
         ("misses", &stats.misses),
@@ -49,9 +56,10 @@ pub(super) fn shard(
         device,
         state: state.into(),
         capacity_bytes: sizing.capacity_bytes,
-        memory_bytes: sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes,
+        memory_bytes: sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes + presence_bytes,
         blocks_max: sizing.blocks,
         blocks: stats.entries.get(),
+        bytes: stats.bytes.get(),
         holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
         oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
         counters: counters.iter().map(|(name, it)| ((*name).to_owned(), it.get())).collect(),

@@ -1,7 +1,10 @@
 //! What the control thread is told of the stores at start.
 
-use kvrail_ring::DeviceIndex;
-use kvrail_store::{Config, Start};
+use std::sync::Arc;
+
+use kvrail_memory::{MemoryError, Region};
+use kvrail_ring::{DeviceIndex, PresenceWriter};
+use kvrail_store::{Config, Sizing, Start};
 
 /// A volume that is a store.
 #[derive(Clone, Debug)]
@@ -21,4 +24,18 @@ pub struct ServedShard {
     pub config: Config,
     /// How it begins when its device is back after it was gone.
     pub restart: Start,
+    /// Its presence table, if it has one.
+    pub presence: Option<Arc<Region>>,
+}
+
+/// Memory for the presence table of a store of these sizes: the sidecar writes, and nobody else
+/// can from now on.
+///
+/// # Errors
+/// `MemoryError` when pages run out.
+pub fn presence_table(sizing: &Sizing) -> Result<Arc<Region>, MemoryError> {
+    let bytes = PresenceWriter::bytes_for(sizing.blocks);
+    let region = Region::create_open("kvrail-presence", bytes)?;
+    region.close()?;
+    Ok(Arc::new(region))
 }

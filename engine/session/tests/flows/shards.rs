@@ -154,7 +154,9 @@ impl Shard {
             }
             // Stand-ins say that they are through with it.
             StoreAsk::List { .. } | StoreAsk::Explain { .. } => Status::Ok,
-            StoreAsk::Restart(_) => unreachable!("no device comes back here"),
+            StoreAsk::Restart(_) | StoreAsk::Budget(_) => {
+                unreachable!("no device comes back here, and no budget changes")
+            }
         };
         call.uid_mark = self.store.uid_mark();
     }

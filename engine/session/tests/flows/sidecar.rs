@@ -86,6 +86,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
                 handshake_timeout: Duration::from_millis(300),
                 ..Limits::default()
             },
+            write_budgets: vec![],
             pages: PagePolicy::Best,
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
@@ -217,6 +218,7 @@ impl Sidecar {
         let mut config = config(directory.path());
         change(&mut config);
         let served = |member| ServedShard {
+            presence: None,
             device: DeviceIndex(member),
             config: shards::config(),
             restart: shards::open(member),

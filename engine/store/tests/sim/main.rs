@@ -2,6 +2,7 @@
 //! it fails; `KVRAIL_STORE_SEED` is the first one, `KVRAIL_STORE_CASES` how many.
 
 mod asking;
+mod budget;
 mod crash;
 mod cut;
 mod drive;

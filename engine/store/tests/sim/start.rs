@@ -1,6 +1,6 @@
 //! Starts: what is refused, what is taken, and what a member that was away may not bring back.
 
-use kvrail_store::{Begun, Expect, Fault, Phase, Start, StartError, Status, SuperError};
+use kvrail_store::{Begun, Config, Expect, Fault, Phase, Start, StartError, Status, SuperError};
 
 use crate::drive::Cut;
 use crate::world::{World, small};
@@ -184,6 +184,34 @@ fn clear_survives_the_loss_of_either_copy() {
         assert!(world.has_space(0), "both copies were whole");
         world.verify();
     }
+}
+
+#[test]
+fn recovery_reads_little_more_than_the_summaries() {
+    let segment_bytes = 1 << 20;
+    let config = Config {
+        segment_bytes,
+        area_bytes: (1 << 20) + 24 * segment_bytes,
+        block_mean: 16 << 10,
+        buffer_bytes: 512 << 10,
+        ..small(24, 512)
+    };
+    let mut world = World::new(5, config);
+    for key in 0..1000 {
+        world.put_length(0, key, false, 16 << 10, 1);
+        world.run_until("put", World::is_idle);
+    }
+    world.settle();
+    let (pages, blocks) = (world.store.stats().pages, world.store.entries());
+    world.cut(Cut::Power);
+    let before = world.own_reads;
+    world.reopen();
+    world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+    assert_eq!(world.store.entries(), blocks);
+    let read = world.own_reads - before;
+    println!("recovery: {read} bytes for {pages} pages of {blocks} blocks");
+    // The front, two copies of each head, and the pages with about as many behind them.
+    assert!(read < 4 * pages * 4096 + 24 * 3 * 4096 + (512 << 10), "{read} bytes, {pages} pages");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use kvrail_store::{
-    Begun, Config, Discard, Identity, Key, Memory, Now as Time, Outcome, Phase, Pool, SpaceId,
-    Start, Store, Task, Times, Verb,
+    Begun, Budget, Config, Discard, Identity, Key, Memory, Now as Time, Outcome, Phase, Pool,
+    SpaceId, Start, Store, Task, Times, Verb,
 };
 
 use crate::drive::Drive;
@@ -87,6 +87,8 @@ pub(crate) struct World {
     pub(crate) slow_reads: bool,
     /// Whether random requests drop and clear.
     pub(crate) drops: bool,
+    /// Bytes that the store read for itself.
+    pub(crate) own_reads: u64,
 }
 
 /// Small sizes, so that little work fills the ring.
@@ -108,6 +110,7 @@ pub(crate) fn small(segments: u64, logical_block: u32) -> Config {
         images: 4,
         times: Times::default(),
         discard: Discard::Segments,
+        budget: Budget::Unlimited,
     }
 }
 
@@ -139,6 +142,7 @@ impl World {
             stalled: false,
             slow_reads: false,
             drops: true,
+            own_reads: 0,
         };
         let identity = Identity {
             volume: VOLUME,
@@ -335,6 +339,7 @@ impl World {
                 memory[..exact as usize].copy_from_slice(&bytes[..exact as usize]);
             }
             Memory::Pool { buffer, at } => {
+                self.own_reads += task.length;
                 self.pool.0[usize::from(buffer)][at as usize..][..bytes.len()]
                     .copy_from_slice(&bytes);
             }

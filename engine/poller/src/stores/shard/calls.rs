@@ -114,6 +114,10 @@ impl Shard {
         if let StoreAsk::Restart(start) = call.ask {
             return self.restart(call, start, now);
         }
+        if let StoreAsk::Budget(budget) = call.ask {
+            self.store.set_budget(budget, now);
+            return Step::Ended(Status::Ok);
+        }
         if self.state == State::Gone {
             return Step::Ended(GONE);
         }
@@ -131,7 +135,9 @@ impl Shard {
                 call.found = StoreFound::Key { known, now_ns: now.ns };
                 return Step::Ended(Status::Ok);
             }
-            StoreAsk::List { .. } | StoreAsk::Restart(_) => return Step::Ended(UNFIT),
+            StoreAsk::List { .. } | StoreAsk::Restart(_) | StoreAsk::Budget(_) => {
+                return Step::Ended(UNFIT);
+            }
             StoreAsk::Create { name, document, uid } => {
                 self.store.create_space(asker, name.as_bytes(), document, *uid, now)
             }
