@@ -181,6 +181,10 @@
 #define KVRAIL_NOTE_READ_ONLY 68
 // KVRAIL_DECLINED: given up before it was complete; a drop, a clear or a failed part came between.
 #define KVRAIL_NOTE_GIVEN_UP 69
+// KVRAIL_DECLINED: little is left of the write budget, and the block was not put before.
+#define KVRAIL_NOTE_FIRST_SIGHT 70
+// KVRAIL_DECLINED: nothing is left of the write budget.
+#define KVRAIL_NOTE_BUDGET 71
 // The block of a key is to hold these bytes. If there is one it stays, and nothing is written.
 #define KVRAIL_PUT 5
 // Fills memory with the block of a key. The bytes are verified before the completion is handed
@@ -196,9 +200,23 @@
 #define KVRAIL_LOOKUP_PREFIX 0
 // All keys.
 #define KVRAIL_LOOKUP_ALL 1
+// Bytes of metadata that a block can have.
+#define KVRAIL_METADATA_BYTES 1024
+// Its segment was reclaimed.
+#define KVRAIL_EVICTED 0
+// It was dropped. Its metadata is not known.
+#define KVRAIL_DROPPED 1
+// Its namespace was cleared or removed: one event for all its blocks, with key 0.
+#define KVRAIL_CLEARED 2
 
 // A session with a sidecar.
 typedef struct kvrail_client kvrail_client;
+
+// The feed of what is gone from a store.
+typedef struct kvrail_events kvrail_events;
+
+// A walk over the blocks of a namespace.
+typedef struct kvrail_listing kvrail_listing;
 
 // What may share blocks: a name, and an identity that all who open it must have.
 typedef struct kvrail_namespace kvrail_namespace;
@@ -541,6 +559,44 @@ typedef struct kvrail_found {
     uint64_t warming;
 } kvrail_found;
 
+// A block that was there when it was listed.
+typedef struct kvrail_block_info {
+    // sizeof this structure.
+    uint32_t size;
+    // Its bytes.
+    uint32_t length;
+    // The key.
+    struct kvrail_key key;
+    // How deep in its chain it is; 0 is the head of a prompt.
+    uint32_t depth;
+    // Seconds since 1970 when it was put.
+    uint32_t put_unix_s;
+    // Bytes of `metadata`.
+    uint32_t metadata_bytes;
+    // Must be ignored.
+    uint32_t reserved;
+    // What was put with it.
+    uint8_t metadata[KVRAIL_METADATA_BYTES];
+} kvrail_block_info;
+
+// A block that is not there any more.
+typedef struct kvrail_event {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_EVICTED, ...
+    uint32_t kind;
+    // The key.
+    struct kvrail_key key;
+    // The namespace, as kvrail_namespace_info has it.
+    uint64_t uid;
+    // Its bytes.
+    uint32_t length;
+    // Bytes of `metadata`.
+    uint32_t metadata_bytes;
+    // What was put with it.
+    uint8_t metadata[KVRAIL_METADATA_BYTES];
+} kvrail_event;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -706,6 +762,32 @@ int32_t kvrail_lookup(kvrail_queue *queue, const kvrail_namespace *space,
 // Ends this client's holds on these keys.
 int32_t kvrail_release(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *first,
     size_t count, uint64_t timeout_ns);
+
+// Begins a walk over the blocks of a namespace. A whole walk has every block that was there when
+// it began and when it ended; one that the store moved meanwhile may come twice.
+int32_t kvrail_namespace_list(const kvrail_namespace *space, kvrail_listing **listing);
+
+// The next blocks of a walk, up to `capacity`; `count` is 0 behind the last one. `unreadable`, if
+// it is not NULL, becomes the number of pages so far that could not be read, whose blocks are
+// missing here. KVRAIL_STALE: the namespace was cleared meanwhile; asking again goes on.
+int32_t kvrail_listing_next(const kvrail_listing *listing, kvrail_block_info *blocks,
+    size_t capacity, size_t *count, uint64_t *unreadable);
+
+// Ends a walk and sets the variable to NULL.
+int32_t kvrail_listing_close(kvrail_listing **listing);
+
+// The feed of blocks that are gone from a store from now on: evicted, dropped, cleared, of all
+// namespaces. Each feed has its own place; none takes events from another.
+int32_t kvrail_store_events(const kvrail_store *store, kvrail_events **events);
+
+// What is gone since the last call, without waiting, up to `capacity`; `count` is 0 when there is
+// nothing now. `lost` becomes the number of events since the last call that are not known any
+// more: above 0, list again.
+int32_t kvrail_events_poll(const kvrail_events *events, kvrail_event *gone, size_t capacity,
+    size_t *count, uint64_t *lost);
+
+// Ends a feed and sets the variable to NULL.
+int32_t kvrail_events_close(kvrail_events **events);
 
 #ifdef __cplusplus
 }  // extern "C"

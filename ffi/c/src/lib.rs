@@ -15,6 +15,7 @@ pub mod gpu;
 #[cfg(test)]
 mod header;
 pub mod key;
+pub mod listing;
 pub mod lookup;
 pub mod namespace;
 pub mod note;

@@ -56,9 +56,20 @@ pub(crate) unsafe fn opened<'a>(
     space: *const Namespace,
 ) -> Result<&'a kvrail_client::Namespace, Failure> {
     // SAFETY: the caller's promise.
+    unsafe { handle(space) }.map(|(_, space)| space)
+}
+
+/// As `opened`, with its session.
+///
+/// # Safety
+/// As for `edge::shared`.
+pub(crate) unsafe fn handle<'a>(
+    space: *const Namespace,
+) -> Result<(&'a Arc<Session>, &'a kvrail_client::Namespace), Failure> {
+    // SAFETY: the caller's promise.
     let Namespace { session, space } = unsafe { shared(space, "space") }?;
     session.birth.check()?;
-    Ok(space)
+    Ok((session, space))
 }
 
 /// Opens a namespace. `identity` is a JSON object that names everything which makes blocks

@@ -29,6 +29,10 @@ pub const KVRAIL_NOTE_STARTING: u32 = 67;
 pub const KVRAIL_NOTE_READ_ONLY: u32 = 68;
 /// KVRAIL_DECLINED: given up before it was complete; a drop, a clear or a failed part came between.
 pub const KVRAIL_NOTE_GIVEN_UP: u32 = 69;
+/// KVRAIL_DECLINED: little is left of the write budget, and the block was not put before.
+pub const KVRAIL_NOTE_FIRST_SIGHT: u32 = 70;
+/// KVRAIL_DECLINED: nothing is left of the write budget.
+pub const KVRAIL_NOTE_BUDGET: u32 = 71;
 
 /// Reasons of a decline stand behind this number. Those that are newer than the header, too.
 const DECLINED: u32 = 64;
@@ -70,8 +74,9 @@ mod tests {
     use kvrail_client::{BlockNote, Decline};
 
     use super::{
-        KVRAIL_NOTE_BUSY, KVRAIL_NOTE_GIVEN_UP, KVRAIL_NOTE_INDEX_FULL, KVRAIL_NOTE_READ_ONLY,
-        KVRAIL_NOTE_STARTING, TEXTS, kvrail_note_meaning, number,
+        KVRAIL_NOTE_BUDGET, KVRAIL_NOTE_BUSY, KVRAIL_NOTE_FIRST_SIGHT, KVRAIL_NOTE_GIVEN_UP,
+        KVRAIL_NOTE_INDEX_FULL, KVRAIL_NOTE_READ_ONLY, KVRAIL_NOTE_STARTING, TEXTS,
+        kvrail_note_meaning, number,
     };
 
     #[test]
@@ -98,6 +103,8 @@ mod tests {
             KVRAIL_NOTE_STARTING,
             KVRAIL_NOTE_READ_ONLY,
             KVRAIL_NOTE_GIVEN_UP,
+            KVRAIL_NOTE_FIRST_SIGHT,
+            KVRAIL_NOTE_BUDGET,
         ];
         assert_eq!(numbers, names, "a new reason has a name in C, too");
     }

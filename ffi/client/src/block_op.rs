@@ -12,7 +12,7 @@ use kvrail_ring::{CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Stat
 use crate::block_request::BlockRequest;
 use crate::done::{BlockNote, Decline, Done, Ticket};
 use crate::lease::Lease;
-use crate::store::Opened;
+use crate::opened::Opened;
 
 /// Bytes of a page for tails.
 pub(crate) const TAIL_BYTES: usize = 4096;

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,13 @@ pub(crate) struct Control {
     pid: u32,
     ended: OnceLock<Ended>,
     gone: AtomicBool,
+    begun: Instant,
+    /// When the socket was looked at for `was_seen`, since `begun`.
+    seen_us: AtomicU64,
 }
+
+/// How long a look at the socket counts.
+const SEEN_US: u64 = 1000;
 
 impl Control {
     /// `last_seq` is the number of the hello.
@@ -58,6 +64,8 @@ impl Control {
             pid: std::process::id(),
             ended: OnceLock::new(),
             gone: AtomicBool::new(false),
+            begun: Instant::now(),
+            seen_us: AtomicU64::new(0),
         }
     }
 
@@ -119,6 +127,22 @@ impl Control {
             self.absorb(&mut self.lock());
         }
         self.is_gone()
+    }
+
+    /// Whether the sidecar lives, as far as a look at the socket in the last millisecond told. The
+    /// next one takes longer to serve what this one had.
+    pub(crate) fn was_seen(&self) -> bool {
+        if self.is_gone() {
+            return false;
+        }
+        let now_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        // Relaxed: two threads that look at once do no harm.
+        if now_us < self.seen_us.load(Ordering::Relaxed).saturating_add(SEEN_US) {
+            return true;
+        }
+        let gone = self.look();
+        self.seen_us.store(now_us, Ordering::Relaxed);
+        !gone
     }
 
     /// Whether this is still the process that attached.

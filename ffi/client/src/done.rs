@@ -71,6 +71,11 @@ pub enum Decline {
     ReadOnly,
     /// Given up before it was complete: a drop, a clear, or another part's failure came between.
     GivenUp,
+    /// Little is left of the write budget, and the block was not put before: put again, it is
+    /// taken while any is left.
+    FirstSight,
+    /// Nothing is left of the write budget now.
+    Budget,
     /// A reason that this release does not know.
     Other(u32),
 }
@@ -97,8 +102,15 @@ impl BlockNote {
 
 impl Decline {
     /// Every reason that this release knows.
-    pub const ALL: [Self; 5] =
-        [Self::Busy, Self::IndexFull, Self::Starting, Self::ReadOnly, Self::GivenUp];
+    pub const ALL: [Self; 7] = [
+        Self::Busy,
+        Self::IndexFull,
+        Self::Starting,
+        Self::ReadOnly,
+        Self::GivenUp,
+        Self::FirstSight,
+        Self::Budget,
+    ];
 
     /// Its number in a lane.
     #[must_use]
@@ -109,6 +121,8 @@ impl Decline {
             Self::Starting => 3,
             Self::ReadOnly => 4,
             Self::GivenUp => 5,
+            Self::FirstSight => 6,
+            Self::Budget => 7,
             Self::Other(number) => number,
         }
     }
@@ -127,6 +141,8 @@ impl Decline {
             Self::Starting => "the store is starting",
             Self::ReadOnly => "the drive failed a write of the store's own; it only reads",
             Self::GivenUp => "a drop, a clear or a failed part came between",
+            Self::FirstSight => "little write budget is left, and the block was not put before",
+            Self::Budget => "no write budget is left",
             Self::Other(_) => "a reason that this release does not know",
         }
     }

@@ -52,6 +52,8 @@ mod lanes;
 mod lease;
 mod listing;
 mod lookup;
+mod opened;
+mod presence;
 mod queue;
 mod reason;
 mod refused;
@@ -62,6 +64,7 @@ mod sink;
 mod spin;
 mod store;
 mod submit;
+mod tables;
 mod tag;
 #[cfg(test)]
 mod tests;
@@ -83,7 +86,9 @@ pub use kvrail_protocol::{
     EventKind, GpuInfo, GpuMechanism, GpuRoute, KeyBlock, KeyFate, KeyReport, KeyState,
     NamespaceInfo, Pages, RefusalCode, ShardReport, StatusReport,
 };
-pub use kvrail_ring::{Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Status};
+pub use kvrail_ring::{
+    Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Presence, Status,
+};
 pub use lease::Lease;
 pub use listing::{Event, EventBatch, Events, ListPage, ListedBlock, Listing};
 pub use lookup::{Found, Lookup, LookupExtent};

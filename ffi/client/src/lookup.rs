@@ -9,8 +9,9 @@ use kvrail_store::HOLD_MS_MAX;
 use crate::done::Done;
 use crate::error::ClientError;
 use crate::key::BlockKey;
+use crate::opened::Opened;
 use crate::queue::Queue;
-use crate::store::{Namespace, Opened};
+use crate::store::Namespace;
 
 /// Keys asked for before their answers are looked at: behind the first wave with a gap nothing more
 /// is asked, because a prefix ends there.
@@ -76,6 +77,11 @@ impl Queue {
         let (opcode, hold_ms) = (Opcode::Lookup, hold_ms(how.hold)?);
         let ask = Question::new(namespace, opcode, hold_ms, how.timeout);
         let mut found = Found::default();
+        // A prefix ends where a block is not there for certain.
+        let keys = match how.extent {
+            LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
+            LookupExtent::All => keys,
+        };
         for wave in keys.chunks(WAVE_KEYS) {
             let base = found.there.len();
             found.there.resize(base + wave.len(), false);

@@ -10,6 +10,7 @@ use crate::attach::HELLO_SEQ;
 use crate::control::Control;
 use crate::error::ClientError;
 use crate::lease::Lease;
+use crate::opened::OpenedTable;
 use crate::spin::SpinLimits;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
@@ -25,6 +26,7 @@ pub(crate) struct Session {
     /// Memory that hardware may still write although its request has completed. Given back with
     /// the client: by then no arena is left to lease it from.
     quarantined: Mutex<Vec<Lease>>,
+    opened: OpenedTable,
 }
 
 impl Session {
@@ -46,11 +48,16 @@ impl Session {
             spin: SpinLimits::new(&welcome.spin),
             welcome,
             quarantined: Mutex::new(Vec::new()),
+            opened: OpenedTable::default(),
         })
     }
 
     pub(crate) fn control(&self) -> &Control {
         &self.control
+    }
+
+    pub(crate) fn opened(&self) -> &OpenedTable {
+        &self.opened
     }
 
     pub(crate) fn tag(&self) -> ClientTag {

@@ -1,7 +1,7 @@
 //! Stores and namespaces, as requests name them.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use kvrail_protocol::{Answer, Ask, NamespaceInfo, StoreInfo, VolumeContent};
 use kvrail_ring::Status;
@@ -10,7 +10,9 @@ use kvrail_store::shard_of;
 use crate::error::ClientError;
 use crate::identity::Identity;
 use crate::key::BlockKey;
+use crate::opened::{Opened, SharedOpened};
 use crate::session::Session;
+use crate::tables::Shown;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
 
@@ -20,6 +22,7 @@ pub struct Store {
     session: Arc<Session>,
     volume: Volume,
     info: StoreInfo,
+    shown: Arc<Shown>,
 }
 
 /// What may share blocks: a name, and an identity that all who open it must have. Cheap to clone.
@@ -30,14 +33,7 @@ struct Shared {
     store: Store,
     name: String,
     identity: Identity,
-    opened: RwLock<Opened>,
-}
-
-/// What requests name it by, until it is cleared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opened {
-    pub(crate) handle: u16,
-    pub(crate) uid: u64,
+    opened: SharedOpened,
 }
 
 /// Whether a namespace may be made.
@@ -52,7 +48,10 @@ pub enum Absent {
 impl Store {
     pub(crate) fn new(session: &Arc<Session>, volume: Volume) -> Result<Self, ClientError> {
         match volume.info.content {
-            VolumeContent::Store(info) => Ok(Self { session: Arc::clone(session), volume, info }),
+            VolumeContent::Store(info) => {
+                let (session, shown) = (Arc::clone(session), Arc::default());
+                Ok(Self { session, volume, info, shown })
+            }
             VolumeContent::Raw => Err(ClientError::NoStore { name: volume.name().to_owned() }),
         }
     }
@@ -92,8 +91,13 @@ impl Store {
             store: self.clone(),
             name: name.to_owned(),
             identity: identity.clone(),
-            opened: RwLock::new(opened),
+            opened,
         })))
+    }
+
+    /// Its presence tables.
+    pub(crate) fn shown(&self) -> &Shown {
+        &self.shown
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -105,7 +109,7 @@ impl Store {
         name: &str,
         identity: &Identity,
         absent: Absent,
-    ) -> Result<Opened, ClientError> {
+    ) -> Result<SharedOpened, ClientError> {
         let ask = Ask::OpenNamespace {
             volume: self.volume.id().0,
             name: name.to_owned(),
@@ -113,7 +117,9 @@ impl Store {
             create: absent == Absent::Create,
         };
         match self.session.control().call("opening a namespace", ask, &[])?.message {
-            Answer::Namespace { handle, uid, .. } => Ok(Opened { handle, uid }),
+            Answer::Namespace { handle, uid, .. } => {
+                Ok(self.session.opened().note(Opened { handle, uid }))
+            }
             other => Err(ClientError::protocol(format!("answer to a namespace: {other:?}"))),
         }
     }
@@ -193,15 +199,14 @@ impl Namespace {
         &self.0.store
     }
 
-    /// Opens it anew after somebody cleared it: requests end MISS or DECLINED until then.
+    /// Opens it anew after somebody cleared it: requests end MISS or DECLINED until then. That
+    /// goes for all who opened it in this session.
     ///
     /// # Errors
     /// As [`Store::namespace`].
     pub fn refresh(&self) -> Result<(), ClientError> {
-        let Shared { store, name, identity, opened } = &*self.0;
-        let anew = store.ask_to_open(name, identity, Absent::Create)?;
-        *opened.write().unwrap_or_else(PoisonError::into_inner) = anew;
-        Ok(())
+        let Shared { store, name, identity, .. } = &*self.0;
+        store.ask_to_open(name, identity, Absent::Create).map(drop)
     }
 
     /// Makes all its blocks unreachable, for everybody, and opens it anew.
@@ -232,11 +237,11 @@ impl Namespace {
     pub(crate) fn assumed(store: Store, opened: Opened) -> Self {
         let identity = Identity::new([("model", "test")]).expect("it has a field");
         let name = "assumed".into();
-        Self(Arc::new(Shared { store, name, identity, opened: RwLock::new(opened) }))
+        Self(Arc::new(Shared { store, name, identity, opened: SharedOpened::new(opened) }))
     }
 
     pub(crate) fn opened(&self) -> Opened {
-        *self.0.opened.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.opened.get()
     }
 
     pub(crate) fn client(&self) -> ClientTag {

@@ -18,9 +18,10 @@ use crate::block_op::TAIL_BYTES;
 use crate::client::Client;
 
 use crate::lease::Lease;
+use crate::opened::Opened;
 use crate::queue::{Parts, Queue};
 use crate::route::VolumeRoute;
-use crate::store::{Namespace, Opened};
+use crate::store::Namespace;
 use crate::volume::Volume;
 
 pub(super) const LONG: Duration = Duration::from_secs(10);

@@ -1,0 +1,87 @@
+//! Presence tables of the sidecar, mapped for reading.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use kvrail_memory::View;
+use kvrail_protocol::{Answer, Ask};
+use kvrail_ring::{Presence, PresenceReader};
+use kvrail_store::shard_of;
+
+use crate::error::ClientError;
+use crate::session::Session;
+
+/// How long nobody tries again to get tables that could not be had.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The tables of a store's members.
+#[derive(Debug)]
+pub(crate) struct Tables(Vec<Option<PresenceReader>>);
+
+impl Tables {
+    fn get(session: &Session, volume: u16) -> Result<Self, ClientError> {
+        let ask = Ask::ShowPresence { volume };
+        let packet = session.control().call("asking for presence tables", ask, &[])?;
+        let Answer::Presence { members } = packet.message else {
+            let what = format!("answer about presence tables: {:?}", packet.message);
+            return Err(ClientError::protocol(what));
+        };
+        let mut files = packet.fds.into_iter();
+        let table = |bytes: u64| {
+            let file = if bytes > 0 { files.next() } else { None };
+            file.map_or(Ok(None), |file| Ok(PresenceReader::new(View::open(file, bytes)?)))
+        };
+        let tables = members.into_iter().map(table).collect::<Result<_, ClientError>>();
+        Ok(Self(tables?))
+    }
+
+    fn is_retired(&self) -> bool {
+        self.0.iter().flatten().any(PresenceReader::is_retired)
+    }
+
+    /// Whether its member has a key, by its lower half.
+    pub(crate) fn probe(&self, uid: u64, lo: u64) -> Presence {
+        let members = u16::try_from(self.0.len()).unwrap_or(u16::MAX);
+        let table = &self.0[usize::from(shard_of(uid, lo, members))];
+        table.as_ref().map_or(Presence::Maybe, |table| table.probe(uid, lo))
+    }
+}
+
+/// The tables of a store, as far as they were asked for.
+#[derive(Default)]
+pub(crate) struct Shown {
+    tables: RwLock<Option<Arc<Tables>>>,
+    tried: Mutex<Option<Instant>>,
+}
+
+impl Shown {
+    /// The tables; nothing where they cannot be had now.
+    pub(crate) fn get(&self, session: &Session, volume: u16) -> Option<Arc<Tables>> {
+        self.known().or_else(|| self.ask(session, volume))
+    }
+
+    /// The tables, if somebody asked for them before. Does not wait for the sidecar.
+    pub(crate) fn known(&self) -> Option<Arc<Tables>> {
+        let known = self.tables.read().unwrap_or_else(PoisonError::into_inner).clone();
+        known.filter(|tables| !tables.is_retired())
+    }
+
+    #[cold]
+    fn ask(&self, session: &Session, volume: u16) -> Option<Arc<Tables>> {
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        if tried.is_some_and(|at| at.elapsed() < PAUSE) {
+            return None;
+        }
+        let tables = Tables::get(session, volume).ok().map(Arc::new);
+        *tried = Some(Instant::now());
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).clone_from(&tables);
+        tables
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("presence tables")
+    }
+}
