@@ -46,12 +46,18 @@ pub(crate) enum Command {
     /// Connect this host to NVMe-oF targets
     #[command(subcommand)]
     Host(Box<command::host::HostCommand>),
+    /// Show the engines of a Python, how they are configured, and try them
+    Engines(command::engines::EnginesArgs),
     /// Look for what makes kvrail slow or impossible on this host, with remedies
     Check(command::check::CheckArgs),
     /// Draw drives, NICs, GPUs and CPUs, and what lies between them
     Topology(command::topology::TopologyArgs),
     /// Show what a running sidecar is doing
     Status(command::status::StatusArgs),
+    /// Show what a running sidecar does, live: pollers, devices, stores, sessions
+    Top(command::top::TopArgs),
+    /// Collect what others need to help: configuration, status, checks, log; without secrets
+    SupportBundle(command::support_bundle::BundleArgs),
     /// Check, show and explain the configuration
     #[command(subcommand)]
     Config(command::config::ConfigCommand),

@@ -1,12 +1,13 @@
 //! What every command gets: the global options.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use crate::config::{Layers, Loaded, load};
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, say};
 
 /// The word that starts this program once more, for descriptors that clients send. Nobody types it.
 pub(crate) const PORTER: &str = "porter";
@@ -72,6 +73,13 @@ impl Context {
         Ok(load(&self.layers)?)
     }
 
+    /// The layers, as a command line names them: for another process of this program.
+    pub(crate) fn globals(&self) -> Vec<OsString> {
+        let file = self.layers.file.iter().map(|file| ("--config", file.as_os_str().to_owned()));
+        let sets = self.layers.sets.iter().map(|set| ("--set", set.into()));
+        file.chain(sets).flat_map(|(option, value)| [option.into(), value]).collect()
+    }
+
     /// The first key set on the command line.
     pub(crate) fn first_set(&self) -> Option<&str> {
         self.layers.sets.first().map(String::as_str)
@@ -85,7 +93,7 @@ impl Context {
     /// A note for people, on standard error.
     pub(crate) fn note(&self, text: &str) {
         if self.verbosity == Verbosity::Normal && self.format == Format::Human {
-            eprintln!("kvrail: {text}");
+            say(&format!("kvrail: {text}"));
         }
     }
 }

@@ -300,7 +300,13 @@ fn own_config(
     for (name, members, content) in volumes.into_iter().chain(stores.into_iter().flatten()) {
         let members = members.iter().cloned().map(Selector::Path).collect();
         let name = name.parse().map_err(anyhow::Error::msg)?;
-        config.volume.push(Volume { name, members, content, device: Default::default() });
+        config.volume.push(Volume {
+            name,
+            members,
+            content,
+            write_budget: Default::default(),
+            device: Default::default(),
+        });
     }
     Ok(config)
 }

@@ -25,6 +25,7 @@ Exit status:
     6  kvrail check: warnings, no failure
     7  kvrail check: failures
     8  kvrail target status: not as planned
+    9  kvrail status: degraded
   130  interrupted";
 
 /// Why a command ended without success.
@@ -47,6 +48,8 @@ pub(crate) enum Exit {
     Unfit,
     /// What is there differs from the plan.
     Differs,
+    /// Something of the sidecar is out of service.
+    Degraded,
     /// A signal ended it.
     Interrupted,
 }
@@ -63,6 +66,7 @@ impl Exit {
             Self::Warnings => 6,
             Self::Unfit => 7,
             Self::Differs => 8,
+            Self::Degraded => 9,
             // What shells report for SIGINT.
             Self::Interrupted => 130,
         }
@@ -271,6 +275,7 @@ mod tests {
             Exit::Warnings,
             Exit::Unfit,
             Exit::Differs,
+            Exit::Degraded,
             Exit::Interrupted,
         ];
         for exit in all {

@@ -24,7 +24,7 @@ use kvrail_memory::CountingAllocator;
 use crate::cli::Cli;
 use crate::context::{Context, PORTER};
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, say};
 
 /// Pollers must not touch the heap after start; `kvrail status` and `kvrail bench` show whether
 /// they do.
@@ -53,6 +53,6 @@ fn report(failure: &Failure, format: Format) -> ExitCode {
     if failure.is_closed_pipe() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("{}", failure.text(format));
+    say(&failure.text(format));
     failure.exit().into()
 }

@@ -4,6 +4,8 @@ use std::io::Write;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::PIPE_BUF;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -14,6 +16,25 @@ pub(crate) fn print_text(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush());
     written.map_err(|error| Failure::output(&error))
+}
+
+/// How long a reader of standard error that does not read is waited for.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// Says something on standard error. Where nobody takes it (a full pipe), it is not said: no
+/// program hangs because nobody listens.
+pub(crate) fn say(text: &str) {
+    let mut out = std::io::stderr().lock();
+    for chunk in format!("{text}\n").as_bytes().chunks(PIPE_BUF) {
+        let mut takes = [PollFd::new(&out, PollFlags::OUT)];
+        // A pipe that takes something takes a chunk.
+        if poll(&mut takes, Some(&PATIENCE)).is_ok_and(|ready| ready == 0) {
+            return;
+        }
+        if out.write_all(chunk).is_err() {
+            return;
+        }
+    }
 }
 
 /// Prints a value as one indented JSON document.

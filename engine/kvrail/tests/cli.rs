@@ -245,18 +245,18 @@ fn a_store_is_made_and_says_what_it_takes() {
     let odd = create(&["--segment", "3MiB"]).assert().code(2);
     odd.stderr(contains("3145728 bytes (--segment)").and(contains("power of two")));
     let mean = create(&["--block-mean", "1GiB"]).assert().code(2);
-    mean.stderr(contains("1073741824 bytes (--block-mean)").and(contains("512 to 262144")));
+    mean.stderr(contains("1073741824 bytes (--block-mean)").and(contains("512 to 524288")));
     assert!(members.iter().all(|member| !member.exists()), "nothing was made");
     let made = create(&["--block-mean", "64KiB", "--format", "json"]).assert().success();
     let made = json(&made.get_output().stdout);
     assert_eq!(
         (&made["kind"], &made["store"]["segment_bytes"]),
-        (&"store".into(), &524_288.into())
+        (&"store".into(), &1_048_576.into())
     );
-    assert_eq!(made["store"]["block_bytes_max"], 262_144);
+    assert_eq!(made["store"]["block_bytes_max"], 524_288);
     assert!(made["store"]["blocks"].as_u64().is_some_and(|blocks| blocks > 400), "{made}");
     let seen = kvrail().args(["volume", "inspect"]).args(&members).assert().success();
-    seen.stdout(contains("member 1 of 2 of store cache").and(contains("512KiB")));
+    seen.stdout(contains("member 1 of 2 of store cache").and(contains("1MiB")));
     let listed = kvrail().args(["volume", "list"]).args(&members).assert().success();
     listed.stdout(contains("cache").and(contains("store")));
     let raw =
@@ -272,6 +272,32 @@ fn stores_are_asked_of_a_sidecar_only() {
         let asked = kvrail().arg("store").args(words).arg("--socket").arg(&socket).assert().code(4);
         asked.stderr(contains("none.sock").and(contains("remedy: ")));
     }
+}
+
+#[test]
+fn a_store_is_erased_by_its_name_only() {
+    let directory = directory();
+    let member = directory.path().join("a");
+    let make = |name: &str, file: &Path, kind: &str| {
+        let mut command = kvrail();
+        command.args(["volume", "create", name, "--size", "8MiB", "--kind", kind]).arg(file);
+        command.args(["--direct", "optional"]).assert().success();
+    };
+    make("cache", &member, "store");
+    let erase = |words: &[&str], file: &Path| {
+        let mut command = kvrail();
+        command.args(["store", "erase"]).args(words).arg(file).assert()
+    };
+    let unsure = erase(&["cache"], &member).code(2);
+    unsure.stderr(contains("not confirmed").and(contains("--yes cache")));
+    erase(&["cache", "--yes", "cash"], &member).code(2);
+    erase(&["other", "--yes", "other"], &member).code(3);
+    let erased = erase(&["cache", "--yes", "cache", "--format", "json"], &member).success();
+    assert_eq!(json(&erased.get_output().stdout)["name"], "cache");
+    let raw = directory.path().join("raw");
+    make("plain", &raw, "raw");
+    let refused = erase(&["plain", "--yes", "plain"], &raw).code(3);
+    refused.stderr(contains("raw volume").and(contains("remedy: ")));
 }
 
 fn path(path: &Path) -> Value {

@@ -143,6 +143,9 @@ fn numbers_are_those_of_the_report() {
         "kvrail_store_declines_total{store=\"kv0\",device=\"/dev/nvme0n1\",reason=\"budget\"} 30",
         "kvrail_store_declines_total{store=\"kv0\",device=\"/dev/nvme0n1\",reason=\"other\"} 10",
         "kvrail_store_state{store=\"kv0\",device=\"/dev/nvme0n1\",state=\"serving\"} 1",
+        "kvrail_path_usable{device=\"/dev/nvme0n1\",controller=\"nvme-live\"} 1",
+        "kvrail_path_usable{device=\"/dev/nvme0n1\",controller=\"nvme-connecting\"} 0",
+        "kvrail_target_as_planned 1",
         "kvrail_gpu_staging_slots_taken{gpu=\"0\"} 3",
         "kvrail_session_requests_completed_total{session=\"64\"} 123456789",
         "kvrail_device_latency_seconds_count{device=\"/dev/nvme0n1\",operation=\"read\",\
@@ -166,6 +169,49 @@ fn prometheus_has_nothing_to_say() {
     let said = promtool.wait_with_output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
     assert!(said.status.success() && out.is_empty() && err.is_empty(), "{out}{err}");
+}
+
+/// The folder of rules and dashboards.
+fn dist() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist")
+}
+
+/// Names of metrics in a text: words that begin with the prefix.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|it: char| !it.is_ascii_lowercase() && it != '_');
+    words.filter(|word| word.starts_with("kvrail_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn rules_and_dashboards_ask_for_metrics_that_are_there() {
+    let known = named(&expose(&busy(), Dialect::Text));
+    for file in ["prometheus/kvrail-alerts.yaml", "grafana/kvrail.json"] {
+        let text = std::fs::read_to_string(dist().join(file)).unwrap();
+        let asked = named(&text);
+        assert!(asked.len() > 15, "{file}: {asked:?}");
+        let unknown: Vec<_> = asked.difference(&known).collect();
+        assert!(unknown.is_empty(), "{file} asks for {unknown:?}");
+    }
+    let board = std::fs::read_to_string(dist().join("grafana/kvrail.json")).unwrap();
+    let board: serde_json::Value = serde_json::from_str(&board).unwrap();
+    for panel in board["panels"].as_array().unwrap() {
+        let has = |key: &str| !panel[key].is_null();
+        assert!(has("title") && has("gridPos") && (has("targets") || panel["type"] == "row"));
+    }
+}
+
+#[test]
+fn alerts_fire_for_what_they_are_for() {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["test", "rules", "kvrail-alerts-test.yaml"]);
+    match promtool.current_dir(dist().join("prometheus")).output() {
+        Err(_) => println!("skipped: no promtool in PATH (Debian package prometheus)"),
+        Ok(said) => {
+            let text =
+                String::from_utf8_lossy(&said.stdout) + String::from_utf8_lossy(&said.stderr);
+            assert!(said.status.success(), "{text}");
+        }
+    }
 }
 
 /// Writes the table anew where `KVRAIL_UPDATE` is set.

@@ -6,12 +6,15 @@ pub(crate) mod completions;
 pub(crate) mod config;
 mod describe;
 pub(crate) mod devices;
+pub(crate) mod engines;
 pub(crate) mod host;
 pub(crate) mod serve;
 mod silent;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod support_bundle;
 pub(crate) mod target;
+pub(crate) mod top;
 pub(crate) mod topology;
 pub(crate) mod volume;
 
@@ -33,8 +36,11 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Store(command) => store::run(command, context),
         Command::Target(command) => target::run(command, context),
         Command::Devices(args) => devices::run(&args, context),
+        Command::Engines(args) => engines::run(args, context),
         Command::Host(command) => host::run(*command, context),
-        Command::Status(args) => status::run(args, context),
+        Command::Status(args) => status::run(&args, context),
+        Command::Top(args) => top::run(&args, context),
+        Command::SupportBundle(args) => support_bundle::run(&args, context),
         Command::Check(args) => check::run(&args, context),
         Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),

@@ -1,10 +1,13 @@
 //! `kvrail serve`.
 
+use std::fs::File;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_session::StoppedHow;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
@@ -26,6 +29,9 @@ pages, the drain timeout, the log and the target change at once, the log names k
 restart. A [target] that was emptied is taken down; a change that cannot be made leaves what is.
 
 With --format json a sidecar that is ready prints one document, that of `kvrail status`.";
+
+/// Lines of the log that may wait to be written.
+const LOG_LINES: usize = 8192;
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]
@@ -55,9 +61,9 @@ pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
 
 fn serve(parent: Option<&Parent>, context: &Context) -> Result<(), Failure> {
     let loaded = context.config()?;
-    let set_log = log_to_stderr(&loaded.config)?;
+    let (set_log, lost_lines, _log) = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
-    let sidecar = Sidecar::start(&loaded.config, reload)?;
+    let sidecar = Sidecar::start(&loaded.config, reload, lost_lines)?;
     parent.map_or(Ok(()), Parent::catch_up)?;
     match context.format {
         Format::Human => context.note(sidecar.report.trim_end()),
@@ -78,13 +84,18 @@ fn serve(parent: Option<&Parent>, context: &Context) -> Result<(), Failure> {
         .with_remedy("a device does not answer: see the log; raise sidecar.drain_timeout"))
 }
 
-/// Logs as configured; the answer changes what is logged later.
-fn log_to_stderr(config: &Config) -> Result<SetLog, Failure> {
+/// Logs as configured, on a thread of its own: where nobody takes the lines, some are lost, and no
+/// client waits for them. The answer changes what is logged later; its other half writes what is
+/// left when it is dropped.
+fn log_to_stderr(config: &Config) -> Result<(SetLog, ErrorCounter, WorkerGuard), Failure> {
     let filter = filter(&config.sidecar.log)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let queue = NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true);
+    let (writer, guard) = queue.thread_name("kvrail-log").finish(standard_error()?);
+    let lost = writer.error_counter();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     // Colours are for people; a file or a journal keeps plain words.
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
-    Ok(match config.sidecar.log_format {
+    let set_log = match config.sidecar.log_format {
         LogFormat::Text => {
             let lines = lines.with_filter_reloading();
             let handle = lines.reload_handle();
@@ -97,7 +108,15 @@ fn log_to_stderr(config: &Config) -> Result<SetLog, Failure> {
             lines.init();
             set_log(handle)
         }
-    })
+    };
+    Ok((set_log, lost, guard))
+}
+
+/// Standard error without its lock: who waits for a reader keeps nobody else from trying.
+fn standard_error() -> Result<File, Failure> {
+    let copy = std::io::stderr().as_fd().try_clone_to_owned();
+    let failed = |error| Failure::new(Exit::Failed, format!("standard error: {error}"));
+    copy.map(File::from).map_err(failed)
 }
 
 fn set_log<S: 'static>(handle: Handle<EnvFilter, S>) -> SetLog {

@@ -12,7 +12,7 @@ use super::provenance::{Origin, join};
 const PREFIX: &str = "KVRAIL_";
 
 /// Variables with the prefix that are no keys: the one behind `--config`, the Python package's.
-const NOT_KEYS: [&str; 2] = ["KVRAIL_CONFIG", "KVRAIL_BINARY"];
+const NOT_KEYS: [&str; 3] = ["KVRAIL_CONFIG", "KVRAIL_BINARY", "KVRAIL_PYTHON"];
 
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default)]

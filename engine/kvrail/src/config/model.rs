@@ -15,6 +15,7 @@ use super::auto::Auto;
 use super::enums::{FileMode, LogFormat, NullContent, Pages, Unsealed};
 use super::gpu::Gpu;
 use super::target::Target;
+use super::write_budget::WriteBudget;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,6 +176,9 @@ pub(crate) struct Volume {
     /// Of null members only: the label of others says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<NullContent>,
+    /// Of stores only.
+    #[serde(default, skip_serializing_if = "WriteBudget::is_unlimited")]
+    pub(crate) write_budget: WriteBudget,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
 }

@@ -19,6 +19,10 @@ impl Config {
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;
         renewed.sidecar.log.clone_from(&new.sidecar.log);
+        for volume in &mut renewed.volume {
+            let new = new.volume.iter().find(|it| it.name == volume.name);
+            volume.write_budget = new.map_or(volume.write_budget, |it| it.write_budget);
+        }
         renewed.target = new.target.clone();
         if !self.target.wish().is_empty() {
             // What is kept up stays where it is.
@@ -67,6 +71,22 @@ mod tests {
         let at_next_start = ["sidecar.log_format", "volume", "volume.0.members", "volume.0.name"];
         assert_eq!(renewed.differing_keys(&after), at_next_start);
         assert!(after.differing_keys(&after).is_empty());
+    }
+
+    #[test]
+    fn a_write_budget_changes_with_the_volume_of_its_name() {
+        let volumes = |one: &str, two: &str| {
+            let volume = |name: &str, more: &str| {
+                format!("[[volume]]\nname = \"{name}\"\nmembers = [\"/{name}\"]\n{more}\n")
+            };
+            volume("a", one) + &volume("b", two)
+        };
+        let before = config(&volumes("", "write_budget = \"2dwpd\""));
+        let after = config(&volumes("write_budget = \"0.5dwpd\"", ""));
+        let renewed = before.apply_reload(&after);
+        let keys = ["volume.0.write_budget", "volume.1.write_budget"];
+        assert_eq!(before.differing_keys(&renewed), keys);
+        assert_eq!(renewed, after);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! It also owns the claims of all members, because a claim ends when its device is replaced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -15,6 +15,7 @@ use kvrail_nvme::{Host, Namespace, Selector, resolve};
 use kvrail_poller::{Command, Mailbox, PollerHandle, PollerStats};
 use kvrail_volume::Member;
 
+use super::annex::Annex;
 use super::devices;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
@@ -22,6 +23,9 @@ use crate::failure::{Exit, Failure};
 
 /// How often it is looked whether a device is gone, or back.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Every so many looks, the paths of devices are looked for: every two seconds.
+const LOOKS_FOR_PATHS: u64 = 10;
 
 /// The thread that looks; it ends when this is dropped.
 #[derive(Debug)]
@@ -39,14 +43,20 @@ impl DeviceRecovery {
         plan: &Plan,
         pollers: &[PollerHandle],
         mut served: Vec<Served>,
+        annex: Annex,
     ) -> Result<Self, Failure> {
         let mut watched = watched(plan, pollers, &served);
         let (stop, stopped) = channel();
         let look = move || {
+            let mut looks = 0;
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 for device in &mut watched {
                     device.look(&mut served);
                 }
+                if looks % LOOKS_FOR_PATHS == 0 {
+                    annex.look_for_paths(&nodes(&watched));
+                }
+                looks += 1;
             }
         };
         let thread = std::thread::Builder::new().name("recovery".into()).spawn(look);
@@ -70,6 +80,7 @@ impl Drop for DeviceRecovery {
 /// A device under watch.
 #[derive(Debug)]
 struct Watched {
+    index: u16,
     planned: PlannedDevice,
     spare_cpu: Option<u32>,
     /// Its number at its poller.
@@ -111,6 +122,7 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
             };
             let named = Selector::Path(member.path().to_owned());
             watched.push(Watched {
+                index: index.0,
                 planned,
                 spare_cpu: plan.spare_cpu,
                 local,
@@ -124,6 +136,13 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
         }
     }
     watched
+}
+
+/// The block devices of those that are NVMe, by number.
+fn nodes(watched: &[Watched]) -> Vec<(u16, String)> {
+    let node = |it: &Watched| it.identity.as_ref()?.block_node.as_deref().map(Path::to_owned);
+    let named = |it: &Watched| Some((it.index, node(it)?.display().to_string()));
+    watched.iter().filter_map(named).collect()
 }
 
 impl Watched {

@@ -3,6 +3,7 @@
 //! Signals and volumes first, then the pollers of GPUs, then those of the devices, then the door
 //! for clients. Nothing here is on a data path.
 
+mod annex;
 mod descriptors;
 mod device_recovery;
 mod devices;

@@ -27,6 +27,7 @@ pub(super) fn policy(config: &Config) -> Policy {
             queue_depth: limits.lane_depth,
             handshake_timeout: limits.handshake_timeout.duration(),
         },
+        write_budgets: config.volume.iter().map(|it| it.write_budget.wanted()).collect(),
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
         sealing: match config.memory.unsealed_imports {
             Unsealed::Refuse => Sealing::Required,

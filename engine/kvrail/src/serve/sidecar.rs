@@ -7,7 +7,9 @@ use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Doorbell, Epoch};
 use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped};
+use tracing_appender::non_blocking::ErrorCounter;
 
+use super::annex::Annex;
 use super::device_recovery::DeviceRecovery;
 use super::gpus::Gpus;
 use super::host::check_host;
@@ -42,7 +44,12 @@ impl Sidecar {
     ///
     /// # Errors
     /// `Failure` with the cause and the remedy; nothing is left running or claimed.
-    pub(crate) fn start(config: &Config, reload: Reload) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        config: &Config,
+        reload: Reload,
+        lost_lines: ErrorCounter,
+    ) -> Result<Self, Failure> {
+        let annex = Annex::default();
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         let (door, inbox) = target::door();
@@ -53,7 +60,7 @@ impl Sidecar {
         let opened = gpus::open_all(config)?;
         let mut plan = Plan::make(config, &served, &opened.gpus)?;
         plan.notes.extend(metrics.note.clone());
-        let target = Export::start(&config.target, door, inbox)?;
+        let target = Export::start(&config.target, annex.clone(), door, inbox)?;
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
@@ -65,10 +72,11 @@ impl Sidecar {
         report += &report::gpus(&gpus.served, &infos);
         report += &metrics.line();
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
-        let recovery = DeviceRecovery::watch(&plan, &pollers, served)?;
+        let recovery = DeviceRecovery::watch(&plan, &pollers, served, annex.clone())?;
         let server_config = server_config(config, &plan, &gpus, &stores);
-        let server = Server::new(server_config, pollers, bell, infos)
+        let mut server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+        server.annotate(move |report| annex.add_to(report, &lost_lines));
         metrics.serve(asker);
         Ok(Self {
             server,

@@ -11,7 +11,7 @@ use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
 use kvrail_ring::DeviceIndex;
 use kvrail_ring::limits::ENTRY_BYTES;
-use kvrail_session::{ServedShard, ServedStore};
+use kvrail_session::{ServedShard, ServedStore, presence_table};
 use kvrail_store::{
     Config as StoreConfig, Discard, Expect, Identity, Sizing, Start, StartError, Super,
 };
@@ -41,6 +41,8 @@ struct Shard {
     /// What people know it by.
     name: String,
     setup: StoreSetup,
+    /// Its presence table, as clients get it.
+    presence: Arc<Region>,
     restart: Start,
     sizing: Sizing,
     /// Why there are no hugepages behind its pool.
@@ -85,7 +87,8 @@ impl Stores {
         for it in &self.0 {
             let volume = u16::try_from(it.volume).expect("the configuration bounds the volumes");
             let (config, restart) = (it.setup.config, it.restart);
-            let shard = ServedShard { device: it.device, config, restart };
+            let presence = Some(Arc::clone(&it.presence));
+            let shard = ServedShard { device: it.device, config, restart, presence };
             match stores.last_mut().filter(|store| store.volume == volume) {
                 Some(store) => store.shards.push(shard),
                 None => stores.push(ServedStore { volume, shards: vec![shard] }),
@@ -130,7 +133,7 @@ impl Stores {
         let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
         let remedy = match error {
             StartError::Device => "see dmesg and the log; `kvrail devices` shows the drive",
-            _ => "wipe the volume (`kvrail volume wipe`) and create it again: a cache fills itself",
+            _ => "`kvrail store erase` makes the store empty: a cache fills itself",
         };
         let what = format!("{}: its store does not start: {error}", shard.name);
         Err(Failure::new(Exit::Refused, what).with_remedy(remedy))
@@ -219,10 +222,15 @@ impl Shard {
                 .with_remedy("free memory, or give the sidecar more")
         })?;
         let pool: Arc<dyn Pinned> = Arc::new(region);
-        let setup = StoreSetup { config, start, pool, buffer };
+        let presence = presence_table(&sizing).map_err(|error| {
+            refuse(format!("no memory for its presence table: {error}"))
+                .with_remedy("free memory, or give the sidecar more")
+        })?;
+        let shown: Arc<dyn Pinned> = Arc::clone(&presence) as Arc<dyn Pinned>;
+        let setup = StoreSetup { config, start, pool, buffer, presence: Some(shown) };
         let (device, volume) = (device.index, device.volume);
         let remark = remark.map(|why| why.to_string());
-        Ok(Self { device, volume, name, setup, restart: start, sizing, remark })
+        Ok(Self { device, volume, name, setup, presence, restart: start, sizing, remark })
     }
 }
 

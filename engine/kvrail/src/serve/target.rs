@@ -8,8 +8,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use kvrail_memory::Root;
+use kvrail_protocol::TargetReport;
 use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 
+use super::annex::Annex;
 use crate::command::target::{locked, seen, show};
 use crate::config::{OnShutdown, Target as Wanted};
 use crate::failure::{Exit, Failure};
@@ -63,11 +65,18 @@ impl Export {
     ///
     /// # Errors
     /// `Failure` with cause and remedy; the tree is as it was.
-    pub(super) fn start(wanted: &Wanted, door: Door, inbox: Inbox) -> Result<Self, Failure> {
-        let root = Root::default();
-        let mut keeper = Keeper { wanted: wanted.clone(), held: None, root, last: String::new() };
+    pub(super) fn start(
+        wanted: &Wanted,
+        annex: Annex,
+        door: Door,
+        inbox: Inbox,
+    ) -> Result<Self, Failure> {
+        let (wanted_now, root) = (wanted.clone(), Root::default());
+        let mut keeper =
+            Keeper { wanted: wanted_now, held: None, root, last: String::new(), annex };
         let report =
             if wanted.wish().is_empty() { leftover(wanted) } else { keeper.bring(wanted)? };
+        keeper.report();
         let watch = thread::Builder::new().name("kvrail-target".into());
         let watch = watch.spawn(move || keeper.live(&inbox.0)).map_err(|error| {
             Failure::new(Exit::Failed, format!("the target's thread cannot start: {error}"))
@@ -105,6 +114,8 @@ struct Keeper {
     root: Root,
     /// What was said last: the same is said once.
     last: String,
+    /// Where it is written down how the target is.
+    annex: Annex,
 }
 
 /// The target, locked, and its devices.
@@ -125,8 +136,19 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => self.look(),
                 Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.report();
         }
         self.end();
+    }
+
+    fn report(&self) {
+        let ports = self.wanted.port.iter();
+        let states = ports.flat_map(|port| {
+            port.ana.iter().map(|ana| (port.id, ana.group.into(), ana.state.name().to_owned()))
+        });
+        let problem = Some(self.last.clone()).filter(|it| !it.is_empty());
+        let report = TargetReport { problem, ana_states: states.collect() };
+        self.annex.set_target(self.held.is_some().then_some(report));
     }
 
     /// Brings up what is wanted, in one change from what is there; says what it is.

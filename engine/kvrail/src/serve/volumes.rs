@@ -40,7 +40,22 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
             "add a [[volume]] with name and members; `kvrail volume create` makes one",
         ));
     }
-    config.volume.iter().map(|volume| open(config, volume)).collect()
+    let opened = |volume| {
+        let served = open(config, volume)?;
+        match served.purpose {
+            Purpose::Raw if !volume.write_budget.is_unlimited() => Err(no_store(volume)),
+            _ => Ok(served),
+        }
+    };
+    config.volume.iter().map(opened).collect()
+}
+
+fn no_store(volume: &Configured) -> Failure {
+    let (name, budget) = (&volume.name, volume.write_budget);
+    let words =
+        format!("volume {name}: write_budget = \"{budget}\": only stores have one, and it is raw");
+    let remedy = "remove the key, or make a store: `kvrail volume create --kind store`";
+    Failure::new(Exit::Usage, words).with_remedy(remedy)
 }
 
 fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {

@@ -3,6 +3,7 @@
 mod devices;
 mod gpus;
 mod label;
+mod paths;
 mod pollers;
 mod sessions;
 mod sidecar;
@@ -15,10 +16,11 @@ pub use stores::COUNTERS as STORE_COUNTERS;
 use crate::exposition::{Dialect, Family};
 
 /// All families, by what they are about.
-pub(crate) const ALL: [&[Family]; 6] = [
+pub(crate) const ALL: [&[Family]; 7] = [
     &sidecar::FAMILIES,
     &pollers::FAMILIES,
     &devices::FAMILIES,
+    &paths::FAMILIES,
     &stores::FAMILIES,
     &gpus::FAMILIES,
     &sessions::FAMILIES,

@@ -3,7 +3,7 @@
 use crate::exposition::{Family, Kind, Unit};
 use crate::health::{health, readiness};
 
-pub(super) const FAMILIES: [Family; 14] = [
+pub(super) const FAMILIES: [Family; 15] = [
     Family {
         name: "kvrail_build_info",
         kind: Kind::Gauge,
@@ -59,6 +59,14 @@ pub(super) const FAMILIES: [Family; 14] = [
         labels: &[],
         help: "Connections that have ended, and wait for what their clients had sent to be closed.",
         samples: |report, to| to.add(&[], report.sidecar.closing),
+    },
+    Family {
+        name: "kvrail_log_lines_lost",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &[],
+        help: "Lines of the log that were lost because nobody took them.",
+        samples: |report, to| to.add(&[], report.sidecar.log_lines_lost),
     },
     Family {
         name: "kvrail_sessions_max",

@@ -9,7 +9,7 @@ use crate::exposition::{Family, Kind, Samples, Unit};
 const STATES: [&str; 5] = ["starting", "warming", "serving", "does not start", "gone"];
 
 /// Counters of a member that are exposed; those of `_` are by reason.
-pub const COUNTERS: [&str; 24] = [
+pub const COUNTERS: [&str; 26] = [
     "hits",
     "misses",
     "puts",
@@ -34,9 +34,11 @@ pub const COUNTERS: [&str; 24] = [
     "rotten",
     "requests",
     "parked",
+    "budget_bytes_per_day",
+    "write_tokens",
 ];
 
-pub(super) const FAMILIES: [Family; 31] = [
+pub(super) const FAMILIES: [Family; 33] = [
     Family {
         name: "kvrail_store_state",
         kind: Kind::Gauge,
@@ -169,6 +171,22 @@ pub(super) const FAMILIES: [Family; 31] = [
         labels: &["store", "device", "reason"],
         help: "Puts and drops that were declined.",
         samples: |report, to| by_reason(report, to, "declined"),
+    },
+    Family {
+        name: "kvrail_store_write_budget_bytes_per_day",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Bytes that may be written in 24 hours; 0: as many as are given.",
+        samples: |report, to| counted(report, to, "budget_bytes_per_day"),
+    },
+    Family {
+        name: "kvrail_store_write_tokens_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes that may be written at once, of the write budget.",
+        samples: |report, to| counted(report, to, "write_tokens"),
     },
     Family {
         name: "kvrail_store_drops",

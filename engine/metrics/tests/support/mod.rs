@@ -19,6 +19,8 @@ pub(crate) fn busy() -> StatusReport {
             "quarantined_oldest_s": 9, "limit_bytes": 1_u64 << 41,
         },
         "notes": [],
+        "paths": [path("live", "optimized"), path("connecting", "inaccessible")],
+        "target": {"problem": null, "ana_states": [[1, 2, "non-optimized"]]},
     });
     serde_json::from_value(report).expect("a report")
 }
@@ -64,8 +66,16 @@ fn shard(device: u64) -> Value {
     counters.insert("declined_budget".into(), 30.into());
     json!({
         "store": "kv0", "device": device, "state": "serving", "capacity_bytes": 1_u64 << 42,
-        "memory_bytes": 1_u64 << 30, "blocks_max": 4_000_000, "blocks": 3_900_000, "holds": 12,
+        "memory_bytes": 1_u64 << 30, "blocks_max": 4_000_000, "blocks": 3_900_000, "bytes": 4_000_000_000_000_u64,
+        "holds": 12,
         "oldest_unix_s": 1_769_000_000, "counters": counters,
+    })
+}
+
+fn path(state: &str, ana: &str) -> Value {
+    json!({
+        "device": 0, "controller": format!("nvme-{state}"), "transport": "rdma",
+        "address": "traddr=192.0.2.1,trsvcid=4420", "state": state, "ana_state": ana,
     })
 }
 

@@ -1,11 +1,15 @@
 //! `kvrail store`: stores of a running sidecar, their namespaces, and replays of traces.
 
 mod clear;
+mod erase;
+mod explain;
+mod list;
 mod namespaces;
 mod remove;
 mod replay;
 mod status;
 mod target;
+mod verify;
 
 use clap::Subcommand;
 
@@ -18,6 +22,8 @@ Examples:
   kvrail serve --set 'volume=[{name=\"cache\", members=[\"/data/cache.img\"]}]'
   kvrail store status
   kvrail store namespaces
+  kvrail store list llama-70b --limit 20
+  kvrail store verify --share 10%
   kvrail store clear llama-70b
   kvrail store replay trace.jsonl                     hits and writes before a drive is bought";
 
@@ -29,10 +35,18 @@ pub(crate) enum StoreCommand {
     Status(status::StatusArgs),
     /// List the namespaces with their blocks and identities
     Namespaces(namespaces::NamespacesArgs),
+    /// List the blocks of a namespace: key, length, depth, age, place, metadata
+    List(list::ListArgs),
+    /// Say what is known of a key: where its block is, what becomes of it, or how it went
+    Explain(explain::ExplainArgs),
+    /// Read and check all blocks while serving, within a share of the drives
+    Verify(verify::VerifyArgs),
     /// Make all blocks of a namespace unreachable, for all clients
     Clear(clear::ClearArgs),
     /// Forget a namespace and its blocks, for all clients
     Remove(remove::RemoveArgs),
+    /// Make a store that is not served empty
+    Erase(erase::EraseArgs),
     /// Run the store's own code over a trace of requests: hits and writes by size and policy
     Replay(replay::ReplayArgs),
 }
@@ -42,8 +56,12 @@ pub(crate) fn run(command: StoreCommand, context: &Context) -> Result<(), Failur
     match command {
         StoreCommand::Status(args) => status::run(&args, context),
         StoreCommand::Namespaces(args) => namespaces::run(&args, context),
+        StoreCommand::List(args) => list::run(&args, context),
+        StoreCommand::Explain(args) => explain::run(&args, context),
+        StoreCommand::Verify(args) => verify::run(&args, context),
         StoreCommand::Clear(args) => clear::run(&args, context),
         StoreCommand::Remove(args) => remove::run(&args, context),
+        StoreCommand::Erase(args) => erase::run(&args, context),
         StoreCommand::Replay(args) => replay::run(&args, context),
     }
 }

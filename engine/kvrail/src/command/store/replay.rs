@@ -16,13 +16,14 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail store replay trace.jsonl
   kvrail store replay trace.jsonl --sizes 1%,10%,50000 --block-bytes 640256
-  kvrail store replay trace.jsonl --policy all,lru --format json
+  kvrail store replay trace.jsonl --policy budget,lru --budget 0.1 --format json
   kvrail store replay trace.jsonl --sizes 1%,2%,5%,10%,20%,50% --plot hits.svg
 
 A trace has one JSON object a line, such as {\"timestamp\": 1500, \"hash_ids\": [7, 8, 9]}:
 milliseconds, and the ids of the prompt's blocks from the front, equal for equal prefixes. Each
 request gets its blocks until the first miss, and puts the rest. No sidecar, no drive and no bytes
-are needed: the store's own code runs in simulated time.";
+are needed: the store's own code runs in simulated time. With a budget, its ring is full of other
+blocks when the trace begins, as it is after the first filling, which no budget limits.";
 
 /// Blocks are as long as this unless another size is named.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -41,8 +42,16 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE", default_value_t = Size::new(BLOCK_BYTES))]
     block_bytes: Size,
     /// Who caches
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "all,lru,s3-fifo,belady")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "all,budget,lru,s3-fifo,belady"
+    )]
     policy: Vec<PolicyArg>,
+    /// Bytes that the budgeted store may write for each byte asked for
+    #[arg(long, value_name = "SHARE", default_value = "0.20", value_parser = share)]
+    budget: f64,
     /// Also draw hits over size into this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -52,6 +61,8 @@ pub(crate) struct ReplayArgs {
 enum PolicyArg {
     /// The store, everything admitted
     All,
+    /// The store with the write budget of --budget
+    Budget,
     /// Least recently used
     Lru,
     /// S3-FIFO
@@ -61,15 +72,23 @@ enum PolicyArg {
     Belady,
 }
 
-impl From<PolicyArg> for Policy {
-    fn from(arg: PolicyArg) -> Self {
-        match arg {
-            PolicyArg::All => Self::Store,
-            PolicyArg::Lru => Self::Lru,
-            PolicyArg::S3Fifo => Self::S3Fifo,
-            PolicyArg::Belady => Self::Belady,
+impl PolicyArg {
+    fn policy(self, budget: f64) -> Policy {
+        match self {
+            Self::All => Policy::All,
+            Self::Budget => Policy::Budget(budget),
+            Self::Lru => Policy::Lru,
+            Self::S3Fifo => Policy::S3Fifo,
+            Self::Belady => Policy::Belady,
         }
     }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=100.0).contains(share));
+    share.ok_or_else(|| {
+        "write bytes written for each byte asked for: a number from 0 to 100, such as 0.20".into()
+    })
 }
 
 /// Replays.
@@ -101,7 +120,7 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
         Failure::new(Exit::Usage, words)
     })?;
     let mut policies: Vec<Policy> = Vec::new();
-    for policy in args.policy.iter().copied().map(Policy::from) {
+    for policy in args.policy.iter().map(|it| it.policy(args.budget)) {
         if !policies.contains(&policy) {
             policies.push(policy);
         }
@@ -189,7 +208,7 @@ fn counts(report: &Report) -> comfy_table::Table {
             store.puts.to_string(),
             store.moved.to_string(),
             store.evicted.to_string(),
-            store.declined.to_string(),
+            (store.declined_first_sight + store.declined_budget).to_string(),
             human_bytes(run.written_bytes),
         ]);
     }

@@ -19,9 +19,14 @@ Examples:
   kvrail store status
   kvrail store status --store cache --format json     every counter, each member and all of them
 
-FILL is how much of the index is in use. WRITTEN/PUT is what the drive was given for each byte put:
-above 1 by records, pages and moved blocks. STATE: starting (reads its heads), warming (serves;
-what it does not find may yet turn up), serving, gone (its drive is).";
+FILL is the bytes of all blocks against what the member can hold; a ring that was round once stays
+below 100 % by what was dropped, cleared or padded. INDEX is the blocks against what the index is
+made for: one for each --block-mean of the capacity. WRITTEN/PUT is what the drive was given for
+each byte put: above 1 by records, pages and moved blocks. DECLINED puts are no errors: first sight
+(little write budget is left, and the block was not put before), budget (none is left), index full,
+broken (the drive refused a write of the store's own; it only reads), busy. BUDGET is what may be
+written. STATE: starting (reads its heads), warming (serves; what it does not find may yet turn up),
+serving, gone (its drive is).";
 
 /// Arguments of `kvrail store status`.
 #[derive(Debug, Args)]
@@ -86,6 +91,7 @@ fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> Sha
         all.memory_bytes += it.memory_bytes;
         all.blocks_max += it.blocks_max;
         all.blocks += it.blocks;
+        all.bytes += it.bytes;
         all.holds += it.holds;
         all.oldest_unix_s = match (all.oldest_unix_s, it.oldest_unix_s) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -98,15 +104,17 @@ fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> Sha
     all
 }
 
-const HEADS: [&str; 16] = [
+const HEADS: [&str; 18] = [
     "STORE",
     "MEMBER",
     "STATE",
     "FILL",
+    "INDEX",
     "BLOCKS",
     "HITS",
     "MISSES",
     "DECLINED",
+    "BUDGET",
     "PUT",
     "MOVED",
     "WRITTEN/PUT",
@@ -136,7 +144,8 @@ fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<Stri
         0 => None,
         _ => Some(part as f64 / whole as f64 * scale),
     };
-    let fill = share(it.blocks, it.blocks_max, 100.0);
+    let fill = share(it.bytes, it.capacity_bytes, 100.0);
+    let index = share(it.blocks, it.blocks_max, 100.0);
     let written = share(count("written_bytes"), count("put_bytes"), 1.0);
     let age = it.oldest_unix_s.map(|oldest| now_unix_s.saturating_sub(oldest.into()));
     let age = age.map(|age| HumanDuration(std::time::Duration::from_secs(age)).to_string());
@@ -144,11 +153,15 @@ fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<Stri
         store.to_owned(),
         member.to_owned(),
         it.state.clone(),
-        fill.map_or_else(dash, |fill| format!("{fill:.1} %")),
+        fill.map_or_else(dash, |fill| {
+            format!("{fill:.1} % ({} of {})", human_bytes(it.bytes), human_bytes(it.capacity_bytes))
+        }),
+        index.map_or_else(dash, |index| format!("{index:.1} %")),
         it.blocks.to_string(),
         count("hits").to_string(),
         count("misses").to_string(),
-        count("declined").to_string(),
+        declined(&it.counters),
+        budget(&it.counters),
         human_bytes(count("put_bytes")),
         human_bytes(count("moved_bytes")),
         written.map_or_else(dash, |written| format!("{written:.2}")),
@@ -158,6 +171,28 @@ fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<Stri
         age.unwrap_or_else(dash),
         human_bytes(it.memory_bytes),
     ]
+}
+
+/// How many puts were declined, and why.
+fn declined(counters: &BTreeMap<String, u64>) -> String {
+    let reasons = counters.iter().filter(|(_, count)| **count > 0).filter_map(|(name, count)| {
+        let reason = name.strip_prefix("declined_")?.replace('_', " ");
+        Some(format!("{count} {reason}"))
+    });
+    let reasons: Vec<String> = reasons.collect();
+    let all = counter(counters, "declined").to_string();
+    if reasons.is_empty() { all } else { format!("{all} ({})", reasons.join(", ")) }
+}
+
+/// What may be written in a day, and at once.
+fn budget(counters: &BTreeMap<String, u64>) -> String {
+    match counter(counters, "budget_bytes_per_day") {
+        0 => dash(),
+        bytes => {
+            let tokens = human_bytes(counter(counters, "write_tokens"));
+            format!("{}/day, {tokens} now", human_bytes(bytes))
+        }
+    }
 }
 
 fn dash() -> String {
@@ -175,7 +210,15 @@ mod tests {
     use super::{Member, Shown, rows, total};
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
-        let counters = [("hits", 7), ("put_bytes", 1000), ("written_bytes", 1350)];
+        let counters = [
+            ("hits", 7),
+            ("put_bytes", 1000),
+            ("written_bytes", 1350),
+            ("declined", 5),
+            ("declined_budget", 2),
+            ("declined_first_sight", 3),
+            ("budget_bytes_per_day", 3 << 30),
+        ];
         ShardReport {
             store: "cache".into(),
             device: 0,
@@ -184,6 +227,7 @@ mod tests {
             memory_bytes: 100 << 20,
             blocks_max: 1000,
             blocks: 250,
+            bytes: 1 << 38,
             holds: 3,
             oldest_unix_s: oldest,
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
@@ -198,7 +242,18 @@ mod tests {
         assert_eq!((total.oldest_unix_s, total.counters["hits"]), (Some(1000), 14));
         let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
         let shown = rows(&[Shown { store: "cache".into(), members, total }], 1060).to_string();
-        for word in ["25.0 %", "1.35", "60 seconds", "warming", "all", "200.00 MiB", "14"] {
+        for word in [
+            "25.0 %",
+            "25.0 % (256.00 GiB of 1.00 TiB)",
+            "1.35",
+            "60 seconds",
+            "warming",
+            "all",
+            "200.00 MiB",
+            "14",
+            "5 (2 budget, 3 first sight)",
+            "3.00 GiB/day",
+        ] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
         }
     }

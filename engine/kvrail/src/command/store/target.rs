@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use kvrail_client::{AttachOptions, Client, ClientError, Volume};
+use indicatif::HumanDuration;
+use kvrail_client::{Absent, AttachOptions, Client, ClientError, Identity, Namespace, Volume};
 
 use crate::command::silent::explain;
 use crate::context::Context;
@@ -13,6 +14,9 @@ use crate::failure::{Exit, Failure};
 
 /// Longest wait: a member writes a namespace twice, each time to stable media.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Identity under which a namespace is asked for that is not there.
+const UNKNOWN: &str = r#"{"namespace":"unknown"}"#;
 
 /// Where to ask.
 #[derive(Debug, Args)]
@@ -64,6 +68,19 @@ impl Session {
         ask: impl FnOnce(&Client) -> Result<T, ClientError>,
     ) -> Result<T, Failure> {
         ask(&self.client).map_err(|error| explain(&error, &self.socket))
+    }
+
+    /// The namespace of this name, with the identity that it has.
+    ///
+    /// # Errors
+    /// `Failure` with the sidecar's own words where there is none.
+    pub(super) fn namespace(&self, store: &Volume, name: &str) -> Result<Namespace, Failure> {
+        self.ask(|client| {
+            let store = client.store(store.name())?;
+            let known = store.namespaces()?.into_iter().find(|it| it.name == name);
+            let identity = known.map_or_else(|| UNKNOWN.to_owned(), |it| it.identity);
+            store.open(name, &Identity::parse(&identity)?, Absent::Fail)
+        })
     }
 
     /// The stores that are served; one of them where one was named.
@@ -129,6 +146,12 @@ pub(super) fn confirm(name: &str, yes: Option<&str>, what: &str) -> Result<(), F
         None => return refuse("not confirmed".into()),
     };
     if said == name { Ok(()) } else { refuse(format!("{said:?} was said, not {name:?}")) }
+}
+
+/// How long ago a second since 1970 was.
+pub(super) fn ago(unix_s: u32) -> HumanDuration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    HumanDuration(now.saturating_sub(Duration::from_secs(unix_s.into())))
 }
 
 #[cfg(test)]

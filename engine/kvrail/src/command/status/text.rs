@@ -1,11 +1,7 @@
-//! `kvrail status`.
+//! A report as people read it.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::Args;
-use kvrail_client::{AttachOptions, Client};
 use kvrail_protocol::{
     DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, ShardReport,
     StatusReport, VolumeReport, Waker,
@@ -13,39 +9,14 @@ use kvrail_protocol::{
 
 use Detail::{Screen, Verbose};
 
-use super::silent::explain;
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, human_bytes, print_json, print_text, table};
-
-const EXAMPLES: &str = "\
-Examples:
-  kvrail status
-  kvrail status --verbose                    why each mode was chosen, every counter
-  kvrail status --socket /tmp/kvrail.sock --format json";
-
-/// Longest wait for a sidecar, which answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Arguments of `kvrail status`.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct StatusArgs {
-    /// The sidecar's socket [default: sidecar.socket of the configuration]
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-
-    /// Show every counter, every session, and why each mode was chosen
-    #[arg(short, long)]
-    verbose: bool,
-}
+use crate::output::{human_bytes, table};
 
 /// Sessions that are shown without `--verbose`: those that moved most.
 const BUSIEST: usize = 8;
 
 /// How much is shown.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Detail {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Detail {
     /// What fits a screen.
     Screen,
     /// Everything.
@@ -53,31 +24,10 @@ enum Detail {
 }
 
 /// A column of a table: its head, from which detail on it is shown, and what stands in it.
-type Column<T> = (&'static str, Detail, fn(&T) -> String);
+pub(crate) type Column<T> = (&'static str, Detail, fn(&T) -> String);
 
-/// Shows what a running sidecar is doing.
-///
-/// # Errors
-/// `Failure` with status 4 when no sidecar answers.
-pub(crate) fn run(args: StatusArgs, context: &Context) -> Result<(), Failure> {
-    let socket = match args.socket {
-        Some(socket) => socket,
-        None => context.config()?.config.sidecar.socket,
-    };
-    let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
-    let report = Client::attach_with(&socket, &options)
-        .and_then(|client| client.status())
-        .map_err(|error| explain(&error, &socket))?;
-    match context.format {
-        Format::Json => print_json(&report),
-        Format::Human => {
-            let detail = if args.verbose { Detail::Verbose } else { Detail::Screen };
-            print_text(&text(&report, detail))
-        }
-    }
-}
-
-fn text(report: &StatusReport, detail: Detail) -> String {
+/// The whole report.
+pub(crate) fn text(report: &StatusReport, detail: Detail) -> String {
     let sections = [
         sidecar(report),
         rows(&VOLUMES, &report.volumes, detail),
@@ -94,7 +44,7 @@ fn text(report: &StatusReport, detail: Detail) -> String {
 }
 
 /// A table of the columns that the detail asks for; nothing where there are no items.
-fn rows<'a, T: 'a>(
+pub(crate) fn rows<'a, T: 'a>(
     columns: &[Column<T>],
     items: impl IntoIterator<Item = &'a T>,
     detail: Detail,
@@ -156,7 +106,8 @@ const VOLUMES: [Column<VolumeReport>; 6] = [
     ("MEMBERS", Screen, |it| it.members.join(" ")),
 ];
 
-const SHARDS: [Column<ShardReport>; 7] = [
+/// Members of stores.
+pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
     ("STORE", Screen, |it| it.store.clone()),
     ("DEVICE", Screen, |it| it.device.to_string()),
     ("STATE", Screen, |it| it.state.clone()),
@@ -191,7 +142,7 @@ const DEVICES: [Column<DeviceReport>; 18] = [
 ];
 
 /// Devices that do not answer.
-fn doubts(report: &StatusReport) -> String {
+pub(crate) fn doubts(report: &StatusReport) -> String {
     let overdue = report.devices.iter().filter(|device| device.overdue > 0).map(|device| {
         let (index, count, age) = (device.index, device.overdue, device.oldest_ms / 1000);
         format!("  {index}: {count} requests are too old, the oldest {age} s: it does not answer")
@@ -200,7 +151,7 @@ fn doubts(report: &StatusReport) -> String {
 }
 
 /// Why each device has the mode it has.
-fn reasons(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn reasons(report: &StatusReport, detail: Detail) -> String {
     let devices = report.devices.iter().filter(|_| detail == Verbose);
     let why = devices.map(|device| {
         let features = device.features.join(", ");
@@ -228,7 +179,7 @@ const GPUS: [Column<GpuReport>; 12] = [
 ];
 
 /// The GPUs, why one failed, and how each volume's bytes get there.
-fn gpus(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn gpus(report: &StatusReport, detail: Detail) -> String {
     let mut lines = Vec::new();
     for it in &report.gpus {
         lines.extend(it.failure.iter().map(|why| format!("\n  {}: {why}", it.gpu.index)));
@@ -259,7 +210,7 @@ const POLLERS: [Column<PollerReport>; 8] = [
 ];
 
 /// What keeps the pollers that do not turn.
-fn stalls(report: &StatusReport) -> String {
+pub(crate) fn stalls(report: &StatusReport) -> String {
     let stalled = report.pollers.iter().filter_map(|poller| {
         let kernel = &poller.stalled.as_ref()?.kernel;
         Some(format!("\n  {} is stalled, a device keeps it: {kernel}", poller.index))
@@ -298,7 +249,8 @@ fn sessions(report: &StatusReport, detail: Detail) -> String {
     text
 }
 
-fn cpu(number: Option<u32>) -> String {
+/// Where a thread runs.
+pub(crate) fn cpu(number: Option<u32>) -> String {
     number.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())
 }
 
@@ -309,11 +261,13 @@ fn waker(by: Waker) -> &'static str {
     }
 }
 
-fn notes(report: &StatusReport) -> String {
+/// What an operator should know.
+pub(crate) fn notes(report: &StatusReport) -> String {
     report.notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n")
 }
 
-fn micros(ns: u64) -> String {
+/// Nanoseconds as microseconds.
+pub(crate) fn micros(ns: u64) -> String {
     if ns == 0 {
         return "-".to_owned();
     }
@@ -322,14 +276,14 @@ fn micros(ns: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use kvrail_protocol::StatusReport;
     use serde_json::{Value, json};
 
     use super::{Detail, text};
 
     /// A sidecar with eight drives and a session for each of sixty clients.
-    fn report() -> StatusReport {
+    pub(in super::super) fn report() -> StatusReport {
         let latency = json!({"p50_ns": 84_211, "p99_ns": 1_920_400, "p999_ns": 4_000_000});
         let counts = json!({"operations": 123_456_789, "bytes": 1_234_567_890_123_u64});
         let device = |index: u64| -> Value {

@@ -1,0 +1,202 @@
+//! `kvrail status`.
+
+mod text;
+
+use std::io::{IsTerminal, stdout};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use kvrail_client::{AttachOptions, Client, ClientError};
+use kvrail_metrics::{health, readiness};
+use kvrail_protocol::{DeviceState, GpuState, StatusReport};
+
+pub(crate) use text::{
+    Column, Detail, SHARDS, cpu, doubts, gpus, micros, notes, reasons, rows, stalls,
+};
+
+use super::silent::explain;
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print_json, print_text, say};
+use text::text;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail status
+  kvrail status --verbose                    why each mode was chosen, every counter
+  kvrail status --watch                      anew every two seconds, until Ctrl-C
+  kvrail status --quiet >/dev/null || page-somebody
+  kvrail status --socket /tmp/kvrail.sock --format json
+
+Exit status: 0 all is well; 9 degraded (a poller is stalled, a device gone or silent, a member of a
+store or a GPU out of service, or it drains): standard error says what; 4 no sidecar answers.";
+
+/// Longest wait for a sidecar, which answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Clears a terminal and begins at its top.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// Arguments of `kvrail status`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+
+    /// Show every counter, every session, and why each mode was chosen
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Show it anew every so many seconds, 1 to 3600, through restarts of the sidecar
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
+}
+
+/// Which sidecar.
+#[derive(Debug, Args)]
+pub(crate) struct SidecarArgs {
+    /// The sidecar's socket [default: sidecar.socket of the configuration]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// A sidecar that is looked at: attached when it is first asked, and again after a failure.
+#[derive(Debug)]
+pub(crate) struct Looker {
+    socket: PathBuf,
+    client: Option<Client>,
+}
+
+impl SidecarArgs {
+    /// The socket that was named.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// The sidecar that is meant.
+    ///
+    /// # Errors
+    /// `Failure` with status 2 where the configuration would have to say and is broken.
+    pub(crate) fn looker(&self, context: &Context) -> Result<Looker, Failure> {
+        let socket = match &self.socket {
+            Some(socket) => socket.clone(),
+            None => context.config()?.config.sidecar.socket,
+        };
+        Ok(Looker { socket, client: None })
+    }
+}
+
+impl Looker {
+    /// How everything is now. Who looks is no session of it.
+    ///
+    /// # Errors
+    /// `Failure` with status 4 when no sidecar answers.
+    pub(crate) fn report(&mut self) -> Result<StatusReport, Failure> {
+        let asked = self.ask();
+        if asked.is_err() {
+            self.client = None;
+        }
+        asked.map_err(|error| explain(&error, &self.socket))
+    }
+
+    fn ask(&mut self) -> Result<StatusReport, ClientError> {
+        if self.client.is_none() {
+            let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
+            self.client = Some(Client::attach_with(&self.socket, &options)?);
+        }
+        let client = self.client.as_ref().expect("just attached");
+        let mut report = client.status()?;
+        let own = client.session().0;
+        report.sessions.retain(|session| session.id != own);
+        Ok(report)
+    }
+}
+
+/// Shows what a running sidecar is doing.
+///
+/// # Errors
+/// `Failure` with status 4 when no sidecar answers, with 9 when not all is well.
+pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
+    let detail = if args.verbose { Detail::Verbose } else { Detail::Screen };
+    let mut looker = args.sidecar.looker(context)?;
+    if let Some(seconds) = args.watch {
+        return watch(&mut looker, Duration::from_secs(seconds), detail, context.format);
+    }
+    let report = looker.report()?;
+    show(&report, detail, context.format)?;
+    let troubles = troubles(&report);
+    if troubles.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Degraded, format!("degraded: {}", troubles.join("; "))))
+}
+
+/// Shows it anew, until a signal or the reader ends it.
+fn watch(
+    looker: &mut Looker,
+    every: Duration,
+    detail: Detail,
+    format: Format,
+) -> Result<(), Failure> {
+    let clears = stdout().is_terminal() && format == Format::Human;
+    loop {
+        if clears {
+            print_text(CLEAR)?;
+        }
+        match looker.report() {
+            Ok(report) => show(&report, detail, format)?,
+            Err(failure) => say(&failure.text(format)),
+        }
+        thread::sleep(every);
+    }
+}
+
+fn show(report: &StatusReport, detail: Detail, format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => print_json(report),
+        Format::Human => print_text(&text(report, detail)),
+    }
+}
+
+/// What keeps a sidecar from doing all that it is configured for.
+fn troubles(report: &StatusReport) -> Vec<String> {
+    let devices = report.devices.iter().filter_map(|it| match (it.state, it.overdue) {
+        (DeviceState::Gone, _) => Some(format!("device {} is gone", it.name)),
+        (DeviceState::Serving, 0) => None,
+        (DeviceState::Serving, _) => Some(format!("device {} does not answer", it.name)),
+    });
+    let serves = ["warming", "serving"];
+    let shards = report.shards.iter().filter(|it| !serves.contains(&it.state.as_str()));
+    let shards =
+        shards.map(|it| format!("store {} at device {}: {}", it.store, it.device, it.state));
+    let gpus = report.gpus.iter().filter(|it| it.state == GpuState::Failed);
+    let gpus = gpus.map(|it| format!("GPU {} has failed", it.gpu.index));
+    let all = health(report).into_iter().chain(readiness(report));
+    all.chain(devices).chain(shards).chain(gpus).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_protocol::{DeviceState, SidecarState, StallReport};
+
+    use super::text::tests::report;
+    use super::troubles;
+
+    #[test]
+    fn what_is_out_of_service_is_named() {
+        let mut report = report();
+        assert_eq!(troubles(&report), Vec::<String>::new());
+        report.sidecar.state = SidecarState::Draining;
+        report.devices[2].state = DeviceState::Gone;
+        report.devices[3].overdue = 4;
+        report.pollers[1].stalled = Some(StallReport { for_s: 9, kernel: "state D".into() });
+        let said = troubles(&report).join("; ");
+        for word in ["draining", "nvme2n1 is gone", "nvme3n1 does not answer", "poller 1", "9 s"] {
+            assert!(said.contains(word), "no {word:?} in {said}");
+        }
+    }
+}

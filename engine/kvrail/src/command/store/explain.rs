@@ -1,0 +1,168 @@
+//! `kvrail store explain`.
+
+use clap::Args;
+use indicatif::HumanDuration;
+use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState};
+use serde::Serialize;
+
+use super::target::{TargetArgs, ago};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{Format, human_bytes, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail store explain llama-70b 0f0e0d0c0b0a09080706050403020100    as lists show it
+  kvrail store explain llama-70b --text 'request 17, block 3'        the engine's key, folded here
+  kvrail store explain llama-70b --bytes 00ff17                      the same in hexadecimal";
+
+/// Arguments of `kvrail store explain`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExplainArgs {
+    /// The namespace
+    namespace: String,
+    #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct KeyArgs {
+    /// The key: 128 bits as 32 hexadecimal digits
+    #[arg(value_parser = bits)]
+    key: Option<BlockKey>,
+    /// The engine's own key, as text; it is folded
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
+    /// The engine's own key, as hexadecimal digits; it is folded
+    #[arg(long, value_name = "HEX", value_parser = folded)]
+    bytes: Option<BlockKey>,
+}
+
+fn bits(text: &str) -> Result<BlockKey, String> {
+    let mut bytes = [0; 16];
+    hex::decode_to_slice(text, &mut bytes).map_err(|error| {
+        format!("{error}; a key has 32 hexadecimal digits (--text and --bytes fold other keys)")
+    })?;
+    Ok(BlockKey::from_bits(u128::from_be_bytes(bytes)))
+}
+
+fn folded(text: &str) -> Result<BlockKey, String> {
+    let bytes = hex::decode(text).map_err(|error| format!("{error}; give hexadecimal digits"))?;
+    Ok(BlockKey::of(&bytes))
+}
+
+impl KeyArgs {
+    fn key(&self) -> BlockKey {
+        let text = self.text.as_ref().map(|text| BlockKey::of(text.as_bytes()));
+        self.key.or(self.bytes).or(text).unwrap_or_default()
+    }
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    store: &'a str,
+    namespace: &'a str,
+    key: String,
+    device: String,
+    #[serde(flatten)]
+    report: &'a KeyReport,
+}
+
+/// Explains.
+pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> {
+    let session = args.target.attach(context)?;
+    let store = session.store(args.target.store())?;
+    let key = args.key.key();
+    let namespace = session.namespace(store, &args.namespace)?;
+    let report = session.ask(|_| namespace.explain(key))?;
+    let devices = session.ask(kvrail_client::Client::status)?.devices;
+    let device = devices.into_iter().find(|it| it.index == report.device);
+    let device = device.map_or_else(|| "?".to_owned(), |it| it.name);
+    if context.format == Format::Json {
+        let (store, namespace, key) = (store.name(), args.namespace.as_str(), key.to_string());
+        return print_json(&Shown { store, namespace, key, device, report: &report });
+    }
+    print_text(&format!("key {key}, member {} ({device})\n{}", report.member, text(&report)))
+}
+
+fn text(report: &KeyReport) -> String {
+    match &report.state {
+        KeyState::There(block) => there(block),
+        KeyState::Putting { length, written } => {
+            format!("is being put: {written} of {length} bytes are written")
+        }
+        KeyState::Dropped => "was dropped, or a put of it was given up, during recovery".into(),
+        KeyState::Warming => "is not found yet: the member has not read all of its records".into(),
+        KeyState::Distrusted => {
+            "is not served: records of durable drops are missing in or behind its segment, so it \
+             may have been dropped"
+                .into()
+        }
+        KeyState::Absent => absent(report),
+    }
+}
+
+fn absent(report: &KeyReport) -> String {
+    let Some((event, seconds)) = &report.event else {
+        return "is not there: never put in this namespace, or gone before the last 16,384 events \
+                or before the sidecar's start"
+            .into();
+    };
+    let ago = HumanDuration(std::time::Duration::from_secs(*seconds));
+    match event.kind {
+        EventKind::Evicted => {
+            format!("is not there: evicted {ago} ago with {} bytes", event.length)
+        }
+        EventKind::Dropped => format!("is not there: dropped by a client {ago} ago"),
+        EventKind::Cleared => format!("is not there: its namespace was cleared {ago} ago"),
+    }
+}
+
+fn there(it: &KeyBlock) -> String {
+    let hold = it.held_ms.map_or_else(|| "none".to_owned(), |left| format!("{left} ms more"));
+    let next = match it.next {
+        KeyFate::Moved => "moved, because it was hit or is held",
+        KeyFate::Evicted => "evicted: it was not hit since it was put or moved",
+    };
+    let turn = match it.segments_ahead {
+        0 => "its segment is the oldest".to_owned(),
+        ahead => format!("{ahead} older segments go first"),
+    };
+    let doubt = if it.suspect { "\n  doubt    a reader said that its bytes are wrong" } else { "" };
+    format!(
+        "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
+         of the member's area\n  check    {:016x}\n  depth    {}\n  hits     {}{}\n  hold     \
+         {hold}\n  reclaim  {turn}; then it is {next}{doubt}",
+        human_bytes(it.length.into()),
+        it.length,
+        it.segment,
+        it.epoch,
+        ago(it.opened_unix_s),
+        it.offset,
+        it.check,
+        it.depth,
+        it.hits,
+        if it.hits == 3 { " or more" } else { "" },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bits, folded};
+    use kvrail_client::BlockKey;
+
+    #[test]
+    fn keys_are_bits_or_folded_bytes() {
+        let key = BlockKey::of(b"a");
+        assert_eq!(bits(&key.to_string()), Ok(key));
+        assert_eq!(folded("61"), Ok(key));
+        for wrong in ["", "61", "x".repeat(32).as_str()] {
+            assert!(bits(wrong).unwrap_err().contains("32 hexadecimal digits"), "{wrong}");
+        }
+        assert!(folded("6").is_err());
+    }
+}

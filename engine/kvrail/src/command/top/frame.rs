@@ -1,0 +1,149 @@
+//! One frame: the sections below each other, as many lines of them as there is room for.
+
+use kvrail_protocol::{DeviceState, PollerReport, StatusReport};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+
+use Detail::{Screen, Verbose};
+
+use super::view::{DeviceRate, Happened, Order, SessionRate, View};
+use crate::command::status::{
+    Column, Detail, SHARDS, cpu, doubts, gpus, micros, notes, reasons, rows, stalls,
+};
+use crate::output::human_bytes;
+
+const KEYS: &str = "s order  r reverse  e expand  w why  p pause  q quit";
+
+/// Draws it. `lost` says why the sidecar does not answer.
+pub(super) fn draw(
+    frame: &mut Frame<'_>,
+    report: &StatusReport,
+    happened: &Happened,
+    view: &View,
+    lost: Option<&str>,
+) {
+    let places = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).split(frame.area());
+    let text = sections(report, happened, view, lost);
+    let lines: Vec<Line<'_>> = text.lines().map(|line| Line::styled(line, style(line))).collect();
+    let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(1);
+    frame.render_widget(Paragraph::new(lines).scroll((view.scroll.min(most), 0)), places[0]);
+    let paused = if view.is_paused() { "  PAUSED" } else { "" };
+    let foot = format!("{KEYS}  ordered by {}{paused}", view.order.name());
+    let quiet = Style::default().add_modifier(Modifier::REVERSED);
+    frame.render_widget(Paragraph::new(Line::styled(foot, quiet)), places[1]);
+}
+
+/// Heads are bold, what is wrong is red.
+fn style(line: &str) -> Style {
+    let letters = |it: char| it.is_ascii_uppercase() || !it.is_ascii_alphabetic();
+    if ["gone", "STALLED", "failed", "does not", "no answer"].iter().any(|it| line.contains(it)) {
+        return Style::default().fg(Color::Red);
+    }
+    if line.chars().all(letters) && line.chars().any(char::is_alphabetic) {
+        return Style::default().add_modifier(Modifier::BOLD);
+    }
+    Style::default()
+}
+
+fn sections(report: &StatusReport, happened: &Happened, view: &View, lost: Option<&str>) -> String {
+    let (mut devices, mut sessions) = (happened.devices.clone(), happened.sessions.clone());
+    view.sort(&mut devices, |row, order| match order {
+        Order::Number => row.it.index.into(),
+        Order::Rate => row.read_bytes + row.written_bytes,
+        Order::Latency => row.it.device_latency.p99_ns,
+        Order::Waiting => row.it.waiting,
+    });
+    view.sort(&mut sessions, |row, order| match order {
+        Order::Number => row.it.id,
+        Order::Rate => row.bytes,
+        Order::Latency => row.requests,
+        Order::Waiting => row.it.arena_bytes,
+    });
+    let why =
+        if view.why { reasons(report, Verbose) + "\n" + &notes(report) } else { String::new() };
+    let all = [
+        head(report, happened, lost),
+        rows(&DEVICES, &devices, view.detail),
+        doubts(report),
+        rows(&POLLERS, &report.pollers, view.detail) + &stalls(report),
+        rows(&SHARDS, &report.shards, view.detail),
+        gpus(report, view.detail),
+        rows(&SESSIONS, &sessions, view.detail),
+        why,
+    ];
+    all.into_iter().filter(|it| !it.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> String {
+    let it = &report.sidecar;
+    let of = |of: fn(&DeviceRate) -> u64| happened.devices.iter().map(of).sum::<u64>();
+    let mut text = format!(
+        "kvrail {} pid {} {:?} for {} s, {} of {} sessions\n{}/s read, {}/s written, {} \
+         operations/s",
+        it.version,
+        it.pid,
+        it.state,
+        it.uptime_s,
+        report.sessions.len(),
+        it.sessions_max,
+        human_bytes(of(|it| it.read_bytes)),
+        human_bytes(of(|it| it.written_bytes)),
+        of(|it| it.reads + it.writes),
+    );
+    let gets = happened.hits + happened.misses;
+    if gets > 0 {
+        let share = 100.0 * happened.hits as f64 / gets as f64;
+        text += &format!(", {gets} gets/s, {share:.1} % hits");
+    }
+    if let Some(why) = lost {
+        text += &format!("\nno answer: {why}");
+    }
+    text
+}
+
+const DEVICES: [Column<DeviceRate>; 13] = [
+    ("DEVICE", Screen, |row| row.it.index.to_string()),
+    ("NAME", Screen, |row| row.it.name.clone()),
+    ("MODE", Screen, |row| match row.it.state {
+        DeviceState::Serving => row.it.mode.clone(),
+        DeviceState::Gone => "gone".into(),
+    }),
+    ("READ/S", Screen, |row| human_bytes(row.read_bytes)),
+    ("WRITTEN/S", Screen, |row| human_bytes(row.written_bytes)),
+    ("READS/S", Screen, |row| row.reads.to_string()),
+    ("WRITES/S", Screen, |row| row.writes.to_string()),
+    ("P50", Verbose, |row| micros(row.it.device_latency.p50_ns)),
+    ("P99", Screen, |row| micros(row.it.device_latency.p99_ns)),
+    ("QUEUED P99", Verbose, |row| micros(row.it.queue_latency.p99_ns)),
+    ("NOW", Screen, |row| format!("{} of {}", row.it.in_flight, row.it.depth)),
+    ("WAIT", Screen, |row| row.it.waiting.to_string()),
+    ("ERRORS", Screen, |row| row.it.errors.to_string()),
+];
+
+const POLLERS: [Column<PollerReport>; 7] = [
+    ("POLLER", Screen, |it| it.index.to_string()),
+    ("CPU", Screen, |it| cpu(it.cpu)),
+    ("BUSY", Screen, |it| format!("{:.1} %", it.busy_share * 100.0)),
+    ("BEAT", Screen, |it| match &it.stalled {
+        None => format!("{} ms ago", it.heartbeat_age_ns / 1_000_000),
+        Some(stall) => format!("STALLED {} s", stall.for_s),
+    }),
+    ("LANES", Screen, |it| it.lanes.to_string()),
+    ("SLEEPS", Verbose, |it| it.sleeps.to_string()),
+    ("BELLS", Verbose, |it| it.bells.to_string()),
+];
+
+const SESSIONS: [Column<SessionRate>; 9] = [
+    ("SESSION", Screen, |row| row.it.id.to_string()),
+    ("PID", Screen, |row| row.it.pid.to_string()),
+    ("NAME", Screen, |row| row.it.name.clone()),
+    ("STATE", Screen, |row| row.it.state.clone()),
+    ("REQUESTS/S", Screen, |row| row.requests.to_string()),
+    ("MOVED/S", Screen, |row| human_bytes(row.bytes)),
+    ("ARENAS", Screen, |row| human_bytes(row.it.arena_bytes)),
+    ("QUEUES", Verbose, |row| row.it.queues.to_string()),
+    ("FAILED", Screen, |row| row.it.failed.to_string()),
+];

@@ -1,0 +1,135 @@
+//! `kvrail top`: what a sidecar does, live in a terminal.
+
+mod frame;
+mod view;
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use kvrail_protocol::StatusReport;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::{DefaultTerminal, Terminal};
+
+use super::status::{Looker, SidecarArgs};
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print_json, print_text};
+use frame::draw;
+use view::{Happened, View};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail top
+  kvrail top --interval 5
+  kvrail top --once                     one frame, without a terminal
+  kvrail top --once --format json       two reports, an interval apart
+
+Keys: s next order, r the other way round, e every column, w why and notes, arrows and Page keys
+move, p pause, q quit.";
+
+/// Size of a frame where there is no terminal.
+const FRAME: (u16, u16) = (120, 50);
+
+/// Arguments of `kvrail top`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+
+    /// Seconds over which rates are taken, 1 to 60
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+
+    /// Print one frame and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// Shows what a sidecar does until `q`.
+///
+/// # Errors
+/// `Failure` with status 4 when no sidecar answers at first, with 2 without a terminal.
+pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<(), Failure> {
+    let every = Duration::from_secs(args.interval);
+    let mut looker = args.sidecar.looker(context)?;
+    if args.once {
+        return once(&mut looker, every, context.format);
+    }
+    if !stdin().is_terminal() || !stdout().is_terminal() || context.format == Format::Json {
+        let message = "top needs a terminal to draw on and to read keys from";
+        return Err(Failure::new(Exit::Usage, message)
+            .with_remedy("add --once for one frame, or use `kvrail status --watch`"));
+    }
+    let first = looker.report()?;
+    let mut terminal = ratatui::try_init().map_err(|error| Failure::output(&error))?;
+    let ended = live(&mut terminal, &mut looker, every, first);
+    ratatui::restore();
+    ended.map_err(|error| Failure::output(&error))
+}
+
+fn once(looker: &mut Looker, every: Duration, format: Format) -> Result<(), Failure> {
+    let before = looker.report()?;
+    thread::sleep(every);
+    let now = looker.report()?;
+    if format == Format::Json {
+        return print_json(&[before, now]);
+    }
+    let happened = Happened::between(&before, &now);
+    let mut terminal = Terminal::new(TestBackend::new(FRAME.0, FRAME.1)).expect("it is memory");
+    let view = View::default();
+    terminal.draw(|frame| draw(frame, &now, &happened, &view, None)).expect("it is memory");
+    print_text(&written(terminal.backend()))
+}
+
+/// The lines of a frame, without the blanks behind them.
+fn written(backend: &TestBackend) -> String {
+    let buffer = backend.buffer();
+    let cells = buffer.content().chunks(usize::from(buffer.area.width));
+    let line = |cells: &[ratatui::buffer::Cell]| {
+        let line: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
+        line.trim_end().to_owned() + "\n"
+    };
+    cells.map(line).collect()
+}
+
+/// Draws until a key ends it. A sidecar that goes away is waited for.
+fn live(
+    terminal: &mut DefaultTerminal,
+    looker: &mut Looker,
+    every: Duration,
+    first: StatusReport,
+) -> std::io::Result<()> {
+    let mut happened = Happened::between(&first, &first);
+    let (mut now, mut view, mut lost) = (first, View::default(), None);
+    let mut next = Instant::now() + every;
+    loop {
+        terminal.draw(|frame| draw(frame, &now, &happened, &view, lost.as_deref()))?;
+        if event::poll(next.saturating_duration_since(Instant::now()))? {
+            let Event::Key(key) = event::read()? else { continue };
+            if key.kind == KeyEventKind::Press && (ends(key) || !view.take(key.code)) {
+                return Ok(());
+            }
+            continue;
+        }
+        next = Instant::now() + every;
+        if view.is_paused() {
+            continue;
+        }
+        match looker.report() {
+            Ok(report) => {
+                happened = Happened::between(&now, &report);
+                (now, lost) = (report, None);
+            }
+            Err(failure) => lost = Some(failure.log_text()),
+        }
+    }
+}
+
+fn ends(key: KeyEvent) -> bool {
+    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL)
+}

@@ -1,0 +1,176 @@
+//! What happened between two reports, and how somebody wants to see it.
+
+use std::cmp::Ordering;
+
+use kvrail_protocol::{DeviceReport, SessionReport, ShardReport, StatusReport};
+use ratatui::crossterm::event::KeyCode;
+
+use crate::command::status::Detail;
+
+/// Lines that a Page key moves by.
+const PAGE: u16 = 20;
+
+/// What rows are ordered by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Number.
+    #[default]
+    Number,
+    /// Bytes a second.
+    Rate,
+    /// Latency; of sessions, requests a second.
+    Latency,
+    /// Requests that wait; of sessions, memory.
+    Waiting,
+}
+
+impl Order {
+    const ALL: [Self; 4] = [Self::Number, Self::Rate, Self::Latency, Self::Waiting];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Number => "number",
+            Self::Rate => "rate",
+            Self::Latency => "latency",
+            Self::Waiting => "waiting",
+        }
+    }
+
+    fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+}
+
+/// How somebody wants to see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    pub(super) order: Order,
+    reverse: bool,
+    pub(super) detail: Detail,
+    /// Whether reasons and notes are shown.
+    pub(super) why: bool,
+    paused: bool,
+    /// Lines that are above the frame.
+    pub(super) scroll: u16,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            order: Order::Number,
+            reverse: false,
+            detail: Detail::Screen,
+            why: false,
+            paused: false,
+            scroll: 0,
+        }
+    }
+}
+
+impl View {
+    /// Does what a key says; false when it says to end.
+    pub(super) fn take(&mut self, key: KeyCode) -> bool {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('s') => self.order = self.order.next(),
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('w') => self.why = !self.why,
+            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('e') => {
+                self.detail = match self.detail {
+                    Detail::Screen => Detail::Verbose,
+                    Detail::Verbose => Detail::Screen,
+                }
+            }
+            KeyCode::Down => self.scroll = self.scroll.saturating_add(1),
+            KeyCode::Up => self.scroll = self.scroll.saturating_sub(1),
+            KeyCode::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
+            KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
+            KeyCode::Home => self.scroll = 0,
+            _ => {}
+        }
+        true
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The rows in this order: the most first, but numbers from the least.
+    pub(super) fn sort<T>(&self, rows: &mut [T], key: impl Fn(&T, Order) -> u64) {
+        rows.sort_by(|one, other| {
+            let by = key(one, self.order).cmp(&key(other, self.order));
+            let falls = (self.order == Order::Number) == self.reverse;
+            if falls { by.reverse() } else { by }.then(Ordering::Equal)
+        });
+    }
+}
+
+/// A device, and what it did a second.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceRate {
+    pub(super) it: DeviceReport,
+    pub(super) reads: u64,
+    pub(super) read_bytes: u64,
+    pub(super) writes: u64,
+    pub(super) written_bytes: u64,
+}
+
+/// A session, and what it did a second.
+#[derive(Clone, Debug)]
+pub(super) struct SessionRate {
+    pub(super) it: SessionReport,
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+}
+
+/// What happened between two reports of one sidecar, a second.
+#[derive(Clone, Debug)]
+pub(super) struct Happened {
+    pub(super) devices: Vec<DeviceRate>,
+    pub(super) sessions: Vec<SessionRate>,
+    /// Gets of all stores.
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Happened {
+    /// By the sidecar's own clock, so that nobody who sets one is seen here.
+    pub(super) fn between(before: &StatusReport, now: &StatusReport) -> Self {
+        // A sidecar that was started anew counts anew.
+        let same = before.sidecar.epoch == now.sidecar.epoch;
+        let passed_ms = now.sidecar.uptime_ms.saturating_sub(before.sidecar.uptime_ms);
+        let per = |now: u64, before: Option<u64>| match before.filter(|_| same && passed_ms > 0) {
+            Some(before) => now.saturating_sub(before) * 1000 / passed_ms,
+            None => 0,
+        };
+        let device = |it: &DeviceReport| {
+            let was = before.devices.iter().find(|was| was.index == it.index);
+            let rate = |of: fn(&DeviceReport) -> u64| per(of(it), was.map(of));
+            DeviceRate {
+                reads: rate(|it| it.reads.operations),
+                read_bytes: rate(|it| it.reads.bytes),
+                writes: rate(|it| it.writes.operations),
+                written_bytes: rate(|it| it.writes.bytes),
+                it: it.clone(),
+            }
+        };
+        let session = |it: &SessionReport| {
+            let was = before.sessions.iter().find(|was| was.id == it.id);
+            let requests = per(it.completed, was.map(|was| was.completed));
+            SessionRate { requests, bytes: per(it.bytes, was.map(|was| was.bytes)), it: it.clone() }
+        };
+        let gets = |name| per(counted(now, name), Some(counted(before, name)));
+        Self {
+            devices: now.devices.iter().map(device).collect(),
+            sessions: now.sessions.iter().map(session).collect(),
+            hits: gets("hits"),
+            misses: gets("misses"),
+        }
+    }
+}
+
+fn counted(report: &StatusReport, name: &str) -> u64 {
+    let of = |shard: &ShardReport| shard.counters.get(name).copied().unwrap_or(0);
+    report.shards.iter().map(of).sum()
+}

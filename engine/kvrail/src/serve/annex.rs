@@ -1,0 +1,69 @@
+//! What other threads than the server's know of the sidecar: paths to its drives, its target, lines
+//! of the log that were lost. The server's report carries it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvrail_fabrics::{Path, Subsystem, subsystems};
+use kvrail_memory::Root;
+use kvrail_protocol::{PathReport, StatusReport, TargetReport};
+use tracing_appender::non_blocking::ErrorCounter;
+
+/// Where they write it down. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Annex(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    paths: Vec<PathReport>,
+    target: Option<TargetReport>,
+}
+
+impl Annex {
+    /// A panic elsewhere leaves a whole value, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks through which controllers these block devices are reached; a device that is not NVMe
+    /// has none.
+    pub(super) fn look_for_paths(&self, devices: &[(u16, String)]) {
+        let found = subsystems(&Root::default());
+        let of = |(index, node): &(u16, String)| paths(*index, node, &found);
+        let paths = devices.iter().flat_map(of).collect();
+        self.lock().paths = paths;
+    }
+
+    /// How the target is; nothing where there is none.
+    pub(super) fn set_target(&self, target: Option<TargetReport>) {
+        self.lock().target = target;
+    }
+
+    /// Adds it to a report.
+    pub(super) fn add_to(&self, report: &mut StatusReport, lost: &ErrorCounter) {
+        let known = self.lock();
+        report.paths.clone_from(&known.paths);
+        report.target.clone_from(&known.target);
+        report.sidecar.log_lines_lost = lost.dropped_lines() as u64;
+    }
+}
+
+fn paths(device: u16, node: &str, found: &[Subsystem]) -> Vec<PathReport> {
+    let mut all = Vec::new();
+    for subsystem in found {
+        let own = subsystem.namespaces.iter().filter(|it| it.device == node);
+        all.extend(own.flat_map(|it| &it.paths).map(|path| report(device, path, subsystem)));
+    }
+    all
+}
+
+fn report(device: u16, path: &Path, subsystem: &Subsystem) -> PathReport {
+    let controller = subsystem.controllers.iter().find(|it| it.name == path.controller);
+    PathReport {
+        device,
+        controller: path.controller.clone(),
+        transport: controller.map_or_else(String::new, |it| it.transport.clone()),
+        address: controller.map_or_else(String::new, |it| it.address.clone()),
+        state: controller.map_or_else(|| "gone".to_owned(), |it| it.state.clone()),
+        ana_state: path.ana_state.clone(),
+    }
+}

@@ -1,0 +1,60 @@
+//! Ways to drives, and the target that others reach drives by.
+
+use super::label::device_label;
+use crate::exposition::{Family, Kind, Unit};
+
+pub(super) const FAMILIES: [Family; 4] = [
+    Family {
+        name: "kvrail_path_info",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device", "controller", "transport", "address", "state", "ana_state"],
+        help: "Always 1; its labels say how a controller and its way to the device are.",
+        samples: |report, to| {
+            for it in &report.paths {
+                let device = device_label(report, it.device);
+                let ana = it.ana_state.as_deref().unwrap_or_default();
+                let (transport, address) = (&it.transport, &it.address);
+                to.add(&[&device, &it.controller, transport, address, &it.state, ana], 1);
+            }
+        },
+    },
+    Family {
+        name: "kvrail_path_usable",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["device", "controller"],
+        help: "1 while requests can go this way: the controller is live and ANA lets them.",
+        samples: |report, to| {
+            for it in &report.paths {
+                let device = device_label(report, it.device);
+                to.add(&[&device, &it.controller], u8::from(it.is_usable()));
+            }
+        },
+    },
+    Family {
+        name: "kvrail_target_as_planned",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &[],
+        help: "1 while the NVMe-oF target is as configured; absent without one.",
+        samples: |report, to| {
+            if let Some(target) = &report.target {
+                to.add(&[], u8::from(target.problem.is_none()));
+            }
+        },
+    },
+    Family {
+        name: "kvrail_target_ana_state_info",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["port", "group", "state"],
+        help: "Always 1; its labels say the state of an ANA group at a port, as configured.",
+        samples: |report, to| {
+            let states = report.target.iter().flat_map(|target| &target.ana_states);
+            for (port, group, state) in states {
+                to.add(&[&port.to_string(), &group.to_string(), state], 1);
+            }
+        },
+    },
+];
