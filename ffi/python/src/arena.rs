@@ -31,11 +31,22 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn new(session: &Arc<Session>, arena: kvrail_client::Arena) -> Self {
+        let cell = session.add_arena(arena);
+        let arena = cell.get().expect("just attached");
+        Self::of(session, cell, &arena)
+    }
+
+    /// Another object of an arena that is attached.
+    pub(crate) fn of(
+        session: &Arc<Session>,
+        cell: Arc<Cell<kvrail_client::Arena>>,
+        arena: &kvrail_client::Arena,
+    ) -> Self {
         Self {
             memory: Arc::clone(arena.pool().memory()),
             page_bytes: arena.page_bytes(),
             note: arena.note().map(str::to_owned),
-            cell: session.add_arena(arena),
+            cell,
             session: Arc::clone(session),
         }
     }

@@ -1,5 +1,6 @@
 //! Something that can be taken away from a Python object while the object lives on.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use pyo3::prelude::*;
@@ -12,6 +13,18 @@ pub(crate) struct Cell<T> {
     /// What it is, for errors.
     what: &'static str,
     value: RwLock<Option<Arc<T>>>,
+}
+
+/// A cell of whatever.
+pub(crate) trait AnyCell: fmt::Debug + Send + Sync {
+    /// Closes it.
+    fn empty(&self);
+}
+
+impl<T: fmt::Debug + Send + Sync> AnyCell for Cell<T> {
+    fn empty(&self) {
+        drop(self.take());
+    }
 }
 
 impl<T> Cell<T> {

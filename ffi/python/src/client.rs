@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use kvrail_client::{AttachOptions, ClientError, Pages};
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 
 use crate::arena::Arena;
 use crate::errors::from_client;
 use crate::errors::raised::{LayoutError, RequestError};
 use crate::gpu::{GpuRegion, attach};
-use crate::memory::duplicate;
+use crate::mappings::position;
+use crate::memory::{address_of, duplicate};
 use crate::options::seconds;
 use crate::plain::plain;
 use crate::session::Session;
@@ -90,6 +92,21 @@ impl Client {
     fn volume(&self, name: &str) -> PyResult<Volume> {
         let volume = self.session.client()?.volume(name).map_err(from_client)?;
         Ok(Volume::new(&self.session, volume))
+    }
+
+    fn region_of(&self, of: &Bound<'_, PyAny>) -> PyResult<Option<(Arena, usize)>> {
+        self.session.client()?;
+        let address = match of.is_instance_of::<PyInt>() {
+            true => of.extract()?,
+            false => address_of(of)?,
+        };
+        let arenas = self.session.cells().into_iter().filter_map(|cell| {
+            let arena = cell.get().ok()?;
+            let memory = arena.pool().memory();
+            let position = position(memory.base().as_ptr().addr(), memory.bytes(), address)?;
+            Some((Arena::of(&self.session, cell, &arena), position))
+        });
+        Ok(arenas.last())
     }
 
     fn store(&self, name: &str) -> PyResult<Store> {

@@ -37,6 +37,8 @@ pub(crate) struct Group {
     copied_bytes: u64,
     /// Bytes that came and that nobody gave memory for.
     kept: Option<Lease>,
+    /// Higher half of the tags.
+    number: u64,
     /// First ticket of its requests.
     first: Option<u64>,
 }
@@ -69,18 +71,19 @@ impl Group {
             ended: 0,
             copied_bytes: 0,
             kept: None,
+            number: 0,
             first: None,
         }
     }
 
     /// Checks what can be checked without the sidecar.
-    pub(crate) fn check(&self) -> PyResult<()> {
+    pub(crate) fn checked(self) -> PyResult<Self> {
         let max = self.space.store().block_bytes_max();
         let too_long = |index: &usize| self.places.bytes(*index) as u64 > u64::from(max);
         if self.work != Work::Put {
-            return Ok(());
+            return Ok(self);
         }
-        let Some(index) = (0..self.keys.len()).find(too_long) else { return Ok(()) };
+        let Some(index) = (0..self.keys.len()).find(too_long) else { return Ok(self) };
         Err(RequestError::new_err(format!(
             "block {index}: {} bytes, this store takes up to {max}; put less, or make the store \
              with a larger --segment",
@@ -90,6 +93,16 @@ impl Group {
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.manner.timeout()
+    }
+
+    /// Gives it a number, by which a queue knows its completions.
+    pub(crate) fn numbered(self, number: u32) -> Self {
+        Self { number: u64::from(number) << 32, ..self }
+    }
+
+    /// The number of the group whose completion this is.
+    pub(crate) fn number_of(done: &Done) -> u32 {
+        u32::try_from(done.tag >> 32).expect("half of it")
     }
 
     pub(crate) fn space(&self) -> &Namespace {
@@ -160,7 +173,7 @@ impl Group {
             (_, Some(lease)) => BlockRequest::get(space, key, lease),
             (_, None) => BlockRequest::drop_block(space, key),
         };
-        Ok(Some(self.manner.apply(index, request).tag(index as u64)))
+        Ok(Some(self.manner.apply(index, request).tag(self.number | index as u64)))
     }
 
     /// The memory of a block; for a put with its bytes.
@@ -187,7 +200,7 @@ impl Group {
         if theirs || done.is_notice() {
             return; // of a call that was interrupted
         }
-        let index = usize::try_from(done.tag).expect("an index");
+        let index = usize::try_from(done.tag & u64::from(u32::MAX)).expect("an index");
         let lease = done.lease.take();
         self.ends[index] = End { status: done.status, note: done.note, bytes: done.bytes };
         self.ended += 1;
@@ -212,7 +225,16 @@ impl Group {
 
     /// The rest of a chain is not put: nobody would come to it.
     fn give_up(&mut self) {
-        self.ends[self.staged..].fill(End::BEHIND);
+        self.end_rest(End::BEHIND);
+    }
+
+    /// The rest cannot be submitted.
+    pub(crate) fn fail(&mut self, status: Status) {
+        self.end_rest(End { status, ..End::OPEN });
+    }
+
+    fn end_rest(&mut self, end: End) {
+        self.ends[self.staged..].fill(end);
         self.ended += self.keys.len() - self.staged;
         self.staged = self.keys.len();
     }

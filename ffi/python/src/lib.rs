@@ -11,16 +11,21 @@
 mod arena;
 mod batch;
 mod birth;
+mod block_queue;
 mod bounce;
 mod cell;
 mod client;
 mod completion;
 mod errors;
+mod flight;
 mod gpu;
 mod group;
+mod group_of;
 mod held;
 mod keys;
+mod listing;
 mod manner;
+mod mappings;
 mod memory;
 mod namespace;
 mod numbers;
@@ -47,6 +52,8 @@ mod _kvrail {
     #[pymodule_export]
     use crate::birth::forked;
     #[pymodule_export]
+    use crate::block_queue::{BlockQueue, GroupEnd};
+    #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]
     use crate::completion::Completion;
@@ -54,6 +61,8 @@ mod _kvrail {
     use crate::gpu::GpuRegion;
     #[pymodule_export]
     use crate::keys::{Keys, uniform};
+    #[pymodule_export]
+    use crate::listing::{Block, Events, Gone, Listing};
     #[pymodule_export]
     use crate::namespace::Namespace;
     #[pymodule_export]

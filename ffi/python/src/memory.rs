@@ -50,6 +50,13 @@ pub(crate) fn copied(_py: Python<'_>, buffer: &PyUntypedBuffer, rows: &Rows) -> 
     all
 }
 
+/// Where the memory of an object begins.
+pub(crate) fn address_of(from: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let kind = from.get_type();
+    let found = Outside::of(from)?.map(|outside| outside.address(0));
+    found.ok_or_else(|| RequestError::new_err(format!("a {kind}; pass an address or a buffer")))
+}
+
 /// Memory of the program's own: what an object says of it, and what keeps it where it is.
 #[derive(Debug)]
 pub(crate) struct Outside {

@@ -59,8 +59,13 @@ impl End {
         matches!(self.status, Status::Ok | Status::Miss | Status::Declined)
     }
 
+    /// The exception of an end that is no answer, of a call for one block.
+    pub(crate) fn error_of_one(self) -> PyErr {
+        self.error("the block", vec![(0, self.word())])
+    }
+
     /// The exception of an end that is no answer.
-    pub(crate) fn error(self, which: &str, failed: Vec<(usize, &'static str)>) -> PyErr {
+    fn error(self, which: &str, failed: Vec<(usize, &'static str)>) -> PyErr {
         let status = self.status;
         if status == Status::TooSmall {
             let text = format!(

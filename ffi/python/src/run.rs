@@ -133,21 +133,31 @@ impl Asked {
     }
 }
 
-/// Looks which blocks are there. A namespace that was cleared is opened anew, once.
+/// Looks which blocks are there.
 pub(crate) fn lookup(
     py: Python<'_>,
     session: &Session,
-    (space, keys): (&Namespace, &[BlockKey]),
+    question: (&Namespace, &[BlockKey]),
     asked: Asked,
 ) -> PyResult<Found> {
     let mut queue = session.borrow_queue(py)?;
-    let mut outcome = find(py, &mut queue, (space, keys), asked);
-    if let Err(Failure::Stale) = outcome {
-        outcome = refresh(py, space)
-            .map_err(Failure::Raised)
-            .and_then(|()| find(py, &mut queue, (space, keys), asked));
-    }
+    let outcome = lookup_with(py, &mut queue, question, asked);
     session.return_queue(queue);
+    outcome
+}
+
+/// As `lookup`, through this queue. A namespace that was cleared is opened anew, once.
+pub(crate) fn lookup_with(
+    py: Python<'_>,
+    queue: &mut Queue,
+    question: (&Namespace, &[BlockKey]),
+    asked: Asked,
+) -> PyResult<Found> {
+    let mut outcome = find(py, queue, question, asked);
+    if let Err(Failure::Stale) = outcome {
+        refresh(py, question.0)?;
+        outcome = find(py, queue, question, asked);
+    }
     outcome.map_err(Failure::into_error)
 }
 

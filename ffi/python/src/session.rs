@@ -1,5 +1,6 @@
 //! What all objects of one client share, and what closing it takes away from them.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::birth::Birth;
 use crate::bounce::Bounce;
-use crate::cell::Cell;
+use crate::cell::{AnyCell, Cell};
 use crate::errors::from_client;
 use crate::held::{Attached, Held};
 use crate::wait::ask;
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     arenas: Mutex<Vec<Weak<Cell<Arena>>>>,
     regions: Mutex<Vec<Weak<Cell<Attached>>>>,
     queues: Mutex<Vec<Weak<Cell<Mutex<Held>>>>>,
+    /// What else is closed with the client, before the arenas are.
+    others: Mutex<Vec<Weak<dyn AnyCell>>>,
     /// Queues that no synchronous call uses now.
     idle: Mutex<Vec<Queue>>,
     /// What synchronous calls copy blocks through.
@@ -51,6 +54,7 @@ impl Session {
             arenas: Mutex::default(),
             regions: Mutex::default(),
             queues: Mutex::default(),
+            others: Mutex::default(),
             idle: Mutex::default(),
             bounce: Bounce::default(),
             copied: AtomicU64::new(0),
@@ -86,6 +90,20 @@ impl Session {
     pub(crate) fn add_queue(&self, queue: Held) -> Arc<Cell<Mutex<Held>>> {
         let cell = Arc::new(Cell::new("queue", Mutex::new(queue)));
         remember(&self.queues, &cell);
+        cell
+    }
+
+    /// A cell of something that is closed with the client.
+    pub(crate) fn add<T: fmt::Debug + Send + Sync + 'static>(
+        &self,
+        what: &'static str,
+        value: T,
+    ) -> Arc<Cell<T>> {
+        let cell = Arc::new(Cell::new(what, value));
+        let mut others = lock(&self.others);
+        others.retain(|other| other.strong_count() > 0);
+        let weak: Weak<Cell<T>> = Arc::downgrade(&cell);
+        others.push(weak);
         cell
     }
 
@@ -135,6 +153,8 @@ impl Session {
         let client = self.client.take();
         let queues: Vec<_> = lock(&self.queues).drain(..).filter_map(|it| it.upgrade()).collect();
         queues.iter().for_each(|queue| drop(queue.take()));
+        let others: Vec<_> = lock(&self.others).drain(..).filter_map(|it| it.upgrade()).collect();
+        others.iter().for_each(|other| other.empty());
         let idle = std::mem::take(&mut *lock(&self.idle));
         drop(idle);
         self.bounce.clear();

@@ -8,6 +8,7 @@ use pyo3::types::PyString;
 
 use crate::errors::raised::NamespaceError;
 use crate::errors::{from_client, from_opening};
+use crate::listing::Events;
 use crate::namespace::Namespace;
 use crate::plain::plain;
 use crate::session::Session;
@@ -90,6 +91,11 @@ impl Store {
     fn namespaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let store = self.get()?;
         plain(py, &ask(py, move || store.namespaces(), drop)?.map_err(from_client)?)
+    }
+
+    fn events(&self, py: Python<'_>) -> PyResult<Events> {
+        let store = self.get()?;
+        ask(py, move || store.events(), drop)?.map(Events::new).map_err(from_client)
     }
 
     fn clear(&self, py: Python<'_>, name: String) -> PyResult<()> {

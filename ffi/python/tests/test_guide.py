@@ -23,4 +23,6 @@ def test_a_snippet_runs(title):
 
 
 def test_there_are_snippets():
-    assert set(SNIPPETS) == {"README.md", "first.py", "batches.py", "loop.py", "pages.py"}
+    of_stores = {"first.py", "many.py", "blocks.py"}
+    of_volumes = {"volume.py", "batches.py", "loop.py", "pages.py"}
+    assert set(SNIPPETS) == {"README.md"} | of_stores | of_volumes

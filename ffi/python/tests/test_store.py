@@ -492,3 +492,34 @@ client.close()
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split()[:9] == ["interrupted"] * 7 + ["late"] * 2, done
     assert done.returncode == 0, done
+
+
+def test_listings_and_what_is_gone(client, space):
+    store = client.store("kv")
+    events = store.events()
+    names = [b"name %d" % at for at in range(300)]
+    blocks = [b"x" * (1 + at) for at in range(300)]
+    space.put_many(names, blocks, metadata=names, chain=True)
+    listed = {block.metadata: block for block in space.list()}
+    assert sorted(listed) == sorted(names)
+    for at, name in enumerate(names):
+        block = listed[name]
+        assert (block.length, block.depth) == (1 + at, at) and block.member < 2
+        assert block.key == kvrail.Keys([name])[0] and abs(block.put_unix_s - time.time()) < 600
+    keys = kvrail.uniform(block.key for block in listed.values())
+    assert space.lookup(keys).prefix == 300
+    assert "there" in space.explain(names[0])["state"]
+    assert space.explain(b"never")["state"] == "absent"
+    uid = space.usage()["uid"]
+    space.drop(names[:2])
+    space.clear()
+    deadline, gone = time.monotonic() + 10, []
+    while not any(event.why == "cleared" for event in gone) and time.monotonic() < deadline:
+        more, lost = events.poll()
+        gone += [event for event in more if event.uid == uid]
+        assert lost == 0
+        time.sleep(0.01)
+    whys = {event.key: event.why for event in gone}
+    dropped = {key: "dropped" for key in kvrail.Keys(names[:2])}
+    assert whys == dropped | {0: "cleared"}
+    assert list(space.list()) == []

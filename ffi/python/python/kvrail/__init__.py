@@ -1,15 +1,24 @@
-"""Client of the kvrail sidecar: attach, get memory, move KV blocks.
+"""Client of the kvrail sidecar: attach, put and get KV blocks by key.
 
 >>> import kvrail
 >>> client = kvrail.Client("/run/kvrail/kvrail.sock")    # doctest: +SKIP
+>>> space = client.store("kv").namespace("demo", {"model": "m", "dtype": "fp8"})  # doctest: +SKIP
+>>> space.put(b"key", b"bytes"), space.get(b"key")       # doctest: +SKIP
+('OK', b'bytes')
 
-A :class:`Client` has volumes and arenas. A :class:`Volume` reads and writes, one range or arrays
-of them, and waits. A :class:`Queue` does the same without waiting, for loops that poll;
-:class:`kvrail.aio.Queue` is for ``asyncio``. An :class:`Arena` is memory: wrap it with
-``numpy.frombuffer`` or ``torch.from_dlpack``, without a copy. A :class:`GpuRegion` is a paged KV
-cache in GPU memory, made of tensors by :meth:`Client.gpu_region`; requests name its blocks.
+A :class:`Store` has blocks by key, in namespaces that programs of the same identity share: a
+:class:`Namespace` puts, gets and looks up, one block or many in one call, and waits. A
+:class:`BlockQueue` does the same without waiting; :class:`kvrail.aio.Namespace` is for
+``asyncio``. What is got is verified, and is never another block than was put; a miss is no
+exception.
 
-Threads: clients, volumes and arenas may be used from any thread. A queue is for one thread at a
+A :class:`Volume` is raw: requests name offsets. An :class:`Arena` is memory that devices reach:
+wrap it with ``numpy.frombuffer`` or ``torch.from_dlpack``, without a copy; blocks in any other
+memory are copied once. A :class:`GpuRegion` is a paged KV cache in GPU memory, made of tensors by
+:meth:`Client.gpu_region`; requests to volumes name its blocks.
+
+Threads: clients, stores, namespaces, volumes and arenas may be used from any thread. A queue is
+for one thread at a
 time; another one gets :class:`QueueBusyError`. Calls that wait give the interpreter lock away.
 
 Bytes in flight belong to the sidecar's devices: do not read memory while a read into it is under
@@ -23,11 +32,17 @@ import os as _os
 
 from kvrail._kvrail import (
     Arena,
+    Block,
+    BlockQueue,
     Client,
     Completion,
+    Events,
     Found,
+    Gone,
     GpuRegion,
+    GroupEnd,
     Keys,
+    Listing,
     Namespace,
     Queue,
     Results,
@@ -71,19 +86,25 @@ from kvrail.errors import (
 
 __all__ = [
     "Arena",
+    "Block",
+    "BlockQueue",
     "Client",
     "ClosedError",
     "Completion",
     "CorruptError",
     "DeviceError",
+    "Events",
     "ForkedError",
     "Found",
+    "Gone",
     "GpuError",
     "GpuRegion",
+    "GroupEnd",
     "InternalError",
     "Keys",
     "KvrailError",
     "LayoutError",
+    "Listing",
     "MemoryUnusableError",
     "MissError",
     "Namespace",

@@ -30,4 +30,6 @@ def main() -> None:
         program = binary()
     except ServeError as error:
         sys.exit(f"kvrail: {error}")
-    os.execv(program, ["kvrail", *sys.argv[1:]])
+    # The engines that `kvrail engines` looks for are those beside this package.
+    environment = {"KVRAIL_PYTHON": sys.executable} | os.environ
+    os.execve(program, ["kvrail", *sys.argv[1:]], environment)

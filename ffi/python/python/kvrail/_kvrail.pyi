@@ -48,6 +48,10 @@ class Client:
         """All volumes."""
     def volume(self, name: str) -> Volume:
         """The volume of this name; UnknownVolumeError names those there are."""
+    def region_of(self, of: int | BlockMemory) -> tuple[Arena, int] | None:
+        """The arena that an address or the beginning of a buffer lies in, and where in it; also
+        through another mapping of the same file in this process, such as that of a memfd that was
+        imported. Names memory as `(arena, positions, lengths)` do."""
     def store(self, name: str) -> Store:
         """The store of this name; NoStoreError when the volume of this name is none."""
     @property
@@ -296,6 +300,8 @@ class Store:
         """
     def namespaces(self) -> list[NamespaceInfo]:
         """All namespaces, with what they hold."""
+    def events(self) -> Events:
+        """The feed of what is gone from now on, in all namespaces."""
     def clear(self, name: str) -> None:
         """Makes all blocks of a namespace unreachable, for everybody."""
     def remove(self, name: str) -> None:
@@ -308,7 +314,8 @@ class Namespace:
     Keys are bytes of any length or integers from 0 to 2**128 - 1, one in a sequence or each row of
     an array; they are folded to 128 bits by BLAKE3. `kvrail.uniform` says that they need not be.
 
-    Buffers are a sequence with contiguous memory for each block, an array whose rows they are, or
+    Buffers are a sequence with contiguous memory for each block, an array whose rows they are (all
+    of it, for one key), or
     `(arena, positions, lengths)` with arrays of integers. What lies in an arena of this client is
     moved without a copy if it begins at a multiple of `Store.memory_alignment`; anything else is
     copied once (`Client.copied_bytes`).
@@ -387,10 +394,154 @@ class Namespace:
         self, keys: Iterable[BlockName] | Keys, *, timeout: float | None = None
     ) -> None:
         """Ends this client's holds on these blocks."""
+    def list(self) -> Listing:
+        """Its blocks, one by one, with their metadata: all that are there from its begin to its
+        end, in the order of the drive. One that the store moves meanwhile may come twice. The pages
+        come over the socket: requests do not wait for them.
+
+        >>> {block.metadata: block.length for block in space.list()}  # doctest: +SKIP
+        """
+    def explain(self, key: BlockName | Keys) -> dict[str, Any]:
+        """What the store knows of a key: where its block is, or what became of it."""
+    def queue(self, depth: int = 128) -> BlockQueue:
+        """A queue that has so many blocks in flight, rounded up to a power of two."""
     def clear(self) -> None:
         """Makes all its blocks unreachable, for everybody."""
     def usage(self) -> NamespaceInfo:
         """What it holds, on all members."""
+
+class Block:
+    """A block that a listing has met."""
+
+    @property
+    def key(self) -> int:
+        """Its bits, as `uniform` takes them; a name that was folded is not to be had from them: put
+        it into the metadata."""
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+    @property
+    def metadata(self) -> bytes:
+        """What was put with it."""
+    @property
+    def depth(self) -> int:
+        """How deep in its prompt it is."""
+    @property
+    def put_unix_s(self) -> int:
+        """Seconds since 1970 when it was put."""
+    @property
+    def member(self) -> int:
+        """Place of its member in the store."""
+
+class Listing(Iterator[Block]):
+    """The blocks of a namespace, one by one."""
+
+    def __iter__(self) -> Listing: ...
+    def __next__(self) -> Block: ...
+
+class Gone:
+    """A block that is not there any more."""
+
+    @property
+    def key(self) -> int:
+        """Its bits; 0 where a whole namespace was cleared."""
+    @property
+    def uid(self) -> int:
+        """Of its namespace, as `Namespace.usage` has it."""
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+    @property
+    def why(self) -> str:
+        """"evicted", "dropped" or "cleared"."""
+    @property
+    def metadata(self) -> bytes:
+        """What was put with it, if it was evicted."""
+    @property
+    def position(self) -> int:
+        """Its number in the feed."""
+
+class Events:
+    """The feed of what is gone from a store. Any number of them may follow one store."""
+
+    def poll(self) -> tuple[list[Gone], int]:
+        """What is gone since the last call, and how many more are gone that the sidecar has not
+        remembered: above 0, list again."""
+
+class GroupEnd:
+    """The end of what a `BlockQueue` was given: all its blocks have ended."""
+
+    @property
+    def ticket(self) -> int:
+        """What the queue gave out for it."""
+    @property
+    def results(self) -> Results | None:
+        """Of a put, get or drop."""
+    @property
+    def found(self) -> Found | None:
+        """Of a lookup."""
+
+class BlockQueue:
+    """Puts, gets and lookups without waiting, for one thread: each call submits a group of blocks
+    that ends together, of any size; what does not fit goes out as earlier blocks end, with each
+    `poll` or `wait`. A context manager. `fileno` makes it fit for selectors: call `arm`, wait until
+    the descriptor is readable, `poll`. Keep the memory of a group alone until it has ended.
+
+    >>> ticket = queue.submit_get(keys, (arena, positions, lengths))  # doctest: +SKIP
+    >>> [end.ticket for end in queue.wait()]  # doctest: +SKIP
+    [1]
+    """
+
+    def submit_put(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[PutOptions],
+    ) -> int:
+        """Submits a put, as `Namespace.put_many` does; returns its ticket."""
+    def submit_get(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[BlockOptions],
+    ) -> int:
+        """Submits a get, as `Namespace.get_many` does; returns its ticket."""
+    def submit_drop(
+        self, keys: Iterable[BlockName] | Keys, **options: Unpack[DropOptions]
+    ) -> int:
+        """Submits a drop; returns its ticket."""
+    def submit_lookup(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        *,
+        hold: float = 0.0,
+        prefix_only: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Asks which blocks are there; returns its ticket. The answer needs no device: it is there
+        when this returns, some ten microseconds later, and is fetched as all ends are."""
+    def poll(self, most: int | None = None) -> list[GroupEnd]:
+        """Fetches what has ended, without waiting."""
+    def wait(self, count: int = 1, timeout: float | None = None) -> list[GroupEnd]:
+        """Waits until `count` groups have ended, nothing is outstanding, or the seconds are over;
+        fetches what has ended."""
+    def arm(self) -> bool:
+        """Prepares to wait for `fileno`. True: something has ended already, so poll instead."""
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when a block has ended, once armed. Never read."""
+    @property
+    def capacity(self) -> int:
+        """Blocks that it has in flight at most."""
+    @property
+    def outstanding(self) -> int:
+        """Groups that were not fetched yet."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed; then its calls raise ClosedError."""
+    def close(self, timeout: float = 5.0) -> None:
+        """Waits until nothing is in flight, and closes it. What was not submitted is not done."""
+    def __enter__(self) -> BlockQueue: ...
+    def __exit__(self, *raised: object) -> None: ...
 
 class Keys(Sequence[int]):
     """Keys that were folded once, for many calls.

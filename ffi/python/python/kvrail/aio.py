@@ -6,12 +6,23 @@ from collections.abc import Callable, Iterable, Sized
 from types import TracebackType
 from typing import Unpack
 
-from kvrail._kvrail import Arena, Completion, GpuRegion, Volume
+from kvrail._kvrail import Arena, Completion, Found, GpuRegion, GroupEnd, Keys, Results, Volume
+from kvrail._kvrail import Namespace as _Namespace
 from kvrail._kvrail import Queue as _Queue
-from kvrail._types import Numbers, Options
+from kvrail._types import (
+    BlockMemory,
+    BlockName,
+    BlockOptions,
+    DropOptions,
+    Numbers,
+    Options,
+    PutOptions,
+)
 from kvrail.errors import KvrailError, QueueFullError
 
-__all__ = ["Queue"]
+__all__ = ["Namespace", "Queue"]
+
+_EXPECTED_BYTES = 1 << 16
 
 
 class _Batch:
@@ -216,3 +227,146 @@ class Queue:
                 batch.settle()
         self._news.set()
         self._arm()
+
+
+class Namespace:
+    """A namespace whose calls are awaited, in the loop that made this object.
+
+    >>> async with kvrail.aio.Namespace(space) as blocks:  # doctest: +SKIP
+    ...     hits = await blocks.get_many(keys, (arena, positions, lengths))
+
+    A task that is cancelled leaves its blocks in flight: their memory is not free before
+    :meth:`drain` returns.
+    """
+
+    def __init__(self, space: _Namespace, depth: int = 128) -> None:
+        self._queue = space.queue(depth)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[GroupEnd]] = {}
+        self._quiet = asyncio.Event()
+        self._scheduled = False
+        self._loop.add_reader(self._queue.fileno(), self._fetch)
+
+    async def put(
+        self, key: BlockName | Keys, buffer: BlockMemory, **options: Unpack[PutOptions]
+    ) -> str:
+        """Puts one block; its status, as :meth:`kvrail.Namespace.put`."""
+        results = await self.put_many(_one(key), [buffer], **options)
+        results.check()
+        return results[0]
+
+    async def get(
+        self, key: BlockName | Keys, buffer: BlockMemory, **options: Unpack[BlockOptions]
+    ) -> int | None:
+        """Fills the buffer with a block; its length, or None if it is not there."""
+        results = await self.get_many(_one(key), [buffer], **options)
+        if results[0] != "DEVICE_GONE":
+            results.check()
+        return results.lengths[0] if results.all_ok else None
+
+    async def get_bytes(
+        self, key: BlockName | Keys, **options: Unpack[BlockOptions]
+    ) -> bytes | None:
+        """The bytes of one block (copied twice), or None if it is not there."""
+        room = _EXPECTED_BYTES
+        while True:
+            buffer = bytearray(room)
+            results = await self.get_many(_one(key), [buffer], **options)
+            if results[0] == "TOO_SMALL":
+                room = results.lengths[0]
+                continue
+            if results[0] != "DEVICE_GONE":
+                results.check()
+            return bytes(buffer[: results.lengths[0]]) if results.all_ok else None
+
+    async def put_many(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[PutOptions],
+    ) -> Results:
+        """As :meth:`kvrail.Namespace.put_many`."""
+        return await self._results(self._queue.submit_put(keys, buffers, **options))
+
+    async def get_many(
+        self,
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[BlockOptions],
+    ) -> Results:
+        """As :meth:`kvrail.Namespace.get_many`."""
+        return await self._results(self._queue.submit_get(keys, buffers, **options))
+
+    async def drop(
+        self, keys: Iterable[BlockName] | Keys, **options: Unpack[DropOptions]
+    ) -> Results:
+        """As :meth:`kvrail.Namespace.drop`."""
+        return await self._results(self._queue.submit_drop(keys, **options))
+
+    async def lookup(
+        self, keys: Iterable[BlockName] | Keys, *, hold: float = 0.0, prefix_only: bool = False
+    ) -> Found:
+        """As :meth:`kvrail.Namespace.lookup`; no device is asked, and the loop waits for it."""
+        ticket = self._queue.submit_lookup(keys, hold=hold, prefix_only=prefix_only)
+        found = (await self._end(ticket)).found
+        assert found is not None
+        return found
+
+    async def drain(self) -> None:
+        """Waits until nothing is in flight, cancelled calls included."""
+        while self._waiting:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def close(self) -> None:
+        """Waits until nothing is in flight, and closes the queue."""
+        if not self._queue.closed:
+            await self.drain()
+            self._loop.remove_reader(self._queue.fileno())
+            self._queue.close()
+
+    async def __aenter__(self) -> "Namespace":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _results(self, ticket: int) -> Results:
+        results = (await self._end(ticket)).results
+        assert results is not None
+        if {"RESTARTED", "DRAINING", "INTERNAL", "INVALID"} & results.counts.keys():
+            results.check()
+        return results
+
+    async def _end(self, ticket: int) -> GroupEnd:
+        future: asyncio.Future[GroupEnd] = self._loop.create_future()
+        self._waiting[ticket] = future
+        self._arm()
+        return await future
+
+    def _arm(self) -> None:
+        if self._waiting and not self._scheduled and self._queue.arm():
+            self._scheduled = True
+            self._loop.call_soon(self._fetch)
+
+    def _fetch(self) -> None:
+        self._scheduled = False
+        if self._queue.closed:
+            return
+        for end in self._queue.poll():
+            future = self._waiting.pop(end.ticket)
+            if not future.done():
+                future.set_result(end)
+        if not self._waiting:
+            self._quiet.set()
+        self._arm()
+
+
+def _one(key: BlockName | Keys) -> Iterable[BlockName] | Keys:
+    """A key as keys."""
+    return key if isinstance(key, Keys) else [key]

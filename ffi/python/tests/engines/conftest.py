@@ -1,17 +1,15 @@
 """The adapters against the engines' real packages; `scripts/dev engines` runs them."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import kvrail
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from host import Host
 
 
 @pytest.fixture
-def sidecar() -> Iterator[kvrail.Sidecar]:
-    settings = {"memory.unsealed_imports": "accept"}
-    with kvrail.serve("512MiB", directory="/var/tmp", settings=settings) as sidecar:
-        yield sidecar
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path, "512MiB")
+    host.start()
+    yield host
+    host.kill()

@@ -1,80 +1,244 @@
-"""LMCache's own bench accepts the adapter, bytes verified."""
+"""L1, L3: LMCache's own bench accepts the adapter, and its contract holds over kills."""
 
 import json
 import os
+import select
 import subprocess
 import sys
-import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 
 pytest.importorskip("lmcache", reason="LMCache is not installed")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+import torch  # noqa: E402
+from kvrail import _lane, _tier  # noqa: E402
+from kvrail.lmcache import L2Adapter  # noqa: E402
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
+from lmcache.v1.memory_management import (  # noqa: E402
+    MemoryFormat,
+    MemoryObjMetadata,
+    TensorMemoryObj,
+)
+
+OBJECT = 1 << 20
 
 
-def adapter(sidecar) -> str:
-    return json.dumps(
-        {
-            "type": "native_plugin",
-            "module_path": "kvrail_lmcache",
-            "class_name": "KvrailConnector",
-            "adapter_params": {"socket": str(sidecar.socket), "slot_bytes": 4 << 20},
-        }
-    )
+def spec(host) -> dict[str, Any]:
+    whole = {"type": "plugin", "module_path": "kvrail.lmcache", "class_name": "L2Adapter"}
+    return whole | {"adapter_params": {"socket": str(host.socket)}}
 
 
-def test_its_bench_verifies(sidecar):
-    command = [Path(sys.executable).with_name("lmcache"), "bench", "l2"]
-    command += ["--l2-adapter", adapter(sidecar), "--l1-align-bytes", "4096"]
-    command += ["--data-size-kb", "4096", "--num-keys", "16", "--rounds", "2"]
-    command += ["--no-skip-verify"]
-    done = subprocess.run(
-        command,
-        env=os.environ | {"PYTHONPATH": f"{EXAMPLES}:{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
+@pytest.fixture
+def adapter(host) -> Iterator[L2Adapter]:
+    adapter = L2Adapter({"socket": str(host.socket)})
+    yield adapter
+    adapter.close()
 
 
-def test_objects_of_any_length_and_misses(sidecar):
-    from kvrail_lmcache import KvrailConnector
+def keys_of(numbers: range, salt: str = "") -> list[ObjectKey]:
+    return [ObjectKey(number.to_bytes(32, "big"), "model", 7, 0, salt) for number in numbers]
 
-    connector = KvrailConnector(str(sidecar.socket), slot_bytes=1 << 20, staging=2)
-    answers, fd = {}, connector.event_fd()
 
-    def wait(number):
-        import select
+def objects(count: int, seed: int | None = None, dtype: torch.dtype = torch.bfloat16) -> list[Any]:
+    """Objects as LMCache hands them over: with random bytes, or empty."""
+    random, made = numpy.random.default_rng(seed), []
+    for _ in range(count):
+        raw = torch.zeros(OBJECT, dtype=torch.uint8)
+        if seed is not None:
+            raw = torch.from_numpy(random.integers(0, 256, OBJECT, dtype=numpy.uint8))
+        shape = torch.Size([OBJECT // dtype.itemsize])
+        about = MemoryObjMetadata(
+            shape, dtype, 0, OBJECT, fmt=MemoryFormat.KV_2LTD, ref_count=1, shapes=[shape]
+        )
+        about.dtypes = [dtype]
+        made.append(TensorMemoryObj(raw, about, None))
+    return made
 
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        while number not in answers:
-            assert poller.poll(10000), "the bell rings"
-            answers.update({done[0]: done[1:] for done in connector.drain_completions()})
-        return answers[number]
 
-    out = [numpy.full(size, at, numpy.uint8) for at, size in enumerate((1, 511, 4096, 1 << 20))]
-    keys = [f"key{at}" for at in range(len(out))]
-    assert wait(connector.submit_batch_set(keys, [memoryview(it) for it in out]))[0]
-    back = [numpy.zeros_like(it) for it in out]
-    assert wait(connector.submit_batch_get(keys, [memoryview(it) for it in back]))[2] == [True] * 4
-    assert all((a == b).all() for a, b in zip(out, back, strict=True))
-    assert wait(connector.submit_batch_exists([*keys, "other"]))[2] == [True] * 4 + [False]
-    assert wait(connector.submit_batch_delete(["key1"]))[2] == [True]
-    assert wait(connector.submit_batch_get(["key1"], [memoryview(back[1])]))[2] == [False]
-    large = memoryview(bytearray(2 << 20))
-    ok, words, _ = wait(connector.submit_batch_set(["large"], [large]))
-    assert not ok and "slot_bytes" in words
-    threads = [
-        threading.Thread(target=connector.submit_batch_exists, args=(keys,)) for _ in range(4)
-    ]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    connector.close()
-    connector.close()
+def layouts(dtype: torch.dtype = torch.bfloat16) -> dict[int, MemoryLayoutDesc]:
+    return {0: MemoryLayoutDesc([torch.Size([OBJECT // dtype.itemsize])], [dtype])}
+
+
+def wait(fd: int, query: Any) -> Any:
+    """As LMCache's controllers wait: they ask only when the eventfd has rung, and read it."""
+    poller, deadline = select.poll(), time.monotonic() + 30
+    poller.register(fd, select.POLLIN)
+    while True:
+        assert poller.poll(1000 * (deadline - time.monotonic())), "the eventfd never rang"
+        os.eventfd_read(fd)
+        if (answer := query()) not in (None, {}):
+            return answer
+
+
+def store(adapter: L2Adapter, keys: list[ObjectKey], out: list[Any]) -> Any:
+    task = adapter.submit_store_task(keys, out)
+    return wait(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)[task]
+
+
+def lookup(adapter: L2Adapter, keys: list[ObjectKey], descs: Any = None) -> list[bool]:
+    task = adapter.submit_lookup_and_lock_task(keys, layouts() if descs is None else descs)
+    fd = adapter.get_lookup_and_lock_event_fd()
+    found = wait(fd, lambda: adapter.query_lookup_and_lock_result(task))
+    return [found.test(at) for at in range(len(keys))]
+
+
+def load(adapter: L2Adapter, keys: list[ObjectKey], back: list[Any]) -> list[bool]:
+    task = adapter.submit_load_task(keys, back)
+    came = wait(adapter.get_load_event_fd(), lambda: adapter.query_load_result(task))
+    assert adapter.query_load_result(task) is None, "an answer is given once"
+    return [came.test(at) for at in range(len(keys))]
+
+
+def equal(one: list[Any], other: list[Any]) -> bool:
+    return all(torch.equal(a.raw_data, b.raw_data) for a, b in zip(one, other, strict=True))
+
+
+def test_its_own_bench_verifies(host):
+    command = [Path(sys.executable).with_name("lmcache"), "bench", "l2", "--no-skip-verify"]
+    command += ["--l2-adapter", json.dumps(spec(host)), "--l1-align-bytes", "4096"]
+    command += ["--data-size-kb", "1024", "--num-keys", "16", "--in-flight", "2", "--rounds", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0 and "verified OK" in done.stdout, done.stdout + done.stderr
+
+
+def test_objects_come_back_one_by_one(adapter):
+    keys, out, back = keys_of(range(8)), objects(6, seed=1), objects(8)
+    assert int(store(adapter, keys[:6], out)) == 6 * OBJECT
+    assert int(store(adapter, keys[:6], out)) == 0, "what is there already moves no bytes"
+    assert lookup(adapter, keys) == [True] * 6 + [False] * 2
+    assert load(adapter, keys, back) == [True] * 6 + [False] * 2
+    assert equal(out, back[:6]) and not any(it.raw_data.any() for it in back[6:])
+    adapter.submit_unlock(keys)
+    assert adapter.report_status()["is_healthy"] and adapter.get_usage().total_bytes_used > 0
+
+
+def test_salts_ranks_and_dtypes_are_apart(adapter):
+    keys, out = keys_of(range(2)), objects(2, seed=1)
+    store(adapter, keys, out)
+    assert lookup(adapter, keys_of(range(2), salt="user")) == [False, False]
+    other = [ObjectKey(key.chunk_hash, key.model_name, 8) for key in keys]
+    assert lookup(adapter, other) == [False, False]
+    # As many bytes, another meaning: LMCache's key does not say the dtype.
+    assert load(adapter, keys, objects(2, dtype=torch.float16)) == [False, False]
+    assert lookup(adapter, keys) == [True, True]
+
+
+def test_another_server_finds_them_by_their_layout(adapter, host):
+    keys, out = keys_of(range(3)), objects(3, seed=1)
+    store(adapter, keys, out)
+    other = L2Adapter({"socket": str(host.socket)})
+    assert lookup(other, keys, layouts(torch.float16)) == [False] * 3
+    assert lookup(other, keys) == [True] * 3
+    back = objects(3)
+    assert load(other, keys, back) == [True] * 3 and equal(out, back)
+    other.close()
+
+
+def test_deleted_objects_are_gone_and_accounted_for(adapter):
+    keys = keys_of(range(4))
+    store(adapter, keys, objects(4, seed=1))
+    before = adapter.get_usage().bytes_by_cache_salt[""]
+    adapter.delete(keys[:2])
+    assert before - adapter.get_usage().bytes_by_cache_salt[""] == 2 * OBJECT
+    assert lookup(adapter, keys) == [False, False, True, True]
+    adapter.delete(keys_of(range(90, 92)))
+
+
+def test_several_tasks_are_in_flight(adapter):
+    tasks = {}
+    for turn in range(6):
+        keys = keys_of(range(8 * turn, 8 * turn + 8))
+        tasks[adapter.submit_store_task(keys, objects(8, seed=turn))] = turn
+    done: dict[int, Any] = {}
+    while len(done) < 6:
+        done |= wait(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)
+    assert done.keys() == tasks.keys() and all(it.is_successful() for it in done.values())
+
+
+def test_what_is_listed_is_what_is_there(adapter, host):
+    keys = keys_of(range(20))
+    store(adapter, keys, objects(20, seed=1))
+    listed, cursor = [], None
+    while True:
+        page = adapter.list_l2_keys("model", page_size=7, cursor=cursor)
+        listed += [it.key.to_object_key() for it in page.entries]
+        assert all(it.size_bytes == OBJECT for it in page.entries)
+        if (cursor := page.next_page_token) is None:
+            break
+    assert sorted(listed, key=lambda it: it.chunk_hash) == keys
+    assert adapter.list_l2_keys("other").entries == ()
+    with pytest.raises(ValueError, match="cursor"):
+        adapter.list_l2_keys(cursor="old")
+
+
+def test_a_new_server_announces_what_is_there_and_what_goes(adapter, host):
+    store(adapter, keys_of(range(10)), objects(10, seed=1))
+    time.sleep(1.1)  # the store counts in seconds
+    other, told = L2Adapter({"socket": str(host.socket)}), Listener()
+    other.register_listener(told)
+    lookup(other, keys_of(range(1)))
+    assert told.there == set(keys_of(range(10)))
+    assert other.get_usage().bytes_by_cache_salt[""] == 10 * OBJECT
+    for first in range(100, 1000, 20):
+        store(other, keys_of(range(first, first + 20)), objects(20, seed=first))
+    for _ in range(8):
+        time.sleep(1.1 * _tier.FEED_S)
+        lookup(other, keys_of(range(1)))
+    all_ = keys_of(range(1000))
+    there = {key for key, found in zip(all_, lookup(other, all_), strict=True) if found}
+    assert told.there == there and 0 < len(there) < 900
+    other.close()
+
+
+class Listener:
+    """What a coordinator would know."""
+
+    def __init__(self) -> None:
+        self.there: set[ObjectKey] = set()
+
+    def on_l2_keys_stored(self, keys: list[ObjectKey], sizes: list[int]) -> None:
+        self.there |= set(keys)
+
+    def on_l2_keys_accessed(self, keys: list[ObjectKey]) -> None: ...
+
+    def on_l2_keys_deleted(self, keys: list[ObjectKey]) -> None:
+        self.there -= set(keys)
+
+
+def test_three_descriptors(adapter):
+    fds = {adapter.get_store_event_fd(), adapter.get_load_event_fd()}
+    assert len(fds | {adapter.get_lookup_and_lock_event_fd()}) == 3
+
+
+def test_unknown_parameters_are_refused(host):
+    with pytest.raises(ValueError, match="sockett.*socket"):
+        L2Adapter({"sockett": str(host.socket)})
+
+
+def test_the_server_goes_on_without_a_sidecar_and_has_its_objects_again(adapter, host, monkeypatch):
+    monkeypatch.setattr(_tier, "RETRY_S", 0.05)
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
+    keys, out, back = keys_of(range(16)), objects(16, seed=1), objects(16)
+    assert store(adapter, keys, out).is_successful()
+    time.sleep(0.2)
+    task = adapter.submit_load_task(keys, back)
+    host.kill()
+    fd = adapter.get_load_event_fd()
+    came = wait(fd, lambda: adapter.query_load_result(task)).popcount()
+    assert came in (0, 16)
+    assert lookup(adapter, keys) == [False] * 16
+    assert not store(adapter, keys_of(range(50, 52)), objects(2, seed=2)).is_successful()
+    assert load(adapter, keys[:2], back[:2]) == [False, False]
+    assert not adapter.report_status()["is_healthy"]
+    host.start()
+    deadline = time.monotonic() + 30
+    while not all(lookup(adapter, keys)):
+        assert time.monotonic() < deadline, "never attached again"
+        time.sleep(0.05)
+    assert load(adapter, keys, back) == [True] * 16 and equal(out, back)
+    assert adapter.report_status()["is_healthy"]

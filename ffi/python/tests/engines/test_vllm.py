@@ -1,100 +1,207 @@
-"""A chunk goes from vLLM's primary tier to the volume and back, in place."""
+"""V1: chunks go from vLLM's primary tier to the store and back, stepped as its scheduler does."""
 
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import kvrail
 import numpy
 import pytest
 
-vllm = pytest.importorskip("vllm", reason="vLLM is not installed")
+pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key  # noqa: E402
-from vllm.v1.kv_offload.config import (  # noqa: E402
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
-from vllm.v1.kv_offload.factory import OffloadingSpecFactory  # noqa: E402
+from kvrail import _lane, _tier  # noqa: E402
+from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
+from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
+from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # noqa: E402
+from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E402
 
-CHUNKS, CHUNK_BYTES = 16, 1 << 20
+CHUNK = 1 << 20
+HAS_BACKPRESSURE = hasattr(SecondaryTierManager, "bp_detector")
+
+Make = Callable[..., Tiers]
 
 
-def config(sidecar: kvrail.Sidecar) -> OffloadingConfig:
-    tier = {"type": "KvrailTier", "module_path": "kvrail_vllm", "socket": str(sidecar.socket)}
-    return OffloadingConfig(
-        groups=(OffloadingGroupConfig(16, ("layer",), 0),),
-        worker_kv_bytes_per_block=CHUNK_BYTES,
-        enable_kv_cache_events=False,
-        extra_config={
-            "spec_name": "TieringOffloadingSpec",
-            "cpu_bytes_to_use": CHUNKS * CHUNK_BYTES,
-            "secondary_tiers": [tier],
-            "tier_poll_interval_s": 0,
-        },
-        engine_id=f"kvrail-test-{time.monotonic_ns()}",
-        model=OffloadingModelConfig("model", "float16"),
-        cache=OffloadingCacheConfig(16, 1),
-        parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
+@pytest.fixture
+def make(host) -> Iterator[Make]:
+    made: list[Tiers] = []
+
+    def tiers(tier: dict[str, Any] | None = None, **more: Any) -> Tiers:
+        whole = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+        sizes = {"chunks": 32, "chunk_bytes": CHUNK}
+        made.append(Tiers(whole | (tier or {}), **sizes | more))
+        return made[-1]
+
+    yield tiers
+    for it in made:
+        it.close()
+
+
+def contents(count: int, seed: int = 1) -> numpy.ndarray:
+    return numpy.random.default_rng(seed).integers(0, 256, (count, CHUNK), dtype=numpy.uint8)
+
+
+def put_down(tiers: Tiers, keys: list[Any], content: numpy.ndarray) -> None:
+    tiers.store(keys, content)
+    tiers.settle()
+    tiers.forget()
+
+
+def same(came: dict[Any, numpy.ndarray], keys: list[Any], content: numpy.ndarray) -> bool:
+    return len(came) == len(keys) and all(
+        (came[key] == wanted).all() for key, wanted in zip(keys, content, strict=True)
     )
 
 
-def until(manager, condition):
-    """Steps the manager as the scheduler does."""
-    from vllm.v1.kv_offload.base import ScheduleEndContext
-
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "never"
-        manager.on_schedule_end(ScheduleEndContext([], []))
-        time.sleep(0.001)
+def test_chunks_survive_the_primary_tier_without_a_copy(make):
+    tiers, keys, content = make(), keys_of(range(16)), contents(16)
+    put_down(tiers, keys, content)
+    assert same(tiers.load(keys), keys, content)
+    assert tiers.tier.status()["copied_bytes"] == 0
 
 
-def test_chunks_survive_the_primary_tier(sidecar):
-    spec = OffloadingSpecFactory.create_spec(config(sidecar))
-    manager = spec.get_manager()
-    tier = manager.secondary_tiers[0]
-    rows = numpy.asarray(tier._primary_kv_view)
-    request = ReqContext("request")
-    manager.on_new_request(request)
-    keys = [make_offload_key(bytes([number]) * 32, 0) for number in range(8)]
+def test_the_short_name_comes_from_the_entry_point(make):
+    from vllm.plugins import load_general_plugins
 
-    stored = manager.prepare_store(keys, request)
-    places = stored.store_spec.block_ids
-    content = numpy.random.default_rng(1).integers(-128, 128, (8, CHUNK_BYTES), dtype=numpy.int8)
-    for row, bytes_of in zip(places, content, strict=True):
-        rows[int(row)].view(numpy.int8)[:] = bytes_of
-    manager.complete_store(keys, request)
-    until(manager, lambda: all(tier.lookup(key, request) == LookupResult.HIT for key in keys))
-    until(manager, lambda: not tier.has_pending_work())
-
-    manager.reset_cache()
-    manager.on_reset_flushed()
-    rows.view(numpy.int8)[:] = 0
-    until(
-        manager,
-        lambda: all(manager.lookup(key, request) == LookupResult.HIT for key in keys),
-    )
-    loaded = manager.prepare_load(keys, request)
-    places = loaded.block_ids
-    for row, bytes_of in zip(places, content, strict=True):
-        assert (rows[int(row)].view(numpy.int8) == bytes_of).all()
-    manager.complete_load(keys, request)
-    del rows
-    manager.shutdown()
+    load_general_plugins()
+    assert "kvrail" in SecondaryTierFactory._registry
+    tiers, keys, content = make({"type": "kvrail", "module_path": None}), keys_of([1]), contents(1)
+    put_down(tiers, keys, content)
+    assert same(tiers.load(keys), keys, content)
 
 
-def test_a_dead_sidecar_is_a_miss(sidecar):
-    spec = OffloadingSpecFactory.create_spec(config(sidecar))
-    manager = spec.get_manager()
-    tier = manager.secondary_tiers[0]
-    request = ReqContext("request")
-    manager.on_new_request(request)
-    key = make_offload_key(b"x" * 32, 0)
-    sidecar.kill()
-    manager.prepare_store([key], request)
-    manager.complete_store([key], request)
-    until(manager, lambda: not tier.has_pending_work())
-    assert tier.lookup(key, request) == LookupResult.MISS
-    manager.shutdown()
+def test_what_is_not_there_is_a_miss_at_once_and_ends_the_prefix(make):
+    tiers, keys, content = make(), keys_of(range(8)), contents(4)
+    put_down(tiers, keys[:4], content)
+    request, hits, _ = tiers.find(keys)
+    assert hits == keys[:4]
+    asked = [tiers.tier.lookup(key, request) for key in keys]
+    assert asked == [LookupResult.HIT] * 4 + [LookupResult.MISS] * 4
+    _, hits, waits = tiers.find(keys_of(range(100, 110)))
+    assert (hits, waits) == ([], 0), "nothing is put off to find out that nothing is there"
+
+
+def test_a_chunk_that_went_meanwhile_is_left_out_and_computed(make):
+    """Looked up, then dropped by another client: the others come, the request does not hang."""
+    tiers, keys, content = make(), keys_of(range(8)), contents(8)
+    put_down(tiers, keys, content)
+    request = tiers.request(keys)
+    assert set(tiers.look(keys, request)) == {LookupResult.HIT_PENDING}
+    assert tiers.tier._link.session.space.drop([keys[3], keys[5]]).all_ok
+    tiers.step()
+    tiers.settle()
+    hit, miss = LookupResult.HIT, LookupResult.MISS
+    assert tiers.look(keys, request) == [miss if at in (3, 5) else hit for at in range(8)]
+
+
+def test_another_model_or_dtype_finds_nothing(make):
+    keys, content = keys_of(range(4)), contents(4)
+    put_down(make(), keys, content)
+    assert make(dtype="float16").load(keys) == {}
+    assert make(model="other").load(keys) == {}
+    assert make(chunk_bytes=2 * CHUNK).load(keys) == {}
+    assert same(make().load(keys), keys, content), "and the same one finds all"
+
+
+def test_locality_and_backpressure_may_be_configured(make):
+    tiers = make({"locality": "LOCAL"})
+    assert tiers.tier.locality.value == "LOCAL"
+    if HAS_BACKPRESSURE:
+        pressure = {"backpressure_cls": "EMABackpressureDetector"}
+        tiers = make({"backpressure": pressure})
+        assert tiers.tier.bp_detector is not None
+        put_down(tiers, keys_of(range(4)), contents(4))
+        assert not tiers.tier.bp_detector.is_under_pressure()
+
+
+def test_stored_chunks_are_announced(make):
+    tiers = make({"enable_kv_events": True, "locality": "LOCAL"}, events=True)
+    keys = keys_of(range(6))
+    put_down(tiers, keys, contents(6))
+    told = [it for it in tiers.events() if it.medium.value == "STORAGE"]
+    assert {key for it in told for key in it.keys} == set(keys)
+    assert all(it.locality.value == "LOCAL" and it.ownership is None for it in told)
+    assert not any(it.removed for it in told)
+
+
+def test_what_is_announced_is_what_is_there(make):
+    """More than fits is stored: announced and not removed is what lookups find."""
+    tiers, told, count = make({"enable_kv_events": True}, events=True), set(), 1024
+    for first in range(0, count, 16):
+        tiers.store(keys_of(range(first, first + 16)), contents(16, seed=first))
+        tiers.settle()
+        tiers.forget()
+        told = applied(told, tiers.events())
+    time.sleep(2 * _tier.FEED_S)
+    for _ in range(8):
+        time.sleep(1.1 * _tier.FEED_S)
+        told = applied(told, tiers.events())
+    keys = keys_of(range(count))
+    found = tiers.tier._link.lookup(keys)
+    there = {key for key, is_there in zip(keys, found, strict=True) if is_there}
+    assert told == there and 0 < len(there) < count
+
+
+def applied(told: set[Any], events: list[Any]) -> set[Any]:
+    for it in events:
+        if it.medium.value == "STORAGE":
+            told = told - set(it.keys) if it.removed else told | set(it.keys)
+    return told
+
+
+def test_the_engine_goes_on_without_a_sidecar_and_has_its_chunks_again(make, host, monkeypatch):
+    monkeypatch.setattr(_tier, "RETRY_S", 0.05)
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
+    tiers, keys, content = make(), keys_of(range(16)), contents(16)
+    put_down(tiers, keys[:8], content[:8])
+    time.sleep(0.2)
+    host.kill()
+    begun = time.monotonic()
+    assert tiers.load(keys[:8]) == {}
+    tiers.store(keys[8:], content[8:])
+    tiers.settle()
+    assert time.monotonic() - begun < 5
+    tiers.forget()
+    host.start()
+    tiers.until(lambda: tiers.tier._link.session is not None)
+    tiers.until(lambda: tiers.tier._link.lookup(keys[:1])[0])
+    assert same(tiers.load(keys[:8]), keys[:8], content[:8])
+    tiers.store(keys[8:], content[8:])
+    tiers.settle()
+    tiers.forget()
+    assert same(tiers.load(keys), keys, content)
+    assert tiers.tier.status()["copied_bytes"] == 0
+
+
+def test_a_kill_in_the_middle_of_stores_leaves_whole_chunks_or_none(make, host, monkeypatch):
+    monkeypatch.setattr(_tier, "RETRY_S", 0.05)
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
+    tiers = make()
+    keys, content = keys_of(range(96)), contents(96)
+    for turn in range(6):
+        some = slice(16 * turn, 16 * turn + 16)
+        tiers.store(keys[some], content[some])
+        tiers.step()
+        time.sleep(0.01 * turn)
+        host.kill()
+        tiers.settle()
+        tiers.forget()
+        host.start()
+        tiers.until(lambda: tiers.tier._link.session is not None)
+        for key, came in tiers.load(keys[some]).items():
+            assert (came == content[keys.index(key)]).all()
+        tiers.forget()
+
+
+def test_more_than_the_store_has_room_for(make):
+    """Four times its size: newest chunks are there, none has other bytes."""
+    tiers, count = make(), 2048
+    for first in range(0, count, 16):
+        keys = keys_of(range(first, first + 16))
+        tiers.store(keys, contents(16, seed=first))
+        tiers.settle()
+        tiers.forget()
+    newest = keys_of(range(count - 16, count))
+    assert same(tiers.load(newest), newest, contents(16, seed=count - 16))
+    tiers.forget()
+    oldest = tiers.load(keys_of(range(16)))
+    assert not oldest

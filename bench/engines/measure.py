@@ -1,0 +1,110 @@
+"""What the measurements of engines share: a sidecar, CPU time of everybody, thresholds, a table."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kvrail
+
+DISK = os.environ.get("KVRAIL_BENCH_DIR", "/var/tmp")
+
+
+@contextmanager
+def sidecar(store: str, **settings: str) -> Iterator[kvrail.Sidecar]:
+    """A sidecar with a store on the disk that the other arms use too."""
+    accept = {"memory.unsealed_imports": "accept", "device.direct": "required"} | settings
+    with kvrail.serve(
+        store=store, directory=DISK, settings=accept, block_mean="512KiB", segment="64MiB"
+    ) as it:
+        yield it
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    """A folder on that disk."""
+    with tempfile.TemporaryDirectory(dir=DISK, prefix="engines-") as name:
+        yield name
+
+
+def cpu_seconds(pid: int | None = None) -> float:
+    """CPU time of a process, in nanoseconds' steps, or of this one."""
+    if pid is None:
+        return time.process_time()
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+@dataclass
+class Clock:
+    """Time and CPU time between two moments, of this process and of a sidecar."""
+
+    pid: int | None
+    began: float = 0.0
+    cpu: float = 0.0
+
+    def start(self) -> "Clock":
+        self.cpu, self.began = self._cpu(), time.perf_counter()
+        return self
+
+    def stop(self) -> tuple[float, float]:
+        """Seconds, and CPU seconds."""
+        seconds = time.perf_counter() - self.began
+        return seconds, self._cpu() - self.cpu
+
+    def _cpu(self) -> float:
+        return cpu_seconds() + (cpu_seconds(self.pid) if self.pid else 0.0)
+
+
+@dataclass
+class Verdicts:
+    """Ratios with their thresholds, as they are printed and kept."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, test: str, what: str, value: float, bound: str, limit: float) -> None:
+        """`bound` is ">=" or "<="."""
+        held = value >= limit if bound == ">=" else value <= limit
+        row = {"test": test, "what": what, "value": round(value, 4), "bound": f"{bound} {limit}"}
+        self.rows.append(row | {"held": held})
+        word = "ok" if held else "MISSED"
+        print(f"{test:4} {word:7} {what}: {value:.3g} ({bound} {limit})", file=sys.stderr)
+
+    def held(self) -> bool:
+        return all(row["held"] for row in self.rows)
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
+
+
+def machine() -> dict[str, Any]:
+    """Where this was measured."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    return {
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "cpu": (models or ["unknown"])[0],
+        "python": platform.python_version(),
+    }
+
+
+def write(told: dict[str, Any], verdicts: Verdicts) -> int:
+    """Prints all of it as JSON; the exit status says whether every threshold was held."""
+    print(json.dumps({"machine": machine()} | told | {"verdicts": verdicts.rows}, indent=1))
+    return 0 if verdicts.held() else 1

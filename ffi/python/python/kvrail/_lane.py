@@ -1,0 +1,215 @@
+"""Groups of blocks of an engine: begun now, ended later, once each."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+import kvrail
+
+if TYPE_CHECKING:
+    from kvrail._tier import Link, Session
+
+QUARANTINE_S = 5.0
+"""How long memory that was being filled when a sidecar died is kept from the engine: its drives
+may still write there."""
+
+ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
+"""Statuses that are no failures."""
+
+T = TypeVar("T")
+Work = Literal["put", "get"]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of one group: what the engine calls them, and where their bytes are."""
+
+    keys: Sequence[bytes]
+    addresses: Sequence[int]
+    lengths: Sequence[int]
+    metadata: Sequence[bytes] | None = None
+    """What listings and the feed of what is gone say of each block that is put."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """A group that has ended, and when its memory is the engine's again."""
+
+    tag: T
+    work: Work
+    blocks: Blocks
+    ok: Sequence[bool]
+    """For each block whether it is in the store, or whole in its memory."""
+    words: Sequence[str]
+    """For each block its status; empty if no sidecar has answered."""
+    seconds: float
+
+    @property
+    def went_well(self) -> bool:
+        """Whether nothing has failed: a miss is an answer, and so is a put that is declined."""
+        return bool(self.words) and ANSWERS.issuperset(self.words)
+
+
+@dataclass
+class _Group(Generic[T]):
+    tag: T
+    work: Work
+    blocks: Blocks
+    begun: float = field(default_factory=time.monotonic)
+
+
+class Lane(Generic[T]):
+    """Groups of blocks. For one thread at a time."""
+
+    def __init__(self, link: "Link", depth: int) -> None:
+        self._link, self._depth = link, depth
+        self._session: Session | None = None
+        self._queue: kvrail.BlockQueue | None = None
+        self._flying: dict[int, _Group[T]] = {}
+        self._ended: deque[Ended[T]] = deque()
+        self._kept: deque[tuple[float, Ended[T]]] = deque()
+        self._storing_bytes = 0
+        self._oldest: float | None = None
+
+    def begin(self, work: Work, tag: T, blocks: Blocks) -> None:
+        """Begins a group. It ends in :meth:`poll`, exactly once, whatever happens."""
+        group = _Group(tag, work, blocks)
+        if work == "put":
+            self._storing_bytes += blocks.nbytes
+        queue = None if self._link.hangs or not blocks.keys else self._open()
+        if queue is None or self._session is None:
+            self._end(group, None)
+            return
+        try:
+            self._flying[_submit(queue, self._session, group)] = group
+        except kvrail.KvrailError as error:
+            self._link.failed(self._session, error)
+            self._end(group, None)
+        self._note_oldest()
+
+    def poll(self) -> list[Ended[T]]:
+        """The groups that have ended."""
+        self._take(0.0)
+        now = time.monotonic()
+        while self._kept and self._kept[0][0] <= now:
+            self._ended.append(self._kept.popleft()[1])
+        ended = list(self._ended)
+        self._ended.clear()
+        return ended
+
+    def wait(self, seconds: float) -> None:
+        """Waits until a group has ended, nothing is in flight, or the time is over."""
+        if self._flying:
+            self._take(seconds)
+        elif self._kept:
+            time.sleep(min(seconds, max(0.0, self._kept[0][0] - time.monotonic())))
+
+    @property
+    def flying(self) -> int:
+        """Groups that are in flight."""
+        return len(self._flying)
+
+    @property
+    def busy(self) -> int:
+        """Groups whose memory is not the engine's yet."""
+        return len(self._flying) + len(self._kept)
+
+    @property
+    def pending(self) -> int:
+        """Groups that :meth:`poll` has not handed out yet."""
+        return self.busy + len(self._ended)
+
+    @property
+    def storing_bytes(self) -> int:
+        """Bytes of puts that are in flight."""
+        return self._storing_bytes
+
+    def age(self) -> float:
+        """Seconds since the oldest group that is in flight began. For any thread."""
+        oldest = self._oldest
+        return 0.0 if oldest is None else time.monotonic() - oldest
+
+    def wake_at(self) -> float | None:
+        """When :meth:`poll` has something to say without the queue."""
+        if self._ended:
+            return 0.0
+        return self._kept[0][0] if self._kept else None
+
+    def arm(self) -> int | None:
+        """Prepares to wait: a descriptor that becomes readable when a group ends; none if nothing
+        is in flight, or something has ended."""
+        if not self._flying or self._queue is None or self._queue.arm():
+            return None
+        return self._queue.fileno()
+
+    def _open(self) -> "kvrail.BlockQueue | None":
+        """The queue of the link's session. While groups of one that has ended are in flight there
+        is none."""
+        session = self._link.session
+        if session is None or (session is not self._session and self._flying):
+            return None
+        if session is not self._session:
+            try:
+                self._queue = session.space.queue(self._depth)
+            except kvrail.KvrailError as error:
+                self._link.failed(session, error)
+                return None
+            self._session = session
+        return self._queue
+
+    def _take(self, seconds: float) -> None:
+        """Fetches what has ended, waiting for it for so long."""
+        if not self._flying or self._queue is None or self._session is None:
+            return
+        try:
+            ends = self._queue.wait(timeout=seconds) if seconds else self._queue.poll()
+            for end in ends:
+                self._end(self._flying.pop(end.ticket), end.results)
+        except kvrail.KvrailError as error:
+            self._link.failed(self._session, error)
+            flying, self._flying = self._flying, {}
+            for group in flying.values():
+                self._end(group, None, restarted=True)
+        self._note_oldest()
+
+    def _end(
+        self, group: _Group[T], results: "kvrail.Results | None", *, restarted: bool = False
+    ) -> None:
+        blocks = group.blocks
+        ok, words = [False] * len(blocks.keys), list[str]()
+        if group.work == "put":
+            self._storing_bytes -= blocks.nbytes
+        if results is not None:
+            ok, words = [bool(it) for it in results.ok], list(results)
+        if results is not None and group.work == "get":
+            # A block of another length is another configuration's: not what was asked for.
+            came = zip(ok, results.lengths, blocks.lengths, strict=True)
+            ok = [there and length == asked for there, length, asked in came]
+        if "RESTARTED" in words and self._session is not None:
+            restarted = True
+            self._link.failed(self._session, kvrail.SessionEndedError("the sidecar has ended"))
+        now = time.monotonic()
+        ended = Ended(group.tag, group.work, blocks, ok, words, now - group.begun)
+        if restarted and group.work == "get":
+            self._kept.append((now + QUARANTINE_S, ended))
+        else:
+            self._ended.append(ended)
+
+    def _note_oldest(self) -> None:
+        oldest = next(iter(self._flying.values()), None)
+        self._oldest = None if oldest is None else oldest.begun
+
+
+def _submit(queue: "kvrail.BlockQueue", session: "Session", group: _Group[T]) -> int:
+    blocks = group.blocks
+    buffers = session.memory.buffers(blocks.addresses, blocks.lengths)
+    if group.work == "get":
+        return queue.submit_get(blocks.keys, buffers, priority="demand")
+    metadata = blocks.metadata
+    return queue.submit_put(blocks.keys, buffers, metadata=metadata, priority="background")

@@ -1,0 +1,149 @@
+"""Where the memory of an engine lies: in files that the sidecar can map too, or in this process
+alone."""
+
+import ctypes
+import logging
+import os
+import re
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kvrail
+
+log = logging.getLogger("kvrail")
+
+_LINE = re.compile(r"(\w+)-(\w+) (\S+) (\w+) (\w+):(\w+) (\d+)\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A mapping of this process, as /proc/self/maps tells."""
+
+    first: int
+    end: int
+    shared: bool
+    offset: int
+    device: int
+    inode: int
+    path: str
+
+    def open(self) -> int | None:
+        """A descriptor of its file: by its name, or one that is open in this process."""
+        for name in (self.path, *_own_descriptors()):
+            try:
+                fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                continue
+            about = os.fstat(fd)
+            if (about.st_ino, about.st_dev) == (self.inode, self.device):
+                return fd
+            os.close(fd)
+        return None
+
+
+def _own_descriptors() -> list[str]:
+    return [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+
+
+def find(address: int) -> Mapping | None:
+    """The mapping that an address of this process lies in."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            if (fields := _LINE.match(line)) is None:
+                continue
+            begin, end, offset, major, minor = (int(it, 16) for it in fields.group(1, 2, 4, 5, 6))
+            if begin <= address < end:
+                mode, inode, path = fields.group(3, 7, 8)
+                device = os.makedev(major, minor)
+                return Mapping(begin, end, mode[3] == "s", offset, device, int(inode), path)
+    return None
+
+
+class Memory:
+    """The memory that an engine hands over, as arenas of one session where that is possible.
+
+    Each mapping is looked up once. One that is no shared file, or that the sidecar refuses, is
+    copied through an arena of the client; `why_copied` says why, and it is logged once.
+    """
+
+    def __init__(self, client: kvrail.Client, alignment: int) -> None:
+        self._client, self._alignment = client, alignment
+        self._lock = threading.Lock()
+        self._firsts: list[int] = []
+        self._known: list[tuple[Mapping, kvrail.Arena | None]] = []
+        self._arenas: dict[tuple[int, int], kvrail.Arena] = {}
+        self.why_copied: str | None = None
+        """Why blocks are copied; none if none is."""
+
+    def buffers(self, addresses: Sequence[int], lengths: Sequence[int]) -> Any:
+        """Memory of blocks as calls of a namespace take it."""
+        arena, positions = self._place(addresses, lengths)
+        if arena is not None:
+            return (arena, positions, list(lengths))
+        blocks = zip(addresses, lengths, strict=True)
+        return [_bytes_at(address, length) for address, length in blocks]
+
+    def arena_of(self, address: int) -> kvrail.Arena | None:
+        """The arena that an address lies in."""
+        return self._look(address)[1]
+
+    def _place(
+        self, addresses: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[kvrail.Arena | None, list[int]]:
+        """All blocks in one arena, or none of them."""
+        mapping, arena = self._look(addresses[0])
+        inside = mapping.first <= min(addresses) and all(
+            address + length <= mapping.end and (address - mapping.first) % self._alignment == 0
+            for address, length in zip(addresses, lengths, strict=True)
+        )
+        if arena is None or not inside:
+            return None, []
+        return arena, [address - mapping.first + mapping.offset for address in addresses]
+
+    def _look(self, address: int) -> tuple[Mapping, kvrail.Arena | None]:
+        with self._lock:
+            return self._found(address)
+
+    def _found(self, address: int) -> tuple[Mapping, kvrail.Arena | None]:
+        at = bisect_right(self._firsts, address) - 1
+        if at >= 0 and address < self._known[at][0].end:
+            return self._known[at]
+        mapping = find(address)
+        if mapping is None:
+            raise kvrail.RequestError(f"no memory of this process is at {address:#x}")
+        found = (mapping, self._bring(mapping))
+        at = bisect_right(self._firsts, mapping.first)
+        self._firsts.insert(at, mapping.first)
+        self._known.insert(at, found)
+        return found
+
+    def _bring(self, mapping: Mapping) -> kvrail.Arena | None:
+        if not mapping.shared or mapping.inode == 0:
+            self._copied("the engine's memory is no shared file")
+            return None
+        file = (mapping.device, mapping.inode)
+        if file in self._arenas:
+            return self._arenas[file]
+        if (fd := mapping.open()) is None:
+            self._copied(f"the file {mapping.path or 'of its memory'} cannot be opened")
+            return None
+        try:
+            return self._arenas.setdefault(
+                file, self._client.import_arena(fd, os.fstat(fd).st_size)
+            )
+        except kvrail.KvrailError as error:
+            self._copied(str(error))
+            return None
+        finally:
+            os.close(fd)
+
+    def _copied(self, why: str) -> None:
+        self.why_copied = why
+        log.warning("kvrail copies each block once: %s", why)
+
+
+def _bytes_at(address: int, length: int) -> memoryview:
+    return memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")

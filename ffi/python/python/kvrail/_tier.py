@@ -1,0 +1,200 @@
+"""What the adapters of engines share: a namespace of a store that comes back after its sidecar was
+restarted, and the engine's memory. Groups of blocks are in `_lane`.
+
+An adapter has one :class:`Link`, and a lane of it for each thread of its engine that moves blocks.
+No call here raises because a sidecar is gone or a drive hangs: lookups find nothing, and groups end
+without blocks. Nothing here starts a thread or keeps an index.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import kvrail
+from kvrail._lane import Lane
+from kvrail._mapping import Memory
+
+ATTACH_S = 10.0
+"""Longest wait for the sidecar's answers while a link is made."""
+
+RETRY_S = 1.0
+"""Time between two tries to attach to a sidecar that is gone."""
+
+LOOKUP_S = 0.5
+"""Longest wait for a lookup; what is not answered then is not there."""
+
+HUNG_S = 10.0
+"""A group that takes longer says that a drive hangs: until it ends, lookups find nothing and
+nothing new is begun."""
+
+FEED_S = 0.1
+"""Time between two looks at what is gone."""
+
+FIELD_BYTES = 256
+"""Longer values of an identity are hashed."""
+
+log = logging.getLogger("kvrail")
+
+T = TypeVar("T")
+
+
+class Link:
+    """A namespace of a store, for as long as an engine runs. For any thread."""
+
+    def __init__(
+        self,
+        engine: str,
+        *,
+        socket: str,
+        store: str,
+        identity: Mapping[str, Any],
+        namespace: str | None = None,
+    ) -> None:
+        """Attaches. What is wrong with the configuration is raised here, and only here.
+
+        :param engine: its name, in the sidecar's status and in logs.
+        :param identity: everything that makes the bytes of blocks incompatible.
+        :param namespace: what may share blocks. One for each identity unless said otherwise, so
+            that another configuration finds nothing; with a name, it is refused.
+        """
+        self._engine, self._socket, self._store = engine, socket, store
+        document = {key: _short(value) for key, value in identity.items() if _says(value)}
+        self._named = (namespace or _name(engine, document), document)
+        self._lanes: list[Lane[Any]] = []
+        self._lock = threading.Lock()
+        self._retry_at = self._look_at = 0.0
+        self._session: Session | None = self._attach()
+
+    def lane(self, depth: int = 128) -> "Lane[Any]":
+        """A way to move blocks, for one thread at a time."""
+        lane: Lane[Any] = Lane(self, depth)
+        self._lanes.append(lane)
+        return lane
+
+    @property
+    def session(self) -> "Session | None":
+        """The session; made anew if need be, none while there is no sidecar."""
+        with self._lock:
+            if self._session is None and time.monotonic() >= self._retry_at:
+                try:
+                    self._session = self._attach()
+                    log.warning("kvrail for %s is attached again", self._engine)
+                except kvrail.KvrailError as error:
+                    self._retry_at = time.monotonic() + RETRY_S
+                    log.debug("kvrail for %s: %s", self._engine, error)
+            return self._session
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a drive holds groups for longer than drives do."""
+        return any(lane.age() > HUNG_S for lane in self._lanes)
+
+    def lookup(self, keys: Sequence[bytes], *, hold: float = 0.0) -> Sequence[bool]:
+        """Which blocks are there; those are not evicted for so many seconds."""
+        nothing = [False] * len(keys)
+        if self.hangs or not keys:
+            return nothing
+        return self.call(lambda it: it.lookup(keys, hold=hold, timeout=LOOKUP_S), nothing)
+
+    def call(self, what: Callable[[kvrail.Namespace], T], otherwise: T) -> T:
+        """A call of the namespace, or what stands for its answer when it fails."""
+        if (session := self.session) is None:
+            return otherwise
+        try:
+            return what(session.space)
+        except kvrail.KvrailError as error:
+            self.failed(session, error)
+            return otherwise
+
+    def gone(self) -> list[kvrail.Gone]:
+        """Blocks of the namespace that are gone since the last call. What the sidecar has not
+        remembered is logged; so is that all of it was cleared."""
+        session, now = self._session, time.monotonic()
+        with self._lock:
+            if session is None or now < self._look_at:
+                return []
+            self._look_at = now + FEED_S
+        try:
+            gone, lost = session.events.poll()
+        except kvrail.KvrailError as error:
+            self.failed(session, error)
+            return []
+        mine = [it for it in gone if it.uid == session.uid]
+        if lost or any(it.why == "cleared" for it in mine):
+            log.warning("kvrail for %s: %d blocks went unnoticed", self._engine, lost)
+        return [it for it in mine if it.metadata]
+
+    def failed(self, session: "Session", error: kvrail.KvrailError) -> None:
+        """Says what went wrong. A session that has ended is let go: its lanes hear of it from
+        their queues."""
+        log.warning("kvrail for %s: %s", self._engine, error)
+        ended = kvrail.SessionEndedError | kvrail.NoSidecarError | kvrail.ClosedError
+        with self._lock:
+            if isinstance(error, ended) and self._session is session:
+                self._session = None
+                self._retry_at = max(self._retry_at, time.monotonic() + RETRY_S)
+
+    def status(self) -> dict[str, Any]:
+        """How it is, for the engine's own reports."""
+        session, hangs = self.session, self.hangs
+        return {
+            "is_healthy": session is not None and not hangs,
+            "socket": self._socket,
+            "store": self._store,
+            "namespace": self._named[0],
+            "drive_hangs": hangs,
+            "copied_bytes": session.client.copied_bytes if session else 0,
+            "copies": session.memory.why_copied if session else None,
+        }
+
+    def close(self) -> None:
+        """Ends the session; waits some seconds for what is in flight."""
+        with self._lock:
+            session, self._session, self._retry_at = self._session, None, float("inf")
+        if session is not None:
+            session.client.close()
+
+    def _attach(self) -> "Session":
+        client = kvrail.Client(self._socket, name=self._engine, timeout=ATTACH_S)
+        try:
+            store = client.store(self._store)
+            space, memory = store.namespace(*self._named), Memory(client, store.memory_alignment)
+            return Session(client, space, memory, store.events(), space.usage()["uid"])
+        except BaseException:
+            client.close()
+            raise
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """What one run of the sidecar has given."""
+
+    client: kvrail.Client
+    space: kvrail.Namespace
+    memory: Memory
+    events: kvrail.Events
+    uid: int
+
+
+def _says(value: object) -> bool:
+    return value is not None and value != ""
+
+
+def _short(value: Any) -> Any:
+    """The value, or a digest of one that is long: identities have 4 KiB."""
+    text = json.dumps(value, sort_keys=True)
+    return value if len(text) <= FIELD_BYTES else f"blake2b {_digest(text, 16)}"
+
+
+def _name(engine: str, identity: Mapping[str, Any]) -> str:
+    model = str(identity.get("model_name", "")).rpartition("/")[2][:24]
+    return " ".join(filter(None, (engine, model, _digest(json.dumps(identity, sort_keys=True), 8))))
+
+
+def _digest(text: str, nbytes: int) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=nbytes).hexdigest()

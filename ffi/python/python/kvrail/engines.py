@@ -1,0 +1,248 @@
+"""Which engines a Python has, and how kvrail is put under them: `kvrail engines` runs this file.
+
+It needs nothing but Python to look around; `try` needs the kvrail package beside the engine.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SOCKET = "/run/kvrail/kvrail.sock"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that kvrail has a module for."""
+
+    distribution: str
+    module: str
+    oldest: str
+    """The oldest release that is tested; older ones are refused."""
+    newest: str
+    """The newest release that is tested."""
+    memory: str
+    """What makes the engine's memory a file that the sidecar can map."""
+
+
+ENGINES = {
+    "vllm": Engine(
+        "vllm",
+        "kvrail.vllm",
+        "0.30.0",
+        "0.33.0",
+        "vLLM's primary tier always is a file below /dev/shm",
+    ),
+    "lmcache": Engine(
+        "lmcache",
+        "kvrail.lmcache",
+        "0.5.6",
+        "0.5.6",
+        "LMCache's L1 is a file below /dev/shm with --no-l1-use-lazy --shm-name NAME",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Whether blocks go between the engine's memory and the drives without a copy."""
+
+    avoided: bool | None
+    """None while no sidecar can be asked."""
+    why: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of an engine in this Python."""
+
+    name: str
+    version: str | None
+    oldest_tested: str
+    newest_tested: str
+    verdict: str
+    configuration: str
+    copies: Copies
+
+
+@dataclass
+class Tried:
+    """What became of a try."""
+
+    engine: str
+    version: str
+    ok: bool = True
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+
+def look(socket: str, store: str) -> dict[str, Any]:
+    """This Python, and the engines in it."""
+    copies = _copies(socket)
+    found = [_found(name, engine, socket, store, copies) for name, engine in ENGINES.items()]
+    return {
+        "python": sys.executable,
+        "kvrail": _version("kvrail"),
+        "engines": [asdict(it) for it in found],
+    }
+
+
+def _found(name: str, engine: Engine, socket: str, store: str, copies: Copies) -> Found:
+    version = _version(engine.distribution)
+    if version is None:
+        verdict = "not installed"
+    elif _numbers(version) < _numbers(engine.oldest):
+        verdict = f"too old: kvrail needs {engine.oldest} or later"
+    elif _numbers(version) > _numbers(engine.newest):
+        verdict = "newer than what was tested: try it with `kvrail engines try`"
+    else:
+        verdict = "tested"
+    if copies.avoided:
+        copies = Copies(True, engine.memory)
+    configuration = CONFIGURATIONS[name](socket, store)
+    return Found(name, version, engine.oldest, engine.newest, verdict, configuration, copies)
+
+
+def _vllm(socket: str, store: str) -> str:
+    tier = {"type": "kvrail", "socket": socket, "store": store, "locality": "LOCAL"}
+    tiering = {
+        "spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": 64 << 30,
+        "block_size": 256,
+        "secondary_tiers": [tier],
+    }
+    whole = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": tiering,
+    }
+    return f"vllm serve MODEL --kv-transfer-config '{json.dumps(whole)}'"
+
+
+def _lmcache(socket: str, store: str) -> str:
+    adapter = {"type": "plugin", "module_path": "kvrail.lmcache", "class_name": "L2Adapter"}
+    whole = adapter | {"adapter_params": {"socket": socket, "store": store}}
+    return (
+        "lmcache server --l1-size-gb 64 --no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 "
+        f"--l2-adapter '{json.dumps(whole)}'"
+    )
+
+
+CONFIGURATIONS = {"vllm": _vllm, "lmcache": _lmcache}
+
+
+def _copies(socket: str) -> Copies:
+    """Asks the sidecar for what every engine here will ask it: to map an unsealed file."""
+    try:
+        import kvrail
+    except ImportError:
+        return Copies(None, "this Python has no kvrail package: install its wheel there")
+    name = f"/dev/shm/kvrail-engines-{os.getpid()}"
+    try:
+        with kvrail.Client(socket, name="engines", timeout=5.0) as client, open(name, "x+b") as it:
+            os.posix_fallocate(it.fileno(), 0, 2 << 20)
+            client.import_arena(it, 2 << 20).close()
+            return Copies(True, "")
+    except kvrail.NoSidecarError:
+        return Copies(None, f"no sidecar answers at {socket}")
+    except (kvrail.KvrailError, OSError) as error:
+        return Copies(False, str(error))
+    finally:
+        if os.path.exists(name):
+            os.unlink(name)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version, to compare."""
+    release = version.split("+")[0].split(".")
+    return tuple(int(it) for it in release if it.isdigit())
+
+
+def text(told: dict[str, Any]) -> str:
+    """What was found, for people."""
+    package = told["kvrail"] or "not installed here (pip install its wheel)"
+    lines = [f"python {told['python']}, kvrail {package}"]
+    for it in told["engines"]:
+        lines.append(f"\n{it['name']}  {it['version'] or ''}  {it['verdict']}".rstrip())
+        if it["version"] is None:
+            continue
+        avoided, why = it["copies"]["avoided"], it["copies"]["why"]
+        word = {True: "avoided", False: "each block is copied once", None: "not known"}[avoided]
+        lines.append(f"  tested   {it['oldest_tested']} to {it['newest_tested']}")
+        lines.append(f"  copies   {word}: {why}")
+        lines.append(f"  use      {it['configuration']}")
+    return "\n".join(lines)
+
+
+def attempt(name: str, socket: str | None, store: str) -> Tried:
+    """Puts blocks through the engine's own code into a store and back, and compares each byte."""
+    from kvrail import _try
+
+    tried = Tried(name, _version(ENGINES[name].distribution) or "not installed")
+
+    @contextmanager
+    def step(what: str) -> Iterator[dict[str, Any]]:
+        told: dict[str, Any] = {"step": what, "ok": True}
+        tried.steps.append(told)
+        try:
+            yield told
+        except Exception as error:
+            told |= {"ok": False, "error": f"{type(error).__name__}: {error}"}
+            tried.ok = False
+            raise _Stopped from error
+
+    try:
+        _try.attempt(name, socket, store, step)
+    except _Stopped:
+        pass
+    return tried
+
+
+class _Stopped(Exception):
+    """A step has failed, and the rest makes no sense."""
+
+
+def text_of_try(tried: Tried) -> str:
+    """What became of a try, for people."""
+    lines = [f"{tried.engine} {tried.version}"]
+    for told in tried.steps:
+        more = ", ".join(str(it) for key, it in told.items() if key not in ("step", "ok"))
+        lines.append(f"  {'ok' if told['ok'] else 'FAILED':<7} {told['step']}: {more}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """What `kvrail engines` hands over."""
+    parser = argparse.ArgumentParser(prog="kvrail engines")
+    parser.add_argument("--try", dest="name", choices=sorted(ENGINES))
+    parser.add_argument("--socket")
+    parser.add_argument("--store", default="kv")
+    parser.add_argument("--format", choices=("human", "json"), default="human")
+    chosen = parser.parse_args()
+    if chosen.name is None:
+        told = look(chosen.socket or SOCKET, chosen.store)
+        print(json.dumps(told, indent=2) if chosen.format == "json" else text(told))
+        return 0
+    tried = attempt(chosen.name, chosen.socket, chosen.store)
+    print(json.dumps(asdict(tried), indent=2) if chosen.format == "json" else text_of_try(tried))
+    return 0 if tried.ok else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BrokenPipeError:
+        # The reader went away (`kvrail engines | head`): nothing is wrong.
+        sys.stdout = None

@@ -1,0 +1,309 @@
+"""kvrail as an L2 adapter of LMCache: LMCache 0.5.6 and later.
+
+    lmcache server --l1-size-gb 64 --no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 \\
+      --l2-adapter '{"type": "plugin", "module_path": "kvrail.lmcache", "class_name": "L2Adapter",
+        "adapter_params": {"socket": "/run/kvrail/kvrail.sock", "store": "kv"}}'
+
+With `--no-l1-use-lazy` and `--shm-name` the L1 is a file below /dev/shm. The sidecar's drives read
+and write its objects in place, if the sidecar has `memory.unsealed_imports = "accept"`; else each
+object is copied once.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress, count, islice
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from lmcache.lmcache_native import Bitmap
+from lmcache.v1.distributed.api import (
+    EncodedObjectKey,
+    KeyEntry,
+    KeyListPage,
+    MemoryLayoutDesc,
+    ObjectKey,
+)
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface, L2TaskId
+from lmcache.v1.memory_management import MemoryObj
+
+import kvrail
+from kvrail._lane import Blocks, Ended, Lane, Work
+from kvrail._relay import Relay
+from kvrail._tier import LOOKUP_S, Link
+
+PARAMETERS: dict[str, Any] = {
+    "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
+    "store": "kv",  # the name of its store
+    "namespace": None,  # what may share objects; one for each identity
+    "identity": {},  # what makes bytes incompatible beyond LMCache's keys, as the model's revision
+    "depth": 128,  # objects in flight, of stores and of loads
+}
+"""`adapter_params`, with what they are unless said otherwise."""
+
+LOCK_S = 60.0
+"""What is locked is not evicted for so long, if nobody unlocks it."""
+
+OPAQUE = "uint8"
+"""The dtype of objects that LMCache has serialized, whatever the cache's is."""
+
+STORED = frozenset({"OK", "PRESENT", "PENDING"})
+"""Statuses of puts behind which the object is in the store, or is on its way."""
+
+NEWS, LISTINGS = 256, 8
+"""Objects that are announced at once, and listings that go on at a time."""
+
+log = logging.getLogger("kvrail")
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What LMCache has asked for."""
+
+    number: L2TaskId
+    keys: Sequence[ObjectKey]
+
+
+class _Way:
+    """Tasks of one kind, and the eventfd that LMCache waits on for them."""
+
+    def __init__(self, lane: Lane[_Task]) -> None:
+        self._lane, self._lock = lane, threading.Lock()
+        self._ended: dict[L2TaskId, Ended[_Task]] = {}
+        self.relay = Relay()
+
+    def begin(self, work: Work, task: _Task, blocks: Blocks) -> None:
+        with self._lock:
+            self._lane.begin(work, task, blocks)
+            self._take()
+
+    def pop(self, number: L2TaskId) -> Ended[_Task] | None:
+        with self._lock:
+            self._take()
+            return self._ended.pop(number, None)
+
+    def pop_all(self) -> list[Ended[_Task]]:
+        with self._lock:
+            self._take()
+            ended, self._ended = list(self._ended.values()), {}
+            return ended
+
+    def _take(self) -> None:
+        """Fetches what has ended, and sees to it that the eventfd is rung for what comes next."""
+        came = {end.tag.number: end for end in self._lane.poll()}
+        self._ended.update(came)
+        descriptor = self._lane.arm()
+        if descriptor is not None:
+            self.relay.watch(descriptor)
+        if came or (descriptor is None and self._lane.flying):
+            self.relay.ring()
+        if (when := self._lane.wake_at()) is not None:
+            self.relay.ring_at(when)
+
+
+class L2Adapter(L2AdapterInterface):
+    """LMCache's objects as blocks of a namespace."""
+
+    def __init__(self, adapter_params: dict[str, Any], l1_memory_desc: object = None) -> None:
+        """
+        :param adapter_params: see `PARAMETERS`.
+        :param l1_memory_desc: not needed: objects tell where they are.
+        """
+        super().__init__()
+        if unknown := adapter_params.keys() - PARAMETERS.keys():
+            text = f"adapter_params has {sorted(unknown)}; there are {', '.join(PARAMETERS)}"
+            raise ValueError(text)
+        known = PARAMETERS | adapter_params
+        self._link = Link(
+            "lmcache",
+            socket=known["socket"],
+            store=known["store"],
+            namespace=known["namespace"],
+            identity={"engine": "lmcache", "format": 1} | known["identity"],
+        )
+        self._stores, self._loads = (_Way(self._link.lane(known["depth"])) for _ in range(2))
+        self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
+        self._numbers, self._lock = count(), threading.Lock()
+        self._locked = Counter[bytes]()
+        self._sizes: dict[tuple[str, str, str], int] = {}
+        self._listings: dict[str, Iterator[KeyEntry]] = {}
+        self._recovered = self._list(before=time.time())
+
+    def get_store_event_fd(self) -> int:
+        return self._stores.relay.fileno()
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._lookups.fileno()
+
+    def get_load_event_fd(self) -> int:
+        return self._loads.relay.fileno()
+
+    def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2TaskId:
+        return self._begin(self._stores, "put", keys, objects)
+
+    def pop_completed_store_tasks(self) -> dict[L2TaskId, L2StoreResult]:
+        self._tell_news()
+        return {end.tag.number: self._stored(end) for end in self._stores.pop_all()}
+
+    def submit_lookup_and_lock_task(
+        self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc]
+    ) -> L2TaskId:
+        self._tell_news()
+        kinds = {group: _kind(desc.dtypes) for group, desc in group_layout_descs.items()}
+        asked = [self._names(key, kinds.get(key.object_group_id, OPAQUE)) for key in keys]
+        there = iter(self._link.lookup([it for each in asked for it in each], hold=LOCK_S))
+        held = [[name for name in each if next(there)] for each in asked]
+        found = _bitmap(held)
+        with self._lock:
+            self._locked.update(name for each in held for name in each)
+            number = next(self._numbers)
+            self._found[number] = found
+        self._lookups.ring()
+        return number
+
+    def query_lookup_and_lock_result(self, task_id: L2TaskId) -> Bitmap | None:
+        with self._lock:
+            return self._found.pop(task_id, None)
+
+    def submit_unlock(self, keys: list[ObjectKey]) -> None:
+        names = [name for key in keys for name in self._names(key, OPAQUE)]
+        with self._lock:
+            held = [name for name in names if name in self._locked]
+            self._locked.subtract(held)
+            free = [name for name in dict.fromkeys(held) if self._locked[name] <= 0]
+            for name in free:
+                del self._locked[name]
+        if free:
+            # What cannot be released now ends by itself.
+            self._link.call(lambda space: space.release(free, timeout=LOOKUP_S), None)
+
+    def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2TaskId:
+        return self._begin(self._loads, "get", keys, objects)
+
+    def query_load_result(self, task_id: L2TaskId) -> Bitmap | None:
+        if (end := self._loads.pop(task_id)) is None:
+            return None
+        self._notify_keys_accessed(list(compress(end.tag.keys, end.ok)))
+        return _bitmap(end.ok)
+
+    def delete(self, keys: list[ObjectKey]) -> None:
+        names = {name: key for key in keys for name in self._names(key, OPAQUE)}
+        nothing: Sequence[int] = ()
+        asked = list(names)
+        dropped = self._link.call(lambda it: it.drop(asked, timeout=LOOKUP_S).ok, nothing)
+        gone = list(compress(names.items(), dropped))
+        sizes = [self._sizes.get(_group(name), 0) for name, _ in gone]
+        self._notify_keys_deleted([key for _, key in gone], sizes)
+
+    def list_l2_keys(
+        self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
+    ) -> KeyListPage:
+        if page_size <= 0 or (cursor is not None and cursor not in self._listings):
+            raise ValueError(f"page_size {page_size}, cursor {cursor!r}: no listing is there")
+        with self._lock:
+            rest = self._list() if cursor is None else self._listings.pop(cursor)
+            wanted = (it for it in rest if model_name in (None, it.key.model_name))
+            entries = tuple(islice(wanted, page_size))
+            if len(entries) < page_size:
+                return KeyListPage(entries, None)
+            token = str(next(self._numbers))
+            self._listings = dict([*self._listings.items(), (token, wanted)][-LISTINGS:])
+            return KeyListPage(entries, token)
+
+    def get_usage(self) -> AdapterUsage:
+        seen = super().get_usage().bytes_by_cache_salt
+        used = self._link.call(lambda space: space.usage()["bytes"], 0)
+        return AdapterUsage(used, 0, MappingProxyType(dict(seen)))
+
+    def report_status(self) -> dict[str, Any]:
+        return self._link.status() | {"type": "kvrail"}
+
+    def close(self) -> None:
+        self._link.close()
+        for relay in (self._stores.relay, self._loads.relay, self._lookups):
+            relay.close()
+
+    def _begin(
+        self, way: _Way, work: Work, keys: list[ObjectKey], objects: list[MemoryObj]
+    ) -> L2TaskId:
+        kinds = [_kind(it.meta.dtypes or [it.meta.dtype]) for it in objects]
+        lengths = [it.get_size() for it in objects]
+        names = [_name(key, kind) for key, kind in zip(keys, kinds, strict=True)]
+        with self._lock:
+            self._sizes.update(zip(map(_group, names), lengths, strict=True))
+            task = _Task(next(self._numbers), list(keys))
+        addresses = [it.data_ptr for it in objects]
+        way.begin(work, task, Blocks(names, addresses, lengths, metadata=names))
+        return task.number
+
+    def _stored(self, end: Ended[_Task]) -> L2StoreResult:
+        sizes = zip(end.words, end.blocks.lengths, strict=True) if end.words else ()
+        new = [length if word == "OK" else 0 for word, length in sizes]
+        stored = list(compress(end.tag.keys, end.ok))
+        self._notify_keys_stored(stored, list(compress(new, end.ok)))
+        return L2StoreResult(bool(end.words) and STORED.issuperset(end.words), sum(new))
+
+    def _list(self, before: float = inf) -> Iterator[KeyEntry]:
+        """Objects in the store, without waiting for those that move blocks."""
+        nothing: Iterator[kvrail.Block] = iter(())
+        for block in self._link.call(lambda space: iter(space.list()), nothing):
+            if block.metadata and block.put_unix_s < before:
+                yield KeyEntry(_key(block.metadata), block.length)
+
+    def _tell_news(self) -> None:
+        """Tells LMCache what was there before this server, some at a time, and what is gone."""
+        with self._lock:
+            try:
+                there = list(islice(self._recovered, NEWS))
+            except kvrail.KvrailError as error:
+                log.warning("kvrail for lmcache: not all objects are announced: %s", error)
+                self._recovered, there = iter(()), []
+        if there:
+            keys = [it.key.to_object_key() for it in there]
+            self._notify_keys_stored(keys, [it.size_bytes for it in there])
+        if gone := self._link.gone():
+            keys = [_key(it.metadata).to_object_key() for it in gone]
+            self._notify_keys_deleted(keys, [it.length for it in gone])
+
+    def _names(self, key: ObjectKey, kind: str) -> list[bytes]:
+        """What this object may be called, by the dtypes that its group has or may have."""
+        known = (kind for *group, kind in tuple(self._sizes) if group == _group_of(key))
+        return [_name(key, kind) for kind in dict.fromkeys((kind, OPAQUE, *known))]
+
+
+def _kind(dtypes: Iterable[object]) -> str:
+    """The dtypes of an object: LMCache's key does not say them."""
+    return ",".join(str(dtype).removeprefix("torch.") for dtype in dtypes) or OPAQUE
+
+
+def _name(key: ObjectKey, kind: str) -> bytes:
+    parts = (key.model_name, f"{key.kv_rank:08x}", f"{key.object_group_id:x}")
+    return "@".join((*parts, key.chunk_hash.hex(), key.cache_salt, kind)).encode()
+
+
+def _key(name: bytes) -> EncodedObjectKey:
+    """What LMCache calls an object of this name."""
+    model, rank, group, digest, salt, _ = name.decode().split("@")
+    return EncodedObjectKey(digest, model, int(rank, 16), int(group, 16), salt)
+
+
+def _group_of(key: ObjectKey) -> list[str]:
+    return [key.model_name, f"{key.object_group_id:x}"]
+
+
+def _group(name: bytes) -> tuple[str, str, str]:
+    """What objects of one size have in common: model, object group, dtypes."""
+    model, _, group, *_, kind = name.decode().split("@")
+    return model, group, kind
+
+
+def _bitmap(found: Sequence[object]) -> Bitmap:
+    bitmap = Bitmap(len(found))
+    for at in compress(count(), found):
+        bitmap.set(at)
+    return bitmap

@@ -1,0 +1,231 @@
+"""kvrail as a secondary tier of vLLM's offloading connector: vLLM 0.30 and later.
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+      "kv_load_failure_policy": "recompute",
+      "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": ...,
+        "secondary_tiers": [{"type": "kvrail", "socket": "/run/kvrail/kvrail.sock",
+                             "store": "kv"}]}}'
+
+The primary tier is one file below /dev/shm, which cannot be sealed: with
+`memory.unsealed_imports = "accept"` in the sidecar's configuration its drives read and write the
+rows in place, else each row is copied once.
+"""
+
+import inspect
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, ClassVar
+
+import numpy
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
+from vllm.v1.kv_offload.file_mapper import FileMapper
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+from kvrail._lane import Blocks, Ended, Lane
+from kvrail._tier import Link
+
+TIER = "kvrail"
+"""What the tier is called in vLLM's configuration."""
+
+HOLD_S = 30.0
+"""What a lookup finds is not evicted for so long: until vLLM has begun to load it."""
+
+STORES_BYTES = 64 << 20
+"""Bytes of stores that are begun and have not ended: the rest waits, and loads go first."""
+
+DRAIN_S = 10.0
+"""Longest wait of a shutdown for what is in flight."""
+
+log = logging.getLogger("kvrail")
+
+
+def register() -> None:
+    """The entry point of `vllm.general_plugins`: makes the tier known by its short name."""
+    from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+
+    if TIER not in SecondaryTierFactory._registry:
+        SecondaryTierFactory.register_tier(TIER, __name__, "Tier")
+
+
+class Tier(SecondaryTierManager):
+    """Chunks of the primary tier as blocks of a namespace."""
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        *,
+        socket: str,
+        store: str = "kv",
+        namespace: str | None = None,
+        identity: dict[str, Any] | None = None,
+        depth: int = 128,
+        enable_kv_events: bool = False,
+        locality: str | None = None,
+        poll_between_steps: bool = True,
+        backpressure_detector: Any = None,
+    ) -> None:
+        """
+        :param socket: where the sidecar listens.
+        :param store: the name of its store.
+        :param namespace: what may share blocks; the model's name unless said otherwise.
+        :param identity: what makes bytes incompatible beyond what vLLM says of itself, such as
+            the model's revision.
+        :param depth: blocks in flight.
+        :param enable_kv_events: tell routers of blocks that are stored and evicted.
+        :param locality: "LOCAL" or "REMOTE", for those events.
+        :param poll_between_steps: let vLLM's poll thread verify what has come, between steps.
+        """
+        # vLLM 0.30 has no back-pressure.
+        known = inspect.signature(SecondaryTierManager.__init__).parameters
+        detector = {"backpressure_detector": backpressure_detector}
+        more = detector if "backpressure_detector" in known else {}
+        super().__init__(offloading_spec, primary_kv_view, tier_type, **more)
+        self.locality = Locality(locality) if locality is not None else None
+        self.tolerates_off_thread_polling = poll_between_steps
+        self._rows = numpy.asarray(primary_kv_view)
+        self._row_bytes = int(self._rows.strides[0])
+        self._link = Link(
+            "vllm",
+            socket=socket,
+            store=store,
+            namespace=namespace,
+            identity=_fields(offloading_spec, self._row_bytes) | (identity or {}),
+        )
+        self._lane: Lane[TransferJob] = self._link.lane(depth)
+        self._stores: deque[tuple[TransferJob, Blocks]] = deque()
+        self._answers: dict[OffloadKey, bool] = {}
+        wanted = offloading_spec.kv_events_config.enable_kv_cache_events
+        if enable_kv_events and not wanted:
+            log.warning("kvrail tells no events: they are off in vLLM's kv_events_config")
+        self._events: list[OffloadingEvent] | None = [] if enable_kv_events and wanted else None
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        failed = req_context.get_state(_Failed)
+        if failed is not None and key in failed.keys:
+            return LookupResult.MISS
+        if key not in self._answers:
+            # All of the request at once: vLLM asks for one key after the other. Its 0.30 does not
+            # say which come next.
+            whole = getattr(req_context, "_offload_key_positions", {})
+            asked = [key, *(it for it in whole if it not in self._answers and it != key)]
+            self._answers.update(zip(asked, self._link.lookup(asked, hold=HOLD_S), strict=True))
+        return LookupResult.HIT if self._answers[key] else LookupResult.MISS
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        self._lane.begin("get", job_metadata, self._blocks(job_metadata))
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        # Begun by the next poll: to compute checks here would keep the scheduler.
+        self._stores.append((job_metadata, self._blocks(job_metadata)))
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        results = [self._result(end) for end in self._lane.poll()]
+        self._begin_stores(STORES_BYTES)
+        return results
+
+    def has_pending_work(self) -> bool:
+        return bool(self._stores or self._lane.pending)
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        self._answers.clear()
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        if self._events is None:
+            return ()
+        self._tell([OffloadKey(it.metadata) for it in self._link.gone()], removed=True)
+        events, self._events = self._events, []
+        return events
+
+    def status(self) -> dict[str, Any]:
+        """How the tier is: attached or not, and whether rows are copied."""
+        return self._link.status()
+
+    def drain_jobs(self) -> None:
+        # Memory must not be given back while a drive may touch it: this waits for as long as
+        # that takes.
+        self._drain(float("inf"))
+
+    def shutdown(self) -> None:
+        self._drain(DRAIN_S)
+        self._link.close()
+        del self._rows
+
+    def _drain(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._begin_stores(sys.maxsize)
+        while self._lane.busy and time.monotonic() < deadline:
+            self._lane.wait(0.1)
+
+    def _begin_stores(self, most_bytes: int) -> None:
+        while self._stores and self._lane.storing_bytes < most_bytes:
+            self._lane.begin("put", *self._stores.popleft())
+
+    def _blocks(self, job: TransferJob) -> Blocks:
+        first, keys = self._rows.ctypes.data, [bytes(key) for key in job.keys]
+        addresses = [first + int(row) * self._row_bytes for row in job.chunk_ids]
+        return Blocks(keys, addresses, [self._row_bytes] * len(keys), metadata=keys)
+
+    def _result(self, end: Ended[TransferJob]) -> JobResult:
+        job, good = end.tag, list(compress(end.tag.keys, end.ok))
+        told: dict[str, Any] = {"job_id": job.job_id, "transfer_time": end.seconds}
+        if job.is_promotion:
+            if missed := {key for key, ok in zip(job.keys, end.ok, strict=True) if not ok}:
+                _Failed.of(job.req_context).keys.update(missed)
+            told |= {"success": not missed, "successful_keys": good}
+        else:
+            told["success"] = end.went_well
+            self._tell(good, removed=False)
+        if "transfer_bytes" in JobResult.__dataclass_fields__:
+            moved = len(good) if job.is_promotion else end.words.count("OK")
+            told["transfer_bytes"] = moved * self._row_bytes
+        return JobResult(**told)
+
+    def _tell(self, keys: list[OffloadKey], *, removed: bool) -> None:
+        if self._events is None or not keys:
+            return
+        event = OffloadingEvent(keys, self.medium, removed, self.locality)
+        # Without this vLLM forgets what it needs to announce a removal.
+        event.removal_expected = not removed
+        self._events.append(event)
+
+
+@dataclass
+class _Failed:
+    """Keys of a request that could not be loaded, although they were there: it computes them."""
+
+    keys: set[OffloadKey] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, request: ReqContext) -> "_Failed":
+        if (state := request.get_state(cls)) is None:
+            request.set_state(state := cls())
+        return state
+
+
+def _fields(spec: Any, row_bytes: int) -> dict[str, Any]:
+    """What vLLM itself says makes chunks incompatible, for its own tier of files."""
+    mapper = FileMapper.from_offloading_spec(
+        "", spec, blocks_per_file=spec.blocks_per_chunk, parallel_agnostic=True
+    )
+    return mapper.get_run_config() | {"rank": mapper.rank, "row_bytes": row_bytes}

@@ -1,0 +1,87 @@
+//! Groups out of Python's arguments: which namespace of which client they are for.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::group::{Group, Work};
+use crate::keys;
+use crate::manner::{ALWAYS, Manner, OF_DROPS, OF_PUTS};
+use crate::places::{Places, Use};
+use crate::session::Session;
+
+/// A namespace and the client that opened it.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    session: Arc<Session>,
+    space: kvrail_client::Namespace,
+}
+
+impl Owner {
+    pub(crate) fn new(session: &Arc<Session>, space: kvrail_client::Namespace) -> Self {
+        Self { session: Arc::clone(session), space }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(crate) fn space(&self) -> &kvrail_client::Namespace {
+        &self.space
+    }
+
+    /// The namespace, while its client is attached.
+    pub(crate) fn get(&self) -> PyResult<kvrail_client::Namespace> {
+        self.session.client()?;
+        Ok(self.space.clone())
+    }
+
+    /// A group for many blocks; checks what can be checked without the sidecar.
+    pub(crate) fn group(
+        &self,
+        work: Work,
+        keys: &Bound<'_, PyAny>,
+        buffers: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Group> {
+        let keys = keys::read(keys)?;
+        let manner = Manner::read(options, known(work), keys.len())?;
+        let places = match buffers {
+            Some(buffers) => Places::read(&self.session, buffers, keys.len(), self.how(work))?,
+            None => Places::none(),
+        };
+        Group::new(&self.space, work, manner, keys, places).checked()
+    }
+
+    /// A group for one block; without a buffer there is room for so many bytes.
+    pub(crate) fn group_of_one(
+        &self,
+        work: Work,
+        key: &Bound<'_, PyAny>,
+        buffer: Result<&Bound<'_, PyAny>, usize>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Group> {
+        let keys = vec![keys::read_one(key)?];
+        let manner = Manner::read(options, known(work), 1)?;
+        let places = match buffer {
+            Ok(buffer) => Places::read_one(&self.session, buffer, self.how(work))?,
+            Err(bytes) => Places::room(bytes),
+        };
+        Group::new(&self.space, work, manner, keys, places).checked()
+    }
+
+    /// What memory is checked against: what is done with it, and the unit of places.
+    fn how(&self, work: Work) -> (Use, u32) {
+        let used = if work == Work::Get { Use::Fill } else { Use::Read };
+        (used, self.space.store().volume().geometry().memory_alignment)
+    }
+}
+
+fn known(work: Work) -> &'static [&'static str] {
+    match work {
+        Work::Put => OF_PUTS,
+        Work::Get => ALWAYS,
+        Work::Drop => OF_DROPS,
+    }
+}

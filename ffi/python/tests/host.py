@@ -1,0 +1,59 @@
+"""A sidecar that can be killed and started again in one place, as on a host of engines."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import kvrail
+from kvrail._binary import binary
+from kvrail._serve import _environment
+
+
+class Host:
+    """A store in a folder, and a socket that stays the same."""
+
+    def __init__(self, folder: Path, size: str = "256MiB", *, unsealed: str = "accept") -> None:
+        self.unsealed = unsealed
+        self.socket, self._image = folder / "s", folder / "kv.img"
+        self._log, self._config = folder / "log", folder / "kvrail.toml"
+        self._process: subprocess.Popen[bytes] | None = None
+        create = ["volume", "create", "kv", "--kind", "store", "--size", size, "--quiet"]
+        self._run(*create, "--direct", "optional", str(self._image))
+        self._config.write_text(
+            f"sidecar.socket = {json.dumps(str(self.socket))}\n"
+            'device.direct = "optional"\n'
+            f'memory.unsealed_imports = "{unsealed}"\n'
+            f'[[volume]]\nname = "kv"\nmembers = [{json.dumps(str(self._image))}]\n'
+        )
+
+    def start(self) -> None:
+        """Serves, and waits until clients are let in."""
+        command = [str(binary()), "serve", "--exit-with-parent", f"--config={self._config}"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, env=_environment(), stdout=log, stderr=log)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                kvrail.Client(self.socket).close()
+                return
+            except kvrail.NoSidecarError:
+                assert self._process.poll() is None, self._log.read_text()
+                assert time.monotonic() < deadline, self._log.read_text()
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _run(self, *arguments: str) -> None:
+        command = [str(binary()), *arguments]
+        subprocess.run(command, env=_environment(), check=True, capture_output=True)

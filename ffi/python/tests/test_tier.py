@@ -1,0 +1,240 @@
+"""What adapters share: memory of an engine, groups, and a sidecar that is killed and comes back."""
+
+import mmap
+import os
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kvrail
+import numpy
+import pytest
+from host import Host
+from kvrail import _lane, _mapping, _tier
+from kvrail._lane import Blocks, Ended, Lane
+from kvrail._relay import Relay
+from kvrail._tier import Link
+
+BLOCK = 64 << 10
+IDENTITY = {"model_name": "org/model", "dtype": "bfloat16", "layers": ["layer"] * 100}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    host.start()
+    yield host
+    host.kill()
+
+
+@pytest.fixture
+def rows() -> Iterator[numpy.ndarray]:
+    """Memory of an engine: a file below /dev/shm that is mapped, and whose descriptor is closed."""
+    name = f"/dev/shm/kvrail-test-{os.getpid()}"
+    with open(name, "x+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 64 * BLOCK)
+        memory = mmap.mmap(file.fileno(), 64 * BLOCK)
+    try:
+        yield numpy.frombuffer(memory, numpy.uint8).reshape(64, BLOCK)
+    finally:
+        os.unlink(name)
+
+
+def link(host: Host, **more: Any) -> Link:
+    return Link("test", **{"socket": str(host.socket), "store": "kv", "identity": IDENTITY} | more)
+
+
+def blocks(rows: numpy.ndarray, numbers: range, first: int = 0) -> Blocks:
+    keys = [number.to_bytes(36, "big") for number in numbers]
+    addresses = [rows.ctypes.data + (first + at) * rows.strides[0] for at in range(len(keys))]
+    return Blocks(keys, addresses, [rows.shape[1]] * len(keys), metadata=keys)
+
+
+def end_of(lane: Lane[Any]) -> Ended[Any]:
+    deadline = time.monotonic() + 30
+    while not (ended := lane.poll()):
+        assert time.monotonic() < deadline, "never"
+        lane.wait(0.1)
+    (only,) = ended
+    return only
+
+
+def fill(rows: numpy.ndarray) -> None:
+    rows[:] = numpy.random.default_rng(1).integers(0, 256, rows.shape, dtype=numpy.uint8)
+
+
+def test_blocks_of_a_shared_file_are_moved_without_a_copy(host, rows):
+    fill(rows)
+    wanted = rows[:16].copy()
+    tie = link(host)
+    lane = tie.lane()
+    lane.begin("put", "down", blocks(rows, range(16)))
+    down = end_of(lane)
+    assert (down.tag, set(down.words), all(down.ok)) == ("down", {"OK"}, True)
+    rows[:] = 0
+    found = tie.lookup(blocks(rows, range(20)).keys)
+    assert list(found) == [True] * 16 + [False] * 4
+    lane.begin("get", "up", blocks(rows, range(20), first=30))
+    up = end_of(lane)
+    assert list(up.ok) == [True] * 16 + [False] * 4 and up.went_well
+    assert (rows[30:46] == wanted).all() and not rows[46:].any()
+    assert tie.status()["copied_bytes"] == 0 and tie.status()["copies"] is None
+    tie.close()
+
+
+def test_other_memory_is_copied_and_that_is_said(host, caplog):
+    tie, rows = link(host), numpy.zeros((8, BLOCK), numpy.uint8)
+    fill(rows)
+    wanted, lane = rows.copy(), tie.lane()
+    lane.begin("put", 1, blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    rows[:] = 0
+    lane.begin("get", 2, blocks(rows, range(8)))
+    assert all(end_of(lane).ok) and (rows == wanted).all()
+    assert tie.status()["copied_bytes"] == 2 * rows.nbytes
+    assert tie.status()["copies"] == "the engine's memory is no shared file"
+    assert [it.message for it in caplog.records if "copies each block once" in it.message]
+    tie.close()
+
+
+def test_a_sidecar_that_refuses_the_file_gets_copies(tmp_path, rows):
+    host = Host(tmp_path, unsealed="refuse")
+    host.start()
+    fill(rows)
+    tie = link(host)
+    lane = tie.lane()
+    lane.begin("put", 1, blocks(rows, range(4)))
+    assert all(end_of(lane).ok)
+    assert "unsealed" in tie.status()["copies"]
+    tie.close()
+    host.kill()
+
+
+def test_a_block_of_another_length_is_a_miss(host, rows):
+    tie = link(host)
+    lane = tie.lane()
+    lane.begin("put", 1, Blocks([b"a", b"b"], [rows.ctypes.data] * 2, [BLOCK, BLOCK // 2]))
+    assert all(end_of(lane).ok)
+    lane.begin("get", 2, blocks_named(rows, [b"a", b"b"], BLOCK))
+    assert list(end_of(lane).ok) == [True, False]
+    lane.begin("get", 3, blocks_named(rows, [b"a", b"b"], BLOCK // 2))
+    assert list(end_of(lane).ok) == [False, True]
+    tie.close()
+
+
+def blocks_named(rows: numpy.ndarray, keys: list[bytes], length: int) -> Blocks:
+    places = [rows.ctypes.data + at * BLOCK for at in range(len(keys))]
+    return Blocks(keys, places, [length] * len(keys))
+
+
+def test_another_identity_finds_nothing_and_under_a_name_it_is_refused(host, rows):
+    one, other = link(host), link(host, identity=IDENTITY | {"dtype": "float16"})
+    lane = one.lane()
+    lane.begin("put", 1, blocks(rows, range(1)))
+    assert all(end_of(lane).ok)
+    assert list(one.lookup(blocks(rows, range(1)).keys)) == [True]
+    assert list(other.lookup(blocks(rows, range(1)).keys)) == [False]
+    named = link(host, namespace="mine")
+    with pytest.raises(kvrail.NamespaceError, match="dtype"):
+        link(host, namespace="mine", identity=IDENTITY | {"dtype": "float16"})
+    for it in (one, other, named):
+        it.close()
+
+
+def test_what_is_wrong_with_the_configuration_is_said_at_once(host, tmp_path):
+    with pytest.raises(kvrail.NoSidecarError):
+        link(host, socket=str(tmp_path / "nowhere"))
+    with pytest.raises(kvrail.UnknownVolumeError, match="kv"):
+        link(host, store="other")
+
+
+def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monkeypatch):
+    """The engine goes on while there is none, and has its blocks again when it is back."""
+    monkeypatch.setattr(_tier, "RETRY_S", 0.05)
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.3)
+    fill(rows)
+    wanted, tie = rows[:8].copy(), link(host)
+    lane = tie.lane()
+    lane.begin("put", 1, blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    time.sleep(0.2)  # what is acknowledged for 100 ms outlives a kill
+    lane.begin("get", "cut", blocks(rows, range(8), first=16))
+    host.kill()
+    cut = end_of(lane)
+    assert cut.tag == "cut" and (all(cut.ok) or not any(cut.ok))
+    begun = time.monotonic()
+    assert list(tie.lookup(blocks(rows, range(8)).keys)) == [False] * 8
+    lane.begin("put", "lost", blocks(rows, range(8, 16)))
+    assert end_of(lane).words == [] and not tie.status()["is_healthy"]
+    assert time.monotonic() - begun < 1
+    host.start()
+    deadline = time.monotonic() + 30
+    while not all(tie.lookup(blocks(rows, range(8)).keys)):
+        assert time.monotonic() < deadline, "never attached again"
+        time.sleep(0.05)
+    rows[:] = 0
+    lane.begin("get", "again", blocks(rows, range(8)))
+    assert all(end_of(lane).ok) and (rows[:8] == wanted).all()
+    assert tie.status()["is_healthy"] and tie.status()["copied_bytes"] == 0
+    tie.close()
+
+
+def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.5)
+    tie = link(host)
+    lane = tie.lane()
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    lane.begin("get", "up", blocks(rows, range(8)))
+    lane.begin("put", "more", blocks(rows, range(8, 16), first=8))
+    begun = time.monotonic()
+    tie.close()
+    assert [end.tag for end in lane.poll()] == ["more"] and lane.busy == 1
+    assert end_of(lane).tag == "up" and time.monotonic() - begun >= 0.5
+
+
+def test_nothing_is_begun_while_a_drive_hangs(host, rows, monkeypatch):
+    tie = link(host)
+    lane, other = tie.lane(), tie.lane()
+    other.begin("put", 0, blocks(rows, range(1)))
+    assert all(end_of(other).ok)
+    monkeypatch.setattr(lane, "age", lambda: _tier.HUNG_S + 1)
+    assert list(tie.lookup(blocks(rows, range(1)).keys)) == [False]
+    other.begin("put", 1, blocks(rows, range(1, 2)))
+    assert end_of(other).words == [] and tie.status()["drive_hangs"]
+    tie.close()
+
+
+def test_a_mapping_is_found_by_an_address_within_it(rows):
+    address = rows.ctypes.data
+    found = _mapping.find(address + 5 * BLOCK)
+    assert found is not None and found.shared and found.first <= address
+    fd = found.open()
+    assert fd is not None and os.fstat(fd).st_ino == found.inode
+    os.close(fd)
+    anonymous = numpy.zeros(1 << 20, numpy.uint8)
+    found = _mapping.find(anonymous.ctypes.data)
+    assert found is not None and not found.shared
+    assert _mapping.find(8) is None
+
+
+def test_a_relay_rings_when_an_epoll_set_becomes_readable():
+    relay, inner, epoll = Relay(), os.eventfd(0, os.EFD_NONBLOCK), select.epoll()
+    epoll.register(inner, select.EPOLLIN)
+    outer = select.poll()
+    outer.register(relay.fileno(), select.POLLIN)
+    for _ in range(200):  # more often than there are slots
+        relay.watch(epoll.fileno())
+        relay.watch(epoll.fileno())
+        assert not outer.poll(0)
+        os.eventfd_write(inner, 1)
+        assert outer.poll(1000) and os.eventfd_read(relay.fileno()) == 1
+        os.eventfd_read(inner)
+    begun = time.monotonic()
+    relay.ring_at(begun + 0.1)
+    assert outer.poll(1000) and time.monotonic() - begun >= 0.1
+    relay.close()
+    relay.close()
+    os.close(inner)
