@@ -1,6 +1,7 @@
 //! The kvrail arm against a sidecar in this process: the real server, pollers, rings and lanes.
 #![forbid(unsafe_code)]
 
+#[path = "../examples/count/shard.rs"]
 mod shard;
 
 use std::fs::File;
@@ -144,6 +145,7 @@ fn config(directory: &Path) -> ServerConfig {
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),
             patience: Patience::default(),
+            write_budgets: Vec::new(),
         },
         numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },

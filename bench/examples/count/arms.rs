@@ -11,10 +11,21 @@ use kvrail_device::ModeName;
 pub(crate) enum Arm {
     /// Client, lane, poller, null device, and back.
     Null,
+    /// The same to a store on a null device.
+    Store(Keyed),
     /// The same to a device in this ring mode.
     Device(ModeName),
     /// A bare ring in this mode, in the client itself.
     Raw(ModeName),
+}
+
+/// What is asked of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keyed {
+    /// Blocks that are there, verified.
+    Get,
+    /// New blocks.
+    Put,
 }
 
 /// Who spends the instructions.
@@ -29,14 +40,15 @@ pub(crate) enum Part {
 /// What a machine without polled queues can count.
 pub(crate) fn usual() -> Vec<Arm> {
     let interrupt = ModeName::Interrupt;
-    vec![Arm::Null, Arm::Device(interrupt), Arm::Raw(interrupt)]
+    let stores = [Keyed::Get, Keyed::Put].map(Arm::Store);
+    [&[Arm::Null][..], &stores, &[Arm::Device(interrupt), Arm::Raw(interrupt)]].concat()
 }
 
 impl Arm {
     /// The parts it has.
     pub(crate) fn parts(self) -> &'static [Part] {
         match self {
-            Self::Null | Self::Device(_) => &[Part::Client, Part::Poller],
+            Self::Null | Self::Store(_) | Self::Device(_) => &[Part::Client, Part::Poller],
             Self::Raw(_) => &[Part::Client],
         }
     }
@@ -46,6 +58,8 @@ impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("null"),
+            Self::Store(Keyed::Get) => f.write_str("get"),
+            Self::Store(Keyed::Put) => f.write_str("put"),
             Self::Device(mode) => mode.fmt(f),
             Self::Raw(mode) => write!(f, "raw:{mode}"),
         }
@@ -60,6 +74,8 @@ impl FromStr for Arm {
         match text.strip_prefix("raw:") {
             Some(name) => mode(name).map(Self::Raw),
             None if text == "null" => Ok(Self::Null),
+            None if text == "get" => Ok(Self::Store(Keyed::Get)),
+            None if text == "put" => Ok(Self::Store(Keyed::Put)),
             None => mode(text).map(Self::Device),
         }
     }

@@ -47,6 +47,13 @@ fn raw_of(arm: Arm, counts: &[Count]) -> Option<f64> {
     counts.iter().find(|count| count.arm == Arm::Raw(mode)).map(Count::total)
 }
 
+/// What a poller spends on a store's request beyond a read of a volume.
+fn beyond_null(count: &Count, counts: &[Count]) -> Option<f64> {
+    let Arm::Store(_) = count.arm else { return None };
+    let null = counts.iter().find(|count| count.arm == Arm::Null)?;
+    Some(count.poller - null.poller)
+}
+
 /// All counts beside what is stored.
 pub(crate) fn table(counts: &[Count], known: &Known) -> String {
     let mut lines = vec![format!(
@@ -56,8 +63,9 @@ pub(crate) fn table(counts: &[Count], known: &Known) -> String {
     for count in counts {
         let stored = known.get(&count.arm.to_string());
         let stored = stored.map_or("-".into(), |it| format!("{:.1}", it.client + it.poller));
-        let beyond = raw_of(count.arm, counts);
-        let beyond = beyond.map_or("-".into(), |raw| format!("{:.1}", count.total() - raw));
+        let beyond = raw_of(count.arm, counts).map(|raw| count.total() - raw);
+        let beyond = beyond.or_else(|| beyond_null(count, counts));
+        let beyond = beyond.map_or("-".into(), |beyond| format!("{beyond:.1}"));
         lines.push(format!(
             "{:<16}{:>9.1}{:>9.1}{:>9.1}{stored:>9}{beyond:>13}",
             count.arm.to_string(),

@@ -8,6 +8,8 @@
 mod arms;
 mod baseline;
 mod counter;
+mod keyed;
+mod shard;
 mod sidecar;
 mod subject;
 
@@ -24,8 +26,8 @@ use crate::arms::{Arm, Part};
 /// Examples: `count`; `count --record`; `count --device /dev/nvme0n1 --arm iopoll`
 #[derive(Debug, Parser)]
 struct Cli {
-    /// What to count; again for more. Without it: null, interrupt and raw:interrupt.
-    #[arg(long = "arm", value_name = "null|MODE|raw:MODE")]
+    /// What to count; again for more. Without it: null, get, put, interrupt and raw:interrupt.
+    #[arg(long = "arm", value_name = "null|get|put|MODE|raw:MODE")]
     arms: Vec<Arm>,
     /// File or device to read from; never written. Without it: a file of its own.
     #[arg(long)]

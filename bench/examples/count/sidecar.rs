@@ -22,6 +22,8 @@ use kvrail_session::{
 };
 use tempfile::TempDir;
 
+use crate::shard;
+
 /// The poller.
 pub(crate) type HandPoller<D> = Poller<D, MonotonicClock>;
 
@@ -54,6 +56,16 @@ impl Control {
     }
 }
 
+/// What the volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Raw,
+    Store,
+}
+
+/// Bytes of a store.
+const STORE_BYTES: u64 = 256 << 20;
+
 /// One member of so many bytes, without a label.
 pub(crate) fn geometry(member_bytes: u64) -> Geometry {
     Geometry {
@@ -77,9 +89,11 @@ pub(crate) fn open(device: Option<(ModeName, &Path)>) -> Result<AnyDevice> {
 }
 
 /// A poller of this thread for one device, and its server on another.
-pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
+pub(crate) fn start<D: Device>(devices: Vec<D>, content: Content) -> Result<Served<D>> {
     let description = devices[0].description().clone();
-    let geometry = geometry(1 << 20);
+    let geometry = geometry(if content == Content::Store { STORE_BYTES } else { 1 << 20 });
+    let store = (content == Content::Store).then(|| shard::setup(&geometry));
+    let served = store.as_ref().map(|store| shard::served(0, DeviceIndex(0), store));
     let to_control = Arc::new(Doorbell::eventfd()?);
     let mailbox = Arc::new(Mailbox::new(Arc::clone(&to_control))?);
     let stats = Arc::new(PollerStats::new(1));
@@ -87,7 +101,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
         routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
         devices: vec![DeviceIndex(0)],
         budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
-        stores: Vec::new(),
+        stores: store.into_iter().map(|store| (0, store)).collect(),
         spin_ns: 0,
         beat_ns: 200_000_000,
     };
@@ -103,7 +117,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
         thread: thread::spawn(move || while ended.recv().is_ok() {}),
     };
     let directory = tempfile::tempdir()?;
-    let config = config(directory.path());
+    let config = ServerConfig { stores: served.into_iter().collect(), ..config(directory.path()) };
     let socket = config.socket.clone();
     let volume = VolumeInfo {
         id: 0,
@@ -112,7 +126,10 @@ pub(crate) fn start<D: Device>(devices: Vec<D>) -> Result<Served<D>> {
         geometry: geometry.into(),
         pollers: vec![0],
         members: vec!["counted".into()],
-        content: kvrail_protocol::VolumeContent::Raw,
+        content: match content {
+            Content::Raw => kvrail_protocol::VolumeContent::Raw,
+            Content::Store => shard::content(),
+        },
     };
     let mut server = Server::new(config, vec![handle], to_control, vec![volume])?;
     let (handle, received) = server_handle()?;
@@ -136,6 +153,7 @@ fn config(directory: &Path) -> ServerConfig {
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(10),
             patience: Patience::default(),
+            write_budgets: Vec::new(),
         },
         numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "count".into() },

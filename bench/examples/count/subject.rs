@@ -14,15 +14,16 @@ use kvrail_bench::raw::RawTarget;
 use kvrail_client::{Client, Done, Lease, Pages, Queue, Request, Status, Volume};
 use kvrail_device::{Device, DirectIo, Driver, ModeName};
 
-use crate::arms::Arm;
-use crate::sidecar::{self, HandPoller};
+use crate::arms::{Arm, Keyed};
+use crate::keyed;
+use crate::sidecar::{self, Content, HandPoller};
 
 /// Requests of a batch: fewer than a poller takes from one lane in one tick.
 pub(crate) const BATCH: u32 = 32;
 /// Batches that count.
 pub(crate) const ROUNDS: u32 = 50;
 /// Bytes of a read.
-const READ_BYTES: u32 = 4096;
+pub(crate) const READ_BYTES: u32 = 4096;
 /// The device has finished a batch within this time.
 const DEVICE_TIME: Duration = Duration::from_millis(5);
 
@@ -30,10 +31,11 @@ const DEVICE_TIME: Duration = Duration::from_millis(5);
 pub(crate) fn run(arm: Arm, device: Option<&Path>) -> Result<()> {
     let device = || device.context("--device is missing");
     match arm {
-        Arm::Null => Device::hand_to(vec![sidecar::open(None)?], Lane),
+        Arm::Null => Device::hand_to(vec![sidecar::open(None)?], Lane(None)),
+        Arm::Store(keyed) => Device::hand_to(vec![sidecar::open(None)?], Lane(Some(keyed))),
         Arm::Device(mode) => {
             let opened = sidecar::open(Some((mode, device()?)))?;
-            Device::hand_to(vec![opened], Lane)
+            Device::hand_to(vec![opened], Lane(None))
         }
         Arm::Raw(mode) => raw(mode, device()?),
     }
@@ -46,8 +48,16 @@ pub(crate) struct Baton {
     answers: Receiver<()>,
 }
 
-/// Through a lane to the device of a poller, as a sidecar drives it.
-struct Lane;
+impl Baton {
+    /// Has the poller take its turn.
+    pub(crate) fn turn(&self) -> Result<()> {
+        self.asks.send(())?;
+        Ok(self.answers.recv()?)
+    }
+}
+
+/// Through a lane to the device of a poller, as a sidecar drives it; for a store what is asked.
+struct Lane(Option<Keyed>);
 
 impl Driver for Lane {
     type End = Result<()>;
@@ -55,10 +65,15 @@ impl Driver for Lane {
     fn drive<D: Device>(self, devices: Vec<D>) -> Result<()> {
         let (asks, asked) = channel();
         let (answer, answers) = channel();
-        let served = sidecar::start(devices)?;
+        let content = self.0.map_or(Content::Raw, |_| Content::Store);
+        let served = sidecar::start(devices, content)?;
         let (socket, mut poller) = (served.socket.clone(), served.poller);
         thread::scope(|scope| {
-            let client = scope.spawn(move || client(&socket, &Baton { asks, answers }));
+            let baton = Baton { asks, answers };
+            let client = scope.spawn(move || match self.0 {
+                None => client(&socket, &baton),
+                Some(keyed) => keyed::client(&socket, &baton, keyed),
+            });
             while !client.is_finished() {
                 if asked.try_recv().is_ok() {
                     turn(&mut poller);
@@ -107,8 +122,7 @@ fn client(socket: &Path, baton: &Baton) -> Result<()> {
     let mut reader = Reader { queue, volume, leases, done };
     for _ in 0..ROUNDS {
         counted_client_submit(&mut reader)?;
-        baton.asks.send(())?;
-        baton.answers.recv()?;
+        baton.turn()?;
         counted_client_poll(&mut reader);
         for done in reader.done.drain(..) {
             ensure!(done.status == Status::Ok, "a read ended {}", done.status);

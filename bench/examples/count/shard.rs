@@ -23,12 +23,18 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
     let identity =
         Identity { volume: 1, instance: 2, seed: 3, member: 0, members: 1, generation: 1 };
     let buffer = BufferIndex(BUFFERS_MAX - 1);
-    StoreSetup { config, start: Start::Create(identity), pool: Arc::new(pool), buffer }
+    StoreSetup {
+        config,
+        start: Start::Create(identity),
+        pool: Arc::new(pool),
+        buffer,
+        presence: None,
+    }
 }
 
 /// What the control thread is told of it.
 pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> ServedStore {
-    let shard = ServedShard { device, config: setup.config, restart: setup.start };
+    let shard = ServedShard { device, config: setup.config, restart: setup.start, presence: None };
     ServedStore { volume, shards: vec![shard] }
 }
 

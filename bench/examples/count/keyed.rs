@@ -1,0 +1,93 @@
+//! Gets and puts of a store on a null device, whose reads leave memory as it is: what was put from
+//! it is got into it.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use kvrail_client::{
+    BlockKey, BlockNote, BlockRequest, Client, Done, Identity, Lease, Namespace, Pages, Queue,
+    Status,
+};
+
+use crate::arms::Keyed;
+use crate::subject::{BATCH, Baton, READ_BYTES, ROUNDS};
+
+struct Cache {
+    queue: Queue,
+    space: Namespace,
+    leases: Vec<Lease>,
+    done: Vec<Done>,
+    /// Key of the next put.
+    next: u64,
+}
+
+/// A key, whatever comes before it.
+fn key(number: u64) -> BlockKey {
+    BlockKey::from_bits(
+        u128::from(number + 1).wrapping_mul(0x2d99_787a_4b1f_4a4c_9e37_79b9_7f4a_7c15),
+    )
+}
+
+pub(crate) fn client(socket: &Path, baton: &Baton, keyed: Keyed) -> Result<()> {
+    let client = Client::attach(socket)?;
+    let space = client.store("counted")?.namespace("counted", &Identity::new([("a", "b")])?)?;
+    let arena = client.create_arena((BATCH * READ_BYTES) as usize, Pages::Base)?;
+    let lease = |_| arena.lease(READ_BYTES as usize);
+    let leases = (0..BATCH).map(lease).collect::<Result<Vec<_>, _>>()?;
+    let queue = client.open_queue(BATCH as usize)?;
+    let mut cache =
+        Cache { queue, space, leases, done: Vec::with_capacity(BATCH as usize), next: 0 };
+    // Those that gets ask for; not counted.
+    stage(&mut cache, Keyed::Put)?;
+    while cache.done.len() < BATCH as usize {
+        thread::sleep(Duration::from_millis(1));
+        cache.queue.poll(&mut cache.done);
+    }
+    take(&mut cache)?;
+    for _ in 0..ROUNDS {
+        counted_client_ask(&mut cache, keyed)?;
+        baton.turn()?;
+        counted_client_answers(&mut cache);
+        take(&mut cache)?;
+    }
+    Ok(())
+}
+
+fn take(cache: &mut Cache) -> Result<()> {
+    for done in cache.done.drain(..) {
+        let well = done.status == Status::Ok && done.note == BlockNote::None;
+        ensure!(well, "a request ended {} ({:?})", done.status, done.note);
+        cache.leases.extend(done.lease);
+    }
+    ensure!(cache.leases.len() == BATCH as usize, "{} requests ended", cache.leases.len());
+    Ok(())
+}
+
+fn stage(cache: &mut Cache, keyed: Keyed) -> Result<()> {
+    for number in 0..u64::from(BATCH) {
+        let lease = cache.leases.pop().context("a lease for each request")?;
+        let request = match keyed {
+            Keyed::Get => BlockRequest::get(&cache.space, key(number), lease),
+            Keyed::Put => {
+                cache.next += 1;
+                BlockRequest::put(&cache.space, key(cache.next - 1), lease)
+            }
+        };
+        let staged = cache.queue.stage_block(request);
+        staged.map_err(|refused| anyhow!("refused: {}", refused.reason))?;
+    }
+    cache.queue.publish();
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_client_ask(cache: &mut Cache, keyed: Keyed) -> Result<()> {
+    stage(cache, keyed)
+}
+
+#[inline(never)]
+fn counted_client_answers(cache: &mut Cache) {
+    cache.queue.poll(&mut cache.done);
+}
