@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kvrail_client::{
-    Arena, BlockKey, BlockNote, BlockRequest, Client, Done, Found, Identity, Lookup, LookupExtent,
-    Namespace, Pages, Queue, Status,
+    Absent, Arena, BlockKey, BlockNote, BlockRequest, Client, Done, Found, Identity, Lookup,
+    LookupExtent, Namespace, Pages, Queue, Status,
 };
 
 use crate::rig::{LONG, Place, Sidecar, can_pin};
@@ -155,6 +155,16 @@ fn drops_and_clears_are_seen_by_everybody() {
     assert_eq!(other.lookup(&[key(3)]).prefix, 0);
     assert_eq!(other.put(key(3), 5000).note, BlockNote::None);
     assert_eq!(one.get(key(3), 5000).status, Status::Ok);
+
+    // Another opening of the same client knows what this one did.
+    let twin = one.client.store("kv").unwrap().open("shared", one.space.identity(), Absent::Fail);
+    let twin = std::mem::replace(&mut one.space, twin.unwrap());
+    twin.clear().unwrap();
+    assert_eq!(one.put(key(9), 5000).note, BlockNote::None);
+    other.space.refresh().unwrap();
+    for (cache, who) in [(&mut one, "the one that put"), (&mut other, "another")] {
+        assert_eq!(cache.get(key(9), 5000).status, Status::Ok, "{who}");
+    }
     assert_eq!(one.client.store("kv").unwrap().namespaces().unwrap().len(), 1);
     drop((one, other));
     sidecar.stop();

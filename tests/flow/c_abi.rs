@@ -128,6 +128,11 @@ fn a_c_program_puts_and_gets_blocks_by_key() {
 }
 
 #[test]
+fn a_cpp_program_uses_a_store_in_every_way() {
+    passes_with_store("tests/flow/c/store.cpp", "the store keeps its word");
+}
+
+#[test]
 fn a_c_program_moves_blocks_of_gpu_memory() {
     passes_with_gpu("ffi/c/examples/pages.c", "16 blocks of 16 parts: right");
 }

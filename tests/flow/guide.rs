@@ -11,6 +11,7 @@ use crate::rig::{actor_program, can_pin, eventually, kvrail_program, run, withou
 
 const GUIDE: &str = include_str!("../../docs/guide.md");
 const RUST: &str = include_str!("guide/main.rs");
+const RUST_STORE: &str = include_str!("guide/store.rs");
 const RUST_PAGES: &str = include_str!("guide/pages.rs");
 
 /// The snippet with this title.
@@ -44,11 +45,11 @@ impl Drop for Serving {
     }
 }
 
-/// A sidecar by the snippet of this title, with a volume.
-fn serving(title: &str) -> (TempDir, Serving) {
+/// A sidecar by the snippets of these titles: one makes a volume, one serves it.
+fn serving([create, serve]: [&str; 2]) -> (TempDir, Serving) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    run(&mut shell(&snippet("create"), folder.path())).expect(0, &[]);
-    let script = format!("exec {} --exit-with-parent", snippet(title).trim_end());
+    run(&mut shell(&snippet(create), folder.path())).expect(0, &[]);
+    let script = format!("exec {} --exit-with-parent", snippet(serve).trim_end());
     let mut command = shell(&script, folder.path());
     let child = command.stderr(Stdio::null()).process_group(0).spawn().expect("bash starts");
     let serving = Serving(child);
@@ -60,21 +61,29 @@ fn serving(title: &str) -> (TempDir, Serving) {
 #[test]
 fn the_rust_program_is_the_guides_and_runs() {
     let program = env!("CARGO_BIN_EXE_kvrail-guide");
-    is_the_guides_and_runs("main.rs", RUST, program, "serve");
+    is_the_guides_and_runs("main.rs", RUST, program, ["create", "serve"]);
+}
+
+#[test]
+fn the_rust_program_for_a_store_is_the_guides_and_runs() {
+    if can_pin(160 << 20) {
+        let program = env!("CARGO_BIN_EXE_kvrail-guide-store");
+        is_the_guides_and_runs("store.rs", RUST_STORE, program, ["create-store", "serve"]);
+    }
 }
 
 #[test]
 fn the_rust_program_for_gpu_memory_is_the_guides_and_runs() {
     if can_pin(160 << 20) {
         let program = env!("CARGO_BIN_EXE_kvrail-guide-pages");
-        is_the_guides_and_runs("pages.rs", RUST_PAGES, program, "serve-gpu");
+        is_the_guides_and_runs("pages.rs", RUST_PAGES, program, ["create", "serve-gpu"]);
     }
 }
 
-fn is_the_guides_and_runs(title: &str, source: &str, program: &str, serve: &str) {
+fn is_the_guides_and_runs(title: &str, source: &str, program: &str, made: [&str; 2]) {
     let without_head = source.split_once("\n\n").expect("a head").1;
     assert_eq!(without_head, snippet(title), "guide/{title} is not the guide's snippet");
-    let (folder, _serving) = serving(serve);
+    let (folder, _serving) = serving(made);
     let said = run(Command::new(program).current_dir(folder.path()));
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
 }
@@ -88,7 +97,7 @@ fn the_c_program_is_installed_compiled_and_runs() {
             return;
         }
     }
-    let (folder, _serving) = serving("serve");
+    let (folder, _serving) = serving(["create", "serve"]);
     let prefix = folder.path().join("prefix");
     let built = actor_program().parent().expect("a folder");
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -109,14 +118,19 @@ fn the_c_program_is_installed_compiled_and_runs() {
 fn every_snippet_has_a_test() {
     let known = [
         "first.py",
+        "many.py",
+        "blocks.py",
+        "volume.py",
         "batches.py",
         "loop.py",
         "pages.py",
+        "create-store",
         "create",
         "serve",
         "serve-gpu",
         "guide.c",
         "compile",
+        "store.rs",
         "main.rs",
         "pages.rs",
         // By scripts/dev torch, where there is a GPU.

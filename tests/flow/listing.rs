@@ -1,6 +1,8 @@
 //! What is there, what is gone, and what is known of a key, as clients are told.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use kvrail_client::{
@@ -8,7 +10,9 @@ use kvrail_client::{
     Namespace, Pages, Queue, Status,
 };
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, can_pin, eventually};
+use serde_json::Value;
+
+use crate::rig::{LONG, Outcome, Place, Sidecar, StoreShape, can_pin, eventually, kvrail, run};
 
 /// Bytes of RAM that the sidecar pins for such stores.
 const PINNED: u64 = 64 << 20;
@@ -276,5 +280,73 @@ fn listings_in_a_loop_take_turns() {
     println!("pages {counts:?}, sessions opened meanwhile {opened}");
     let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
     assert!(*least * 4 >= *most, "{counts:?}");
+    sidecar.stop();
+}
+
+/// Where a member's area begins: behind its label.
+const AREA_AT: u64 = 1 << 20;
+
+fn store(place: &Place, words: &[&str]) -> Outcome {
+    run(kvrail().arg("store").args(words).arg("--socket").arg(place.socket()))
+}
+
+fn json(outcome: &Outcome) -> Value {
+    serde_json::from_str(&outcome.stdout).expect("one document")
+}
+
+#[test]
+fn the_commands_list_explain_and_verify_while_it_serves() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = place();
+    let sidecar = Sidecar::start(&place);
+    let mut writer = Writer::open(&sidecar, "main");
+    (0..300).for_each(|number| writer.put(number, 5000 + usize::try_from(number).unwrap()));
+    let listed = store(&place, &["list", "main", "--limit", "0", "--metadata", "--format", "json"]);
+    let listed = json(&listed);
+    let blocks = listed["blocks"].as_array().expect("an array");
+    assert_eq!((blocks.len(), &listed["more"]), (300, &Value::Bool(false)));
+    let text = key(7).to_string();
+    let seven = blocks.iter().find(|it| it["key"] == text).expect("it is there").clone();
+    assert_eq!(seven["length"], 5007);
+    assert_eq!(seven["metadata"], hex::encode(metadata(7)));
+    let few = store(&place, &["list", "main", "--limit", "5"]);
+    few.expect(0, &["more than 5"]);
+    assert_eq!(few.stdout.lines().count(), 6, "{}", few.stdout);
+    store(&place, &["list", "other"]).expect(1, &["no namespace \"other\""]);
+
+    // What a check reads is no hit.
+    let verified = store(&place, &["verify", "--share", "100%", "--format", "json"]);
+    verified.expect(0, &[]);
+    assert_eq!(json(&verified)[0]["namespaces"][0]["right"], 300);
+    let hex = hex::encode(7_u64.to_le_bytes());
+    let explained = store(&place, &["explain", "main", "--bytes", &hex, "--format", "json"]);
+    let there = &json(&explained)["state"]["there"];
+    assert_eq!(
+        (&there["length"], &there["hits"], &there["next"]),
+        (&Value::from(5007), &Value::from(0), &Value::from("evicted"))
+    );
+    let said = store(&place, &["explain", "main", &text]).stdout;
+    assert!(said.contains("is there") && said.contains("hits     0"), "{said}");
+    let said = store(&place, &["explain", "main", "--text", "nobody"]).stdout;
+    assert!(said.contains("never put"), "{said}");
+    store(&place, &["explain", "main", "77"]).expect(2, &["32 hexadecimal digits"]);
+
+    // One byte of one block is changed on the drive.
+    let member = usize::try_from(seven["member"].as_u64().unwrap()).unwrap();
+    let file = File::options().write(true).open(&place.members[member]).expect("our file");
+    file.write_all_at(&[0xee], AREA_AT + seven["offset"].as_u64().unwrap() + 100).unwrap();
+    let verified = store(&place, &["verify", "main", "--share", "100%", "--format", "json"]);
+    verified.expect(5, &["1 blocks were wrong", &text]);
+    let space = &json(&verified)[0]["namespaces"][0];
+    assert_eq!((&space["right"], &space["wrong"]), (&Value::from(299), &Value::from(1)));
+    eventually("the sidecar has looked", || {
+        let said = store(&place, &["explain", "main", &text]).stdout;
+        said.contains("dropped")
+    });
+    store(&place, &["verify", "main", "--share", "50%"]).expect(0, &[]);
+    let status = store(&place, &["status"]).stdout;
+    assert!(status.contains("FILL") && status.contains("INDEX"), "{status}");
     sidecar.stop();
 }

@@ -110,6 +110,6 @@ fn a_store_whose_supers_are_damaged_is_refused_with_its_member() {
     for at in SUPERS {
         member.write_all_at(&[0xff; 64], at + 64).expect("our file");
     }
-    let words = ["member-1", "both supers are damaged", "kvrail volume wipe"];
+    let words = ["member-1", "both supers are damaged", "kvrail store erase"];
     run(&mut place.serve()).expect(3, &words);
 }

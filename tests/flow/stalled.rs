@@ -74,7 +74,9 @@ fn a_stalled_poller_is_named_and_others_are_served() {
     }
     assert!(json(&sidecar)["pollers"][1]["stalled"]["kernel"].is_string());
     assert!(json(&sidecar)["pollers"][0]["stalled"].is_null());
-    let words = run(kvrail().args(["status", "--socket"]).arg(sidecar.socket())).stdout;
+    let status = run(kvrail().args(["status", "--socket"]).arg(sidecar.socket()));
+    status.expect(9, &["degraded: poller 1 has not turned for"]);
+    let words = status.stdout;
     assert!(words.contains("STALLED") && words.contains("1 is stalled"), "{words}");
 
     // Somebody comes for the other volume, works and goes.

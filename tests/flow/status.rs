@@ -95,3 +95,34 @@ fn status_without_a_sidecar_is_status_4() {
     let nobody = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
     nobody.expect(4, &["no sidecar at", "kvrail serve"]);
 }
+
+#[test]
+fn who_looks_is_no_session() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start(&place);
+    let socket = place.socket();
+    let status =
+        |format: &str| run(kvrail().args(["status", "--format", format, "--socket"]).arg(&socket));
+    let alone = status("json");
+    alone.expect(0, &[]);
+    let report: Value = serde_json::from_str(&alone.stdout).unwrap();
+    assert_eq!(report["sessions"], Value::Array(Vec::new()));
+    sidecar.stop();
+}
+
+#[test]
+fn a_watch_goes_on_until_its_reader_goes() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start(&place);
+    let mut command = kvrail();
+    command.args(["status", "--watch", "1", "--format", "json", "--socket"]).arg(place.socket());
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let output = BufReader::new(watch.stdout.take().unwrap());
+    let mut reports = Deserializer::from_reader(output).into_iter::<Value>();
+    let mut uptime = || reports.next().unwrap().unwrap()["sidecar"]["uptime_ms"].as_u64().unwrap();
+    let (first, second) = (uptime(), uptime());
+    assert!(second >= first + 900, "{first} {second}");
+    drop(reports);
+    assert!(watch.wait().unwrap().success());
+    sidecar.stop();
+}

