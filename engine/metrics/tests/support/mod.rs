@@ -66,8 +66,8 @@ fn shard(device: u64) -> Value {
     counters.insert("declined_budget".into(), 30.into());
     json!({
         "store": "kv0", "device": device, "state": "serving", "capacity_bytes": 1_u64 << 42,
-        "memory_bytes": 1_u64 << 30, "blocks_max": 4_000_000, "blocks": 3_900_000, "bytes": 4_000_000_000_000_u64,
-        "holds": 12,
+        "memory_bytes": 1_u64 << 30, "blocks_max": 4_000_000, "blocks": 3_900_000,
+        "bytes": 4_000_000_000_000_u64, "holds": 12,
         "oldest_unix_s": 1_769_000_000, "counters": counters,
     })
 }
