@@ -4,7 +4,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import kvrail
@@ -23,7 +23,9 @@ def attempt(engine: str, socket: str | None, store: str, step: Step) -> None:
         try:
             ENGINES[engine](parameters, step)
         finally:
-            with kvrail.Client(place, name="engines try") as client:
+            # There is none where the first step failed already.
+            client = kvrail.Client(place, name="engines try")
+            with client, suppress(kvrail.errors.MissError):
                 client.store(store).remove(NAMESPACE)
 
 
