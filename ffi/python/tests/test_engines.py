@@ -73,7 +73,7 @@ def test_a_try_without_the_engine_fails_by_its_step(tmp_path):
         done = run("try", name, "--python", sys.executable, "--format", "json")
         assert done.returncode == 1
         steps = json.loads(done.stdout)["steps"]
-        assert not steps[-1]["ok"] and name in steps[-1]["error"]
+        assert not steps[-1]["ok"] and "No module named" in steps[-1]["error"]
 
 
 def _is_installed(name: str) -> bool:
