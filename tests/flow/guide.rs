@@ -90,6 +90,17 @@ fn is_the_guides_and_runs(title: &str, source: &str, program: &str, made: [&str;
 
 #[test]
 fn the_c_program_is_installed_compiled_and_runs() {
+    is_installed_compiled_and_runs("guide", "compile", ["create", "serve"]);
+}
+
+#[test]
+fn the_c_program_for_a_store_is_installed_compiled_and_runs() {
+    if can_pin(160 << 20) {
+        is_installed_compiled_and_runs("blocks", "compile-blocks", ["create-store", "serve"]);
+    }
+}
+
+fn is_installed_compiled_and_runs(name: &str, compile: &str, made: [&str; 2]) {
     for tool in ["cc", "pkg-config"] {
         let found = Command::new(tool).arg("--version").stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
@@ -97,7 +108,7 @@ fn the_c_program_is_installed_compiled_and_runs() {
             return;
         }
     }
-    let (folder, _serving) = serving(["create", "serve"]);
+    let (folder, _serving) = serving(made);
     let prefix = folder.path().join("prefix");
     let built = actor_program().parent().expect("a folder");
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -105,11 +116,12 @@ fn the_c_program_is_installed_compiled_and_runs() {
     install.arg(&prefix).arg(built.file_name().expect("the profile")).current_dir(repository);
     install.env("CARGO_TARGET_DIR", built.parent().expect("the target folder"));
     run(&mut install).expect(0, &[]);
-    fs::write(folder.path().join("guide.c"), snippet("guide.c")).expect("our folder");
-    let mut compile = shell(&snippet("compile"), folder.path());
+    let source = format!("{name}.c");
+    fs::write(folder.path().join(&source), snippet(&source)).expect("our folder");
+    let mut compile = shell(&snippet(compile), folder.path());
     compile.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     run(&mut compile).expect(0, &[]);
-    let mut program = shell("./guide", folder.path());
+    let mut program = shell(&format!("./{name}"), folder.path());
     let said = run(program.env("LD_LIBRARY_PATH", prefix.join("lib")));
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
 }
@@ -128,6 +140,8 @@ fn every_snippet_has_a_test() {
         "create",
         "serve",
         "serve-gpu",
+        "blocks.c",
+        "compile-blocks",
         "guide.c",
         "compile",
         "store.rs",
