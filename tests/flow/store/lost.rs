@@ -106,7 +106,8 @@ fn a_member_that_fails_under_load_takes_its_own_keys_only() {
                 if end.status == Status::Ok && !right { "caught" } else { end.status.name() };
             *ends.entry((round, what)).or_insert(0) += 1;
             let new = bytes_of(KEYS * (round + 1) + number, 1, 2000);
-            seat.one(Op::put(key_of(KEYS * (round + 1) + number), &new)).expect("it stays");
+            let put = seat.one(Op::put(key_of(KEYS * (round + 1) + number), &new));
+            assert!(put.is_ok(), "{put:?}: {}", sidecar.said());
         }
     }
     println!("lost-member: {ends:?}");

@@ -46,7 +46,7 @@ impl Stores {
             if !self.shards[number].is_due(now_ns) {
                 continue;
             }
-            self.sweep(number, front_end);
+            self.sweep(number, front_end, now_ns);
             work += self.give_parked(number, front_end, now_ns);
             let now = self.calendar.now(now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
@@ -222,10 +222,12 @@ impl Stores {
     }
 
     /// The device is gone: ends what waits for a store that will not answer.
-    fn sweep(&mut self, number: usize, front_end: &mut FrontEnd) {
+    fn sweep(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) {
         if self.shards[number].take_sweep() == Due::No {
             return;
         }
+        // What the store has answered by then ends with its word, and only once.
+        while self.answer(number, front_end, now_ns) > 0 {}
         for room in Room::ALL {
             while let Some(parked) = self.shards[number].lines().of(room).pop_front() {
                 self.unpark(&parked, front_end);
