@@ -406,12 +406,12 @@ impl Spaces {
         (self.slots[slot as usize].state == Some(SpaceState::Open)).then(|| self.open(slot))
     }
 
-    /// Blocks of all namespaces, cleared ones too.
-    /// Bytes of all blocks.
+    /// Bytes of the blocks of all namespaces, cleared ones too.
     pub(crate) fn bytes_in_all(&self) -> u64 {
         self.bytes
     }
 
+    /// Blocks of all namespaces, cleared ones too.
     pub(crate) fn blocks_in_all(&self) -> u64 {
         self.numbers.iter().map(|number| number.blocks).sum()
     }
