@@ -51,7 +51,10 @@ case $name in
         lives reclaim::wrap reclaim::hot reclaim::held reclaim::a_ring reclaim::moved \
             start::epochs start::the_last
         ;;
-    budget) lives budget:: ;;
+    budget)
+        lives budget::
+        rounds store::budget
+        ;;
     prefix) cargo test -p kvrail-replay --release --locked -- --nocapture ;;
     twins) rounds store::twins ;;
     hostile) rounds store::hostile ;;

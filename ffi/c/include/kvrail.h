@@ -200,6 +200,12 @@
 #define KVRAIL_LOOKUP_PREFIX 0
 // All keys.
 #define KVRAIL_LOOKUP_ALL 1
+// The block is not there: a get would be a miss.
+#define KVRAIL_ABSENT 0
+// Only kvrail_lookup knows: the store still reads its drive, the namespace was cleared, ...
+#define KVRAIL_MAYBE 1
+// The block is there, or was a moment ago: a get may be a miss.
+#define KVRAIL_PRESENT 2
 // Bytes of metadata that a block can have.
 #define KVRAIL_METADATA_BYTES 1024
 // Its segment was reclaimed.
@@ -762,6 +768,15 @@ int32_t kvrail_lookup(kvrail_queue *queue, const kvrail_namespace *space,
 // Ends this client's holds on these keys.
 int32_t kvrail_release(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *first,
     size_t count, uint64_t timeout_ns);
+
+// Whether blocks are there, without asking the sidecar: some tens of nanoseconds a key, whether it
+// sleeps or not. KVRAIL_ABSENT is never said of a block that was acknowledged to anybody before,
+// and not dropped, cleared or evicted since. `presence` has a byte for each key, which becomes
+// KVRAIL_ABSENT, KVRAIL_MAYBE or KVRAIL_PRESENT; it may be NULL. So may `prefix`, which becomes
+// the number of keys from the first on that are KVRAIL_PRESENT. From any thread; the first call
+// for a store waits until the sidecar has shown its tables.
+int32_t kvrail_namespace_probe(const kvrail_namespace *space, const kvrail_key *first, size_t count,
+    uint8_t *presence, size_t *prefix);
 
 // Begins a walk over the blocks of a namespace. A whole walk has every block that was there when
 // it began and when it ended; one that the store moved meanwhile may come twice.

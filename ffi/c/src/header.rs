@@ -10,7 +10,7 @@ use crate::code::codes;
 const WRITE: &str = "KVRAIL_WRITE_HEADER";
 
 /// What is public, in the order of the header.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 17] = [
     "version",
     "code",
     "edge",
@@ -26,6 +26,7 @@ const MODULES: [&str; 16] = [
     "block",
     "queue",
     "lookup",
+    "presence",
     "listing",
 ];
 

@@ -19,6 +19,7 @@ pub mod listing;
 pub mod lookup;
 pub mod namespace;
 pub mod note;
+pub mod presence;
 pub mod queue;
 pub mod request;
 mod sized;

@@ -28,42 +28,46 @@ impl Namespace {
     /// where only [`crate::Queue::lookup`] knows. The first call gets the tables of the store.
     #[must_use]
     pub fn probe(&self, key: BlockKey) -> Presence {
-        let uid = self.opened().uid;
-        self.store().tables().map_or(Presence::Maybe, |tables| tables.probe(uid, key.lo()))
+        probe(self.store().tables().as_deref(), self.uid(), key)
     }
 
-    /// As [`Namespace::probe`], for many keys: calls `each` for each of them in their order, until
-    /// it returns false.
-    pub fn probe_each(&self, keys: &[BlockKey], mut each: impl FnMut(usize, Presence) -> bool) {
-        let uid = self.opened().uid;
-        let tables = self.store().tables();
-        let probe = |key: &BlockKey| match &tables {
-            Some(tables) => tables.probe(uid, key.lo()),
-            None => Presence::Maybe,
-        };
-        let mut all = keys.iter().map(probe).enumerate();
-        all.try_for_each(|(at, presence)| each(at, presence).then_some(()));
+    /// As [`Namespace::probe`], for many keys in their order, each when its turn comes.
+    pub fn probe_many<K: IntoIterator<Item = BlockKey>>(
+        &self,
+        keys: K,
+    ) -> impl Iterator<Item = Presence> + use<K> {
+        let (uid, tables) = (self.uid(), self.store().tables());
+        keys.into_iter().map(move |key| probe(tables.as_deref(), uid, key))
+    }
+
+    /// Gets the tables for probes, as quickly as the sidecar answers: the first probe of a store
+    /// does so by itself.
+    pub fn fetch_presence(&self) {
+        let _fetched = self.store().tables(); // without them probes say `Maybe`
+    }
+
+    /// Whether probes need nothing from the sidecar now.
+    #[must_use]
+    pub fn probes_at_once(&self) -> bool {
+        self.store().known_tables().is_some()
     }
 
     /// How many keys from the first on may be there, as far as tables say that are known already:
     /// a lookup has a time limit, and asks the control thread for nothing.
     pub(crate) fn probe_known(&self, keys: &[BlockKey]) -> usize {
-        let uid = self.opened().uid;
-        let absent = |tables: &Arc<Tables>| {
-            keys.iter().position(|key| tables.probe(uid, key.lo()) == Presence::Absent)
-        };
-        self.store().known_tables().as_ref().and_then(absent).unwrap_or(keys.len())
+        let (uid, tables) = (self.uid(), self.store().known_tables());
+        let absent = |key: &BlockKey| probe(tables.as_deref(), uid, *key) == Presence::Absent;
+        keys.iter().position(absent).unwrap_or(keys.len())
     }
 
     /// How many keys from the first on are there, as far as the tables say so.
     #[must_use]
     pub fn probe_prefix(&self, keys: &[BlockKey]) -> usize {
-        let mut prefix = 0;
-        self.probe_each(keys, |at, presence| {
-            let there = presence == Presence::Present;
-            prefix = at + usize::from(there);
-            there
-        });
-        prefix
+        let probed = self.probe_many(keys.iter().copied());
+        probed.take_while(|presence| *presence == Presence::Present).count()
     }
+}
+
+fn probe(tables: Option<&Tables>, uid: u64, key: BlockKey) -> Presence {
+    tables.map_or(Presence::Maybe, |tables| tables.probe(uid, key.lo()))
 }

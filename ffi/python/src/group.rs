@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use kvrail_client::{
-    BlockKey, BlockNote, BlockRequest, ClientError, Done, Lease, Namespace, Queue, Reason, Status,
+    BlockKey, BlockNote, BlockRequest, ClientError, Decline, Done, Lease, Namespace, Queue, Reason,
+    Status,
 };
 
 use pyo3::prelude::*;
@@ -41,6 +42,15 @@ pub(crate) struct Group {
     number: u64,
     /// First ticket of its requests.
     first: Option<u64>,
+}
+
+/// Whether the rest of a chain need not be put now. A store with little write budget takes what it
+/// has been asked for before: it has to be asked for the rest too, or each call would bring in one
+/// block more.
+fn ends_chain(status: Status, note: BlockNote) -> bool {
+    let rationed = BlockNote::Declined(Decline::FirstSight) == note
+        || BlockNote::Declined(Decline::Budget) == note;
+    status == Status::Declined && !rationed
 }
 
 /// Why a group cannot go on: none of its requests was taken from here on.
@@ -207,7 +217,7 @@ impl Group {
         if let (Work::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {
             self.arrived(index, lease, done.bytes);
         }
-        if done.status == Status::Declined && self.manner.kin() == Kin::Chain {
+        if self.manner.kin() == Kin::Chain && ends_chain(done.status, done.note) {
             self.give_up();
         }
     }

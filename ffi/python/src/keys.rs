@@ -3,10 +3,11 @@
 use kvrail_client::BlockKey;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PySlice, PyString};
+use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::errors::raised::RequestError;
 use crate::memory::copied;
+use crate::results::At;
 use crate::rows::Rows;
 
 /// Bytes of a key.
@@ -181,15 +182,13 @@ impl Keys {
     /// The bits of one key, or some keys.
     fn __getitem__<'py>(&self, at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = at.py();
-        if let Ok(slice) = at.cast::<PySlice>() {
-            let range = slice.indices(isize::try_from(self.keys.len())?)?;
-            let places = (0..range.slicelength)
-                .map(|step| range.start + isize::try_from(step).unwrap_or(0) * range.step);
-            let chosen = places.map(|place| self.keys[place.unsigned_abs()]).collect();
-            return Ok(Bound::new(py, Self::new(chosen))?.into_any());
+        match At::read(at, self.keys.len())? {
+            At::One(place) => Ok(self.keys[place].bits().into_pyobject(py)?.into_any()),
+            At::Several(places) => {
+                let chosen = places.into_iter().map(|place| self.keys[place]).collect();
+                Ok(Bound::new(py, Self::new(chosen))?.into_any())
+            }
         }
-        let index = crate::results::place(at.extract()?, self.keys.len())?;
-        Ok(self.keys[index].bits().into_pyobject(py)?.into_any())
     }
 
     /// 16 bytes for each, lowest byte first.

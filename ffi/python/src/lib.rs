@@ -68,7 +68,7 @@ mod _kvrail {
     #[pymodule_export]
     use crate::queue::Queue;
     #[pymodule_export]
-    use crate::results::{Found, Results};
+    use crate::results::{Found, Probed, Results};
     #[pymodule_export]
     use crate::store::Store;
     #[pymodule_export]

@@ -14,7 +14,7 @@ use crate::group_of::Owner;
 use crate::keys;
 use crate::listing::Listing;
 use crate::plain::plain;
-use crate::results::{Found, Results};
+use crate::results::{Found, Probed, Results, known};
 use crate::run::{Asked, lookup, release, run};
 use crate::session::Session;
 use crate::wait::ask;
@@ -40,6 +40,18 @@ impl Namespace {
     fn run(&self, py: Python<'_>, group: Group) -> PyResult<Results> {
         let results = run(py, self.owner.session(), group)?.into_results();
         results.broken().map_or(Ok(results), Err)
+    }
+
+    /// The namespace, while its client is attached; with its presence tables, if they can be had.
+    /// The interpreter lock is kept where nothing waits: others would keep it for milliseconds.
+    fn shown(&self, py: Python<'_>) -> PyResult<&kvrail_client::Namespace> {
+        self.owner.session().client()?;
+        let space = self.owner.space();
+        if !space.probes_at_once() {
+            let space = space.clone();
+            ask(py, move || space.fetch_presence(), drop)?;
+        }
+        Ok(space)
     }
 
     /// Gets a block of unknown length.
@@ -148,6 +160,16 @@ impl Namespace {
         let asked = Asked::new(hold, prefix_only, timeout)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         lookup(py, self.owner.session(), (self.owner.space(), &keys), asked).map(Found::new)
+    }
+
+    fn probe(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
+        let (space, key) = (self.shown(key.py())?, keys::read_one(key)?);
+        Ok(known(space.probe(key)))
+    }
+
+    fn probe_many(&self, keys: &Bound<'_, PyAny>) -> PyResult<Probed> {
+        let (space, keys) = (self.shown(keys.py())?, keys::read(keys)?);
+        Ok(Probed::new(space.probe_many(keys).collect()))
     }
 
     #[pyo3(signature = (keys, *, timeout=None))]

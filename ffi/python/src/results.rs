@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kvrail_client::{BlockNote, Status};
+use kvrail_client::{BlockNote, Presence, Status};
+use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 
 use crate::errors::from_status;
 use crate::errors::raised::TooSmallError;
@@ -95,6 +96,38 @@ pub(crate) fn place(at: isize, count: usize) -> PyResult<usize> {
         .ok_or_else(|| PyIndexError::new_err(format!("index {at} of {count}")))
 }
 
+/// Which items Python means: one, or those of a slice.
+pub(crate) enum At {
+    One(usize),
+    Several(Vec<usize>),
+}
+
+impl At {
+    pub(crate) fn read(at: &Bound<'_, PyAny>, count: usize) -> PyResult<Self> {
+        let Ok(slice) = at.cast::<PySlice>() else {
+            return place(at.extract()?, count).map(Self::One);
+        };
+        let range = slice.indices(isize::try_from(count)?)?;
+        let steps = (0..range.slicelength).map(|step| isize::try_from(step).unwrap_or(0));
+        let places = steps.map(|step| (range.start + step * range.step).unsigned_abs());
+        Ok(Self::Several(places.collect()))
+    }
+}
+
+/// The item that Python means, or a list of some.
+fn items<'py, T: IntoPyObject<'py>>(
+    at: &Bound<'py, PyAny>,
+    count: usize,
+    item: impl Fn(usize) -> T,
+) -> PyResult<Bound<'py, PyAny>> {
+    match At::read(at, count)? {
+        At::One(place) => item(place).into_bound_py_any(at.py()),
+        At::Several(places) => {
+            places.into_iter().map(item).collect::<Vec<T>>().into_bound_py_any(at.py())
+        }
+    }
+}
+
 /// A view of items of this format, for NumPy and for indexing.
 fn view<'py>(py: Python<'py>, bytes: &[u8], format: &str) -> PyResult<Bound<'py, PyAny>> {
     let bytes = PyBytes::new(py, bytes);
@@ -138,8 +171,8 @@ impl Results {
         self.ends.len()
     }
 
-    fn __getitem__(&self, at: isize) -> PyResult<&'static str> {
-        Ok(self.ends[place(at, self.ends.len())?].word())
+    fn __getitem__<'py>(&self, at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        items(at, self.ends.len(), |place| self.ends[place].word())
     }
 
     #[getter]
@@ -211,8 +244,8 @@ impl Found {
         self.found.there.len()
     }
 
-    fn __getitem__(&self, at: isize) -> PyResult<bool> {
-        Ok(self.found.there[place(at, self.found.there.len())?])
+    fn __getitem__<'py>(&self, at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        items(at, self.found.there.len(), |place| self.found.there[place])
     }
 
     #[getter]
@@ -239,5 +272,62 @@ impl Found {
         let there = self.found.there.iter().filter(|there| **there).count();
         let (all, prefix) = (self.found.there.len(), self.found.prefix);
         format!("<kvrail.Found: {there} of {all} are there, {prefix} from the first on>")
+    }
+}
+
+/// What Python sees of a presence: whether a block is there, or nothing where nobody knows.
+pub(crate) fn known(presence: Presence) -> Option<bool> {
+    match presence {
+        Presence::Absent => Some(false),
+        Presence::Maybe => None,
+        Presence::Present => Some(true),
+    }
+}
+
+/// What a probe of many keys told.
+#[pyclass(frozen, sequence, module = "kvrail")]
+#[derive(Debug)]
+pub(crate) struct Probed {
+    probed: Vec<Presence>,
+}
+
+impl Probed {
+    pub(crate) fn new(probed: Vec<Presence>) -> Self {
+        Self { probed }
+    }
+
+    fn count(&self, wanted: Presence) -> usize {
+        self.probed.iter().filter(|presence| **presence == wanted).count()
+    }
+}
+
+#[pymethods]
+impl Probed {
+    fn __len__(&self) -> usize {
+        self.probed.len()
+    }
+
+    fn __getitem__<'py>(&self, at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        items(at, self.probed.len(), |place| known(self.probed[place]))
+    }
+
+    #[getter]
+    fn prefix(&self) -> usize {
+        self.probed.iter().take_while(|presence| **presence == Presence::Present).count()
+    }
+
+    #[getter]
+    fn there<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        view_of_bools(py, self.probed.iter().map(|presence| *presence == Presence::Present))
+    }
+
+    #[getter]
+    fn unknown(&self) -> usize {
+        self.count(Presence::Maybe)
+    }
+
+    fn __repr__(&self) -> String {
+        let (all, there) = (self.probed.len(), self.count(Presence::Present));
+        format!("<kvrail.Probed: {there} of {all} are there, {} are unknown>", self.unknown())
     }
 }

@@ -1,8 +1,10 @@
 """Blocks by key: any length, any memory, verified, alive again after a kill."""
 
 import array
+import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import pytest
 
 IDENTITY = {"model": "m", "dtype": "fp8", "tokens": 16}
 GUARD = 0x5A
+FIRST_SIGHT = "little write budget is left, and the block was not put before"
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +287,9 @@ def test_lookup_drop_and_release(space):
     space.release(keys)
     dropped = space.drop([keys[600], b"never"], durable=True)
     assert list(dropped) == ["OK", "MISS"] and list(dropped.ok) == [True, False]
+    assert dropped[:1] == ["OK"] and dropped[::-1] == ["MISS", "OK"]
     found = space.lookup([*keys, b"never"])
+    assert found[599:602] == [True, False, True] and found[-1:] == [False] and found[9:9] == []
     assert found.prefix == 600 and sum(found) == 699
     assert numpy.asarray(found.there).sum() == 699 and not found[600] and not found[-1]
     front = space.lookup([b"never"] + keys, prefix_only=True)
@@ -332,6 +337,40 @@ def test_a_chain_ends_where_it_is_declined(stores, space):
     puts = space.put_many(keys, [bytes(4096)] * 2000, chain=True, depth=3)
     assert puts.counts == {"DECLINED": 2000} and puts.prefix == 0
     assert "cleared" in puts.reason(0) and "in its chain" in puts.reason(-1)
+
+
+def write_budget(sidecar, words):
+    """Gives a running sidecar another one; the volume's table is its configuration's last."""
+    config = sidecar.socket.parent / "kvrail.toml"
+    lines = [line for line in config.read_text().splitlines() if "write_budget" not in line]
+    config.write_text("\n".join([*lines, f'write_budget = "{words}"', ""]))
+    os.kill(sidecar.pid, signal.SIGHUP)
+
+
+def test_a_chain_is_taken_at_second_sight():
+    with kvrail.serve(store="16MiB", segment="1MiB", block_mean="16KiB") as sidecar:
+        write_budget(sidecar, "0.001dwpd")
+        while "write_budget" not in sidecar.log():
+            time.sleep(0.001)
+        space = sidecar.attach().store("kv").namespace("rationed", IDENTITY)
+        at, reason = 0, None
+        while reason is None or "places" in reason:  # until the ring was full once
+            at += 1
+            reason = space.put_many([b"fill %d" % at], [bytes(40_000)]).reason(0)
+        assert reason == "no write budget is left" and at * 40_000 > 8 << 20
+        write_budget(sidecar, "200dwpd")
+        deadline = time.monotonic() + 20
+        for chain in itertools.count():
+            assert time.monotonic() < deadline
+            keys, blocks = [b"%d %d" % (chain, at) for at in range(30)], [bytes(500)] * 30
+            first = space.put_many(keys, blocks, chain=True)
+            assert first.counts == {"DECLINED": 30}, first
+            if {first.reason(at) for at in range(30)} == {FIRST_SIGHT}:
+                break
+            time.sleep(0.05)
+        while not (second := space.put_many(keys, blocks, chain=True)).all_ok:
+            assert time.monotonic() < deadline, second
+        assert space.lookup(keys).prefix == 30
 
 
 def test_threads(client, space):

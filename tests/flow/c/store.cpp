@@ -141,6 +141,28 @@ void put_get_drop() {
     CHECK(end_of(request(KVRAIL_GET, 77)).status == KVRAIL_MISS);
 }
 
+// One block is there, one is not; misuse is named.
+void probes() {
+    const kvrail_key keys[] = {key_of(3), key_of(5), key_of(77), key_of(6)};
+    std::uint8_t presence[5] = {9, 9, 9, 9, 9};
+    std::size_t prefix = 9;
+    const auto probe = [&](std::size_t count) {
+        return kvrail_namespace_probe(space, keys, count, presence, &prefix);
+    };
+    while (presence[2] != KVRAIL_ABSENT) { // until recovery is over
+        expect(KVRAIL_OK, probe(4), __LINE__);
+    }
+    CHECK(presence[0] == KVRAIL_PRESENT && presence[1] == KVRAIL_PRESENT && presence[4] == 9);
+    CHECK(presence[2] == KVRAIL_ABSENT && presence[3] == KVRAIL_PRESENT && prefix == 2);
+    expect(KVRAIL_OK, probe(0), __LINE__);
+    CHECK(prefix == 0);
+    expect(KVRAIL_OK, kvrail_namespace_probe(space, keys, 4, nullptr, nullptr), __LINE__);
+    expect(KVRAIL_E_ARGUMENT, kvrail_namespace_probe(space, nullptr, 1, presence, &prefix),
+           __LINE__, "keys is null");
+    expect(KVRAIL_E_ARGUMENT, kvrail_namespace_probe(nullptr, keys, 1, presence, &prefix),
+           __LINE__, "space is null");
+}
+
 // What the listing has: each block once, with the number that was put as its metadata.
 std::vector<bool> listed() {
     std::vector<bool> seen(blocks);
@@ -195,6 +217,9 @@ void listings_and_events() {
     std::vector<bool> left(blocks, true);
     left[4] = false;
     CHECK(listed() == left);
+    std::uint8_t dropped = 9;
+    expect(KVRAIL_OK, kvrail_namespace_probe(space, &key, 1, &dropped, nullptr), __LINE__);
+    CHECK(dropped == KVRAIL_ABSENT);
     expect(KVRAIL_OK, kvrail_namespace_clear(space), __LINE__);
     kvrail_event cleared = next(events);
     while (cleared.kind == KVRAIL_DROPPED) { // the second drop left a record, too
@@ -246,6 +271,7 @@ int main(int argc, char **argv) {
     expect(KVRAIL_OK, kvrail_queue_open(client, nullptr, &queue), __LINE__);
     misuse();
     put_get_drop();
+    probes();
     listings_and_events();
     cleared_by_another(argv[1], argv[2]);
     expect(KVRAIL_OK, kvrail_queue_close(&queue, KVRAIL_FOREVER), __LINE__);

@@ -29,6 +29,8 @@ pub(crate) struct Place {
     pub(crate) members: Vec<PathBuf>,
     /// Lines of the configuration before the volume's.
     pub(crate) extra: String,
+    /// Lines of the volume's own table.
+    of_volume: String,
 }
 
 impl Place {
@@ -54,7 +56,7 @@ impl Place {
         let members = members.collect();
         // Flows run side by side: no two may have one port.
         let extra = "device.direct = \"optional\"\nmetrics.listen = \"off\"\n".into();
-        Self { run, data, members, extra }
+        Self { run, data, members, extra, of_volume: String::new() }
     }
 
     /// A place with a volume of at least so many bytes, in stripes of 256 KiB.
@@ -113,6 +115,11 @@ impl Place {
         self.extra.push('\n');
     }
 
+    /// The lines of the configuration's table of the volume, instead of those before.
+    pub(crate) fn configure_volume(&mut self, lines: &str) {
+        lines.clone_into(&mut self.of_volume);
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.run.path().join("s")
     }
@@ -136,10 +143,11 @@ impl Place {
         let path = self.path("kvrail.toml");
         let text = format!(
             "sidecar.socket = {:?}\n{}\n\
-             [[volume]]\nname = {VOLUME:?}\nmembers = {:?}\n",
+             [[volume]]\nname = {VOLUME:?}\nmembers = {:?}\n{}\n",
             self.socket(),
             self.extra,
-            self.members
+            self.members,
+            self.of_volume
         );
         fs::write(&path, text).expect("our own folder");
         path

@@ -1,6 +1,7 @@
 //! Stores between real processes. Each scenario prints its seed; `KVRAIL_STORE_SEED` is another
 //! one, `KVRAIL_STORE_ROUNDS` how many rounds those take that have some.
 
+mod budget;
 mod death;
 mod full;
 mod hostile;

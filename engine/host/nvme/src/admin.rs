@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use thiserror::Error;
 
-use crate::identify::{Answer, RawController, RawHealth, RawNamespace, RawRecord};
+use crate::identify::{Answer, RawController, RawEndurance, RawHealth, RawNamespace, RawRecord};
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
 #[derive(Debug, Default)]
@@ -51,6 +51,8 @@ const CNS_NAMESPACE: u32 = 0;
 const CNS_CONTROLLER: u32 = 1;
 /// The log page, in bits 7:0 of dword 10; bits 31:16 take the dwords to return, less one.
 const LOG_HEALTH: u32 = 2;
+/// Its group stands in bits 31:16 of dword 11.
+const LOG_ENDURANCE: u32 = 9;
 const LOG_DISCOVERY: u32 = 0x70;
 /// The controller as a whole.
 const NSID_ALL: u32 = 0xffff_ffff;
@@ -95,17 +97,21 @@ impl Admin {
     }
 
     pub(crate) fn health(&self) -> Result<Box<RawHealth>, AdminError> {
-        let dwords = u32::try_from(size_of::<RawHealth>() / 4).expect("a page is small");
-        let cdw10 = (dwords - 1) << 16 | LOG_HEALTH;
+        let cdw10 = log_page::<RawHealth>(LOG_HEALTH);
         self.ask(Passthrough { opcode: GET_LOG_PAGE, nsid: NSID_ALL, cdw10, ..Default::default() })
     }
 
+    pub(crate) fn endurance(&self, group: u16) -> Result<Box<RawEndurance>, AdminError> {
+        let cdw10 = log_page::<RawEndurance>(LOG_ENDURANCE);
+        let cdw11 = u32::from(group) << 16;
+        self.ask(Passthrough { opcode: GET_LOG_PAGE, cdw10, cdw11, ..Default::default() })
+    }
+
     pub(crate) fn discovery(&self, offset: u64) -> Result<Box<RawRecord>, AdminError> {
-        let dwords = u32::try_from(size_of::<RawRecord>() / 4).expect("a record is small");
         let half = |bits: u64| u32::try_from(bits & 0xffff_ffff).expect("32 bits are left");
         self.ask(Passthrough {
             opcode: GET_LOG_PAGE,
-            cdw10: (dwords - 1) << 16 | LOG_DISCOVERY,
+            cdw10: log_page::<RawRecord>(LOG_DISCOVERY),
             cdw12: half(offset),
             cdw13: half(offset >> 32),
             ..Default::default()
@@ -129,6 +135,12 @@ impl Admin {
             Err(errno) => Err(AdminError::Refused { errno }),
         }
     }
+}
+
+/// Dword 10 of a command that asks for a page of this size.
+fn log_page<T>(page: u32) -> u32 {
+    let dwords = u32::try_from(size_of::<T>() / 4).expect("pages are small");
+    (dwords - 1) << 16 | page
 }
 
 /// The ioctl: what it returns is the drive's status.

@@ -7,7 +7,7 @@ use kvrail_memory::{Root, TopologyError};
 use serde::Serialize;
 
 use crate::admin::{Admin, AdminError};
-use crate::facts::{ControllerFacts, Health, NamespaceFacts};
+use crate::facts::{ControllerFacts, Endurance, Health, NamespaceFacts};
 use crate::host::{CONTROLLERS, Controller, Host, Namespace, head_of};
 use crate::link::Link;
 
@@ -32,6 +32,8 @@ pub struct Drive {
     pub formats: Option<NamespaceFacts>,
     /// The SMART log of its first controller.
     pub health: Option<Health>,
+    /// What it bears, where it says so.
+    pub endurance: Option<Endurance>,
     /// What could not be seen.
     pub unseen: Vec<Unseen>,
 }
@@ -85,6 +87,7 @@ pub fn describe(namespace: Namespace, root: &Root) -> Drive {
         controller: None,
         formats: None,
         health: None,
+        endurance: None,
         unseen: Vec::new(),
         namespace,
     };
@@ -160,6 +163,17 @@ impl Drive {
         match admin.health() {
             Ok(raw) => self.health = Some(Health::from(&*raw)),
             Err(error) => self.missed("health", &error.to_string()),
+        }
+        self.ask_endurance(&admin);
+    }
+
+    /// Without a group, or a word about its life, the drive just does not say.
+    fn ask_endurance(&mut self, admin: &Admin) {
+        let group = self.formats.as_ref().and_then(|facts| facts.endurance_group);
+        match group.map(|group| admin.endurance(group)) {
+            Some(Ok(raw)) => self.endurance = Endurance::of(&raw),
+            Some(Err(error)) => self.missed("endurance", &error.to_string()),
+            None => {}
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::identify::{RawController, RawFormat, RawHealth, RawNamespace};
+use crate::identify::{RawController, RawEndurance, RawFormat, RawHealth, RawNamespace};
 
 /// Unit of MDTS. It counts in the controller's smallest page (CAP.MPSMIN), which no interface of
 /// the kernel shows; the driver takes 4 KiB too (`NVME_CTRL_PAGE_SIZE`, drivers/nvme/host/nvme.h).
@@ -10,6 +10,12 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Unit of the SMART log's data counters.
 const DATA_UNIT_BYTES: u128 = 512_000;
+
+/// Unit of the endurance group log's counters.
+const BILLION: u128 = 1_000_000_000;
+
+/// What a rated life means, in days: five years.
+const LIFE_DAYS: u128 = 5 * 365;
 
 /// 0 degrees Celsius in the kelvins of drives.
 const FREEZING_KELVIN: i32 = 273;
@@ -51,6 +57,8 @@ pub struct NamespaceFacts {
     /// Blocks written as one whole even when the power fails (NAWUPF), where it differs from the
     /// controller's.
     pub atomic_blocks_power_fail: Option<u32>,
+    /// Its endurance group, where the drive has some.
+    pub endurance_group: Option<u16>,
 }
 
 /// An LBA format.
@@ -91,6 +99,41 @@ pub struct Health {
     pub unsafe_shutdowns: u128,
     /// Times data was found damaged beyond repair.
     pub media_errors: u128,
+}
+
+/// What a drive bears, by the log of its endurance group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Endurance {
+    /// Bytes that hosts may write in its whole life, written as a store does: in large runs.
+    pub life_bytes: u128,
+    /// Bytes that hosts have written.
+    pub written_bytes: u128,
+    /// Bytes that went to the medium for them, where it says.
+    pub media_written_bytes: Option<u128>,
+}
+
+impl Endurance {
+    /// None where the drive does not say what it bears.
+    pub(crate) fn of(raw: &RawEndurance) -> Option<Self> {
+        let bytes = |billions: u128| billions.saturating_mul(BILLION);
+        let life_bytes = Some(bytes(raw.estimate.get())).filter(|bytes| *bytes > 0)?;
+        let (written, media) = (raw.written.get(), raw.media_written.get());
+        let media_written_bytes = (media > 0).then(|| bytes(media));
+        Some(Self { life_bytes, written_bytes: bytes(written), media_written_bytes })
+    }
+
+    /// Bytes that may still be written.
+    #[must_use]
+    pub fn left_bytes(&self) -> u128 {
+        self.life_bytes.saturating_sub(self.written_bytes)
+    }
+
+    /// How often a drive of this size may be written each day for five years, in thousandths.
+    #[must_use]
+    pub fn drive_writes_a_day(&self, size_bytes: u64) -> u32 {
+        let five_years = u128::from(size_bytes.max(1)) * LIFE_DAYS;
+        u32::try_from(self.life_bytes.saturating_mul(1000) / five_years).unwrap_or(u32::MAX)
+    }
 }
 
 impl From<&RawController> for ControllerFacts {
@@ -137,6 +180,7 @@ impl TryFrom<&RawNamespace> for NamespaceFacts {
             metadata_in_data: format.metadata_bytes > 0 && raw.flbas & 1 << 4 != 0,
             atomic_blocks_power_fail: (raw.nsfeat & 1 << 1 != 0)
                 .then(|| u32::from(raw.nawupf.get()) + 1),
+            endurance_group: Some(raw.endgid.get()).filter(|group| *group != 0),
             formats,
         })
     }
@@ -184,8 +228,8 @@ mod tests {
     use proptest::prelude::{any, proptest};
     use zerocopy::{FromBytes, FromZeros};
 
-    use super::{ControllerFacts, Health, NamespaceFacts};
-    use crate::identify::{RawController, RawHealth, RawNamespace};
+    use super::{ControllerFacts, Endurance, Health, NamespaceFacts};
+    use crate::identify::{RawController, RawEndurance, RawHealth, RawNamespace};
 
     fn bytes<const SIZE: usize>(set: &[(usize, &[u8])]) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
@@ -221,6 +265,7 @@ mod tests {
             (0, &1000_u64.to_le_bytes()),
             (24, &[1 << 1, 2, 0x11, 3, 0x1b, 0x01]),
             (36, &15_u16.to_le_bytes()),
+            (102, &3_u16.to_le_bytes()),
             (128, &[0, 0, 9, 2, 8, 0, 9, 1, 8, 0, 12, 0]),
             (128 + 12, &[64, 0, 12, 0]),
         ]);
@@ -232,6 +277,7 @@ mod tests {
         assert_eq!((facts.protection, &facts.protections[..]), (Some(1), &[1, 2][..]));
         assert!(facts.metadata_in_data);
         assert_eq!(facts.atomic_blocks_power_fail, Some(16));
+        assert_eq!(facts.endurance_group, Some(3));
     }
 
     #[test]
@@ -274,6 +320,27 @@ mod tests {
         assert_eq!((health.unsafe_shutdowns, health.media_errors), (6, 7));
     }
 
+    #[test]
+    fn endurance_is_read_where_the_drive_says_it() {
+        // 14,016 TB, of which 2,000 are written; 2,100 went to the medium.
+        let raw: [u8; 512] = bytes(&[
+            (5, &[15]),
+            (32, &14_016_000_u128.to_le_bytes()),
+            (64, &2_000_000_u128.to_le_bytes()),
+            (80, &2_100_000_u128.to_le_bytes()),
+        ]);
+        let said = Endurance::of(&RawEndurance::read_from_bytes(&raw).unwrap()).unwrap();
+        assert_eq!(said.left_bytes(), 12_016 * 10_u128.pow(12));
+        assert_eq!(said.media_written_bytes, Some(2_100 * 10_u128.pow(12)));
+        assert_eq!(said.drive_writes_a_day(7_680_000_000_000), 1000);
+        assert_eq!(said.drive_writes_a_day(15_360_000_000_000), 500);
+        assert_eq!(said.drive_writes_a_day(0), u32::MAX);
+        assert_eq!(Endurance::of(&RawEndurance::new_zeroed()), None);
+        let mut worn = said;
+        worn.written_bytes = u128::MAX;
+        assert_eq!(worn.left_bytes(), 0);
+    }
+
     proptest! {
         /// Drives lie; nothing they say may end the program.
         #[test]
@@ -283,6 +350,8 @@ mod tests {
             let _ = ControllerFacts::from(&RawController::read_from_bytes(&raw).unwrap());
             let _ = NamespaceFacts::try_from(&RawNamespace::read_from_bytes(&raw).unwrap());
             let _ = Health::from(&RawHealth::read_from_bytes(&raw[..512]).unwrap());
+            let said = Endurance::of(&RawEndurance::read_from_bytes(&raw[..512]).unwrap());
+            let _ = said.map(|it| (it.left_bytes(), it.drive_writes_a_day(1)));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What drives answer, byte for byte: the data structures Identify Controller and the SMART /
-//! Health Information log page of the NVM Express base specification, and Identify Namespace of
-//! its NVM command set specification (the kernel has them too, in linux/nvme.h). Only fields that
-//! are used have names. All numbers are little endian; the types have no alignment, so that there
-//! is no padding either.
+//! What drives answer, byte for byte: the data structures Identify Controller and the log pages
+//! SMART / Health Information and Endurance Group Information of the NVM Express base
+//! specification, and Identify Namespace of its NVM command set specification (the kernel has them
+//! too, in linux/nvme.h). Only fields that are used have names. All numbers are little endian; the
+//! types have no alignment, so that there is no padding either.
 
 use std::mem::{offset_of, size_of};
 
@@ -86,7 +86,10 @@ pub(crate) struct RawNamespace {
     /// Logical blocks less one, as the one below; valid with bit 1 of `nsfeat`.
     pub(crate) nawun: U16,
     pub(crate) nawupf: U16,
-    after: [u8; 128 - 38],
+    between_2: [u8; 102 - 38],
+    /// Its endurance group; 0 is none.
+    pub(crate) endgid: U16,
+    after: [u8; 128 - 104],
     pub(crate) lbaf: [RawFormat; 64],
     vendor: [u8; IDENTIFY_BYTES - 384],
 }
@@ -97,6 +100,7 @@ const _: () = assert!(size_of::<RawNamespace>() == IDENTIFY_BYTES);
 const _: () = assert!(offset_of!(RawNamespace, nsfeat) == 24);
 const _: () = assert!(offset_of!(RawNamespace, dps) == 29);
 const _: () = assert!(offset_of!(RawNamespace, nawupf) == 36);
+const _: () = assert!(offset_of!(RawNamespace, endgid) == 102);
 const _: () = assert!(offset_of!(RawNamespace, lbaf) == 128);
 
 /// The SMART / Health Information log page.
@@ -129,3 +133,26 @@ const _: () = assert!(size_of::<RawHealth>() == 512);
 const _: () = assert!(offset_of!(RawHealth, data_units_read) == 32);
 const _: () = assert!(offset_of!(RawHealth, power_cycles) == 112);
 const _: () = assert!(offset_of!(RawHealth, media_errors) == 160);
+
+/// The Endurance Group Information log page.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawEndurance {
+    before: [u8; 5],
+    /// Percent; 255 is 255 or more.
+    pub(crate) percentage_used: u8,
+    between: [u8; 32 - 6],
+    /// Bytes in billions, as those below; 0 is not said.
+    pub(crate) estimate: U128,
+    pub(crate) read: U128,
+    pub(crate) written: U128,
+    pub(crate) media_written: U128,
+    after: [u8; 512 - 96],
+}
+
+impl Answer for RawEndurance {}
+
+const _: () = assert!(size_of::<RawEndurance>() == 512);
+const _: () = assert!(offset_of!(RawEndurance, percentage_used) == 5);
+const _: () = assert!(offset_of!(RawEndurance, estimate) == 32);
+const _: () = assert!(offset_of!(RawEndurance, media_written) == 80);

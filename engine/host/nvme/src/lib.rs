@@ -2,8 +2,8 @@
 //! can do.
 //!
 //! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify, the SMART log, a discovery controller's log; and key files. Never
-//! reads or writes a block, claims nothing, and never runs on a poller.
+//! that only ask: Identify, the logs of health and endurance, a discovery controller's log; and key
+//! files. Never reads or writes a block, claims nothing, and never runs on a poller.
 
 mod address;
 mod admin;
@@ -24,7 +24,7 @@ pub use address::PciAddress;
 pub use discovery::Discovery;
 pub use drive::{Drive, Queue, Unseen, describe, drives};
 pub use error::{Class, IdentityError};
-pub use facts::{ControllerFacts, Format, Health, NamespaceFacts};
+pub use facts::{ControllerFacts, Endurance, Format, Health, NamespaceFacts};
 pub use host::{Controller, Host, Namespace, head_of};
 pub use identify::RECORD_BYTES;
 pub use link::Link;

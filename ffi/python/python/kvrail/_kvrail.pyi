@@ -394,6 +394,23 @@ class Namespace:
         self, keys: Iterable[BlockName] | Keys, *, timeout: float | None = None
     ) -> None:
         """Ends this client's holds on these blocks."""
+    def probe(self, key: BlockName | Keys) -> bool | None:
+        """Whether a block is there, without asking the sidecar: less than a microsecond, whether
+        it sleeps or not, and the interpreter lock is kept. Of a block whose put was acknowledged to
+        anybody it is never False, unless it was dropped, cleared or evicted since; True is a hint:
+        a get may be a miss. None where only `lookup` knows: the store still reads its drive, the
+        namespace was cleared by another program, the sidecar is gone. The first call for a store
+        waits for the sidecar's tables.
+
+        >>> space.probe(b"key")  # doctest: +SKIP
+        True
+        """
+    def probe_many(self, keys: Iterable[BlockName] | Keys) -> Probed:
+        """As `probe`, for many keys.
+
+        >>> space.probe_many(keys).prefix  # doctest: +SKIP
+        64
+        """
     def list(self) -> Listing:
         """Its blocks, one by one, with their metadata: all that are there from its begin to its
         end, in the order of the drive. One that the store moves meanwhile may come twice. The pages
@@ -629,6 +646,27 @@ class Found(Sequence[bool]):
     @property
     def warming(self) -> int:
         """Keys that may yet turn up: the store has not read all of its drive."""
+
+class Probed(Sequence[bool | None]):
+    """What a probe of many keys told: for each whether its block is there, None if nobody knows."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[bool | None]: ...
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> bool | None:
+        """Whether one block is there."""
+    @overload
+    def __getitem__(self, at: slice) -> list[bool | None]:
+        """Those of some."""
+    @property
+    def prefix(self) -> int:
+        """Keys from the first on that are all there."""
+    @property
+    def there(self) -> memoryview:
+        """For each key whether its block is there; a view of format "?"."""
+    @property
+    def unknown(self) -> int:
+        """Keys of which only a lookup knows."""
 
 class Queue:
     """Requests without waiting, for one thread. A context manager. `fileno` makes it fit for

@@ -90,8 +90,10 @@ class PutOptions(DropOptions, total=False):
     depth: int
     """How deep in its prompt the (first) block is; 0 is its head."""
     chain: bool
-    """Each block is worth little without those before it: they go out in order, each one deeper,
-    and behind one that is declined no more are put."""
+    """All blocks of the call are one chain, each worth little without those before it: they go out
+    in order, each one deeper, and behind one that is declined no more are put. Where little write
+    budget is left they are offered all the same: the store takes at second sight what it was
+    offered before."""
 
 
 class Options(TypedDict, total=False):

@@ -1,7 +1,7 @@
 //! Everything known about one namespace.
 
 use comfy_table::Table;
-use kvrail_nvme::{ControllerFacts, Drive, Health, Link, NamespaceFacts, Queue};
+use kvrail_nvme::{ControllerFacts, Drive, Endurance, Health, Link, NamespaceFacts, Queue};
 
 use super::device::Device;
 use super::overview;
@@ -41,6 +41,9 @@ pub(super) fn table(device: &Device) -> Table {
     }
     if let Some(health) = &drive.health {
         rows.health(health);
+    }
+    if let Some(endurance) = &drive.endurance {
+        rows.endurance(endurance, drive.size_bytes);
     }
     if let Some(seen) = &device.holds {
         rows.add("holds", describe::content(&seen.content));
@@ -106,8 +109,15 @@ impl Rows {
         self.maybe("kernel's atomic", queue.atomic_write_bytes.map(human_bytes));
     }
 
+    fn endurance(&mut self, endurance: &Endurance, size_bytes: u64) {
+        let thousandths = endurance.drive_writes_a_day(size_bytes);
+        let (life, left) = (bytes(endurance.life_bytes), bytes(endurance.left_bytes()));
+        let (whole, part) = (thousandths / 1000, thousandths % 1000);
+        let daily = format!("{whole}.{part:03} drive writes a day for five years");
+        self.add("bears", format!("{life} in all, {left} of them left; {daily}"));
+    }
+
     fn health(&mut self, health: &Health) {
-        let bytes = |count: u128| human_bytes(u64::try_from(count).unwrap_or(u64::MAX));
         self.add("temperature", format!("{} C", health.celsius));
         self.add("life used", format!("{} %", health.used_percent));
         let (left, least) = (health.spare_percent, health.spare_threshold_percent);
@@ -127,4 +137,8 @@ impl Rows {
 fn atomic_blocks(drive: &Drive) -> Option<u32> {
     let own = drive.formats.as_ref().and_then(|facts| facts.atomic_blocks_power_fail);
     own.or_else(|| drive.controller.as_ref().map(|facts| facts.atomic_blocks_power_fail))
+}
+
+fn bytes(count: u128) -> String {
+    human_bytes(u64::try_from(count).unwrap_or(u64::MAX))
 }

@@ -1,0 +1,115 @@
+"""Which blocks are there, without asking the sidecar: it may sleep, or be gone."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import kvrail
+import numpy
+import pytest
+
+IDENTITY = {"model": "m", "dtype": "fp8"}
+
+
+@pytest.fixture(scope="module")
+def stores():
+    with kvrail.serve(store="64MiB", block_mean="16KiB", members=2) as sidecar:
+        yield sidecar
+
+
+@pytest.fixture
+def space(stores, request):
+    with stores.attach(name="pytest") as client:
+        space = client.store("kv").namespace(request.node.name[:64], IDENTITY)
+        until(lambda: space.probe(b"never") is False)  # it reads its drives first
+        yield space
+
+
+def until(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def stopped(stores):
+    """The sidecar does not run while a test does."""
+    stop = Stop(stores.pid)
+    yield stop
+    os.kill(stores.pid, signal.SIGCONT)
+
+
+class Stop:
+    def __init__(self, pid):
+        self._pid = pid
+
+    def __call__(self):
+        os.kill(self._pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._pid}/task")
+        until(lambda: all(") T" in (it / "stat").read_text() for it in tasks.iterdir()))
+
+
+def test_what_is_there_and_what_is_not(space, stopped):
+    names = [b"%d" % at for at in range(1000)]
+    assert space.put_many(names, [b"x"] * 1000).all_ok
+    space.drop(names[600:601])
+    stopped()  # nothing below asks it for anything
+    assert [space.probe(name) for name in names[598:603]] == [True, True, False, True, True]
+    assert space.probe(7) is False and space.probe(kvrail.Keys(names[:1])) is True
+    assert space.probe(kvrail.uniform(kvrail.Keys(names)[3])) is True
+    for keys in (names, kvrail.Keys(names), numpy.array(names)[:600].astype("S3").tolist()):
+        assert space.probe_many(keys).prefix == 600
+    probed = space.probe_many([*names, b"never"])
+    assert len(probed) == 1001 and probed.unknown == 0
+    assert probed[-1] is False and probed[0] is True and list(probed).count(True) == 999
+    assert probed[599:602] == [True, False, True] and probed[-1:] == [False]
+    assert numpy.asarray(probed.there).sum() == 999 and not probed.there[600]
+    assert repr(probed) == "<kvrail.Probed: 999 of 1001 are there, 0 are unknown>"
+    assert len(space.probe_many([])) == 0 == space.probe_many([]).prefix
+
+
+def test_what_is_no_key(space):
+    for key, words in (("key", "encode"), (-1, "2\\*\\*128"), (kvrail.Keys([1, 2]), "2 Keys")):
+        with pytest.raises(kvrail.RequestError, match=words):
+            space.probe(key)
+    with pytest.raises(kvrail.RequestError, match="one key"):
+        space.probe_many(b"key")
+
+
+def test_nobody_knows_what_another_has_cleared(stores, space):
+    space.put(b"key", b"x")
+    assert space.probe(b"key") is True
+    with stores.attach() as other:
+        other.store("kv").clear(space.name)
+    assert space.probe(b"other") is None
+    assert space.probe_many([b"other", b"another"]).unknown == 2
+    assert space.get(b"key") is None  # opens it anew
+    assert space.probe(b"other") is False
+
+
+def test_a_sidecar_that_never_answers_can_be_interrupted(stores, stopped):
+    with stores.attach() as client:
+        space = client.store("kv").namespace("asked first", IDENTITY)
+        stopped()
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            space.probe(b"key")  # the first one needs the sidecar's tables
+        os.kill(stores.pid, signal.SIGCONT)
+        until(lambda: space.probe(b"key") is False)
+    with pytest.raises(kvrail.ClosedError):
+        space.probe(b"key")
+    with pytest.raises(kvrail.ClosedError):
+        space.probe_many([b"key"])
+
+
+def test_a_sidecar_that_is_gone_says_nothing():
+    with kvrail.serve(store="16MiB") as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("gone", IDENTITY)
+        space.put(b"key", b"x")
+        assert space.probe(b"key") is True
+        sidecar.kill()
+        until(lambda: space.probe(b"key") is None)
+        assert space.probe_many([b"key"]).unknown == 1

@@ -1,0 +1,130 @@
+//! A write budget that runs out: puts are declined with the reason, what is put again gets in, and
+//! SIGHUP gives another budget.
+
+use std::time::Duration;
+
+use kvrail_client::{
+    Arena, BlockKey, BlockNote, BlockRequest, Decline, Done, Identity, Namespace, Pages, Queue,
+    Status,
+};
+use rustix::process::Signal;
+
+use super::{counter, small_store};
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
+
+const BYTES: usize = 8000;
+const MEMBER: u64 = 40 << 20;
+
+struct Putter {
+    arena: Arena,
+    queue: Queue,
+    space: Namespace,
+    next: u64,
+}
+
+impl Putter {
+    fn open(sidecar: &Sidecar) -> Self {
+        let client = sidecar.attach();
+        let identity = Identity::new([("model", "test")]).unwrap();
+        let space = client.store("kv").unwrap().namespace("main", &identity).unwrap();
+        let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+        Self { arena, queue: client.open_queue(64).unwrap(), space, next: 0 }
+    }
+
+    fn end(&mut self, request: BlockRequest) -> Done {
+        self.queue.submit_block(request).unwrap();
+        self.queue.wait(LONG).unwrap().expect("one is in flight")
+    }
+
+    /// None if it was taken.
+    fn put(&mut self, number: u64) -> Option<Decline> {
+        let lease = self.arena.lease(BYTES).unwrap();
+        let done = self.end(BlockRequest::put(&self.space, key(number), lease));
+        match (done.status, done.note) {
+            (Status::Ok, _) => None,
+            (Status::Declined, BlockNote::Declined(why)) => Some(why),
+            other => panic!("put of {number}: {other:?}"),
+        }
+    }
+
+    /// Puts a block that nobody has put before, again if the store was only busy.
+    fn put_new(&mut self) -> (u64, Option<Decline>) {
+        let number = self.next;
+        self.next += 1;
+        loop {
+            match self.put(number) {
+                Some(Decline::Busy) => std::thread::sleep(Duration::from_millis(1)),
+                answer => return (number, answer),
+            }
+        }
+    }
+
+    fn has(&mut self, number: u64) -> bool {
+        let lease = self.arena.lease(BYTES).unwrap();
+        self.end(BlockRequest::get(&self.space, key(number), lease)).status == Status::Ok
+    }
+}
+
+fn key(number: u64) -> BlockKey {
+    BlockKey::of(&number.to_le_bytes())
+}
+
+/// Gives a running sidecar another budget.
+fn budget(place: &mut Place, sidecar: &Sidecar, words: &str) {
+    let bytes = counter(sidecar, "budget_bytes_per_day");
+    place.configure_volume(&format!("write_budget = \"{words}\""));
+    place.configuration();
+    sidecar.signal(Signal::HUP);
+    eventually("another budget", || counter(sidecar, "budget_bytes_per_day") != bytes);
+}
+
+#[test]
+fn a_budget_that_runs_out_declines_with_the_reason_until_there_is_more() {
+    let mut place = small_store(MEMBER);
+    place.configure_volume("write_budget = \"0.001dwpd\"");
+    let sidecar = Sidecar::start(&place);
+    let mut putter = Putter::open(&sidecar);
+
+    // Everything is taken until the ring was full once.
+    let declined = loop {
+        let (number, answer) = putter.put_new();
+        match answer {
+            None => assert!(number * (BYTES as u64) < MEMBER, "nothing is ever declined"),
+            Some(Decline::Budget) => break number,
+            Some(other) => panic!("{number} was declined: {other:?}"),
+        }
+    };
+    // Of nine segments some are open or kept ready.
+    assert!(declined * (BYTES as u64) > MEMBER / 3, "only {declined} were taken");
+    assert!(!putter.has(declined) && putter.has(declined - 1));
+    assert_eq!(putter.put(declined), Some(Decline::Budget), "again, but nothing is left");
+    let written = counter(&sidecar, "written_bytes");
+    assert!((0..50).all(|_| putter.put_new().1 == Some(Decline::Budget)));
+    let more = counter(&sidecar, "written_bytes") - written;
+    assert!(more <= 4 << 20, "{more} bytes were written without a budget");
+
+    // Little is left: what is put a second time is taken. Half of the bucket takes 10 s.
+    budget(&mut place, &sidecar, "200dwpd");
+    eventually("something to write", || putter.put_new().1 == Some(Decline::FirstSight));
+    let (fresh, answer) = putter.put_new();
+    assert_eq!(answer, Some(Decline::FirstSight));
+    for second_sight in [fresh, declined] {
+        eventually("a second sight", || putter.put(second_sight).is_none());
+        assert!(putter.has(second_sight));
+    }
+
+    let of = |name| counter(&sidecar, name);
+    let (first_sight, out) = (of("declined_first_sight"), of("declined_budget"));
+    assert!(first_sight >= 2 && out >= 52, "{first_sight} {out}");
+    let mut status = kvrail();
+    status.args(["store", "status", "--socket"]).arg(sidecar.socket());
+    let said = run(&mut status);
+    let words = format!("({out} budget, {first_sight} first sight)");
+    assert!(said.stdout.contains(&words) && said.stdout.contains("/day"), "{words}: {said:#?}");
+
+    // Without a limit everything is taken at first sight.
+    budget(&mut place, &sidecar, "unlimited");
+    assert!((0..50).all(|_| putter.put_new().1.is_none()));
+    drop(putter);
+    sidecar.stop();
+}
