@@ -183,7 +183,8 @@ impl Server {
             let asked = handle.stops();
             if asked > stops {
                 stops = asked;
-                self.shutdown.ask(self.pollers.all(), self.config.policy.drain_timeout);
+                let drain = self.config.policy.drain_timeout;
+                self.shutdown.ask(self.pollers.all(), drain, Instant::now());
             }
             if let Some(policy) = handle.policy() {
                 self.renew(policy);
@@ -243,7 +244,8 @@ impl Server {
     fn advance_stop(&mut self) -> Option<Stopped> {
         loop {
             let all = self.pollers.all();
-            match self.shutdown.advance(self.sessions.len(), self.pollers.running())? {
+            let (sessions, pollers) = (self.sessions.len(), self.pollers.running());
+            match self.shutdown.advance(sessions, pollers, Instant::now())? {
                 Step::Drain => {
                     let timeout = self.config.policy.drain_timeout;
                     tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");

@@ -6,7 +6,8 @@ use kvrail_protocol::{Hardware, SidecarState};
 
 use crate::pollers::PollerSet;
 
-/// How long pollers may take to give back what idle sessions had, and to end.
+/// How long pollers may take to give back what idle sessions had, and to end, however little of
+/// the drain timeout is left.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// How often the end of a thread is looked for: nobody rings for it.
@@ -67,11 +68,13 @@ pub(crate) struct Shutdown {
     stage: Stage,
     /// Steps that `advance` has not handed out.
     next: Option<Step>,
+    /// The end of the drain timeout: a store writes its last records until then.
+    drain_deadline: Instant,
 }
 
 impl Shutdown {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Serving, next: None }
+        Self { stage: Stage::Serving, next: None, drain_deadline: Instant::now() }
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -110,10 +113,10 @@ impl Shutdown {
     }
 
     /// Somebody asked for a stop: the first time these pollers drain for so long, then stop now.
-    pub(crate) fn ask(&mut self, pollers: PollerSet, drain: Duration) {
-        let now = Instant::now();
+    pub(crate) fn ask(&mut self, pollers: PollerSet, drain: Duration, now: Instant) {
         if self.is_serving() {
-            self.stage = Stage::Draining { deadline: now + drain, waiting: pollers };
+            self.drain_deadline = now + drain;
+            self.stage = Stage::Draining { deadline: self.drain_deadline, waiting: pollers };
             self.next = Some(Step::Drain);
         } else {
             tracing::warn!("second request to stop: not waiting any longer");
@@ -122,8 +125,12 @@ impl Shutdown {
     }
 
     /// The next step, if one can be done now, with so many sessions and pollers left.
-    pub(crate) fn advance(&mut self, sessions_left: usize, pollers_left: usize) -> Option<Step> {
-        let now = Instant::now();
+    pub(crate) fn advance(
+        &mut self,
+        sessions_left: usize,
+        pollers_left: usize,
+        now: Instant,
+    ) -> Option<Step> {
         if let Some(step) = self.next.take() {
             return Some(step);
         }
@@ -140,7 +147,7 @@ impl Shutdown {
                 Some(Step::Dismiss(reason, Hardware::MayBeActive))
             }
             Stage::Leaving { how, deadline } if sessions_left == 0 || deadline <= now => {
-                self.end(how, now + LAST_STEPS);
+                self.end(how, self.drain_deadline.max(now + LAST_STEPS));
                 self.next.take()
             }
             Stage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
@@ -157,5 +164,44 @@ impl Shutdown {
     fn end(&mut self, how: StoppedHow, deadline: Instant) {
         self.stage = Stage::Ending { deadline, how };
         self.next = Some(Step::StopPollers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{LAST_STEPS, Shutdown, Step, StoppedHow};
+    use crate::pollers::PollerSet;
+
+    const DRAIN: Duration = Duration::from_secs(30);
+
+    /// A shutdown whose clients are gone, and whose poller has been told to end.
+    fn ending(now: Instant) -> Shutdown {
+        let mut shutdown = Shutdown::new();
+        shutdown.ask(PollerSet::all(1), DRAIN, now);
+        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Drain)));
+        shutdown.drained(0);
+        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Dismiss(..))));
+        assert!(matches!(shutdown.advance(0, 1, now), Some(Step::StopPollers)));
+        shutdown
+    }
+
+    #[test]
+    fn a_poller_that_ends_late_has_the_whole_drain_timeout() {
+        let now = Instant::now();
+        let mut shutdown = ending(now);
+        assert!(shutdown.advance(0, 1, now + 5 * LAST_STEPS).is_none());
+        let Some(Step::Done(stopped)) = shutdown.advance(0, 0, now + 6 * LAST_STEPS) else {
+            panic!("no poller is left");
+        };
+        assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::Drained, 0));
+    }
+
+    #[test]
+    fn a_poller_that_does_not_end_is_left() {
+        let now = Instant::now();
+        let done = ending(now).advance(0, 1, now + DRAIN);
+        assert!(matches!(done, Some(Step::Done(stopped)) if stopped.pollers_left == 1));
     }
 }
