@@ -214,6 +214,20 @@
 #define KVRAIL_DROPPED 1
 // Its namespace was cleared or removed: one event for all its blocks, with key 0.
 #define KVRAIL_CLEARED 2
+// Its block can be got.
+#define KVRAIL_KEY_THERE 0
+// A put of it is in flight.
+#define KVRAIL_KEY_PUTTING 1
+// It is not there: never put, or gone; `event` says what is known of its end.
+#define KVRAIL_KEY_ABSENT 2
+// It was dropped, or a put of it was given up, while recovery goes on.
+#define KVRAIL_KEY_DROPPED 3
+// It may yet turn up: recovery has not seen everything.
+#define KVRAIL_KEY_WARMING 4
+// Its segment is not trusted: durable drops are missing in or behind it.
+#define KVRAIL_KEY_DISTRUSTED 5
+// In `event`: the sidecar remembers none.
+#define KVRAIL_NO_EVENT UINT32_MAX
 
 // A session with a sidecar.
 typedef struct kvrail_client kvrail_client;
@@ -603,6 +617,48 @@ typedef struct kvrail_event {
     uint8_t metadata[KVRAIL_METADATA_BYTES];
 } kvrail_event;
 
+// What a store knows of a key. Members that its state does not have are 0.
+typedef struct kvrail_key_info {
+    // sizeof this structure.
+    uint32_t size;
+    // KVRAIL_KEY_THERE, ...
+    uint32_t state;
+    // Bytes of the block; there and putting.
+    uint32_t length;
+    // Bytes of it that are written; putting.
+    uint32_t written;
+    // The latest event about it: KVRAIL_EVICTED, ... or KVRAIL_NO_EVENT.
+    uint32_t event;
+    // Segment of the ring, as all members below: there.
+    uint32_t segment;
+    // Seconds since the event.
+    uint64_t event_seconds;
+    // The segment's epoch.
+    uint64_t epoch;
+    // The block's first byte on the area of its member.
+    uint64_t offset;
+    // Its check.
+    uint64_t check;
+    // Milliseconds until its last hold ends; 0 is no hold.
+    uint64_t held_ms;
+    // Seconds since 1970 when the segment was made ready: the block is no older than that.
+    uint32_t opened_unix_s;
+    // Segments that are reclaimed before it.
+    uint32_t segments_ahead;
+    // Place of its member in the store, in every state.
+    uint16_t member;
+    // The member's device, in every state.
+    uint16_t device;
+    // Gets and puts of it since it was put or moved, counted up to 3.
+    uint8_t hits;
+    // How deep in its chain it is, counted up to 15.
+    uint8_t depth;
+    // 1: a reader said that it is not what it should be, and nobody has looked.
+    uint8_t suspect;
+    // 1: reclaim would move it now; 0: evict it.
+    uint8_t moves;
+} kvrail_key_info;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -653,6 +709,13 @@ int32_t kvrail_arena_create(const kvrail_client *client, const kvrail_arena_opti
 // caller's. The memory is mapped once more, at `info->base`.
 int32_t kvrail_arena_import(const kvrail_client *client, int fd, uint64_t bytes,
     kvrail_arena_info *info);
+
+// The arena that an address of this process lies in, and where: by the arena's own mapping, or by
+// another one of the same file. Memory that is in no arena yet and in a file that is mapped
+// shared, as a memfd or one of /dev/shm, becomes an arena: the whole file, once.
+// KVRAIL_E_MEMORY: others cannot map it; copy the bytes through an arena of the client.
+int32_t kvrail_region_of(const kvrail_client *client, const void *address, kvrail_arena_info *info,
+    uint64_t *position);
 
 // Takes an arena away from the sidecar. Blocks until nothing can touch the memory any more;
 // requests in flight are finished first. The program must not touch it either from then on.
@@ -803,6 +866,12 @@ int32_t kvrail_events_poll(const kvrail_events *events, kvrail_event *gone, size
 
 // Ends a feed and sets the variable to NULL.
 int32_t kvrail_events_close(kvrail_events **events);
+
+// What a store knows of a key: where its block is and what becomes of it next, or otherwise what
+// is known of its end. Asks the sidecar's control thread: for people, not for each request.
+// KVRAIL_MISS: the namespace was removed.
+int32_t kvrail_namespace_explain(const kvrail_namespace *space, const kvrail_key *key,
+    kvrail_key_info *info);
 
 #ifdef __cplusplus
 }  // extern "C"

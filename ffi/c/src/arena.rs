@@ -10,7 +10,7 @@ use kvrail_client::{Arena, Pages};
 
 use crate::client::{Client, Memory, Session, session};
 use crate::code::Failure;
-use crate::edge::{call, duplicate};
+use crate::edge::{call, duplicate, store};
 use crate::sized::{SizedStruct, read, write};
 
 /// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
@@ -62,21 +62,26 @@ unsafe impl SizedStruct for ArenaInfo {
     const LEAST: usize = 16;
 }
 
+impl From<&Arena> for ArenaInfo {
+    fn from(arena: &Arena) -> Self {
+        Self {
+            size: 0,
+            // Numbers of the sidecar count from 0, and 0 stands for no memory in requests.
+            region: arena.region().0.wrapping_add(1),
+            base: arena.pool().memory().base().as_ptr().cast(),
+            bytes: arena.bytes() as u64,
+            page_bytes: arena.page_bytes(),
+        }
+    }
+}
+
 /// Gives an arena its number and tells the caller about it.
 unsafe fn hand_out(session: &Session, arena: Arena, info: *mut ArenaInfo) -> Result<(), Failure> {
-    // Numbers of the sidecar count from 0, and 0 stands for no memory in requests.
-    let region = arena.region().0.wrapping_add(1);
-    let value = ArenaInfo {
-        size: 0,
-        region,
-        base: arena.pool().memory().base().as_ptr().cast(),
-        bytes: arena.bytes() as u64,
-        page_bytes: arena.page_bytes(),
-    };
+    let value = ArenaInfo::from(&arena);
     // SAFETY: the caller's structure.
     let told = unsafe { write(info, &value) };
     match told {
-        Ok(()) => session.add(region, Memory::Arena(Arc::new(arena))),
+        Ok(()) => session.add(value.region, Memory::Arena(Arc::new(arena))),
         // Nobody knows its number, so nobody could detach it.
         Err(_) => arena.detach()?,
     }
@@ -128,6 +133,43 @@ pub unsafe extern "C" fn kvrail_arena_import(
         let arena = session.client.import_arena(duplicate(fd)?, bytes)?;
         // SAFETY: the caller's structure.
         unsafe { hand_out(session, arena, info) }
+    })
+}
+
+/// The arena that an address of this process lies in, and where: by the arena's own mapping, or by
+/// another one of the same file. Memory that is in no arena yet and in a file that is mapped
+/// shared, as a memfd or one of /dev/shm, becomes an arena: the whole file, once.
+/// KVRAIL_E_MEMORY: others cannot map it; copy the bytes through an arena of the client.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_region_of(
+    client: *const Client,
+    address: *const c_void,
+    info: *mut ArenaInfo,
+    position: *mut u64,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's variable.
+        unsafe { store(position, 0, "position") }?;
+        // SAFETY: the caller's handle.
+        let session = unsafe { session(client) }?;
+        let address = address.addr();
+        // One at a time: two threads must not bring the same file.
+        let _looking = session.look_for_memory();
+        let arenas = session.memories().into_iter().rev();
+        let mut arenas = arenas.filter_map(|(_, memory)| memory.arena());
+        let known = arenas.find_map(|arena| Some((arena.position_of(address)?, arena)));
+        let at = if let Some((at, arena)) = known {
+            // SAFETY: the caller's structure.
+            unsafe { write(info, &ArenaInfo::from(&*arena)) }?;
+            at
+        } else {
+            let (arena, at) = session.client.import_mapping(address)?;
+            // SAFETY: the caller's structure.
+            unsafe { hand_out(session, arena, info) }?;
+            at
+        };
+        // SAFETY: as above.
+        unsafe { store(position, at as u64, "position") }
     })
 }
 

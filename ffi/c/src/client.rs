@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use kvrail_client::{Arena, AttachOptions as Options, GpuRegion};
@@ -59,6 +59,7 @@ pub(crate) struct Session {
     memories: RwLock<Memories>,
     /// Changes of `memories`.
     changes: AtomicU32,
+    looking: Mutex<()>,
 }
 
 impl Session {
@@ -70,6 +71,11 @@ impl Session {
 
     pub(crate) fn memories(&self) -> Memories {
         self.memories.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Held by the thread that looks for the memory behind an address and may bring it.
+    pub(crate) fn look_for_memory(&self) -> MutexGuard<'_, ()> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Memories) -> T) -> T {
@@ -221,7 +227,8 @@ pub unsafe extern "C" fn kvrail_attach(
         let birth = Birth::now()?;
         let attached = kvrail_client::Client::attach_with(socket, &options)?;
         let (memories, changes) = (RwLock::default(), AtomicU32::new(1));
-        let session = Session { client: attached, birth, memories, changes };
+        let looking = Mutex::default();
+        let session = Session { client: attached, birth, memories, changes, looking };
         let handle = Box::into_raw(Box::new(Client { session: Arc::new(session) }));
         // SAFETY: as above.
         unsafe { store(client, handle, "client") }

@@ -102,7 +102,7 @@ impl From<ClientError> for Failure {
             ClientError::Timeout { .. } => KVRAIL_E_TIMEOUT,
             ClientError::SidecarGone { .. } => KVRAIL_E_GONE,
             ClientError::Protocol { .. } => KVRAIL_E_PROTOCOL,
-            ClientError::Memory(_) => KVRAIL_E_MEMORY,
+            ClientError::Memory(_) | ClientError::NotShared { .. } => KVRAIL_E_MEMORY,
             ClientError::UnknownVolume { .. } | ClientError::NoStore { .. } => KVRAIL_E_NO_VOLUME,
             ClientError::NoGpu { .. } => KVRAIL_E_NO_GPU,
             ClientError::Layout(_) | ClientError::Identity(_) => KVRAIL_E_ARGUMENT,

@@ -10,7 +10,7 @@ use crate::code::codes;
 const WRITE: &str = "KVRAIL_WRITE_HEADER";
 
 /// What is public, in the order of the header.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "version",
     "code",
     "edge",
@@ -28,6 +28,7 @@ const MODULES: [&str; 17] = [
     "lookup",
     "presence",
     "listing",
+    "explain",
 ];
 
 /// The constants that `code` makes by macro, which cbindgen cannot see.

@@ -10,6 +10,7 @@ pub mod block;
 pub mod client;
 pub mod code;
 pub mod edge;
+pub mod explain;
 mod fork;
 pub mod gpu;
 #[cfg(test)]

@@ -109,6 +109,14 @@ unsafe impl SizedStruct for Event {
     const LEAST: usize = 32;
 }
 
+pub(crate) fn number_of(kind: EventKind) -> u32 {
+    match kind {
+        EventKind::Evicted => KVRAIL_EVICTED,
+        EventKind::Dropped => KVRAIL_DROPPED,
+        EventKind::Cleared => KVRAIL_CLEARED,
+    }
+}
+
 /// Metadata in the room for the longest, and its length.
 fn padded(metadata: &[u8]) -> ([u8; KVRAIL_METADATA_BYTES], u32) {
     let mut room = [0; KVRAIL_METADATA_BYTES];
@@ -136,11 +144,7 @@ impl From<&ListedBlock> for BlockInfo {
 impl From<&Gone> for Event {
     fn from(gone: &Gone) -> Self {
         let (metadata, metadata_bytes) = padded(&gone.metadata);
-        let kind = match gone.kind {
-            EventKind::Evicted => KVRAIL_EVICTED,
-            EventKind::Dropped => KVRAIL_DROPPED,
-            EventKind::Cleared => KVRAIL_CLEARED,
-        };
+        let kind = number_of(gone.kind);
         let (key, uid, length) = (gone.key.into(), gone.uid, gone.length);
         Self { size: 0, kind, key, uid, length, metadata_bytes, metadata }
     }

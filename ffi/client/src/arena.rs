@@ -7,6 +7,7 @@ use kvrail_ring::RegionId;
 
 use crate::error::ClientError;
 use crate::lease::Lease;
+use crate::mapping;
 use crate::session::Session;
 
 /// Memory shared with the sidecar, registered with its devices. It stays attached until `detach`
@@ -86,6 +87,13 @@ impl Arena {
     #[must_use]
     pub fn pool(&self) -> &LeasePool {
         &self.pool
+    }
+
+    /// Where in this arena the byte at an address of this process lies, if it does: by the arena's
+    /// own mapping, or by another one of the same file. The second way reads /proc/self/maps.
+    #[must_use]
+    pub fn position_of(&self, address: usize) -> Option<usize> {
+        mapping::position(self.pool.memory().base().as_ptr().addr(), self.bytes, address)
     }
 
     /// Makes a lease of this arena's pool fit for requests.

@@ -16,6 +16,7 @@ use crate::block_op::TAIL_BYTES;
 use crate::error::ClientError;
 use crate::gpu::{self, GpuCache, GpuRegion};
 use crate::lease::Lease;
+use crate::mapping::Mapping;
 use crate::queue::{Parts, Queue};
 use crate::request::Request;
 use crate::route::VolumeRoute;
@@ -174,6 +175,26 @@ impl Client {
         // Whether seals are needed was the sidecar's to say; the memory is this program's.
         let memory = Region::import_with(memory, bytes, Sealing::Optional)?;
         Ok(self.arena(memory, ArenaFacts { region: RegionId(region), page_bytes, note }))
+    }
+
+    /// Makes an arena of the whole file behind an address of this process, and says where in it
+    /// the address lies: for memory that an engine hands over. The file must not be one of this
+    /// client's arenas yet: ask [`Arena::position_of`] first.
+    ///
+    /// # Errors
+    /// `NotShared` when others cannot map that memory; otherwise as `import_arena`.
+    pub fn import_mapping(&self, address: usize) -> Result<(Arena, usize), ClientError> {
+        let not = |why| ClientError::NotShared { address, why };
+        let mapping = Mapping::of(address).ok_or_else(|| not("is not mapped"))?;
+        if !mapping.is_shared_file() {
+            return Err(not("is private to this process"));
+        }
+        let file = mapping.open().ok_or_else(|| not("is of a file that cannot be opened"))?;
+        let about = rustix::fs::fstat(&file);
+        let about = about.map_err(|errno| ClientError::System { what: "fstat", errno })?;
+        let arena = self.import_arena(file, about.st_size.unsigned_abs())?;
+        let position = usize::try_from(mapping.in_file(address)).unwrap_or(usize::MAX);
+        Ok((arena, position))
     }
 
     fn arena(&self, memory: Region, facts: ArenaFacts) -> Arena {

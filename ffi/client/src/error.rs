@@ -67,6 +67,17 @@ pub enum ClientError {
     /// The memory could not be mapped, or the arena has no room.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The memory at an address cannot become an arena.
+    #[error(
+        "the memory at {address:#x} {why}; map a memfd or a file of /dev/shm with MAP_SHARED, or \
+         copy the bytes through an arena of the client"
+    )]
+    NotShared {
+        /// The address.
+        address: usize,
+        /// What it is.
+        why: &'static str,
+    },
     /// No such volume.
     #[error("the sidecar has no volume {name:?}; it has: {}", known.join(", "))]
     UnknownVolume {

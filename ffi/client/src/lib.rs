@@ -52,6 +52,7 @@ mod lanes;
 mod lease;
 mod listing;
 mod lookup;
+mod mapping;
 mod opened;
 mod presence;
 mod queue;

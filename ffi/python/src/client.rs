@@ -11,7 +11,6 @@ use crate::arena::Arena;
 use crate::errors::from_client;
 use crate::errors::raised::{LayoutError, RequestError};
 use crate::gpu::{GpuRegion, attach};
-use crate::mappings::position;
 use crate::memory::{address_of, duplicate};
 use crate::options::seconds;
 use crate::plain::plain;
@@ -102,8 +101,7 @@ impl Client {
         };
         let arenas = self.session.cells().into_iter().filter_map(|cell| {
             let arena = cell.get().ok()?;
-            let memory = arena.pool().memory();
-            let position = position(memory.base().as_ptr().addr(), memory.bytes(), address)?;
+            let position = arena.position_of(address)?;
             Some((Arena::of(&self.session, cell, &arena), position))
         });
         Ok(arenas.last())

@@ -63,7 +63,9 @@ pub(crate) fn from_client(error: ClientError) -> PyErr {
         ClientError::Memory(MemoryError::Outside { .. } | MemoryError::Empty) => {
             RequestError::new_err(text)
         }
-        ClientError::Memory(_) => MemoryUnusableError::new_err(text),
+        ClientError::Memory(_) | ClientError::NotShared { .. } => {
+            MemoryUnusableError::new_err(text)
+        }
         ClientError::UnknownVolume { .. } => UnknownVolumeError::new_err(text),
         ClientError::NoStore { .. } => NoStoreError::new_err(text),
         ClientError::Identity(_) => NamespaceError::new_err(text),

@@ -25,7 +25,6 @@ mod held;
 mod keys;
 mod listing;
 mod manner;
-mod mappings;
 mod memory;
 mod namespace;
 mod numbers;

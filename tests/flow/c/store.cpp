@@ -6,6 +6,10 @@
 #include <cstring>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <kvrail.h>
 
 namespace {
@@ -230,6 +234,74 @@ void listings_and_events() {
     CHECK(listed() == std::vector<bool>(blocks, false));
 }
 
+kvrail_key_info explained(std::uint64_t number) {
+    const kvrail_key key = key_of(number);
+    kvrail_key_info info{};
+    info.size = sizeof info;
+    expect(KVRAIL_OK, kvrail_namespace_explain(space, &key, &info), __LINE__);
+    return info;
+}
+
+void explanations() {
+    const auto there = explained(3);
+    CHECK(there.state == KVRAIL_KEY_THERE && there.length == 1003 && there.hits == 2);
+    CHECK(there.event == KVRAIL_NO_EVENT && there.epoch > 0 && there.opened_unix_s > 0);
+    CHECK(explained(77).state == KVRAIL_KEY_ABSENT);
+    kvrail_key_info info{};
+    info.size = sizeof info;
+    expect(KVRAIL_E_ARGUMENT, kvrail_namespace_explain(space, nullptr, &info), __LINE__, "key");
+}
+
+// Memory that an engine hands over: it becomes an arena once, whatever mapping names it.
+void regions() {
+    constexpr std::size_t bytes = 1 << 20;
+    const int fd = memfd_create("engine", MFD_ALLOW_SEALING);
+    CHECK(posix_fallocate(fd, 0, bytes) == 0);
+    CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+    const auto map = [fd](int flags) {
+        void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+        CHECK(at != MAP_FAILED);
+        return static_cast<char *>(at);
+    };
+    char *first = map(MAP_SHARED);
+    char *second = map(MAP_SHARED);
+    char *copy = map(MAP_PRIVATE);
+    kvrail_arena_info info{};
+    kvrail_arena_info same{};
+    info.size = sizeof info;
+    same.size = sizeof same;
+    std::uint64_t position = 7;
+    const auto region_of = [&](const void *address, kvrail_arena_info &of) {
+        return kvrail_region_of(client, address, &of, &position);
+    };
+    expect(KVRAIL_E_MEMORY, region_of(copy, info), __LINE__, "private to this process");
+    expect(KVRAIL_E_MEMORY, region_of(nullptr, info), __LINE__, "0x0 is not mapped");
+    CHECK(position == 0);
+    expect(KVRAIL_OK, region_of(first + 8192, info), __LINE__);
+    CHECK(position == 8192 && info.region != arena.region && info.bytes == bytes);
+    expect(KVRAIL_OK, region_of(second + 1, same), __LINE__);
+    CHECK(position == 1 && same.region == info.region && same.base == info.base);
+    expect(KVRAIL_OK, region_of(static_cast<char *>(arena.base) + 5, same), __LINE__);
+    CHECK(position == 5 && same.region == arena.region);
+
+    auto get = request(KVRAIL_GET, 3);
+    get.region = info.region;
+    get.position = 8192;
+    CHECK(end_of(get).status == KVRAIL_OK && std::memcmp(second + 8192, "dddd", 4) == 0);
+    expect(KVRAIL_OK, kvrail_arena_detach(client, info.region), __LINE__);
+    for (char *at : {first, second, copy}) {
+        munmap(at, bytes);
+    }
+    close(fd);
+
+    const int nameless = memfd_create("nameless", 0);
+    CHECK(ftruncate(nameless, 4096) == 0);
+    void *page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, nameless, 0);
+    close(nameless);
+    expect(KVRAIL_E_MEMORY, region_of(page, info), __LINE__, "cannot be opened");
+    munmap(page, 4096);
+}
+
 void cleared_by_another(const char *socket, const char *name) {
     kvrail_client *another = nullptr;
     kvrail_store *same = nullptr;
@@ -272,6 +344,8 @@ int main(int argc, char **argv) {
     misuse();
     put_get_drop();
     probes();
+    explanations();
+    regions();
     listings_and_events();
     cleared_by_another(argv[1], argv[2]);
     expect(KVRAIL_OK, kvrail_queue_close(&queue, KVRAIL_FOREVER), __LINE__);
