@@ -1,7 +1,7 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Config, Discard, Durability, Extent, Get, Identity, Key, Now, Outcome,
+    Begun, Budget, Config, Discard, Durability, Extent, Get, Got, Identity, Key, Now, Outcome,
     PAGE_BYTES, Phase, Put, Reason, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store, Times,
 };
 
@@ -129,12 +129,14 @@ impl Replayed {
 
     fn get(&mut self, block: u32) -> Result<bool, String> {
         let extent = Extent::Whole { capacity: self.block_bytes };
-        let get =
-            Get { user: 0, owner: 0, space: self.space, key: Named::Asked(block).key(), extent };
-        match self.store.get(&get, self.now) {
-            Begun::Done(answer) if answer.status == Status::Miss => Ok(false),
-            Begun::Done(answer) => Err(format!("a get ended with {:?}", answer.status)),
-            Begun::Taken => self.answered().map(|status| status == Status::Ok),
+        let get = Get { space: self.space, key: Named::Asked(block).key(), extent };
+        match self.store.get(&get) {
+            Got::Done(answer) if answer.status == Status::Miss => Ok(false),
+            Got::Done(answer) => Err(format!("a get ended with {:?}", answer.status)),
+            Got::Read(reading) => {
+                self.store.read_ended(reading.id, Outcome::Done);
+                self.turn().map(|()| true)
+            }
         }
     }
 
@@ -227,7 +229,6 @@ fn config(shape: Shape, block_bytes: u32, budget: Budget) -> Config {
         segment_bytes: shape.segment_bytes,
         block_mean: padded,
         spaces: 1,
-        reads: 16,
         puts: 16,
         writes: 16,
         holds: 1,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
-use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
+use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 
 use crate::admission::{Admission, Admitted};
 use crate::completion_batch::CompletionBatch;
@@ -20,7 +20,7 @@ use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::{OperationKind, PollerStats};
-use crate::task::{MemoryKind, StoreTask, Task};
+use crate::task::{BlockRead, ClientRequest, MemoryKind, StoreTask, Task};
 
 /// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
 const JOINED_MAX: u64 = 64;
@@ -35,6 +35,48 @@ pub(crate) struct StoreEnd {
     pub(crate) ended_ns: u64,
 }
 
+/// The read of a block that has ended: its client is told, its store is not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadEnd {
+    pub(crate) read: BlockRead,
+    pub(crate) status: Status,
+}
+
+/// Reads of blocks: what is told of them beside what is told of any read.
+#[derive(Debug)]
+struct BlockReads {
+    /// Check of the block that the task in each slot reads.
+    checks: Box<[u64]>,
+    /// Those of which no store was told: room for all.
+    ended: Vec<ReadEnd>,
+}
+
+impl BlockReads {
+    fn new(tasks_max: u32, stores: bool) -> Self {
+        let most = if stores { tasks_max as usize } else { 0 };
+        Self { checks: vec![0; most].into_boxed_slice(), ended: Vec::with_capacity(most) }
+    }
+
+    /// Counts a client's task into its batch; returns its completion. The store of a block that was
+    /// read is told later.
+    #[inline(always)]
+    fn completion(
+        &mut self,
+        (id, task, client): (SlotId, &Task, ClientRequest),
+        bytes: u32,
+        batch: &mut CompletionBatch,
+    ) -> Completion {
+        let completion = batch.add(task, client, bytes);
+        let Some(read) = task.as_block_read() else { return completion };
+        self.ended.push(ReadEnd { read, status: batch.status });
+        if batch.status == Status::Ok {
+            Completion { checksum: self.checks[id.index() as usize], ..completion }
+        } else {
+            Completion { bytes: 0, ..completion }
+        }
+    }
+}
+
 /// All tasks, and the devices they are for.
 #[derive(Debug)]
 pub(crate) struct Executor<D> {
@@ -44,6 +86,7 @@ pub(crate) struct Executor<D> {
     queues: Vec<DeviceQueue<D>>,
     /// Tasks of stores that have ended and of which nobody was told: room for all.
     ended: Vec<StoreEnd>,
+    blocks: BlockReads,
     events: Events,
     /// A request on its way to the rare pass.
     rare: Option<RequestSnapshot>,
@@ -75,6 +118,7 @@ impl<D: Device> Executor<D> {
             deadlines: Deadlines::new(tasks_max),
             tasks: Slots::new(tasks_max),
             ended: Vec::with_capacity(store_tasks as usize),
+            blocks: BlockReads::new(tasks_max, store_tasks > 0),
             events: Events::new(),
             rare: None,
             mailbox,
@@ -121,6 +165,9 @@ impl<D: Device> Executor<D> {
     ) -> Begun {
         let checked = admission.check(request, seat.session, regions, Pass::Common);
         let Ok(Admitted::Io(extent, memory)) = checked else {
+            if request.opcode().is_some_and(Opcode::is_keyed) && !admission.is_draining() {
+                return Begun::Keyed;
+            }
             // In memory of its own: a request whose address is passed on lies in memory for all.
             self.rare = Some(*request);
             return self.admit_rare(seat, admission, regions);
@@ -141,10 +188,6 @@ impl<D: Device> Executor<D> {
     #[inline(never)]
     fn admit_rare(&mut self, seat: Seat, admission: &Admission, regions: &mut Regions) -> Begun {
         let request = self.rare.take().expect("set by the caller");
-        if request.opcode().is_some_and(Opcode::is_keyed) {
-            let draining = admission.is_draining();
-            return if draining { Begun::Answer(Status::Draining) } else { Begun::Keyed };
-        }
         let (extent, memory) = match admission.check(&request, seat.session, regions, Pass::Any) {
             Ok(Admitted::Io(extent, memory)) => (extent, memory),
             Ok(Admitted::Nop) => return Begun::Answer(Status::Ok),
@@ -158,6 +201,27 @@ impl<D: Device> Executor<D> {
         }
         self.start_or_wait(id);
         Begun::Task
+    }
+
+    /// Begins the read of a block with this check, which is the client's task. A deadline of 0 is
+    /// none.
+    #[inline(always)]
+    pub(crate) fn begin_of_block(&mut self, task: &Task, check: u64, deadline_ns: u64) {
+        let id = self.tasks.claim(*task).expect("sessions' shares add up to the table");
+        self.blocks.checks[id.index() as usize] = check;
+        if deadline_ns != 0 {
+            self.deadlines.set(self.now_ns.saturating_add(deadline_ns), id);
+        }
+        let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
+        if !self.queues[task.device()].begin(task, kind, operation) {
+            self.wait(id);
+        }
+    }
+
+    /// The next read of a block that has ended.
+    #[inline(always)]
+    pub(crate) fn next_read_end(&mut self) -> Option<ReadEnd> {
+        self.blocks.ended.pop()
     }
 
     /// Begins a task of a store's.
@@ -331,7 +395,7 @@ impl<D: Device> Executor<D> {
         }
         let batch = batch.get_or_insert_with(|| CompletionBatch::of(&task, status, self.now_ns));
         self.deadlines.clear(id);
-        self.hand_back(&task, bytes, batch, front_end);
+        self.hand_back((id, &task), bytes, batch, front_end);
         batch
     }
 
@@ -339,13 +403,14 @@ impl<D: Device> Executor<D> {
     #[inline(always)]
     fn hand_back(
         &mut self,
-        task: &Task,
+        (id, task): (SlotId, &Task),
         bytes: u32,
         batch: &mut CompletionBatch,
         front_end: &mut FrontEnd,
     ) {
         if let Some(client) = task.owner.as_client() {
-            return front_end.lane(client).server().complete(batch.add(task, client, bytes));
+            let completion = self.blocks.completion((id, task, client), bytes, batch);
+            return front_end.lane(client).server().complete(completion);
         }
         batch.count(task, bytes);
         let store = task.owner.as_store().expect("a store's, if no client's");
@@ -366,7 +431,7 @@ impl<D: Device> Executor<D> {
             return 0;
         }
         let Some(client) = batch.owner.as_client() else { return 0 };
-        let Self { events, tasks, deadlines, .. } = self;
+        let Self { events, tasks, deadlines, blocks, .. } = self;
         // One lane for all of them, and a batch of this function's own: they stay in registers.
         let (lane, mut own) = (front_end.lane(client).server(), *batch);
         for event in &events[from..] {
@@ -377,7 +442,8 @@ impl<D: Device> Executor<D> {
             let completed = tasks.release_if(id, |task| {
                 let alike = own.continues(task, Status::Ok) && bytes == task.length;
                 let client = task.owner.beside_client();
-                alike.then(|| lane.complete(own.add(task, client, bytes)))
+                let mut end = || blocks.completion((id, task, client), bytes, &mut own);
+                alike.then(|| lane.complete(end()))
             });
             if completed.expect("invariant 1: finished twice, or never started").is_none() {
                 break;
@@ -444,7 +510,7 @@ impl<D: Device> Executor<D> {
         let task = self.tasks.release(id).expect("invariant 1: completed twice");
         self.deadlines.clear(id);
         let mut batch = CompletionBatch::of(&task, status, self.now_ns);
-        self.hand_back(&task, bytes, &mut batch, front_end);
+        self.hand_back((id, &task), bytes, &mut batch, front_end);
         retire(&batch, front_end);
     }
 

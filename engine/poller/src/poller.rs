@@ -300,8 +300,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 front_end.fetch(position, |(request, side), (seat, kept), regions| {
                     match (executor.admit(request, seat, admission, regions), &mut *stores) {
                         (Begun::Keyed, Some(stores)) => {
-                            let now_ns = executor.now_ns();
-                            stores.admit((request, side), (seat, kept), regions, now_ns)
+                            stores.admit((request, side), (seat, kept), regions, executor)
                         }
                         (begun, _) => begun,
                     }

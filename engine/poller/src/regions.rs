@@ -237,7 +237,11 @@ impl Regions {
     }
 
     /// Whether a region is memory of a GPU.
+    #[inline]
     pub(crate) fn is_remote(&self, id: RegionId) -> bool {
+        if self.hot.get(index(id)).is_some_and(|hot| hot.bytes > 0) {
+            return false;
+        }
         let region = self.table.get(index(id)).and_then(Option::as_ref);
         region.is_some_and(|region| matches!(region.memory, Memory::Remote(_)))
     }

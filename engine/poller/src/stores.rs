@@ -6,6 +6,7 @@
 
 mod admit;
 mod discarding;
+mod gets;
 mod grants;
 mod listings;
 mod own;
@@ -117,7 +118,7 @@ impl Stores {
             for (device, setup) in here {
                 let number = u8::try_from(shards.len()).expect("256 devices");
                 let block = descriptions[*device].logical_block.max(setup.config.logical_block);
-                let shard = Shard::new(*device, setup, (&route.geometry, block))?;
+                let shard = Shard::new((number, *device), setup, (&route.geometry, block))?;
                 group.local.push((shard.member(), number));
                 of_device[*device] = Some(number);
                 shards.push(shard);
@@ -149,7 +150,9 @@ impl Stores {
 
     /// Tasks that stores of these sizes have at their devices at most.
     pub(crate) fn tasks_max(setups: &[(usize, StoreSetup)]) -> u32 {
-        setups.iter().map(|(_, setup)| Shard::tasks_max(&setup.config)).sum()
+        let own: u32 = setups.iter().map(|(_, setup)| Shard::tasks_max(&setup.config)).sum();
+        // A body and a tail of each request; the one is counted as the request's own task.
+        if setups.is_empty() { 0 } else { own + TASKS_MAX }
     }
 
     /// Place of a handle's group.

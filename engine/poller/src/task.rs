@@ -3,6 +3,7 @@
 use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation, WINDOW_BYTES};
 use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Class, Opcode, RegionId, RequestSnapshot};
+use kvrail_store::ReadId;
 
 use crate::limits::{LANES_MAX, SIDECAR, SessionSlot};
 
@@ -44,8 +45,8 @@ impl BufferRef {
 }
 
 /// What the tasks of a batch have in common, in one word as it stood in their lane: opcode, flags,
-/// class and region; in place of the lap, the kind of memory, and whether the task is longer than
-/// its device's window.
+/// class and region; in place of the lap, the kind of memory, whether the task is longer than its
+/// device's window, and whether a store's block is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestHeader(u64);
 
@@ -69,6 +70,12 @@ impl RequestHeader {
     #[inline(always)]
     pub(crate) fn is_long(self) -> bool {
         self.byte(24) & 2 != 0
+    }
+
+    /// Whether it is a client's read of a store's block.
+    #[inline(always)]
+    fn is_of_block(self) -> bool {
+        self.byte(24) & 4 != 0
     }
 
     #[inline(always)]
@@ -100,6 +107,10 @@ pub(crate) struct Owner {
     /// Index in the lane table, or behind it that of the shard.
     lane: u16,
     session: SessionSlot,
+    /// The shard whose block a client reads; 0 where it reads a volume.
+    shard: u8,
+    /// What the read of a block holds there.
+    read: u32,
 }
 
 /// First lane number that is a shard's.
@@ -115,6 +126,15 @@ pub(crate) struct ClientRequest {
     pub(crate) session: SessionSlot,
 }
 
+/// The read of a block, seen from its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockRead {
+    /// Which of this poller's shards.
+    pub(crate) shard: u8,
+    /// What it holds there.
+    pub(crate) id: ReadId,
+}
+
 /// What a store asked of its device, seen from its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreTask {
@@ -128,19 +148,27 @@ impl Owner {
     /// A client's request.
     #[inline(always)]
     pub(crate) fn client(user_data: u64, lane: u16, session: SessionSlot) -> Self {
-        Self { tag: user_data, lane, session }
+        Self { tag: user_data, lane, session, shard: 0, read: 0 }
+    }
+
+    /// A client's get that one read answers.
+    #[inline(always)]
+    pub(crate) fn getter(client: ClientRequest, BlockRead { shard, id }: BlockRead) -> Self {
+        let ClientRequest { user_data: tag, lane, session } = client;
+        Self { tag, lane, session, shard, read: id.number() }
     }
 
     /// A store's task, in the turn of the session that it is done for.
     pub(crate) fn store(task: StoreTask, session: Option<SessionSlot>) -> Self {
         let lane = SHARD_LANES + u16::from(task.shard);
-        Self { tag: task.tag, lane, session: session.unwrap_or(SIDECAR) }
+        let session = session.unwrap_or(SIDECAR);
+        Self { tag: task.tag, lane, session, shard: 0, read: 0 }
     }
 
     /// The client's request, if it is one.
     #[inline(always)]
     pub(crate) fn as_client(self) -> Option<ClientRequest> {
-        let Self { tag: user_data, lane, session } = self;
+        let Self { tag: user_data, lane, session, .. } = self;
         (lane < SHARD_LANES).then_some(ClientRequest { user_data, lane, session })
     }
 
@@ -165,7 +193,7 @@ impl Owner {
     /// Whether completions of both go the same way.
     #[inline(always)]
     pub(crate) fn joins(self, other: Self) -> bool {
-        self.lane == other.lane
+        (self.lane, self.shard) == (other.lane, other.shard)
     }
 }
 
@@ -205,6 +233,36 @@ impl Task {
             buffer: memory.buffer,
             device: extent.device,
         }
+    }
+
+    /// The read of a block, into memory of this region.
+    #[inline(always)]
+    pub(crate) fn of_block(
+        owner: Owner,
+        (class, region): (Class, RegionId),
+        (extent, memory, length): (DeviceExtent, BufferRef, u32),
+        now_ns: u64,
+    ) -> Self {
+        let kinds = Opcode::Read as u64 | (class as u64) << 16 | u64::from(region.0) << 32;
+        let long = u64::from(length > WINDOW_BYTES);
+        Self {
+            owner,
+            device_offset: extent.offset,
+            buffer_offset: memory.offset,
+            accepted_ns: now_ns,
+            submitted_ns: now_ns,
+            header: RequestHeader(kinds | (memory.kind() as u64 | long << 1 | 1 << 2) << 24),
+            length,
+            buffer: memory.buffer,
+            device: extent.device,
+        }
+    }
+
+    /// The read of a block, if it is one of a client's.
+    #[inline(always)]
+    pub(crate) fn as_block_read(&self) -> Option<BlockRead> {
+        let Owner { shard, read, .. } = self.owner;
+        self.header.is_of_block().then(|| BlockRead { shard, id: ReadId::of_number(read) })
     }
 
     /// A task of a store's. Its memory is entered, and left, by who asks.

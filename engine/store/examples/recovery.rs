@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Config, Discard, Durability, Expect, Extent, Get, Identity, Key, Memory, Now, Outcome,
-    Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times, Verb,
+    Begun, Config, Discard, Durability, Expect, Extent, Get, Got, Identity, Key, Memory, Now,
+    Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times, Verb,
 };
 
 const PAGE: usize = 4096;
@@ -176,8 +176,9 @@ impl Life {
 
     fn get(&mut self, space: SpaceId, number: u64, length: u32) {
         let extent = Extent::Whole { capacity: length };
-        let get = Get { user: 1, owner: 0, space, key: key(number), extent };
-        let _taken = self.store.get(&get, self.now);
+        if let Got::Read(reading) = self.store.get(&Get { space, key: key(number), extent }) {
+            self.store.read_ended(reading.id, Outcome::Done);
+        }
     }
 }
 
@@ -194,7 +195,6 @@ fn config(area_bytes: u64, block_mean: u32) -> Config {
         segment_bytes: 256 << 20,
         block_mean,
         spaces: 256,
-        reads: 4096,
         puts: 1024,
         writes: 4096,
         holds: 65_536,

@@ -32,8 +32,6 @@ pub struct Config {
     pub block_mean: u32,
     /// Namespaces.
     pub spaces: u32,
-    /// Gets in flight.
-    pub reads: u32,
     /// Blocks being put at once; each takes 1 KiB for its metadata.
     pub puts: u32,
     /// Parts of blocks being put, and drops, that are not answered yet.
@@ -230,7 +228,6 @@ impl Config {
         let buffer = self.buffer_bytes as usize;
         let rows = [
             ("block_mean", self.block_mean >= UNIT_BYTES),
-            ("reads", (1..=1 << 20).contains(&self.reads)),
             ("puts", (1..=1 << 16).contains(&self.puts)),
             ("writes", (1..=1 << 20).contains(&self.writes)),
             ("holds", (1..=1 << 24).contains(&self.holds)),

@@ -121,9 +121,9 @@ impl Core {
     ) -> Self {
         // The last buffer is for listings.
         let images = u32::from(config.images) - 1;
-        let tasks = config.reads + config.writes + images + u32::from(config.buffers) + 3;
+        let tasks = config.writes + images + u32::from(config.buffers) + 3;
         let index = Index::new(buckets, crate::entry::NUMBERS);
-        let replies = 2 * (config.reads + 2 * config.writes + config.puts) + 2;
+        let replies = 2 * (2 * config.writes + config.puts) + 2;
         Self {
             config: *config,
             geometry,
@@ -341,14 +341,12 @@ impl Core {
         self.admission.admit(hash, depth, self.now.ns)
     }
 
-    /// Queues a task of a get or a put.
-    pub(crate) fn client_task(&mut self, id: TaskId, verb: Verb, offset: u64, memory: Memory) {
-        let Memory::Client { exact, .. } = memory else { unreachable!("clients' memory") };
+    /// Queues the write of a part of a put, of so many bytes.
+    pub(crate) fn part_task(&mut self, id: TaskId, offset: u64, (user, exact): (u64, u32)) {
         let length = u64::from(self.geometry.padded(exact));
-        if verb == Verb::Write {
-            self.stats.written_bytes += length;
-        }
-        self.tasks.push(Task { id, verb, offset, length, memory, urgency: Urgency::Client });
+        self.stats.written_bytes += length;
+        let (memory, urgency) = (Memory::Client { user, exact }, Urgency::Client);
+        self.tasks.push(Task { id, verb: Verb::Write, offset, length, memory, urgency });
     }
 
     /// Queues a transfer between the medium and a buffer.

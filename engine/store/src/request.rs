@@ -2,6 +2,7 @@
 
 use crate::config::{Geometry, METADATA_BYTES_MAX};
 use crate::key::Key;
+use crate::task::Outcome;
 
 /// A namespace as requests name it. Becomes unknown when the namespace is cleared or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,10 +101,6 @@ pub enum Extent {
 /// Gets a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Get {
-    /// Comes back in the reply, and names the client's memory in the task.
-    pub user: u64,
-    /// Who asks.
-    pub owner: u16,
     /// Namespace.
     pub space: SpaceId,
     /// Key.
@@ -215,6 +212,66 @@ pub enum Begun {
     Done(Answer),
     /// A reply follows.
     Taken,
+}
+
+/// What came of a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// It is answered.
+    Done(Answer),
+    /// The block is there: the caller reads it, and answers.
+    Read(Reading),
+}
+
+/// A block that a get has found. It stays where it is until `Store::read_ended`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// For `Store::read_ended`.
+    pub id: ReadId,
+    /// First byte of the area; a multiple of the logical block.
+    pub offset: u64,
+    /// Bytes that are the block's. On the medium they are followed by others up to a multiple of
+    /// the logical block, which belong to nobody and must not reach the client's memory.
+    pub exact: u32,
+    /// What is answered when all of them were read.
+    pub answer: Answer,
+}
+
+impl Reading {
+    /// The answer when it has ended so.
+    #[must_use]
+    pub fn ended(&self, outcome: Outcome) -> Answer {
+        match outcome {
+            Outcome::Done => self.answer,
+            Outcome::Failed(code) => Answer { status: Status::Failed(code), ..self.answer },
+        }
+    }
+}
+
+/// What a read holds: a segment. Reads of one segment have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadId(u32);
+
+impl ReadId {
+    pub(crate) fn new(segment: u32) -> Self {
+        Self(segment)
+    }
+
+    pub(crate) fn segment(self) -> u32 {
+        self.0
+    }
+
+    /// The name that has this number.
+    #[must_use]
+    pub const fn of_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number for a word of the caller's.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// The answer to a request that was taken.

@@ -8,7 +8,6 @@ use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
-use crate::reads::READ_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
 
@@ -57,7 +56,6 @@ impl Sizing {
             (u64::from(geometry.segments), SEGMENT_BYTES),
             (u64::from(geometry.spaces), SPACE_RAM_BYTES),
             (1, NUMBERS_RAM_BYTES),
-            (config.reads.into(), READ_BYTES + 160),
             (config.puts.into(), BLOCK_RAM_BYTES),
             (config.writes.into(), WRITE_RAM_BYTES + 160),
             (config.holds.into(), HOLD_BYTES),

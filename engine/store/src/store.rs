@@ -13,10 +13,12 @@ use crate::key::Key;
 use crate::list::{Cursor, Lister, Listing};
 use crate::log::Log;
 use crate::prepare::Prepare;
-use crate::reads::{Count, Reads};
+use crate::reads::{self, Count};
 use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
-use crate::request::{Begun, DropKey, Fault, Found, Get, Put, Reason, Reply, SpaceId, Status};
+use crate::request::{
+    Begun, DropKey, Fault, Found, Get, Got, Put, ReadId, Reason, Reply, SpaceId, Status,
+};
 use crate::sizing::Sizing;
 use crate::spaces::{SpaceView, Spaces};
 use crate::start::{Start, StartError, Starting};
@@ -55,12 +57,12 @@ pub enum Hold {
 ///
 /// The caller gives requests, then calls `step`, then drains `next_task` and `next_reply`, and
 /// gives each task's result to `finish`, in any order and at any time. Nothing is done behind its
-/// back, and nothing blocks. `Begun::Taken` is followed by exactly one reply.
+/// back, and nothing blocks. `Begun::Taken` is followed by exactly one reply. A get is no task: it
+/// says where the block is, and the caller reads it and answers.
 #[derive(Debug)]
 pub struct Store {
     core: Core,
     log: Log,
-    reads: Reads,
     writes: Writes,
     holds: Holds,
     starting: Starting,
@@ -88,7 +90,6 @@ impl Store {
         Ok(Self {
             core: Core::new(config, geometry, sizing.buckets, admission),
             log: Log::new(),
-            reads: Reads::new(config.reads),
             writes: Writes::new(config.puts, config.writes),
             holds: Holds::new(config.holds, config.owners, config.owner_holds),
             starting: Starting::new(config.buffers),
@@ -197,12 +198,6 @@ impl Store {
         self.core.config().buffers + self.core.config().images
     }
 
-    /// Gets that can be given now.
-    #[must_use]
-    pub fn get_room(&self) -> usize {
-        self.reads.room().min(self.reply_room())
-    }
-
     /// Puts (parts of blocks) that can be given now.
     #[must_use]
     pub fn put_room(&self) -> usize {
@@ -217,7 +212,7 @@ impl Store {
 
     /// Answers that can still be owed: there is room for every one that was not taken.
     fn reply_room(&self) -> usize {
-        let owed = self.core.replies() + self.reads.owed() + self.writes.owed();
+        let owed = self.core.replies() + self.writes.owed();
         self.core.reply_limit().saturating_sub(owed + 1)
     }
 
@@ -238,22 +233,32 @@ impl Store {
         }
     }
 
-    /// Gets a block, or a part of one.
-    pub fn get(&mut self, get: &Get, now: Now) -> Begun {
-        self.core.set_now(now);
-        match self.refusal() {
-            Some(why) => Begun::Done(why.into()),
-            None => self.reads.get(&mut self.core, get, Count::Hit),
-        }
+    /// Finds a block, or a part of one, that the caller is about to read. Each `Got::Read` is
+    /// followed by one `read_ended`.
+    pub fn get(&mut self, get: &Get) -> Got {
+        self.find(get, Count::Hit)
     }
 
     /// As `get`, for who looks at everything: the block is no more worth keeping than before.
-    pub fn inspect(&mut self, get: &Get, now: Now) -> Begun {
-        self.core.set_now(now);
-        match self.refusal() {
-            Some(why) => Begun::Done(why.into()),
-            None => self.reads.get(&mut self.core, get, Count::Nothing),
+    pub fn inspect(&mut self, get: &Get) -> Got {
+        self.find(get, Count::Nothing)
+    }
+
+    #[inline]
+    fn find(&mut self, get: &Get, count: Count) -> Got {
+        if !self.starting.is_done() {
+            return Got::Done(Status::Declined(Reason::Starting).into());
         }
+        match reads::find(&mut self.core, get, count) {
+            Ok(reading) => Got::Read(reading),
+            Err(answer) => Got::Done(answer),
+        }
+    }
+
+    /// The read of a block that `get` found has ended: its segment may be used again.
+    pub fn read_ended(&mut self, id: ReadId, outcome: Outcome) {
+        self.core.segments.read_ends(id.segment());
+        self.core.stats.failures += u64::from(outcome != Outcome::Done);
     }
 
     /// Drops a block. `Miss`: it was not there; a restart will not bring it back either.
@@ -330,13 +335,13 @@ impl Store {
     /// right, `absolve`.
     pub fn suspect(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
         let number = self.core.spaces.resolve(space);
-        number.is_ok_and(|number| Reads::suspect(&mut self.core, number, key, check))
+        number.is_ok_and(|it| reads::mark(&mut self.core, (it, key), check, Kind::Suspect))
     }
 
     /// The block with this check is what it should be.
     pub fn absolve(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
         let number = self.core.spaces.resolve(space);
-        number.is_ok_and(|it| Reads::mark(&mut self.core, it, key, check, Kind::Live))
+        number.is_ok_and(|it| reads::mark(&mut self.core, (it, key), check, Kind::Live))
     }
 
     /// What is known of a key.
@@ -548,7 +553,6 @@ impl Store {
         let (origin, slot) = id.split();
         let well = outcome == Outcome::Done;
         match origin {
-            Origin::Read => self.reads.ended(&mut self.core, slot, outcome),
             Origin::Part => {
                 self.writes.part_ended(&mut self.core, &mut self.log, slot, outcome);
             }

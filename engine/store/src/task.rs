@@ -7,8 +7,6 @@ pub struct TaskId(u32);
 /// Which table a task belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A get.
-    Read,
     /// A part of a put.
     Part,
     /// An image of the store's own.
@@ -21,28 +19,20 @@ pub(crate) enum Origin {
     List,
 }
 
-const ORIGINS: [Origin; 7] = [
-    Origin::Read,
-    Origin::Part,
-    Origin::Image,
-    Origin::Buffer,
-    Origin::Flush,
-    Origin::Discard,
-    Origin::List,
-];
+const ORIGINS: [Origin; 6] =
+    [Origin::Part, Origin::Image, Origin::Buffer, Origin::Flush, Origin::Discard, Origin::List];
 const SLOT_BITS: u32 = 28;
 
 impl TaskId {
     pub(crate) fn new(origin: Origin, slot: u32) -> Self {
         debug_assert!(slot >> SLOT_BITS == 0, "tables have at most 2^20 rows");
         let code = match origin {
-            Origin::Read => 0,
-            Origin::Part => 1,
-            Origin::Image => 2,
-            Origin::Buffer => 3,
-            Origin::Flush => 4,
-            Origin::Discard => 5,
-            Origin::List => 6,
+            Origin::Part => 0,
+            Origin::Image => 1,
+            Origin::Buffer => 2,
+            Origin::Flush => 3,
+            Origin::Discard => 4,
+            Origin::List => 5,
         };
         Self(code << SLOT_BITS | slot)
     }
@@ -84,9 +74,9 @@ pub enum Verb {
 pub enum Memory {
     /// No bytes move.
     None,
-    /// Memory of the request that gave this token. The transfer is `Task::length` bytes on the
-    /// medium, of which the request has `exact`: the rest belongs to nobody and must not reach the
-    /// client's memory, and what is written there does not matter.
+    /// Memory of the put that gave this token. The transfer is `Task::length` bytes on the
+    /// medium, of which the put has `exact`: the rest belongs to nobody, and what is written
+    /// there does not matter.
     Client {
         /// The request's.
         user: u64,

@@ -16,7 +16,7 @@ use crate::format::{Record, RecordKind};
 use crate::log::{Claim, Log};
 use crate::request::{Answer, Begun, DropKey, Durability, Fault, Put, Reason, Status};
 use crate::slab::Slab;
-use crate::task::{Memory, Origin, Outcome, TaskId, Verb};
+use crate::task::{Origin, Outcome, TaskId};
 
 /// Puts looked at for their next part's delay in one step.
 const CHECKED: u32 = 16;
@@ -190,8 +190,7 @@ impl Writes {
         let Some(placed) = placed else { return false };
         block.placed = Some(placed);
         let offset = Geometry::place_at(placed.place) + u64::from(part.at);
-        let memory = Memory::Client { user: part.user, exact: part.bytes };
-        core.client_task(TaskId::new(Origin::Part, slot), Verb::Write, offset, memory);
+        core.part_task(TaskId::new(Origin::Part, slot), offset, (part.user, part.bytes));
         true
     }
 

@@ -92,7 +92,6 @@ impl StoreShape {
             segment_bytes: self.segment_bytes,
             block_mean: self.block_mean,
             spaces: member.spaces,
-            reads: 4096 / share,
             puts: 1024 / share,
             writes: 4096 / share,
             holds: 65_536 / share,

@@ -1,19 +1,20 @@
-//! Admission of requests that name a key: from 64 hostile bytes to a request of a store.
+//! Admission of requests that name a key: from 64 hostile bytes to a request of a store. Gets have
+//! a way of their own.
 //!
 //! Only the private copies of slot and side area are looked at (invariant 4).
 
+use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PART, FLAG_SIDE, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_DURABLE, FLAG_SIDE, LOOKUP_KEYS};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, SideSlot, Status};
-use kvrail_store::{
-    Begun, Durability, Extent, Found, Hold, Key, Now, Phase, Reason, Status as Ending,
-};
+use kvrail_store::{Begun, Durability, Found, Hold, Key, Now, Phase, Reason, Status as Ending};
 
 use super::Stores;
 use super::grants::Grant;
 use super::parked::{PARKED_OF_SESSION, Room};
 use super::pending::{Ask, Entered, Pending, Wanted, reason_number};
 use super::suspects::Report;
+use crate::executor::Executor;
 use crate::front_end::{Begun as Taken, Seat};
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
@@ -22,28 +23,23 @@ use crate::task::{ClientRequest, MemoryKind};
 /// Bytes of a page of the tail arena.
 const TAIL_BYTES: u32 = 4096;
 
-/// What a request's memory must hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fill {
-    /// So many bytes.
-    Exactly(u32),
-    /// So many bytes, or fewer.
-    UpTo(u32),
-}
-
 impl Stores {
     /// Takes a request that names a key; an answer that it has already goes to the place given.
-    #[cold]
     #[inline(never)]
-    pub(crate) fn admit(
+    pub(crate) fn admit<D: Device>(
         &mut self,
         (request, side): (&RequestSnapshot, SideSlot<'_>),
         (seat, kept): (Seat, &mut Completion),
         regions: &mut Regions,
-        now_ns: u64,
+        executor: &mut Executor<D>,
     ) -> Taken {
-        let now = self.calendar.now(now_ns);
-        match self.begin(request, side, seat, regions, now) {
+        let begun = if request.opcode() == Some(Opcode::Get) {
+            self.get(request, seat, regions, executor)
+        } else {
+            let now = self.calendar.now(executor.now_ns());
+            self.begin(request, side, seat, regions, now)
+        };
+        match begun {
             Ok(None) => Taken::Task,
             Ok(Some(completion)) => {
                 *kept = completion;
@@ -53,6 +49,8 @@ impl Stores {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn begin(
         &mut self,
         request: &RequestSnapshot,
@@ -64,7 +62,6 @@ impl Stores {
         let class = request.class().ok_or(Status::Invalid)?;
         let allowed = match request.opcode() {
             Some(Opcode::Put) => FLAG_DURABLE | FLAG_SIDE,
-            Some(Opcode::Get) => FLAG_PART,
             Some(Opcode::Drop) => FLAG_DURABLE,
             _ => 0,
         };
@@ -82,22 +79,18 @@ impl Stores {
             Some(Opcode::Suspect) => {
                 Ok(Some(answered(self.suspect(request, seat.session, now)?)))
             }
-            Some(Opcode::Put | Opcode::Get | Opcode::Drop) => {
-                let (ask, fill) = self.ask(request, side)?;
+            Some(Opcode::Put | Opcode::Drop) => {
+                let (ask, bytes) = self.ask(request, side)?;
                 let wanted = self.wanted(request, (ask, class), seat)?;
-                let memory = self.enter(request, fill, (seat, wanted.shard), regions)?;
+                let memory = self.enter(request, bytes, (seat, wanted.shard), regions)?;
                 Ok(self.take(request, &wanted, memory, regions, now))
             }
             _ => Err(Status::Invalid),
         }
     }
 
-    /// What a put, get or drop asks, and the memory that it needs.
-    fn ask(
-        &mut self,
-        request: &RequestSnapshot,
-        side: SideSlot<'_>,
-    ) -> Result<(Ask, Fill), Status> {
+    /// What a put or drop asks, and the bytes of memory that it needs.
+    fn ask(&mut self, request: &RequestSnapshot, side: SideSlot<'_>) -> Result<(Ask, u32), Status> {
         let (length, check) = (request.length(), request.checksum());
         match request.opcode() {
             Some(Opcode::Put) => {
@@ -109,16 +102,7 @@ impl Stores {
                 }
                 sized(length)?;
                 let ask = Ask::Put { depth: request.depth(), block_bytes, at, check };
-                Ok((ask, Fill::Exactly(length)))
-            }
-            Some(Opcode::Get) if request.flags() & FLAG_PART != 0 => {
-                sized(length)?;
-                let at = u32::try_from(check).map_err(|_| Status::Invalid)?;
-                Ok((Ask::Get(Extent::Part { at, bytes: length }), Fill::Exactly(length)))
-            }
-            Some(Opcode::Get) if check == 0 => {
-                let capacity = length.min(REQUEST_LENGTH_MAX);
-                Ok((Ask::Get(Extent::Whole { capacity }), Fill::UpTo(capacity)))
+                Ok((ask, length))
             }
             Some(Opcode::Drop) => {
                 let nothing =
@@ -126,7 +110,7 @@ impl Stores {
                 if nothing != 0 || request.region_offset() != 0 {
                     return Err(Status::Invalid);
                 }
-                Ok((Ask::Drop { only: (check != 0).then_some(check) }, Fill::Exactly(0)))
+                Ok((Ask::Drop { only: (check != 0).then_some(check) }, 0))
             }
             _ => Err(Status::Invalid),
         }
@@ -162,7 +146,8 @@ impl Stores {
     }
 
     /// The shard that has a key, and what the handle means there.
-    fn find(
+    #[inline]
+    pub(super) fn find(
         &mut self,
         session: SessionSlot,
         handle: u16,
@@ -184,40 +169,18 @@ impl Stores {
     fn enter(
         &self,
         request: &RequestSnapshot,
-        fill: Fill,
+        bytes: u32,
         (seat, shard): (Seat, u8),
         regions: &mut Regions,
     ) -> Result<[Option<Entered>; 2], Status> {
-        let (block_mask, memory_mask) = self.shards[usize::from(shard)].masks();
-        let (Fill::Exactly(bytes) | Fill::UpTo(bytes)) = fill;
-        let (session, region) = (seat.session, request.region_id());
-        let (body_bytes, tail_bytes) = (bytes & !block_mask, bytes & block_mask);
-        let remote = body_bytes > 0 && regions.is_remote(region);
-        let mut body = None;
-        if body_bytes > 0 {
-            let offset = request.region_offset();
-            if offset & memory_mask != 0 {
-                return Err(Status::Invalid);
-            }
-            let block = if remote { request.tail() } else { 0 };
-            let place = regions.enter(session, region, (block, offset, body_bytes), Pass::Any)?;
-            body = Some(Entered { region, place });
+        let masks = self.shards[usize::from(shard)].masks();
+        let body = enter_body(request, bytes, (seat, masks), regions)?;
+        if bytes & masks.0 == 0 {
+            return Ok([body, None]);
         }
-        let mut tail = None;
-        if !remote && fill != Fill::Exactly(body_bytes) && bytes > 0 {
-            tail = seat.tails.and_then(|region| {
-                let offset = u64::from(request.tail()) * u64::from(TAIL_BYTES);
-                let range = (0, offset, TAIL_BYTES);
-                let place = regions.enter(session, region, range, Pass::Any).ok()?;
-                let host = place.kind() == MemoryKind::Host;
-                debug_assert!(host, "tails are in an arena of the host's memory");
-                Some(Entered { region, place })
-            });
-        }
-        if tail.is_none() && tail_bytes > 0 && matches!(fill, Fill::Exactly(_)) {
-            if let Some(entered) = body {
-                regions.leave(entered.region, 1);
-            }
+        let tail = enter_tail(request, (seat, body), regions);
+        if tail.is_none() {
+            leave([body, None], regions);
             return Err(Status::Invalid);
         }
         Ok([body, tail])
@@ -260,22 +223,17 @@ impl Stores {
                     line = Room::Put;
                 }
                 Begun::Done(answer) => {
-                    let ended = self.pending.release(id).expect("just claimed").end(&answer);
-                    for region in ended.regions.into_iter().flatten() {
-                        regions.leave(region, 1);
-                    }
-                    return Some(ended.completion);
+                    let pending = self.pending.release(id).expect("just claimed");
+                    leave(memory, regions);
+                    return Some(pending.end(&answer).completion);
                 }
             }
         }
         if usize::from(self.parked_of[session]) >= PARKED_OF_SESSION {
             let busy = reason_number(Reason::Busy);
             let ended = self.pending.release(id).expect("just claimed");
-            let ended = ended.refuse(Status::Declined, busy);
-            for region in ended.regions.into_iter().flatten() {
-                regions.leave(region, 1);
-            }
-            return Some(ended.completion);
+            leave(memory, regions);
+            return Some(ended.refuse(Status::Declined, busy).completion);
         }
         self.newly_parked |= 1 << session;
         let parked = self.metadata.keep((id, pending.wanted().client.session), metadata);
@@ -286,7 +244,12 @@ impl Stores {
         None
     }
 
-    fn set_deadline(&mut self, request: &RequestSnapshot, id: kvrail_device::SlotId, now_ns: u64) {
+    pub(super) fn set_deadline(
+        &mut self,
+        request: &RequestSnapshot,
+        id: kvrail_device::SlotId,
+        now_ns: u64,
+    ) {
         if request.deadline_us() != 0 {
             let after_ns = u64::from(request.deadline_us()) * 1000;
             self.deadlines.set(now_ns.saturating_add(after_ns), id);
@@ -397,18 +360,64 @@ pub(super) fn room_of(ask: &Ask) -> Room {
     match ask {
         Ask::Put { at: 0, .. } => Room::Put,
         Ask::Put { .. } => Room::Part,
-        Ask::Get(_) => Room::Get,
+        Ask::Get(_) => unreachable!("gets never wait for room"),
         Ask::Drop { .. } => Room::Drop,
     }
 }
 
-fn key_of(request: &RequestSnapshot) -> Key {
+/// Enters the memory of the whole logical blocks among so many bytes, if there are any.
+#[inline(always)]
+pub(super) fn enter_body(
+    request: &RequestSnapshot,
+    bytes: u32,
+    (seat, (block_mask, memory_mask)): (Seat, (u32, u64)),
+    regions: &mut Regions,
+) -> Result<Option<Entered>, Status> {
+    let (region, offset) = (request.region_id(), request.region_offset());
+    let body_bytes = bytes & !block_mask;
+    if body_bytes == 0 {
+        return Ok(None);
+    }
+    if offset & memory_mask != 0 {
+        return Err(Status::Invalid);
+    }
+    let block = if regions.is_remote(region) { request.tail() } else { 0 };
+    let place = regions.enter(seat.session, region, (block, offset, body_bytes), Pass::Any)?;
+    Ok(Some(Entered { region, place }))
+}
+
+/// Enters the page of a request's tail, if it has one. Bodies in remote memory have none.
+pub(super) fn enter_tail(
+    request: &RequestSnapshot,
+    (seat, body): (Seat, Option<Entered>),
+    regions: &mut Regions,
+) -> Option<Entered> {
+    if body.is_some_and(|body| body.place.kind() == MemoryKind::Gpu) {
+        return None;
+    }
+    let region = seat.tails?;
+    let offset = u64::from(request.tail()) * u64::from(TAIL_BYTES);
+    let range = (0, offset, TAIL_BYTES);
+    let place = regions.enter(seat.session, region, range, Pass::Any).ok()?;
+    let host = place.kind() == MemoryKind::Host;
+    debug_assert!(host, "tails are in an arena of the host's memory");
+    Some(Entered { region, place })
+}
+
+/// Leaves memory that was entered for a request that is answered at once.
+pub(super) fn leave(memory: [Option<Entered>; 2], regions: &mut Regions) {
+    for entered in memory.into_iter().flatten() {
+        regions.leave(entered.region, 1);
+    }
+}
+
+pub(super) fn key_of(request: &RequestSnapshot) -> Key {
     let [lo, hi] = request.key();
     Key::of(hi, lo)
 }
 
 /// Parts have 1 byte to what one request may move.
-fn sized(length: u32) -> Result<(), Status> {
+pub(super) fn sized(length: u32) -> Result<(), Status> {
     if length.wrapping_sub(1) < REQUEST_LENGTH_MAX { Ok(()) } else { Err(Status::Invalid) }
 }
 

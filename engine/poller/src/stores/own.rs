@@ -9,14 +9,20 @@ use crate::task::{Owner, StoreTask};
 pub(crate) const OWN: u64 = 1 << 63;
 /// What a call of the control thread asks the store.
 pub(crate) const USER_CALL: u64 = OWN;
-/// A read of a block that was reported.
-pub(crate) const USER_SUSPECT: u64 = OWN | 1;
-/// The drop of one that was wrong.
-pub(crate) const USER_ROTTEN: u64 = OWN | 2;
+/// The drop of a block that was wrong.
+pub(crate) const USER_ROTTEN: u64 = OWN | 1;
+
+/// The read of a block that was reported: no number of a store's task.
+pub(crate) const SUSPECT: u64 = OWN | 1 << 32;
 
 /// Who hears of a task of the store's own.
 pub(crate) fn own_task(shard: u8, id: TaskId) -> Owner {
     Owner::store(StoreTask { shard, tag: OWN | u64::from(id.number()) }, Some(SIDECAR))
+}
+
+/// Who hears of the read of a block that was reported.
+pub(crate) fn suspect_read(shard: u8) -> Owner {
+    Owner::store(StoreTask { shard, tag: SUSPECT }, Some(SIDECAR))
 }
 
 /// The store's name of a task of its own.

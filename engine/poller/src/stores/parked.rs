@@ -17,7 +17,6 @@ const METADATA: usize = kvrail_ring::METADATA_BYTES_MAX;
 /// Which room a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    Get,
     Put,
     /// A later part of a put: its first one has its place.
     Part,
@@ -25,7 +24,7 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    pub(crate) const ALL: [Self; 4] = [Self::Get, Self::Part, Self::Put, Self::Drop];
+    pub(crate) const ALL: [Self; 3] = [Self::Part, Self::Put, Self::Drop];
 }
 
 /// One request.
@@ -77,7 +76,7 @@ impl Metadata {
 
 /// Those of one shard, by the room they wait for.
 #[derive(Debug)]
-pub(crate) struct Lines([VecDeque<Parked>; 4]);
+pub(crate) struct Lines([VecDeque<Parked>; 3]);
 
 impl Lines {
     pub(crate) fn new() -> Self {

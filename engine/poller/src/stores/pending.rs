@@ -4,7 +4,8 @@ use kvrail_device::SlotId;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use kvrail_ring::{Class, Completion, RegionId, Status};
 use kvrail_store::{
-    Answer, Durability, Extent, Fault, Key, Outcome, Reason, SpaceId, Status as Ending, TaskId,
+    Answer, Durability, Extent, Fault, Key, Outcome, Reading, Reason, SpaceId, Status as Ending,
+    TaskId,
 };
 
 use crate::front_end::Ended;
@@ -25,10 +26,19 @@ pub(crate) enum Ask {
     Drop { only: Option<u64> },
 }
 
+/// What a request's operations at its device are for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Errand {
+    /// A part of a put: the store's task.
+    Part(TaskId),
+    /// A get.
+    Read(Reading),
+}
+
 /// The operations of a request at its device: one for the body, one for the tail.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    task: TaskId,
+    errand: Errand,
     left: u8,
     status: Status,
 }
@@ -82,17 +92,18 @@ impl Pending {
     }
 
     /// So many operations go to the device for it.
-    pub(crate) fn fly(&mut self, task: TaskId, operations: u8) {
+    pub(crate) fn fly(&mut self, errand: Errand, operations: usize) {
         debug_assert!(self.flight.is_none(), "a store asks for one transfer of a request");
-        self.flight = Some(Flight { task, left: operations, status: Status::Ok });
+        let left = u8::try_from(operations).expect("two at most");
+        self.flight = Some(Flight { errand, left, status: Status::Ok });
     }
 
-    /// One operation has ended. Says how the store's task did, when it was the last.
+    /// One operation has ended. Says how they all did, when it was the last.
     pub(crate) fn land(
         &mut self,
         status: Status,
         (submitted_ns, ended_ns): (u64, u64),
-    ) -> Option<(TaskId, Outcome)> {
+    ) -> Option<(Errand, Outcome)> {
         let flight = self.flight.as_mut().expect("invariant 1: an operation of nobody ended");
         if flight.status == Status::Ok {
             flight.status = status;
@@ -101,10 +112,10 @@ impl Pending {
         self.ended_ns = self.ended_ns.max(ended_ns);
         let first = self.submitted_ns == 0 || submitted_ns < self.submitted_ns;
         self.submitted_ns = if first { submitted_ns } else { self.submitted_ns };
-        let Flight { task, left, status } = *flight;
+        let Flight { errand, left, status } = *flight;
         (left == 0).then(|| {
             self.flight = None;
-            (task, outcome(status))
+            (errand, outcome(status))
         })
     }
 
@@ -112,7 +123,7 @@ impl Pending {
     pub(crate) fn end(&self, answer: &Answer) -> Ended {
         let (status, flags, bytes, checksum) = match self.wanted.ask {
             Ask::Put { .. } => self.put_end(answer),
-            Ask::Get(extent) => self.get_end(answer, extent),
+            Ask::Get(extent) => get_end(answer, (extent, self.wanted.bytes)),
             Ask::Drop { .. } => plain_end(answer.status),
         };
         self.end_with(Completion {
@@ -156,20 +167,27 @@ impl Pending {
             other => plain_end(other),
         }
     }
+}
 
-    fn get_end(&self, answer: &Answer, extent: Extent) -> (Status, u8, u32, u64) {
-        match answer.status {
-            Ending::Ok => {
-                let whole = matches!(extent, Extent::Whole { .. });
-                let bytes = if whole { answer.length } else { self.wanted.bytes };
-                (Status::Ok, 0, bytes, answer.check)
-            }
-            Ending::TooSmall => (Status::TooSmall, 0, answer.length, answer.check),
-            // What is not served yet is not there yet.
-            Ending::Declined(Reason::Starting) => (Status::Miss, FLAG_WARMING, 0, 0),
-            other => plain_end(other),
+/// How a get of so many bytes ends for its client.
+fn get_end(answer: &Answer, (extent, bytes): (Extent, u32)) -> (Status, u8, u32, u64) {
+    match answer.status {
+        Ending::Ok => {
+            let whole = matches!(extent, Extent::Whole { .. });
+            (Status::Ok, 0, if whole { answer.length } else { bytes }, answer.check)
         }
+        Ending::TooSmall => (Status::TooSmall, 0, answer.length, answer.check),
+        // What is not served yet is not there yet.
+        Ending::Declined(Reason::Starting) => (Status::Miss, FLAG_WARMING, 0, 0),
+        other => plain_end(other),
     }
+}
+
+/// The completion of a get of which nothing is read.
+pub(crate) fn get_refused(user_data: u64, answer: &Answer) -> Completion {
+    let (status, flags, bytes, checksum) = get_end(answer, (Extent::Part { at: 0, bytes: 0 }, 0));
+    let status = status.number();
+    Completion { user_data, status, flags, bytes, checksum, ..Completion::default() }
 }
 
 /// Number of the reason why a put was given up by the store.

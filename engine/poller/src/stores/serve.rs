@@ -6,9 +6,9 @@ use kvrail_store::{Answer, Begun, Reason, Status as Ending};
 
 use super::Stores;
 use super::admit::room_of;
-use super::own::{OWN, own_id};
+use super::own::OWN;
 use super::parked::{Parked, Room};
-use super::pending::reason_number;
+use super::pending::{Errand, reason_number};
 use super::shard::Due;
 use crate::executor::{Executor, StoreEnd};
 use crate::front_end::FrontEnd;
@@ -35,7 +35,7 @@ impl Stores {
         mailbox: &Mailbox,
     ) -> u64 {
         let now_ns = executor.now_ns();
-        let mut work = self.take_ends(executor, now_ns);
+        let mut work = self.take_read_ends(executor) + self.take_ends(executor, front_end);
         while self.newly_parked != 0 {
             let session = self.newly_parked.trailing_zeros();
             self.newly_parked &= self.newly_parked - 1;
@@ -78,16 +78,22 @@ impl Stores {
         front_end: &mut FrontEnd,
     ) -> u64 {
         let now_ns = executor.now_ns();
-        let mut work = self.take_ends(executor, now_ns);
+        let read = self.take_read_ends(executor);
+        let mut work = self.take_ends(executor, front_end);
         if work > 0 {
             for number in 0..self.shards.len() {
                 work += self.answer(number, front_end, now_ns);
             }
         }
-        work
+        work + read
     }
 
-    fn take_ends<D: Device>(&mut self, executor: &mut Executor<D>, now_ns: u64) -> u64 {
+    fn take_ends<D: Device>(
+        &mut self,
+        executor: &mut Executor<D>,
+        front_end: &mut FrontEnd,
+    ) -> u64 {
+        let now_ns = executor.now_ns();
         let (mut ends, now) = (0, self.calendar.now(now_ns));
         while let Some(end) = executor.next_store_end() {
             ends += 1;
@@ -95,13 +101,19 @@ impl Stores {
             let shard = &mut self.shards[usize::from(task.shard)];
             shard.task_ended(status, now_ns);
             if task.tag & OWN != 0 {
-                shard.finish_own(own_id(task.tag), status, now);
+                shard.finish_own(task.tag, status, now);
                 continue;
             }
-            let request = self.pending.get_mut(SlotId::from_u64(task.tag));
+            let id = SlotId::from_u64(task.tag);
+            let request = self.pending.get_mut(id);
             let request = request.expect("invariant 1: an operation of nobody ended");
-            if let Some((id, outcome)) = request.land(status, (submitted_ns, ended_ns)) {
-                shard.finish(id, outcome, now);
+            match request.land(status, (submitted_ns, ended_ns)) {
+                None => {}
+                Some((Errand::Part(part), outcome)) => shard.finish(part, outcome, now),
+                Some((Errand::Read(reading), outcome)) => {
+                    shard.read_ended(reading.id, outcome);
+                    self.end_by_answer(id, &reading.ended(outcome), front_end);
+                }
             }
         }
         ends
@@ -142,7 +154,8 @@ impl Stores {
             match shard.give(pending, metadata, self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
                 Begun::Done(answer) if answer.status != Ending::Declined(Reason::Busy) => {
-                    self.end_by_answer(parked.id, &answer, front_end, number);
+                    shard.count_answer();
+                    self.end_by_answer(parked.id, &answer, front_end);
                     return true;
                 }
                 Begun::Done(_) => {}
@@ -172,9 +185,8 @@ impl Stores {
     fn issue<D: Device>(&mut self, number: usize, executor: &mut Executor<D>, now_ns: u64) -> u64 {
         let (mut count, now) = (0, self.calendar.now(now_ns));
         let shard = &mut self.shards[number];
-        let lane = u8::try_from(number).expect("256 devices");
         while count < TICK_MAX
-            && let Some(operations) = shard.next_task(lane, &mut self.pending, now)
+            && let Some(operations) = shard.next_task(&mut self.pending, now)
         {
             operations.into_iter().for_each(|task| executor.begin_of_store(task));
             count += 1;
@@ -187,11 +199,12 @@ impl Stores {
 
     /// Sends the store's answers to the clients.
     fn answer(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) -> u64 {
-        let (mut count, now) = (0, self.calendar.now(now_ns));
+        let mut count = 0;
         while count < TICK_MAX
-            && let Some(reply) = self.shards[number].next_reply(now)
+            && let Some(reply) = self.shards[number].next_reply()
         {
-            self.end_by_answer(SlotId::from_u64(reply.user), &reply.answer, front_end, number);
+            self.shards[number].count_answer();
+            self.end_by_answer(SlotId::from_u64(reply.user), &reply.answer, front_end);
             count += 1;
         }
         if count > 0 {
@@ -200,16 +213,9 @@ impl Stores {
         count.into()
     }
 
-    fn end_by_answer(
-        &mut self,
-        id: SlotId,
-        answer: &Answer,
-        front_end: &mut FrontEnd,
-        number: usize,
-    ) {
+    fn end_by_answer(&mut self, id: SlotId, answer: &Answer, front_end: &mut FrontEnd) {
         let pending = self.pending.release(id).expect("invariant 1: answered twice");
         self.deadlines.clear(id);
-        self.shards[number].count_answer();
         front_end.complete_keyed(&pending.end(answer));
     }
 
@@ -316,7 +322,7 @@ impl Stores {
 
     /// Requests of clients that are not answered.
     pub(crate) fn requests(&self) -> u32 {
-        self.pending.claimed()
+        self.shards.iter().map(super::shard::Shard::requests).sum()
     }
 
     /// Tasks at the devices that are stores' own or for requests.

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 
 use kvrail_ring::{Class, Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Config, ConfigError, DropKey, Get, Now, Outcome, Phase, Put, Reply, SpaceId,
-    Start, Store, TaskId,
+    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Put, ReadId, Reply,
+    SpaceId, Start, Store, TaskId,
 };
 
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
 use super::listings::Listings;
-use super::own::{USER_CALL, USER_ROTTEN, USER_SUSPECT};
+use super::own::{SUSPECT, USER_CALL, USER_ROTTEN, own_id};
 use super::parked::{Lines, Room};
 use super::pending::{Ask, Pending, Wanted, outcome};
 use super::pool::PinnedPool;
@@ -59,6 +59,8 @@ pub(super) enum Due {
 
 #[derive(Debug)]
 pub(super) struct Shard {
+    /// Among this poller's.
+    number: u8,
     device: u8,
     member: u16,
     /// First byte of the store on the device.
@@ -82,8 +84,10 @@ pub(super) struct Shard {
     life: u32,
     /// Tasks at the device, or on their way there.
     in_flight: u32,
-    /// Clients' requests that are not answered.
+    /// Clients' puts and drops that are not answered.
     requests: u32,
+    /// Gets that are being read.
+    reads: u32,
     discarding: Discarding,
     dirty: bool,
     stepped_ns: u64,
@@ -99,7 +103,7 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(
-        device: usize,
+        (number, device): (u8, usize),
         setup: &StoreSetup,
         (geometry, logical_block): (&Geometry, u32),
     ) -> Result<Self, ConfigError> {
@@ -113,6 +117,7 @@ impl Shard {
             store.set_witness(presence_witness(memory));
         }
         Ok(Self {
+            number,
             device: u8::try_from(device).expect("256 devices"),
             member,
             area_at: geometry.data_offset,
@@ -132,6 +137,7 @@ impl Shard {
             life: 1,
             in_flight: 0,
             requests: 0,
+            reads: 0,
             discarding: Discarding::default(),
             dirty: true,
             stepped_ns: 0,
@@ -144,14 +150,18 @@ impl Shard {
         })
     }
 
-    /// Tasks of such a store at the device at most: a body and a tail of each request, and its own.
+    /// Tasks of such a store at the device at most, beside those of requests.
     pub(super) fn tasks_max(config: &Config) -> u32 {
-        let own = u32::from(config.buffers) + u32::from(config.images) + 2;
-        2 * (config.reads + config.writes) + own
+        // A flush, a discard, and a read of a block that was reported.
+        u32::from(config.buffers) + u32::from(config.images) + 3
     }
 
     pub(super) fn start(&mut self, start: Start, now: Now) {
         self.store.start(start, now);
+    }
+
+    pub(super) fn number(&self) -> u8 {
+        self.number
     }
 
     pub(super) fn member(&self) -> u16 {
@@ -165,6 +175,36 @@ impl Shard {
     /// One less than the unit of transfers, and than that of places in memory.
     pub(super) fn masks(&self) -> (u32, u64) {
         (self.block_mask, self.memory_mask)
+    }
+
+    /// Whether so many bytes fill logical blocks.
+    #[inline(always)]
+    pub(super) fn is_whole(&self, bytes: u32) -> bool {
+        bytes & self.block_mask == 0
+    }
+
+    /// Finds a block for a client, who is about to read it.
+    #[inline(always)]
+    pub(super) fn find(&mut self, get: &Get, class: Class) -> Got {
+        let got = match class {
+            // Whoever checks everything has no use for any of it.
+            Class::Background => self.store.inspect(get),
+            Class::Demand | Class::Prefetch => self.store.get(get),
+        };
+        self.reads += u32::from(matches!(got, Got::Read(_)));
+        got
+    }
+
+    /// A client's read has ended.
+    #[inline]
+    pub(super) fn read_ended(&mut self, id: ReadId, outcome: Outcome) {
+        let left = self.reads.checked_sub(1);
+        self.reads = left.expect("invariant 1: more ends than reads");
+        self.store.read_ended(id, outcome);
+        if outcome == Outcome::Failed(Status::DeviceGone.number()) {
+            self.state = State::Gone;
+            self.dirty = true;
+        }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -219,7 +259,6 @@ impl Shard {
     /// Whether the store has room for one more.
     pub(super) fn has_room(&self, room: Room) -> bool {
         match room {
-            Room::Get => self.store.get_room() > 0,
             Room::Put => self.store.put_room() > 0,
             Room::Drop => self.store.drop_room() > 0,
             Room::Part => true, // the store says so
@@ -248,14 +287,7 @@ impl Shard {
                 };
                 self.store.put(&put, now)
             }
-            Ask::Get(extent) => {
-                let get = Get { user, owner, space, key, extent };
-                match pending.wanted().class {
-                    // Whoever checks everything has no use for any of it.
-                    Class::Background => self.store.inspect(&get, now),
-                    Class::Demand | Class::Prefetch => self.store.get(&get, now),
-                }
-            }
+            Ask::Get(_) => unreachable!("the store has said where the block is"),
             Ask::Drop { only } => {
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
@@ -286,7 +318,11 @@ impl Shard {
     }
 
     /// One of its own tasks has ended.
-    pub(super) fn finish_own(&mut self, id: TaskId, status: Status, now: Now) {
+    pub(super) fn finish_own(&mut self, tag: u64, status: Status, now: Now) {
+        if tag == SUSPECT {
+            return self.suspect_read(outcome(status), now);
+        }
+        let id = own_id(tag);
         if self.discarding.goes_on(id, status) {
             return;
         }
@@ -351,18 +387,22 @@ impl Shard {
         self.state == State::Stopped && self.in_flight == 0
     }
 
-    /// Tasks at the device, or on their way there.
+    /// Clients' requests that are not answered.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests + self.reads
+    }
+
+    /// Tasks at the device, or on their way there, beside clients' own.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
     /// The next answer of the store's that is a client's.
-    pub(super) fn next_reply(&mut self, now: Now) -> Option<Reply> {
+    pub(super) fn next_reply(&mut self) -> Option<Reply> {
         loop {
             let reply = self.store.next_reply()?;
             match reply.user {
                 USER_CALL => self.call_answered(&reply),
-                USER_SUSPECT => self.suspect_read(&reply, now),
                 USER_ROTTEN => {}
                 _ => return Some(reply),
             }
@@ -386,17 +426,11 @@ impl Shard {
         if self.suspects.is_empty() || self.state != State::Running {
             return;
         }
-        let get = |report: &Report, extent| Get {
-            user: USER_SUSPECT,
-            owner: SIDECAR.0.into(),
-            space: report.space,
-            key: report.key,
-            extent,
-        };
+        let get = |report: &Report, extent| Get { space: report.space, key: report.key, extent };
         if let Some(report) = self.suspects.unseen() {
             let whole = kvrail_store::Extent::Whole { capacity: 0 };
-            match self.store.get(&get(&report, whole), now) {
-                Begun::Done(answer)
+            match self.store.inspect(&get(&report, whole)) {
+                Got::Done(answer)
                     if answer.status == kvrail_store::Status::TooSmall
                         && answer.check == report.check =>
                 {
@@ -408,13 +442,11 @@ impl Shard {
         if self.suspects.is_there() {
             self.add_up(now);
         }
-        if let Some((report, at, bytes)) = self.suspects.next()
-            && self.store.get_room() > 0
-        {
+        if let Some((report, at, bytes)) = self.suspects.next() {
             let part = kvrail_store::Extent::Part { at, bytes };
-            match self.store.get(&get(&report, part), now) {
-                Begun::Taken => self.suspects.reading(),
-                Begun::Done(_) => self.suspects.pop(),
+            match self.store.inspect(&get(&report, part)) {
+                Got::Read(reading) => self.suspects.found(reading),
+                Got::Done(_) => self.suspects.pop(),
             }
         }
     }
@@ -468,10 +500,13 @@ impl Shard {
         let _begun = self.store.drop_key(&drop, now);
     }
 
-    fn suspect_read(&mut self, reply: &Reply, now: Now) {
-        let Some(report) = self.suspects.first() else { return };
-        let same = reply.answer.check == report.check;
-        match reply.answer.status {
+    /// The read of a piece of a reported block has ended.
+    fn suspect_read(&mut self, outcome: Outcome, now: Now) {
+        let Some((report, reading)) = self.suspects.reading() else { return };
+        self.store.read_ended(reading.id, outcome);
+        let answer = reading.ended(outcome);
+        let same = answer.check == report.check;
+        match answer.status {
             kvrail_store::Status::Ok if same => self.suspects.there(),
             kvrail_store::Status::Failed(_) if same => self.drop_rotten(&report, now),
             _ => self.suspects.pop(),
@@ -481,7 +516,7 @@ impl Shard {
 
     /// Whether the device is gone, nothing is in flight any more, and what is left is not ended.
     pub(super) fn take_sweep(&mut self) -> Due {
-        if self.state != State::Gone || self.in_flight > 0 || self.swept {
+        if self.state != State::Gone || self.in_flight + self.reads > 0 || self.swept {
             return Due::No;
         }
         self.swept = true;
@@ -517,7 +552,7 @@ impl Shard {
         stats.bytes.set(self.store.bytes());
         stats.holds.set(self.store.holds().into());
         stats.oldest.set(self.store.oldest().unwrap_or(0).into());
-        stats.requests.set(self.requests.into());
+        stats.requests.set(self.requests().into());
         stats.parked.set(self.lines.count() as u64);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crc_fast::{CrcAlgorithm, Digest};
-use kvrail_store::{Key, SpaceId, check};
+use kvrail_store::{Key, Reading, SpaceId, check};
 
 use crate::limits::SessionSlot;
 use crate::store_call::SUSPECT_BYTES;
@@ -23,14 +23,16 @@ pub(crate) struct Report {
 }
 
 /// How far the first report is.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Look {
     /// Nobody has looked.
     None,
     /// Its next piece is to be read.
     Next,
-    /// A piece is being read.
-    Reading,
+    /// It was found, and is to be read.
+    Found(Reading),
+    /// It is being read.
+    Reading(Reading),
     /// A piece is there.
     There,
 }
@@ -114,16 +116,25 @@ impl Suspects {
         (self.length - self.at).min(SUSPECT_BYTES)
     }
 
-    /// Its piece is being read.
-    pub(crate) fn reading(&mut self) {
-        self.look = Look::Reading;
+    /// Its piece was found, and is to be read.
+    pub(crate) fn found(&mut self, reading: Reading) {
+        self.look = Look::Found(reading);
     }
 
-    /// Its piece is read from here on the device.
-    pub(crate) fn placed(&mut self, offset: u64) {
+    /// The piece that is read from now on, in a store that begins there on the device.
+    pub(crate) fn begin_read(&mut self, area_at: u64) -> Option<Reading> {
+        let Look::Found(reading) = self.look else { return None };
+        self.look = Look::Reading(reading);
         if self.at == 0 {
-            self.place = offset;
+            self.place = area_at + reading.offset;
         }
+        Some(reading)
+    }
+
+    /// The report of which a piece is being read, and the piece.
+    pub(crate) fn reading(&self) -> Option<(Report, Reading)> {
+        let Look::Reading(reading) = self.look else { return None };
+        Some((self.first()?, reading))
     }
 
     /// Where the first one begins on the device.

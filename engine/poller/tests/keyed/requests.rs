@@ -215,7 +215,7 @@ fn a_deadline_in_microseconds_gives_one_notice() {
 #[test]
 fn more_puts_than_the_store_takes_at_once_wait_and_all_end_well() {
     let mut config = config(512, 120 << 20, 8 << 20);
-    (config.puts, config.writes, config.reads) = (4, 4, 2);
+    (config.puts, config.writes) = (4, 4);
     let mut rig = Rig::with(config, SimOptions { latency_ns: 1_000_000, ..SimOptions::default() });
     let (mut client, mut other) = (rig.client(0), rig.client(1));
     let key = |number: u64| Key::of(2, number);

@@ -113,7 +113,6 @@ pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) ->
         segment_bytes,
         block_mean: 64 << 10,
         spaces: 4,
-        reads: 32,
         puts: 32,
         writes: 64,
         holds: 64,

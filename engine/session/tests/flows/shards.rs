@@ -24,7 +24,7 @@ pub(crate) fn medium() -> Medium {
 pub(crate) fn config() -> Config {
     let member = StoreMember { area_bytes: AREA, logical_block: 512, spaces: SPACES };
     let shape = StoreShape { segment_bytes: 64 << 10, block_mean: 4096 };
-    Config { reads: 4, puts: 4, writes: 4, holds: 4, images: 4, ..shape.config(member, 65) }
+    Config { puts: 4, writes: 4, holds: 4, images: 4, ..shape.config(member, 65) }
 }
 
 pub(crate) fn open(member: u16) -> Start {

@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
-    Begun, DropKey, Durability, Extent, Get, Hold, Phase, Put, Reply, Status, check,
+    Begun, DropKey, Durability, Extent, Get, Got, Hold, Phase, Put, Reply, Status, check,
 };
 
 use crate::model::Now;
@@ -104,9 +104,13 @@ impl World {
         let asked = Asked::Get { space, key, memory: Vec::new(), expected, history, uid };
         let user = self.user(asked);
         let extent = Extent::Whole { capacity };
-        let get = Get { user, owner: 1, space: id, key: Self::key(key), extent };
-        let begun = self.store.get(&get, self.time());
-        let Begun::Done(answer) = begun else { return None };
+        let answer = match self.store.get(&Get { space: id, key: Self::key(key), extent }) {
+            Got::Read(reading) => {
+                self.begin_read(user, reading);
+                return None;
+            }
+            Got::Done(answer) => answer,
+        };
         self.asked.remove(&user);
         match answer.status {
             Status::Miss => {
@@ -167,7 +171,7 @@ impl World {
     }
 
     pub(crate) fn replies(&mut self) {
-        while let Some(reply) = self.store.next_reply() {
+        while let Some(reply) = self.next_reply() {
             let asked = self.asked.remove(&reply.user).expect("one reply for each request");
             self.note(reply.answer.check);
             self.reply(&reply, asked);

@@ -86,7 +86,7 @@ fn misdirect() {
                 let key = world.rng.u64(..40);
                 if world.rng.bool() {
                     world.put(0, key, false);
-                } else if world.store.get_room() > 0 && world.has_space(0) {
+                } else if world.may_get() && world.has_space(0) {
                     world.get(0, key);
                 }
                 world.tick();

@@ -44,6 +44,8 @@ impl World {
 
     /// The process ends, perhaps with the power; a new store is made, not started.
     pub(crate) fn cut(&mut self, cut: Cut) {
+        self.reads.clear();
+        self.answers.clear();
         let flights = std::mem::take(&mut self.flights);
         for flight in flights {
             if matches!(flight.task.verb, Verb::Write | Verb::WriteDurable) {
@@ -89,7 +91,7 @@ impl World {
     pub(crate) fn verify(&mut self) {
         self.run_until("recovered", |world| world.store.phase() == Phase::Serving);
         for (space, key) in self.model.keys() {
-            while self.has_space(space) && self.store.get_room() == 0 {
+            while !self.may_get() {
                 self.tick();
             }
             self.get(space, key);
@@ -176,7 +178,7 @@ impl World {
                 self.put(space, key, durable);
             }
             45..80 => {
-                if self.store.get_room() > 0 {
+                if self.may_get() {
                     self.get(space, key);
                 }
             }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use kvrail_store::{
-    Begun, Cursor, DropKey, Durability, Explained, Extent, Get, Key, Listed, Phase, Reason, Reply,
-    Status,
+    Begun, Cursor, DropKey, Durability, Explained, Extent, Get, Got, Key, Listed, Phase, Reason,
+    Reply, Status,
 };
 
 use crate::drive::Cut;
@@ -270,8 +270,10 @@ fn look(world: &mut World, number: u64, length: u32) -> bool {
         let asked =
             Asked::Get { space: 0, key: number, memory: Vec::new(), expected, history, uid };
         let user = world.user(asked);
-        let get = Get { user, owner: 3, space: id, key, extent };
-        assert_eq!(world.store.get(&get, world.time()), Begun::Taken);
+        let Got::Read(reading) = world.store.get(&Get { space: id, key, extent }) else {
+            panic!("it is there")
+        };
+        world.begin_read(user, reading);
         let (reply, part) = world.own_reply(user);
         assert_eq!((reply.answer.status, reply.answer.check), (Status::Ok, block.check));
         digest.update(&part);
@@ -295,7 +297,7 @@ impl World {
     fn own_reply(&mut self, user: u64) -> (Reply, Vec<u8>) {
         loop {
             self.turn();
-            if let Some(reply) = self.store.next_reply() {
+            if let Some(reply) = self.next_reply() {
                 assert_eq!(reply.user, user);
                 let memory = match self.asked.remove(&user) {
                     Some(Asked::Get { memory, .. }) => memory[..memory.len() - 64].to_vec(),

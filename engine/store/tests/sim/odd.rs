@@ -1,6 +1,6 @@
 //! Lengths of every kind.
 
-use kvrail_store::{Begun, Config, Extent, Fault, Get, Sizing, Status};
+use kvrail_store::{Config, Extent, Fault, Get, Got, Sizing, Status};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -52,16 +52,16 @@ fn too_small() {
     world.put_length(0, 5, false, 1000, 1);
     world.run_until("put", World::is_idle);
     let get = |world: &mut World, extent: Extent| {
-        let (space, key, now) = (world.id(0), World::key(5), world.time());
-        world.store.get(&Get { user: 900, owner: 1, space, key, extent }, now)
+        let (space, key) = (world.id(0), World::key(5));
+        world.store.get(&Get { space, key, extent })
     };
-    let Begun::Done(answer) = get(&mut world, Extent::Whole { capacity: 999 }) else {
+    let Got::Done(answer) = get(&mut world, Extent::Whole { capacity: 999 }) else {
         panic!("it was begun")
     };
     assert_eq!((answer.status, answer.length), (Status::TooSmall, 1000));
     for (at, bytes) in [(1, 10), (0, 1001), (512, 489), (0, 0), (u32::MAX - 511, 512)] {
         let begun = get(&mut world, Extent::Part { at, bytes });
-        assert_eq!(begun, Begun::Done(Status::Invalid(Fault::Part).into()), "{at} {bytes}");
+        assert_eq!(begun, Got::Done(Status::Invalid(Fault::Part).into()), "{at} {bytes}");
     }
 }
 
@@ -106,7 +106,6 @@ fn sizes() {
         segment_bytes: 256 << 20,
         block_mean,
         spaces: 256,
-        reads: 4096,
         puts: 1024,
         writes: 4096,
         holds: 16_384,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use kvrail_store::{
     Begun, Budget, Config, Discard, Identity, Key, Memory, Now as Time, Outcome, Phase, Pool,
-    SpaceId, Start, Store, Task, Times, Verb,
+    Reading, Reply, SpaceId, Start, Store, Task, Times, Verb,
 };
 
 use crate::drive::Drive;
@@ -69,6 +69,10 @@ pub(crate) struct World {
     pub(crate) pool: Buffers,
     pub(crate) now: u64,
     pub(crate) flights: Vec<Flight>,
+    /// Gets that found their blocks, and are being read.
+    pub(crate) reads: Vec<(u64, Reading)>,
+    /// What they are answered.
+    pub(crate) answers: Vec<Reply>,
     pub(crate) asked: BTreeMap<u64, Asked>,
     pub(crate) next_user: u64,
     pub(crate) next_version: u64,
@@ -99,7 +103,6 @@ pub(crate) fn small(segments: u64, logical_block: u32) -> Config {
         segment_bytes: 64 * 1024,
         block_mean: 1024,
         spaces: 4,
-        reads: 16,
         puts: 6,
         writes: 8,
         holds: 32,
@@ -130,6 +133,8 @@ impl World {
             pool,
             now: 1,
             flights: Vec::new(),
+            reads: Vec::new(),
+            answers: Vec::new(),
             asked: BTreeMap::new(),
             next_user: 1,
             next_version: 1,
@@ -255,20 +260,67 @@ impl World {
             self.flights.push(Flight { task, covers });
         }
         for _ in 0..self.rng.usize(..4) {
-            if !self.flights.is_empty() {
-                let at = self.rng.usize(..self.flights.len());
+            let (tasks, reads) = (self.flights.len(), self.reads.len());
+            if tasks + reads == 0 {
+                continue;
+            }
+            let at = self.rng.usize(..tasks + reads);
+            if at < tasks {
                 let task = &self.flights[at].task;
                 let client = matches!(task.memory, Memory::Client { .. });
-                if self.stalled && !client && task.verb != Verb::Read {
-                    continue;
+                if !self.stalled || client || task.verb == Verb::Read {
+                    let flight = self.flights.swap_remove(at);
+                    self.end(&flight);
                 }
-                if self.slow_reads && task.verb == Verb::Read && client && self.rng.u8(..50) > 0 {
-                    continue;
-                }
-                let flight = self.flights.swap_remove(at);
-                self.end(&flight);
+            } else if !self.slow_reads || self.rng.u8(..50) == 0 {
+                let (user, reading) = self.reads.swap_remove(at - tasks);
+                self.end_read(user, &reading);
             }
         }
+    }
+
+    /// Whether clients ask for more: a few gets at once are enough.
+    pub(crate) fn may_get(&self) -> bool {
+        self.reads.len() + self.answers.len() < 16
+    }
+
+    /// A get has found its block: the read begins.
+    pub(crate) fn begin_read(&mut self, user: u64, reading: Reading) {
+        let unit = u64::from(self.config.logical_block);
+        let end = reading.offset + u64::from(reading.exact).next_multiple_of(unit);
+        assert!(reading.offset.is_multiple_of(unit) && end <= self.config.area_bytes);
+        self.reads.push((user, reading));
+    }
+
+    /// The read of a get's block ends.
+    fn end_read(&mut self, user: u64, reading: &Reading) {
+        let Self { drive, rng, .. } = self;
+        let outcome = if drive.fails(rng) {
+            Outcome::Failed(7)
+        } else {
+            self.read_block(user, reading);
+            Outcome::Done
+        };
+        self.store.read_ended(reading.id, outcome);
+        self.answers.push(Reply { user, owner: 1, answer: reading.ended(outcome) });
+    }
+
+    /// The client's memory with guards behind it: only the block's bytes get there.
+    fn read_block(&mut self, user: u64, reading: &Reading) {
+        let exact = reading.exact as usize;
+        let unit = self.config.logical_block as usize;
+        let mut bytes = vec![0; exact.next_multiple_of(unit)];
+        self.drive.read(&mut self.rng, reading.offset, &mut bytes);
+        let Some(Asked::Get { memory, .. }) = self.asked.get_mut(&user) else {
+            panic!("a read for nobody");
+        };
+        memory.resize(exact + GUARDS, GUARD);
+        memory[..exact].copy_from_slice(&bytes[..exact]);
+    }
+
+    /// The next answer, whoever gives it.
+    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
+        self.answers.pop().or_else(|| self.store.next_reply())
     }
 
     pub(crate) fn check_task(&self, task: &Task) {
@@ -330,20 +382,12 @@ impl World {
         let mut bytes = vec![0; usize::try_from(task.length).unwrap()];
         self.drive.read(&mut self.rng, task.offset, &mut bytes);
         match task.memory {
-            Memory::Client { user, exact } => {
-                let Some(Asked::Get { memory, .. }) = self.asked.get_mut(&user) else {
-                    panic!("a read for nobody");
-                };
-                // The client's memory with guards behind it: only the block's bytes get there.
-                memory.resize(exact as usize + GUARDS, GUARD);
-                memory[..exact as usize].copy_from_slice(&bytes[..exact as usize]);
-            }
             Memory::Pool { buffer, at } => {
                 self.own_reads += task.length;
                 self.pool.0[usize::from(buffer)][at as usize..][..bytes.len()]
                     .copy_from_slice(&bytes);
             }
-            Memory::None => unreachable!("reads have memory"),
+            Memory::Client { .. } | Memory::None => unreachable!("the store's own reads"),
         }
     }
 }

@@ -5,8 +5,8 @@ use kvrail_device::{BufferIndex, Durability, SlotId, Slots};
 use kvrail_ring::{Class, Opcode, Status};
 use kvrail_store::{Memory, Now, Phase, Task as Wanted, Verb};
 
-use super::super::own::{OWN, own_task};
-use super::super::pending::{Pending, outcome};
+use super::super::own::{own_task, suspect_read};
+use super::super::pending::{Ask, Errand, Pending, outcome};
 use super::{Shard, State};
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
 
@@ -20,7 +20,6 @@ impl Shard {
     /// The operations of the next task, if there is one.
     pub(in super::super) fn next_task(
         &mut self,
-        number: u8,
         pending: &mut Slots<Pending>,
         now: Now,
     ) -> Option<Operations> {
@@ -28,45 +27,56 @@ impl Shard {
             return None;
         }
         let mut operations = Operations::new();
-        if let Some(piece) = self.next_discard(number, now) {
-            operations.push(piece);
+        operations.extend(self.next_discard(now));
+        if operations.is_empty() {
+            operations.extend(self.next_suspect(now));
         }
         while operations.is_empty() {
             let wanted = self.store.next_task(&mut self.pool)?;
             match wanted.memory {
-                Memory::Client { user, exact } if user & OWN == 0 => {
+                Memory::Client { user, exact } => {
                     let request = pending.get_mut(SlotId::from_u64(user));
                     let request = request.expect("a request in the store keeps its place");
-                    self.transfer(number, &wanted, (request, exact), now, &mut operations);
+                    let place = (wanted.offset, exact);
+                    if let Some(write) = self.operations(request, place, now.ns) {
+                        request.fly(Errand::Part(wanted.id), write.len());
+                        operations = write;
+                    } else {
+                        // It has a tail, and no page for it.
+                        self.store.finish(wanted.id, outcome(Status::Invalid), now);
+                    }
                 }
                 _ if wanted.verb == Verb::Discard => {
                     let Wanted { id, offset, length: left, .. } = wanted;
                     self.discarding.begin(id, offset, left);
-                    operations.extend(self.next_discard(number, now));
+                    operations.extend(self.next_discard(now));
                 }
-                _ => operations.push(self.own(number, &wanted, now)),
+                _ => operations.push(self.own(&wanted, now)),
             }
         }
-        self.in_flight += u32::try_from(operations.len()).expect("two at most");
+        self.issued(&operations);
         Some(operations)
     }
 
-    fn extent(&self, offset: u64) -> DeviceExtent {
+    /// These go to the device now.
+    pub(in super::super) fn issued(&mut self, operations: &Operations) {
+        self.in_flight += u32::try_from(operations.len()).expect("two at most");
+    }
+
+    /// Where on the device a place of the store is.
+    #[inline(always)]
+    pub(in super::super) fn extent(&self, offset: u64) -> DeviceExtent {
         DeviceExtent { device: self.device, offset: self.area_at + offset }
     }
 
     /// A task of the store's own.
-    fn own(&mut self, number: u8, wanted: &Wanted, now: Now) -> Task {
+    fn own(&mut self, wanted: &Wanted, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
             Memory::Pool { buffer, at } => {
                 (self.pool.place(buffer, at), self.pool.is_image(buffer))
             }
-            Memory::Client { .. } => {
-                self.suspects.placed(self.area_at + wanted.offset);
-                (self.pool.suspect_place(), false)
-            }
-            Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
+            Memory::Client { .. } | Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
         };
         // Somebody may wait for a page, and for what begins.
         let class = if image || starting { Class::Demand } else { Class::Background };
@@ -77,7 +87,7 @@ impl Shard {
             Verb::Flush => (Opcode::Flush, Durability::Visible),
             Verb::Discard => (Opcode::Discard, Durability::Visible),
         };
-        let owner = own_task(number, wanted.id);
+        let owner = own_task(self.number, wanted.id);
         // A flush is of the whole device.
         let offset = if opcode == Opcode::Flush { 0 } else { self.area_at + wanted.offset };
         let extent = DeviceExtent { device: self.device, offset };
@@ -86,53 +96,51 @@ impl Shard {
         Task::of_store(owner, (opcode, class), durability, range, (now.ns, now.ns))
     }
 
-    /// The operations between a client's memory and the device.
-    fn transfer(
-        &mut self,
-        number: u8,
-        wanted: &Wanted,
-        (request, exact): (&mut Pending, u32),
-        now: Now,
-        operations: &mut Operations,
-    ) {
+    /// The operations between a client's memory and so many bytes of a block; `None`: the request
+    /// lacks memory for some of them.
+    pub(in super::super) fn operations(
+        &self,
+        request: &Pending,
+        (offset, exact): (u64, u32),
+        now_ns: u64,
+    ) -> Option<Operations> {
         let block = self.block_mask + 1;
         let tail_bytes = exact & self.block_mask;
         let body_bytes = exact - tail_bytes;
-        let lacks =
-            body_bytes > 0 && request.body.is_none() || tail_bytes > 0 && request.tail.is_none();
-        if lacks {
-            // The block has a tail, and the request has no page for it.
-            return self.store.finish(wanted.id, outcome(Status::Invalid), now);
+        let wanted = request.wanted();
+        let read = matches!(wanted.ask, Ask::Get(_));
+        let kinds = (if read { Opcode::Read } else { Opcode::Write }, wanted.class);
+        let task = StoreTask { shard: self.number, tag: request.id.to_u64() };
+        let owner = Owner::store(task, Some(wanted.client.session));
+        let times = (request.accepted_ns, now_ns);
+        let mut operations = Operations::new();
+        let tail_at = offset + u64::from(body_bytes);
+        let pieces = [
+            (body_bytes > 0, request.body, (offset, body_bytes)),
+            (tail_bytes > 0, request.tail, (tail_at, block)),
+        ];
+        for (_, memory, (offset, length)) in pieces.into_iter().filter(|(there, ..)| *there) {
+            let range = (self.extent(offset), memory?.place, length);
+            operations.push(Task::of_store(owner, kinds, Durability::Visible, range, times));
         }
-        let opcode = if wanted.verb == Verb::Read { Opcode::Read } else { Opcode::Write };
-        let task = StoreTask { shard: number, tag: request.id.to_u64() };
-        let owner = Owner::store(task, Some(request.wanted().client.session));
-        let mut add = |offset: u64, memory: BufferRef, length: u32| {
-            let range = (self.extent(offset), memory, length);
-            let times = (request.accepted_ns, now.ns);
-            let durability = Durability::Visible;
-            operations.push(Task::of_store(
-                owner,
-                (opcode, request.wanted().class),
-                durability,
-                range,
-                times,
-            ));
-        };
-        if let Some(body) = request.body.filter(|_| body_bytes > 0) {
-            add(wanted.offset, body.place, body_bytes);
-        }
-        if let Some(tail) = request.tail.filter(|_| tail_bytes > 0) {
-            add(wanted.offset + u64::from(body_bytes), tail.place, block);
-        }
-        request.fly(wanted.id, u8::try_from(operations.len()).expect("two at most"));
+        Some(operations)
+    }
+
+    /// The read of a piece of a reported block.
+    fn next_suspect(&mut self, now: Now) -> Option<Task> {
+        let reading = self.suspects.begin_read(self.area_at)?;
+        let length = reading.exact.next_multiple_of(self.block_mask + 1);
+        let range = (self.extent(reading.offset), self.pool.suspect_place(), length);
+        let kinds = (Opcode::Read, Class::Background);
+        let owner = suspect_read(self.number);
+        Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
     }
 
     /// The next piece of a discard.
-    fn next_discard(&mut self, number: u8, now: Now) -> Option<Task> {
+    fn next_discard(&mut self, now: Now) -> Option<Task> {
         let (id, offset, length) = self.discarding.next()?;
         let range = (self.extent(offset), NOWHERE, length);
-        let (owner, kinds) = (own_task(number, id), (Opcode::Discard, Class::Background));
+        let (owner, kinds) = (own_task(self.number, id), (Opcode::Discard, Class::Background));
         Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
     }
 }
