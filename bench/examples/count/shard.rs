@@ -34,7 +34,13 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
 
 /// What the control thread is told of it.
 pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> ServedStore {
-    let shard = ServedShard { device, config: setup.config, restart: setup.start, presence: None };
+    let shard = ServedShard {
+        device,
+        config: setup.config,
+        restart: setup.start,
+        presence: None,
+        rated: None,
+    };
     ServedStore { volume, shards: vec![shard] }
 }
 

@@ -28,7 +28,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use crate::config::{Config, NullContent, Volume};
+use crate::config::{Config, NullContent, Volume, WriteBudget};
 use crate::context::Verbosity;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
@@ -299,12 +299,15 @@ fn own_config(
         .map(|members| [(STORE, members, None), (NULL_STORE, &null[..], Some(NullContent::Store))]);
     for (name, members, content) in volumes.into_iter().chain(stores.into_iter().flatten()) {
         let members = members.iter().cloned().map(Selector::Path).collect();
+        // What is measured is not what a drive bears for years.
+        let write_budget =
+            if name == STORE { WriteBudget::Unlimited } else { WriteBudget::default() };
         let name = name.parse().map_err(anyhow::Error::msg)?;
         config.volume.push(Volume {
             name,
             members,
             content,
-            write_budget: Default::default(),
+            write_budget,
             device: Default::default(),
         });
     }

@@ -1,10 +1,10 @@
 //! Members as people name them, and where they are today.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kvrail_memory::Root;
-use kvrail_nvme::{Namespace, Selector, resolve};
+use kvrail_nvme::{Drive, IdentityError, Namespace, Selector, describe, resolve};
 use kvrail_volume::VolumeName;
 
 use crate::context::Context;
@@ -38,6 +38,19 @@ pub(crate) fn locate(named: &Selector) -> Result<Located, Failure> {
         )
     })?;
     Ok(Located { named: named.clone(), path, namespace: Some(namespace) })
+}
+
+/// The NVMe drive that a member is, or is a partition of; with what could be asked of it. Nothing
+/// for files and for other devices.
+pub(crate) fn drive_of(path: &Path) -> Option<Drive> {
+    let (named, root) = (Selector::Path(path.to_owned()), Root::default());
+    let namespace = match resolve(&named, &root) {
+        Err(IdentityError::Partition { disk, .. }) => {
+            resolve(&Selector::Path(Path::new("/dev").join(disk)), &root)
+        }
+        found => found,
+    };
+    namespace.ok().map(|namespace| describe(namespace, &root))
 }
 
 /// Where all of them are, in their order.

@@ -108,23 +108,30 @@ pub enum NumaPolicy {
 /// What a store's members may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBudget {
-    /// As much as they are given.
+    /// What each member's drive bears for five years, where it says so; else as `Unlimited`.
     #[default]
+    Rated,
+    /// As much as they are given.
     Unlimited,
     /// So often their size in 24 hours, in thousandths.
     DriveWrites(u32),
 }
 
 impl WriteBudget {
-    /// That of a member with room for so many bytes.
-    pub(crate) fn of(self, capacity_bytes: u64) -> Budget {
-        match self {
-            Self::Unlimited => Budget::Unlimited,
-            Self::DriveWrites(thousandths) => {
-                let bytes = u128::from(capacity_bytes) * u128::from(thousandths) / 1000;
-                Budget::BytesPerDay(u64::try_from(bytes).unwrap_or(u64::MAX))
-            }
-        }
+    /// That of a member with room for so many bytes, whose drive says that it bears so many
+    /// thousandths of drive writes a day.
+    #[must_use]
+    pub fn of(self, capacity_bytes: u64, rated: Option<u32>) -> Budget {
+        let thousandths = match self {
+            Self::Rated => rated,
+            Self::Unlimited => None,
+            Self::DriveWrites(thousandths) => Some(thousandths),
+        };
+        thousandths.map_or(Budget::Unlimited, |thousandths| {
+            let bytes = u128::from(capacity_bytes) * u128::from(thousandths) / 1000;
+            // 0 would be no budget at all.
+            Budget::BytesPerDay(u64::try_from(bytes).unwrap_or(u64::MAX).max(1))
+        })
     }
 }
 
@@ -135,7 +142,7 @@ pub struct Policy {
     pub access: Access,
     /// What clients may have.
     pub limits: Limits,
-    /// What each store's members may write, by its volume's id; the rest as much as it is given.
+    /// What each store's members may write, by its volume's id; the rest what its drives bear.
     pub write_budgets: Vec<WriteBudget>,
     /// Pages of arenas.
     pub pages: PagePolicy,
@@ -145,4 +152,25 @@ pub struct Policy {
     pub drain_timeout: Duration,
     /// When something is taken for hanging.
     pub patience: Patience,
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_store::Budget;
+
+    use super::WriteBudget;
+
+    #[test]
+    fn what_is_configured_goes_before_what_a_drive_bears() {
+        let terabyte = 1_000_000_000_000;
+        let of = |budget: WriteBudget, rated| budget.of(terabyte, rated);
+        let half = Budget::BytesPerDay(terabyte / 2);
+        assert_eq!(of(WriteBudget::Rated, None), Budget::Unlimited);
+        assert_eq!(of(WriteBudget::Rated, Some(500)), half);
+        assert_eq!(of(WriteBudget::Unlimited, Some(500)), Budget::Unlimited);
+        assert_eq!(of(WriteBudget::DriveWrites(500), Some(3000)), half);
+        assert_eq!(WriteBudget::Rated.of(10, Some(1)), Budget::BytesPerDay(1));
+        let most = Budget::BytesPerDay(u64::MAX);
+        assert_eq!(WriteBudget::Rated.of(u64::MAX, Some(u32::MAX)), most);
+    }
 }

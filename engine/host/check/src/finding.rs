@@ -41,6 +41,8 @@ pub enum Group {
     Cpu,
     /// Drives and their queues.
     Nvme,
+    /// What stores take, and what their drives bear.
+    Store,
     /// Where files of volumes lie.
     FileSystem,
     /// NICs, links, addresses.
@@ -60,6 +62,7 @@ impl fmt::Display for Group {
             Self::Memory => "memory",
             Self::Cpu => "CPU",
             Self::Nvme => "NVMe",
+            Self::Store => "stores",
             Self::FileSystem => "file systems",
             Self::Rdma => "RDMA",
             Self::Tools => "tools",

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use kvrail_memory::{Mount, Root, Topology};
-use kvrail_nvme::Host;
+use kvrail_nvme::{Drive, Host};
 use kvrail_topology::Map;
 use serde::Serialize;
 
 use crate::finding::Verdict;
+use crate::member::StoreMember;
 use crate::options::KernelOptions;
 use crate::outcome::Outcome;
 
@@ -20,6 +21,8 @@ pub(crate) const CAP_IPC_LOCK: u32 = 14;
 pub enum Purpose {
     /// Run the sidecar.
     Serve,
+    /// Keep blocks by key.
+    Store,
     /// Export drives over NVMe-oF.
     Target,
     /// Connect to NVMe-oF targets.
@@ -37,6 +40,10 @@ pub struct Live {
     pub io_uring: Option<Tried>,
     /// `CUFILE_ENV_PATH_JSON` of the environment.
     pub cufile_config: Option<PathBuf>,
+    /// What drives answered.
+    pub drives: Vec<Drive>,
+    /// Members of the configured stores.
+    pub stores: Vec<StoreMember>,
 }
 
 /// How a try ended.

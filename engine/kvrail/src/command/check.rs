@@ -3,18 +3,29 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use kvrail_check::{Finding, Group, Live, Machine, Purpose, Report, Tried, Verdict, examine};
+use kvrail_check::{
+    Finding, Group, Live, Machine, MemberBudget, Purpose, Report, StoreMember, Tried, Verdict,
+    examine,
+};
 use kvrail_device::{DeviceError, probe_memory};
 use kvrail_memory::Root;
+use kvrail_nvme::Selector;
+use kvrail_poller::STORE_OWNERS;
+use kvrail_session::WriteBudget as Wanted;
+use kvrail_store::{Budget, Sizing};
+use kvrail_volume::{Content, Label, inspect};
 
+use crate::config::{Volume, WriteBudget};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_text};
+use crate::members::{drive_of, locate};
+use crate::output::{Format, human_bytes, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
   kvrail check                      everything
   kvrail check --for serve          what the sidecar needs
+  kvrail check --for store          what drives bear, what write budgets mean, memory of indexes
   kvrail check --for gpu --format json
   kvrail check --for bench /data    also the file system below /data
 
@@ -37,6 +48,8 @@ pub(crate) struct CheckArgs {
 enum PurposeArg {
     /// Run the sidecar
     Serve,
+    /// Keep blocks by key: endurance, write budgets, memory
+    Store,
     /// Export drives over NVMe-oF
     Target,
     /// Connect to NVMe-oF targets
@@ -53,7 +66,9 @@ enum PurposeArg {
 /// `Failure` with status 6 or 7 after the report.
 pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
     let purpose = args.purpose.map(Into::into);
-    let machine = Machine::read(Root::default(), purpose, paths(args, context)?, live());
+    let volumes = if args.paths.is_empty() { context.config()?.config.volume } else { Vec::new() };
+    let live = Live { stores: stores(&volumes), ..live() };
+    let machine = Machine::read(Root::default(), purpose, paths(args, &volumes), live);
     let report = examine(&machine);
     match context.format {
         Format::Json => print_json(&report)?,
@@ -70,17 +85,57 @@ pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// Paths that were named, else the members of the configuration, as they are seen from the root.
-fn paths(args: &CheckArgs, context: &Context) -> Result<Vec<PathBuf>, Failure> {
-    let named = if args.paths.is_empty() {
-        let config = context.config()?.config;
-        // What is named by what it is, is a drive: those are looked at anyway.
-        let members = config.volume.iter().flat_map(|volume| &volume.members);
-        members.filter_map(|member| member.path().map(Path::to_path_buf)).collect()
-    } else {
-        args.paths.clone()
+fn paths(args: &CheckArgs, volumes: &[Volume]) -> Vec<PathBuf> {
+    // What is named by what it is, is a drive: those are looked at anyway.
+    let members = volumes.iter().flat_map(|volume| &volume.members);
+    let named = args.paths.iter().map(PathBuf::as_path);
+    let all = named.chain(members.filter_map(Selector::path));
+    all.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned())).collect()
+}
+
+/// The members of configured stores. A member whose label cannot be read may be one.
+fn stores(volumes: &[Volume]) -> Vec<StoreMember> {
+    let member = |(volume, named): (&Volume, &Selector)| {
+        if volume.null_size(named).is_some() {
+            return None;
+        }
+        let name = format!("{} of {}", named, volume.name);
+        let path = match locate(named) {
+            Ok(located) => located.path,
+            Err(failure) => return Some(unseen(name, failure.log_text())),
+        };
+        match inspect(&path).map(|seen| seen.content) {
+            Ok(Content::Ours(label)) => store(name, &path, &label, volume.write_budget),
+            Ok(_) => None,
+            Err(error) => Some(unseen(name, error.to_string())),
+        }
     };
-    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    Ok(named.into_iter().map(absolute).collect())
+    let all = volumes.iter().flat_map(|volume| volume.members.iter().map(move |it| (volume, it)));
+    all.filter_map(member).collect()
+}
+
+fn unseen(name: String, why: String) -> StoreMember {
+    StoreMember { name, drive: None, budget: MemberBudget::Rated, tables: Err(why) }
+}
+
+fn store(name: String, path: &Path, label: &Label, budget: WriteBudget) -> Option<StoreMember> {
+    let shape = label.purpose.store()?;
+    let member = kvrail_volume::StoreMember::new(label.member_bytes, label.logical_block);
+    let sizing = Sizing::of(&shape.config(member, STORE_OWNERS)).map_err(|error| error.to_string());
+    let tables = sizing.map(|sizing| {
+        let bytes = sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes;
+        let segment = human_bytes(shape.segment_bytes);
+        (bytes, format!("{sizing}; segments of {segment}"))
+    });
+    let budget = match budget.wanted() {
+        Wanted::Rated => MemberBudget::Rated,
+        other => match other.of(label.member_bytes, None) {
+            Budget::Unlimited => MemberBudget::Unlimited,
+            Budget::BytesPerDay(bytes) => MemberBudget::BytesPerDay(bytes),
+        },
+    };
+    let drive = drive_of(path).map(|drive| drive.namespace.name);
+    Some(StoreMember { name, drive, budget, tables })
 }
 
 fn live() -> Live {
@@ -89,7 +144,9 @@ fn live() -> Live {
         Err(error) => failed(&error),
     };
     let cufile_config = std::env::var_os("CUFILE_ENV_PATH_JSON").map(PathBuf::from);
-    Live { io_uring: Some(tried), cufile_config }
+    // Which drives there are and why they cannot be seen, say other checks.
+    let drives = kvrail_nvme::drives(&Root::default()).unwrap_or_default();
+    Live { io_uring: Some(tried), cufile_config, drives, stores: Vec::new() }
 }
 
 /// The device room's errors end with their remedy.
@@ -135,6 +192,7 @@ impl From<PurposeArg> for Purpose {
     fn from(purpose: PurposeArg) -> Self {
         match purpose {
             PurposeArg::Serve => Self::Serve,
+            PurposeArg::Store => Self::Store,
             PurposeArg::Target => Self::Target,
             PurposeArg::Host => Self::Host,
             PurposeArg::Gpu => Self::Gpu,

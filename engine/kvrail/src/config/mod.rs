@@ -30,6 +30,7 @@ pub(crate) use load::{Loaded, load};
 pub(crate) use model::{Config, Device, Volume};
 pub(crate) use provenance::Origin;
 pub(crate) use target::{OnShutdown, Target};
+pub(crate) use write_budget::WriteBudget;
 
 /// Every key with its explanation, as shipped.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

@@ -177,7 +177,7 @@ pub(crate) struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<NullContent>,
     /// Of stores only.
-    #[serde(default, skip_serializing_if = "WriteBudget::is_unlimited")]
+    #[serde(default, skip_serializing_if = "WriteBudget::is_auto")]
     pub(crate) write_budget: WriteBudget,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,

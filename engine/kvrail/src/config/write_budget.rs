@@ -1,4 +1,4 @@
-//! What a store may write: `"unlimited"` or drive writes a day, `"0.2dwpd"`.
+//! What a store may write: `"auto"`, `"unlimited"` or drive writes a day, `"0.2dwpd"`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,21 +12,24 @@ const MOST: u32 = 1000;
 /// What the members of a store may write, each of them, moves and records counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WriteBudget {
-    /// As much as it is given.
+    /// What each drive says that it bears; as much as it is given where it says nothing.
     #[default]
+    Auto,
+    /// As much as it is given.
     Unlimited,
     /// So often the member's size in 24 hours, in thousandths.
     DriveWrites(u32),
 }
 
 impl WriteBudget {
-    pub(crate) fn is_unlimited(&self) -> bool {
-        *self == Self::Unlimited
+    pub(crate) fn is_auto(&self) -> bool {
+        *self == Self::Auto
     }
 
     /// In the session's words.
     pub(crate) fn wanted(self) -> Wanted {
         match self {
+            Self::Auto => Wanted::Rated,
             Self::Unlimited => Wanted::Unlimited,
             Self::DriveWrites(thousandths) => Wanted::DriveWrites(thousandths),
         }
@@ -37,14 +40,16 @@ impl FromStr for WriteBudget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "unlimited" {
-            return Ok(Self::Unlimited);
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "unlimited" => return Ok(Self::Unlimited),
+            _ => {}
         }
         let number = text.strip_suffix("dwpd").map(str::trim_end);
         number.and_then(thousandths).map(Self::DriveWrites).ok_or_else(|| {
             format!(
                 "{text:?} is no write budget: write drive writes a day, 0.001dwpd to {MOST}dwpd \
-                 (\"0.2dwpd\" is a fifth of the drive each day), or \"unlimited\""
+                 (\"0.2dwpd\" is a fifth of the drive each day), \"unlimited\" or \"auto\""
             )
         })
     }
@@ -66,6 +71,7 @@ fn thousandths(number: &str) -> Option<u32> {
 impl fmt::Display for WriteBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Auto => f.write_str("auto"),
             Self::Unlimited => f.write_str("unlimited"),
             Self::DriveWrites(thousandths) => {
                 let part = format!("{:03}", thousandths % 1000);
@@ -95,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read_back() {
-        for text in ["unlimited", "0.2dwpd", "3dwpd", "0.001dwpd", "1000dwpd", "12.345dwpd"] {
+        for text in ["auto", "unlimited", "0.2dwpd", "3dwpd", "0.001dwpd", "1000dwpd", "12.345dwpd"]
+        {
             let budget: WriteBudget = text.parse().unwrap();
             assert_eq!(budget.to_string(), text);
         }

@@ -1,6 +1,7 @@
 //! The stores among the volumes: what each member's poller is given, and whether it starts.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,7 +22,9 @@ use uuid::Uuid;
 
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
+use crate::config::WriteBudget;
 use crate::failure::{Exit, Failure};
+use crate::members::drive_of;
 use crate::output::human_bytes;
 
 /// How long a store may take to read its heads: 65,536 of them from a slow drive.
@@ -45,6 +48,8 @@ struct Shard {
     presence: Arc<Region>,
     restart: Start,
     sizing: Sizing,
+    /// What its drive says that it bears, in thousandths of drive writes a day.
+    rated: Option<u32>,
     /// Why there are no hugepages behind its pool.
     remark: Option<String>,
 }
@@ -87,8 +92,8 @@ impl Stores {
         for it in &self.0 {
             let volume = u16::try_from(it.volume).expect("the configuration bounds the volumes");
             let (config, restart) = (it.setup.config, it.restart);
-            let presence = Some(Arc::clone(&it.presence));
-            let shard = ServedShard { device: it.device, config, restart, presence };
+            let (presence, rated) = (Some(Arc::clone(&it.presence)), it.rated);
+            let shard = ServedShard { device: it.device, config, restart, presence, rated };
             match stores.last_mut().filter(|store| store.volume == volume) {
                 Some(store) => store.shards.push(shard),
                 None => stores.push(ServedStore { volume, shards: vec![shard] }),
@@ -144,7 +149,11 @@ impl Stores {
         let line = |it: &Shard| {
             let blocks = human_bytes(u64::from(largest_block(&it.setup.config)));
             let (device, sizing) = (it.device, &it.sizing);
-            format!("  store on device {device}: {sizing}; blocks up to {blocks}\n")
+            let bears = match it.rated.map(WriteBudget::DriveWrites) {
+                Some(budget) => format!("; the drive bears {budget} for five years"),
+                None => String::new(),
+            };
+            format!("  store on device {device}: {sizing}; blocks up to {blocks}{bears}\n")
         };
         // They all have the same reason.
         let remark = self.0.iter().find_map(|it| it.remark.as_ref());
@@ -230,8 +239,15 @@ impl Shard {
         let setup = StoreSetup { config, start, pool, buffer, presence: Some(shown) };
         let (device, volume) = (device.index, device.volume);
         let remark = remark.map(|why| why.to_string());
-        Ok(Self { device, volume, name, setup, presence, restart: start, sizing, remark })
+        let rated = source.claimed().and_then(|member| rated(member.path()));
+        Ok(Self { device, volume, name, setup, presence, restart: start, sizing, rated, remark })
     }
+}
+
+/// What the drive below a member bears, if it says so.
+fn rated(path: &Path) -> Option<u32> {
+    let drive = drive_of(path)?;
+    drive.endurance.map(|it| it.drive_writes_a_day(drive.size_bytes))
 }
 
 /// Whether the kernel passes discards to the drive. Holes in a file would cost writes later.

@@ -43,7 +43,7 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
     let opened = |volume| {
         let served = open(config, volume)?;
         match served.purpose {
-            Purpose::Raw if !volume.write_budget.is_unlimited() => Err(no_store(volume)),
+            Purpose::Raw if !volume.write_budget.is_auto() => Err(no_store(volume)),
             _ => Ok(served),
         }
     };

@@ -121,9 +121,7 @@ impl Stores {
 
     /// What members may write from now on, by their volumes' ids.
     pub(crate) fn set_budgets(&mut self, budgets: &[WriteBudget], pollers: &mut Pollers) {
-        for (volume, _) in
-            budgets.iter().enumerate().filter(|(_, it)| **it != WriteBudget::Unlimited)
-        {
+        for (volume, _) in budgets.iter().enumerate().filter(|(_, it)| **it != WriteBudget::Rated) {
             if !self.stores.iter().any(|store| usize::from(store.volume) == volume) {
                 tracing::warn!("volume {volume} is no store: its write_budget limits nothing");
             }
@@ -131,7 +129,7 @@ impl Stores {
         for (at, store) in self.stores.iter_mut().enumerate() {
             let budget = budgets.get(usize::from(store.volume)).copied().unwrap_or_default();
             for (place, shard) in store.shards.iter_mut().enumerate() {
-                let budget = budget.of(shard.sizing.capacity_bytes);
+                let budget = budget.of(shard.sizing.capacity_bytes, shard.served.rated);
                 if shard.served.config.budget != budget {
                     // A store that begins anew has it from its configuration.
                     shard.served.config.budget = budget;

@@ -26,6 +26,8 @@ pub struct ServedShard {
     pub restart: Start,
     /// Its presence table, if it has one.
     pub presence: Option<Arc<Region>>,
+    /// What its drive says that it bears for five years, in thousandths of drive writes a day.
+    pub rated: Option<u32>,
 }
 
 /// Memory for the presence table of a store of these sizes: the sidecar writes, and nobody else

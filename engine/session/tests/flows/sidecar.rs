@@ -219,6 +219,7 @@ impl Sidecar {
         change(&mut config);
         let served = |member| ServedShard {
             presence: None,
+            rated: None,
             device: DeviceIndex(member),
             config: shards::config(),
             restart: shards::open(member),

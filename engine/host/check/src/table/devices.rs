@@ -1,12 +1,12 @@
 //! Checks of drives, file systems, NICs, programs, GPUs, and of what a container takes away.
 
-use super::purposes::{ALL, GPU, HOST, LOCAL, RINGS, TARGET, WIRE};
-use crate::finding::Group::{Container, FileSystem, Gpu, Nvme, Rdma, Tools};
+use super::purposes::{ALL, FILES, GPU, HOST, LOCAL, RINGS, STORE, TARGET, WIRE};
+use crate::finding::Group::{Container, FileSystem, Gpu, Nvme, Rdma, Store, Tools};
 use crate::finding::Verdict::{Failure, Warning};
 use crate::machine::CAP_IPC_LOCK;
 use crate::probe::Check;
 use crate::probe::Probe::{Capability, Look, Node};
-use crate::{container, cufile, filesystem, gpu, nvme, rdma, tools};
+use crate::{container, cufile, filesystem, gpu, nvme, rdma, store, tools};
 
 pub(super) const NVME: &[Check] = &[
     Check {
@@ -75,11 +75,54 @@ pub(super) const NVME: &[Check] = &[
     },
 ];
 
+pub(super) const STORES: &[Check] = &[
+    Check {
+        id: "store-endurance",
+        group: Store,
+        purposes: STORE,
+        probe: Look(store::endurance),
+        cost: "a drive beyond its rated life fails sooner, and keeps bytes less long",
+        remedy: "replace the drive: a store fills itself; until then lower its write_budget",
+    },
+    Check {
+        id: "store-spare",
+        group: Store,
+        purposes: STORE,
+        probe: Look(store::spare),
+        cost: "blocks that cannot be read are misses, and the drive may become read-only",
+        remedy: "replace the drive: a store fills itself",
+    },
+    Check {
+        id: "store-budget",
+        group: Store,
+        purposes: STORE,
+        probe: Look(store::budget),
+        cost: "puts may wear the drive out before its time",
+        remedy: "write_budget = \"1dwpd\" in the volume's table, or what the data sheet says",
+    },
+    Check {
+        id: "store-memory",
+        group: Store,
+        purposes: STORE,
+        probe: Look(store::memory),
+        cost: "the index of a store is in memory: less of it is left for arenas and engines",
+        remedy: "make the store with a larger --block-mean, as long as its blocks are",
+    },
+    Check {
+        id: "store-format",
+        group: Store,
+        purposes: STORE,
+        probe: Look(store::format),
+        cost: "the drive does more for each request",
+        remedy: "nvme format with the faster format, which erases; then make the store anew",
+    },
+];
+
 pub(super) const FILE_SYSTEMS: &[Check] = &[
     Check {
         id: "file-system",
         group: FileSystem,
-        purposes: RINGS,
+        purposes: FILES,
         probe: Look(filesystem::mounts),
         cost: "writes take more steps, or no disk is behind them",
         remedy: "put the volume on ext4, xfs or a block device",
@@ -87,7 +130,7 @@ pub(super) const FILE_SYSTEMS: &[Check] = &[
     Check {
         id: "direct-io",
         group: FileSystem,
-        purposes: RINGS,
+        purposes: FILES,
         probe: Look(filesystem::direct),
         cost: "every byte goes through the page cache, and is copied",
         remedy: "put the volume on ext4, xfs or a block device",

@@ -7,11 +7,12 @@ mod system;
 use crate::probe::Check;
 
 /// The tables of all groups, in the order of the report.
-pub(crate) const CHECKS: [&[Check]; 9] = [
+pub(crate) const CHECKS: [&[Check]; 10] = [
     system::KERNEL,
     system::MEMORY,
     system::CPU,
     devices::NVME,
+    devices::STORES,
     devices::FILE_SYSTEMS,
     devices::RDMA,
     devices::TOOLS,

@@ -3,6 +3,7 @@
 
 mod cases;
 mod host;
+mod stores;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,11 @@ use crate::cases::CASES;
 use crate::host::{Host, RELEASE};
 
 fn works() -> Live {
-    Live { io_uring: Some(Tried::Works("tried".into())), cufile_config: None }
+    Live { io_uring: Some(Tried::Works("tried".into())), ..Live::default() }
 }
 
-const PURPOSES: [Purpose; 5] =
-    [Purpose::Serve, Purpose::Target, Purpose::Host, Purpose::Gpu, Purpose::Bench];
+const PURPOSES: [Purpose; 6] =
+    [Purpose::Serve, Purpose::Store, Purpose::Target, Purpose::Host, Purpose::Gpu, Purpose::Bench];
 
 fn find<'a>(report: &'a Report, check: &str) -> Vec<&'a Finding> {
     report.findings.iter().filter(|finding| finding.check == check).collect()
@@ -73,7 +74,7 @@ fn every_check_that_can_complain_has_a_case() {
 fn the_try_of_io_uring_is_believed() {
     let host = Host::good();
     let fails = Tried::Fails { seen: "EPERM".into(), remedy: "allow io_uring_setup".into() };
-    let report = host.report(Some(Serve), Live { io_uring: Some(fails), cufile_config: None });
+    let report = host.report(Some(Serve), Live { io_uring: Some(fails), ..Live::default() });
     let found = find(&report, "io-uring-tried")[0];
     assert_eq!((found.verdict, found.seen.as_str()), (Failure, "EPERM"));
     assert_eq!(found.remedy.as_deref(), Some("allow io_uring_setup"));

@@ -1,0 +1,25 @@
+//! Members of stores, as the binary sees them.
+
+/// A member of a configured store.
+#[derive(Clone, Debug)]
+pub struct StoreMember {
+    /// As it is configured.
+    pub name: String,
+    /// Kernel name of the NVMe namespace that it lies on; none for files and other devices.
+    pub drive: Option<String>,
+    /// What it may write.
+    pub budget: MemberBudget,
+    /// What it takes of memory, in bytes and in words; or why that cannot be seen.
+    pub tables: Result<(u64, String), String>,
+}
+
+/// What a member may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberBudget {
+    /// What its drive bears, where it says so.
+    Rated,
+    /// As much as it is given.
+    Unlimited,
+    /// So many bytes in 24 hours.
+    BytesPerDay(u64),
+}
