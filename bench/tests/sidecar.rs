@@ -146,6 +146,7 @@ fn config(directory: &Path) -> ServerConfig {
             drain_timeout: Duration::from_secs(2),
             patience: Patience::default(),
             write_budgets: Vec::new(),
+            tenants: Vec::new(),
         },
         numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },

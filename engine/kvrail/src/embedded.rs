@@ -308,6 +308,7 @@ fn own_config(
             members,
             content,
             write_budget,
+            tenant: Vec::new(),
             device: Default::default(),
         });
     }

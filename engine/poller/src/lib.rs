@@ -49,7 +49,7 @@ pub use stats::{
     Counter, DeviceStats, IoLatencies, LATENCY_BUCKETS, Latencies, LatencyCounts, OperationKind,
     PollerStats, SessionStats, StoreStats,
 };
-pub use store_call::{STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
+pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;
 pub use thread::{Seat, StartError, start};

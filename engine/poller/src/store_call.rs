@@ -101,7 +101,18 @@ pub enum StoreAsk {
         handle: u16,
         /// Which.
         space: SpaceId,
+        /// What the requests may do.
+        permit: Permit,
     },
+}
+
+/// What requests that name a handle may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permit {
+    /// Get and look up.
+    Read,
+    /// Put and drop, too.
+    Write,
 }
 
 /// A namespace as the control thread sees it.

@@ -55,6 +55,7 @@ statuses! {
     15 Declined "DECLINED" "The store did not take it; nothing was written.";
     16 TooSmall "TOO_SMALL" "The memory is smaller than the block; nothing was moved.";
     17 Stale "STALE" "The namespace was cleared or removed: open it again; nothing was done.";
+    18 Denied "DENIED" "This user may not do that with the namespace; nothing was done.";
 }
 
 impl Status {

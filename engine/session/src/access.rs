@@ -49,6 +49,13 @@ impl Peer {
         self.pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
     }
 
+    /// All groups.
+    pub(crate) fn groups(&self) -> Vec<u32> {
+        let mut groups = self.supplementary_groups();
+        groups.push(self.gid);
+        groups
+    }
+
     /// Supplementary groups. Only a process that is still alive after the read, so that its number
     /// cannot have been given to another one in between.
     fn supplementary_groups(&self) -> Vec<u32> {

@@ -9,6 +9,7 @@ use kvrail_ring::limits::LANE_DEPTH_MAX;
 use kvrail_store::Budget;
 
 use crate::access::Access;
+use crate::tenants::Tenancy;
 
 /// What clients may have. Every field names its key in the configuration; messages about a limit
 /// name it too.
@@ -144,6 +145,9 @@ pub struct Policy {
     pub limits: Limits,
     /// What each store's members may write, by its volume's id; the rest what its drives bear.
     pub write_budgets: Vec<WriteBudget>,
+    /// Who may do what with the namespaces of each store, by its volume's id: everybody everything
+    /// where there is nothing, else who is not named nothing. Holds for who opens from now on.
+    pub tenants: Vec<Vec<Tenancy>>,
     /// Pages of arenas.
     pub pages: PagePolicy,
     /// Seals of memory that clients import.
@@ -152,6 +156,13 @@ pub struct Policy {
     pub drain_timeout: Duration,
     /// When something is taken for hanging.
     pub patience: Patience,
+}
+
+impl Policy {
+    /// Who may do what with the namespaces of a store.
+    pub(crate) fn tenants_of(&self, volume: u16) -> &[Tenancy] {
+        self.tenants.get(usize::from(volume)).map_or(&[], Vec::as_slice)
+    }
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ use crate::sessions::Sessions;
 use crate::shutdown::{Shutdown, Step, Stopped};
 use crate::socket::Listener;
 use crate::stores::Stores;
+use crate::tenants::Rights;
 use crate::wakers::{REMEMBERED, Wakers};
 use crate::watch::Watch;
 
@@ -491,7 +492,10 @@ impl Server {
         if !self.shutdown.is_serving() {
             return Err(stopping());
         }
-        let replies = self.stores.ask(asker, seq, ask, &mut self.pollers)?;
+        let session = self.sessions.get(asker.0).expect("an asking session lives");
+        let (peer, policy) = (session.peer(), &self.config.policy);
+        let rights = |volume| Rights::new(peer, &policy.access, policy.tenants_of(volume));
+        let replies = self.stores.ask(asker, seq, ask, rights, &mut self.pollers)?;
         replies.into_iter().for_each(|reply| self.reply(reply));
         Ok(None)
     }

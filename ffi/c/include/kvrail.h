@@ -66,6 +66,8 @@
 #define KVRAIL_TOO_SMALL (16)
 // The namespace was cleared or removed: open it again; nothing was done.
 #define KVRAIL_STALE (17)
+// This user may not do that with the namespace; nothing was done.
+#define KVRAIL_DENIED (18)
 // An argument is null, out of range or of the wrong kind.
 #define KVRAIL_E_ARGUMENT (-1)
 // A structure uses members that this library is too old to know.

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 pub(crate) mod raised {
     use pyo3::import_exception;
 
+    import_exception!(kvrail.errors, AccessError);
     import_exception!(kvrail.errors, ClosedError);
     import_exception!(kvrail.errors, CorruptError);
     import_exception!(kvrail.errors, DeviceError);
@@ -113,6 +114,7 @@ pub(crate) fn from_status(
         Status::NoSpace | Status::Declined => NoSpaceError::new_err(arguments),
         Status::GpuError => GpuError::new_err(arguments),
         Status::Invalid | Status::TooSmall | Status::Stale => RequestError::new_err(arguments),
+        Status::Denied => AccessError::new_err(arguments),
         Status::Quota => QuotaError::new_err(arguments),
         Status::Draining | Status::Restarted => SessionEndedError::new_err(arguments),
         Status::Internal => InternalError::new_err(arguments),

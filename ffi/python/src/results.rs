@@ -149,8 +149,8 @@ impl Results {
     /// The exception of what is no answer about blocks: the session is over, or a bug.
     pub(crate) fn broken(&self) -> Option<PyErr> {
         let broken = |end: &End| {
-            use Status::{Draining, Internal, Invalid, Restarted};
-            matches!(end.status, Draining | Internal | Invalid | Restarted)
+            use Status::{Denied, Draining, Internal, Invalid, Restarted};
+            matches!(end.status, Denied | Draining | Internal | Invalid | Restarted)
         };
         self.failure(broken)
     }

@@ -264,6 +264,7 @@ impl Findings<'_> {
                 self.add(&key, &volume.name, rule, "give each volume a name of its own");
             }
             self.members(&format!("{prefix}.members"), volume, &mut owners);
+            self.tenants(&prefix, volume);
             if volume.device != super::model::DeviceOverrides::default() {
                 let device = config.device_of(volume);
                 let before = self.problems.len();
@@ -275,6 +276,20 @@ impl Findings<'_> {
         if members > usize::from(u16::MAX) {
             let rule = format!("65535 members at most in all, there are {members}");
             self.add("volume", "...", rule, "serve fewer volumes");
+        }
+    }
+
+    fn tenants(&mut self, prefix: &str, volume: &Volume) {
+        for (at, tenant) in volume.tenant.iter().enumerate() {
+            let prefix = format!("{prefix}.tenant.{at}");
+            self.unique(&format!("{prefix}.uids"), &tenant.uids);
+            self.unique(&format!("{prefix}.gids"), &tenant.gids);
+            let (key, names) = (format!("{prefix}.namespaces"), &tenant.namespaces);
+            let begin = names.strip_suffix('*').unwrap_or(names);
+            if names.is_empty() || begin.contains('*') {
+                let rule = "it must be a name, or how names begin with `*` at its end";
+                self.add(&key, names, rule, "write one table for each name or begin");
+            }
         }
     }
 

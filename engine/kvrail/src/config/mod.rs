@@ -17,6 +17,7 @@ mod provenance;
 mod reload;
 mod resolve_paths;
 mod target;
+mod tenant;
 mod write_budget;
 
 #[cfg(test)]

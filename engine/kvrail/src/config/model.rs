@@ -15,6 +15,7 @@ use super::auto::Auto;
 use super::enums::{FileMode, LogFormat, NullContent, Pages, Unsealed};
 use super::gpu::Gpu;
 use super::target::Target;
+use super::tenant::Tenant;
 use super::write_budget::WriteBudget;
 
 /// Everything that can be configured.
@@ -179,6 +180,9 @@ pub(crate) struct Volume {
     /// Of stores only.
     #[serde(default, skip_serializing_if = "WriteBudget::is_auto")]
     pub(crate) write_budget: WriteBudget,
+    /// Of stores only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tenant: Vec<Tenant>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
 }

@@ -21,7 +21,10 @@ impl Config {
         renewed.sidecar.log.clone_from(&new.sidecar.log);
         for volume in &mut renewed.volume {
             let new = new.volume.iter().find(|it| it.name == volume.name);
-            volume.write_budget = new.map_or(volume.write_budget, |it| it.write_budget);
+            if let Some(new) = new {
+                volume.write_budget = new.write_budget;
+                volume.tenant.clone_from(&new.tenant);
+            }
         }
         renewed.target = new.target.clone();
         if !self.target.wish().is_empty() {
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_budget_changes_with_the_volume_of_its_name() {
+    fn budgets_and_tenants_change_with_the_volume_of_their_name() {
         let volumes = |one: &str, two: &str| {
             let volume = |name: &str, more: &str| {
                 format!("[[volume]]\nname = \"{name}\"\nmembers = [\"/{name}\"]\n{more}\n")
@@ -82,9 +85,15 @@ mod tests {
             volume("a", one) + &volume("b", two)
         };
         let before = config(&volumes("", "write_budget = \"2dwpd\""));
-        let after = config(&volumes("write_budget = \"0.5dwpd\"", ""));
+        let tenant = "tenant = [{ namespaces = \"*\", rights = \"read\" }]";
+        let after = config(&volumes("write_budget = \"0.5dwpd\"", tenant));
         let renewed = before.apply_reload(&after);
-        let keys = ["volume.0.write_budget", "volume.1.write_budget"];
+        let keys = [
+            "volume.0.write_budget",
+            "volume.1.tenant.0.namespaces",
+            "volume.1.tenant.0.rights",
+            "volume.1.write_budget",
+        ];
         assert_eq!(before.differing_keys(&renewed), keys);
         assert_eq!(renewed, after);
     }

@@ -1,9 +1,9 @@
 //! From configuration keys to what holds for clients.
 
 use kvrail_memory::Sealing;
-use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy};
+use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy, Tenancy};
 
-use crate::config::{Config, Unsealed};
+use crate::config::{Config, Unsealed, Volume};
 
 /// What `config` lets clients do.
 pub(super) fn policy(config: &Config) -> Policy {
@@ -28,6 +28,7 @@ pub(super) fn policy(config: &Config) -> Policy {
             handshake_timeout: limits.handshake_timeout.duration(),
         },
         write_budgets: config.volume.iter().map(|it| it.write_budget.wanted()).collect(),
+        tenants: config.volume.iter().map(tenants).collect(),
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
         sealing: match config.memory.unsealed_imports {
             Unsealed::Refuse => Sealing::Required,
@@ -39,4 +40,8 @@ pub(super) fn policy(config: &Config) -> Policy {
             overdue_after: config.pollers.overdue_after.duration(),
         },
     }
+}
+
+fn tenants(volume: &Volume) -> Vec<Tenancy> {
+    volume.tenant.iter().map(|tenant| tenant.tenancy()).collect()
 }

@@ -43,17 +43,18 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
     let opened = |volume| {
         let served = open(config, volume)?;
         match served.purpose {
-            Purpose::Raw if !volume.write_budget.is_auto() => Err(no_store(volume)),
+            Purpose::Raw if !volume.write_budget.is_auto() => {
+                Err(no_store(volume, &format!("write_budget = \"{}\"", volume.write_budget)))
+            }
+            Purpose::Raw if !volume.tenant.is_empty() => Err(no_store(volume, "tenant")),
             _ => Ok(served),
         }
     };
     config.volume.iter().map(opened).collect()
 }
 
-fn no_store(volume: &Configured) -> Failure {
-    let (name, budget) = (&volume.name, volume.write_budget);
-    let words =
-        format!("volume {name}: write_budget = \"{budget}\": only stores have one, and it is raw");
+fn no_store(volume: &Configured, key: &str) -> Failure {
+    let words = format!("volume {}: {key}: only stores have this, and it is raw", volume.name);
     let remedy = "remove the key, or make a store: `kvrail volume create --kind store`";
     Failure::new(Exit::Usage, words).with_remedy(remedy)
 }

@@ -18,6 +18,7 @@ use crate::executor::Executor;
 use crate::front_end::{Begun as Taken, Seat};
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
+use crate::store_call::Permit;
 use crate::task::{ClientRequest, MemoryKind};
 
 /// Bytes of a page of the tail arena.
@@ -125,6 +126,9 @@ impl Stores {
     ) -> Result<Wanted, Status> {
         let key = key_of(request);
         let (shard, grant) = self.find(seat.session, request.handle(), key.lo())?;
+        if grant.permit == Permit::Read {
+            return Err(Status::Denied);
+        }
         if self.shards[shard].is_gone() {
             return Err(Status::DeviceGone);
         }

@@ -3,6 +3,7 @@
 use kvrail_store::SpaceId;
 
 use crate::limits::{HANDLES_MAX, SESSIONS_MAX, SessionSlot};
+use crate::store_call::Permit;
 
 /// What a handle means to one shard.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +12,7 @@ pub(crate) struct Grant {
     pub(crate) uid: u64,
     /// Which life of the store `space` is of.
     pub(crate) life: u32,
+    pub(crate) permit: Permit,
 }
 
 /// All handles of one shard's sessions.

@@ -4,7 +4,7 @@ use kvrail_device::SimOptions;
 use kvrail_memory::{load, store};
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
-use kvrail_store::{Key, check};
+use kvrail_store::{Key, Status as Ending, check};
 
 use crate::rig::{ARENA_BYTES, Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed};
 
@@ -242,4 +242,21 @@ fn more_puts_than_the_store_takes_at_once_wait_and_all_end_well() {
         assert_eq!(done.status(), Status::Ok);
         assert_eq!(rig.bytes(&other, (number * 8192, 0), 8192), block(number, 8192));
     }
+}
+
+#[test]
+fn who_may_only_read_puts_and_drops_nothing() {
+    let mut rig = Rig::new(512);
+    let (mut owner, mut reader) = (rig.client(0), rig.client(1));
+    let (space, _) = rig.space("first");
+    assert_eq!(rig.grant_reading(reader.session, HANDLE, space), Ending::Ok);
+    let (key, bytes) = (Key::of(1, 1), block(1, 5000));
+    assert_eq!(rig.put(&mut reader, key, &bytes).status(), Status::Denied);
+    assert_eq!(rig.lookup(&mut owner, 0, &[key.lo()]), 0, "nothing was written");
+    assert_eq!(rig.put(&mut owner, key, &bytes).status(), Status::Ok);
+    assert_eq!(rig.ask_one(&mut reader, drop_slot(Opcode::Drop, key, 0)).status(), Status::Denied);
+    assert_eq!(rig.lookup(&mut reader, 50, &[key.lo()]) & 1, 1, "it may look up and hold");
+    assert_eq!(rig.get(&mut reader, key, 8192).0.status(), Status::Ok);
+    assert_eq!(rig.grant(reader.session, HANDLE, space), Ending::Ok);
+    assert_eq!(rig.ask_one(&mut reader, drop_slot(Opcode::Drop, key, 0)).status(), Status::Ok);
 }

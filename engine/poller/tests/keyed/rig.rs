@@ -12,9 +12,9 @@ use kvrail_device::{
 };
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueDoorbell,
-    RingerThread, Route, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup,
-    TickOutcome, Waking, WokenBy,
+    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Permit, Poller, PollerStats,
+    QueueDoorbell, RingerThread, Route, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall,
+    StoreSetup, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
     ClientLane, Completion, DeviceIndex, Doorbell, Geometry, KeyedRequest, Opcode, RegionId,
@@ -299,7 +299,19 @@ impl Rig {
     }
 
     pub(crate) fn grant(&mut self, session: SessionSlot, handle: u16, space: SpaceId) -> Ending {
-        self.call(StoreAsk::Grant { session, handle, space }).status
+        let permit = Permit::Write;
+        self.call(StoreAsk::Grant { session, handle, space, permit }).status
+    }
+
+    /// As `grant`, for one who may only read.
+    pub(crate) fn grant_reading(
+        &mut self,
+        session: SessionSlot,
+        handle: u16,
+        space: SpaceId,
+    ) -> Ending {
+        let permit = Permit::Read;
+        self.call(StoreAsk::Grant { session, handle, space, permit }).status
     }
 
     /// A client with the first namespace open.

@@ -11,28 +11,51 @@ use crate::failure::{Failure, quota};
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     /// By session, then by volume and name.
-    sessions: BTreeMap<u64, BTreeMap<(u16, String), u16>>,
+    sessions: BTreeMap<u64, BTreeMap<(u16, String), Handle>>,
+}
+
+/// A handle, and the last uids that its namespace had when it was opened.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    number: u16,
+    uids: [u64; 2],
 }
 
 impl Handles {
     /// What a session calls a namespace, if it ever opened it.
     pub(super) fn known(&self, session: u64, (volume, name): (u16, &str)) -> Option<u16> {
-        self.sessions.get(&session)?.get(&(volume, name.to_owned())).copied()
+        self.sessions.get(&session)?.get(&(volume, name.to_owned())).map(|handle| handle.number)
     }
 
-    /// What a session calls a namespace: the same each time.
+    /// Whether a session has opened the namespace with this uid, now or before it was cleared.
+    pub(super) fn has_opened(&self, session: u64, uid: u64) -> bool {
+        let own = self.sessions.get(&session);
+        own.is_some_and(|own| own.values().any(|handle| handle.uids.contains(&uid)))
+    }
+
+    /// What a session calls a namespace that it opens with this uid: the same each time.
     ///
     /// # Errors
     /// `Failure` when it has as many as it may.
-    pub(super) fn of(&mut self, session: u64, (volume, name): (u16, &str)) -> Result<u16, Failure> {
+    pub(super) fn of(
+        &mut self,
+        session: u64,
+        (volume, name): (u16, &str),
+        uid: u64,
+    ) -> Result<u16, Failure> {
         let own = self.sessions.entry(session).or_default();
         let next = own.len();
-        let handle = u16::try_from(next).ok().filter(|_| next < HANDLES_MAX);
-        match (own.get(&(volume, name.to_owned())), handle) {
-            (Some(known), _) => Ok(*known),
-            (None, Some(handle)) => {
-                own.insert((volume, name.to_owned()), handle);
-                Ok(handle)
+        let number = u16::try_from(next).ok().filter(|_| next < HANDLES_MAX);
+        match (own.get_mut(&(volume, name.to_owned())), number) {
+            (Some(known), _) => {
+                if known.uids[0] != uid {
+                    known.uids = [uid, known.uids[0]];
+                }
+                Ok(known.number)
+            }
+            (None, Some(number)) => {
+                own.insert((volume, name.to_owned()), Handle { number, uids: [uid; 2] });
+                Ok(number)
             }
             (None, None) => Err(quota(format!(
                 "this client has opened {HANDLES_MAX} namespaces, the most one session may; attach \
@@ -55,15 +78,27 @@ mod tests {
     fn a_session_calls_a_namespace_the_same_each_time() {
         let mut handles = Handles::default();
         assert_eq!(handles.known(1, (0, "a")), None);
-        assert_eq!(handles.of(1, (0, "a")).unwrap(), 0);
-        assert_eq!(handles.of(1, (1, "a")).unwrap(), 1, "another store's");
-        assert_eq!(handles.of(1, (0, "a")).unwrap(), 0);
-        assert_eq!(handles.of(2, (1, "a")).unwrap(), 0, "another session's");
+        assert_eq!(handles.of(1, (0, "a"), 5).unwrap(), 0);
+        assert_eq!(handles.of(1, (1, "a"), 6).unwrap(), 1, "another store's");
+        assert_eq!(handles.of(1, (0, "a"), 5).unwrap(), 0);
+        assert_eq!(handles.of(2, (1, "a"), 6).unwrap(), 0, "another session's");
         for at in 2..256 {
-            assert_eq!(handles.of(1, (0, &at.to_string())).unwrap(), at);
+            assert_eq!(handles.of(1, (0, &at.to_string()), 6 + u64::from(at)).unwrap(), at);
         }
-        assert!(handles.of(1, (0, "more")).unwrap_err().1.contains("256 namespaces"));
+        assert!(handles.of(1, (0, "more"), 1).unwrap_err().1.contains("256 namespaces"));
         handles.forget(1);
-        assert_eq!(handles.of(1, (0, "more")).unwrap(), 0);
+        assert_eq!(handles.of(1, (0, "more"), 1).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_session_has_opened_what_it_has_open_and_what_that_was_before_a_clear() {
+        let mut handles = Handles::default();
+        for uid in [3, 3, 4] {
+            handles.of(1, (0, "a"), uid).unwrap();
+        }
+        assert!(handles.has_opened(1, 3) && handles.has_opened(1, 4));
+        assert!(!handles.has_opened(1, 5) && !handles.has_opened(2, 3));
+        handles.of(1, (0, "a"), 9).unwrap();
+        assert!(handles.has_opened(1, 4) && handles.has_opened(1, 9));
     }
 }

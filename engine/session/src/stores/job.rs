@@ -2,7 +2,7 @@
 //! each round of calls. So a clear, a removal or a creation that was interrupted anywhere is
 //! finished by whoever opens the namespace next.
 
-use kvrail_poller::{SessionSlot, SpaceRecord, StoreAsk, StoreFound};
+use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreFound};
 use kvrail_protocol::ListCursor;
 use kvrail_ring::Status;
 use kvrail_store::{Key, shard_of};
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::identity::{difference, parse};
 use crate::failure::{Failure, invalid};
+use crate::tenants::Rights;
 
 /// Rounds of changes of one request at most: two are enough unless members change by themselves.
 const ROUNDS_MAX: u32 = 4;
@@ -28,17 +29,31 @@ pub(super) struct Asker {
 #[derive(Clone, Debug)]
 pub(super) enum Wish {
     /// A namespace open in the asker's session.
-    Open { name: String, document: String, identity: Value, create: Create },
+    Open { name: String, document: String, identity: Value, create: Create, permit: Permit },
     /// All its blocks unreachable.
     Clear { name: String },
     /// It forgotten.
     Remove { name: String },
-    /// All of them shown.
-    List,
+    /// All of them shown that the asker may read.
+    List { rights: Rights },
     /// Some blocks of one shown.
     ListBlocks { name: String, from: ListCursor },
     /// What is known of a key shown.
     Explain { name: String, key: Key },
+}
+
+impl Wish {
+    /// The namespace it is about.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Open { name, .. }
+            | Self::Clear { name }
+            | Self::Remove { name }
+            | Self::ListBlocks { name, .. }
+            | Self::Explain { name, .. } => Some(name),
+            Self::List { .. } => None,
+        }
+    }
 }
 
 /// Whether a namespace that is not there may be made.
@@ -120,14 +135,7 @@ impl Job {
 
     /// The namespace it is about.
     pub(super) fn name(&self) -> Option<&str> {
-        match &self.wish {
-            Wish::Open { name, .. }
-            | Wish::Clear { name }
-            | Wish::Remove { name }
-            | Wish::ListBlocks { name, .. }
-            | Wish::Explain { name, .. } => Some(name),
-            Wish::List => None,
-        }
+        self.wish.name()
     }
 
     /// Decides from what all members say.
@@ -289,7 +297,7 @@ fn unknown(name: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use kvrail_poller::{SpaceRecord, StoreAsk};
+    use kvrail_poller::{Permit, SpaceRecord, StoreAsk};
     use kvrail_protocol::ListCursor;
     use kvrail_ring::Status;
     use kvrail_store::{Key, shard_of};
@@ -304,7 +312,8 @@ mod tests {
     fn open(create: Create) -> Job {
         let identity = json!({"model": "m"});
         let document = identity.to_string();
-        job(Wish::Open { name: "n".into(), document, identity, create })
+        let permit = Permit::Write;
+        job(Wish::Open { name: "n".into(), document, identity, create, permit })
     }
 
     fn space(uid: u64) -> SpaceRecord {

@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{
-    PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound, presence_witness,
+    Permit, PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound,
+    presence_witness,
 };
 use kvrail_protocol::{Answer, Ask, NamespaceInfo, ShardReport};
 use kvrail_ring::Status;
@@ -40,6 +41,7 @@ use crate::failure::{Failure, invalid, quota};
 use crate::policy::WriteBudget;
 use crate::pollers::{PollerSet, Pollers};
 use crate::reply::Reply;
+use crate::tenants::{Right, Rights};
 use crate::watch::Watch;
 
 /// Requests about namespaces that one session may have waiting.
@@ -205,31 +207,19 @@ impl Stores {
         (session, slot): (u64, Option<SessionSlot>),
         seq: u64,
         ask: Ask,
+        rights: impl Fn(u16) -> Rights,
         pollers: &mut Pollers,
     ) -> Result<Vec<Reply>, Failure> {
         let (volume, wish) = match ask {
-            Ask::OpenNamespace { volume, name, identity, create } => {
-                let create = if create { Create::Allowed } else { Create::Forbidden };
-                let (name, value) = (checked(name)?, parse(&identity)?);
-                (volume, Wish::Open { name, document: identity, identity: value, create })
-            }
-            Ask::ClearNamespace { volume, name } => (volume, Wish::Clear { name: checked(name)? }),
-            Ask::RemoveNamespace { volume, name } => {
-                (volume, Wish::Remove { name: checked(name)? })
-            }
-            Ask::ListNamespaces { volume } => (volume, Wish::List),
-            Ask::ListBlocks { volume, name, from } => {
-                (volume, Wish::ListBlocks { name: checked(name)?, from })
-            }
-            Ask::ExplainKey { volume, name, key } => {
-                (volume, Wish::Explain { name: checked(name)?, key: Key::new(key) })
-            }
             Ask::Events { volume, since } => {
                 self.hear_all_gone(pollers.handles());
-                let page = self.stores[self.position(volume)?].history.since(since)?;
+                let mut page = self.stores[self.position(volume)?].history.since(since)?;
+                if !rights(volume).are_all() {
+                    page.events.retain(|event| self.handles.has_opened(session, event.uid));
+                }
                 return Ok(vec![Reply::new(session, seq, Answer::Events(page))]);
             }
-            _ => return Err((Status::Internal, "no ask about namespaces".into())),
+            other => wish(other, rights)?,
         };
         let at = self.position(volume)?;
         let all = self.stores.iter().flat_map(|store| &store.jobs);
@@ -329,7 +319,7 @@ impl Stores {
             return Some(Ok(Outcome::Answer(Answer::Namespace { handle, uid, created })));
         }
         // What is listed is counted anew.
-        if matches!(job.wish, Wish::List) && job.stage == Stage::New {
+        if matches!(job.wish, Wish::List { .. }) && job.stage == Stage::New {
             job.stage = Stage::Changing;
             store.shards.iter_mut().for_each(|shard| shard.spaces = None);
         }
@@ -339,9 +329,12 @@ impl Stores {
             self.send(at, unknown, pollers);
             return None;
         }
-        let Some(name) = job.name() else {
-            return Some(Ok(Outcome::Answer(Answer::Namespaces(list(&store.shards)))));
-        };
+        if let Wish::List { rights } = &job.wish {
+            let mut all = list(&store.shards);
+            all.retain(|it| rights.of(&it.name).is_some());
+            return Some(Ok(Outcome::Answer(Answer::Namespaces(all))));
+        }
+        let name = job.wish.name()?;
         let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
         match job.next(&seen) {
@@ -386,23 +379,23 @@ impl Stores {
             tracing::info!(uid, "store {}: namespace {name:?} {what}", store.name);
         }
         let asker = job.asker;
-        if !matches!(job.wish, Wish::Open { .. }) {
+        let Wish::Open { permit, .. } = job.wish else {
             let session = asker.map_or(0, |asker| asker.session);
             let handle = self.handles.known(session, (store.volume, &name)).unwrap_or(u16::MAX);
             return Some(Ok(Answer::Namespace { handle, uid, created: false }));
-        }
+        };
         // Nobody is left to open it for.
         let Some(Asker { session, slot: Some(slot), .. }) = asker else {
             return Some(Err(nobody()));
         };
-        let handle = match self.handles.of(session, (store.volume, &name)) {
+        let handle = match self.handles.of(session, (store.volume, &name), uid) {
             Ok(handle) => handle,
             Err(failure) => return Some(Err(failure)),
         };
         job.stage = Stage::Granting { handle, uid };
         let spaces = store.shards.iter().filter_map(|shard| shard.find(&name));
         let grant =
-            |space: &SpaceRecord| StoreAsk::Grant { session: slot, handle, space: space.id };
+            |it: &SpaceRecord| StoreAsk::Grant { session: slot, handle, space: it.id, permit };
         let grants = spaces.map(grant).enumerate().collect();
         self.send(at, grants, pollers);
         None
@@ -522,6 +515,40 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
         found.ok_or_else(|| format!("store {store}: no poller drives {}", served.device))?;
     let sizing = Sizing::of(&served.config).map_err(|error| format!("store {store}: {error}"))?;
     Ok(Shard { served, sizing, poller, device, spaces: None, mark: 0 })
+}
+
+/// What an ask about namespaces wishes, if the asker may; and the store.
+fn wish(ask: Ask, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wish), Failure> {
+    let (volume, wish) = match ask {
+        Ask::OpenNamespace { volume, name, identity, create } => {
+            let (name, value, rights) = (checked(name)?, parse(&identity)?, rights(volume));
+            rights.check(&name, Right::Read, "open")?;
+            let permit = rights.permit(&name);
+            // Who may not write makes none.
+            let create = create && permit == Permit::Write;
+            let create = if create { Create::Allowed } else { Create::Forbidden };
+            (volume, Wish::Open { name, document: identity, identity: value, create, permit })
+        }
+        Ask::ClearNamespace { volume, name } => (volume, Wish::Clear { name: checked(name)? }),
+        Ask::RemoveNamespace { volume, name } => (volume, Wish::Remove { name: checked(name)? }),
+        Ask::ListNamespaces { volume } => (volume, Wish::List { rights: rights(volume) }),
+        Ask::ListBlocks { volume, name, from } => {
+            (volume, Wish::ListBlocks { name: checked(name)?, from })
+        }
+        Ask::ExplainKey { volume, name, key } => {
+            (volume, Wish::Explain { name: checked(name)?, key: Key::new(key) })
+        }
+        _ => return Err((Status::Internal, "no ask about namespaces".into())),
+    };
+    let (wanted, to) = match &wish {
+        Wish::Open { .. } | Wish::List { .. } => return Ok((volume, wish)),
+        Wish::Clear { .. } => (Right::Own, "clear"),
+        Wish::Remove { .. } => (Right::Own, "remove"),
+        Wish::ListBlocks { .. } => (Right::Read, "list"),
+        Wish::Explain { .. } => (Right::Read, "ask about a key of"),
+    };
+    rights(volume).check(wish.name().unwrap_or_default(), wanted, to)?;
+    Ok((volume, wish))
 }
 
 /// A name, if it is one.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvrail_poller::{SessionSlot, SpaceRecord, StoreAsk, StoreCall};
+use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
 use kvrail_store::{
     Begun, Config, Expect, Identity, Memory, Now, Outcome, Phase, Pool, SpaceId, Start, Status,
     Store, Task, Verb,
@@ -52,6 +52,8 @@ pub(crate) struct Shard {
     medium: Medium,
     /// What sessions' handles mean, with the uid that it had then.
     pub(crate) grants: Vec<(SessionSlot, u16, SpaceId, u64)>,
+    /// What requests under them may do.
+    pub(crate) permits: Vec<Permit>,
 }
 
 impl Shard {
@@ -72,7 +74,8 @@ impl Shard {
         let pool = Buffers(pool.collect());
         store.start(start, Now::default());
         let medium = Arc::clone(medium);
-        let mut shard = Self { store, pool, medium, grants: Vec::new() };
+        let (grants, permits) = (Vec::new(), Vec::new());
+        let mut shard = Self { store, pool, medium, grants, permits };
         while shard.store.phase() != Phase::Serving {
             assert!(!matches!(shard.store.phase(), Phase::Failed(_)), "{:?}", shard.store.phase());
             shard.turn();
@@ -147,9 +150,10 @@ impl Shard {
                 let begun = self.store.remove_space((0, 0), *space, Now::default());
                 self.until_answered(begun)
             }
-            StoreAsk::Grant { session, handle, space } => {
+            StoreAsk::Grant { session, handle, space, permit } => {
                 let uid = self.uid(*space).expect("a namespace that is there");
                 self.grants.push((*session, *handle, *space, uid));
+                self.permits.push(*permit);
                 Status::Ok
             }
             // Stand-ins say that they are through with it.

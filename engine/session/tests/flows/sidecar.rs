@@ -87,6 +87,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
                 ..Limits::default()
             },
             write_budgets: vec![],
+            tenants: vec![],
             pages: PagePolicy::Best,
             sealing: kvrail_memory::Sealing::Required,
             drain_timeout: Duration::from_secs(2),

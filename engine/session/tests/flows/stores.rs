@@ -6,9 +6,10 @@ use crate::hostile::{Rude, still_serves};
 use crate::shards::{Medium, SPACES, Shard, medium};
 use crate::sidecar::{Sidecar, eventually};
 use kvrail_client::{Client, Pages};
-use kvrail_protocol::{Answer, Ask, SidecarMessage};
+use kvrail_poller::Permit;
+use kvrail_protocol::{Answer, Ask, ListCursor, SidecarMessage};
 use kvrail_ring::Status;
-use kvrail_session::Patience;
+use kvrail_session::{Access, Patience, Right, Tenancy};
 
 const IDENTITY: &str = r#"{"layers":32,"model":"llama"}"#;
 
@@ -242,4 +243,84 @@ fn an_arena_with_tails_stays_while_its_queue_lives() {
     assert!(said.contains("holds the tails of queue 0"), "{said}");
     assert_eq!(answer(&mut rude, Ask::CloseQueue { queue }), Answer::QueueClosed { queue });
     assert_eq!(answer(&mut rude, detach()), Answer::Detached { region });
+}
+
+/// A sidecar where this user may do so much with namespaces that begin so, and is no operator.
+fn tenanted(media: &[Medium; 2], rights: &[(&str, Right)]) -> Sidecar {
+    let me = rustix::process::geteuid().as_raw();
+    let tenancy = |(namespaces, right): &(&str, Right)| Tenancy {
+        namespaces: (*namespaces).to_owned(),
+        uids: vec![me],
+        gids: Vec::new(),
+        right: *right,
+    };
+    let tenants = rights.iter().map(tenancy).collect();
+    Sidecar::start_stores(media, |config| {
+        config.policy.access = Access { uids: vec![me], ..Access::default() };
+        config.policy.tenants = vec![Vec::new(), tenants];
+    })
+}
+
+#[test]
+fn tenants_do_what_they_may_and_hear_what_they_may_not() {
+    let media = media();
+    let free = start(&media);
+    let mut operator = Rude::attach(&free);
+    for name in ["mine", "shared", "theirs"] {
+        opened(&mut operator, name);
+    }
+    drop((operator, free));
+
+    let rights = [("mine", Right::Own), ("shared", Right::Read), ("new*", Right::Write)];
+    let sidecar = tenanted(&media, &rights);
+    let mut rude = Rude::attach(&sidecar);
+    let mut refused = |ask: Ask, words: &str| {
+        let (status, said) = denied(answer(&mut rude, ask));
+        assert_eq!(status, Status::Denied, "{said}");
+        assert!(said.contains(words) && said.contains("volume.tenant"), "{words}: {said}");
+    };
+    let (clear, remove) =
+        (clear_ask, |name: &str| Ask::RemoveNamespace { volume: 1, name: name.into() });
+    let list =
+        |name: &str| Ask::ListBlocks { volume: 1, name: name.into(), from: ListCursor::default() };
+    let explain = |name: &str| Ask::ExplainKey { volume: 1, name: name.into(), key: 1 };
+    refused(
+        open_ask("theirs", IDENTITY),
+        "may not open namespace \"theirs\": its rights are \"noth",
+    );
+    refused(open_ask("unheard of", IDENTITY), "may not open");
+    refused(clear("shared"), "may not clear");
+    refused(remove("shared"), "may not remove");
+    refused(clear("theirs"), "may not clear");
+    refused(clear("new one"), "\"write\"");
+    refused(list("theirs"), "may not list");
+    refused(explain("theirs"), "may not ask");
+    match answer(&mut rude, Ask::ListNamespaces { volume: 1 }) {
+        Answer::Namespaces(all) => {
+            let names: Vec<_> = all.iter().map(|it| it.name.as_str()).collect();
+            assert_eq!(names, ["mine", "shared"], "theirs is not shown");
+        }
+        other => panic!("{other:?}"),
+    }
+    let names = [("mine", Permit::Write), ("shared", Permit::Read), ("new one", Permit::Write)];
+    for (name, permit) in names {
+        let (handle, _, created) = opened(&mut rude, name);
+        assert_eq!(created, name == "new one");
+        let granted = shard(&sidecar, 1, |it| {
+            let at = it.grants.iter().position(|(_, granted, ..)| *granted == handle);
+            it.permits[at.expect("it was granted")]
+        });
+        assert_eq!(granted, permit, "{name}");
+    }
+    assert!(matches!(answer(&mut rude, clear_ask("mine")), Answer::Namespace { .. }));
+    assert_eq!(answer(&mut rude, remove("mine")), Answer::NamespaceRemoved);
+}
+
+#[test]
+fn who_may_only_read_makes_nothing() {
+    let sidecar = tenanted(&media(), &[("*", Right::Read)]);
+    let mut rude = Rude::attach(&sidecar);
+    let (status, said) = denied(answer(&mut rude, open_ask("a", IDENTITY)));
+    assert_eq!(status, Status::Miss, "{said}");
+    assert_eq!(shard(&sidecar, 0, |it| it.uid_of("a")), None);
 }

@@ -55,6 +55,7 @@ from kvrail._kvrail import (
 )
 from kvrail._serve import Sidecar, serve
 from kvrail.errors import (
+    AccessError,
     ClosedError,
     CorruptError,
     DeviceError,
@@ -86,6 +87,7 @@ from kvrail.errors import (
 )
 
 __all__ = [
+    "AccessError",
     "Arena",
     "Block",
     "BlockQueue",

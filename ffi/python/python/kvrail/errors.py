@@ -31,6 +31,10 @@ class NotAdmittedError(KvrailError, PermissionError):
     """The sidecar does not let this client in."""
 
 
+class AccessError(KvrailError, PermissionError):
+    """The sidecar's configuration does not let this user do that with the namespace."""
+
+
 class VersionMismatchError(NotAdmittedError):
     """Package and sidecar do not understand each other: update the older one."""
 

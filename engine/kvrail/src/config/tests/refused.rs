@@ -106,6 +106,12 @@ const FILES: &[(&str, &[&str])] = &[
     ("[gpu]\ncpus = [1]", &["gpu.cpus = [1]", "1 CPUs, gpu.devices names 0 GPUs"]),
     ("[gpu]\ndevices = [\"0\", \"1\"]\ncpus = [1, 2, 3]", &["gpu.cpus", "3 CPUs", "2 GPUs"]),
     ("[gpu]\ndevices = [\"all\"]\ncpus = [1, 1]", &["gpu.cpus", "CPU 1 twice"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a*b\"\n\
+      rights = \"read\"", &["volume.0.tenant.0.namespaces = a*b", "`*` at its end"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a\"\n\
+      rights = \"own\"\nuids = [1, 1]", &["volume.0.tenant.0.uids = [1, 1]", "1 twice"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a\"\n\
+      rights = \"drop\"", &["unknown variant `drop`", "`own`"]),
     ("[sidecar]\nlog = \"inof\"", &["sidecar.log", "\"inof\" is no level"]),
     ("[sidecar]\nlog = \"\"", &["sidecar.log", "no level"]),
     ("[pollers]\ncount = 0", &["pollers.count = 0", "toml:2", "1 to 64"]),

@@ -156,11 +156,11 @@ impl Shard {
     }
 
     fn grant(&mut self, ask: &StoreAsk) -> Status {
-        let StoreAsk::Grant { session, handle, space } = *ask else { return UNFIT };
+        let StoreAsk::Grant { session, handle, space, permit } = *ask else { return UNFIT };
         let Some(view) = self.store.spaces().find(|view| view.id == space) else {
             return Status::Invalid(Fault::Space);
         };
-        let grant = Grant { space, uid: view.uid, life: self.life };
+        let grant = Grant { space, uid: view.uid, life: self.life, permit };
         let Some(place) = self.grants.at(session, handle) else { return UNFIT };
         *place = Some(grant);
         Status::Ok

@@ -1,0 +1,44 @@
+//! Who may do what with the namespaces of a store.
+
+use kvrail_session::{Right, Tenancy};
+use serde::{Deserialize, Serialize};
+
+/// What some users may do with some namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tenant {
+    pub(crate) namespaces: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) uids: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gids: Vec<u32>,
+    pub(crate) rights: Rights,
+}
+
+/// What users may do; each is more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Rights {
+    /// Open, get, look up, list.
+    Read,
+    /// Make, put, drop blocks.
+    Write,
+    /// Clear, remove.
+    Own,
+}
+
+impl Tenant {
+    /// In the session's words.
+    pub(crate) fn tenancy(&self) -> Tenancy {
+        Tenancy {
+            namespaces: self.namespaces.clone(),
+            uids: self.uids.clone(),
+            gids: self.gids.clone(),
+            right: match self.rights {
+                Rights::Read => Right::Read,
+                Rights::Write => Right::Write,
+                Rights::Own => Right::Own,
+            },
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What users may do with the namespaces of a store.
+
+use kvrail_poller::Permit;
+use kvrail_ring::Status;
+
+use crate::access::{Access, Peer};
+use crate::failure::Failure;
+
+/// What a user may do with a namespace; each is more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    /// Open it, get, look up, list.
+    Read,
+    /// Make it, put and drop blocks.
+    Write,
+    /// Clear it and remove it.
+    Own,
+}
+
+/// Who may do what with some namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenancy {
+    /// A name; with `*` at its end all names that begin so.
+    pub namespaces: String,
+    /// Users; everybody if there are neither users nor groups.
+    pub uids: Vec<u32>,
+    /// Groups, primary or supplementary.
+    pub gids: Vec<u32>,
+    /// What they may do.
+    pub right: Right,
+}
+
+impl Tenancy {
+    fn covers(&self, name: &str) -> bool {
+        match self.namespaces.strip_suffix('*') {
+            Some(begin) => name.starts_with(begin),
+            None => name == self.namespaces,
+        }
+    }
+
+    fn names(&self, user: &User) -> bool {
+        let everybody = self.uids.is_empty() && self.gids.is_empty();
+        everybody
+            || self.uids.contains(&user.uid)
+            || self.gids.iter().any(|gid| user.gids.contains(gid))
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct User {
+    uid: u32,
+    gids: Vec<u32>,
+}
+
+/// What one user may do with the namespaces of one store.
+#[derive(Clone, Debug)]
+pub(crate) enum Rights {
+    /// Everything: the store has no tenants, or the user is an operator.
+    All,
+    /// What these say.
+    Some(Box<(User, Vec<Tenancy>)>),
+}
+
+impl Rights {
+    pub(crate) fn new(peer: &Peer, access: &Access, tenants: &[Tenancy]) -> Self {
+        if tenants.is_empty() || access.operates(peer.uid) {
+            return Self::All;
+        }
+        let user = User { uid: peer.uid, gids: peer.groups() };
+        Self::Some(Box::new((user, tenants.to_vec())))
+    }
+
+    /// What may be done with a namespace, if anything.
+    pub(crate) fn of(&self, name: &str) -> Option<Right> {
+        let Self::Some(some) = self else { return Some(Right::Own) };
+        let (user, tenants) = &**some;
+        let own = tenants.iter().filter(|it| it.covers(name) && it.names(user));
+        own.map(|it| it.right).max()
+    }
+
+    /// What requests under a handle may do.
+    pub(crate) fn permit(&self, name: &str) -> Permit {
+        if self.of(name) >= Some(Right::Write) { Permit::Write } else { Permit::Read }
+    }
+
+    /// Whether all of the store may be read.
+    pub(crate) fn are_all(&self) -> bool {
+        matches!(self, Self::All)
+    }
+
+    /// # Errors
+    /// `Failure` names the user, the namespace and what is missing.
+    pub(crate) fn check(&self, name: &str, wanted: Right, to: &str) -> Result<(), Failure> {
+        let Self::Some(some) = self else { return Ok(()) };
+        let has = self.of(name);
+        if has >= Some(wanted) {
+            return Ok(());
+        }
+        let has = has.map_or("nothing", word);
+        let (uid, wanted) = (some.0.uid, word(wanted));
+        Err((
+            Status::Denied,
+            format!(
+                "user {uid} may not {to} namespace {name:?}: its rights are {has:?}; have the \
+                 operator add the user with rights = {wanted:?} to a [[volume.tenant]] for it"
+            ),
+        ))
+    }
+}
+
+fn word(right: Right) -> &'static str {
+    match right {
+        Right::Read => "read",
+        Right::Write => "write",
+        Right::Own => "own",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_poller::Permit;
+    use kvrail_ring::Status;
+
+    use super::{Right, Rights, Tenancy, User};
+
+    fn tenancy(namespaces: &str, uids: &[u32], gids: &[u32], right: Right) -> Tenancy {
+        let (uids, gids) = (uids.to_vec(), gids.to_vec());
+        Tenancy { namespaces: namespaces.into(), uids, gids, right }
+    }
+
+    fn rights(uid: u32, gids: &[u32]) -> Rights {
+        let tenants = vec![
+            tenancy("team a *", &[1000], &[50], Right::Write),
+            tenancy("team a *", &[1001], &[], Right::Own),
+            tenancy("team a shared", &[], &[], Right::Read),
+            tenancy("*", &[7], &[], Right::Read),
+        ];
+        Rights::Some(Box::new((User { uid, gids: gids.to_vec() }, tenants)))
+    }
+
+    #[test]
+    fn the_most_that_any_table_gives_counts_and_without_one_there_is_nothing() {
+        let cases = [
+            (1000, "team a llama", Some(Right::Write)),
+            (1001, "team a llama", Some(Right::Own)),
+            (1002, "team a llama", None),
+            (1002, "team a shared", Some(Right::Read)),
+            (1000, "team a shared", Some(Right::Write)),
+            (1000, "team b llama", None),
+            (1000, "team a", None),
+            (7, "team b llama", Some(Right::Read)),
+        ];
+        for (uid, name, right) in cases {
+            assert_eq!(rights(uid, &[9]).of(name), right, "{uid} {name}");
+        }
+        assert_eq!(rights(1002, &[9, 50]).of("team a llama"), Some(Right::Write), "by its group");
+        assert_eq!(Rights::All.of("anything"), Some(Right::Own));
+        assert_eq!(rights(7, &[]).permit("x"), Permit::Read);
+        assert_eq!(rights(1000, &[]).permit("team a x"), Permit::Write);
+    }
+
+    #[test]
+    fn who_is_refused_hears_who_what_and_how_to_get_it() {
+        let (status, said) = rights(7, &[]).check("x", Right::Own, "clear").unwrap_err();
+        assert_eq!(status, Status::Denied);
+        for words in ["user 7 may not clear namespace \"x\"", "\"read\"", "\"own\"", "tenant"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        let (_, said) = rights(5, &[]).check("x", Right::Read, "open").unwrap_err();
+        assert!(said.contains("\"nothing\""), "{said}");
+        rights(7, &[]).check("x", Right::Read, "open").unwrap();
+    }
+}
