@@ -179,6 +179,11 @@ impl Case {
         self.op != Op::Lookup && self.block_bytes.is_multiple_of(SECTOR_BYTES)
     }
 
+    /// Requests that its queue takes at once. A lookup is many, of a few keys each.
+    pub(crate) fn requests(&self) -> u32 {
+        if self.op == Op::Lookup { DEPTH_MAX } else { self.depth }
+    }
+
     /// A closed loop with one client.
     #[must_use]
     pub const fn closed(op: Op, block_bytes: u32, depth: u32) -> Self {

@@ -221,7 +221,7 @@ fn client_thread(
     if let Some(core) = way.cores.get(lot.index % way.cores.len().max(1)) {
         pin(*core)?;
     }
-    let shape = Shape { slots: case.depth, buffer_bytes: case.block_bytes };
+    let shape = Shape { slots: case.requests(), buffer_bytes: case.block_bytes };
     let mut tally = Tally::default();
     way.target
         .with_port(shape, &mut |port: &mut dyn Port| {

@@ -205,6 +205,7 @@ impl Geometry {
     }
 
     /// The segment that a place (in units from the area's begin) lies in.
+    #[inline(always)]
     pub(crate) fn segment_of(&self, place: u64) -> u32 {
         let at = place * u64::from(UNIT_BYTES) - self.data_at;
         u32::try_from(at >> self.segment_bytes.trailing_zeros()).expect("places lie in segments")

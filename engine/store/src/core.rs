@@ -305,6 +305,7 @@ impl Core {
     }
 
     /// Whether an entry's block can be got: the records of its segment are all known.
+    #[inline(always)]
     pub(crate) fn counts(&self, entry: &Entry) -> bool {
         entry.is_there()
             && !matches!(

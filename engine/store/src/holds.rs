@@ -1,5 +1,7 @@
 //! Leases on blocks that lookups found: by namespace number and lower half of the key.
 
+use std::num::NonZeroU64;
+
 use crate::slab::Slab;
 
 const NONE: u32 = u32::MAX;
@@ -11,7 +13,8 @@ struct Hold {
     number: u16,
     owner: u16,
     lo: u64,
-    until: u64,
+    /// Not 0: a free row needs no word of its own.
+    until: NonZeroU64,
     /// Next hold of the same chain.
     chain: u32,
     /// Neighbours in the owner's list.
@@ -69,6 +72,7 @@ impl Holds {
     /// Holds a block until then, or longer if the owner holds it longer already. `false`: the
     /// owner or the table has no room.
     pub(crate) fn take(&mut self, number: u16, lo: u64, owner: u16, until: u64) -> bool {
+        let until = NonZeroU64::new(until).unwrap_or(NonZeroU64::MIN);
         if let Some(at) = self.find(number, lo, |hold| hold.owner == owner) {
             let hold = self.slots.get_mut(at);
             hold.until = hold.until.max(until);
@@ -137,7 +141,7 @@ impl Holds {
     }
 
     pub(crate) fn is_held(&self, number: u16, lo: u64, now: u64) -> bool {
-        self.find(number, lo, |hold| hold.until > now).is_some()
+        self.find(number, lo, |hold| hold.until.get() > now).is_some()
     }
 
     /// When the last of a block's holds ends, if it is held.
@@ -146,8 +150,8 @@ impl Holds {
         let mut last = None;
         while at != NONE {
             let hold = self.slots.get(at);
-            if hold.number == number && hold.lo == lo && hold.until > now {
-                last = last.max(Some(hold.until));
+            if hold.number == number && hold.lo == lo && hold.until.get() > now {
+                last = last.max(Some(hold.until.get()));
             }
             at = hold.chain;
         }
@@ -158,7 +162,7 @@ impl Holds {
     pub(crate) fn expire(&mut self, now: u64) {
         for _ in 0..CHECKED.min(self.slots.slots()) {
             self.hand = (self.hand + 1) % self.slots.slots();
-            if self.slots.peek(self.hand).is_some_and(|hold| hold.until <= now) {
+            if self.slots.peek(self.hand).is_some_and(|hold| hold.until.get() <= now) {
                 self.remove(self.hand);
             }
         }

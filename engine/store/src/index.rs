@@ -81,6 +81,7 @@ impl Index {
         self.salts[usize::from(number)] = multiply(uid ^ self.seed[0], self.seed[1]);
     }
 
+    #[inline(always)]
     pub(crate) fn hash(&self, number: u16, lo: u64) -> Hash {
         let salt = self.salts[usize::from(number)];
         let mixed = multiply(lo ^ self.seed[0], salt ^ self.seed[1]);
@@ -91,6 +92,7 @@ impl Index {
         self.tags.len() as u64
     }
 
+    #[inline(always)]
     fn candidates(&self, hash: Hash) -> [u64; 2] {
         let (low, high) = (hash.0 & 0xffff_ffff, hash.0 >> 32);
         let first = (low * self.buckets()) >> 32;
@@ -119,7 +121,7 @@ impl Index {
 
     /// Where the entry with that hash is that `is_it`. The entry itself is loaded by `get`: handed
     /// back in memory it would be written word by word and loaded as a whole, which stalls.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: Hash, is_it: impl Fn(&Entry) -> bool) -> Option<Position> {
         let sought = ONES * tag(hash);
         for bucket in self.candidates(hash) {
@@ -137,7 +139,7 @@ impl Index {
     }
 
     /// The entry at a position.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, position: Position) -> Entry {
         let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
         self.entries[at(bucket)][at(way)]
@@ -210,6 +212,7 @@ impl Index {
     }
 
     /// Replaces what an entry says; key and namespace stay.
+    #[inline]
     pub(crate) fn update(&mut self, position: Position, entry: Entry) {
         let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
         let old = &mut self.entries[at(bucket)][at(way)];

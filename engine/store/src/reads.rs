@@ -14,7 +14,7 @@ pub(crate) enum Count {
 }
 
 /// Finds what a get asks for, and holds its segment.
-#[inline]
+#[inline(always)]
 pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, Answer> {
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
     let (_, found) = core.find(number, get.key);

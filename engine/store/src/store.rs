@@ -244,7 +244,7 @@ impl Store {
         self.find(get, Count::Nothing)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, get: &Get, count: Count) -> Got {
         if !self.starting.is_done() {
             return Got::Done(Status::Declined(Reason::Starting).into());

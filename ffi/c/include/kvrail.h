@@ -198,7 +198,7 @@
 #define KVRAIL_SUMMED 8
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
-// To the first 256 keys with one that is missing: a prefix ends there.
+// To the first key that is missing, where a prefix ends, and little further.
 #define KVRAIL_LOOKUP_PREFIX 0
 // All keys.
 #define KVRAIL_LOOKUP_ALL 1

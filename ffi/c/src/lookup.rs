@@ -15,7 +15,7 @@ use crate::namespace::{Namespace, opened};
 use crate::queue::{Queue, hold};
 use crate::sized::{SizedStruct, read, write};
 
-/// To the first 256 keys with one that is missing: a prefix ends there.
+/// To the first key that is missing, where a prefix ends, and little further.
 pub const KVRAIL_LOOKUP_PREFIX: u32 = 0;
 /// All keys.
 pub const KVRAIL_LOOKUP_ALL: u32 = 1;

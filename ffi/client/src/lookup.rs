@@ -13,14 +13,14 @@ use crate::opened::Opened;
 use crate::queue::Queue;
 use crate::store::Namespace;
 
-/// Keys asked for before their answers are looked at: behind the first wave with a gap nothing more
-/// is asked, because a prefix ends there.
-const WAVE_KEYS: usize = 256;
+/// Keys handed over together: the sidecar looks at these while the next ones are prepared.
+const WAVE_KEYS: usize = 64;
 
 /// How far a lookup goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupExtent {
-    /// To the first wave of 256 keys with one that is missing.
+    /// To the first key that is missing, because a prefix ends there, and to those behind it that
+    /// were asked for before that was known.
     #[default]
     Prefix,
     /// All keys.
@@ -62,6 +62,13 @@ pub struct Found {
 /// Keys of one member, five at a time: where each stands in the question.
 type Group = ([u32; LOOKUP_KEYS], usize);
 
+/// Whether more keys are to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Further {
+    Yes,
+    No,
+}
+
 impl Queue {
     /// Looks which blocks are there.
     ///
@@ -82,23 +89,20 @@ impl Queue {
             LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
             LookupExtent::All => keys,
         };
-        for wave in keys.chunks(WAVE_KEYS) {
-            let base = found.there.len();
-            found.there.resize(base + wave.len(), false);
-            ask.run(self, wave, |group, bits| {
-                let (places, count) = group;
-                for (bit, place) in places[..count].iter().enumerate() {
-                    found.there[base + *place as usize] = bits >> bit & 1 != 0;
-                }
-                let count = |bits: u64| (bits & ((1 << count) - 1)).count_ones() as usize;
-                found.held += count(bits >> 8);
-                found.warming += count(bits >> 16);
-            })?;
-            let gap = found.there[base..].iter().any(|there| !there);
-            if gap && how.extent == LookupExtent::Prefix {
-                break;
+        found.there.resize(keys.len(), false);
+        let asked = ask.run(self, keys, |(places, count), bits| {
+            for (bit, place) in places[..count].iter().enumerate() {
+                found.there[*place as usize] = bits >> bit & 1 != 0;
             }
-        }
+            let ones = |bits: u64| (bits & ((1 << count) - 1)).count_ones() as usize;
+            found.held += ones(bits >> 8);
+            found.warming += ones(bits >> 16);
+            match how.extent {
+                LookupExtent::Prefix if ones(bits) < count => Further::No,
+                LookupExtent::Prefix | LookupExtent::All => Further::Yes,
+            }
+        })?;
+        found.there.truncate(asked);
         found.prefix = found.there.iter().take_while(|there| **there).count();
         Ok(found)
     }
@@ -114,7 +118,7 @@ impl Queue {
         timeout: Duration,
     ) -> Result<(), ClientError> {
         let ask = Question::new(namespace, Opcode::Release, 0, timeout);
-        keys.chunks(WAVE_KEYS).try_for_each(|wave| ask.run(self, wave, |_, _| {}))
+        ask.run(self, keys, |_, _| Further::Yes).map(|_| ())
     }
 }
 
@@ -150,13 +154,14 @@ impl<'a> Question<'a> {
         Self { namespace, opcode, hold_ms, deadline, timeout }
     }
 
-    /// Asks about all keys of a wave, and gives each answer to `take`.
+    /// Asks about keys from the front, wave after wave without waiting in between, until an answer
+    /// that `take` is given ends it. Returns how many were asked for.
     fn run(
         &self,
         queue: &mut Queue,
         keys: &[BlockKey],
-        take: impl FnMut(Group, u64),
-    ) -> Result<(), ClientError> {
+        take: impl FnMut(Group, u64) -> Further,
+    ) -> Result<usize, ClientError> {
         let call = queue.begin_lookup(self.namespace)?;
         let outcome = self.ask(queue, keys, call, take);
         queue.end_lookup();
@@ -168,38 +173,58 @@ impl<'a> Question<'a> {
         queue: &mut Queue,
         keys: &[BlockKey],
         call: u32,
-        mut take: impl FnMut(Group, u64),
-    ) -> Result<(), ClientError> {
+        mut take: impl FnMut(Group, u64) -> Further,
+    ) -> Result<usize, ClientError> {
         let opened = self.namespace.opened();
-        let groups = self.groups(opened, keys);
-        let (mut sent, mut left, mut answered) = (0, groups.len(), Vec::new());
-        while left > 0 {
-            while let Some((lane, group)) = groups.get(sent) {
-                let mut lows = [0; LOOKUP_KEYS];
-                for (low, place) in lows.iter_mut().zip(&group.0[..group.1]) {
-                    *low = keys[*place as usize].lo();
+        let mut groups = Vec::with_capacity(keys.len() / LOOKUP_KEYS + 8);
+        let (mut grouped, mut sent, mut left) = (0, 0, 0);
+        let (mut further, mut answered) = (Further::Yes, Vec::new());
+        loop {
+            let mut more = further == Further::Yes;
+            while more && (sent < groups.len() || grouped < keys.len()) {
+                if sent == groups.len() {
+                    queue.publish();
+                    grouped = self.group(opened, keys, grouped, &mut groups);
                 }
-                let lows = &lows[..group.1];
-                let slot = keys_slot(self.opcode, opened.handle, self.hold_ms, lows);
-                if !queue.stage_keys(*lane, slot, u64::from(call) << 32 | sent as u64) {
-                    break;
-                }
-                sent += 1;
+                let (lane, group) = &groups[sent];
+                more = queue.stage_keys(*lane, self.slot(opened, keys, group), tag(call, sent));
+                (sent, left) = (sent + usize::from(more), left + usize::from(more));
             }
-            queue.wait_for_keys(self.deadline, &mut answered)?;
-            if answered.is_empty() {
-                queue.check_alive()?;
-                if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    return Err(ClientError::Timeout { what: WHAT, after: self.timeout });
-                }
+            if left == 0 && (more || further == Further::No) {
+                break;
             }
+            self.wait(queue, &mut answered)?;
             for done in answered.drain(..) {
                 let place = usize::try_from(done.tag & u64::from(u32::MAX)).expect("a place");
-                take(groups[place].1, self.bits(queue, &done)?);
+                if take(groups[place].1, self.bits(queue, &done)?) == Further::No {
+                    further = Further::No;
+                }
                 left -= 1;
             }
         }
+        let unsent = groups[sent..].iter().map(|(_, (places, _))| places[0] as usize);
+        Ok(unsent.min().unwrap_or(grouped))
+    }
+
+    fn wait(&self, queue: &mut Queue, answered: &mut Vec<Done>) -> Result<(), ClientError> {
+        queue.wait_for_keys(self.deadline, answered)?;
+        if answered.is_empty() {
+            queue.check_alive()?;
+            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(ClientError::Timeout { what: WHAT, after: self.timeout });
+            }
+        }
         Ok(())
+    }
+
+    /// The request for a group of keys.
+    fn slot(&self, opened: Opened, keys: &[BlockKey], group: &Group) -> kvrail_ring::Request {
+        let (places, count) = group;
+        let mut lows = [0; LOOKUP_KEYS];
+        for (low, place) in lows.iter_mut().zip(places) {
+            *low = keys[*place as usize].lo();
+        }
+        keys_slot(self.opcode, opened.handle, self.hold_ms, &lows[..*count])
     }
 
     fn bits(&self, queue: &Queue, done: &Done) -> Result<u64, ClientError> {
@@ -216,28 +241,33 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// The keys by member, five at a time.
-    fn groups(&self, opened: Opened, keys: &[BlockKey]) -> Vec<(u16, Group)> {
-        let mut groups: Vec<(u16, Group)> = Vec::with_capacity(keys.len() / LOOKUP_KEYS + 8);
-        let mut open: Vec<(u16, usize)> = Vec::new();
-        for (place, key) in (0_u32..).zip(keys) {
-            let (member, lane) = self.namespace.shard(opened.uid, *key);
-            let at = match open.iter().position(|(other, _)| *other == member) {
-                Some(at) if groups[open[at].1].1.1 < LOOKUP_KEYS => open[at].1,
-                found => {
-                    groups.push((lane, ([0; LOOKUP_KEYS], 0)));
-                    let last = groups.len() - 1;
-                    match found {
-                        Some(at) => open[at].1 = last,
-                        None => open.push((member, last)),
-                    }
-                    last
+    /// Groups the keys of one more wave by member, five at a time; returns where the next begins.
+    fn group(
+        &self,
+        opened: Opened,
+        keys: &[BlockKey],
+        from: usize,
+        groups: &mut Vec<(u16, Group)>,
+    ) -> usize {
+        let end = keys.len().min(from + WAVE_KEYS);
+        let first = groups.len();
+        for (place, key) in (from..end).zip(&keys[from..end]) {
+            let lane = self.namespace.lane_of(opened.uid, *key);
+            let open = groups[first..].iter_mut().rev().find(|(other, _)| *other == lane);
+            let place = u32::try_from(place).expect("fewer keys than 2^32");
+            match open {
+                Some((_, (places, count))) if *count < LOOKUP_KEYS => {
+                    places[*count] = place;
+                    *count += 1;
                 }
-            };
-            let (places, count) = &mut groups[at].1;
-            places[*count] = place;
-            *count += 1;
+                _ => groups.push((lane, ([place; LOOKUP_KEYS], 1))),
+            }
         }
-        groups
+        end
     }
+}
+
+/// What the answer for a group is known by.
+fn tag(call: u32, group: usize) -> u64 {
+    u64::from(call) << 32 | group as u64
 }

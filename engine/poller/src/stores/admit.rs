@@ -150,7 +150,7 @@ impl Stores {
     }
 
     /// The shard that has a key, and what the handle means there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(
         &mut self,
         session: SessionSlot,

@@ -25,6 +25,7 @@ impl Grants {
     }
 
     /// The place of a handle; nothing where none can be.
+    #[inline(always)]
     pub(crate) fn at(&mut self, session: SessionSlot, handle: u16) -> Option<&mut Option<Grant>> {
         let handle = usize::from(handle);
         let first = usize::from(session.0) * HANDLES_MAX;

@@ -239,13 +239,20 @@ impl Shard {
     }
 
     /// What a handle means to it. INVALID: nothing was ever granted. STALE: the namespace is gone.
+    #[inline(always)]
     pub(super) fn resolve(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
+        let life = self.life;
         let place = self.grants.at(session, handle).ok_or(Status::Invalid)?;
         let grant = place.as_mut().ok_or(Status::Invalid)?;
-        if grant.life == self.life {
-            return Ok(*grant);
-        }
-        // Of the life before: the same namespace has another name now.
+        if grant.life == life { Ok(*grant) } else { self.resolve_anew(session, handle) }
+    }
+
+    /// The same for a handle of the life before: the same namespace has another name now.
+    #[cold]
+    #[inline(never)]
+    fn resolve_anew(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
+        let place = self.grants.at(session, handle).ok_or(Status::Invalid)?;
+        let grant = place.as_mut().ok_or(Status::Invalid)?;
         grant.space = SpaceId::NONE;
         if !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
             return Ok(*grant);

@@ -1,15 +1,15 @@
 //! Devices that fail, go, and come back; blocks that readers report.
 
-use kvrail_device::{Fault, Rule};
-use kvrail_poller::{StoreAsk, StoreCall};
+use kvrail_device::{Fault, Rule, SimOptions};
+use kvrail_poller::{Command, Notice, StoreAsk, StoreCall};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
-use crate::rig::{Rig, block, crc, drop_slot, open};
+use crate::rig::{Asked, Rig, block, config, crc, drop_slot, keyed, open};
 
 #[test]
 fn an_error_of_body_or_tail_fails_the_request_and_leaves_no_block() {
-    for (skip, length) in [(0, 10_000), (1, 10_000), (0, 100)] {
+    for (skip, length) in [(0, 10_000), (1, 10_000), (0, 100), (0, 8192)] {
         let mut rig = Rig::new(4096);
         let mut client = rig.client(0);
         let key = Key::of(1, 1);
@@ -21,7 +21,9 @@ fn an_error_of_body_or_tail_fails_the_request_and_leaves_no_block() {
         assert_eq!(rig.put(&mut client, key, &block(1, length)).status(), Status::Ok);
         let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Read).after(skip);
         rig.sim.borrow_mut().plan().add(failing);
-        assert_eq!(rig.get(&mut client, key, 10_000).0.status(), Status::IoError);
+        let failed = rig.get(&mut client, key, 10_000).0;
+        let end = (failed.status(), failed.bytes, failed.checksum);
+        assert_eq!(end, (Status::IoError, 0, 0));
         assert_eq!(rig.get(&mut client, key, 10_000).1, block(1, length));
     }
 }
@@ -89,4 +91,44 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     let (space, _) = rig.space("first");
     let call = rig.call(StoreAsk::List { space, from: Cursor::default() });
     assert_eq!(call.status, Ending::Ok);
+}
+
+/// A get of whole logical blocks is the client's own read, one with a tail is two of the store's.
+#[test]
+fn gets_under_way_when_a_device_goes_end_once_and_the_next_store_knows_nothing_of_them() {
+    let options = SimOptions { latency_ns: 2_000_000, ..SimOptions::default() };
+    let mut rig = Rig::with(config(512, 120 << 20, 8 << 20), options);
+    let mut client = rig.client(0);
+    let blocks = [(1, 8192), (2, 5000), (3, 100)].map(|(number, length)| {
+        let (key, bytes) = (Key::of(1, number), block(number, length));
+        assert_eq!(rig.put(&mut client, key, &bytes).status(), Status::Ok);
+        (key, bytes)
+    });
+    rig.pass(100_000_000);
+    let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Read).after(4);
+    rig.sim.borrow_mut().plan().add(gone);
+    let gets: Vec<_> = (0..12_u32)
+        .map(|number| {
+            let place = (u64::from(number) * 8192, number);
+            let (key, _) = blocks[number as usize % 3];
+            let request = keyed(&client, key, (8192, 0), place).slot(Opcode::Get);
+            Asked { request, side: None }
+        })
+        .collect();
+    let ends = rig.ask(&mut client, &gets);
+    let well = |status: Status| matches!(status, Status::Ok | Status::DeviceGone);
+    assert!(ends.iter().all(|end| well(end.status())), "{ends:?}");
+    assert!(ends.iter().any(|end| end.status() == Status::DeviceGone), "{ends:?}");
+    rig.until(|rig| rig.phase() == 5);
+    rig.replace();
+    let mut call = StoreCall::new(0, StoreAsk::Restart(open()));
+    call.store = Some(Box::new(Store::new(&rig.config).unwrap()));
+    assert_eq!(rig.call_with(call).status, Ending::Ok);
+    rig.until(|rig| rig.phase() == 3);
+    for (key, bytes) in &blocks {
+        assert_eq!(rig.get(&mut client, *key, 8192).1, *bytes);
+    }
+    // Nobody is left in the region: it goes.
+    rig.mailbox.send(Command::Detach(client.session, client.region)).unwrap();
+    rig.until(|rig| rig.notices.iter().any(|it| matches!(it, Notice::Detached(..))));
 }

@@ -210,6 +210,22 @@ fn a_deadline_in_microseconds_gives_one_notice() {
     let words: Vec<_> = heard.iter().map(|it| (it.status(), it.flags)).collect();
     assert_eq!(words, [(Status::Late, 1), (Status::Ok, 0)]);
     assert!(heard[1].device_ns >= 30_000_000, "{heard:?}");
+    // The same of gets: of whole logical blocks, and with a tail.
+    let tailed = rig.put(&mut client, Key::of(1, 2), &block(2, 5000));
+    assert_eq!(tailed.status(), Status::Ok);
+    for (low, length) in [(1, 4096), (2, 5000)] {
+        let mut request = keyed(&client, Key::of(1, low), (8192, 0), (0, 0)).slot(Opcode::Get);
+        request.reserved_b = 3_000;
+        client.post(&Asked { request, side: None });
+        heard.clear();
+        rig.until(|_| {
+            heard.extend(client.collect());
+            heard.len() >= 2
+        });
+        let words: Vec<_> = heard.iter().map(|it| (it.status(), it.flags)).collect();
+        assert_eq!(words, [(Status::Late, 1), (Status::Ok, 0)], "{length}");
+        assert!(heard[1].bytes == length && heard[1].device_ns >= 30_000_000, "{heard:?}");
+    }
 }
 
 #[test]

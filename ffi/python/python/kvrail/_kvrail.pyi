@@ -385,7 +385,7 @@ class Namespace:
         timeout: float | None = None,
     ) -> Found:
         """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
-        With `prefix_only` it ends at the first 256 keys with a gap.
+        With `prefix_only` little is asked for behind the first key that is missing.
 
         >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
         64
