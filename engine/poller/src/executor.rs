@@ -67,7 +67,11 @@ impl BlockReads {
         batch: &mut CompletionBatch,
     ) -> Completion {
         let completion = batch.add(task, client, bytes);
-        let Some(read) = task.as_block_read() else { return completion };
+        // All of a batch are: its header is not loaded for each task.
+        if !batch.header.is_of_block() {
+            return completion;
+        }
+        let read = task.owner.block_read();
         self.ended.push(ReadEnd { read, status: batch.status });
         if batch.status == Status::Ok {
             Completion { checksum: self.checks[id.index() as usize], ..completion }

@@ -74,7 +74,7 @@ impl RequestHeader {
 
     /// Whether it is a client's read of a store's block.
     #[inline(always)]
-    fn is_of_block(self) -> bool {
+    pub(crate) fn is_of_block(self) -> bool {
         self.byte(24) & 4 != 0
     }
 
@@ -163,6 +163,12 @@ impl Owner {
         let lane = SHARD_LANES + u16::from(task.shard);
         let session = session.unwrap_or(SIDECAR);
         Self { tag: task.tag, lane, session, shard: 0, read: 0 }
+    }
+
+    /// What the read of a block holds, of one that is.
+    #[inline(always)]
+    pub(crate) fn block_read(self) -> BlockRead {
+        BlockRead { shard: self.shard, id: ReadId::of_number(self.read) }
     }
 
     /// The client's request, if it is one.
@@ -256,13 +262,6 @@ impl Task {
             buffer: memory.buffer,
             device: extent.device,
         }
-    }
-
-    /// The read of a block, if it is one of a client's.
-    #[inline(always)]
-    pub(crate) fn as_block_read(&self) -> Option<BlockRead> {
-        let Owner { shard, read, .. } = self.owner;
-        self.header.is_of_block().then(|| BlockRead { shard, id: ReadId::of_number(read) })
     }
 
     /// A task of a store's. Its memory is entered, and left, by who asks.

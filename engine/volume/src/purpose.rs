@@ -9,6 +9,8 @@ pub(crate) const SEGMENT_POWERS: std::ops::RangeInclusive<u32> = 16..=34;
 pub(crate) const BLOCK_MEAN_MIN: u32 = 512;
 /// Members below this get smaller tables.
 const SMALL_BYTES: u64 = 1 << 30;
+/// One block in so many may be held at once, where there are many.
+const HELD_ONE_IN: u64 = 32;
 /// Bytes of a member for each namespace it has room for.
 const BYTES_OF_SPACE: u64 = 8 << 20;
 
@@ -84,6 +86,7 @@ impl StoreShape {
     #[must_use]
     pub fn config(self, member: StoreMember, owners: u16) -> Config {
         let share = if member.area_bytes < SMALL_BYTES { 4 } else { 1 };
+        let blocks = member.area_bytes / u64::from(self.block_mean);
         // A move goes through a buffer in pieces: the largest block is two of them or more.
         let quarter = u32::try_from(self.segment_bytes / 4).unwrap_or(u32::MAX);
         Config {
@@ -94,7 +97,7 @@ impl StoreShape {
             spaces: member.spaces,
             puts: 1024 / share,
             writes: 4096 / share,
-            holds: 65_536 / share,
+            holds: u32::try_from(blocks / HELD_ONE_IN).unwrap_or(u32::MAX).clamp(8192, 65_536),
             owners,
             owner_holds: 4096,
             buffers: 6,

@@ -118,6 +118,11 @@ impl BlockRequest {
         self.lease
     }
 
+    /// Whether its check is computed from its bytes.
+    pub(crate) fn is_to_be_summed(&self) -> bool {
+        self.opcode == Opcode::Put && self.crc.is_none()
+    }
+
     /// What it asks for that its operation does not have.
     fn unfit(&self) -> Option<&'static str> {
         let Self { opcode, flags, metadata, depth, crc, deadline_us, .. } = self;

@@ -41,8 +41,8 @@ pub(crate) enum Settled {
     Long,
 }
 
-/// Bytes of a block whose verification takes longer than a request's way to its device.
-const LONG_BYTES: u64 = 64 << 10;
+/// Bytes of a block whose check takes longer than a request's way to its device.
+pub(crate) const LONG_BYTES: u64 = 64 << 10;
 
 /// What a request owns while it is in flight.
 #[derive(Debug)]

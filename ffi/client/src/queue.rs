@@ -13,7 +13,7 @@ use crate::block_op::{BlockOp, Verified};
 use crate::block_request::{BlockRequest, RefusedBlock};
 use crate::done::{BlockNote, Done, Ticket};
 use crate::error::ClientError;
-use crate::inflight::{InflightTable, LOOKUP};
+use crate::inflight::{InflightTable, LONG_BYTES, LOOKUP};
 use crate::lanes::{LaneError, Lanes};
 use crate::lease::Lease;
 use crate::reason::Reason;
@@ -345,13 +345,17 @@ impl Queue {
     }
 
     /// Checks a request for a block and writes it into its lane; the sidecar sees it after
-    /// `publish`. The check of a put is computed here: a pass over its bytes.
+    /// `publish`. The check of a put is computed here: a pass over its bytes. Before it passes over
+    /// many, what was staged earlier is published.
     ///
     /// # Errors
     /// `RefusedBlock` gives the request back with the reason; nothing happened.
     pub fn stage_block(&mut self, request: BlockRequest) -> Result<Ticket, RefusedBlock> {
         if let Err(reason) = self.check_block(&request) {
             return Err(RefusedBlock { request: Box::new(request), reason });
+        }
+        if request.is_to_be_summed() && request.bytes >= LONG_BYTES {
+            self.lanes.publish();
         }
         let opened = request.namespace.opened();
         let lane = request.namespace.lane_of(opened.uid, request.key());

@@ -116,7 +116,7 @@ fn sizes() {
         images: 64,
         ..small(8, 512)
     };
-    for (mean, most) in [(1 << 20, 51), (64 << 10, 44)] {
+    for (mean, most) in [(1 << 20, 49), (64 << 10, 44)] {
         let sizing = Sizing::of(&config(mean)).unwrap();
         println!("{sizing}");
         assert!(sizing.per_block() <= most, "{sizing}");

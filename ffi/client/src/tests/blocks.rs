@@ -205,6 +205,19 @@ fn a_put_is_whole_or_it_is_internal() {
 }
 
 #[test]
+fn what_is_staged_is_on_its_way_while_the_next_long_block_is_summed() {
+    let mut rig = rig();
+    let space = rig.space(3);
+    for (length, there) in [(MIB, 0), (4096, 0), (MIB, 2), (4096, 0)] {
+        let lease = rig.lease(length);
+        rig.queue.stage_block(BlockRequest::put(&space, key(), lease)).unwrap();
+        assert_eq!(rig.sidecar.take().len(), there, "{length}");
+    }
+    rig.queue.publish();
+    assert_eq!(rig.sidecar.take().len(), 2);
+}
+
+#[test]
 fn a_large_block_is_got_part_by_part() {
     let mut rig = Rig::with_store(1, 8, 80 * MIB);
     let block = 72 << 20;
