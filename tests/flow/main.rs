@@ -28,6 +28,7 @@ mod store;
 mod stripes;
 mod support_bundle;
 mod top;
+mod trace;
 mod truncated;
 mod unanswered;
 mod userspace;

@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Status(command::status::StatusArgs),
     /// Show what a running sidecar does, live: pollers, devices, stores, sessions
     Top(command::top::TopArgs),
+    /// Show which requests of a running sidecar are slow, and where their time goes
+    Trace(command::trace::TraceArgs),
     /// Collect what others need to help: configuration, status, checks, log; without secrets
     SupportBundle(command::support_bundle::BundleArgs),
     /// Check, show and explain the configuration

@@ -48,6 +48,11 @@ impl CompletionBatch {
         }
     }
 
+    /// When its tasks were taken from their lane.
+    pub(crate) fn accepted_ns(&self) -> u64 {
+        self.accepted_ns
+    }
+
     /// Whether this task goes on with it.
     #[inline(always)]
     pub(crate) fn continues(&self, task: &Task, status: Status) -> bool {

@@ -463,6 +463,9 @@ impl<D: Device> Executor<D> {
     #[inline(never)]
     fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
         self.account(device, batch);
+        if let Some(tracer) = front_end.tracer() {
+            tracer.ended(device, batch);
+        }
         retire(batch, front_end);
     }
 

@@ -13,6 +13,7 @@ use crate::regions::Regions;
 use crate::sessions::{Held, Sessions};
 use crate::stats::{PollerStats, SessionStats};
 use crate::task::ClientRequest;
+use crate::trace::Tracer;
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
 /// 100 ns and more beside its requests, for fences and the clock: a tenth of a turn of 32.
@@ -66,6 +67,8 @@ pub(crate) struct FrontEnd {
     stats: Arc<PollerStats>,
     /// Something that is leaving may have had its last request completed.
     teardown_due: bool,
+    /// While slow requests are traced.
+    tracer: Option<Box<Tracer>>,
 }
 
 /// What was found in one lane.
@@ -80,7 +83,18 @@ pub(crate) struct Fetched {
 impl FrontEnd {
     pub(crate) fn new(stats: Arc<PollerStats>) -> Self {
         let (lanes, sessions, regions) = (Lanes::new(), Sessions::new(), Regions::new());
-        Self { lanes, sessions, regions, stats, teardown_due: false }
+        Self { lanes, sessions, regions, stats, teardown_due: false, tracer: None }
+    }
+
+    /// What slow requests are told to, while somebody wants to know.
+    #[inline(always)]
+    pub(crate) fn tracer(&mut self) -> Option<&mut Tracer> {
+        self.tracer.as_deref_mut()
+    }
+
+    /// Traces with this from now on, or no more; gives back what was traced with before.
+    pub(crate) fn trace(&mut self, with: Option<Box<Tracer>>) -> Option<Box<Tracer>> {
+        std::mem::replace(&mut self.tracer, with)
     }
 
     /// Takes nothing more from a queue's lane.
@@ -174,6 +188,9 @@ impl FrontEnd {
         let entered = lane.server().outstanding() - before;
         self.sessions.enter(session, entered);
         counters.accepted.add(u64::from(count));
+        if let Some(tracer) = &mut self.tracer {
+            tracer.taken(index, count, max);
+        }
         if entered < count {
             self.lanes.mark_staged(index);
         }

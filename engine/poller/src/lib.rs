@@ -34,6 +34,7 @@ mod stores;
 mod task;
 mod teardown;
 mod thread;
+mod trace;
 
 pub use backend::Route;
 pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
@@ -53,3 +54,4 @@ pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, Sto
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;
 pub use thread::{Seat, StartError, start};
+pub use trace::{Spent, TraceEvent, TraceRing, Traced, Tracer, Work};

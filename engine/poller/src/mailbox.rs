@@ -19,6 +19,7 @@ use crate::limits::{
 };
 use crate::store_call::StoreCall;
 use crate::store_page::GoneRows;
+use crate::trace::Tracer;
 
 /// Failures kept for the control thread; there may be thousands, and a few tell enough.
 const FAILURES_MAX: usize = 64;
@@ -31,15 +32,15 @@ const COMMANDS_MAX: usize = 4096;
 
 /// Notices that a poller may owe at once. What it is owed for a lane, a region or a session, the
 /// control thread reads before it gives that out anew: a lane was added, broken and closed; a
-/// region attached and detached; a session handed to the ringer and closed; a device replaced; all
-/// drained.
+/// region attached and detached; a session handed to the ringer and closed; a device replaced; a
+/// tracer given back; all drained.
 pub const NOTICES_MAX: usize =
-    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 1;
+    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 2;
 
 // A lane is added and closed, a region attached and detached, a session closed, a device replaced,
-// and the poller drained and stopped.
+// a trace begun and ended, and the poller drained and stopped.
 const _: () = assert!(
-    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 2
+    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 4
         <= COMMANDS_MAX
 );
 
@@ -102,6 +103,9 @@ pub enum Command {
     Replace(usize, Box<Replacement>),
     /// Do this with the store on the device of this local number. Answer: `Store`.
     Store(usize, Box<StoreCall>),
+    /// Trace slow requests with this from now on, or no more. Answer: `Traced`, if there was one
+    /// before.
+    Trace(Option<Box<Tracer>>),
     /// Leave the thread once nothing is in flight. Answer: the thread ends.
     Stop,
 }
@@ -128,6 +132,8 @@ pub enum Notice {
     LaneFault(SessionSlot, u32, LaneFault),
     /// To wake this session's client takes too long: the ringer does so from now on.
     DearBell(SessionSlot),
+    /// It traces with this no more.
+    Traced(Box<Tracer>),
     /// Everything accepted is complete; whatever comes is answered DRAINING.
     Drained,
 }

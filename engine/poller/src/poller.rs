@@ -158,6 +158,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if self.unread_ticks > C::UNREAD_TURNS_MAX {
             self.read_clock();
         }
+        if let Some(tracer) = self.front_end.tracer() {
+            tracer.begin_turn(self.executor.now_ns());
+        }
         let mut work = self.handle_commands();
         if !self.attaching.is_empty() {
             let queues = self.executor.queues();
@@ -186,6 +189,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn end_tick(&mut self, work: u64, bells: u64) -> TickOutcome {
         if work > 0 {
             self.read_clock(); // for the next tick; whoever waited for this one has its answer
+            if let Some(tracer) = self.front_end.tracer() {
+                tracer.published(self.executor.now_ns());
+            }
             self.stats.busy_ticks.add(1);
             self.stats.bells.add(bells);
             self.executor.show_depths();
@@ -271,6 +277,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
             Command::Store(device, call) => {
                 let stores = self.stores.as_mut().expect("calls go to devices with stores");
                 stores.call(device, call, self.executor.now_ns());
+            }
+            Command::Trace(mut with) => {
+                if let Some(tracer) = &mut with {
+                    tracer.begin_turn(self.executor.now_ns());
+                }
+                if let Some(before) = self.front_end.trace(with) {
+                    self.mailbox.post(Notice::Traced(before));
+                }
             }
             Command::Stop => self.stopping = true,
         }
@@ -450,6 +464,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.mailbox.nudge().retract(&mut self.sleeper);
         self.front_end.lanes().retract_sleep();
         self.read_clock();
+        if let Some(tracer) = self.front_end.tracer() {
+            tracer.woke(self.executor.now_ns());
+        }
         Sleep::Over
     }
 }

@@ -18,6 +18,7 @@ mod message;
 mod report;
 mod spill;
 mod store;
+mod trace;
 mod volume;
 
 pub use block::{
@@ -39,4 +40,5 @@ pub use report::{
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use store::{NamespaceInfo, ShardReport, StoreInfo, VolumeContent};
+pub use trace::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
 pub use volume::{GeometryInfo, VolumeInfo};

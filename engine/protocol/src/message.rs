@@ -8,6 +8,7 @@ use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
 use crate::report::StatusReport;
 use crate::store::NamespaceInfo;
+use crate::trace::TracePage;
 
 /// Size of the pages behind an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +148,12 @@ pub enum Ask {
     },
     /// How is everything? Answer: `Status`.
     Status,
+    /// What was slow since I asked before? The first ask begins a trace, which ends when this
+    /// session has not asked for 5 s. Answer: `Trace`.
+    Trace {
+        /// From how many nanoseconds on; the same in every ask.
+        slow_ns: u64,
+    },
     /// I leave. Answer: none; the sidecar closes the socket.
     Bye,
     /// The ask is in the first descriptor, a memory file of at least the seals SHRINK and WRITE,
@@ -292,6 +299,8 @@ pub enum Answer {
     },
     /// How everything is.
     Status(Box<StatusReport>),
+    /// What was slow.
+    Trace(TracePage),
     /// The ask failed; the session goes on.
     Error {
         /// Which kind.

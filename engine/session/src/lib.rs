@@ -38,6 +38,7 @@ mod shutdown;
 mod socket;
 mod stores;
 mod tenants;
+mod trace;
 mod users;
 mod wakers;
 mod watch;

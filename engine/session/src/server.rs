@@ -44,6 +44,7 @@ use crate::shutdown::{Shutdown, Step, Stopped};
 use crate::socket::Listener;
 use crate::stores::Stores;
 use crate::tenants::Rights;
+use crate::trace::Trace;
 use crate::wakers::{REMEMBERED, Wakers};
 use crate::watch::Watch;
 
@@ -69,6 +70,7 @@ pub struct Server {
     wakers: Wakers,
     watch: Watch,
     busy: BusyShares,
+    trace: Trace,
     shutdown: Shutdown,
     volumes: Vec<VolumeInfo>,
     to_control: Arc<Doorbell>,
@@ -131,6 +133,7 @@ impl Server {
             stores,
             queues: Queues::default(),
             busy,
+            trace: Trace::default(),
             watch,
             pollers,
             config,
@@ -227,6 +230,7 @@ impl Server {
             drop(Kept::new(bell, self.workers.strangers()));
         }
         self.wakers.look_after(now);
+        self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
     }
@@ -478,6 +482,16 @@ impl Server {
             | Ask::ListBlocks { .. }
             | Ask::Events { .. }
             | Ask::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
+            Ask::Trace { slow_ns } => {
+                let uid = self.sessions.get(id).map(|session| session.peer().uid);
+                if !uid.is_some_and(|uid| self.config.policy.access.operates(uid)) {
+                    let message = "only root and the sidecar's own user may trace: it shows what \
+                                   all sessions ask, and costs pollers time";
+                    return Err((Status::Unsupported, message.into()));
+                }
+                let page = self.trace.ask(id, slow_ns, (&mut self.pollers, &self.sessions))?;
+                Ok(Some(Reply::new(id, seq, Answer::Trace(page))))
+            }
             Ask::Status => Ok(Some(Reply::new(id, seq, Answer::Status(Box::new(self.report()))))),
             _ => Err((Status::Internal, "heard before".into())),
         }
@@ -619,6 +633,7 @@ impl Server {
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
                 }
             }
+            Notice::Traced(_freed_here) => self.trace.returned(poller),
             Notice::DearBell(slot) => self.expensive_bell(slot),
             Notice::Drained => self.shutdown.drained(poller),
         }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
-use kvrail_protocol::{Answer, Ask, Channel, GpuInfo, LimitsInfo, Pages, StatusReport, Welcome};
+use kvrail_protocol::{
+    Answer, Ask, Channel, GpuInfo, LimitsInfo, Pages, StatusReport, TracePage, Welcome,
+};
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
 
@@ -136,6 +138,21 @@ impl Client {
         match self.session.control().call("asking for the status", Ask::Status, &[])?.message {
             Answer::Status(report) => Ok(*report),
             other => Err(ClientError::protocol(format!("answer to status: {other:?}"))),
+        }
+    }
+
+    /// What took at least so long since this client asked before, and where the time went. The
+    /// first call begins a trace of all sessions' requests; it ends 5 s after the last one, or
+    /// with this client.
+    ///
+    /// # Errors
+    /// `Denied` when another client traces already, or this one began with another `slow`.
+    pub fn trace(&self, slow: Duration) -> Result<TracePage, ClientError> {
+        let slow_ns = u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX);
+        let ask = Ask::Trace { slow_ns };
+        match self.session.control().call("asking for slow requests", ask, &[])?.message {
+            Answer::Trace(page) => Ok(page),
+            other => Err(ClientError::protocol(format!("answer to a trace: {other:?}"))),
         }
     }
 

@@ -16,6 +16,7 @@ pub(crate) mod support_bundle;
 pub(crate) mod target;
 pub(crate) mod top;
 pub(crate) mod topology;
+pub(crate) mod trace;
 pub(crate) mod volume;
 
 use clap::CommandFactory;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(&args, context),
         Command::Top(args) => top::run(&args, context),
+        Command::Trace(args) => trace::run(&args, context),
         Command::SupportBundle(args) => support_bundle::run(&args, context),
         Command::Check(args) => check::run(&args, context),
         Command::Topology(args) => topology::run(&args, context),

@@ -92,7 +92,7 @@ impl Stores {
         pending.id = id;
         let place = (reading.offset, reading.exact);
         let operations = shard.operations(pending, place, now_ns).expect("a body and a tail");
-        pending.fly(Errand::Read(reading), operations.len());
+        pending.fly(Errand::Read(reading), operations.len(), now_ns);
         shard.issued(&operations);
         operations.into_iter().for_each(|task| executor.begin_of_store(task));
         self.set_deadline(request, id, now_ns);

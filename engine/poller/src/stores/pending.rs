@@ -2,7 +2,7 @@
 
 use kvrail_device::SlotId;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
-use kvrail_ring::{Class, Completion, RegionId, Status};
+use kvrail_ring::{Class, Completion, Opcode, RegionId, Status};
 use kvrail_store::{
     Answer, Durability, Extent, Fault, Key, Outcome, Reading, Reason, SpaceId, Status as Ending,
     TaskId,
@@ -10,6 +10,7 @@ use kvrail_store::{
 
 use crate::front_end::Ended;
 use crate::task::{BufferRef, ClientRequest};
+use crate::trace::{Spent, Work};
 
 /// Memory that a request has entered.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,16 @@ pub(crate) enum Ask {
     Put { depth: u16, block_bytes: u32, at: u32, check: u64 },
     Get(Extent),
     Drop { only: Option<u64> },
+}
+
+impl Ask {
+    pub(crate) fn opcode(&self) -> Opcode {
+        match self {
+            Self::Put { .. } => Opcode::Put,
+            Self::Get(_) => Opcode::Get,
+            Self::Drop { .. } => Opcode::Drop,
+        }
+    }
 }
 
 /// What a request's operations at its device are for.
@@ -53,6 +64,8 @@ pub(crate) struct Pending {
     /// The same for the bytes behind them.
     pub(crate) tail: Option<Entered>,
     pub(crate) accepted_ns: u64,
+    /// When its store asked the device for it; 0: not yet.
+    issued_ns: u64,
     submitted_ns: u64,
     ended_ns: u64,
     flight: Option<Flight>,
@@ -80,6 +93,7 @@ impl Pending {
             body: memory[0],
             tail: memory[1],
             accepted_ns: now_ns,
+            issued_ns: 0,
             submitted_ns: 0,
             ended_ns: 0,
             flight: None,
@@ -91,9 +105,10 @@ impl Pending {
         &self.wanted
     }
 
-    /// So many operations go to the device for it.
-    pub(crate) fn fly(&mut self, errand: Errand, operations: usize) {
+    /// So many operations go to the device for it now.
+    pub(crate) fn fly(&mut self, errand: Errand, operations: usize, now_ns: u64) {
         debug_assert!(self.flight.is_none(), "a store asks for one transfer of a request");
+        self.issued_ns = now_ns;
         let left = u8::try_from(operations).expect("two at most");
         self.flight = Some(Flight { errand, left, status: Status::Ok });
     }
@@ -117,6 +132,37 @@ impl Pending {
             self.flight = None;
             (errand, outcome(status))
         })
+    }
+
+    /// What was asked of the poller's device of this number, and how it ended.
+    pub(crate) fn work(&self, device: usize, completion: &Completion) -> Work {
+        let (wanted, status) = (&self.wanted, completion.status());
+        // Of a block that was read whole, the memory for it may be longer.
+        let bytes = if status == Status::Ok { completion.bytes } else { wanted.bytes };
+        Work {
+            session: Some(wanted.client.session),
+            device,
+            opcode: wanted.ask.opcode(),
+            class: wanted.class,
+            status,
+            count: 1,
+            bytes: bytes.into(),
+        }
+    }
+
+    /// Where its time went since it was taken from its lane, now that it has its answer.
+    pub(crate) fn spent(&self, now_ns: u64) -> Spent {
+        let Self { accepted_ns, issued_ns, submitted_ns, ended_ns, .. } = *self;
+        if submitted_ns == 0 {
+            return Spent { store_ns: now_ns.saturating_sub(accepted_ns), ..Spent::default() };
+        }
+        Spent {
+            store_ns: issued_ns.saturating_sub(accepted_ns),
+            queue_ns: submitted_ns.saturating_sub(issued_ns),
+            device_ns: ended_ns.saturating_sub(submitted_ns),
+            answer_ns: now_ns.saturating_sub(ended_ns),
+            ..Spent::default()
+        }
     }
 
     /// How it ends for its client, by the store's answer.

@@ -8,10 +8,10 @@ use super::Stores;
 use super::admit::room_of;
 use super::own::OWN;
 use super::parked::{Parked, Room};
-use super::pending::{Errand, reason_number};
+use super::pending::{Errand, Pending, reason_number};
 use super::shard::Due;
 use crate::executor::{Executor, StoreEnd};
-use crate::front_end::FrontEnd;
+use crate::front_end::{Ended, FrontEnd};
 use crate::limits::{HANDLES_MAX, SessionSlot};
 use crate::mailbox::{Mailbox, Notice};
 use crate::sessions::Held;
@@ -216,7 +216,20 @@ impl Stores {
     fn end_by_answer(&mut self, id: SlotId, answer: &Answer, front_end: &mut FrontEnd) {
         let pending = self.pending.release(id).expect("invariant 1: answered twice");
         self.deadlines.clear(id);
-        front_end.complete_keyed(&pending.end(answer));
+        self.complete(&pending, &pending.end(answer), front_end);
+    }
+
+    /// Completes a request.
+    fn complete(&self, pending: &Pending, ended: &Ended, front_end: &mut FrontEnd) {
+        if let Some(tracer) = front_end.tracer() {
+            let wanted = pending.wanted();
+            let device = self.shards[usize::from(wanted.shard)].device();
+            let (work, spent) =
+                (pending.work(device, &ended.completion), pending.spent(tracer.now_ns()));
+            let taken = (wanted.client.lane, pending.accepted_ns);
+            tracer.answered(taken, (work, wanted.key), spent);
+        }
+        front_end.complete_keyed(ended);
     }
 
     /// Ends a request without the store's word.
@@ -224,7 +237,7 @@ impl Stores {
         let pending = self.pending.release(id).expect("invariant 1: answered twice");
         self.deadlines.clear(id);
         self.shards[usize::from(pending.wanted().shard)].count_answer();
-        front_end.complete_keyed(&pending.refuse(status, bytes));
+        self.complete(&pending, &pending.refuse(status, bytes), front_end);
     }
 
     /// The device is gone: ends what waits for a store that will not answer.

@@ -12,3 +12,4 @@ mod presence;
 mod requests;
 mod rig;
 mod serial;
+mod traced;

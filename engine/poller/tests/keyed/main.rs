@@ -5,3 +5,4 @@ mod faults;
 mod requests;
 mod rig;
 mod sessions;
+mod traced;

@@ -108,8 +108,11 @@ impl World {
                     self.hear_drained();
                     continue;
                 }
-                Notice::Replaced(..) | Notice::Store(..) | Notice::DearBell(_) => {
-                    unreachable!("no device comes back here, no store is asked, no bell is dear")
+                Notice::Replaced(..)
+                | Notice::Store(..)
+                | Notice::DearBell(_)
+                | Notice::Traced(_) => {
+                    unreachable!("no device comes back here, no store is asked, nobody traces")
                 }
             };
             let session = self.sessions[usize::from(slot.0)].take();
@@ -164,9 +167,11 @@ impl World {
                 self.session_closed(session);
                 return Life::Gone;
             }
-            Notice::Drained | Notice::Replaced(..) | Notice::Store(..) | Notice::DearBell(_) => {
-                unreachable!("heard elsewhere")
-            }
+            Notice::Drained
+            | Notice::Replaced(..)
+            | Notice::Store(..)
+            | Notice::DearBell(_)
+            | Notice::Traced(_) => unreachable!("heard elsewhere"),
         }
         Life::Live
     }

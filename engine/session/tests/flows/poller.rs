@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvrail_device::DeviceError;
 use kvrail_memory::{Pinned, load, store};
-use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, PollerStats, SessionSlot};
+use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, PollerStats, SessionSlot, Tracer};
 use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, Ring, Status};
 
 use crate::shards::Shard;
@@ -78,6 +78,8 @@ pub(crate) struct FakePoller {
     pub(crate) regions: HashMap<(SessionSlot, RegionId), Arc<dyn Pinned>>,
     pub(crate) held: Vec<(SessionSlot, u32, Request)>,
     pub(crate) owed: Vec<Command>,
+    /// Lent while slow requests are traced.
+    pub(crate) tracer: Option<Box<Tracer>>,
     pub(crate) draining: bool,
     /// The store on its device.
     pub(crate) shard: Option<Arc<Mutex<Shard>>>,
@@ -161,6 +163,11 @@ impl FakePoller {
                 }
             }
             Command::Replace(..) => unreachable!("no device comes back here"),
+            Command::Trace(with) => {
+                if let Some(before) = std::mem::replace(&mut self.tracer, with) {
+                    self.mailbox.post(Notice::Traced(before));
+                }
+            }
             Command::Stop => return true,
         }
         false

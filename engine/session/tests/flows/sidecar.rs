@@ -140,6 +140,7 @@ fn pollers(
             regions: HashMap::new(),
             held: Vec::new(),
             owed: Vec::new(),
+            tracer: None,
             draining: false,
             shard: shards.get(index).cloned(),
         };

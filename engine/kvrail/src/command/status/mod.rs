@@ -96,23 +96,35 @@ impl Looker {
     /// # Errors
     /// `Failure` with status 4 when no sidecar answers.
     pub(crate) fn report(&mut self) -> Result<StatusReport, Failure> {
-        let asked = self.ask();
+        self.ask(|client| {
+            let mut report = client.status()?;
+            let own = client.session().0;
+            report.sessions.retain(|session| session.id != own);
+            Ok(report)
+        })
+    }
+
+    /// Asks it something.
+    ///
+    /// # Errors
+    /// `Failure` with status 4 when no sidecar answers, or with what it says.
+    pub(crate) fn ask<T>(
+        &mut self,
+        ask: impl FnOnce(&Client) -> Result<T, ClientError>,
+    ) -> Result<T, Failure> {
+        let asked = self.client().and_then(ask);
         if asked.is_err() {
             self.client = None;
         }
         asked.map_err(|error| explain(&error, &self.socket))
     }
 
-    fn ask(&mut self) -> Result<StatusReport, ClientError> {
+    fn client(&mut self) -> Result<&Client, ClientError> {
         if self.client.is_none() {
             let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
             self.client = Some(Client::attach_with(&self.socket, &options)?);
         }
-        let client = self.client.as_ref().expect("just attached");
-        let mut report = client.status()?;
-        let own = client.session().0;
-        report.sessions.retain(|session| session.id != own);
-        Ok(report)
+        Ok(self.client.as_ref().expect("just attached"))
     }
 }
 

@@ -39,7 +39,7 @@ impl Shard {
                     let request = request.expect("a request in the store keeps its place");
                     let place = (wanted.offset, exact);
                     if let Some(write) = self.operations(request, place, now.ns) {
-                        request.fly(Errand::Part(wanted.id), write.len());
+                        request.fly(Errand::Part(wanted.id), write.len(), now.ns);
                         operations = write;
                     } else {
                         // It has a tail, and no page for it.

@@ -1,0 +1,78 @@
+//! `kvrail trace` beside clients that move blocks.
+
+use std::process::Command;
+use std::time::Duration;
+
+use kvrail_client::{ClientError, Pages, Request, Status};
+use serde_json::Value;
+
+use crate::rig::{LONG, Outcome, Place, Sidecar, eventually, kvrail, run};
+
+fn trace(place: &Place, arguments: &[&str]) -> Command {
+    let mut trace = kvrail();
+    trace.arg("trace").args(arguments).arg("--socket").arg(place.socket());
+    trace
+}
+
+/// Writes blocks until the trace has ended.
+fn beside(sidecar: &Sidecar, mut trace: Command) -> Outcome {
+    let client = sidecar.attach();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    let trace = std::thread::spawn(move || run(&mut trace));
+    while !trace.is_finished() {
+        queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
+        assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
+    }
+    trace.join().unwrap()
+}
+
+#[test]
+fn slow_requests_say_where_their_time_went() {
+    let place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let arguments = ["--slow", "1us", "--seconds", "1", "--format", "json"];
+    let said = beside(&sidecar, trace(&place, &arguments));
+    said.expect(0, &[]);
+    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    let events = found["events"].as_array().unwrap();
+    let batches: Vec<_> = events.iter().filter(|event| event["kind"] == "batch").collect();
+    assert!(!batches.is_empty(), "{found}");
+    for event in batches {
+        let (work, spent) = (&event["work"], &event["spent"]);
+        let ns = |stage: &str| spent[format!("{stage}_ns")].as_u64().unwrap();
+        let stages = ["lane", "store", "queue", "device", "answer", "completion"].map(ns);
+        assert_eq!(stages.iter().sum::<u64>(), ns("total"), "{event}");
+        assert!(ns("device") > 0 && ns("total") >= 1000 && ns("store") == 0, "{event}");
+        assert_eq!([&work["operation"], &work["client"]], ["write", "the test"], "{event}");
+        assert_eq!((&work["requests"], &work["bytes"]), (&1.into(), &4096.into()), "{event}");
+    }
+    let said = beside(&sidecar, trace(&place, &["--slow", "1us", "--seconds", "1", "--rows", "3"]));
+    said.expect(0, &[]);
+    for word in
+        ["requests took 1us or longer", "device ", "demand write 4.00 KiB", "the test", "--rows"]
+    {
+        assert!(said.stdout.contains(word), "no {word:?} in {}", said.stdout);
+    }
+    let said = beside(&sidecar, trace(&place, &["--slow", "30s", "--seconds", "1"]));
+    said.expect(0, &[]);
+    assert!(said.stdout.starts_with("0 requests took 30s or longer"), "{}", said.stdout);
+    sidecar.stop();
+}
+
+#[test]
+fn one_traces_at_a_time_and_a_trace_ends_with_who_asked() {
+    let place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let (first, second) = (sidecar.attach(), sidecar.attach());
+    let (slow, slower) = (Duration::from_millis(1), Duration::from_millis(2));
+    first.trace(slow).unwrap();
+    first.trace(slow).unwrap();
+    assert!(matches!(first.trace(slower), Err(ClientError::Denied { .. })), "another limit");
+    let refused = run(&mut trace(&place, &["--seconds", "1"]));
+    refused.expect(1, &[&format!("session {} traces already", first.session().0)]);
+    drop(first);
+    eventually("the trace ends with its client", || second.trace(slower).is_ok());
+    sidecar.stop();
+}
