@@ -226,7 +226,7 @@ fn client_thread(
     way.target
         .with_port(shape, &mut |port: &mut dyn Port| {
             let pattern = Pattern::new(clients.volume);
-            let mut client = Client::new(port, &mut share, pattern, shape.slots);
+            let mut client = Client::new(port, &mut share, pattern, case.depth);
             let _coordinator_gone = lot.events.send(Event::Ready);
             // A closed gate means that another client could not start.
             let Ok(window) = lot.gate.recv() else { return Ok(()) };
