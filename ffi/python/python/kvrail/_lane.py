@@ -18,6 +18,9 @@ may still write there."""
 ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 """Statuses that are no failures."""
 
+STORED = frozenset({"OK", "PRESENT", "PENDING"})
+"""Statuses of puts behind which the block is in the store, or is on its way."""
+
 T = TypeVar("T")
 Work = Literal["put", "get"]
 

@@ -84,7 +84,7 @@ class Memory:
         if arena is not None:
             return (arena, positions, list(lengths))
         blocks = zip(addresses, lengths, strict=True)
-        return [_bytes_at(address, length) for address, length in blocks]
+        return [self._bytes(address, length) for address, length in blocks]
 
     def arena_of(self, address: int) -> kvrail.Arena | None:
         """The arena that an address lies in."""
@@ -102,6 +102,13 @@ class Memory:
         if arena is None or not inside:
             return None, []
         return arena, [address - mapping.first + mapping.offset for address in addresses]
+
+    def _bytes(self, address: int, length: int) -> memoryview:
+        """Memory of one block: where its arena is mapped for drives, if it lies in one."""
+        arena, positions = self._place([address], [length])
+        if arena is None:
+            return memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")
+        return memoryview(arena).cast("B")[positions[0] : positions[0] + length]
 
     def _look(self, address: int) -> tuple[Mapping, kvrail.Arena | None]:
         with self._lock:
@@ -144,6 +151,3 @@ class Memory:
         self.why_copied = why
         log.warning("kvrail copies each block once: %s", why)
 
-
-def _bytes_at(address: int, length: int) -> memoryview:
-    return memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")

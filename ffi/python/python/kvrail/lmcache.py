@@ -33,7 +33,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.memory_management import MemoryObj
 
 import kvrail
-from kvrail._lane import Blocks, Ended, Lane, Work
+from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._relay import Relay
 from kvrail._tier import LOOKUP_S, Link
 
@@ -51,9 +51,6 @@ LOCK_S = 60.0
 
 OPAQUE = "uint8"
 """The dtype of objects that LMCache has serialized, whatever the cache's is."""
-
-STORED = frozenset({"OK", "PRESENT", "PENDING"})
-"""Statuses of puts behind which the object is in the store, or is on its way."""
 
 NEWS, LISTINGS = 256, 8
 """Objects that are announced at once, and listings that go on at a time."""

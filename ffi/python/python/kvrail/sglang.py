@@ -1,0 +1,275 @@
+"""kvrail as a storage back end of SGLang's HiCache: SGLang 0.5.23 and later.
+
+    --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{"backend_name": "kvrail",
+      "module_path": "kvrail.sglang", "class_name": "Storage", "interface_v1": 1,
+      "allocator": "shm", "socket": "/run/kvrail/kvrail.sock", "store": "kv"}'
+
+With `"allocator": "shm"` SGLang's host pools are memory files. The sidecar's drives read and write
+their pages in place, if the sidecar has `memory.unsealed_imports = "accept"`; else each page is
+copied once.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from math import inf
+from typing import Any, NoReturn
+
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    HiCacheStorageConfig,
+    HiCacheStorageExtraInfo,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransfer,
+    PoolTransferResult,
+)
+
+from kvrail._lane import STORED, Blocks, Ended, Lane, Work
+from kvrail._sglang_pages import Pages
+from kvrail._tier import Link
+
+PARAMETERS: dict[str, Any] = {
+    "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
+    "store": "kv",  # the name of its store
+    "namespace": None,  # what may share pages; one for each identity
+    "identity": {},  # what makes bytes incompatible beyond what SGLang says, as the revision
+    "depth": 128,  # blocks in flight, of stores and of loads
+    "timeout": 10.0,  # seconds that a call of SGLang waits for its pages at most
+}
+"""What may stand in the extra configuration, with what it is unless said otherwise."""
+
+OF_SGLANG = frozenset({"backend_name", "module_path", "class_name", "interface_v1", "allocator"})
+"""What SGLang itself reads there."""
+
+HOLD_S = 30.0
+"""What is found is not evicted for so long: until SGLang has loaded it."""
+
+log = logging.getLogger("kvrail")
+
+Part = tuple[Pages, Sequence[str], Any]
+"""Pages of one pool: their hashes, and their tokens' places in the pool."""
+
+
+class Storage(HiCacheStorage):
+    """Pages of SGLang's host pools as blocks of a namespace: one block for each run of bytes that
+    a page has, which are K and V of all layers in a pool that is laid out page by page."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: object = None) -> None:
+        """
+        :param storage_config: its extra configuration has `PARAMETERS`.
+        :param kwargs: not needed.
+        """
+        extra = storage_config.extra_config or {}
+        given = {key: value for key, value in extra.items() if key not in OF_SGLANG}
+        if unknown := given.keys() - PARAMETERS.keys():
+            text = f"extra config has {sorted(unknown)}; there are {', '.join(PARAMETERS)}"
+            raise ValueError(text)
+        if not extra.get("interface_v1"):
+            raise ValueError('set "interface_v1": 1 in the extra config: kvrail has no older one')
+        known = PARAMETERS | given
+        self._link = Link(
+            "sglang",
+            socket=known["socket"],
+            store=known["store"],
+            namespace=known["namespace"],
+            identity=_identity(storage_config) | known["identity"],
+        )
+        self._rank = f"{storage_config.tp_rank} of {storage_config.tp_size}"
+        self._pools: dict[str, Pages] = {}
+        self._ways: dict[Work, _Way] = {
+            work: _Way(self._link.lane(known["depth"]), known["timeout"]) for work in ("get", "put")
+        }
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        self._register(PoolName.KV, mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: str) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        self._register(host_pool_name, host_pool)
+
+    def batch_exists(
+        self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> int:
+        # A pool without bytes of its own is there as far as the others are, and none is asked for.
+        kv = self._pools[PoolName.KV]
+        return _run(self._there(kv, keys)) if kv.lengths else 0
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> PoolTransferResult:
+        kv, others = self._pools[PoolName.KV], pool_transfers or []
+        count = _run(self._there(kv, keys)) if kv.lengths else len(keys)
+        if not kv.lengths and all(it.hit_policy != PoolHitPolicy.ALL_PAGES for it in others):
+            count = 0
+        hits: dict[str, int] = {PoolName.KV: count}
+        legal = frozenset(range(1, count + 1))
+        for it in others:
+            hits[it.name], lengths = self._legal(it, keys[:count])
+            legal &= legal if lengths is None else lengths
+        told = {name: pages for name, pages in hits.items() if pages}
+        return PoolTransferResult(max(legal, default=0), told, sorted(legal))
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: Any, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        return self._move("get", [(self._pools[PoolName.KV], keys, host_indices)])[0]
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: Any, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        return self._move("put", [(self._pools[PoolName.KV], keys, host_indices)])[0]
+
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        return self._transfer("get", transfers)
+
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        return self._transfer("put", transfers)
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> NoReturn:
+        raise NotImplementedError("kvrail needs SGLang's interface_v1")
+
+    batch_get = set = batch_set = get
+
+    def clear(self) -> bool:
+        """Makes all pages unreachable, for every engine of this identity."""
+        return self._link.call(lambda space: space.clear() is None, False)
+
+    def status(self) -> dict[str, Any]:
+        """How it is: attached or not, and whether pages are copied."""
+        return self._link.status()
+
+    def close(self) -> None:
+        """Ends the session; waits some seconds for what is in flight."""
+        self._link.close()
+        for way in self._ways.values():
+            way.settle()
+
+    def _register(self, name: str, pool: Any) -> None:
+        if name not in self._pools or self._pools[name].pool is not pool:
+            # State of Mamba layers is sharded, also where K and V are on each rank.
+            sharded = self._rank if name == PoolName.MAMBA else ""
+            self._pools[name] = Pages(str(name), pool, sharded)
+
+    def _legal(
+        self, it: PoolTransfer, keys: list[str]
+    ) -> tuple[int, frozenset[int] | None]:
+        """Pages of this pool that are there, and the lengths of prefixes that it allows; none where
+        it has no say."""
+        pages, count = self._pools[it.name], len(keys)
+        if it.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
+            groups = _run(self._there(pages, it.keys or [])) // max(it.group_pages, 1)
+            return groups * it.block_pages, None
+        there = self._there(pages, keys)
+        if it.hit_policy == PoolHitPolicy.ALL_PAGES:
+            return _run(there), frozenset(range(1, _run(there) + 1))
+        last = max(1, len(it.keys or ()))
+        ends = range(1, count + 1)
+        lengths = frozenset(end for end in ends if all(there[max(0, end - last) : end]))
+        return max(lengths, default=0), lengths
+
+    def _there(self, pages: Pages, keys: Sequence[str]) -> list[bool]:
+        for way in self._ways.values():
+            way.settle()
+        found = self._link.lookup(pages.names(keys), hold=HOLD_S)
+        return pages.whole(list(found), len(keys))
+
+    def _transfer(self, work: Work, transfers: list[PoolTransfer]) -> dict[str, list[bool]]:
+        parts = [(self._pools[it.name], it.keys or [], it.host_indices) for it in transfers]
+        names = [it.name for it in transfers]
+        return dict(zip(names, self._move(work, parts), strict=True))
+
+    def _move(self, work: Work, parts: list[Part]) -> list[list[bool]]:
+        """Moves pages, all pools' at once, and says which are whole in the store or in memory."""
+        runs = [pages.runs(keys, indices) for pages, keys, indices in parts]
+        names, addresses, lengths = (
+            [it for run in runs for it in run[what]] for what in range(3)
+        )
+        blocks = Blocks(names, addresses, lengths)
+        end = self._ways[work].run(work, blocks, parts)
+        ok = [False] * len(names)
+        if end is not None and end.words:
+            ok = [it in STORED for it in end.words] if work == "put" else list(end.ok)
+        took = iter(ok)
+        return [
+            pages.whole([next(took) for _ in run[0]], len(keys))
+            for (pages, keys, _), run in zip(parts, runs, strict=True)
+        ]
+
+
+class _Way:
+    """One direction, in which SGLang waits for one group after the other."""
+
+    def __init__(self, lane: Lane[None], timeout: float) -> None:
+        self._lane, self._timeout, self._lock = lane, timeout, threading.Lock()
+        self._late: list[Part] = []
+
+    def run(self, work: Work, blocks: Blocks, parts: list[Part]) -> Ended[None] | None:
+        """The end of this group; none if it has not come in time, or an earlier one has not: then
+        a drive hangs, and its pages are withheld from their pools until it answers."""
+        with self._lock:
+            if not self._answered():
+                return None
+            self._lane.begin(work, None, blocks)
+            moving = any(pages.moves for pages, *_ in parts)
+            deadline = inf if moving else time.monotonic() + self._timeout
+            while not (ended := self._lane.poll()) and time.monotonic() < deadline:
+                self._lane.wait(min(1.0, max(0.0, deadline - time.monotonic())))
+            if ended:
+                return ended[0]
+            log.warning("kvrail for sglang: a %s takes more than %g s", work, self._timeout)
+            self._late = parts
+            for pages, _, indices in parts:
+                pages.withhold(indices)
+            return None
+
+    def settle(self) -> None:
+        """Gives pages back that a drive has let go of, without waiting."""
+        if self._late and self._lock.acquire(blocking=False):
+            try:
+                self._answered()
+            finally:
+                self._lock.release()
+
+    def _answered(self) -> bool:
+        if self._late and not self._lane.poll():
+            return False
+        for pages, _, indices in self._late:
+            pages.give_back(indices)
+        self._late = []
+        return True
+
+
+def _identity(config: HiCacheStorageConfig) -> dict[str, Any]:
+    """What SGLang says makes pages incompatible; what a pool's layout adds is in its blocks' names.
+
+    K and V of MLA are the same on each rank, and are shared."""
+    split = {} if config.is_mla_model else {"tp": f"{config.tp_rank} of {config.tp_size}"}
+    return split | {
+        "engine": "sglang",
+        "format": 1,
+        "model_name": config.model_name,
+        "mla": config.is_mla_model,
+        "pp": f"{config.pp_rank} of {config.pp_size}",
+        "cp": f"{config.attn_cp_rank} of {config.attn_cp_size}",
+        "dcp": f"{config.dcp_rank} of {config.dcp_size}",
+    }
+
+
+def _run(there: Iterable[bool]) -> int:
+    """How many are there before the first that is not."""
+    return sum(1 for _ in takewhile(bool, there))
