@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Adapters against real engines: scripts/dev engines [vllm|lmcache] [--bench] [--python PYTHON].
+# Adapters against real engines: scripts/dev engines [vllm|lmcache|sglang] [--bench] [--python PYTHON].
 set -euo pipefail
 
-newest_vllm=0.33.0 oldest_vllm=0.30.0 lmcache=0.5.6
-engines=(vllm lmcache) bench= python=
+newest_vllm=0.33.0 oldest_vllm=0.30.0 lmcache=0.5.6 sglang=0.5.23 nixl=1.5.1
+engines=(vllm lmcache sglang) bench= python=
 while (($#)); do
     case $1 in
-        vllm | lmcache) engines=("$1") ;;
+        vllm | lmcache | sglang) engines=("$1") ;;
         --bench) bench=1 ;;
         --python) python=${2:?"--python needs a program"} && shift ;;
         *)
-            echo "scripts/dev engines: no argument '$1'; there are vllm, lmcache, --bench," \
-                "--python PYTHON" >&2
+            echo "scripts/dev engines: no argument '$1'; there are vllm, lmcache, sglang," \
+                "--bench, --python PYTHON" >&2
             exit 2
             ;;
     esac
@@ -19,22 +19,28 @@ while (($#)); do
 done
 
 home=$(realpath -ms "${CARGO_TARGET_DIR:-target}")/python
+mkdir -p "$home"
 # Engines without the packages that need a GPU; an old vLLM without its compiled part.
 if [[ -z $python ]]; then
     python=$home/engines/bin/python
-    if [[ ! -x $python ]]; then
-        echo "== installing vLLM and LMCache with PyTorch, about 7 GB, into $home/engines"
+    if [[ ! -x $home/engines/ready ]]; then
+        echo "== installing vLLM, LMCache and SGLang with PyTorch, about 7 GB, into $home/engines"
+        rm -rf "$home/engines"
         python3 -m venv "$home/engines"
-        "$home/engines/bin/pip" install -q -r ffi/python/tests/engines/requirements.txt
-        "$home/engines/bin/pip" install -q --no-deps "vllm==$newest_vllm" "lmcache==$lmcache"
-        "$home/engines/bin/pip" install -q --no-deps --pre lmcache-rust-raw-block-io
+        pip=(timeout 1800 "$home/engines/bin/pip" install -q)
+        "${pip[@]}" -r ffi/python/tests/engines/requirements.txt
+        "${pip[@]}" --no-deps "vllm==$newest_vllm" "lmcache==$lmcache" "sglang==$sglang" \
+            "nixl==$nixl" "nixl-cu13==$nixl"
+        "${pip[@]}" --no-deps --pre lmcache-rust-raw-block-io
+        install -m 755 /dev/null "$home/engines/ready"
     fi
 fi
 python=$(realpath -ms "$python")
-if [[ ! -d $home/engines-$oldest_vllm && " ${engines[*]} " == *" vllm "* ]]; then
+if [[ ! $bench && ! -d $home/engines-$oldest_vllm && " ${engines[*]} " == *" vllm "* ]]; then
     echo "== unpacking vLLM $oldest_vllm into $home/engines-$oldest_vllm"
     rm -rf "$home/unpacking"
-    "$python" -m pip install -q --no-deps --target "$home/unpacking" "vllm==$oldest_vllm"
+    timeout 900 "$python" -m pip install -q --no-deps --no-compile --target "$home/unpacking" \
+        "vllm==$oldest_vllm"
     find "$home/unpacking" -name '*.so' -size +1M -delete
     mv "$home/unpacking" "$home/engines-$oldest_vllm"
 fi
@@ -46,58 +52,79 @@ unpacked=$home/unpacked-$profile
 rm -rf "$unpacked"
 "$python" -m zipfile -e "$wheel" "$unpacked"
 chmod 755 "$unpacked/kvrail/bin/kvrail"
-export PYTHONPATH=$unpacked CUDA_VISIBLE_DEVICES= PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$unpacked CUDA_VISIBLE_DEVICES= PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 export LMCACHE_DISABLE_BANNER=1 LMCACHE_LOG_LEVEL=ERROR VLLM_LOGGING_LEVEL=ERROR
+export NIXL_LOG_LEVEL=ERROR
 
-failed=()
-# step TEST "what holds when it passes" COMMAND...
+table=$home/engines.table log=$home/engines.log failed=
+: >"$table"
+row() { printf '%-7s %-30s %-44s %s\n' "$@" >>"$table"; }
+
+# step SECONDS TEST "what holds when it passes" COMMAND...: a row of the table.
 step() {
-    local test=$1 passes=$2
-    shift 2
+    local limit=$1 test=$2 passes=$3 verdict=ok begun=$SECONDS
+    shift 3
     echo "== $test passes when $passes"
-    if "$@"; then echo "   $test ok"; else failed+=("$test") && echo "   $test FAILED"; fi
+    timeout --foreground --kill-after=20 "$limit" "$@" 2>&1 | tee "$log" || verdict=FAILED
+    [[ $verdict == ok ]] || failed=1
+    row "$verdict" "$test" "$(tail -n 1 "$log" | cut -c1-30), $((SECONDS - begun)) of $limit s" \
+        "$passes"
 }
 
-suite() {
-    (cd ffi/python && "$python" -m pytest -q "${@:2}" "tests/engines/test_$1.py")
-}
-
-old_suite() {
-    (
-        export PYTHONPATH=$unpacked:$home/engines-$oldest_vllm
-        suite vllm
-    )
-}
-
+# measure SECONDS NAME: rows of the table, one for each threshold.
 measure() {
-    local results=bench/results/engines
+    local results=bench/results/engines told=0
     mkdir -p "$results"
-    "$python" "bench/engines/$1.py" >"$results/$1.json"
+    timeout --foreground --kill-after=20 "$1" "$python" "bench/engines/$2.py" \
+        >"$home/$2.json" 2> >(tee "$results/$2.txt" >&2) || told=$?
+    if ((told > 1)) || [[ ! -s $home/$2.json ]]; then
+        failed=1 && row FAILED "$2" "ended with $told" "it ends within $1 s"
+        return
+    fi
+    mv "$home/$2.json" "$results/$2.json"
+    ((told == 0)) || failed=1
+    "$python" - "$results/$2.json" >>"$table" <<'END'
+import json, sys
+for it in json.load(open(sys.argv[1]))["verdicts"]:
+    word = "ok" if it["held"] else "MISSED"
+    print(f"{word:7} {it['test']:30} {it['value']:<44} {it['what']} {it['bound']}")
+END
 }
+
+cd_python() { echo "cd ffi/python && exec \"\$0\" -m pytest -q \"\$@\""; }
+
+suite() { step 420 "$1" "$2" bash -c "$(cd_python)" "$python" "tests/engines/test_$3.py"; }
 
 try() {
-    "$unpacked/kvrail/bin/kvrail" engines try "$1" --python "$python"
+    step 180 "try $1" "kvrail engines try $1 moves blocks end to end" \
+        "$unpacked/kvrail/bin/kvrail" engines try "$1" --python "$python"
 }
 
 for engine in "${engines[@]}"; do
-    if [[ $bench && $engine == vllm ]]; then
-        step "V2, V3" "cold loads reach 1.0 of the fs tier's GB/s, 4 times its GB/s per CPU-second
-   and 0.7 of its p99; no lookup is put off or takes more than 1 us" measure vllm_tier
-    elif [[ $bench ]]; then
-        step L1 "stores and loads are verified, reach 1.0 of fs_native's and raw_block's GiB/s with
-   0.5 of their CPU, and copy nothing of a shared L1" measure lmcache_l2
-    elif [[ $engine == vllm ]]; then
-        step "V1, V4 on vLLM $newest_vllm" "chunks come back through vLLM's manager; misses,
-   failures, kills and full stores give no other bytes and no hang" suite vllm
-        step "V1, V4 on vLLM $oldest_vllm" "the same" old_suite
-        step "try vllm" "kvrail engines try vllm moves chunks end to end" try vllm
-    else
-        step "L1, L3 on LMCache $lmcache" "LMCache's own bench verifies every byte; its contract
-   holds while the sidecar is killed and comes back" suite lmcache
-        step "try lmcache" "kvrail engines try lmcache moves objects end to end" try lmcache
-    fi
+    case $engine$bench in
+        vllm1) measure 420 vllm_tier ;;
+        lmcache1) measure 420 lmcache_l2 ;;
+        sglang1) measure 420 sglang_pages ;;
+        vllm)
+            same="chunks come back through vLLM's manager; misses, failures, kills and full stores \
+give no other bytes and no hang; announced is what is there"
+            suite "V1, V4 on vLLM $newest_vllm" "$same" vllm
+            PYTHONPATH=$unpacked:$home/engines-$oldest_vllm \
+                suite "V1, V4 on vLLM $oldest_vllm" "the same" vllm
+            try vllm
+            ;;
+        lmcache)
+            suite "L1, L3 on LMCache $lmcache" "LMCache's own bench verifies every byte; its \
+contract holds while the sidecar is killed and comes back" lmcache
+            try lmcache
+            ;;
+        sglang)
+            suite "S1, S3 on SGLang $sglang" "pages of all pools come back without a copy; kills, \
+failures and a drive that hangs give no other bytes and no hang" sglang
+            try sglang
+            ;;
+    esac
 done
-if ((${#failed[@]})); then
-    echo "== failed: ${failed[*]}" >&2
-    exit 1
-fi
+echo
+cat "$table"
+[[ -z $failed ]]

@@ -21,7 +21,7 @@ Examples:
 const TRY_EXAMPLES: &str = "\
 Examples:
   kvrail engines try vllm
-  kvrail engines try lmcache --python /opt/lmcache/bin/python --format json
+  kvrail engines try sglang --python /opt/sglang/bin/python --format json
 
 Puts blocks through the engine's own code into a store and back, and compares every byte. No model
 and no GPU is needed. Exit status: 0 when all went well, 1 when a step failed.";
@@ -54,6 +54,7 @@ enum Action {
 enum Engine {
     Vllm,
     Lmcache,
+    Sglang,
 }
 
 #[derive(Debug, Args)]
@@ -114,6 +115,7 @@ impl Engine {
         match self {
             Self::Vllm => "vllm",
             Self::Lmcache => "lmcache",
+            Self::Sglang => "sglang",
         }
     }
 }

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from kvrail._lane import Blocks
+
 FIELDS = (
     *("dtype", "layout", "page_size", "layer_num", "start_layer", "end_layer"),
     *("head_num", "head_dim", "v_head_dim", "indexer_dtype", "temporal_dtype", "conv_dtype"),
@@ -39,16 +41,16 @@ class Pages:
         """Names of the blocks of pages with these hashes."""
         return [(key + suffix).encode() for key in keys for suffix in self._suffixes]
 
-    def runs(self, keys: Sequence[str], indices: Any) -> tuple[list[bytes], list[int], list[int]]:
-        """Names, addresses and lengths of the blocks of pages."""
+    def runs(self, keys: Sequence[str], indices: Any) -> Blocks:
+        """The blocks of pages."""
         if not self.lengths:
-            return [], [], []
+            return Blocks([], [], [])
         wanted, there = len(keys) * self.pool.page_size, 0 if indices is None else len(indices)
         if wanted != there:
             text = f"{len(keys)} pages of {self.pool.page_size} tokens with {there} indices"
             raise ValueError(text)
         addresses, lengths = self.pool.get_page_buffer_meta(indices) if keys else ([], [])
-        return self.names(keys), addresses, lengths
+        return Blocks(self.names(keys), addresses, lengths)
 
     def whole(self, good: Sequence[bool], count: int) -> list[bool]:
         """Which of so many pages have all of their blocks; those without bytes have."""

@@ -146,4 +146,42 @@ def _lmcache(parameters: dict[str, Any], step: Step) -> None:
         adapter.close()
 
 
-ENGINES: dict[str, Callable[[dict[str, Any], Step], None]] = {"vllm": _vllm, "lmcache": _lmcache}
+def _sglang(parameters: dict[str, Any], step: Step) -> None:
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    with step("SGLang's host pool, and kvrail as its dynamic back end"):
+        from kvrail import _sglang_hosts as hosts
+
+        pool: Any = hosts.mha(2 * BLOCKS, BLOCK_BYTES)
+        storage = hosts.backend("dynamic", hosts.EXTRA | parameters, pool)
+    try:
+        keys, out = hosts.keys_of(range(BLOCKS)), hosts.places(0, BLOCKS)
+        hosts.fill(pool, out, 1)
+        wanted = hosts.content(pool, out)
+        with step(f"{BLOCKS} pages of {BLOCK_BYTES >> 20} MiB are stored") as told:
+            begun = time.perf_counter()
+            if not all(storage.batch_set_v1(keys, out)):
+                raise AssertionError("the store failed")
+            told["seconds"] = round(time.perf_counter() - begun, 3)
+        with step("all are found, and loaded into other pages") as told:
+            back = hosts.places(BLOCKS, BLOCKS)
+            hosts.fill(pool, back, None)
+            found = storage.batch_exists(keys)
+            begun = time.perf_counter()
+            if found != BLOCKS or not all(storage.batch_get_v1(keys, back)):
+                raise AssertionError(f"{found} of {BLOCKS} pages are there, or did not come")
+            told["seconds"] = round(time.perf_counter() - begun, 3)
+        with step("every byte is equal"):
+            if not hosts.same(pool, back, wanted):
+                raise AssertionError("pages differ")
+        with step("copies") as told:
+            told["copied_bytes"] = storage.status()["copied_bytes"]
+            told["why"] = storage.status()["copies"] or "none: drives reach SGLang's memory"
+    finally:
+        storage.close()
+
+
+ENGINES: dict[str, Callable[[dict[str, Any], Step], None]] = {
+    "vllm": _vllm,
+    "lmcache": _lmcache,
+    "sglang": _sglang,
+}

@@ -45,6 +45,13 @@ ENGINES = {
         "0.5.6",
         "LMCache's L1 is a file below /dev/shm with --no-l1-use-lazy --shm-name NAME",
     ),
+    "sglang": Engine(
+        "sglang",
+        "kvrail.sglang",
+        "0.5.23",
+        "0.5.23",
+        'SGLang\'s host pools are memory files with "allocator": "shm"',
+    ),
 }
 
 
@@ -133,7 +140,17 @@ def _lmcache(socket: str, store: str) -> str:
     )
 
 
-CONFIGURATIONS = {"vllm": _vllm, "lmcache": _lmcache}
+def _sglang(socket: str, store: str) -> str:
+    storage = {"backend_name": "kvrail", "module_path": "kvrail.sglang", "class_name": "Storage"}
+    whole = storage | {"interface_v1": 1, "allocator": "shm", "socket": socket, "store": store}
+    return (
+        "python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache "
+        "--hicache-mem-layout page_first --hicache-storage-backend dynamic "
+        f"--hicache-storage-backend-extra-config '{json.dumps(whole)}'"
+    )
+
+
+CONFIGURATIONS = {"vllm": _vllm, "lmcache": _lmcache, "sglang": _sglang}
 
 
 def _copies(socket: str) -> Copies:

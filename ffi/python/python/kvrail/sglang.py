@@ -13,7 +13,7 @@ copied once.
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from math import inf
 from typing import Any, NoReturn
@@ -28,6 +28,7 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
+import kvrail
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._sglang_pages import Pages
 from kvrail._tier import Link
@@ -147,7 +148,12 @@ class Storage(HiCacheStorage):
 
     def clear(self) -> bool:
         """Makes all pages unreachable, for every engine of this identity."""
-        return self._link.call(lambda space: space.clear() is None, False)
+
+        def cleared(space: kvrail.Namespace) -> bool:
+            space.clear()
+            return True
+
+        return self._link.call(cleared, False)
 
     def status(self) -> dict[str, Any]:
         """How it is: attached or not, and whether pages are copied."""
@@ -196,17 +202,17 @@ class Storage(HiCacheStorage):
     def _move(self, work: Work, parts: list[Part]) -> list[list[bool]]:
         """Moves pages, all pools' at once, and says which are whole in the store or in memory."""
         runs = [pages.runs(keys, indices) for pages, keys, indices in parts]
-        names, addresses, lengths = (
-            [it for run in runs for it in run[what]] for what in range(3)
+        blocks = Blocks(
+            [it for run in runs for it in run.keys],
+            [it for run in runs for it in run.addresses],
+            [it for run in runs for it in run.lengths],
         )
-        blocks = Blocks(names, addresses, lengths)
+        ok: Iterator[bool] = iter(())
         end = self._ways[work].run(work, blocks, parts)
-        ok = [False] * len(names)
         if end is not None and end.words:
-            ok = [it in STORED for it in end.words] if work == "put" else list(end.ok)
-        took = iter(ok)
+            ok = iter([it in STORED for it in end.words] if work == "put" else end.ok)
         return [
-            pages.whole([next(took) for _ in run[0]], len(keys))
+            pages.whole([next(ok, False) for _ in run.keys], len(keys))
             for (pages, keys, _), run in zip(parts, runs, strict=True)
         ]
 
