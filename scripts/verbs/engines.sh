@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Adapters against real engines: scripts/dev engines [vllm|lmcache|sglang] [--bench] [--python PYTHON].
+# Adapters against real engines:
+# scripts/dev engines [vllm|lmcache|sglang] [--bench] [--python PYTHON].
 set -euo pipefail
 
 newest_vllm=0.33.0 oldest_vllm=0.30.0 lmcache=0.5.6 sglang=0.5.23 nixl=1.5.1
