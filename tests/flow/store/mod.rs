@@ -9,6 +9,7 @@ mod identity;
 mod kill;
 mod lost;
 mod odd;
+mod tenants;
 mod twins;
 
 use kvrail_protocol::ShardReport;
