@@ -61,7 +61,9 @@ def arms_of(pool: Any, place: str, served: Any, model: str) -> list[Arm]:
     ours = hosts.EXTRA | {"socket": str(served.socket)}
     made = [("kvrail", "dynamic", ours, served.pid), ("file", "file", {}, None)]
     if importlib.util.find_spec("nixl"):
-        made.append(("nixl", "nixl", {"plugin": {"posix": {"active": True}}}, None))
+        # Its cleaner deletes pages when the disk is 80 % full, whoever filled it.
+        extra = {"plugin": {"posix": {"active": True}}, "l3_cleaner_enabled": False}
+        made.append(("nixl", "nixl", extra, None))
     arms = []
     for name, kind, extra, pid in made:
         folder = Path(place) / name

@@ -89,6 +89,9 @@ def main() -> int:
             verdicts.add("V2", f"{name}: bytes that kvrail copied", copied, "<=", 0)
             for tiers in arms.values():
                 tiers.close()
+    # As many entries in its index as blocks of that mean fit.
+    with sidecar("1GiB", "16KiB") as served, folder() as place:
+        ours, theirs = ours | {"socket": str(served.socket)}, {"type": "fs", "root_dir": place}
         told["lookups"] = looked = {
             "fs": lookups(theirs, ahead=True),
             "kvrail": lookups(ours, ahead=True),
