@@ -13,6 +13,7 @@ mod listing;
 mod log;
 mod metrics;
 mod namespaces;
+mod package;
 mod page;
 mod pages;
 mod presence;

@@ -4,6 +4,7 @@
 //! one test that a bad snippet has some, so that no rule can pass by seeing nothing.
 
 mod atomics;
+mod book;
 mod changelog;
 mod cycles;
 mod docs;

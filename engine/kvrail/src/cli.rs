@@ -65,6 +65,9 @@ pub(crate) enum Command {
     Config(command::config::ConfigCommand),
     /// Print a completion script for a shell
     Completions(command::completions::CompletionsArgs),
+    /// Write a manual page for each command
+    #[command(hide = true)]
+    Man(command::man::ManArgs),
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod describe;
 pub(crate) mod devices;
 pub(crate) mod engines;
 pub(crate) mod host;
+pub(crate) mod man;
 pub(crate) mod serve;
 mod silent;
 pub(crate) mod status;
@@ -47,5 +48,6 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Topology(args) => topology::run(&args, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
     }
 }
