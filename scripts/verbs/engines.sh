@@ -92,7 +92,7 @@ for it in json.load(open(sys.argv[1]))["verdicts"]:
 END
 }
 
-cd_python() { echo "cd ffi/python && exec \"\$0\" -m pytest -q \"\$@\""; }
+cd_python() { echo "cd ffi/python && exec \"\$0\" -m pytest \"\$@\""; }
 
 suite() { step 420 "$1" "$2" bash -c "$(cd_python)" "$python" "tests/engines/test_$3.py"; }
 
@@ -112,6 +112,8 @@ give no other bytes and no hang; announced is what is there"
             suite "V1, V4 on vLLM $newest_vllm" "$same" vllm
             PYTHONPATH=$unpacked:$home/engines-$oldest_vllm \
                 suite "V1, V4 on vLLM $oldest_vllm" "the same" vllm
+            suite "V5 on vLLM $newest_vllm" "what its publisher sends over more stores than fit is \
+what lookups find" vllm_events
             try vllm
             ;;
         lmcache)
