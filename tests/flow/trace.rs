@@ -39,15 +39,19 @@ fn slow_requests_say_where_their_time_went() {
     let events = found["events"].as_array().unwrap();
     let batches: Vec<_> = events.iter().filter(|event| event["kind"] == "batch").collect();
     assert!(!batches.is_empty(), "{found}");
+    let mut device_ns = 0;
     for event in batches {
         let (work, spent) = (&event["work"], &event["spent"]);
         let ns = |stage: &str| spent[format!("{stage}_ns")].as_u64().unwrap();
         let stages = ["lane", "store", "queue", "device", "answer", "completion"].map(ns);
         assert_eq!(stages.iter().sum::<u64>(), ns("total"), "{event}");
-        assert!(ns("device") > 0 && ns("total") >= 1000 && ns("store") == 0, "{event}");
+        // A poller that lost its CPU within a turn may find the start and the end in the same one.
+        device_ns += ns("device");
+        assert!(ns("total") >= 1000 && ns("store") == 0, "{event}");
         assert_eq!([&work["operation"], &work["client"]], ["write", "the test"], "{event}");
         assert_eq!((&work["requests"], &work["bytes"]), (&1.into(), &4096.into()), "{event}");
     }
+    assert!(device_ns > 0, "{found}");
     let said = beside(&sidecar, trace(&place, &["--slow", "1us", "--seconds", "1", "--rows", "3"]));
     said.expect(0, &[]);
     for word in
