@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvrail_client::{
-    Absent, Arena, BlockKey, BlockNote, BlockRequest, Client, Done, Found, Identity, Lookup,
+    Absent, Arena, BlockKey, BlockNote, BlockRequest, Client, Completed, Found, Identity, Lookup,
     LookupExtent, Namespace, Pages, Queue, Status,
 };
 
@@ -27,19 +27,19 @@ impl Cache {
         Self { client, arena, queue, space }
     }
 
-    fn end(&mut self, request: BlockRequest) -> Done {
+    fn end(&mut self, request: BlockRequest) -> Completed {
         self.queue.submit_block(request).unwrap();
         self.queue.wait(LONG).unwrap().expect("one is in flight")
     }
 
-    fn put(&mut self, key: BlockKey, bytes: usize) -> Done {
+    fn put(&mut self, key: BlockKey, bytes: usize) -> Completed {
         let mut lease = self.arena.lease(bytes).unwrap();
         fill(key, &mut lease);
         self.end(BlockRequest::put(&self.space, key, lease))
     }
 
     /// Gets into memory with guard bytes behind the block.
-    fn get(&mut self, key: BlockKey, room: usize) -> Done {
+    fn get(&mut self, key: BlockKey, room: usize) -> Completed {
         let mut lease = self.arena.lease(room).unwrap();
         lease.fill(0x5a);
         let done = self.end(BlockRequest::get(&self.space, key, lease));

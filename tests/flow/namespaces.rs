@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
-    SidecarMessage, Version, unspill,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PacketBuffer, SidecarMessage, Version, unspill,
 };
 use kvrail_ring::limits::LANE_VERSION;
 
@@ -27,12 +27,12 @@ impl Plain {
         let mut plain = Self { channel, seq: 0 };
         let (protocol, lane_version) = (Version::CURRENT, LANE_VERSION);
         let (name, library) = ("plain".into(), "plain 1".into());
-        let hello = Ask::Hello(Hello { protocol, lane_version, name, library });
-        assert!(matches!(plain.ask(hello), Answer::Welcome(_)));
+        let hello = ControlRequest::Hello(Hello { protocol, lane_version, name, library });
+        assert!(matches!(plain.ask(hello), ControlReply::Welcome(_)));
         plain
     }
 
-    fn ask(&mut self, ask: Ask) -> Answer {
+    fn ask(&mut self, ask: ControlRequest) -> ControlReply {
         self.seq += 1;
         let message = ClientMessage { seq: self.seq, ask };
         self.channel.send(&message, &[]).expect("the sidecar reads");
@@ -55,9 +55,10 @@ impl Plain {
     /// The uid of a namespace, and whether it was made just now.
     fn open(&mut self, name: &str) -> (u64, bool) {
         let identity = r#"{"model":"m"}"#.into();
-        let ask = Ask::OpenNamespace { volume: 0, name: name.into(), identity, create: true };
+        let ask =
+            ControlRequest::OpenNamespace { volume: 0, name: name.into(), identity, create: true };
         match self.ask(ask) {
-            Answer::Namespace { uid, created, .. } => (uid, created),
+            ControlReply::Namespace { uid, created, .. } => (uid, created),
             other => panic!("{other:?}"),
         }
     }

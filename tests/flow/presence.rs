@@ -10,8 +10,8 @@ use kvrail_client::{
 };
 use kvrail_memory::{Region, Sealing, View};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
-    SidecarMessage, Version, unspill,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PacketBuffer, SidecarMessage, Version, unspill,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
@@ -144,8 +144,8 @@ fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
     let (name, library) = ("hostile".into(), "none".into());
     let mut last = (Vec::new(), Vec::new());
     let asks = [
-        Ask::Hello(Hello { protocol, lane_version, name, library }),
-        Ask::ShowPresence { volume: 0 },
+        ControlRequest::Hello(Hello { protocol, lane_version, name, library }),
+        ControlRequest::ShowPresence { volume: 0 },
     ];
     for (seq, ask) in (1..).zip(asks) {
         channel.send(&ClientMessage { seq, ask }, &[]).expect("the sidecar reads");
@@ -153,11 +153,13 @@ fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
             let mut buffer = PacketBuffer::default();
             match channel.receive::<SidecarMessage>(&mut buffer, FDS_MAX).and_then(unspill) {
                 Ok(packet) => match packet.message {
-                    SidecarMessage::Reply { answer: Answer::Presence { members }, .. } => {
+                    SidecarMessage::Reply {
+                        answer: ControlReply::Presence { members }, ..
+                    } => {
                         last = (packet.fds, members);
                         true
                     }
-                    SidecarMessage::Reply { answer: Answer::Welcome(_), .. } => seq == 1,
+                    SidecarMessage::Reply { answer: ControlReply::Welcome(_), .. } => seq == 1,
                     other => panic!("{other:?}"),
                 },
                 Err(ChannelError::WouldBlock) => false,

@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt, symlink};
 
 use kvrail_client::Client;
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, Hello, PacketBuffer, RefusalCode,
-    SidecarMessage, Version,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hello, PacketBuffer,
+    RefusalCode, SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::net::{
@@ -196,7 +196,8 @@ fn a_mode_that_does_not_work_here_says_why() {
 fn greet(place: &Place, protocol: Version, lane_version: u32) -> (RefusalCode, String) {
     let channel = Channel::connect(&place.socket()).unwrap();
     let library = "newer 9.9".to_owned();
-    let hello = Ask::Hello(Hello { protocol, lane_version, name: "new".into(), library });
+    let hello =
+        ControlRequest::Hello(Hello { protocol, lane_version, name: "new".into(), library });
     channel.send(&ClientMessage { seq: 1, ask: hello }, &[]).unwrap();
     let mut heard = None;
     eventually("an answer", || {
@@ -208,7 +209,9 @@ fn greet(place: &Place, protocol: Version, lane_version: u32) -> (RefusalCode, S
         heard.is_some()
     });
     match heard.unwrap() {
-        SidecarMessage::Reply { answer: Answer::Refused { code, message }, .. } => (code, message),
+        SidecarMessage::Reply { answer: ControlReply::Refused { code, message }, .. } => {
+            (code, message)
+        }
         other => panic!("{other:?}"),
     }
 }

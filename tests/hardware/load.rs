@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvrail_bench::pattern::Pattern;
-use kvrail_client::{Client, Done, Pages, Queue, Request, Status, Volume};
+use kvrail_client::{Client, Completed, Pages, Queue, Request, Status, Volume};
 use kvrail_tests::Acknowledged;
 
 /// Blocks that are read and written, all at once.
@@ -147,7 +147,7 @@ impl Worker {
         self.queue.submit(request.tag(block as u64)).expect("room for each block");
     }
 
-    fn end(&mut self, block: usize, done: Done, counts: &Counts) {
+    fn end(&mut self, block: usize, done: Completed, counts: &Counts) {
         *self.outcome.statuses.entry(done.status.name()).or_default() += 1;
         let written = self.writing[block].take();
         match (done.status, written) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use kvrail_client::{Done, Ticket};
+use kvrail_client::{Completed, Ticket};
 
 /// What a request does to its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Ledger {
     }
 
     /// Strikes out the request that ended.
-    pub(crate) fn settle(&mut self, done: &Done) -> Result<Entry, String> {
+    pub(crate) fn settle(&mut self, done: &Completed) -> Result<Entry, String> {
         let Some(entry) = self.open.remove(&done.ticket) else {
             return Err(format!("{:?} ended twice, or was never asked: {done:?}", done.ticket));
         };

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use kvrail_bench::pattern::Pattern;
 use kvrail_bench::statistics::Latency;
 use kvrail_client::{
-    AttachOptions, Client, ClientError, Done, Lease, Pages, Queue, Request, Status, Volume,
+    AttachOptions, Client, ClientError, Completed, Lease, Pages, Queue, Request, Status, Volume,
 };
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,7 @@ impl Quiet {
         let outcome = self.queue.wait(PATIENCE);
         let took = start.elapsed();
         match outcome.map_err(|error| error.to_string())? {
-            Some(Done { status: Status::Ok, lease: Some(lease), .. }) => Ok((took, lease)),
+            Some(Completed { status: Status::Ok, lease: Some(lease), .. }) => Ok((took, lease)),
             Some(done) => Err(format!("ended {}", done.status)),
             None => Err(format!("did not end in {PATIENCE:?}")),
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_bench::pattern::{Pattern, SECTOR_BYTES};
 use kvrail_client::{
-    Arena, Client, ClientError, Done, Lease, Queue, Reason, Request, Status, Volume,
+    Arena, Client, ClientError, Completed, Lease, Queue, Request, Status, SubmitErrorKind, Volume,
 };
 
 use crate::blocks::Block;
@@ -184,8 +184,8 @@ impl Worker {
             }
             Err(refused) => {
                 match refused.reason {
-                    Reason::SidecarGone => self.flow = Flow::Ending,
-                    Reason::Full { .. } => {}
+                    SubmitErrorKind::SidecarGone => self.flow = Flow::Ending,
+                    SubmitErrorKind::Full { .. } => {}
                     other => self.tally.blame(format!("refused: {other}")),
                 }
                 self.own[index].lease = refused.into_lease();
@@ -200,7 +200,7 @@ impl Worker {
         block.offset % stripe + block.bytes as u64 <= stripe
     }
 
-    fn end(&mut self, done: Done) {
+    fn end(&mut self, done: Completed) {
         self.tally.ended += 1;
         *self.tally.statuses.entry(done.status.name().to_owned()).or_default() += 1;
         let entry = match self.ledger.settle(&done) {
@@ -225,7 +225,7 @@ impl Worker {
         }
     }
 
-    fn succeeded(&mut self, entry: Entry, done: Done) {
+    fn succeeded(&mut self, entry: Entry, done: Completed) {
         let block = self.own[entry.block].block;
         if done.bytes != block.bytes as u64 {
             self.tally.blame(format!("OK with {} bytes of {block:?}", done.bytes));
@@ -279,7 +279,7 @@ impl Worker {
                 let booked = self.ledger.book(ticket, entry);
                 self.note(booked);
             }
-            Err(refused) if matches!(refused.reason, Reason::SidecarGone) => {
+            Err(refused) if matches!(refused.reason, SubmitErrorKind::SidecarGone) => {
                 self.flow = Flow::Ending;
             }
             Err(refused) => self.tally.blame(format!("refused: {}", refused.reason)),

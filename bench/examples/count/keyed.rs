@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{
-    BlockKey, BlockNote, BlockRequest, Client, Done, Identity, Lease, Namespace, Pages, Queue,
+    BlockKey, BlockNote, BlockRequest, Client, Completed, Identity, Lease, Namespace, Pages, Queue,
     Status,
 };
 
@@ -18,7 +18,7 @@ struct Cache {
     queue: Queue,
     space: Namespace,
     leases: Vec<Lease>,
-    done: Vec<Done>,
+    done: Vec<Completed>,
     /// Key of the next put.
     next: u64,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_bench::port::{self, Direction, Operation, Port, Shape, Target};
 use kvrail_bench::raw::RawTarget;
-use kvrail_client::{Client, Done, Lease, Pages, Queue, Request, Status, Volume};
+use kvrail_client::{Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 use kvrail_device::{Device, DirectIo, Driver, ModeName};
 
 use crate::arms::{Arm, Keyed};
@@ -108,7 +108,7 @@ struct Reader {
     queue: Queue,
     volume: Volume,
     leases: Vec<Lease>,
-    done: Vec<Done>,
+    done: Vec<Completed>,
 }
 
 fn client(socket: &Path, baton: &Baton) -> Result<()> {

@@ -1,8 +1,9 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Config, Discard, Durability, Extent, Get, Got, Identity, Key, Now, Outcome,
-    PAGE_BYTES, Phase, Put, Reason, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store, Times,
+    Begun, Budget, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Identity, Key,
+    Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store,
+    Times,
 };
 
 use crate::member::Member;
@@ -161,7 +162,7 @@ impl Replayed {
         match status {
             Status::Ok | Status::Present => Ok(()),
             // Room is made while the next requests come.
-            Status::Declined(Reason::IndexFull) => self.turn(),
+            Status::Declined(DeclineReason::IndexFull) => self.turn(),
             Status::Declined(_) => Ok(()),
             other => Err(format!("a put ended with {other:?}")),
         }

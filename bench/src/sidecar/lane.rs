@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use kvrail_client::{Arena, Client, Done, Lease, Pages, Queue, Request, Status, Volume};
+use kvrail_client::{Arena, Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 
 use super::null_store::NullStore;
 use crate::lanes::{BATCH, BURST_DEPTH, Keyed, LaneProbe, Trip};
@@ -23,7 +23,7 @@ pub struct NullProbe {
     _arena: Arena,
     /// Taken from the front, given back behind: memory that was just moved is not touched at once.
     free: VecDeque<Lease>,
-    done: Vec<Done>,
+    done: Vec<Completed>,
     store: Option<NullStore>,
 }
 

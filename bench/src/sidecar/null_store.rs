@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{
-    Arena, BlockKey, BlockNote, BlockRequest, Client, Done, Identity, Lease, Lookup, Namespace,
-    Pages, Queue, Status,
+    Arena, BlockKey, BlockNote, BlockRequest, Client, Completed, Identity, Lease, Lookup,
+    Namespace, Pages, Queue, Status,
 };
 
 use crate::lanes::{BATCH, BURST_DEPTH, Keyed};
@@ -35,7 +35,7 @@ pub(super) struct NullStore {
     /// Blocks ever put, and those of them that are dropped or are to stay.
     put: u64,
     settled: u64,
-    done: Vec<Done>,
+    done: Vec<Completed>,
 }
 
 /// The key of a block.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use kvrail_client::{Arena, Client, Done as Ended, Lease, Pages, Queue};
+use kvrail_client::{Arena, Client, Completed as Ended, Lease, Pages, Queue};
 
 use crate::port::{Done, Fault, HAND_OVER_AT, Shape, Wait};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{
-    BlockKey, BlockNote, BlockRequest, Client, Done as Ended, Identity, Lookup, LookupExtent,
+    BlockKey, BlockNote, BlockRequest, Client, Completed as Ended, Identity, Lookup, LookupExtent,
     Namespace, Status, Store,
 };
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! The way to a sidecar's volume.
 
 use anyhow::{Result, anyhow};
-use kvrail_client::{Client, Done as Ended, Request, Status, Volume};
+use kvrail_client::{Client, Completed as Ended, Request, Status, Volume};
 
 use super::queue::{ClientWait, SlotQueue};
 use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Target, Wait, Work};

@@ -49,15 +49,15 @@ pub(crate) enum Work {
 
 /// The end of a job.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CopyDone {
     pub(crate) id: u64,
     pub(crate) status: Status,
     pub(crate) region: Arc<GpuRegion>,
 }
 
 impl Job {
-    pub(crate) fn done(self, status: Status) -> Done {
-        Done { id: self.id, status, region: self.region }
+    pub(crate) fn done(self, status: Status) -> CopyDone {
+        CopyDone { id: self.id, status, region: self.region }
     }
 }
 
@@ -65,7 +65,7 @@ impl Job {
 #[derive(Debug)]
 pub struct Port {
     pub(crate) jobs: ArrayQueue<Job>,
-    pub(crate) done: ArrayQueue<Done>,
+    pub(crate) done: ArrayQueue<CopyDone>,
     /// Small parts at the device, which will be jobs soon. Written by the device's poller alone.
     coming: AtomicU32,
     /// Wakes the GPU's poller.

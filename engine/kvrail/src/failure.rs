@@ -6,7 +6,7 @@ use kvrail_client::ClientError;
 use kvrail_fabrics::FabricsError;
 use kvrail_nvme::IdentityError;
 use kvrail_target::TargetError;
-use kvrail_volume::{Class, VolumeError};
+use kvrail_volume::{ErrorClass, VolumeError};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -165,10 +165,10 @@ impl Failure {
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Self {
         let exit = match error.reason.class() {
-            Class::Usage => Exit::Usage,
-            Class::Refused => Exit::Refused,
-            Class::Failed => Exit::Failed,
-            Class::Interrupted => Exit::Interrupted,
+            ErrorClass::Usage => Exit::Usage,
+            ErrorClass::Refused => Exit::Refused,
+            ErrorClass::Failed => Exit::Failed,
+            ErrorClass::Interrupted => Exit::Interrupted,
         };
         let message = format!("{}: {}", error.subject, error.reason);
         Self::new(exit, message).with_remedy(error.reason.remedy())
@@ -178,9 +178,9 @@ impl From<VolumeError> for Failure {
 impl From<TargetError> for Failure {
     fn from(error: TargetError) -> Self {
         let exit = match error.class() {
-            kvrail_target::Class::Usage => Exit::Usage,
-            kvrail_target::Class::Refused => Exit::Refused,
-            kvrail_target::Class::Failed => Exit::Failed,
+            kvrail_target::ErrorClass::Usage => Exit::Usage,
+            kvrail_target::ErrorClass::Refused => Exit::Refused,
+            kvrail_target::ErrorClass::Failed => Exit::Failed,
         };
         Self::new(exit, format!("target: {error}")).with_remedy(error.remedy())
     }
@@ -189,8 +189,8 @@ impl From<TargetError> for Failure {
 impl From<IdentityError> for Failure {
     fn from(error: IdentityError) -> Self {
         let exit = match error.class() {
-            kvrail_nvme::Class::Usage => Exit::Usage,
-            kvrail_nvme::Class::Failed => Exit::Failed,
+            kvrail_nvme::ErrorClass::Usage => Exit::Usage,
+            kvrail_nvme::ErrorClass::Failed => Exit::Failed,
         };
         Self::new(exit, error.to_string())
     }
@@ -199,9 +199,9 @@ impl From<IdentityError> for Failure {
 impl From<FabricsError> for Failure {
     fn from(error: FabricsError) -> Self {
         let exit = match error.class {
-            kvrail_fabrics::Class::Usage => Exit::Usage,
-            kvrail_fabrics::Class::Refused => Exit::Refused,
-            kvrail_fabrics::Class::Failed => Exit::Failed,
+            kvrail_fabrics::ErrorClass::Usage => Exit::Usage,
+            kvrail_fabrics::ErrorClass::Refused => Exit::Refused,
+            kvrail_fabrics::ErrorClass::Failed => Exit::Failed,
         };
         Self::new(exit, error.message).with_remedy(error.remedy)
     }

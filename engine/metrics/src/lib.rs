@@ -19,5 +19,5 @@ pub use exposition::Dialect;
 pub use families::{STORE_COUNTERS, expose};
 pub use health::{health, readiness};
 pub use listen::Listen;
-pub use snapshot::{Ask, Life, Tell};
+pub use snapshot::{Life, ReportSource, Tell};
 pub use table::table;

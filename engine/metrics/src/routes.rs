@@ -9,7 +9,7 @@ use crate::exposition::Dialect;
 use crate::health::{health, readiness};
 use crate::snapshot::{NoReport, Snapshots};
 
-type Answer = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
 /// The live page: one file, without anything from elsewhere.
 const PAGE: &str = include_str!("page.html");
@@ -29,7 +29,7 @@ const PATHS: &str = "\
 ";
 
 /// Answers one request.
-pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> Answer {
+pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> HttpResponse {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are answered");
         refused.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
@@ -48,7 +48,7 @@ pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> An
     }
 }
 
-async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> Answer {
+async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => whole(dialect.content_type(), snapshot.exposed(dialect)),
         Err(why) => unavailable(&[why.words()]),
@@ -56,7 +56,7 @@ async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> Answer {
 }
 
 /// A sidecar that opens is well: whoever restarts it for that would never see it open.
-async fn healthz(snapshots: &Snapshots) -> Answer {
+async fn healthz(snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => verdict(&health(&snapshot.report)),
         Err(NoReport::Opening) => verdict(&[]),
@@ -64,7 +64,7 @@ async fn healthz(snapshots: &Snapshots) -> Answer {
     }
 }
 
-async fn readyz(snapshots: &Snapshots) -> Answer {
+async fn readyz(snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => verdict(&readiness(&snapshot.report)),
         Err(why) => unavailable(&[why.words()]),
@@ -81,28 +81,28 @@ fn dialect<B>(request: &Request<B>) -> Dialect {
     Dialect::Text
 }
 
-fn verdict(reasons: &[String]) -> Answer {
+fn verdict(reasons: &[String]) -> HttpResponse {
     if reasons.is_empty() { plain(StatusCode::OK, "ok") } else { unavailable(reasons) }
 }
 
-fn unavailable(reasons: &[String]) -> Answer {
+fn unavailable(reasons: &[String]) -> HttpResponse {
     plain(StatusCode::SERVICE_UNAVAILABLE, &reasons.join("\n"))
 }
 
-fn page() -> Answer {
+fn page() -> HttpResponse {
     let mut page = whole("text/html; charset=utf-8", Bytes::from_static(PAGE.as_bytes()));
     let policy = PAGE_POLICY.parse().expect("a header");
     page.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     page
 }
 
-fn plain(status: StatusCode, text: &str) -> Answer {
+fn plain(status: StatusCode, text: &str) -> HttpResponse {
     let mut answer = whole(PLAIN, Bytes::from(format!("{}\n", text.trim_end())));
     *answer.status_mut() = status;
     answer
 }
 
-fn whole(kind: &'static str, body: Bytes) -> Answer {
+fn whole(kind: &'static str, body: Bytes) -> HttpResponse {
     let answer = Response::builder().header(CONTENT_TYPE, kind).header(CACHE_CONTROL, "no-store");
     answer.body(Full::new(body)).expect("constant headers")
 }

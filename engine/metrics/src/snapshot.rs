@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub type Tell = Box<dyn FnOnce(StatusReport) + Send>;
 
 /// Asks the sidecar for a report, and returns at once.
-pub type Ask = Box<dyn Fn(Tell) + Send + Sync>;
+pub type ReportSource = Box<dyn Fn(Tell) + Send + Sync>;
 
 /// What a sidecar is at, as far as the endpoint must know. Cheap to clone.
 #[derive(Clone, Default)]
@@ -31,12 +31,12 @@ pub struct Life(Arc<Mutex<Stage>>);
 enum Stage {
     #[default]
     Opening,
-    Serving(Arc<Ask>),
+    Serving(Arc<ReportSource>),
 }
 
 impl Life {
     /// It is open from now on, and answers.
-    pub fn serve(&self, ask: Ask) {
+    pub fn serve(&self, ask: ReportSource) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Stage::Serving(Arc::new(ask));
     }
 

@@ -76,7 +76,7 @@ where
     let (ready, started) = mpsc::sync_channel(1);
     let devices = setup.devices.clone();
     let (its_mailbox, its_stats) = (Arc::clone(&mailbox), Arc::clone(&stats));
-    let birth = Birth { seat, setup, mailbox: its_mailbox, stats: its_stats, ready };
+    let birth = Startup { seat, setup, mailbox: its_mailbox, stats: its_stats, ready };
     let index = seat.index;
     let name = format!("kvrail-poll-{index}");
     let exhausted = |source| StartError::Exhausted { index, what: "a thread", source };
@@ -91,7 +91,7 @@ where
 }
 
 /// Everything a poller is made of but its devices.
-struct Birth<E> {
+struct Startup<E> {
     seat: Seat,
     setup: Setup,
     mailbox: Arc<Mailbox>,
@@ -100,7 +100,7 @@ struct Birth<E> {
     ready: SyncSender<Result<Vec<Description>, StartError<E>>>,
 }
 
-impl<E> Birth<E> {
+impl<E> Startup<E> {
     /// All of the thread.
     fn live<D: Device>(self, open: impl FnOnce() -> Result<Vec<D>, E>) {
         let opened = self.seat.take().and_then(|()| open().map_err(StartError::Device));
@@ -111,7 +111,7 @@ impl<E> Birth<E> {
     }
 }
 
-impl<E> Driver for Birth<E> {
+impl<E> Driver for Startup<E> {
     type End = ();
 
     fn drive<D: Device>(self, devices: Vec<D>) {

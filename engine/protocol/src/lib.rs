@@ -32,7 +32,7 @@ pub use gpu::{
     GpuState, LEGACY_HANDLE_BYTES, LegacyHandle, StagingReport,
 };
 pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
-pub use message::{Answer, Ask, ClientMessage, Hardware, Pages, SidecarMessage};
+pub use message::{ClientMessage, ControlReply, ControlRequest, Hardware, Pages, SidecarMessage};
 pub use report::{
     DeviceReport, DeviceState, HistogramReport, IoCounts, IoLatencyReport, LatencyReport,
     PathReport, PollerReport, RegionsReport, SessionReport, SidecarReport, SidecarState,

@@ -32,16 +32,16 @@ pub struct ClientMessage {
     /// Comes back in the reply.
     pub seq: u64,
     /// What is asked.
-    pub ask: Ask,
+    pub ask: ControlRequest,
 }
 
 /// What a client may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub enum Ask {
-    /// Let me in. First and only once. Answer: `Welcome` or `Refused`.
+pub enum ControlRequest {
+    /// Let me in. First and only once. Reply: `Welcome` or `Refused`.
     Hello(Hello),
-    /// Make an arena. Answer: `Arena` with its memory file.
+    /// Make an arena. Reply: `Arena` with its memory file.
     CreateArena {
         /// Bytes, rounded up to whole pages.
         bytes: u64,
@@ -49,21 +49,21 @@ pub enum Ask {
         pages: Pages,
     },
     /// Use my memory file, sealed against shrinking, growing and sealing, as an arena. Comes with
-    /// one descriptor. Answer: `Arena` without one.
+    /// one descriptor. Reply: `Arena` without one.
     ImportArena {
         /// Its exact size in bytes.
         bytes: u64,
     },
     /// Use memory of a GPU. Comes with a descriptor for each memory that is one, in their order.
-    /// Answer: `GpuRegion`.
+    /// Reply: `GpuRegion`.
     AttachGpu(GpuRegionInfo),
-    /// Forget an arena or a region of GPU memory. Answer: `Detached`, when nothing can touch it any
+    /// Forget an arena or a region of GPU memory. Reply: `Detached`, when nothing can touch it any
     /// more.
     DetachArena {
         /// Which.
         region: u32,
     },
-    /// Make a queue. Answer: `Queue` with its descriptors. It is served once it is mapped.
+    /// Make a queue. Reply: `Queue` with its descriptors. It is served once it is mapped.
     OpenQueue {
         /// Requests each of its lanes can hold, a power of two.
         depth: u32,
@@ -73,17 +73,17 @@ pub enum Ask {
         tails: Option<u32>,
     },
     /// I have mapped the queue's segment: seal it, so that nobody can punch holes, and serve it.
-    /// Answer: `QueueServed`.
+    /// Reply: `QueueServed`.
     QueueMapped {
         /// Which.
         queue: u32,
     },
-    /// Forget a queue. Answer: `QueueClosed`, when all it had accepted is complete.
+    /// Forget a queue. Reply: `QueueClosed`, when all it had accepted is complete.
     CloseQueue {
         /// Which.
         queue: u32,
     },
-    /// Open a namespace of a store, and make it if it is not there. Answer: `Namespace`, or an
+    /// Open a namespace of a store, and make it if it is not there. Reply: `Namespace`, or an
     /// error that names the field of the identity which differs.
     OpenNamespace {
         /// The store.
@@ -95,7 +95,7 @@ pub enum Ask {
         /// Whether it may be made.
         create: bool,
     },
-    /// Make all blocks of a namespace unreachable, for everybody, by one write. Answer:
+    /// Make all blocks of a namespace unreachable, for everybody, by one write. Reply:
     /// `Namespace` with its next uid.
     ClearNamespace {
         /// The store.
@@ -103,19 +103,19 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
-    /// Forget a namespace and its blocks. Answer: `NamespaceRemoved`.
+    /// Forget a namespace and its blocks. Reply: `NamespaceRemoved`.
     RemoveNamespace {
         /// The store.
         volume: u16,
         /// Its name.
         name: String,
     },
-    /// Which namespaces are there? Answer: `Namespaces`.
+    /// Which namespaces are there? Reply: `Namespaces`.
     ListNamespaces {
         /// The store.
         volume: u16,
     },
-    /// Which blocks does a namespace have? Answer: `Blocks`, some of them.
+    /// Which blocks does a namespace have? Reply: `Blocks`, some of them.
     ListBlocks {
         /// The store.
         volume: u16,
@@ -124,14 +124,14 @@ pub enum Ask {
         /// Where to go on; the default is the begin.
         from: ListCursor,
     },
-    /// What is gone, of all namespaces? Answer: `Events`.
+    /// What is gone, of all namespaces? Reply: `Events`.
     Events {
         /// The store.
         volume: u16,
         /// The position that the page before said; nothing: from now on.
         since: Option<u64>,
     },
-    /// What is known of a key? Answer: `Key`.
+    /// What is known of a key? Reply: `Key`.
     ExplainKey {
         /// The store.
         volume: u16,
@@ -141,20 +141,20 @@ pub enum Ask {
         #[serde(with = "key_text")]
         key: u128,
     },
-    /// Let me see the presence tables of a store. Answer: `Presence` with their memory files.
+    /// Let me see the presence tables of a store. Reply: `Presence` with their memory files.
     ShowPresence {
         /// The store.
         volume: u16,
     },
-    /// How is everything? Answer: `Status`.
+    /// How is everything? Reply: `Status`.
     Status,
     /// What was slow since I asked before? The first ask begins a trace, which ends when this
-    /// session has not asked for 5 s. Answer: `Trace`.
+    /// session has not asked for 5 s. Reply: `Trace`.
     Trace {
         /// From how many nanoseconds on; the same in every ask.
         slow_ns: u64,
     },
-    /// I leave. Answer: none; the sidecar closes the socket.
+    /// I leave. Reply: none; the sidecar closes the socket.
     Bye,
     /// The ask is in the first descriptor, a memory file of at least the seals SHRINK and WRITE,
     /// because it is longer than a packet; other descriptors belong to it.
@@ -164,7 +164,7 @@ pub enum Ask {
     },
 }
 
-impl Ask {
+impl ControlRequest {
     /// Whether descriptors may belong to it.
     #[must_use]
     pub fn takes_fds(&self) -> bool {
@@ -190,7 +190,7 @@ pub enum SidecarMessage {
         /// The ask's.
         seq: u64,
         /// The answer.
-        answer: Answer,
+        answer: ControlReply,
     },
     /// The session ends; the socket is closed after this.
     Closing {
@@ -217,7 +217,7 @@ pub enum Hardware {
 
 /// What the sidecar answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum ControlReply {
     /// You are in.
     Welcome(Box<Welcome>),
     /// You may not attach.

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 
 use crate::channel::{Channel, Packet, decode, encode};
 use crate::error::{ChannelError, PACKET_BYTES_MAX};
-use crate::message::{Ask, ClientMessage, SidecarMessage};
+use crate::message::{ClientMessage, ControlRequest, SidecarMessage};
 
 /// Bytes of a spilled message of the sidecar at most.
 pub const SPILL_BYTES_MAX: u64 = 8 << 20;
@@ -77,7 +77,7 @@ impl Channel {
         }
         let (bytes, file) = spill(&encode(&message.ask)?, ASK_BYTES_MAX)?;
         let fds: Vec<_> = std::iter::once(file.as_fd()).chain(fds.iter().copied()).collect();
-        self.send(&ClientMessage { seq: message.seq, ask: Ask::Spilled { bytes } }, &fds)
+        self.send(&ClientMessage { seq: message.seq, ask: ControlRequest::Spilled { bytes } }, &fds)
     }
 }
 
@@ -101,7 +101,7 @@ pub fn unspill(packet: Packet<SidecarMessage>) -> Result<Packet<SidecarMessage>,
 /// does not keep to the protocol.
 pub fn unspill_ask(packet: Packet<ClientMessage>) -> Result<Packet<ClientMessage>, ChannelError> {
     let Packet { message: ClientMessage { seq, ask }, mut fds } = packet;
-    let Ask::Spilled { bytes } = ask else {
+    let ControlRequest::Spilled { bytes } = ask else {
         return Ok(Packet { message: ClientMessage { seq, ask }, fds });
     };
     if fds.is_empty() {
@@ -115,7 +115,7 @@ pub fn unspill_ask(packet: Packet<ClientMessage>) -> Result<Packet<ClientMessage
         return Err(ChannelError::Malformed(wrong.into()));
     }
     match decode(&read(file, bytes, ASK_BYTES_MAX)?)? {
-        Ask::Spilled { .. } => Err(ChannelError::Malformed("spilled twice".into())),
+        ControlRequest::Spilled { .. } => Err(ChannelError::Malformed("spilled twice".into())),
         ask => Ok(Packet { message: ClientMessage { seq, ask }, fds }),
     }
 }

@@ -6,7 +6,9 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use kvrail_protocol::{Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Incoming, PacketBuffer};
+use kvrail_protocol::{
+    Channel, ChannelError, ClientMessage, ControlRequest, FDS_MAX, Incoming, PacketBuffer,
+};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Most descriptors the kernel takes in one message (SCM_MAX_FD).
@@ -26,7 +28,7 @@ fn send_raw(channel: &Channel, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 }
 
 fn status() -> ClientMessage {
-    ClientMessage { seq: 1, ask: Ask::Status }
+    ClientMessage { seq: 1, ask: ControlRequest::Status }
 }
 
 fn receive(channel: &Channel, fds_max: usize) -> Result<(ClientMessage, usize), ChannelError> {

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use kvrail_protocol::{
-    ASK_BYTES_MAX, Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, GPU_FDS_MAX,
-    GpuFragment, GpuMechanism, GpuMemory, GpuRegionInfo, GpuRoute, LegacyHandle, PACKET_BYTES_MAX,
-    Packet, PacketBuffer, SidecarMessage, unspill_ask,
+    ASK_BYTES_MAX, Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX,
+    GPU_FDS_MAX, GpuFragment, GpuMechanism, GpuMemory, GpuRegionInfo, GpuRoute, LegacyHandle,
+    PACKET_BYTES_MAX, Packet, PacketBuffer, SidecarMessage, unspill_ask,
 };
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -40,7 +40,8 @@ fn region(memories: usize, fragments: usize) -> GpuRegionInfo {
 fn the_largest_layout_arrives_with_its_descriptors() {
     let (client, server) = Channel::pair().unwrap();
     for (memories, fragments) in [(1, 1), (4, 64), (256, 1024)] {
-        let message = ClientMessage { seq: 7, ask: Ask::AttachGpu(region(memories, fragments)) };
+        let message =
+            ClientMessage { seq: 7, ask: ControlRequest::AttachGpu(region(memories, fragments)) };
         let file = null();
         let fds = vec![file.as_fd(); message.ask.fds()];
         client.send_ask(&message, &fds).unwrap();
@@ -48,19 +49,19 @@ fn the_largest_layout_arrives_with_its_descriptors() {
         assert_eq!(packet.fds.len(), memories.div_ceil(2));
         assert_eq!(packet.message, message);
     }
-    let all = ClientMessage { seq: 8, ask: Ask::AttachGpu(region(256, 1024)) };
+    let all = ClientMessage { seq: 8, ask: ControlRequest::AttachGpu(region(256, 1024)) };
     assert!(matches!(client.send(&all, &[]), Err(ChannelError::Oversize)), "it needed the file");
     let file = null();
     client.send_ask(&all, &vec![file.as_fd(); GPU_FDS_MAX]).unwrap();
     assert_eq!(receive(&server).unwrap().fds.len(), GPU_FDS_MAX);
-    let more = ClientMessage { seq: 9, ask: Ask::AttachGpu(region(0, 20_000)) };
+    let more = ClientMessage { seq: 9, ask: ControlRequest::AttachGpu(region(0, 20_000)) };
     assert!(matches!(client.send_ask(&more, &[]), Err(ChannelError::Oversize)));
 }
 
 #[test]
 fn regions_that_are_none_are_named() {
     let (client, server) = Channel::pair().unwrap();
-    let good = serde_json::to_string(&Ask::AttachGpu(region(2, 1))).unwrap();
+    let good = serde_json::to_string(&ControlRequest::AttachGpu(region(2, 1))).unwrap();
     let wrongs = [
         good.replace(&"a7".repeat(64), &"a7".repeat(63)),
         good.replace(&"a7".repeat(64), &"g7".repeat(64)),
@@ -94,16 +95,18 @@ fn memory(bytes: &[u8], seals: SealFlags) -> OwnedFd {
 #[test]
 fn a_false_spill_of_a_client_is_refused() {
     let (client, server) = Channel::pair().unwrap();
-    let good = serde_json::to_vec(&Ask::Status).unwrap();
+    let good = serde_json::to_vec(&ControlRequest::Status).unwrap();
     let seals = SealFlags::SHRINK | SealFlags::WRITE;
     let spilled = |bytes: u64, fds: &[OwnedFd]| {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        client.send(&ClientMessage { seq: 1, ask: Ask::Spilled { bytes } }, &fds).unwrap();
+        client
+            .send(&ClientMessage { seq: 1, ask: ControlRequest::Spilled { bytes } }, &fds)
+            .unwrap();
         receive(&server)
     };
     let length = good.len() as u64;
     let packet = spilled(length, &[memory(&good, seals), null()]).unwrap();
-    assert_eq!((packet.message.ask, packet.fds.len()), (Ask::Status, 1));
+    assert_eq!((packet.message.ask, packet.fds.len()), (ControlRequest::Status, 1));
 
     assert!(matches!(spilled(length, &[]), Err(ChannelError::MissingFds { .. })));
     // A pipe or a file of a file system could keep the reader waiting.
@@ -118,7 +121,7 @@ fn a_false_spill_of_a_client_is_refused() {
         let outcome = spilled(bytes, &[memory(&good, seals)]);
         assert!(matches!(outcome, Err(ChannelError::Malformed(_))), "{outcome:?}");
     }
-    let twice = serde_json::to_vec(&Ask::Spilled { bytes: 1 }).unwrap();
+    let twice = serde_json::to_vec(&ControlRequest::Spilled { bytes: 1 }).unwrap();
     let outcome = spilled(twice.len() as u64, &[memory(&twice, seals)]);
     assert!(matches!(outcome, Err(ChannelError::Malformed(_))));
 }
@@ -133,7 +136,7 @@ fn an_answer_says_how_bytes_get_to_each_volume() {
         reason: "auto: x".repeat(PACKET_BYTES_MAX / 8),
     };
     let routes = (0..).zip(routes).map(route).collect();
-    let answer = Answer::GpuRegion { region: 1, blocks: 2, block_bytes: 3, routes };
+    let answer = ControlReply::GpuRegion { region: 1, blocks: 2, block_bytes: 3, routes };
     let message = SidecarMessage::Reply { seq: 3, answer };
     server.send_any_length(&message).unwrap();
     let packet = client.receive(&mut PacketBuffer::default(), FDS_MAX);
@@ -166,7 +169,7 @@ proptest! {
         });
         let memories = memories.collect();
         let region = GpuRegionInfo { gpu, blocks, memories, fragments: fragments.collect() };
-        let message = ClientMessage { seq, ask: Ask::AttachGpu(region) };
+        let message = ClientMessage { seq, ask: ControlRequest::AttachGpu(region) };
         client.send_ask(&message, &[]).unwrap();
         prop_assert_eq!(receive(&server).unwrap().message, message);
     }

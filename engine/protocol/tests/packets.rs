@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PACKET_BYTES_MAX,
-    PacketBuffer, Pages, SidecarMessage, Version, unspill,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PACKET_BYTES_MAX, PacketBuffer, Pages, SidecarMessage, Version, unspill,
 };
 use proptest::prelude::{ProptestConfig, any, proptest};
 use rustix::net::{SendFlags, send};
@@ -26,7 +26,7 @@ fn hello() -> ClientMessage {
         name: "test".into(),
         library: "test 0".into(),
     };
-    ClientMessage { seq: 1, ask: Ask::Hello(hello) }
+    ClientMessage { seq: 1, ask: ControlRequest::Hello(hello) }
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_hello_of_a_later_release_can_be_read() {
     let (client, server) = Channel::pair().unwrap();
     send_raw(&client, later);
     let (message, _) = receive(&server, 1).unwrap();
-    let Ask::Hello(hello) = message.ask else { panic!("{message:?}") };
+    let ControlRequest::Hello(hello) = message.ask else { panic!("{message:?}") };
     assert_eq!((hello.protocol.major, hello.lane_version), (9, 44));
 }
 
@@ -92,7 +92,7 @@ fn a_long_message_travels_in_a_memory_file() {
     for length in [10, PACKET_BYTES_MAX, 3 << 20] {
         let message = SidecarMessage::Reply {
             seq: 3,
-            answer: Answer::Error {
+            answer: ControlReply::Error {
                 status: kvrail_ring::Status::Quota,
                 message: "x".repeat(length),
             },
@@ -148,13 +148,13 @@ proptest! {
     fn words_survive_the_wire(seq in any::<u64>(), bytes in any::<u64>(), depth in any::<u32>()) {
         let (client, server) = Channel::pair().unwrap();
         for ask in [
-            Ask::CreateArena { bytes, pages: Pages::Huge1GiB },
-            Ask::ImportArena { bytes },
-            Ask::DetachArena { region: depth },
-            Ask::OpenQueue { depth, tails: None },
-            Ask::CloseQueue { queue: depth },
-            Ask::Status,
-            Ask::Bye,
+            ControlRequest::CreateArena { bytes, pages: Pages::Huge1GiB },
+            ControlRequest::ImportArena { bytes },
+            ControlRequest::DetachArena { region: depth },
+            ControlRequest::OpenQueue { depth, tails: None },
+            ControlRequest::CloseQueue { queue: depth },
+            ControlRequest::Status,
+            ControlRequest::Bye,
         ] {
             let message = ClientMessage { seq, ask };
             client.send(&message, &[]).unwrap();

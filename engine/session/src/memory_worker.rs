@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use kvrail_poller::{LaneSeat, QueueDoorbell};
-use kvrail_protocol::{Ask, Channel, ClientMessage, GpuMemory, Packet, unspill_ask};
+use kvrail_protocol::{Channel, ClientMessage, ControlRequest, GpuMemory, Packet, unspill_ask};
 use kvrail_ring::{Doorbell, Status};
 use rustix::io::Errno;
 
@@ -256,12 +256,12 @@ impl Worker {
 }
 
 /// Checks how many descriptors came with a request.
-fn counted(ask: &Ask, present: usize) -> Result<(), FetchError> {
+fn counted(ask: &ControlRequest, present: usize) -> Result<(), FetchError> {
     match ask {
         // The answer says what is missing.
-        Ask::AttachGpu(_) => Ok(()),
+        ControlRequest::AttachGpu(_) => Ok(()),
         // What it says is not known yet.
-        Ask::Spilled { .. } => Ok(()),
+        ControlRequest::Spilled { .. } => Ok(()),
         _ if present == ask.fds() => Ok(()),
         _ => {
             let needed = ask.fds();
@@ -272,8 +272,8 @@ fn counted(ask: &Ask, present: usize) -> Result<(), FetchError> {
 }
 
 /// What is said of a descriptor that is not taken.
-fn unfit(ask: &Ask, place: usize, what: &str) -> String {
-    let Ask::AttachGpu(region) = ask else {
+fn unfit(ask: &ControlRequest, place: usize, what: &str) -> String {
+    let ControlRequest::AttachGpu(region) = ask else {
         return format!(
             "descriptor {place} ({what}) is not a memfd; make it with \
              memfd_create(MFD_ALLOW_SEALING)"

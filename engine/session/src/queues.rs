@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, Waking};
-use kvrail_protocol::Answer;
+use kvrail_protocol::ControlReply;
 use kvrail_ring::{Doorbell, RegionId, Segment, Status};
 use rustix::io::Errno;
 
@@ -174,7 +174,7 @@ impl Queues {
         let owned = owned.or_insert_with(|| Owned { slot, worker, queues, tails: none, next: 0 });
         let queue = owned.number();
         let ((segment, fds), seats) = make(shape, tails, (queue, waking))?;
-        let answer = Answer::Queue { queue, segment_bytes: segment.bytes() as u64 };
+        let answer = ControlReply::Queue { queue, segment_bytes: segment.bytes() as u64 };
         owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
         owned.tails.extend(tails.map(|tails| (queue, tails)));
         Ok(Reply::new(session, seq, answer).with(segment, fds))
@@ -255,7 +255,7 @@ impl Queues {
                 if let Some(offered) = owned.remove(queue) {
                     offered.retire(&owned.worker);
                 }
-                Ok(Some(Reply::new(session, seq, Answer::QueueClosed { queue })))
+                Ok(Some(Reply::new(session, seq, ControlReply::QueueClosed { queue })))
             }
             _ => Err(no_queue(queue)),
         }
@@ -277,7 +277,7 @@ impl Queues {
                     return Ok(None);
                 }
                 owned.remove(queue);
-                Ok(seq.map(|seq| Reply::new(session, seq, Answer::QueueClosed { queue })))
+                Ok(seq.map(|seq| Reply::new(session, seq, ControlReply::QueueClosed { queue })))
             }
             // It could not watch the doorbell.
             Some(Queue::Opening { .. } | Queue::Live) => Err(format!(
@@ -300,7 +300,7 @@ impl Queues {
 fn opened((session, queue): QueueKey, entry: &mut Queue) -> Option<Reply> {
     let Queue::Opening { seq, .. } = *entry else { return None };
     *entry = Queue::Live;
-    Some(Reply::new(session, seq, Answer::QueueServed { queue }))
+    Some(Reply::new(session, seq, ControlReply::QueueServed { queue }))
 }
 
 /// What the client gets: the memory, its wake fd, the doorbells.

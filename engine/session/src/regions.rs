@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvrail_device::{BufferIndex, RemoteMemory};
 use kvrail_memory::{MemoryError, PageSize, Pinned, Sealing};
 use kvrail_poller::{Command, SessionSlot};
-use kvrail_protocol::{Answer, GpuMemory, GpuRegionInfo, GpuRoute};
+use kvrail_protocol::{ControlReply, GpuMemory, GpuRegionInfo, GpuRoute};
 use kvrail_ring::{RegionId, Status};
 
 use crate::failure::{Failure, invalid, quota};
@@ -544,7 +544,7 @@ impl Regions {
             Err(failure) => Reply::failure(session, seq, failure),
             Ok(()) => {
                 tracing::info!(session, %region, "detached");
-                Reply::new(session, seq, Answer::Detached { region: region.0 })
+                Reply::new(session, seq, ControlReply::Detached { region: region.0 })
             }
         })
     }
@@ -578,7 +578,7 @@ fn attach_done(
     match arena.memory.as_ref().expect("made before attached") {
         Memory::Host(memory) => {
             let page_bytes = memory.page().bytes() as u64;
-            let answer = Answer::Arena { region: region.0, bytes, page_bytes, note };
+            let answer = ControlReply::Arena { region: region.0, bytes, page_bytes, note };
             let reply = Reply::new(session, seq, answer);
             match source {
                 MemorySource::Sidecar => reply.with(Arc::clone(memory), Vec::new()),
@@ -589,7 +589,7 @@ fn attach_done(
             let (blocks, block_bytes) = (memory.layout().blocks(), memory.layout().block_bytes());
             let at = arena.gpu().expect("memory of a GPU");
             let routes: Vec<GpuRoute> = gpus[at].routes.clone();
-            let answer = Answer::GpuRegion { region: region.0, blocks, block_bytes, routes };
+            let answer = ControlReply::GpuRegion { region: region.0, blocks, block_bytes, routes };
             Reply::new(session, seq, answer)
         }
     }

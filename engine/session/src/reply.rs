@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use kvrail_memory::Region;
-use kvrail_protocol::{Answer, SidecarMessage};
+use kvrail_protocol::{ControlReply, SidecarMessage};
 
 use crate::failure::Failure;
 
@@ -18,14 +18,14 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    pub(crate) fn new(session: u64, seq: u64, answer: Answer) -> Self {
+    pub(crate) fn new(session: u64, seq: u64, answer: ControlReply) -> Self {
         let message = SidecarMessage::Reply { seq, answer };
         Self { session, message, memory: None, fds: Vec::new() }
     }
 
     pub(crate) fn failure(session: u64, seq: u64, (status, message): Failure) -> Self {
         tracing::debug!(session, %status, message, "control request failed");
-        Self::new(session, seq, Answer::Error { status, message })
+        Self::new(session, seq, ControlReply::Error { status, message })
     }
 
     /// Sends this memory first, then these descriptors.

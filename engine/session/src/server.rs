@@ -13,8 +13,8 @@ use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, LimitsInfo,
-    Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SessionReport, SidecarReport,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hardware, Hello, Incoming,
+    LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SessionReport, SidecarReport,
     StatusReport, Version, VolumeInfo, Waker, Welcome, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
@@ -358,18 +358,18 @@ impl Server {
         let (seq, greeting) = (message.seq, session.is_greeting());
         let (present, needed) = (fds.len(), message.ask.fds());
         // Of GPU memory the answer says what is missing.
-        if present != needed && !matches!(message.ask, Ask::AttachGpu(_)) {
+        if present != needed && !matches!(message.ask, ControlRequest::AttachGpu(_)) {
             let reason = format!("a message came with {present} descriptors instead of {needed}");
             return self.end(id, EndReason::Violation(reason));
         }
         match message.ask {
-            Ask::Hello(hello) if greeting => self.hello(id, seq, &hello),
+            ControlRequest::Hello(hello) if greeting => self.hello(id, seq, &hello),
             _ if greeting => {
                 let message = "the first message must be a hello".into();
                 self.sessions.turn_away(id, RefusalCode::Malformed, message);
             }
-            Ask::Hello(_) => self.end(id, EndReason::Violation("a second hello".into())),
-            Ask::Bye => self.end(id, EndReason::Detached),
+            ControlRequest::Hello(_) => self.end(id, EndReason::Violation("a second hello".into())),
+            ControlRequest::Bye => self.end(id, EndReason::Detached),
             ask => match self.handle(id, seq, ask, fds) {
                 Ok(reply) => self.reply_if(reply),
                 Err(failure) => self.reply(Reply::failure(id, seq, failure)),
@@ -392,7 +392,7 @@ impl Server {
         }
         self.sessions.attach(id, hello);
         let welcome = Box::new(self.welcome(id, theirs));
-        self.reply(Reply::new(id, seq, Answer::Welcome(welcome)));
+        self.reply(Reply::new(id, seq, ControlReply::Welcome(welcome)));
     }
 
     fn welcome(&self, id: u64, theirs: Version) -> Welcome {
@@ -423,12 +423,12 @@ impl Server {
         &mut self,
         id: u64,
         seq: u64,
-        ask: Ask,
+        ask: ControlRequest,
         fds: Kept<Vec<OwnedFd>>,
     ) -> Result<Option<Reply>, Failure> {
         let policy = &self.config.policy;
         let granted = match ask {
-            Ask::CreateArena { bytes, pages } => {
+            ControlRequest::CreateArena { bytes, pages } => {
                 let pages = match pages {
                     Pages::Auto => policy.pages,
                     Pages::Base => PagePolicy::Exactly(PageSize::Base),
@@ -437,10 +437,10 @@ impl Server {
                 };
                 self.regions.grant_new(id, bytes, pages, &policy.limits)?
             }
-            Ask::ImportArena { bytes } => {
+            ControlRequest::ImportArena { bytes } => {
                 self.regions.grant_import(id, (fds, bytes), policy.sealing, &policy.limits)?
             }
-            Ask::AttachGpu(info) => {
+            ControlRequest::AttachGpu(info) => {
                 let at = gpus::find(&self.config.gpus, &info.gpu)?;
                 self.regions.grant_gpu(id, at, (info, fds), &policy.limits)?
             }
@@ -450,14 +450,19 @@ impl Server {
     }
 
     /// As `handle`, for what brings no memory.
-    fn handle_small(&mut self, id: u64, seq: u64, ask: Ask) -> Result<Option<Reply>, Failure> {
+    fn handle_small(
+        &mut self,
+        id: u64,
+        seq: u64,
+        ask: ControlRequest,
+    ) -> Result<Option<Reply>, Failure> {
         match ask {
-            Ask::DetachArena { region } => {
+            ControlRequest::DetachArena { region } => {
                 let key = (id, RegionId(region));
                 self.queues.check_tails(key)?;
                 self.regions.detach(key, seq, &mut self.pollers).map(|()| None)
             }
-            Ask::OpenQueue { depth, tails } => {
+            ControlRequest::OpenQueue { depth, tails } => {
                 self.queues.check(id, depth, &self.config.policy.limits)?;
                 let tails = tails.map(RegionId);
                 tails.map_or(Ok(()), |it| self.regions.check_tails((id, it), depth))?;
@@ -467,22 +472,26 @@ impl Server {
                 let (shape, worker) = ((self.pollers.count(), depth), session.worker());
                 self.queues.open((id, slot), seq, (shape, tails), worker, waking).map(Some)
             }
-            Ask::QueueMapped { queue } => {
+            ControlRequest::QueueMapped { queue } => {
                 self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)
             }
-            Ask::CloseQueue { queue } => self.queues.close((id, queue), seq, &mut self.pollers),
-            Ask::ShowPresence { volume } => self.stores.show_presence((id, seq), volume).map(Some),
-            Ask::OpenNamespace { .. } => {
+            ControlRequest::CloseQueue { queue } => {
+                self.queues.close((id, queue), seq, &mut self.pollers)
+            }
+            ControlRequest::ShowPresence { volume } => {
+                self.stores.show_presence((id, seq), volume).map(Some)
+            }
+            ControlRequest::OpenNamespace { .. } => {
                 let slot = self.seat(id)?;
                 self.ask_store((id, Some(slot)), seq, ask)
             }
-            Ask::ClearNamespace { .. }
-            | Ask::RemoveNamespace { .. }
-            | Ask::ListNamespaces { .. }
-            | Ask::ListBlocks { .. }
-            | Ask::Events { .. }
-            | Ask::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
-            Ask::Trace { slow_ns } => {
+            ControlRequest::ClearNamespace { .. }
+            | ControlRequest::RemoveNamespace { .. }
+            | ControlRequest::ListNamespaces { .. }
+            | ControlRequest::ListBlocks { .. }
+            | ControlRequest::Events { .. }
+            | ControlRequest::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
+            ControlRequest::Trace { slow_ns } => {
                 let uid = self.sessions.get(id).map(|session| session.peer().uid);
                 if !uid.is_some_and(|uid| self.config.policy.access.operates(uid)) {
                     let message = "only root and the sidecar's own user may trace: it shows what \
@@ -490,9 +499,11 @@ impl Server {
                     return Err((Status::Unsupported, message.into()));
                 }
                 let page = self.trace.ask(id, slow_ns, (&mut self.pollers, &self.sessions))?;
-                Ok(Some(Reply::new(id, seq, Answer::Trace(page))))
+                Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
             }
-            Ask::Status => Ok(Some(Reply::new(id, seq, Answer::Status(Box::new(self.report()))))),
+            ControlRequest::Status => {
+                Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
+            }
             _ => Err((Status::Internal, "heard before".into())),
         }
     }
@@ -501,7 +512,7 @@ impl Server {
         &mut self,
         asker: (u64, Option<SessionSlot>),
         seq: u64,
-        ask: Ask,
+        ask: ControlRequest,
     ) -> Result<Option<Reply>, Failure> {
         if !self.shutdown.is_serving() {
             return Err(stopping());

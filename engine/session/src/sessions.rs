@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvrail_poller::{SESSIONS_MAX, SessionSlot};
-use kvrail_protocol::{Answer, Channel, Hello, RefusalCode, SidecarMessage};
+use kvrail_protocol::{Channel, ControlReply, Hello, RefusalCode, SidecarMessage};
 
 use crate::access::Peer;
 use crate::events::EventLoop;
@@ -231,7 +231,7 @@ impl Sessions {
             let (pid, uid, gid) = (peer.pid, peer.uid, peer.gid);
             tracing::warn!(pid, uid, gid, suppressed, "client refused: {message}");
         }
-        let answer = Answer::Refused { code, message };
+        let answer = ControlReply::Refused { code, message };
         // A client that is gone already needs no answer.
         let _told = channel.send(&SidecarMessage::Reply { seq: 0, answer }, &[]);
     }

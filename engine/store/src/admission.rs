@@ -8,7 +8,7 @@
 use crate::config::{Budget, Geometry};
 use crate::entry::{DEPTH_MAX, HITS_MAX};
 use crate::index::Hash;
-use crate::request::Reason;
+use crate::request::DeclineReason;
 
 const DAY_NS: u128 = 86_400_000_000_000;
 /// The bucket takes one in so many bytes of the store.
@@ -129,7 +129,12 @@ impl Admission {
     }
 
     /// Whether a block may be put; `spend` pays for it.
-    pub(crate) fn admit(&mut self, hash: Hash, depth: u16, now_ns: u64) -> Result<(), Reason> {
+    pub(crate) fn admit(
+        &mut self,
+        hash: Hash,
+        depth: u16,
+        now_ns: u64,
+    ) -> Result<(), DeclineReason> {
         if self.budget == Budget::Unlimited {
             return Ok(());
         }
@@ -139,11 +144,11 @@ impl Admission {
         if self.filling || self.tokens > self.enough(depth) {
             Ok(())
         } else if self.tokens <= 0 {
-            Err(Reason::Budget)
+            Err(DeclineReason::Budget)
         } else if again {
             Ok(())
         } else {
-            Err(Reason::FirstSight)
+            Err(DeclineReason::FirstSight)
         }
     }
 

@@ -9,7 +9,7 @@ use crate::flush::Flush;
 use crate::format::{PAGE_BYTES, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
-use crate::request::{Answer, Reason, Reply};
+use crate::request::{Answer, DeclineReason, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
@@ -335,7 +335,7 @@ impl Core {
     }
 
     /// Whether a block may be put.
-    pub(crate) fn admit(&mut self, hash: Hash, depth: u16) -> Result<(), Reason> {
+    pub(crate) fn admit(&mut self, hash: Hash, depth: u16) -> Result<(), DeclineReason> {
         if self.segments.is_full() {
             self.admission.ring_is_full();
         }

@@ -57,8 +57,8 @@ pub use format::{
 pub use key::{Key, check, fold, shard_of};
 pub use list::{Cursor, Listed, Listing};
 pub use request::{
-    Answer, Begun, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId, Reading,
-    Reason, Reply, SpaceId, Status,
+    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId,
+    Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;

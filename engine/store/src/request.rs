@@ -128,7 +128,7 @@ pub struct DropKey {
 
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum DeclineReason {
     /// All slots for puts are taken.
     Busy,
     /// The index is full; space is being made.
@@ -172,7 +172,7 @@ pub enum Status {
     /// Put: another put of that key is on its way. Nothing was written, nothing is promised.
     Pending,
     /// Put or drop: not taken; nothing was written.
-    Declined(Reason),
+    Declined(DeclineReason),
     /// The block is not there.
     Miss,
     /// The block is not there yet: recovery has not seen everything.

@@ -1,6 +1,6 @@
 //! What a store counts.
 
-use crate::request::Reason;
+use crate::request::DeclineReason;
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,15 +15,15 @@ pub struct Stats {
     pub pending: u64,
     /// Puts that were declined, for whatever reason.
     pub declined: u64,
-    /// Those of them declined as `Reason::FirstSight`.
+    /// Those of them declined as `DeclineReason::FirstSight`.
     pub declined_first_sight: u64,
-    /// As `Reason::Budget`.
+    /// As `DeclineReason::Budget`.
     pub declined_budget: u64,
-    /// As `Reason::IndexFull`.
+    /// As `DeclineReason::IndexFull`.
     pub declined_index_full: u64,
-    /// As `Reason::Broken`.
+    /// As `DeclineReason::Broken`.
     pub declined_broken: u64,
-    /// As `Reason::Busy`.
+    /// As `DeclineReason::Busy`.
     pub declined_busy: u64,
     /// Puts given up before they were complete.
     pub abandoned: u64,
@@ -59,15 +59,15 @@ pub struct Stats {
 
 impl Stats {
     /// A put was declined.
-    pub(crate) fn decline(&mut self, why: Reason) {
+    pub(crate) fn decline(&mut self, why: DeclineReason) {
         self.declined += 1;
         let counter = match why {
-            Reason::FirstSight => &mut self.declined_first_sight,
-            Reason::Budget => &mut self.declined_budget,
-            Reason::IndexFull => &mut self.declined_index_full,
-            Reason::Broken => &mut self.declined_broken,
+            DeclineReason::FirstSight => &mut self.declined_first_sight,
+            DeclineReason::Budget => &mut self.declined_budget,
+            DeclineReason::IndexFull => &mut self.declined_index_full,
+            DeclineReason::Broken => &mut self.declined_broken,
             // A store that is starting counts nothing yet.
-            Reason::Busy | Reason::Starting => &mut self.declined_busy,
+            DeclineReason::Busy | DeclineReason::Starting => &mut self.declined_busy,
         };
         *counter += 1;
     }

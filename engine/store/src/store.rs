@@ -17,7 +17,7 @@ use crate::reads::{self, Count};
 use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
 use crate::request::{
-    Begun, DropKey, Fault, Found, Get, Got, Put, ReadId, Reason, Reply, SpaceId, Status,
+    Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Put, ReadId, Reply, SpaceId, Status,
 };
 use crate::sizing::Sizing;
 use crate::spaces::{SpaceView, Spaces};
@@ -219,9 +219,9 @@ impl Store {
     /// What stands in the way of any request.
     fn refusal(&self) -> Option<Status> {
         if !self.starting.is_done() {
-            return Some(Status::Declined(Reason::Starting));
+            return Some(Status::Declined(DeclineReason::Starting));
         }
-        (self.reply_room() == 0).then_some(Status::Declined(Reason::Busy))
+        (self.reply_room() == 0).then_some(Status::Declined(DeclineReason::Busy))
     }
 
     /// Puts a block, or a part of one.
@@ -247,7 +247,7 @@ impl Store {
     #[inline(always)]
     fn find(&mut self, get: &Get, count: Count) -> Got {
         if !self.starting.is_done() {
-            return Got::Done(Status::Declined(Reason::Starting).into());
+            return Got::Done(Status::Declined(DeclineReason::Starting).into());
         }
         match reads::find(&mut self.core, get, count) {
             Ok(reading) => Got::Read(reading),
@@ -370,10 +370,10 @@ impl Store {
     pub fn list(&mut self, space: Option<SpaceId>, from: Cursor, now: Now) -> Result<(), Status> {
         self.core.set_now(now);
         if !self.starting.is_done() {
-            return Err(Status::Declined(Reason::Starting));
+            return Err(Status::Declined(DeclineReason::Starting));
         }
         if !self.lister.is_idle() {
-            return Err(Status::Declined(Reason::Busy));
+            return Err(Status::Declined(DeclineReason::Busy));
         }
         if self.core.recovery.knowledge == Knowledge::Partial {
             return Err(Status::Warming);
@@ -461,7 +461,7 @@ impl Store {
             return Begun::Done(why.into());
         }
         if self.core.spaces.is_busy() || !self.core.has_image() {
-            return Begun::Done(Status::Declined(Reason::Busy).into());
+            return Begun::Done(Status::Declined(DeclineReason::Busy).into());
         }
         match begin(&mut self.core.spaces) {
             Ok(slot) => {

@@ -14,7 +14,7 @@ use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{Record, RecordKind};
 use crate::log::{Claim, Log};
-use crate::request::{Answer, Begun, DropKey, Durability, Fault, Put, Reason, Status};
+use crate::request::{Answer, Begun, DeclineReason, DropKey, Durability, Fault, Put, Status};
 use crate::slab::Slab;
 use crate::task::{Origin, Outcome, TaskId};
 
@@ -94,7 +94,7 @@ impl Writes {
         let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
         put.check_against(core.geometry(), core.config().owners).map_err(Status::Invalid)?;
         if core.is_broken() {
-            return Err(Status::Declined(Reason::Broken).into());
+            return Err(Status::Declined(DeclineReason::Broken).into());
         }
         let (hash, found) = core.find(number, put.key);
         if let Some((position, entry)) = found {
@@ -114,7 +114,7 @@ impl Writes {
             return Err(Status::Dropped.into());
         }
         if self.room() == 0 {
-            return Err(Status::Declined(Reason::Busy).into());
+            return Err(Status::Declined(DeclineReason::Busy).into());
         }
         core.admit(hash, put.depth).map_err(Status::Declined)?;
         let slot = self.blocks.insert(Block::new(core, number, put)).expect("there is room");
@@ -128,7 +128,7 @@ impl Writes {
             None if core.index.insert(hash, entry) => {}
             None => {
                 self.blocks.remove(slot);
-                return Err(Status::Declined(Reason::IndexFull).into());
+                return Err(Status::Declined(DeclineReason::IndexFull).into());
             }
         }
         core.admission.spend(core.geometry().padded(put.length).into());
@@ -150,7 +150,7 @@ impl Writes {
             return Err(Status::Invalid(Fault::Part).into());
         }
         if self.parts.room() == 0 {
-            return Err(Status::Declined(Reason::Busy).into());
+            return Err(Status::Declined(DeclineReason::Busy).into());
         }
         Ok(self.add_part(slot, put))
     }
@@ -182,7 +182,7 @@ impl Writes {
             return true;
         }
         if core.is_broken() && block.placed.is_none() {
-            self.cancel(core, part.block, Status::Declined(Reason::Broken));
+            self.cancel(core, part.block, Status::Declined(DeclineReason::Broken));
             return self.issue(core, log, slot);
         }
         let padded = core.geometry().padded(block.length);
@@ -317,7 +317,7 @@ impl Writes {
     ) -> Result<u32, Answer> {
         let number = core.spaces.resolve(drop.space).map_err(Status::Invalid)?;
         if core.is_broken() {
-            return Err(Status::Declined(Reason::Broken).into());
+            return Err(Status::Declined(DeclineReason::Broken).into());
         }
         let (hash, found) = core.find(number, drop.key);
         if let Some(only) = drop.only {
@@ -325,7 +325,7 @@ impl Writes {
             same.ok_or(Status::Miss)?;
         }
         if self.drops.room() == 0 {
-            return Err(Status::Declined(Reason::Busy).into());
+            return Err(Status::Declined(DeclineReason::Busy).into());
         }
         // While recovery goes on, an entry stands for the drop: nothing older must come back.
         let partial = core.recovery.knowledge == Knowledge::Partial;
@@ -406,7 +406,8 @@ impl Writes {
             match durable {
                 Durable::Block(slot) => {
                     let block = self.blocks.remove(slot);
-                    let broken = core.is_broken().then_some(Status::Declined(Reason::Broken));
+                    let broken =
+                        core.is_broken().then_some(Status::Declined(DeclineReason::Broken));
                     Self::answer_block(core, &block, broken.unwrap_or(Status::Ok));
                 }
                 Durable::Drop(slot) => self.drops.remove(slot).answer(core),

@@ -15,7 +15,7 @@ use crate::signature::Signature;
 
 /// Which kind of failure it is; the command line makes an exit status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// What was asked for makes no sense.
     Usage,
     /// Going on would hurt somebody: in use, foreign, damaged, incomplete.
@@ -222,7 +222,7 @@ fn colon_list<T: ToString>(items: &[T]) -> String {
 impl Reason {
     /// Which kind of failure it is.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
             Self::BadName
             | Self::MemberCount { .. }
@@ -235,11 +235,11 @@ impl Reason {
             | Self::Duplicate { .. }
             | Self::NotStorage { .. }
             | Self::NoDevice
-            | Self::Partition { .. } => Class::Usage,
+            | Self::Partition { .. } => ErrorClass::Usage,
             Self::Open { .. } | Self::Io { .. } | Self::NoSpace { .. } | Self::NoDirect { .. } => {
-                Class::Failed
+                ErrorClass::Failed
             }
-            Self::Interrupted => Class::Interrupted,
+            Self::Interrupted => ErrorClass::Interrupted,
             Self::Busy { .. }
             | Self::UserSpace { .. }
             | Self::Partitioned { .. }
@@ -270,7 +270,7 @@ impl Reason {
             | Self::Block { .. }
             | Self::OtherName { .. }
             | Self::OtherMember { .. }
-            | Self::TooSmall { .. } => Class::Refused,
+            | Self::TooSmall { .. } => ErrorClass::Refused,
         }
     }
 

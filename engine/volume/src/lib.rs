@@ -42,7 +42,7 @@ pub use claim::{Claim, DirectIo};
 pub use content::{Content, Damage};
 pub use create::{Fill, NewVolume, Overwrite, create};
 pub use cut::Layout;
-pub use error::{Class, Reason, VolumeError};
+pub use error::{ErrorClass, Reason, VolumeError};
 pub use fill::Progress;
 pub use holder::Holder;
 pub use inspect::{Inspection, block_devices, holders, inspect};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{
     Loop, MIB, assert_says, directory, make, new_volume, open_any, refusal, run, two_files,
 };
-use kvrail_volume::{Claim, Class, DirectIo, NewVolume, Volume, holders};
+use kvrail_volume::{Claim, DirectIo, ErrorClass, NewVolume, Volume, holders};
 
 const DEVICE_BYTES: u64 = 16 * MIB;
 
@@ -44,7 +44,7 @@ fn a_loop_device_over_a_served_file_is_refused() {
     let held = open_any(&members).unwrap();
     let Some(device) = Loop::over(members[0].clone(), &[]) else { return };
     let error = claim(&device.node).unwrap_err();
-    assert_eq!(error.reason.class(), Class::Refused);
+    assert_eq!(error.reason.class(), ErrorClass::Refused);
     assert_says(&error.to_string(), &[&has(&members[0]), "stop process"]);
     // Who looks is told as well.
     assert_eq!(holders(&device.node).unwrap().len(), 1);

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use common::{Loop, MIB, assert_says, directory, make, new_volume, refusal, run};
 use kvrail_volume::{
-    Claim, Class, Content, DirectIo, Fill, MemberKind, NewVolume, Overwrite, Volume, VolumeError,
-    block_devices, inspect, open, wipe,
+    Claim, Content, DirectIo, ErrorClass, Fill, MemberKind, NewVolume, Overwrite, Volume,
+    VolumeError, block_devices, inspect, open, wipe,
 };
 
 const DEVICE_BYTES: u64 = 16 * MIB;
@@ -64,7 +64,7 @@ fn the_second_claim_of_a_device_is_refused_and_names_the_process() {
     let Some(device) = Loop::new(directory.path(), "disk", DEVICE_BYTES, &[]) else { return };
     let held = make(&on(&device)).unwrap();
     let error = reopen(&device).unwrap_err();
-    assert_eq!(error.reason.class(), Class::Refused);
+    assert_eq!(error.reason.class(), ErrorClass::Refused);
     assert_says(&error.to_string(), &["in use", &format!("process {}", std::process::id())]);
     drop(held);
     reopen(&device).unwrap();
@@ -223,7 +223,7 @@ fn no_file_is_made_among_devices() {
         return;
     }
     let error = make(&new_volume(std::slice::from_ref(&path))).unwrap_err();
-    assert_eq!(error.reason.class(), Class::Usage);
+    assert_eq!(error.reason.class(), ErrorClass::Usage);
     assert_says(&error.to_string(), &["no such device", "lsblk"]);
     assert!(!path.exists());
 }

@@ -11,8 +11,8 @@ use common::{
     MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal, two_files,
 };
 use kvrail_volume::{
-    Class, Content, DirectIo, Fill, IoPath, LABEL_BYTES, Layout, MemberKind, NewVolume, Overwrite,
-    Reason, Repair, create, inspect, open, repair, wipe,
+    Content, DirectIo, ErrorClass, Fill, IoPath, LABEL_BYTES, Layout, MemberKind, NewVolume,
+    Overwrite, Reason, Repair, create, inspect, open, repair, wipe,
 };
 
 #[test]
@@ -92,7 +92,7 @@ fn the_second_claim_is_refused_and_names_the_process() {
     let members = two_files(directory.path());
     let held = open_any(&members).unwrap();
     let error = open_any(&members).unwrap_err();
-    assert_eq!(error.reason.class(), Class::Refused);
+    assert_eq!(error.reason.class(), ErrorClass::Refused);
     let pid = format!("process {}", std::process::id());
     assert_says(&error.to_string(), &["in use", &pid, "stop process"]);
     assert_says(&refusal(wipe(&held.name, &members)), &["in use"]);
@@ -126,7 +126,7 @@ fn a_missing_member_is_named() {
     let members = two_files(directory.path());
     assert_says(&refusal(open_any(&members[..1])), &["kv0", "2 members", "missing: 1", "name all"]);
     let error = open_any(&[directory.path().join("nowhere")]).unwrap_err();
-    assert_eq!(error.reason.class(), Class::Failed);
+    assert_eq!(error.reason.class(), ErrorClass::Failed);
     assert_says(&error.to_string(), &["nowhere", "check the path"]);
     assert_says(&refusal(open_any(&[])), &["0 members"]);
 }
@@ -169,7 +169,7 @@ fn one_file_by_two_names_is_refused() {
     fs::hard_link(&members[0], &hard).unwrap();
     for other in [members[0].clone(), link, hard] {
         let error = open_any(&[members[0].clone(), other]).unwrap_err();
-        assert_eq!(error.reason.class(), Class::Usage);
+        assert_eq!(error.reason.class(), ErrorClass::Usage);
         assert_says(&error.to_string(), &["same device or file as"]);
     }
 }
@@ -249,7 +249,7 @@ fn creating_over_content_is_refused_and_writes_nothing() {
         poke(&path, at, magic);
         let before = fs::read(&path).unwrap();
         let error = make(&new_volume(std::slice::from_ref(&path))).unwrap_err();
-        assert_eq!(error.reason.class(), Class::Refused);
+        assert_eq!(error.reason.class(), ErrorClass::Refused);
         assert_says(&error.to_string(), &[name, "--force"]);
         assert!(fs::read(&path).unwrap() == before, "{name}: the file changed");
     }
@@ -335,7 +335,7 @@ fn an_interrupted_creation_removes_its_files() {
         if progress.done_bytes > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let error = outcome.unwrap_err();
-    assert_eq!(error.reason.class(), Class::Interrupted);
+    assert_eq!(error.reason.class(), ErrorClass::Interrupted);
     assert_eq!(seen_files, 2);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
@@ -453,7 +453,7 @@ fn nothing_is_repaired_where_more_than_one_copy_was_hit() {
         let before = fs::read(&members[0]).unwrap();
         let both: Vec<PathBuf> = members.iter().rev().cloned().collect();
         let error = repair(&name, &both).unwrap_err();
-        assert_eq!(error.reason.class(), Class::Refused, "{error}");
+        assert_eq!(error.reason.class(), ErrorClass::Refused, "{error}");
         assert!(fs::read(&members[0]).unwrap() == before && fs::read(&members[1]).unwrap() == torn);
     }
     fs::write(&members[0], &whole).unwrap();

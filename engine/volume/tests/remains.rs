@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::{Loop, MIB, assert_says, directory, make, new_volume, open_any, poke, refusal, run};
-use kvrail_volume::{Class, NewVolume, Overwrite};
+use kvrail_volume::{ErrorClass, NewVolume, Overwrite};
 
 const GIB: u64 = 1 << 30;
 const KIB: u64 = 1 << 10;
@@ -28,7 +28,7 @@ fn a_file_that_holds_data_anywhere_asks_for_force() {
         poke(&path, at, bytes);
         let before = fs::read(&path).unwrap();
         let error = make(&new_volume(std::slice::from_ref(&path))).unwrap_err();
-        assert_eq!(error.reason.class(), Class::Refused);
+        assert_eq!(error.reason.class(), ErrorClass::Refused);
         assert_says(&error.to_string(), &[&format!("at byte {at})"), "--force"]);
         assert!(fs::read(&path).unwrap() == before, "{at}: the file changed");
         let members = [path.clone()];

@@ -1,16 +1,16 @@
 //! Arenas: made by the sidecar or imported by the program, named by number.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use kvrail_client::{Arena, Pages};
 
+use crate::boundary::{call, duplicate, store};
 use crate::client::{Client, Memory, Session, session};
 use crate::code::Failure;
-use crate::edge::{call, duplicate, store};
 use crate::sized::{SizedStruct, read, write};
 
 /// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.

@@ -1,7 +1,7 @@
 //! Clients: attach, ask, close.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use kvrail_client::{Arena, AttachOptions as Options, GpuRegion};
 
+use crate::boundary::{call, shared, store, take, text};
 use crate::code::{Failure, KVRAIL_E_NO_ARENA};
-use crate::edge::{call, shared, store, take, text};
-use crate::fork::Birth;
+use crate::fork::ForkGeneration;
 use crate::sized::{SizedStruct, read, write};
 
 /// A session with a sidecar.
@@ -54,7 +54,7 @@ pub(crate) type Memories = Vec<(u32, Memory)>;
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: kvrail_client::Client,
-    pub(crate) birth: Birth,
+    pub(crate) birth: ForkGeneration,
     /// By number, ascending.
     memories: RwLock<Memories>,
     /// Changes of `memories`.
@@ -182,7 +182,7 @@ unsafe impl SizedStruct for ClientInfo {
 /// The handle's client, in the process that attached.
 ///
 /// # Safety
-/// As for `edge::shared`.
+/// As for `boundary::shared`.
 pub(crate) unsafe fn session<'a>(client: *const Client) -> Result<&'a Arc<Session>, Failure> {
     // SAFETY: the caller's promise.
     let Client { session } = unsafe { shared(client, "client") }?;
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn kvrail_attach(
         let options = unsafe { self::options(options) }?;
         // SAFETY: the caller's text.
         let socket = unsafe { text(socket, "socket") }?;
-        let birth = Birth::now()?;
+        let birth = ForkGeneration::now()?;
         let attached = kvrail_client::Client::attach_with(socket, &options)?;
         let (memories, changes) = (RwLock::default(), AtomicU32::new(1));
         let looking = Mutex::default();

@@ -5,7 +5,7 @@
 use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 
-use kvrail_client::{ClientError, Reason, RefusalCode, Status};
+use kvrail_client::{ClientError, RefusalCode, Status, SubmitErrorKind};
 
 macro_rules! errors {
     ($($name:ident = $number:literal $meaning:literal;)*) => {
@@ -113,12 +113,12 @@ impl From<ClientError> for Failure {
     }
 }
 
-impl From<Reason> for Failure {
-    fn from(reason: Reason) -> Self {
+impl From<SubmitErrorKind> for Failure {
+    fn from(reason: SubmitErrorKind) -> Self {
         let code = match reason {
-            Reason::Full { .. } => KVRAIL_E_FULL,
-            Reason::SidecarGone => KVRAIL_E_GONE,
-            Reason::Broken => KVRAIL_E_PROTOCOL,
+            SubmitErrorKind::Full { .. } => KVRAIL_E_FULL,
+            SubmitErrorKind::SidecarGone => KVRAIL_E_GONE,
+            SubmitErrorKind::Broken => KVRAIL_E_PROTOCOL,
             _ => KVRAIL_E_REFUSED,
         };
         Self::new(code, reason.to_string())

@@ -1,11 +1,11 @@
 //! What a store knows of a key.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use kvrail_client::{KeyBlock, KeyFate, KeyReport, KeyState};
 
-use crate::edge::{call, shared};
+use crate::boundary::{call, shared};
 use crate::key::Key;
 use crate::listing::number_of;
 use crate::namespace::{Namespace, opened};

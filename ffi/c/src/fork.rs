@@ -14,13 +14,13 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The process in which an object was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Birth(u32);
+pub(crate) struct ForkGeneration(u32);
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed); // see `FORKS`
 }
 
-impl Birth {
+impl ForkGeneration {
     /// Here and now.
     pub(crate) fn now() -> Result<Self, Failure> {
         static WATCH: Once = Once::new();

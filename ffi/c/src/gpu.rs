@@ -1,16 +1,16 @@
 //! GPU memory: which GPUs are served, and regions of the program's memory on them.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use kvrail_client::{FRAGMENTS_MAX, Fragment, GpuCache, MEMORIES_MAX};
 
+use crate::boundary::{call, duplicate, letters, text};
 use crate::client::{Client, Memory, session};
 use crate::code::{Failure, KVRAIL_E_NO_GPU};
-use crate::edge::{call, duplicate, letters, text};
 use crate::sized::{Array, SizedStruct, read, write};
 
 /// Bytes of a GPU's UUID as text, with the zero at its end.

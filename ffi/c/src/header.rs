@@ -13,7 +13,7 @@ const WRITE: &str = "KVRAIL_WRITE_HEADER";
 const MODULES: [&str; 18] = [
     "version",
     "code",
-    "edge",
+    "boundary",
     "client",
     "volume",
     "arena",

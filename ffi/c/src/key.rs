@@ -1,16 +1,16 @@
 //! Keys of blocks.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` only, or checked by it and read as bytes, which have no
-// alignment, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` only, or checked by it and read as bytes, which
+// have no alignment, on the header's terms.
 
 use std::ffi::{c_char, c_void};
 use std::slice;
 
 use kvrail_client::BlockKey;
 
+use crate::boundary::{call, letters, placed, store};
 use crate::code::Failure;
-use crate::edge::{call, letters, placed, store};
 
 /// Bytes of a key.
 pub const KVRAIL_KEY_BYTES: usize = 16;
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn kvrail_key_uniform(
 pub unsafe extern "C" fn kvrail_key_text(key: *const Key, text: *mut c_char) -> i32 {
     call(|| {
         // SAFETY: the caller's key.
-        let bits = unsafe { crate::edge::shared(key, "key") }?.block_key();
+        let bits = unsafe { crate::boundary::shared(key, "key") }?.block_key();
         let letters: [c_char; KVRAIL_KEY_TEXT_BYTES] = letters(&bits.to_string());
         // SAFETY: the caller's room.
         unsafe { store(text.cast(), letters, "text") }

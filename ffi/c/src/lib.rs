@@ -7,9 +7,9 @@
 
 pub mod arena;
 pub mod block;
+pub mod boundary;
 pub mod client;
 pub mod code;
-pub mod edge;
 pub mod explain;
 mod fork;
 pub mod gpu;

@@ -1,15 +1,15 @@
 //! What a namespace has, and what a store has lost.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvrail_client::{Event as Gone, EventKind, ListedBlock};
 
+use crate::boundary::{self, call, shared, take};
 use crate::client::Session;
-use crate::edge::{self, call, shared, take};
 use crate::key::Key;
 use crate::namespace::{self as namespaces, Namespace};
 use crate::sized::{Array, SizedStruct};
@@ -171,13 +171,13 @@ pub unsafe extern "C" fn kvrail_namespace_list(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's variable; null on failure.
-        unsafe { edge::store(listing, std::ptr::null_mut(), "listing") }?;
+        unsafe { boundary::store(listing, std::ptr::null_mut(), "listing") }?;
         // SAFETY: the caller's handle.
         let (session, space) = unsafe { namespaces::handle(space) }?;
         let walk = Walk { listing: space.list(), ready: VecDeque::new(), unreadable: 0 };
         let made = Listing { session: Arc::clone(session), walk: Mutex::new(walk) };
         // SAFETY: as above.
-        unsafe { edge::store(listing, Box::into_raw(Box::new(made)), "listing") }
+        unsafe { boundary::store(listing, Box::into_raw(Box::new(made)), "listing") }
     })
 }
 
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn kvrail_listing_next(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's variable.
-        unsafe { edge::store(count, 0, "count") }?;
+        unsafe { boundary::store(count, 0, "count") }?;
         // SAFETY: the caller's handle.
         let Listing { session, walk } = unsafe { shared(listing, "listing") }?;
         session.birth.check()?;
@@ -210,10 +210,10 @@ pub unsafe extern "C" fn kvrail_listing_next(
         let handed = hand_out(&mut walk.ready, blocks);
         if !unreadable.is_null() {
             // SAFETY: the caller's variable.
-            unsafe { edge::store(unreadable, walk.unreadable, "unreadable") }?;
+            unsafe { boundary::store(unreadable, walk.unreadable, "unreadable") }?;
         }
         // SAFETY: as above.
-        unsafe { edge::store(count, handed, "count") }
+        unsafe { boundary::store(count, handed, "count") }
     })
 }
 
@@ -233,13 +233,13 @@ pub unsafe extern "C" fn kvrail_listing_close(listing: *mut *mut Listing) -> i32
 pub unsafe extern "C" fn kvrail_store_events(store: *const Store, events: *mut *mut Events) -> i32 {
     call(|| {
         // SAFETY: the caller's variable; null on failure.
-        unsafe { edge::store(events, std::ptr::null_mut(), "events") }?;
+        unsafe { boundary::store(events, std::ptr::null_mut(), "events") }?;
         // SAFETY: the caller's handle.
         let (session, store) = unsafe { stores::opened(store) }?;
         let feed = Feed { events: store.events()?, ready: VecDeque::new(), lost: 0 };
         let made = Events { session: Arc::clone(session), feed: Mutex::new(feed) };
         // SAFETY: as above.
-        unsafe { edge::store(events, Box::into_raw(Box::new(made)), "events") }
+        unsafe { boundary::store(events, Box::into_raw(Box::new(made)), "events") }
     })
 }
 
@@ -256,9 +256,9 @@ pub unsafe extern "C" fn kvrail_events_poll(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's variable.
-        unsafe { edge::store(count, 0, "count") }?;
+        unsafe { boundary::store(count, 0, "count") }?;
         // SAFETY: the caller's variable.
-        unsafe { edge::store(lost, 0, "lost") }?;
+        unsafe { boundary::store(lost, 0, "lost") }?;
         // SAFETY: the caller's handle.
         let Events { session, feed } = unsafe { shared(events, "events") }?;
         session.birth.check()?;
@@ -272,9 +272,9 @@ pub unsafe extern "C" fn kvrail_events_poll(
         }
         let handed = hand_out(&mut feed.ready, gone);
         // SAFETY: as above.
-        unsafe { edge::store(lost, std::mem::take(&mut feed.lost), "lost") }?;
+        unsafe { boundary::store(lost, std::mem::take(&mut feed.lost), "lost") }?;
         // SAFETY: as above.
-        unsafe { edge::store(count, handed, "count") }
+        unsafe { boundary::store(count, handed, "count") }
     })
 }
 

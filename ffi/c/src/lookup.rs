@@ -1,15 +1,15 @@
 //! Lookups as C has them.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge`, `key` and `sized` only, on the header's terms; one
+// UNSAFETY: pointers are followed by `boundary`, `key` and `sized` only, on the header's terms; one
 // array of bytes is filled here, as far as the caller says that it goes.
 
 use std::time::Duration;
 
 use kvrail_client::{Lookup, LookupExtent};
 
+use crate::boundary::call;
 use crate::code::Failure;
-use crate::edge::call;
 use crate::key::{Key, keys};
 use crate::namespace::{Namespace, opened};
 use crate::queue::{Queue, hold};

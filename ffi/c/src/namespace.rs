@@ -1,16 +1,16 @@
 //! Namespaces of a store.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::c_char;
 use std::sync::Arc;
 
 use kvrail_client::{Absent, ClientError, Identity};
 
+use crate::boundary::{self, call, shared, take, text};
 use crate::client::Session;
 use crate::code::Failure;
-use crate::edge::{self, call, shared, take, text};
 use crate::sized::{SizedStruct, write};
 use crate::store::{self as stores, Store};
 
@@ -51,7 +51,7 @@ unsafe impl SizedStruct for NamespaceInfo {
 /// The handle's namespace, in the process that attached.
 ///
 /// # Safety
-/// As for `edge::shared`.
+/// As for `boundary::shared`.
 pub(crate) unsafe fn opened<'a>(
     space: *const Namespace,
 ) -> Result<&'a kvrail_client::Namespace, Failure> {
@@ -62,7 +62,7 @@ pub(crate) unsafe fn opened<'a>(
 /// As `opened`, with its session.
 ///
 /// # Safety
-/// As for `edge::shared`.
+/// As for `boundary::shared`.
 pub(crate) unsafe fn handle<'a>(
     space: *const Namespace,
 ) -> Result<(&'a Arc<Session>, &'a kvrail_client::Namespace), Failure> {
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn kvrail_namespace_open(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's variable; null on failure.
-        unsafe { edge::store(space, std::ptr::null_mut(), "space") }?;
+        unsafe { boundary::store(space, std::ptr::null_mut(), "space") }?;
         // SAFETY: the caller's handle.
         let (session, of) = unsafe { stores::opened(store) }?;
         // SAFETY: the caller's text.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn kvrail_namespace_open(
         let found = of.open(name, &identity.map_err(ClientError::from)?, absent)?;
         let made = Namespace { session: Arc::clone(session), space: found };
         // SAFETY: as above.
-        unsafe { edge::store(space, Box::into_raw(Box::new(made)), "space") }
+        unsafe { boundary::store(space, Box::into_raw(Box::new(made)), "space") }
     })
 }
 

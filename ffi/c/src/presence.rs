@@ -1,12 +1,12 @@
 //! Lookups that ask nobody, as C has them.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `key` only, or checked there and filled as far as
-// the caller says that they go, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `key` only, or checked there and filled as far
+// as the caller says that they go, on the header's terms.
 
 use kvrail_client::Presence;
 
-use crate::edge::{call, store};
+use crate::boundary::{call, store};
 use crate::key::{Key, keys};
 use crate::namespace::{Namespace, opened};
 

@@ -1,19 +1,19 @@
 //! Queues: submit, poll, wait.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use kvrail_client::{Armed, Done, Ticket};
+use kvrail_client::{Armed, Completed, Ticket};
 
 use crate::block::BlockRequest;
+use crate::boundary::{call, shared, store, take};
 use crate::client::{Client, Memories, Session, session};
 use crate::code::{Failure, KVRAIL_E_BUSY, KVRAIL_E_TIMEOUT};
-use crate::edge::{call, shared, store, take};
 use crate::namespace::{Namespace, opened};
 use crate::request::{Completion, Request};
 use crate::sized::{Array, SizedStruct, read};
@@ -33,7 +33,7 @@ pub(crate) struct Held {
     memories: Memories,
     changes: u32,
     /// Ends that were fetched; those before `next` were handed out.
-    done: Vec<Done>,
+    done: Vec<Completed>,
     next: usize,
 }
 
@@ -97,7 +97,7 @@ impl Held {
 /// The queue for this thread, for the length of the call.
 ///
 /// # Safety
-/// As for `edge::shared`.
+/// As for `boundary::shared`.
 pub(crate) unsafe fn hold<'a>(
     queue: *const Queue,
 ) -> Result<(&'a Session, MutexGuard<'a, Held>), Failure> {

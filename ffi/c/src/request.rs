@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use kvrail_client::{
-    Arena, Class, Done, GpuRange, GpuRegion, Lease, Opcode, PollerIndex, Status, Volume,
+    Arena, Class, Completed, GpuRange, GpuRegion, Lease, Opcode, PollerIndex, Status, Volume,
 };
 
 use crate::client::{Memory, Session, no_memory};
@@ -115,9 +115,9 @@ unsafe impl SizedStruct for Completion {
     const LEAST: usize = 24;
 }
 
-impl From<&Done> for Completion {
+impl From<&Completed> for Completion {
     #[inline]
-    fn from(done: &Done) -> Self {
+    fn from(done: &Completed) -> Self {
         Self {
             size: 0,
             status: i32::from(done.status.number()),

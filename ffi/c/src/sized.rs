@@ -6,8 +6,8 @@
 use std::mem::{MaybeUninit, size_of};
 use std::slice;
 
+use crate::boundary::placed;
 use crate::code::{Failure, KVRAIL_E_NEWER};
-use crate::edge::placed;
 
 /// A structure may not claim to be longer than this many bytes: that is no structure.
 const LONGEST: usize = 4096;

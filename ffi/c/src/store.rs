@@ -1,14 +1,14 @@
 //! Stores: volumes whose blocks have keys.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::c_char;
 use std::sync::Arc;
 
+use crate::boundary::{self, call, shared, take, text};
 use crate::client::{Client, Session, session};
 use crate::code::Failure;
-use crate::edge::{self, call, shared, take, text};
 use crate::sized::{SizedStruct, write};
 
 /// A store of the sidecar.
@@ -39,7 +39,7 @@ unsafe impl SizedStruct for StoreInfo {
 /// The handle's store, in the process that attached.
 ///
 /// # Safety
-/// As for `edge::shared`.
+/// As for `boundary::shared`.
 pub(crate) unsafe fn opened<'a>(
     handle: *const Store,
 ) -> Result<(&'a Arc<Session>, &'a kvrail_client::Store), Failure> {
@@ -58,14 +58,14 @@ pub unsafe extern "C" fn kvrail_store_open(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's variable; null on failure.
-        unsafe { edge::store(store, std::ptr::null_mut(), "store") }?;
+        unsafe { boundary::store(store, std::ptr::null_mut(), "store") }?;
         // SAFETY: the caller's handle.
         let session = unsafe { session(client) }?;
         // SAFETY: the caller's text.
         let found = session.client.store(unsafe { text(name, "name") }?)?;
         let made = Store { session: Arc::clone(session), store: found };
         // SAFETY: as above.
-        unsafe { edge::store(store, Box::into_raw(Box::new(made)), "store") }
+        unsafe { boundary::store(store, Box::into_raw(Box::new(made)), "store") }
     })
 }
 

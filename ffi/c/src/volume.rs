@@ -1,15 +1,15 @@
 //! Volumes: found by name or by number.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
-// UNSAFETY: pointers are followed by `edge` and `sized` only, on the header's terms.
+// UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::c_char;
 
 use kvrail_client::Volume;
 
+use crate::boundary::{call, letters, text};
 use crate::client::{Client, session};
 use crate::code::{Failure, KVRAIL_E_NO_VOLUME};
-use crate::edge::{call, letters, text};
 use crate::sized::{SizedStruct, write};
 
 /// Bytes of a volume's name with the zero at its end; a longer one is cut.

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer,
-    SidecarMessage, Version, Welcome, unspill,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PacketBuffer, SidecarMessage, Version, Welcome, unspill,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,7 +50,7 @@ pub(crate) fn attach(
         name: options.name.clone(),
         library: LIBRARY.into(),
     };
-    match channel.send(&ClientMessage { seq: HELLO_SEQ, ask: Ask::Hello(hello) }, &[]) {
+    match channel.send(&ClientMessage { seq: HELLO_SEQ, ask: ControlRequest::Hello(hello) }, &[]) {
         // A refusal may be waiting although the other end is closed.
         Ok(()) | Err(ChannelError::Closed) => {}
         Err(error) => return Err(error.into()),
@@ -124,8 +124,8 @@ fn listen(
 
 fn admitted(message: SidecarMessage) -> Result<Welcome, ClientError> {
     match message {
-        SidecarMessage::Reply { answer: Answer::Welcome(welcome), .. } => Ok(*welcome),
-        SidecarMessage::Reply { answer: Answer::Refused { code, message }, .. } => {
+        SidecarMessage::Reply { answer: ControlReply::Welcome(welcome), .. } => Ok(*welcome),
+        SidecarMessage::Reply { answer: ControlReply::Refused { code, message }, .. } => {
             Err(ClientError::NotAdmitted { code, message })
         }
         SidecarMessage::Closing { reason, .. } => Err(ClientError::SidecarGone { reason }),

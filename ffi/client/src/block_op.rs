@@ -10,7 +10,7 @@ use kvrail_ring::slot::{FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_W
 use kvrail_ring::{CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Status};
 
 use crate::block_request::BlockRequest;
-use crate::done::{BlockNote, Decline, Done, Ticket};
+use crate::done::{BlockNote, Completed, Decline, Ticket};
 use crate::lease::Lease;
 use crate::opened::Opened;
 
@@ -297,8 +297,8 @@ impl BlockOp {
     pub(crate) fn into_done(
         self,
         (status, note, bytes): (Status, BlockNote, u64),
-    ) -> (Done, Option<Lease>) {
-        let done = Done {
+    ) -> (Completed, Option<Lease>) {
+        let done = Completed {
             ticket: self.ticket,
             tag: self.request.tag,
             status,

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::key::BlockKey;
 use crate::lease::Lease;
-use crate::reason::Reason;
 use crate::store::Namespace;
+use crate::submit_error_kind::SubmitErrorKind;
 
 /// One request for one block, built step by step and given to a [`crate::Queue`].
 #[derive(Debug)]
@@ -49,12 +49,12 @@ impl BlockRequest {
     }
 
     /// Puts the lease's bytes as the block of this key. A block that is there already stays, and
-    /// nothing is written; see [`crate::Done::note`].
+    /// nothing is written; see [`crate::Completed::note`].
     pub fn put(namespace: &Namespace, key: BlockKey, lease: Lease) -> Self {
         Self::new(Opcode::Put, namespace, key, Some(lease))
     }
 
-    /// Fills the lease with the block of this key. [`crate::Done::bytes`] says how long it is;
+    /// Fills the lease with the block of this key. [`crate::Completed::bytes`] says how long it is;
     /// bytes of the lease behind it stay as they were. The bytes are verified before the
     /// completion is handed out; wrong ones are a MISS.
     pub fn get(namespace: &Namespace, key: BlockKey, lease: Lease) -> Self {
@@ -96,7 +96,7 @@ impl BlockRequest {
         Self { class, ..self }
     }
 
-    /// A name of the program's own, which comes back in [`crate::Done::tag`].
+    /// A name of the program's own, which comes back in [`crate::Completed::tag`].
     pub fn tag(self, tag: u64) -> Self {
         Self { tag, ..self }
     }
@@ -143,30 +143,33 @@ impl BlockRequest {
     }
 
     /// Checks what can be checked without the sidecar.
-    pub(crate) fn check(&self) -> Result<(), Reason> {
+    pub(crate) fn check(&self) -> Result<(), SubmitErrorKind> {
         if self.metadata.len() > METADATA_BYTES_MAX {
-            return Err(Reason::MetadataTooLong { bytes: self.metadata.len() });
+            return Err(SubmitErrorKind::MetadataTooLong { bytes: self.metadata.len() });
         }
         if let Some(option) = self.unfit() {
-            return Err(Reason::Unfit { option, opcode: self.opcode });
+            return Err(SubmitErrorKind::Unfit { option, opcode: self.opcode });
         }
         let Some(lease) = &self.lease else { return Ok(()) };
         if lease.client() != self.namespace.client() {
-            return Err(Reason::Foreign { what: "lease" });
+            return Err(SubmitErrorKind::Foreign { what: "lease" });
         }
         if self.bytes == 0 {
-            return Err(Reason::Empty);
+            return Err(SubmitErrorKind::Empty);
         }
         if self.bytes > lease.bytes() {
-            return Err(Reason::LeaseTooShort { length: self.bytes, lease: lease.bytes() });
+            return Err(SubmitErrorKind::LeaseTooShort {
+                length: self.bytes,
+                lease: lease.bytes(),
+            });
         }
         let max = u64::from(self.namespace.store().block_bytes_max());
         if self.opcode == Opcode::Put && self.bytes > max {
-            return Err(Reason::BlockTooLong { bytes: self.bytes, max });
+            return Err(SubmitErrorKind::BlockTooLong { bytes: self.bytes, max });
         }
         let (offset, alignment) = (lease.offset() as u64, self.namespace.memory_alignment().into());
         if !offset.is_multiple_of(alignment) {
-            return Err(Reason::BufferMisaligned { offset, alignment });
+            return Err(SubmitErrorKind::BufferMisaligned { offset, alignment });
         }
         Ok(())
     }
@@ -179,5 +182,5 @@ pub struct RefusedBlock {
     /// The request, with its lease.
     pub request: Box<BlockRequest>,
     /// Why.
-    pub reason: Reason,
+    pub reason: SubmitErrorKind,
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Answer, Ask, Channel, GpuInfo, LimitsInfo, Pages, StatusReport, TracePage, Welcome,
+    Channel, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, StatusReport, TracePage,
+    Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
@@ -135,8 +136,13 @@ impl Client {
     /// # Errors
     /// `SidecarGone`, `Timeout`.
     pub fn status(&self) -> Result<StatusReport, ClientError> {
-        match self.session.control().call("asking for the status", Ask::Status, &[])?.message {
-            Answer::Status(report) => Ok(*report),
+        match self
+            .session
+            .control()
+            .call("asking for the status", ControlRequest::Status, &[])?
+            .message
+        {
+            ControlReply::Status(report) => Ok(*report),
             other => Err(ClientError::protocol(format!("answer to status: {other:?}"))),
         }
     }
@@ -149,9 +155,9 @@ impl Client {
     /// `Denied` when another client traces already, or this one began with another `slow`.
     pub fn trace(&self, slow: Duration) -> Result<TracePage, ClientError> {
         let slow_ns = u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX);
-        let ask = Ask::Trace { slow_ns };
+        let ask = ControlRequest::Trace { slow_ns };
         match self.session.control().call("asking for slow requests", ask, &[])?.message {
-            Answer::Trace(page) => Ok(page),
+            ControlReply::Trace(page) => Ok(page),
             other => Err(ClientError::protocol(format!("answer to a trace: {other:?}"))),
         }
     }
@@ -162,10 +168,10 @@ impl Client {
     /// `Denied` names the limit, its value, its key in the configuration, or why there are no
     /// such pages.
     pub fn create_arena(&self, bytes: usize, pages: Pages) -> Result<Arena, ClientError> {
-        let ask = Ask::CreateArena { bytes: bytes as u64, pages };
+        let ask = ControlRequest::CreateArena { bytes: bytes as u64, pages };
         let packet = self.session.control().call("making an arena", ask, &[])?;
         let (answer, [memory]) = packet.exactly()?;
-        let Answer::Arena { region, bytes, page_bytes, note } = answer else {
+        let ControlReply::Arena { region, bytes, page_bytes, note } = answer else {
             return Err(ClientError::protocol(format!("answer to an arena: {answer:?}")));
         };
         let memory = Region::import(memory, bytes)?;
@@ -183,10 +189,10 @@ impl Client {
     /// # Errors
     /// `Denied` says what is wrong with the memory or names the limit.
     pub fn import_arena(&self, memory: OwnedFd, bytes: u64) -> Result<Arena, ClientError> {
-        let ask = Ask::ImportArena { bytes };
+        let ask = ControlRequest::ImportArena { bytes };
         let packet = self.session.control().call("importing an arena", ask, &[memory.as_fd()])?;
         let (answer, []) = packet.exactly()?;
-        let Answer::Arena { region, page_bytes, note, .. } = answer else {
+        let ControlReply::Arena { region, page_bytes, note, .. } = answer else {
             return Err(ClientError::protocol(format!("answer to an arena: {answer:?}")));
         };
         // Whether seals are needed was the sidecar's to say; the memory is this program's.
@@ -255,9 +261,9 @@ impl Client {
         let depth = depth.next_power_of_two();
         let tails = self.tails(depth)?;
         let region = tails.1.as_ref().map(|arena| arena.region().0);
-        let ask = Ask::OpenQueue { depth, tails: region };
+        let ask = ControlRequest::OpenQueue { depth, tails: region };
         let packet = self.session.control().call("opening a queue", ask, &[])?;
-        let Answer::Queue { queue, segment_bytes } = packet.message else {
+        let ControlReply::Queue { queue, segment_bytes } = packet.message else {
             let what = format!("answer to a queue: {:?}", packet.message);
             return Err(ClientError::protocol(what));
         };
@@ -268,12 +274,13 @@ impl Client {
         let doorbells: Vec<OwnedFd> = fds.collect();
         let segment = Region::import_with(segment, segment_bytes, Sealing::Size);
         // What cannot be mapped or served is forgotten on both sides.
-        let forget = || self.session.control().call_and_forget(Ask::CloseQueue { queue });
+        let forget =
+            || self.session.control().call_and_forget(ControlRequest::CloseQueue { queue });
         let segment = segment.inspect_err(|_| forget())?;
-        let mapped = Ask::QueueMapped { queue };
+        let mapped = ControlRequest::QueueMapped { queue };
         let served = self.session.control().call("opening a queue", mapped, &[]);
         match served.inspect_err(|_| forget())?.message {
-            Answer::QueueServed { queue: other } if other == queue => {}
+            ControlReply::QueueServed { queue: other } if other == queue => {}
             other => return Err(ClientError::protocol(format!("answer to a mapping: {other:?}"))),
         }
         let segment = Segment::open(Arc::new(segment))?;

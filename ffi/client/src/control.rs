@@ -10,8 +10,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hardware, Packet, PacketBuffer,
-    SidecarMessage, unspill,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hardware, Packet,
+    PacketBuffer, SidecarMessage, unspill,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -30,7 +30,7 @@ struct State {
     last_seq: u64,
     /// Asks whose askers still wait.
     wanted: HashSet<u64>,
-    answers: HashMap<u64, Packet<Answer>>,
+    answers: HashMap<u64, Packet<ControlReply>>,
     /// A thread is waiting at the socket for all.
     reading: bool,
 }
@@ -73,9 +73,9 @@ impl Control {
     pub(crate) fn call(
         &self,
         what: &'static str,
-        ask: Ask,
+        ask: ControlRequest,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<Packet<Answer>, ClientError> {
+    ) -> Result<Packet<ControlReply>, ClientError> {
         let deadline = Instant::now() + self.timeout;
         let seq = self.post(what, ask, fds)?;
         self.answer(what, seq, Some(deadline))
@@ -85,14 +85,14 @@ impl Control {
     pub(crate) fn call_patiently(
         &self,
         what: &'static str,
-        ask: Ask,
-    ) -> Result<Packet<Answer>, ClientError> {
+        ask: ControlRequest,
+    ) -> Result<Packet<ControlReply>, ClientError> {
         let seq = self.post(what, ask, &[])?;
         self.answer(what, seq, None)
     }
 
     /// Asks without waiting for an answer. For the last words of something that is dropped.
-    pub(crate) fn call_and_forget(&self, ask: Ask) {
+    pub(crate) fn call_and_forget(&self, ask: ControlRequest) {
         if let Ok(seq) = self.post("", ask, &[]) {
             self.lock().wanted.remove(&seq);
         }
@@ -158,7 +158,7 @@ impl Control {
     fn post(
         &self,
         what: &'static str,
-        ask: Ask,
+        ask: ControlRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<u64, ClientError> {
         if !self.is_ours() {
@@ -197,13 +197,13 @@ impl Control {
         what: &'static str,
         seq: u64,
         deadline: Option<Instant>,
-    ) -> Result<Packet<Answer>, ClientError> {
+    ) -> Result<Packet<ControlReply>, ClientError> {
         let mut state = self.lock();
         loop {
             if let Some(packet) = state.answers.remove(&seq) {
                 state.wanted.remove(&seq);
                 return match packet.message {
-                    Answer::Error { status, message } => {
+                    ControlReply::Error { status, message } => {
                         Err(ClientError::Denied { what, status, message })
                     }
                     message => Ok(Packet { message, fds: packet.fds }),
@@ -291,7 +291,7 @@ impl AsFd for Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if self.is_ours() {
-            self.call_and_forget(Ask::Bye);
+            self.call_and_forget(ControlRequest::Bye);
         }
     }
 }

@@ -12,7 +12,7 @@ pub struct Ticket(pub u64);
 /// [`Status::Late`].
 #[derive(Debug)]
 #[must_use]
-pub struct Done {
+pub struct Completed {
     /// Which request.
     pub ticket: Ticket,
     /// What the program called it, with [`crate::Request::tag`]; else 0.
@@ -148,7 +148,7 @@ impl Decline {
     }
 }
 
-impl Done {
+impl Completed {
     /// Whether this is a notice that the deadline passed, not an end.
     #[must_use]
     pub fn is_notice(&self) -> bool {

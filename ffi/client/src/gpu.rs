@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use kvrail_layout::{Fragment, Layout, LayoutError};
 use kvrail_protocol::{
-    Answer, Ask, GPU_FDS_MAX, GpuFragment, GpuRegionInfo, GpuRoute, LEGACY_HANDLE_BYTES,
-    LegacyHandle,
+    ControlReply, ControlRequest, GPU_FDS_MAX, GpuFragment, GpuRegionInfo, GpuRoute,
+    LEGACY_HANDLE_BYTES, LegacyHandle,
 };
 use kvrail_ring::RegionId;
 
 use crate::error::ClientError;
-use crate::reason::Reason;
 use crate::session::Session;
+use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
 
@@ -156,10 +156,11 @@ pub(crate) fn attach(session: &Arc<Session>, cache: GpuCache) -> Result<GpuRegio
         return Err(ClientError::NoGpu { wanted: cache.gpu, known });
     }
     let what = "attaching GPU memory";
-    let packet = session.control().call(what, Ask::AttachGpu(info), &cache.descriptors())?;
+    let packet =
+        session.control().call(what, ControlRequest::AttachGpu(info), &cache.descriptors())?;
     let (answer, []) = packet.exactly()?;
     match answer {
-        Answer::GpuRegion { region, blocks, block_bytes, routes }
+        ControlReply::GpuRegion { region, blocks, block_bytes, routes }
             if blocks == layout.blocks() && block_bytes == layout.block_bytes() =>
         {
             let (session, region, gpu) = (Arc::clone(session), RegionId(region), cache.gpu);
@@ -173,24 +174,24 @@ impl GpuRegion {
     /// A whole block.
     ///
     /// # Errors
-    /// `Reason::NoBlock`.
+    /// `SubmitErrorKind::NoBlock`.
     #[inline]
-    pub fn block(&self, block: u32) -> Result<GpuRange, Reason> {
+    pub fn block(&self, block: u32) -> Result<GpuRange, SubmitErrorKind> {
         self.range(block, 0, self.layout.block_bytes())
     }
 
     /// `bytes` bytes of a block, from number `start` on.
     ///
     /// # Errors
-    /// `Reason::NoBlock`, `Reason::OutsideBlock`.
+    /// `SubmitErrorKind::NoBlock`, `SubmitErrorKind::OutsideBlock`.
     #[inline]
-    pub fn range(&self, block: u32, start: u64, bytes: u64) -> Result<GpuRange, Reason> {
+    pub fn range(&self, block: u32, start: u64, bytes: u64) -> Result<GpuRange, SubmitErrorKind> {
         let (blocks, whole) = (self.layout.blocks(), self.layout.block_bytes());
         if block >= blocks {
-            return Err(Reason::NoBlock { block, blocks });
+            return Err(SubmitErrorKind::NoBlock { block, blocks });
         }
         if start.checked_add(bytes).is_none_or(|end| end > whole) {
-            return Err(Reason::OutsideBlock { start, bytes, block_bytes: whole });
+            return Err(SubmitErrorKind::OutsideBlock { start, bytes, block_bytes: whole });
         }
         Ok(GpuRange { client: self.session.tag(), region: self.region, block, start, bytes })
     }

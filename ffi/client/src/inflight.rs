@@ -9,7 +9,7 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{CompletionSnapshot, Opcode, Status};
 
 use crate::block_op::{BlockOp, Next, Verified, crc_of};
-use crate::done::{BlockNote, Done, Ticket};
+use crate::done::{BlockNote, Completed, Ticket};
 use crate::lease::Lease;
 use crate::request::Request;
 use crate::route::LanePiece;
@@ -311,7 +311,7 @@ impl InflightTable {
             entry.vacate();
             entry.next_free = std::mem::replace(&mut self.first_free, index);
             self.room += 1;
-            sink.push_with(|| Done {
+            sink.push_with(|| Completed {
                 ticket: entry.ticket,
                 tag: entry.tag,
                 status: Status::Ok,
@@ -488,7 +488,7 @@ impl InflightTable {
         }
         let End { status, bytes, checksum, device_ns, queue_ns } = end;
         let bytes = u64::from(bytes);
-        sink.push_with(|| Done {
+        sink.push_with(|| Completed {
             ticket,
             tag,
             status,
@@ -523,7 +523,7 @@ impl InflightTable {
         if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
             self.quarantined.extend(lease.take()); // invariant 2: may still be written
         }
-        sink.push_with(|| Done {
+        sink.push_with(|| Completed {
             ticket,
             tag,
             status,
@@ -556,7 +556,7 @@ impl InflightTable {
         };
         let (status, lease) = (Status::Late, None);
         let (bytes, checksum, device_ns, queue_ns) = (0, 0, 0, 0);
-        sink.push_with(|| Done {
+        sink.push_with(|| Completed {
             ticket,
             tag,
             status,

@@ -6,7 +6,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{
-    Answer, Ask, BlockInfo, BlockPage, EventInfo, EventKind, EventPage, KeyReport, ListCursor,
+    BlockInfo, BlockPage, ControlReply, ControlRequest, EventInfo, EventKind, EventPage, KeyReport,
+    ListCursor,
 };
 use kvrail_ring::Status;
 
@@ -81,7 +82,7 @@ impl Listing {
         let control = self.namespace.store().session().control();
         let deadline = Instant::now() + control.timeout();
         let answer = loop {
-            let ask = Ask::ListBlocks {
+            let ask = ControlRequest::ListBlocks {
                 volume: self.namespace.store().volume().id().0,
                 name: self.namespace.name().to_owned(),
                 from,
@@ -95,7 +96,7 @@ impl Listing {
                 answer => break answer?.message,
             }
         };
-        let Answer::Blocks(BlockPage { blocks, next, unreadable, position }) = answer else {
+        let ControlReply::Blocks(BlockPage { blocks, next, unreadable, position }) = answer else {
             return Err(ClientError::protocol(format!("answer to a listing: {answer:?}")));
         };
         self.next = next;
@@ -204,9 +205,9 @@ impl Store {
     }
 
     fn ask_for_events(&self, since: Option<u64>) -> Result<EventPage, ClientError> {
-        let ask = Ask::Events { volume: self.volume().id().0, since };
+        let ask = ControlRequest::Events { volume: self.volume().id().0, since };
         match self.session().control().call("asking for events", ask, &[])?.message {
-            Answer::Events(page) => Ok(page),
+            ControlReply::Events(page) => Ok(page),
             other => Err(ClientError::protocol(format!("answer to events: {other:?}"))),
         }
     }
@@ -227,9 +228,10 @@ impl Namespace {
     /// `Denied` with MISS when the namespace was removed; `SidecarGone`, `Timeout`.
     pub fn explain(&self, key: BlockKey) -> Result<KeyReport, ClientError> {
         let volume = self.store().volume().id().0;
-        let ask = Ask::ExplainKey { volume, name: self.name().to_owned(), key: key.bits() };
+        let ask =
+            ControlRequest::ExplainKey { volume, name: self.name().to_owned(), key: key.bits() };
         match self.store().session().control().call("explaining a key", ask, &[])?.message {
-            Answer::Key(report) => Ok(*report),
+            ControlReply::Key(report) => Ok(*report),
             other => Err(ClientError::protocol(format!("answer to a key: {other:?}"))),
         }
     }

@@ -6,7 +6,7 @@ use kvrail_ring::slot::LOOKUP_KEYS;
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::HOLD_MS_MAX;
 
-use crate::done::Done;
+use crate::done::Completed;
 use crate::error::ClientError;
 use crate::key::BlockKey;
 use crate::opened::Opened;
@@ -206,7 +206,7 @@ impl<'a> Question<'a> {
         Ok(unsent.min().unwrap_or(grouped))
     }
 
-    fn wait(&self, queue: &mut Queue, answered: &mut Vec<Done>) -> Result<(), ClientError> {
+    fn wait(&self, queue: &mut Queue, answered: &mut Vec<Completed>) -> Result<(), ClientError> {
         queue.wait_for_keys(self.deadline, answered)?;
         if answered.is_empty() {
             queue.check_alive()?;
@@ -227,7 +227,7 @@ impl<'a> Question<'a> {
         keys_slot(self.opcode, opened.handle, self.hold_ms, &lows[..*count])
     }
 
-    fn bits(&self, queue: &Queue, done: &Done) -> Result<u64, ClientError> {
+    fn bits(&self, queue: &Queue, done: &Completed) -> Result<u64, ClientError> {
         match done.status {
             Status::Ok => Ok(done.bytes),
             // The member is away: none of its keys is there.

@@ -5,25 +5,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_protocol::{Answer, Ask, Hardware};
+use kvrail_protocol::{ControlReply, ControlRequest, Hardware};
 use kvrail_ring::{Doorbell, Opcode, Segment, Status, watch_hangup};
 
 use crate::arena::Arena;
 use crate::block_op::{BlockOp, Verified};
 use crate::block_request::{BlockRequest, RefusedBlock};
-use crate::done::{BlockNote, Done, Ticket};
+use crate::done::{BlockNote, Completed, Ticket};
 use crate::error::ClientError;
 use crate::inflight::{InflightTable, LONG_BYTES, LOOKUP};
 use crate::lanes::{LaneError, Lanes};
 use crate::lease::Lease;
-use crate::reason::Reason;
-use crate::refused::Refused;
 use crate::request::Request;
 use crate::route::VolumeRoute;
 use crate::session::Session;
 use crate::sink::CompletionSink;
 use crate::store::Namespace;
 use crate::submit::{NotStaged, QueueState, Submitter};
+use crate::submit_error::SubmitError;
+use crate::submit_error_kind::SubmitErrorKind;
 use crate::wait::{Armed, Waiter};
 
 /// How long the drop of a queue waits for what is in flight.
@@ -91,7 +91,7 @@ pub struct Queue {
     tail_arena: Option<Arena>,
     waiter: Waiter,
     /// Completed, and not yet handed to the program.
-    ready: VecDeque<Done>,
+    ready: VecDeque<Completed>,
     /// What the sidecar did wrong, until the program was told.
     fault: Option<String>,
     closed: bool,
@@ -166,9 +166,9 @@ impl Queue {
             return Err(ClientError::Timeout { what, after: timeout });
         }
         self.closed = true;
-        let ask = Ask::CloseQueue { queue: self.number };
+        let ask = ControlRequest::CloseQueue { queue: self.number };
         match self.session.control().call("closing a queue", ask, &[])?.message {
-            Answer::QueueClosed { queue } if queue == self.number => {
+            ControlReply::QueueClosed { queue } if queue == self.number => {
                 self.tail_arena.take().map_or(Ok(()), |arena| arena.detach())
             }
             other => Err(ClientError::protocol(format!("answer to a close: {other:?}"))),
@@ -186,10 +186,10 @@ impl Queue {
     /// made only to wake a sleeping poller.
     ///
     /// # Errors
-    /// `Refused` gives the request back with the reason; nothing happened.
+    /// `SubmitError` gives the request back with the reason; nothing happened.
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[inline(always)]
-    pub fn submit(&mut self, request: Request) -> Result<Ticket, Refused> {
+    pub fn submit(&mut self, request: Request) -> Result<Ticket, SubmitError> {
         let ticket = self.stage(request)?;
         self.publish();
         Ok(ticket)
@@ -205,7 +205,7 @@ impl Queue {
         &mut self,
         requests: impl IntoIterator<Item = Request>,
         tickets: &mut Vec<Ticket>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SubmitError> {
         let mut outcome = Ok(());
         for request in requests {
             match self.stage(request) {
@@ -226,7 +226,7 @@ impl Queue {
     /// As `submit`.
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[inline(always)]
-    pub fn stage(&mut self, request: Request) -> Result<Ticket, Refused> {
+    pub fn stage(&mut self, request: Request) -> Result<Ticket, SubmitError> {
         let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
         match self.submitter.stage(request, lanes, inflight) {
             Ok(ticket) => Ok(ticket),
@@ -237,7 +237,7 @@ impl Queue {
     #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[cold]
     #[inline(never)]
-    fn stage_other(&mut self, mut request: Request) -> Result<Ticket, Refused> {
+    fn stage_other(&mut self, mut request: Request) -> Result<Ticket, SubmitError> {
         let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
         let reason = match self.submitter.stage_other(&mut request, lanes, inflight) {
             Ok(ticket) => return Ok(ticket),
@@ -245,16 +245,16 @@ impl Queue {
             Err(NotStaged::Corrupt(checksum)) => return Ok(self.end_corrupt(request, checksum)),
             Err(NotStaged::Poisoned(what)) => {
                 self.poison_lane(LaneError::Poisoned(what));
-                Reason::Broken
+                SubmitErrorKind::Broken
             }
         };
-        Err(Refused { request, reason })
+        Err(SubmitError { request, reason })
     }
 
     /// Ends a write whose bytes are not what they should be.
     fn end_corrupt(&mut self, request: Request, checksum: u64) -> Ticket {
         let ticket = self.submitter.next_ticket();
-        self.ready.push_back(Done {
+        self.ready.push_back(Completed {
             ticket,
             tag: request.tag,
             status: Status::Corrupt,
@@ -277,7 +277,7 @@ impl Queue {
     /// Fetches what has completed, without waiting. Pushes to `done` and returns how many. Makes no
     /// system call and allocates nothing but room in `done`; meant to be called in a loop.
     #[inline]
-    pub fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+    pub fn poll(&mut self, done: &mut Vec<Completed>) -> usize {
         let before = done.len();
         if self.waiter.is_armed() {
             self.waiter.disarm();
@@ -296,7 +296,7 @@ impl Queue {
 
     /// Now and then a poll that brought nothing looks whether the sidecar still lives.
     #[cold]
-    fn check_liveness(&mut self, done: &mut Vec<Done>) {
+    fn check_liveness(&mut self, done: &mut Vec<Completed>) {
         self.publish(); // a program that staged and forgot would wait for ever
         let due = self.waiter.look_is_due();
         let control = self.session.control();
@@ -375,15 +375,18 @@ impl Queue {
         Ok(ticket)
     }
 
-    fn check_block(&mut self, request: &BlockRequest) -> Result<(), Reason> {
+    fn check_block(&mut self, request: &BlockRequest) -> Result<(), SubmitErrorKind> {
         self.submitter.check_state()?;
         request.check()?;
         if request.namespace.client() != self.session.tag() {
-            return Err(Reason::Foreign { what: "namespace" });
+            return Err(SubmitErrorKind::Foreign { what: "namespace" });
         }
         let capacity = self.capacity();
         if self.inflight.room() == 0 || !self.inflight.has_blocks() {
-            return Err(Reason::Full { outstanding: capacity - self.inflight.room(), capacity });
+            return Err(SubmitErrorKind::Full {
+                outstanding: capacity - self.inflight.room(),
+                capacity,
+            });
         }
         Ok(())
     }
@@ -404,7 +407,7 @@ impl Queue {
         self.check_alive()?;
         if namespace.client() != self.session.tag() {
             let (what, status) = ("a lookup", Status::Invalid);
-            let message = Reason::Foreign { what: "namespace" }.to_string();
+            let message = SubmitErrorKind::Foreign { what: "namespace" }.to_string();
             return Err(ClientError::Denied { what, status, message });
         }
         Ok(self.inflight.begin_lookup())
@@ -419,7 +422,7 @@ impl Queue {
     pub(crate) fn check_alive(&self) -> Result<(), ClientError> {
         match self.submitter.check_state() {
             Ok(()) => Ok(()),
-            Err(Reason::SidecarGone) => Err(self.session.control().gone_error()),
+            Err(SubmitErrorKind::SidecarGone) => Err(self.session.control().gone_error()),
             Err(reason) => Err(ClientError::protocol(reason.to_string())),
         }
     }
@@ -429,7 +432,7 @@ impl Queue {
     pub(crate) fn wait_for_keys(
         &mut self,
         deadline: Option<Instant>,
-        answered: &mut Vec<Done>,
+        answered: &mut Vec<Completed>,
     ) -> Result<(), ClientError> {
         let mut sink = Vec::new();
         let outcome = self.block(&mut sink, deadline);
@@ -455,7 +458,7 @@ impl Queue {
     /// # Errors
     /// `Protocol`, once, when the sidecar broke the protocol on this queue. Its end is no error
     /// here: what was in flight comes back as RESTARTED.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Done>, ClientError> {
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completed>, ClientError> {
         if self.ready.is_empty() {
             let mut ready = std::mem::take(&mut self.ready);
             let outcome = self.block(&mut ready, deadline(timeout));
@@ -475,7 +478,7 @@ impl Queue {
     pub fn wait_for(
         &mut self,
         count: usize,
-        done: &mut Vec<Done>,
+        done: &mut Vec<Completed>,
         timeout: Duration,
     ) -> Result<usize, ClientError> {
         let (before, deadline) = (done.len(), deadline(timeout));
@@ -712,11 +715,11 @@ impl Drop for Queue {
         // Writes that are left read their memory still.
         self.session.quarantine(left.into_iter().filter_map(|done| done.lease).collect());
         if !self.closed {
-            let ask = Ask::CloseQueue { queue: self.number };
+            let ask = ControlRequest::CloseQueue { queue: self.number };
             self.session.control().call_and_forget(ask);
         }
         if let Some(arena) = &self.tail_arena {
-            let ask = Ask::DetachArena { region: arena.region().0 };
+            let ask = ControlRequest::DetachArena { region: arena.region().0 };
             self.session.control().call_and_forget(ask);
         }
     }

@@ -162,7 +162,7 @@ impl Request {
         Self { class, ..self }
     }
 
-    /// A name of the program's own, which comes back in [`crate::Done::tag`].
+    /// A name of the program's own, which comes back in [`crate::Completed::tag`].
     pub fn tag(self, tag: u64) -> Self {
         Self { tag, ..self }
     }

@@ -6,8 +6,8 @@ use kvrail_ring::{Geometry, Opcode};
 
 use crate::gpu::GpuRange;
 use crate::lease::Lease;
-use crate::reason::Reason;
 use crate::request::{CHECKSUM, Request, VERIFY};
+use crate::submit_error_kind::SubmitErrorKind;
 use crate::volume::Volume;
 
 const PIECE_BYTES_MAX: u64 = REQUEST_LENGTH_MAX as u64;
@@ -62,24 +62,24 @@ impl VolumeRoute {
 
     /// Checks what a range must fulfil.
     #[inline(always)]
-    pub(crate) fn check_range(&self, request: &Request) -> Result<(), Reason> {
+    pub(crate) fn check_range(&self, request: &Request) -> Result<(), SubmitErrorKind> {
         let (offset, length) = (request.offset, request.length);
         if length == 0 {
-            return Err(Reason::Empty);
+            return Err(SubmitErrorKind::Empty);
         }
         if (offset | length) & self.block_mask != 0 {
-            return Err(Reason::Misaligned { offset, length, block: self.block_mask + 1 });
+            return Err(SubmitErrorKind::Misaligned { offset, length, block: self.block_mask + 1 });
         }
         match offset.checked_add(length) {
             Some(end) if end <= self.capacity => Ok(()),
-            _ if self.content == Content::Store => Err(Reason::IsStore),
-            _ => Err(Reason::BeyondEnd { offset, length, capacity: self.capacity }),
+            _ if self.content == Content::Store => Err(SubmitErrorKind::IsStore),
+            _ => Err(SubmitErrorKind::BeyondEnd { offset, length, capacity: self.capacity }),
         }
     }
 
     /// Checks the memory that bytes go to or come from.
     #[inline(always)]
-    pub(crate) fn check_memory(&self, request: &Request) -> Result<(), Reason> {
+    pub(crate) fn check_memory(&self, request: &Request) -> Result<(), SubmitErrorKind> {
         match &request.lease {
             Some(lease) => self.check_lease(request, lease),
             None => self.check_gpu(request),
@@ -88,39 +88,49 @@ impl VolumeRoute {
 
     /// As `check_memory`, for memory of the host.
     #[inline(always)]
-    pub(crate) fn check_lease(&self, request: &Request, lease: &Lease) -> Result<(), Reason> {
+    pub(crate) fn check_lease(
+        &self,
+        request: &Request,
+        lease: &Lease,
+    ) -> Result<(), SubmitErrorKind> {
         if lease.client() != request.client {
-            return Err(Reason::Foreign { what: "lease" });
+            return Err(SubmitErrorKind::Foreign { what: "lease" });
         }
         if request.length > lease.bytes() {
-            return Err(Reason::LeaseTooShort { length: request.length, lease: lease.bytes() });
+            return Err(SubmitErrorKind::LeaseTooShort {
+                length: request.length,
+                lease: lease.bytes(),
+            });
         }
         let offset = lease.offset() as u64;
         if offset & self.memory_mask != 0 {
-            return Err(Reason::BufferMisaligned { offset, alignment: self.memory_mask + 1 });
+            return Err(SubmitErrorKind::BufferMisaligned {
+                offset,
+                alignment: self.memory_mask + 1,
+            });
         }
         Ok(())
     }
 
     /// As `check_memory`, for memory of a GPU.
     #[inline(never)]
-    fn check_gpu(&self, request: &Request) -> Result<(), Reason> {
+    fn check_gpu(&self, request: &Request) -> Result<(), SubmitErrorKind> {
         let Some(GpuRange { client, start, bytes, .. }) = request.gpu else {
-            return Err(Reason::Empty);
+            return Err(SubmitErrorKind::Empty);
         };
         if client != request.client {
-            return Err(Reason::Foreign { what: "GPU region" });
+            return Err(SubmitErrorKind::Foreign { what: "GPU region" });
         }
         if request.length > bytes {
             let (bytes, block_bytes) = (request.length, start + bytes);
-            return Err(Reason::OutsideBlock { start, bytes, block_bytes });
+            return Err(SubmitErrorKind::OutsideBlock { start, bytes, block_bytes });
         }
         let alignment = (self.memory_mask + 1).max(UNIT_BYTES);
         if !start.is_multiple_of(alignment) {
-            return Err(Reason::BlockMisaligned { start, alignment });
+            return Err(SubmitErrorKind::BlockMisaligned { start, alignment });
         }
         if request.flags & (CHECKSUM | VERIFY) != 0 {
-            return Err(Reason::GpuChecksum);
+            return Err(SubmitErrorKind::GpuChecksum);
         }
         Ok(())
     }

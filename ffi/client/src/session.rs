@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kvrail_protocol::{Answer, Ask, Channel, ChannelError, GpuInfo, LimitsInfo, Welcome};
+use kvrail_protocol::{
+    Channel, ChannelError, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Welcome,
+};
 use kvrail_ring::{Epoch, RegionId, SessionId};
 
 use crate::attach::HELLO_SEQ;
@@ -111,9 +113,9 @@ impl Session {
 
     /// Takes a region away from the sidecar, and waits until nothing can touch it any more.
     pub(crate) fn detach(&self, what: &'static str, region: RegionId) -> Result<(), ClientError> {
-        let ask = Ask::DetachArena { region: region.0 };
+        let ask = ControlRequest::DetachArena { region: region.0 };
         match self.control.call_patiently(what, ask)?.message {
-            Answer::Detached { region: other } if other == region.0 => Ok(()),
+            ControlReply::Detached { region: other } if other == region.0 => Ok(()),
             other => Err(ClientError::protocol(format!("answer to detach: {other:?}"))),
         }
     }

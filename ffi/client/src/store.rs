@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kvrail_protocol::{Answer, Ask, NamespaceInfo, StoreInfo, VolumeContent};
+use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo, StoreInfo, VolumeContent};
 use kvrail_ring::Status;
 use kvrail_store::shard_of;
 
@@ -110,14 +110,14 @@ impl Store {
         identity: &Identity,
         absent: Absent,
     ) -> Result<SharedOpened, ClientError> {
-        let ask = Ask::OpenNamespace {
+        let ask = ControlRequest::OpenNamespace {
             volume: self.volume.id().0,
             name: name.to_owned(),
             identity: identity.as_str().to_owned(),
             create: absent == Absent::Create,
         };
         match self.session.control().call("opening a namespace", ask, &[])?.message {
-            Answer::Namespace { handle, uid, .. } => {
+            ControlReply::Namespace { handle, uid, .. } => {
                 Ok(self.session.opened().note(Opened { handle, uid }))
             }
             other => Err(ClientError::protocol(format!("answer to a namespace: {other:?}"))),
@@ -129,9 +129,9 @@ impl Store {
     /// # Errors
     /// `SidecarGone`, `Timeout`.
     pub fn namespaces(&self) -> Result<Vec<NamespaceInfo>, ClientError> {
-        let ask = Ask::ListNamespaces { volume: self.volume.id().0 };
+        let ask = ControlRequest::ListNamespaces { volume: self.volume.id().0 };
         match self.session.control().call("listing namespaces", ask, &[])?.message {
-            Answer::Namespaces(all) => Ok(all),
+            ControlReply::Namespaces(all) => Ok(all),
             other => Err(ClientError::protocol(format!("answer to namespaces: {other:?}"))),
         }
     }
@@ -141,9 +141,10 @@ impl Store {
     /// # Errors
     /// `Denied` when there is none of that name.
     pub fn clear(&self, name: &str) -> Result<u64, ClientError> {
-        let ask = Ask::ClearNamespace { volume: self.volume.id().0, name: name.to_owned() };
+        let ask =
+            ControlRequest::ClearNamespace { volume: self.volume.id().0, name: name.to_owned() };
         match self.session.control().call("clearing a namespace", ask, &[])?.message {
-            Answer::Namespace { uid, .. } => Ok(uid),
+            ControlReply::Namespace { uid, .. } => Ok(uid),
             other => Err(ClientError::protocol(format!("answer to a clear: {other:?}"))),
         }
     }
@@ -153,9 +154,10 @@ impl Store {
     /// # Errors
     /// `Denied` when there is none of that name.
     pub fn remove(&self, name: &str) -> Result<(), ClientError> {
-        let ask = Ask::RemoveNamespace { volume: self.volume.id().0, name: name.to_owned() };
+        let ask =
+            ControlRequest::RemoveNamespace { volume: self.volume.id().0, name: name.to_owned() };
         match self.session.control().call("removing a namespace", ask, &[])?.message {
-            Answer::NamespaceRemoved => Ok(()),
+            ControlReply::NamespaceRemoved => Ok(()),
             other => Err(ClientError::protocol(format!("answer to a removal: {other:?}"))),
         }
     }

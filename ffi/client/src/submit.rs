@@ -7,9 +7,9 @@ use crate::block_op::crc_of;
 use crate::done::Ticket;
 use crate::inflight::{Checksum, Inflight, InflightTable, Origin};
 use crate::lanes::{Lanes, Room};
-use crate::reason::Reason;
 use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
+use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
 
 const CHECKSUM_FLAGS: u8 = CHECKSUM | VERIFY;
@@ -28,15 +28,15 @@ pub(crate) enum QueueState {
 /// Why a request was not staged.
 #[derive(Debug)]
 pub(crate) enum NotStaged {
-    Reason(Reason),
+    Reason(SubmitErrorKind),
     /// Its lane cannot be used any more.
     Poisoned(String),
     /// A write whose bytes have another checksum than expected: it ends so, with this one.
     Corrupt(u64),
 }
 
-impl From<Reason> for NotStaged {
-    fn from(reason: Reason) -> Self {
+impl From<SubmitErrorKind> for NotStaged {
+    fn from(reason: SubmitErrorKind) -> Self {
         Self::Reason(reason)
     }
 }
@@ -143,11 +143,11 @@ impl Submitter {
     }
 
     /// Whether requests are taken now.
-    pub(crate) fn check_state(&self) -> Result<(), Reason> {
+    pub(crate) fn check_state(&self) -> Result<(), SubmitErrorKind> {
         match self.state {
             QueueState::Open => Ok(()),
-            QueueState::Gone => Err(Reason::SidecarGone),
-            QueueState::Broken => Err(Reason::Broken),
+            QueueState::Gone => Err(SubmitErrorKind::SidecarGone),
+            QueueState::Broken => Err(SubmitErrorKind::Broken),
         }
     }
 
@@ -158,10 +158,10 @@ impl Submitter {
     }
 
     /// Checks what every request must fulfil.
-    fn admit(&self, request: &Request) -> Result<(), Reason> {
+    fn admit(&self, request: &Request) -> Result<(), SubmitErrorKind> {
         self.check_state()?;
         if request.client != self.tag {
-            return Err(Reason::Foreign { what: "volume" });
+            return Err(SubmitErrorKind::Foreign { what: "volume" });
         }
         if request.flags != 0 {
             check_flags(request)?;
@@ -170,15 +170,19 @@ impl Submitter {
     }
 
     /// The piece of an admitted request, if it is one.
-    fn single(&self, request: &Request, lanes: usize) -> Result<Option<LanePiece>, Reason> {
+    fn single(
+        &self,
+        request: &Request,
+        lanes: usize,
+    ) -> Result<Option<LanePiece>, SubmitErrorKind> {
         if request.opcode == Opcode::Nop {
             let (poller, lane) = (usize::from(request.lane), request.lane);
             let piece = LanePiece { lane, volume_offset: 0, length: 0 };
-            let missing = Reason::NoPoller { poller, count: lanes };
+            let missing = SubmitErrorKind::NoPoller { poller, count: lanes };
             return if poller < lanes { Ok(Some(piece)) } else { Err(missing) };
         }
         let Some(route) = self.routes.get(usize::from(request.volume)) else {
-            return Err(Reason::Foreign { what: "volume" });
+            return Err(SubmitErrorKind::Foreign { what: "volume" });
         };
         if request.opcode != Opcode::Flush {
             route.check_range(request)?;
@@ -202,7 +206,7 @@ impl Submitter {
         for piece in self.routes[usize::from(request.volume)].pieces(request) {
             total += 1;
             if total as usize > capacity {
-                return Err(Reason::TooManyPieces { capacity }.into());
+                return Err(SubmitErrorKind::TooManyPieces { capacity }.into());
             }
             wanted[usize::from(piece.lane)] += 1;
         }
@@ -255,16 +259,16 @@ fn reserve(
     }
 }
 
-fn full(inflight: &InflightTable) -> Reason {
+fn full(inflight: &InflightTable) -> SubmitErrorKind {
     let capacity = inflight.capacity();
-    Reason::Full { outstanding: capacity - inflight.room(), capacity }
+    SubmitErrorKind::Full { outstanding: capacity - inflight.room(), capacity }
 }
 
 /// What is to be done about the checksum of an admitted read or write. That of a write is known
 /// before it is submitted.
 fn checksum_of(request: &Request) -> Result<Checksum, NotStaged> {
     let expected = (request.flags & VERIFY != 0).then_some(request.checksum);
-    let Some(lease) = &request.lease else { return Err(Reason::GpuChecksum.into()) };
+    let Some(lease) = &request.lease else { return Err(SubmitErrorKind::GpuChecksum.into()) };
     if request.opcode == Opcode::Read {
         return Ok(expected.map_or(Checksum::Compute, Checksum::Verify));
     }
@@ -277,14 +281,14 @@ fn checksum_of(request: &Request) -> Result<Checksum, NotStaged> {
 }
 
 /// Flags that mean nothing for an operation are refused here, with the reason.
-fn check_flags(request: &Request) -> Result<(), Reason> {
+fn check_flags(request: &Request) -> Result<(), SubmitErrorKind> {
     let opcode = request.opcode;
     let moves = matches!(opcode, Opcode::Read | Opcode::Write);
     if request.flags & CHECKSUM_FLAGS != 0 && !moves {
-        return Err(Reason::Unfit { option: "a checksum", opcode });
+        return Err(SubmitErrorKind::Unfit { option: "a checksum", opcode });
     }
     if request.flags & FLAG_DURABLE != 0 && opcode != Opcode::Write {
-        return Err(Reason::Unfit { option: "durable", opcode });
+        return Err(SubmitErrorKind::Unfit { option: "durable", opcode });
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use kvrail_memory::View;
-use kvrail_protocol::{Answer, Ask};
+use kvrail_protocol::{ControlReply, ControlRequest};
 use kvrail_ring::{Presence, PresenceReader};
 use kvrail_store::shard_of;
 
@@ -21,9 +21,9 @@ pub(crate) struct Tables(Vec<Option<PresenceReader>>);
 
 impl Tables {
     fn get(session: &Session, volume: u16) -> Result<Self, ClientError> {
-        let ask = Ask::ShowPresence { volume };
+        let ask = ControlRequest::ShowPresence { volume };
         let packet = session.control().call("asking for presence tables", ask, &[])?;
-        let Answer::Presence { members } = packet.message else {
+        let ControlReply::Presence { members } = packet.message else {
             let what = format!("answer about presence tables: {:?}", packet.message);
             return Err(ClientError::protocol(what));
         };

@@ -11,7 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cell::Cell;
+use crate::closable::Closable;
 use crate::errors::detached;
 use crate::memory::{DLPACK_CPU, Dlpack, capsule, fill};
 use crate::session::Session;
@@ -22,7 +22,7 @@ use crate::wait::ask;
 #[derive(Debug)]
 pub(crate) struct Arena {
     session: Arc<Session>,
-    cell: Arc<Cell<kvrail_client::Arena>>,
+    cell: Arc<Closable<kvrail_client::Arena>>,
     /// Stays mapped while Python has views, also when the arena is closed.
     memory: Arc<dyn Pinned>,
     page_bytes: u64,
@@ -39,7 +39,7 @@ impl Arena {
     /// Another object of an arena that is attached.
     pub(crate) fn of(
         session: &Arc<Session>,
-        cell: Arc<Cell<kvrail_client::Arena>>,
+        cell: Arc<Closable<kvrail_client::Arena>>,
         arena: &kvrail_client::Arena,
     ) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvrail_client::{Arena, GpuRange, Lease, Queue, Reason, Request, Volume};
+use kvrail_client::{Arena, GpuRange, Lease, Queue, Request, SubmitErrorKind, Volume};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -179,7 +179,7 @@ impl Batch {
             let staged = self.build(index).and_then(|request| {
                 match queue.stage(request).map_err(|refused| refused.reason) {
                     Ok(ticket) => Ok(Some(ticket.0)),
-                    Err(Reason::Full { .. }) => Ok(None),
+                    Err(SubmitErrorKind::Full { .. }) => Ok(None),
                     Err(reason) => Err(from_reason(reason)),
                 }
             });
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
         self.verdict()
     }
 
-    fn take(&mut self, done: kvrail_client::Done) {
+    fn take(&mut self, done: kvrail_client::Completed) {
         let place = self.first.and_then(|first| done.ticket.0.checked_sub(first));
         let place = place.and_then(|place| usize::try_from(place).ok());
         if let Some(place) = place.filter(|_| !done.is_notice()) {

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cell::Cell;
+use crate::closable::Closable;
 use crate::errors::from_client;
 use crate::errors::raised::QueueBusyError;
 use crate::flight::{Flight, Outcome};
@@ -69,7 +69,7 @@ impl GroupEnd {
 #[derive(Debug)]
 pub(crate) struct BlockQueue {
     owner: Owner,
-    cell: Arc<Cell<Mutex<Flight>>>,
+    cell: Arc<Closable<Mutex<Flight>>>,
 }
 
 /// The queue for this thread; an error while another one has it.

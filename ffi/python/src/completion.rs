@@ -1,6 +1,6 @@
 //! How a request ended, as Python sees it.
 
-use kvrail_client::{Done, Status};
+use kvrail_client::{Completed, Status};
 use pyo3::prelude::*;
 
 use crate::errors::from_status;
@@ -9,11 +9,11 @@ use crate::errors::from_status;
 #[pyclass(frozen, module = "kvrail")]
 #[derive(Debug)]
 pub(crate) struct Completion {
-    done: Done,
+    done: Completed,
 }
 
-impl From<Done> for Completion {
-    fn from(mut done: Done) -> Self {
+impl From<Completed> for Completion {
+    fn from(mut done: Completed) -> Self {
         // The name of a range, which ends here; the bytes are Python's.
         done.lease = None;
         Self { done }
@@ -85,7 +85,7 @@ impl Completion {
     }
 
     fn __repr__(&self) -> String {
-        let Done { ticket, status, bytes, .. } = &self.done;
+        let Completed { ticket, status, bytes, .. } = &self.done;
         format!("<kvrail.Completion of {}: {status}, {bytes} bytes>", ticket.0)
     }
 }

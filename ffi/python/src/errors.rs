@@ -1,6 +1,6 @@
 //! From the client library's errors to the exceptions of `kvrail.errors`.
 
-use kvrail_client::{ClientError, Reason, RefusalCode, Status};
+use kvrail_client::{ClientError, RefusalCode, Status, SubmitErrorKind};
 use kvrail_memory::MemoryError;
 use pyo3::prelude::*;
 
@@ -88,12 +88,12 @@ pub(crate) fn from_opening(error: ClientError) -> PyErr {
 }
 
 /// A request that was not taken.
-pub(crate) fn from_reason(reason: Reason) -> PyErr {
+pub(crate) fn from_reason(reason: SubmitErrorKind) -> PyErr {
     let text = reason.to_string();
     match reason {
-        Reason::Full { .. } => QueueFullError::new_err(text),
-        Reason::SidecarGone => SessionEndedError::new_err(text),
-        Reason::Broken => InternalError::new_err(text),
+        SubmitErrorKind::Full { .. } => QueueFullError::new_err(text),
+        SubmitErrorKind::SidecarGone => SessionEndedError::new_err(text),
+        SubmitErrorKind::Broken => InternalError::new_err(text),
         _ => RequestError::new_err(text),
     }
 }

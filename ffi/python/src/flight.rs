@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kvrail_client::{ClientError, Done, Queue, Reason, Status};
+use kvrail_client::{ClientError, Completed, Queue, Status, SubmitErrorKind};
 
 use crate::bounce::Bounce;
 use crate::group::{Group, Halt};
@@ -23,7 +23,7 @@ pub(crate) struct Flight {
     bounce: Bounce,
     /// By ticket, in the order in which they go out.
     groups: BTreeMap<u32, Group>,
-    done: Vec<Done>,
+    done: Vec<Completed>,
     /// Ended, and not handed out yet.
     ended: Vec<(u32, Outcome)>,
     last_ticket: u32,
@@ -90,7 +90,7 @@ impl Flight {
                 Ok(()) if group.is_staged() => {}
                 Ok(()) => break,
                 // It ends when what went out before has ended.
-                Err(Halt::Refused(Reason::SidecarGone)) => group.fail(Status::Restarted),
+                Err(Halt::Refused(SubmitErrorKind::SidecarGone)) => group.fail(Status::Restarted),
                 Err(_) => group.fail(Status::Internal),
             }
         }

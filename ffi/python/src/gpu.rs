@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvrail_client::{Fragment, GpuCache, GpuMemory};
 use pyo3::prelude::*;
 
-use crate::cell::Cell;
+use crate::closable::Closable;
 use crate::errors::raised::LayoutError;
 use crate::errors::{detached, from_client};
 use crate::held::Attached;
@@ -20,7 +20,7 @@ use crate::wait::ask;
 #[derive(Debug)]
 pub(crate) struct GpuRegion {
     session: Arc<Session>,
-    cell: Arc<Cell<Attached>>,
+    cell: Arc<Closable<Attached>>,
     /// Of the region; they outlive it.
     region: Arc<kvrail_client::GpuRegion>,
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kvrail_client::{
-    BlockKey, BlockNote, BlockRequest, ClientError, Decline, Done, Lease, Namespace, Queue, Reason,
-    Status,
+    BlockKey, BlockNote, BlockRequest, ClientError, Completed, Decline, Lease, Namespace, Queue,
+    Status, SubmitErrorKind,
 };
 
 use pyo3::prelude::*;
@@ -56,7 +56,7 @@ fn ends_chain(status: Status, note: BlockNote) -> bool {
 /// Why a group cannot go on: none of its requests was taken from here on.
 #[derive(Debug)]
 pub(crate) enum Halt {
-    Refused(Reason),
+    Refused(SubmitErrorKind),
     Failed(ClientError),
 }
 
@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// The number of the group whose completion this is.
-    pub(crate) fn number_of(done: &Done) -> u32 {
+    pub(crate) fn number_of(done: &Completed) -> u32 {
         u32::try_from(done.tag >> 32).expect("half of it")
     }
 
@@ -156,7 +156,7 @@ impl Group {
             };
             match queue.stage_block(request) {
                 Ok(ticket) => self.first = self.first.or(Some(ticket.0)),
-                Err(refused) if matches!(refused.reason, Reason::Full { .. }) => break,
+                Err(refused) if matches!(refused.reason, SubmitErrorKind::Full { .. }) => break,
                 Err(refused) => return Err(Halt::Refused(refused.reason)),
             }
             self.staged += 1;
@@ -205,7 +205,7 @@ impl Group {
     }
 
     /// Takes a completion of one of its requests.
-    pub(crate) fn take(&mut self, mut done: Done) {
+    pub(crate) fn take(&mut self, mut done: Completed) {
         let theirs = self.first.is_none_or(|first| done.ticket.0 < first);
         if theirs || done.is_notice() {
             return; // of a call that was interrupted

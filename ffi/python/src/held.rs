@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use kvrail_client::{ClientError, Done, GpuRange};
+use kvrail_client::{ClientError, Completed, GpuRange};
 use pyo3::prelude::*;
 
 use crate::errors::from_reason;
@@ -14,7 +14,7 @@ use crate::errors::from_reason;
 pub(crate) struct Held {
     pub(crate) queue: kvrail_client::Queue,
     /// Ends that were fetched and not handed out yet.
-    pub(crate) done: Vec<Done>,
+    pub(crate) done: Vec<Completed>,
 }
 
 /// An attached region and the Python objects whose memory it is. However it ends, they are let go

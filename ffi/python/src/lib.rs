@@ -10,14 +10,14 @@
 
 mod arena;
 mod batch;
-mod birth;
 mod block_queue;
 mod bounce;
-mod cell;
 mod client;
+mod closable;
 mod completion;
 mod errors;
 mod flight;
+mod fork;
 mod gpu;
 mod group;
 mod group_of;
@@ -49,13 +49,13 @@ mod _kvrail {
     #[pymodule_export]
     use crate::arena::Arena;
     #[pymodule_export]
-    use crate::birth::forked;
-    #[pymodule_export]
     use crate::block_queue::{BlockQueue, GroupEnd};
     #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]
     use crate::completion::Completion;
+    #[pymodule_export]
+    use crate::fork::forked;
     #[pymodule_export]
     use crate::gpu::GpuRegion;
     #[pymodule_export]

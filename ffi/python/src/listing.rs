@@ -7,9 +7,9 @@ use kvrail_client::{Event, EventKind, ListedBlock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::birth::Birth;
 use crate::errors::from_client;
 use crate::errors::raised::QueueBusyError;
+use crate::fork::ForkGeneration;
 use crate::wait::ask;
 
 /// A block that a listing has met.
@@ -93,12 +93,12 @@ impl<T: Send + 'static> Turn<T> {
 pub(crate) struct Listing {
     listing: Turn<kvrail_client::Listing>,
     ready: Mutex<VecDeque<ListedBlock>>,
-    birth: Birth,
+    birth: ForkGeneration,
 }
 
 impl Listing {
     pub(crate) fn new(listing: kvrail_client::Listing) -> Self {
-        let (listing, birth) = (Turn::new(listing), Birth::now());
+        let (listing, birth) = (Turn::new(listing), ForkGeneration::now());
         Self { listing, ready: Mutex::default(), birth }
     }
 
@@ -179,12 +179,12 @@ impl Gone {
 #[derive(Debug)]
 pub(crate) struct Events {
     events: Turn<kvrail_client::Events>,
-    birth: Birth,
+    birth: ForkGeneration,
 }
 
 impl Events {
     pub(crate) fn new(events: kvrail_client::Events) -> Self {
-        Self { events: Turn::new(events), birth: Birth::now() }
+        Self { events: Turn::new(events), birth: ForkGeneration::now() }
     }
 }
 

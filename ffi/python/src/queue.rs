@@ -4,13 +4,13 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use kvrail_client::{Armed, Done, Volume};
+use kvrail_client::{Armed, Completed, Volume};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyRange};
 
 use crate::arena::Arena;
 use crate::batch::{Batch, Moves, Work};
-use crate::cell::Cell;
+use crate::closable::Closable;
 use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::errors::raised::{QueueBusyError, QueueFullError};
@@ -25,7 +25,7 @@ use crate::wait::{ask, deadline, wait_for};
 #[derive(Debug)]
 pub(crate) struct Queue {
     session: Arc<Session>,
-    cell: Arc<Cell<Mutex<Held>>>,
+    cell: Arc<Closable<Mutex<Held>>>,
     volume: Volume,
 }
 
@@ -41,7 +41,7 @@ fn hold(queue: &Mutex<Held>) -> PyResult<MutexGuard<'_, Held>> {
 }
 
 /// Up to `most` of the ends.
-fn hand_out(done: &mut Vec<Done>, most: Option<usize>) -> Vec<Completion> {
+fn hand_out(done: &mut Vec<Completed>, most: Option<usize>) -> Vec<Completion> {
     let count = most.unwrap_or(usize::MAX).min(done.len());
     done.drain(..count).map(Completion::from).collect()
 }
@@ -49,7 +49,7 @@ fn hand_out(done: &mut Vec<Done>, most: Option<usize>) -> Vec<Completion> {
 impl Queue {
     pub(crate) fn new(
         session: &Arc<Session>,
-        cell: Arc<Cell<Mutex<Held>>>,
+        cell: Arc<Closable<Mutex<Held>>>,
         volume: Volume,
     ) -> Self {
         Self { session: Arc::clone(session), cell, volume }

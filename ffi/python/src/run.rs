@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvrail_client::{
-    BlockKey, ClientError, Done, Found, Lookup, LookupExtent, Namespace, Queue, Status,
+    BlockKey, ClientError, Completed, Found, Lookup, LookupExtent, Namespace, Queue, Status,
 };
 use pyo3::prelude::*;
 
@@ -78,7 +78,7 @@ fn drive(
 fn advance(
     (queue, bounce): (&mut Queue, &Bounce),
     group: &mut Group,
-    done: &mut Vec<Done>,
+    done: &mut Vec<Completed>,
     slice: Instant,
 ) -> Result<(), Halt> {
     loop {

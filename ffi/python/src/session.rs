@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use kvrail_client::{Arena, Client, Queue};
 use pyo3::prelude::*;
 
-use crate::birth::Birth;
 use crate::bounce::Bounce;
-use crate::cell::{AnyCell, Cell};
+use crate::closable::{AnyClosable, Closable};
 use crate::errors::from_client;
+use crate::fork::ForkGeneration;
 use crate::held::{Attached, Held};
 use crate::wait::ask;
 
@@ -20,13 +20,13 @@ const DEPTH: u32 = 128;
 /// One attached client.
 #[derive(Debug)]
 pub(crate) struct Session {
-    client: Cell<Client>,
-    birth: Birth,
-    arenas: Mutex<Vec<Weak<Cell<Arena>>>>,
-    regions: Mutex<Vec<Weak<Cell<Attached>>>>,
-    queues: Mutex<Vec<Weak<Cell<Mutex<Held>>>>>,
+    client: Closable<Client>,
+    birth: ForkGeneration,
+    arenas: Mutex<Vec<Weak<Closable<Arena>>>>,
+    regions: Mutex<Vec<Weak<Closable<Attached>>>>,
+    queues: Mutex<Vec<Weak<Closable<Mutex<Held>>>>>,
     /// What else is closed with the client, before the arenas are.
-    others: Mutex<Vec<Weak<dyn AnyCell>>>,
+    others: Mutex<Vec<Weak<dyn AnyClosable>>>,
     /// Queues that no synchronous call uses now.
     idle: Mutex<Vec<Queue>>,
     /// What synchronous calls copy blocks through.
@@ -49,8 +49,8 @@ fn remember<T>(list: &Mutex<Vec<Weak<T>>>, cell: &Arc<T>) {
 impl Session {
     pub(crate) fn new(client: Client) -> Self {
         Self {
-            client: Cell::new("client", client),
-            birth: Birth::now(),
+            client: Closable::new("client", client),
+            birth: ForkGeneration::now(),
             arenas: Mutex::default(),
             regions: Mutex::default(),
             queues: Mutex::default(),
@@ -71,24 +71,24 @@ impl Session {
         self.client.is_closed()
     }
 
-    pub(crate) fn birth(&self) -> Birth {
+    pub(crate) fn birth(&self) -> ForkGeneration {
         self.birth
     }
 
-    pub(crate) fn add_arena(&self, arena: Arena) -> Arc<Cell<Arena>> {
-        let cell = Arc::new(Cell::new("arena", arena));
+    pub(crate) fn add_arena(&self, arena: Arena) -> Arc<Closable<Arena>> {
+        let cell = Arc::new(Closable::new("arena", arena));
         remember(&self.arenas, &cell);
         cell
     }
 
-    pub(crate) fn add_region(&self, region: Attached) -> Arc<Cell<Attached>> {
-        let cell = Arc::new(Cell::new("GPU region", region));
+    pub(crate) fn add_region(&self, region: Attached) -> Arc<Closable<Attached>> {
+        let cell = Arc::new(Closable::new("GPU region", region));
         remember(&self.regions, &cell);
         cell
     }
 
-    pub(crate) fn add_queue(&self, queue: Held) -> Arc<Cell<Mutex<Held>>> {
-        let cell = Arc::new(Cell::new("queue", Mutex::new(queue)));
+    pub(crate) fn add_queue(&self, queue: Held) -> Arc<Closable<Mutex<Held>>> {
+        let cell = Arc::new(Closable::new("queue", Mutex::new(queue)));
         remember(&self.queues, &cell);
         cell
     }
@@ -98,11 +98,11 @@ impl Session {
         &self,
         what: &'static str,
         value: T,
-    ) -> Arc<Cell<T>> {
-        let cell = Arc::new(Cell::new(what, value));
+    ) -> Arc<Closable<T>> {
+        let cell = Arc::new(Closable::new(what, value));
         let mut others = lock(&self.others);
         others.retain(|other| other.strong_count() > 0);
-        let weak: Weak<Cell<T>> = Arc::downgrade(&cell);
+        let weak: Weak<Closable<T>> = Arc::downgrade(&cell);
         others.push(weak);
         cell
     }
@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// What keeps the arenas that Python still knows.
-    pub(crate) fn cells(&self) -> Vec<Arc<Cell<Arena>>> {
+    pub(crate) fn cells(&self) -> Vec<Arc<Closable<Arena>>> {
         lock(&self.arenas).iter().filter_map(Weak::upgrade).collect()
     }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvrail_client::{Done, Queue};
+use kvrail_client::{Completed, Queue};
 use pyo3::prelude::*;
 
 use crate::errors::from_client;
@@ -19,7 +19,7 @@ pub(crate) fn wait_for(
     py: Python<'_>,
     queue: &mut Queue,
     count: usize,
-    done: &mut Vec<Done>,
+    done: &mut Vec<Completed>,
     until: Option<Instant>,
 ) -> PyResult<()> {
     let wanted = done.len() + count;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use kvrail_memory::{Pinned, Region, Sealing};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer, RefusalCode,
-    SidecarMessage, Version,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PacketBuffer, RefusalCode, SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,9 +50,11 @@ impl Rude {
         loop {
             let mut rude = Self::connect(path);
             match rude.ask(hello(), &[]).0 {
-                Answer::Welcome(_) => return rude,
+                ControlReply::Welcome(_) => return rude,
                 // A user whose clients broke the rules waits for a moment.
-                Answer::Refused { code: RefusalCode::Full, .. } if start.elapsed() < PATIENCE => {
+                ControlReply::Refused { code: RefusalCode::Full, .. }
+                    if start.elapsed() < PATIENCE =>
+                {
                     pause();
                 }
                 answer => panic!("{answer:?}"),
@@ -65,7 +67,7 @@ impl Rude {
         let mut rude = Self { channel: Channel::connect(path).ok()?, seq: 0 };
         rude.send(hello(), &[]).ok()?;
         match rude.hear().ok()?.0 {
-            SidecarMessage::Reply { answer: Answer::Welcome(_), .. } => Some(rude),
+            SidecarMessage::Reply { answer: ControlReply::Welcome(_), .. } => Some(rude),
             _ => None,
         }
     }
@@ -95,13 +97,21 @@ impl Rude {
         let _ready = poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&patience));
     }
 
-    pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    pub(crate) fn send(
+        &mut self,
+        ask: ControlRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
         self.seq += 1;
         self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
     }
 
     /// Asks and waits for the answer.
-    pub(crate) fn ask(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> (Answer, Vec<OwnedFd>) {
+    pub(crate) fn ask(
+        &mut self,
+        ask: ControlRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> (ControlReply, Vec<OwnedFd>) {
         match self.send(ask, fds) {
             // A refusal may come before the question.
             Ok(()) | Err(ChannelError::Closed) => {}
@@ -141,23 +151,23 @@ impl Rude {
     }
 
     pub(crate) fn queue(&mut self, depth: u32) -> RawQueue {
-        let (answer, fds) = self.ask(Ask::OpenQueue { depth, tails: None }, &[]);
-        let Answer::Queue { queue, segment_bytes } = answer else { panic!("{answer:?}") };
+        let (answer, fds) = self.ask(ControlRequest::OpenQueue { depth, tails: None }, &[]);
+        let ControlReply::Queue { queue, segment_bytes } = answer else { panic!("{answer:?}") };
         let mut fds = fds.into_iter();
         let segment = fds.next().expect("a segment");
         let hear = fds.next().expect("a bell");
         let copy = segment.try_clone().expect("a descriptor");
         let memory = Region::import_with(copy, segment_bytes, Sealing::Size);
         let memory = Arc::new(memory.expect("a sealed segment"));
-        let (answer, _) = self.ask(Ask::QueueMapped { queue }, &[]);
-        assert!(matches!(answer, Answer::QueueServed { .. }), "{answer:?}");
+        let (answer, _) = self.ask(ControlRequest::QueueMapped { queue }, &[]);
+        assert!(matches!(answer, ControlReply::QueueServed { .. }), "{answer:?}");
         RawQueue { memory, segment, hear, doorbells: fds.collect() }
     }
 }
 
 /// What a client of this release says first.
-pub(crate) fn hello() -> Ask {
-    Ask::Hello(Hello {
+pub(crate) fn hello() -> ControlRequest {
+    ControlRequest::Hello(Hello {
         protocol: Version::CURRENT,
         lane_version: LANE_VERSION,
         name: "hostile".into(),

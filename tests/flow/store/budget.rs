@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use kvrail_client::{
-    Arena, BlockKey, BlockNote, BlockRequest, Decline, Done, Identity, Namespace, Pages, Queue,
-    Status,
+    Arena, BlockKey, BlockNote, BlockRequest, Completed, Decline, Identity, Namespace, Pages,
+    Queue, Status,
 };
 use rustix::process::Signal;
 
@@ -31,7 +31,7 @@ impl Putter {
         Self { arena, queue: client.open_queue(64).unwrap(), space, next: 0 }
     }
 
-    fn end(&mut self, request: BlockRequest) -> Done {
+    fn end(&mut self, request: BlockRequest) -> Completed {
         self.queue.submit_block(request).unwrap();
         self.queue.wait(LONG).unwrap().expect("one is in flight")
     }

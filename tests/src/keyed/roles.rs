@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use kvrail_protocol::Ask;
+use kvrail_protocol::ControlRequest;
 use kvrail_ring::Status;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT};
 use serde::{Deserialize, Serialize};
@@ -153,7 +153,7 @@ pub fn noise(options: &SeatOptions, seconds: f64, seed: u64) -> Result<u64, Gone
             let true_check = seat.check(key, &block);
             seat.one(Op::Suspect { key, check: true_check })?;
             hold(&mut seat, 50)?;
-            seat.ask(Ask::Status)?;
+            seat.ask(ControlRequest::Status)?;
         }
     }
     Ok(rounds)

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_memory::{Pinned, Region, Sealing, load, store};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer, Pages,
-    SidecarMessage, Version, VolumeInfo, unspill,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PacketBuffer, Pages, SidecarMessage, Version, VolumeInfo, unspill,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_NOTICE, FLAG_PART};
@@ -179,7 +179,7 @@ impl Seat {
             name: "seat".into(),
             library: "seat 1".into(),
         };
-        let Answer::Welcome(welcome) = ask.ask(Ask::Hello(hello))?.0 else {
+        let ControlReply::Welcome(welcome) = ask.ask(ControlRequest::Hello(hello))?.0 else {
             return Err(Gone("not let in".into()));
         };
         let volume = welcome.volumes.into_iter().find(|it| it.name == options.volume);
@@ -236,7 +236,7 @@ impl Seat {
     ///
     /// # Errors
     /// When the session has ended.
-    pub fn ask(&mut self, ask: Ask) -> Result<Answer, Gone> {
+    pub fn ask(&mut self, ask: ControlRequest) -> Result<ControlReply, Gone> {
         let channel = &self.channel;
         let (answer, _fds) = ask_on(channel, &mut self.seq, ask)?;
         Ok(answer)
@@ -443,7 +443,11 @@ struct Asker {
 }
 
 /// Asks and waits for the answer.
-fn ask_on(channel: &Channel, seq: &mut u64, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), Gone> {
+fn ask_on(
+    channel: &Channel,
+    seq: &mut u64,
+    ask: ControlRequest,
+) -> Result<(ControlReply, Vec<OwnedFd>), Gone> {
     *seq += 1;
     let gone = |why: ChannelError| Gone(why.to_string());
     channel.send_ask(&ClientMessage { seq: *seq, ask }, &[]).map_err(gone)?;
@@ -464,7 +468,7 @@ fn ask_on(channel: &Channel, seq: &mut u64, ask: Ask) -> Result<(Answer, Vec<Own
 }
 
 impl Asker {
-    fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), Gone> {
+    fn ask(&mut self, ask: ControlRequest) -> Result<(ControlReply, Vec<OwnedFd>), Gone> {
         ask_on(&self.channel, &mut self.seq, ask)
     }
 
@@ -474,18 +478,19 @@ impl Asker {
         options: &SeatOptions,
     ) -> Result<(u16, u64), Gone> {
         let (name, identity) = (options.space.clone(), options.identity.clone());
-        let open = Ask::OpenNamespace { volume: volume.id, name, identity, create: true };
+        let open =
+            ControlRequest::OpenNamespace { volume: volume.id, name, identity, create: true };
         match self.ask(open)?.0 {
-            Answer::Namespace { handle, uid, .. } => Ok((handle, uid)),
-            Answer::Error { message, .. } => Err(Gone(message)),
+            ControlReply::Namespace { handle, uid, .. } => Ok((handle, uid)),
+            ControlReply::Error { message, .. } => Err(Gone(message)),
             other => Err(Gone(format!("{other:?}"))),
         }
     }
 
     fn arena(&mut self, bytes: usize) -> Result<(RegionId, Arc<dyn Pinned>), Gone> {
-        let ask = Ask::CreateArena { bytes: bytes as u64, pages: Pages::Base };
+        let ask = ControlRequest::CreateArena { bytes: bytes as u64, pages: Pages::Base };
         let (answer, mut fds) = self.ask(ask)?;
-        let Answer::Arena { region, bytes, .. } = answer else {
+        let ControlReply::Arena { region, bytes, .. } = answer else {
             return Err(Gone(format!("{answer:?}")));
         };
         let memory = Region::import(fds.remove(0), bytes).map_err(|why| Gone(why.to_string()))?;
@@ -493,16 +498,16 @@ impl Asker {
     }
 
     fn queue(&mut self, depth: u32, tails: RegionId) -> Result<Vec<(ClientLane, Doorbell)>, Gone> {
-        let (answer, fds) = self.ask(Ask::OpenQueue { depth, tails: Some(tails.0) })?;
-        let Answer::Queue { queue, segment_bytes } = answer else {
+        let (answer, fds) = self.ask(ControlRequest::OpenQueue { depth, tails: Some(tails.0) })?;
+        let ControlReply::Queue { queue, segment_bytes } = answer else {
             return Err(Gone(format!("{answer:?}")));
         };
         let mut fds = fds.into_iter();
         let (segment, _hear) = (fds.next().expect("a segment"), fds.next().expect("a bell"));
         let memory = Region::import_with(segment, segment_bytes, Sealing::Size);
         let memory = Arc::new(memory.map_err(|why| Gone(why.to_string()))?);
-        let (answer, _) = self.ask(Ask::QueueMapped { queue })?;
-        if !matches!(answer, Answer::QueueServed { .. }) {
+        let (answer, _) = self.ask(ControlRequest::QueueMapped { queue })?;
+        if !matches!(answer, ControlReply::QueueServed { .. }) {
             return Err(Gone(format!("{answer:?}")));
         }
         let segment = Segment::open(memory).map_err(|why| Gone(why.to_string()))?;

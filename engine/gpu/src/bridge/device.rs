@@ -16,7 +16,7 @@ use kvrail_ring::{Opcode, Status};
 use super::regions::Regions;
 use super::transfers::{Part, Transfers};
 use crate::contract::{DirectWay, Way};
-use crate::port::{Done, JOBS_MAX, Job, Port, Route, Work};
+use crate::port::{CopyDone, JOBS_MAX, Job, Port, Route, Work};
 use crate::region::GpuRegion;
 use crate::staging::{STAGING_ENTRIES, SlotIndex};
 
@@ -264,7 +264,7 @@ impl<D: Device> Bridge<D> {
     }
 
     /// A part came back from the GPU's poller.
-    fn gpu_ended(&mut self, done: Done) {
+    fn gpu_ended(&mut self, done: CopyDone) {
         let id = SlotId::from_u64(done.id);
         let part = self.transfers.part(id);
         let staged = part.slot.is_some();

@@ -148,7 +148,7 @@ mod tests {
     use kvrail_nvme::Transport;
 
     use crate::address::{Address, Purpose};
-    use crate::error::Class;
+    use crate::error::ErrorClass;
     use crate::identity::Identity;
     use crate::options::Options;
 
@@ -199,7 +199,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::new(dir.path());
         let error = Fabrics::open(&root).err().unwrap();
-        assert_eq!(error.class, Class::Refused);
+        assert_eq!(error.class, ErrorClass::Refused);
         assert!(error.remedy.contains("modprobe nvme-fabrics"), "{error:?}");
     }
 

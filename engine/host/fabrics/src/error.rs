@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// How grave it is, for exit statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// The request is wrong in itself.
     Usage,
     /// Going on would hurt somebody, or is not possible in the present state.
@@ -19,7 +19,7 @@ pub enum Class {
 #[error("{message}")]
 pub struct FabricsError {
     /// How grave it is.
-    pub class: Class,
+    pub class: ErrorClass,
     /// Key, value, and the rule or cause.
     pub message: String,
     /// What to do about it.
@@ -28,15 +28,15 @@ pub struct FabricsError {
 
 impl FabricsError {
     pub(crate) fn usage(message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { class: Class::Usage, message: message.into(), remedy: remedy.into() }
+        Self { class: ErrorClass::Usage, message: message.into(), remedy: remedy.into() }
     }
 
     pub(crate) fn refused(message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { class: Class::Refused, message: message.into(), remedy: remedy.into() }
+        Self { class: ErrorClass::Refused, message: message.into(), remedy: remedy.into() }
     }
 
     pub(crate) fn failed(message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { class: Class::Failed, message: message.into(), remedy: remedy.into() }
+        Self { class: ErrorClass::Failed, message: message.into(), remedy: remedy.into() }
     }
 
     /// A file that could not be read or written.

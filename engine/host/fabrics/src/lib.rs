@@ -23,7 +23,7 @@ pub use address::{Address, Purpose};
 pub use connect::{Connected, connect};
 pub use disconnect::{Which, disconnect};
 pub use discover::discover;
-pub use error::{Class, FabricsError};
+pub use error::{ErrorClass, FabricsError};
 pub use identity::{Identity, Origin};
 pub use log_page::{Entry, Subtype};
 pub use options::{Flag, Options, SETTINGS, Setting};

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use kvrail_fabrics::{
-    Address, Class, FabricsError, Identity, IoPolicy, Options, Purpose, Which, connect, disconnect,
-    discover, set_io_policy, subsystems,
+    Address, ErrorClass, FabricsError, Identity, IoPolicy, Options, Purpose, Which, connect,
+    disconnect, discover, set_io_policy, subsystems,
 };
 use kvrail_memory::Root;
 use kvrail_nvme::Transport;
@@ -170,7 +170,7 @@ fn which_connections_are_meant() {
     ] {
         let error = names(which).unwrap_err();
         assert!(error.message.contains(words), "{error}");
-        assert_eq!(error.class, Class::Refused);
+        assert_eq!(error.class, ErrorClass::Refused);
     }
 }
 
@@ -227,6 +227,6 @@ fn without_the_device_both_ways_name_the_module() {
         discover(&host.root(), &it).map(|_| ()).unwrap_err(),
     ] {
         assert!(error.remedy.contains("modprobe nvme-fabrics"), "{error:?}");
-        assert_eq!(error.class, Class::Refused);
+        assert_eq!(error.class, ErrorClass::Refused);
     }
 }

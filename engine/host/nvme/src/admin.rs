@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use thiserror::Error;
 
-use crate::identify::{Answer, RawController, RawEndurance, RawHealth, RawNamespace, RawRecord};
+use crate::identify::{AdminData, RawController, RawEndurance, RawHealth, RawNamespace, RawRecord};
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ impl Admin {
         })
     }
 
-    fn ask<T: Answer>(&self, command: Passthrough) -> Result<Box<T>, AdminError> {
+    fn ask<T: AdminData>(&self, command: Passthrough) -> Result<Box<T>, AdminError> {
         let mut answer = Box::new(T::new_zeroed());
         let bytes = answer.as_mut_bytes();
         let command = Passthrough {

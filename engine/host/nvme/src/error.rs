@@ -9,7 +9,7 @@ use crate::selector::Selector;
 
 /// Which kind of failure it is; the command line makes an exit status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// What was asked for makes no sense on this host.
     Usage,
     /// The system could not tell.
@@ -80,10 +80,10 @@ pub enum IdentityError {
 impl IdentityError {
     /// Which kind of failure it is.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Unreadable(_) => Class::Failed,
-            _ => Class::Usage,
+            Self::Unreadable(_) => ErrorClass::Failed,
+            _ => ErrorClass::Usage,
         }
     }
 }

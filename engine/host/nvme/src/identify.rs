@@ -16,14 +16,14 @@ const IDENTIFY_BYTES: usize = 4096;
 pub const RECORD_BYTES: usize = 1024;
 
 /// Something a drive is asked for: zeros, until the kernel has filled it in.
-pub(crate) trait Answer: FromZeros + FromBytes + IntoBytes {}
+pub(crate) trait AdminData: FromZeros + FromBytes + IntoBytes {}
 
 /// A part of the discovery log page (NVMe over Fabrics): its header, or one entry.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawRecord(pub(crate) [u8; RECORD_BYTES]);
 
-impl Answer for RawRecord {}
+impl AdminData for RawRecord {}
 
 /// Identify Controller.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -47,7 +47,7 @@ pub(crate) struct RawController {
     after: [u8; IDENTIFY_BYTES - 530],
 }
 
-impl Answer for RawController {}
+impl AdminData for RawController {}
 
 const _: () = assert!(size_of::<RawController>() == IDENTIFY_BYTES);
 const _: () = assert!(offset_of!(RawController, mdts) == 77);
@@ -94,7 +94,7 @@ pub(crate) struct RawNamespace {
     vendor: [u8; IDENTIFY_BYTES - 384],
 }
 
-impl Answer for RawNamespace {}
+impl AdminData for RawNamespace {}
 
 const _: () = assert!(size_of::<RawNamespace>() == IDENTIFY_BYTES);
 const _: () = assert!(offset_of!(RawNamespace, nsfeat) == 24);
@@ -127,7 +127,7 @@ pub(crate) struct RawHealth {
     after: [u8; 512 - 176],
 }
 
-impl Answer for RawHealth {}
+impl AdminData for RawHealth {}
 
 const _: () = assert!(size_of::<RawHealth>() == 512);
 const _: () = assert!(offset_of!(RawHealth, data_units_read) == 32);
@@ -150,7 +150,7 @@ pub(crate) struct RawEndurance {
     after: [u8; 512 - 96],
 }
 
-impl Answer for RawEndurance {}
+impl AdminData for RawEndurance {}
 
 const _: () = assert!(size_of::<RawEndurance>() == 512);
 const _: () = assert!(offset_of!(RawEndurance, percentage_used) == 5);

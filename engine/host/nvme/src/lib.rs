@@ -23,7 +23,7 @@ mod transport;
 pub use address::PciAddress;
 pub use discovery::Discovery;
 pub use drive::{Drive, Queue, Unseen, describe, drives};
-pub use error::{Class, IdentityError};
+pub use error::{ErrorClass, IdentityError};
 pub use facts::{ControllerFacts, Endurance, Format, Health, NamespaceFacts};
 pub use host::{Controller, Host, Namespace, head_of};
 pub use identify::RECORD_BYTES;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use kvrail_volume::{Claim, Content as Found, DirectIo, Reason, VolumeError, inspect};
 
-use crate::error::{Class, Problem};
+use crate::error::{ErrorClass, Problem};
 use crate::plan::Export;
 use crate::snapshot::Snapshot;
 use crate::spec::Content;
@@ -87,5 +87,5 @@ fn refused(export: &Export, error: &VolumeError) -> Problem {
     };
     let rule = error.reason.to_string();
     let value = export.node.display();
-    Problem { class: Class::Refused, ..Problem::refused(&export.key, value, rule, remedy) }
+    Problem { class: ErrorClass::Refused, ..Problem::refused(&export.key, value, rule, remedy) }
 }

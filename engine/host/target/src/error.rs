@@ -11,7 +11,7 @@ use crate::step::Step;
 /// Which kind of failure it is; the command line makes an exit status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum ErrorClass {
     /// What was asked for makes no sense, on any host.
     Usage,
     /// This host cannot or must not do it: in use, foreign, missing.
@@ -32,7 +32,7 @@ pub struct Problem {
     /// What to do.
     pub remedy: String,
     /// Which kind.
-    pub class: Class,
+    pub class: ErrorClass,
 }
 
 impl Problem {
@@ -44,7 +44,7 @@ impl Problem {
         remedy: impl Into<String>,
     ) -> Self {
         let (key, value) = (key.into(), value.to_string());
-        let class = Class::Refused;
+        let class = ErrorClass::Refused;
         Self { key, value, rule: rule.into(), remedy: remedy.into(), class }
     }
 
@@ -55,7 +55,7 @@ impl Problem {
         rule: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self { class: Class::Usage, ..Self::refused(key, value, rule, remedy) }
+        Self { class: ErrorClass::Usage, ..Self::refused(key, value, rule, remedy) }
     }
 }
 
@@ -127,14 +127,14 @@ impl TargetError {
 
     /// Which kind of failure it is.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
             Self::Refused(problems) => {
-                let usage = problems.iter().all(|problem| problem.class == Class::Usage);
-                if usage { Class::Usage } else { Class::Refused }
+                let usage = problems.iter().all(|problem| problem.class == ErrorClass::Usage);
+                if usage { ErrorClass::Usage } else { ErrorClass::Refused }
             }
-            Self::Unreadable { .. } => Class::Refused,
-            _ => Class::Failed,
+            Self::Unreadable { .. } => ErrorClass::Refused,
+            _ => ErrorClass::Failed,
         }
     }
 }

@@ -31,7 +31,7 @@ mod tree;
 pub use check::check;
 pub use claims::Claims;
 pub use controller::Applied;
-pub use error::{Aftermath, Class, Problem, TargetError};
+pub use error::{Aftermath, ErrorClass, Problem, TargetError};
 pub use facts::{Device, Facts, Features, Key, Listening, Parameters, Unusable};
 pub use gather::gather;
 pub use item::{Attribute, Desired, Form, Item};

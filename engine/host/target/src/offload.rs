@@ -39,7 +39,7 @@ pub struct Outcome {
 }
 
 /// A reason against offload.
-struct Reason {
+struct Obstacle {
     key: String,
     value: String,
     rule: String,
@@ -71,11 +71,11 @@ pub(crate) fn decide(
     }
 }
 
-fn reasons(wish: &TargetSpec, index: usize, facts: &Facts) -> Vec<Reason> {
+fn reasons(wish: &TargetSpec, index: usize, facts: &Facts) -> Vec<Obstacle> {
     let mut found = Vec::new();
     let at = format!("target.subsystem.{index}");
     let mut add = |key: String, value: String, rule: &str, remedy: &'static str| {
-        found.push(Reason { key, value, rule: rule.into(), remedy });
+        found.push(Obstacle { key, value, rule: rule.into(), remedy });
     };
     let required = "\"required\"".to_owned();
     if facts.features.as_ref().is_some_and(|features| !features.subsystem.contains(OFFLOAD)) {

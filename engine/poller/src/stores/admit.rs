@@ -7,12 +7,14 @@ use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_SIDE, LOOKUP_KEYS};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, SideSlot, Status};
-use kvrail_store::{Begun, Durability, Found, Hold, Key, Now, Phase, Reason, Status as Ending};
+use kvrail_store::{
+    Begun, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
+};
 
 use super::Stores;
 use super::grants::Grant;
 use super::parked::{PARKED_OF_SESSION, Room};
-use super::pending::{Ask, Entered, Pending, Wanted, reason_number};
+use super::pending::{BlockCommand, Entered, Pending, Wanted, reason_number};
 use super::suspects::Report;
 use crate::executor::Executor;
 use crate::front_end::{Begun as Taken, Seat};
@@ -91,7 +93,11 @@ impl Stores {
     }
 
     /// What a put or drop asks, and the bytes of memory that it needs.
-    fn ask(&mut self, request: &RequestSnapshot, side: SideSlot<'_>) -> Result<(Ask, u32), Status> {
+    fn ask(
+        &mut self,
+        request: &RequestSnapshot,
+        side: SideSlot<'_>,
+    ) -> Result<(BlockCommand, u32), Status> {
         let (length, check) = (request.length(), request.checksum());
         match request.opcode() {
             Some(Opcode::Put) => {
@@ -102,7 +108,7 @@ impl Stores {
                     (block_bytes, at) = (side.block_bytes, side.at);
                 }
                 sized(length)?;
-                let ask = Ask::Put { depth: request.depth(), block_bytes, at, check };
+                let ask = BlockCommand::Put { depth: request.depth(), block_bytes, at, check };
                 Ok((ask, length))
             }
             Some(Opcode::Drop) => {
@@ -111,7 +117,7 @@ impl Stores {
                 if nothing != 0 || request.region_offset() != 0 {
                     return Err(Status::Invalid);
                 }
-                Ok((Ask::Drop { only: (check != 0).then_some(check) }, 0))
+                Ok((BlockCommand::Drop { only: (check != 0).then_some(check) }, 0))
             }
             _ => Err(Status::Invalid),
         }
@@ -121,7 +127,7 @@ impl Stores {
     fn wanted(
         &mut self,
         request: &RequestSnapshot,
-        (ask, class): (Ask, Class),
+        (ask, class): (BlockCommand, Class),
         seat: Seat,
     ) -> Result<Wanted, Status> {
         let key = key_of(request);
@@ -217,7 +223,7 @@ impl Stores {
                     self.set_deadline(request, id, now.ns);
                     return None;
                 }
-                Begun::Done(answer) if answer.status == Ending::Declined(Reason::Busy) => {}
+                Begun::Done(answer) if answer.status == Ending::Declined(DeclineReason::Busy) => {}
                 // Its first part may wait itself.
                 Begun::Done(answer)
                     if room == Room::Part
@@ -234,7 +240,7 @@ impl Stores {
             }
         }
         if usize::from(self.parked_of[session]) >= PARKED_OF_SESSION {
-            let busy = reason_number(Reason::Busy);
+            let busy = reason_number(DeclineReason::Busy);
             let ended = self.pending.release(id).expect("just claimed");
             leave(memory, regions);
             return Some(ended.refuse(Status::Declined, busy).completion);
@@ -354,18 +360,18 @@ impl Stores {
         Ok(match shard.suspect(report, now.ns) {
             Some(true) => (0, Status::Ok),
             Some(false) => (0, Status::Miss),
-            None => (reason_number(Reason::Busy), Status::Declined),
+            None => (reason_number(DeclineReason::Busy), Status::Declined),
         })
     }
 }
 
 /// The room that a request needs.
-pub(super) fn room_of(ask: &Ask) -> Room {
+pub(super) fn room_of(ask: &BlockCommand) -> Room {
     match ask {
-        Ask::Put { at: 0, .. } => Room::Put,
-        Ask::Put { .. } => Room::Part,
-        Ask::Get(_) => unreachable!("gets never wait for room"),
-        Ask::Drop { .. } => Room::Drop,
+        BlockCommand::Put { at: 0, .. } => Room::Put,
+        BlockCommand::Put { .. } => Room::Part,
+        BlockCommand::Get(_) => unreachable!("gets never wait for room"),
+        BlockCommand::Drop { .. } => Room::Drop,
     }
 }
 

@@ -9,7 +9,7 @@ use kvrail_store::{Durability, Extent, Get, Got, Outcome, Reading};
 
 use super::Stores;
 use super::admit::{enter_body, enter_tail, key_of, leave, sized};
-use super::pending::{Ask, Entered, Errand, Pending, Wanted, get_refused, outcome};
+use super::pending::{BlockCommand, Entered, Errand, Pending, Wanted, get_refused, outcome};
 use crate::executor::Executor;
 use crate::front_end::Seat;
 use crate::regions::Regions;
@@ -83,7 +83,7 @@ impl Stores {
             durability: Durability::Soon,
             space: kvrail_store::SpaceId::NONE,
             key: key_of(request),
-            ask: Ask::Get(extent),
+            ask: BlockCommand::Get(extent),
             bytes: reading.exact,
         };
         let pending = Pending::new(&wanted, [body, Some(tail)], now_ns);

@@ -4,8 +4,8 @@ use kvrail_device::SlotId;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use kvrail_ring::{Class, Completion, Opcode, RegionId, Status};
 use kvrail_store::{
-    Answer, Durability, Extent, Fault, Key, Outcome, Reading, Reason, SpaceId, Status as Ending,
-    TaskId,
+    Answer, DeclineReason, Durability, Extent, Fault, Key, Outcome, Reading, SpaceId,
+    Status as Ending, TaskId,
 };
 
 use crate::front_end::Ended;
@@ -21,13 +21,13 @@ pub(crate) struct Entered {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ask {
+pub(crate) enum BlockCommand {
     Put { depth: u16, block_bytes: u32, at: u32, check: u64 },
     Get(Extent),
     Drop { only: Option<u64> },
 }
 
-impl Ask {
+impl BlockCommand {
     pub(crate) fn opcode(&self) -> Opcode {
         match self {
             Self::Put { .. } => Opcode::Put,
@@ -80,7 +80,7 @@ pub(crate) struct Wanted {
     pub(crate) durability: Durability,
     pub(crate) space: SpaceId,
     pub(crate) key: Key,
-    pub(crate) ask: Ask,
+    pub(crate) ask: BlockCommand,
     /// Bytes of this part; of a get of a whole block the memory there is.
     pub(crate) bytes: u32,
 }
@@ -168,9 +168,9 @@ impl Pending {
     /// How it ends for its client, by the store's answer.
     pub(crate) fn end(&self, answer: &Answer) -> Ended {
         let (status, flags, bytes, checksum) = match self.wanted.ask {
-            Ask::Put { .. } => self.put_end(answer),
-            Ask::Get(extent) => get_end(answer, (extent, self.wanted.bytes)),
-            Ask::Drop { .. } => plain_end(answer.status),
+            BlockCommand::Put { .. } => self.put_end(answer),
+            BlockCommand::Get(extent) => get_end(answer, (extent, self.wanted.bytes)),
+            BlockCommand::Drop { .. } => plain_end(answer.status),
         };
         self.end_with(Completion {
             user_data: self.wanted.client.user_data,
@@ -224,7 +224,7 @@ fn get_end(answer: &Answer, (extent, bytes): (Extent, u32)) -> (Status, u8, u32,
         }
         Ending::TooSmall => (Status::TooSmall, 0, answer.length, answer.check),
         // What is not served yet is not there yet.
-        Ending::Declined(Reason::Starting) => (Status::Miss, FLAG_WARMING, 0, 0),
+        Ending::Declined(DeclineReason::Starting) => (Status::Miss, FLAG_WARMING, 0, 0),
         other => plain_end(other),
     }
 }
@@ -240,15 +240,15 @@ pub(crate) fn get_refused(user_data: u64, answer: &Answer) -> Completion {
 const GIVEN_UP: u32 = 5;
 
 /// The number of a reason in a completion.
-pub(crate) fn reason_number(reason: Reason) -> u32 {
+pub(crate) fn reason_number(reason: DeclineReason) -> u32 {
     match reason {
-        Reason::Busy => 1,
-        Reason::IndexFull => 2,
-        Reason::Starting => 3,
-        Reason::Broken => 4,
+        DeclineReason::Busy => 1,
+        DeclineReason::IndexFull => 2,
+        DeclineReason::Starting => 3,
+        DeclineReason::Broken => 4,
         // 5 is GIVEN_UP.
-        Reason::FirstSight => 6,
-        Reason::Budget => 7,
+        DeclineReason::FirstSight => 6,
+        DeclineReason::Budget => 7,
     }
 }
 

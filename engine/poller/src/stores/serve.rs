@@ -2,7 +2,7 @@
 
 use kvrail_device::{Device, SlotId};
 use kvrail_ring::{Completion, Status};
-use kvrail_store::{Answer, Begun, Reason, Status as Ending};
+use kvrail_store::{Answer, Begun, DeclineReason, Status as Ending};
 
 use super::Stores;
 use super::admit::room_of;
@@ -153,7 +153,7 @@ impl Stores {
             let metadata = self.metadata.of(parked);
             match shard.give(pending, metadata, self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
-                Begun::Done(answer) if answer.status != Ending::Declined(Reason::Busy) => {
+                Begun::Done(answer) if answer.status != Ending::Declined(DeclineReason::Busy) => {
                     shard.count_answer();
                     self.end_by_answer(parked.id, &answer, front_end);
                     return true;
@@ -162,7 +162,7 @@ impl Stores {
             }
         }
         if late {
-            let busy = reason_number(Reason::Busy);
+            let busy = reason_number(DeclineReason::Busy);
             self.end(parked.id, (Status::Declined, busy), front_end);
         }
         late

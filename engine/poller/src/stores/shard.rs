@@ -17,7 +17,7 @@ use super::grants::{Grant, Grants};
 use super::listings::Listings;
 use super::own::{SUSPECT, USER_CALL, USER_ROTTEN, own_id};
 use super::parked::{Lines, Room};
-use super::pending::{Ask, Pending, Wanted, outcome};
+use super::pending::{BlockCommand, Pending, Wanted, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects, Verdict};
 use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
@@ -278,7 +278,7 @@ impl Shard {
         let Wanted { space, key, durability, bytes, .. } = *pending.wanted();
         self.touch(now.ns);
         match pending.wanted().ask {
-            Ask::Put { depth, block_bytes: length, at, check } => {
+            BlockCommand::Put { depth, block_bytes: length, at, check } => {
                 let put = Put {
                     user,
                     owner,
@@ -294,8 +294,8 @@ impl Shard {
                 };
                 self.store.put(&put, now)
             }
-            Ask::Get(_) => unreachable!("the store has said where the block is"),
-            Ask::Drop { only } => {
+            BlockCommand::Get(_) => unreachable!("the store has said where the block is"),
+            BlockCommand::Drop { only } => {
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
             }

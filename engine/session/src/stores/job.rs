@@ -74,7 +74,7 @@ pub(super) struct Seen<'a> {
 #[derive(Debug)]
 pub(super) enum Next {
     /// Ask these members, by their places, and look again.
-    Ask(Vec<(usize, StoreAsk)>),
+    ControlRequest(Vec<(usize, StoreAsk)>),
     /// All members agree on this.
     Agreed { uid: u64 },
     /// No member has it any more.
@@ -157,7 +157,7 @@ impl Job {
         };
         match next {
             Ok(next) => {
-                if matches!(next, Next::Ask(_)) {
+                if matches!(next, Next::ControlRequest(_)) {
                     self.rounds += 1;
                     self.stage = Stage::Changing;
                 }
@@ -196,7 +196,7 @@ impl Job {
         if asks.is_empty() {
             Err(unknown(self.name().unwrap_or_default()))
         } else {
-            Ok(Next::Ask(asks))
+            Ok(Next::ControlRequest(asks))
         }
     }
 
@@ -204,7 +204,7 @@ impl Job {
         let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
         let asks: Vec<_> = spaces.map(|(at, it)| (at, StoreAsk::Remove { space: it.id })).collect();
         match (asks.is_empty(), self.stage) {
-            (false, _) => Ok(Next::Ask(asks)),
+            (false, _) => Ok(Next::ControlRequest(asks)),
             (true, Stage::New) => Err(unknown(self.name().unwrap_or_default())),
             (true, _) => Ok(Next::Gone),
         }
@@ -226,7 +226,7 @@ impl Job {
         match (space, self.stage) {
             (_, Stage::Changing) => Ok(Next::Explained { member, uid, key }),
             (Some(space), _) => {
-                Ok(Next::Ask(vec![(member, StoreAsk::Explain { space: space.id, key })]))
+                Ok(Next::ControlRequest(vec![(member, StoreAsk::Explain { space: space.id, key })]))
             }
             // A crash has left it so; whoever opens it mends it.
             (None, _) => Ok(Next::Refuse((
@@ -272,7 +272,7 @@ impl Job {
             };
             (at, ask)
         };
-        Ok(Next::Ask(lacking.map(ask).collect()))
+        Ok(Next::ControlRequest(lacking.map(ask).collect()))
     }
 
     /// A uid that no member ever had: above all of them, by a random step, so that members which
@@ -330,7 +330,7 @@ mod tests {
             .map(|((uid, mark), space)| Seen { space: (*uid > 0).then_some(space), mark: *mark })
             .collect();
         match job.next(&seen) {
-            Next::Ask(asks) => asks
+            Next::ControlRequest(asks) => asks
                 .into_iter()
                 .map(|(at, ask)| match ask {
                     StoreAsk::Create { uid, .. } => (at, '+', uid),

@@ -23,7 +23,7 @@ use kvrail_poller::{
     Permit, PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound,
     presence_witness,
 };
-use kvrail_protocol::{Answer, Ask, NamespaceInfo, ShardReport};
+use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo, ShardReport};
 use kvrail_ring::Status;
 use kvrail_store::{
     Fault, Key, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards,
@@ -198,7 +198,7 @@ impl Stores {
         let fds = regions.flatten().map(|region| region.fd().try_clone_to_owned());
         let fds = fds.collect::<Result<Vec<_>, _>>();
         let fds = fds.map_err(|error| (Status::Internal, format!("descriptors: {error}")))?;
-        Ok(Reply::new(session, seq, Answer::Presence { members }).with_fds(fds))
+        Ok(Reply::new(session, seq, ControlReply::Presence { members }).with_fds(fds))
     }
 
     /// Begins what a session asks. The answers that are due now, of others too.
@@ -206,18 +206,18 @@ impl Stores {
         &mut self,
         (session, slot): (u64, Option<SessionSlot>),
         seq: u64,
-        ask: Ask,
+        ask: ControlRequest,
         rights: impl Fn(u16) -> Rights,
         pollers: &mut Pollers,
     ) -> Result<Vec<Reply>, Failure> {
         let (volume, wish) = match ask {
-            Ask::Events { volume, since } => {
+            ControlRequest::Events { volume, since } => {
                 self.hear_all_gone(pollers.handles());
                 let mut page = self.stores[self.position(volume)?].history.since(since)?;
                 if !rights(volume).are_all() {
                     page.events.retain(|event| self.handles.has_opened(session, event.uid));
                 }
-                return Ok(vec![Reply::new(session, seq, Answer::Events(page))]);
+                return Ok(vec![Reply::new(session, seq, ControlReply::Events(page))]);
             }
             other => wish(other, rights)?,
         };
@@ -300,7 +300,7 @@ impl Stores {
             let job = self.stores[at].jobs.pop_front().expect("it was at work");
             let Some(Asker { session, seq, .. }) = job.asker else { continue };
             replies.extend(match outcome {
-                Ok(Outcome::Answer(answer)) => vec![Reply::new(session, seq, answer)],
+                Ok(Outcome::ControlReply(answer)) => vec![Reply::new(session, seq, answer)],
                 Ok(Outcome::Listing(listing)) => {
                     self.stores[at].listings.push(*listing);
                     self.go_on_listing(at, pollers)
@@ -316,7 +316,11 @@ impl Stores {
         let job = store.jobs.front_mut()?;
         if let Stage::Granting { handle, uid } = job.stage {
             let created = job.created;
-            return Some(Ok(Outcome::Answer(Answer::Namespace { handle, uid, created })));
+            return Some(Ok(Outcome::ControlReply(ControlReply::Namespace {
+                handle,
+                uid,
+                created,
+            })));
         }
         // What is listed is counted anew.
         if matches!(job.wish, Wish::List { .. }) && job.stage == Stage::New {
@@ -332,21 +336,21 @@ impl Stores {
         if let Wish::List { rights } = &job.wish {
             let mut all = list(&store.shards);
             all.retain(|it| rights.of(&it.name).is_some());
-            return Some(Ok(Outcome::Answer(Answer::Namespaces(all))));
+            return Some(Ok(Outcome::ControlReply(ControlReply::Namespaces(all))));
         }
         let name = job.wish.name()?;
         let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
         match job.next(&seen) {
-            Next::Ask(asks) => {
+            Next::ControlRequest(asks) => {
                 self.send(at, asks, pollers);
                 None
             }
-            Next::Agreed { uid } => Some(self.agreed(at, uid, pollers)?.map(Outcome::Answer)),
+            Next::Agreed { uid } => Some(self.agreed(at, uid, pollers)?.map(Outcome::ControlReply)),
             Next::Gone => {
                 let name = job.name().unwrap_or_default();
                 tracing::info!("store {}: namespace {name:?} removed", store.name);
-                Some(Ok(Outcome::Answer(Answer::NamespaceRemoved)))
+                Some(Ok(Outcome::ControlReply(ControlReply::NamespaceRemoved)))
             }
             Next::List { name, from } => {
                 let listing = job.asker.map(|asker| Listing::new(asker, name, from));
@@ -358,7 +362,7 @@ impl Stores {
                 let place = (u16::try_from(member).unwrap_or(u16::MAX), device);
                 let report = explain::report(place, &job.found, event);
                 let report = report.ok_or_else(|| (Status::Internal, "no explanation".into()));
-                Some(report.map(|it| Outcome::Answer(Answer::Key(Box::new(it)))))
+                Some(report.map(|it| Outcome::ControlReply(ControlReply::Key(Box::new(it)))))
             }
             Next::Refuse(failure) => Some(Err(failure)),
         }
@@ -370,7 +374,7 @@ impl Stores {
         at: usize,
         uid: u64,
         pollers: &mut Pollers,
-    ) -> Option<Result<Answer, Failure>> {
+    ) -> Option<Result<ControlReply, Failure>> {
         let store = &mut self.stores[at];
         let job = store.jobs.front_mut()?;
         let name = job.name().unwrap_or_default().to_owned();
@@ -382,7 +386,7 @@ impl Stores {
         let Wish::Open { permit, .. } = job.wish else {
             let session = asker.map_or(0, |asker| asker.session);
             let handle = self.handles.known(session, (store.volume, &name)).unwrap_or(u16::MAX);
-            return Some(Ok(Answer::Namespace { handle, uid, created: false }));
+            return Some(Ok(ControlReply::Namespace { handle, uid, created: false }));
         };
         // Nobody is left to open it for.
         let Some(Asker { session, slot: Some(slot), .. }) = asker else {
@@ -496,7 +500,7 @@ impl Stores {
 /// What comes of a request.
 #[derive(Debug)]
 enum Outcome {
-    Answer(Answer),
+    ControlReply(ControlReply),
     /// It goes on as a listing.
     Listing(Box<Listing>),
 }
@@ -518,9 +522,9 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
 }
 
 /// What an ask about namespaces wishes, if the asker may; and the store.
-fn wish(ask: Ask, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wish), Failure> {
+fn wish(ask: ControlRequest, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wish), Failure> {
     let (volume, wish) = match ask {
-        Ask::OpenNamespace { volume, name, identity, create } => {
+        ControlRequest::OpenNamespace { volume, name, identity, create } => {
             let (name, value, rights) = (checked(name)?, parse(&identity)?, rights(volume));
             rights.check(&name, Right::Read, "open")?;
             let permit = rights.permit(&name);
@@ -529,13 +533,19 @@ fn wish(ask: Ask, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wish), Failure
             let create = if create { Create::Allowed } else { Create::Forbidden };
             (volume, Wish::Open { name, document: identity, identity: value, create, permit })
         }
-        Ask::ClearNamespace { volume, name } => (volume, Wish::Clear { name: checked(name)? }),
-        Ask::RemoveNamespace { volume, name } => (volume, Wish::Remove { name: checked(name)? }),
-        Ask::ListNamespaces { volume } => (volume, Wish::List { rights: rights(volume) }),
-        Ask::ListBlocks { volume, name, from } => {
+        ControlRequest::ClearNamespace { volume, name } => {
+            (volume, Wish::Clear { name: checked(name)? })
+        }
+        ControlRequest::RemoveNamespace { volume, name } => {
+            (volume, Wish::Remove { name: checked(name)? })
+        }
+        ControlRequest::ListNamespaces { volume } => {
+            (volume, Wish::List { rights: rights(volume) })
+        }
+        ControlRequest::ListBlocks { volume, name, from } => {
             (volume, Wish::ListBlocks { name: checked(name)?, from })
         }
-        Ask::ExplainKey { volume, name, key } => {
+        ControlRequest::ExplainKey { volume, name, key } => {
             (volume, Wish::Explain { name: checked(name)?, key: Key::new(key) })
         }
         _ => return Err((Status::Internal, "no ask about namespaces".into())),

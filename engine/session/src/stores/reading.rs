@@ -1,7 +1,7 @@
 //! What is read of stores beside the requests about namespaces: listings, and what is gone.
 
 use kvrail_poller::{GoneRows, PollerHandle, StoreAsk, StoreCall};
-use kvrail_protocol::{Answer, ListCursor};
+use kvrail_protocol::{ControlReply, ListCursor};
 use kvrail_store::Cursor;
 
 use super::history::History;
@@ -91,5 +91,5 @@ impl Stores {
 /// The answer of a listing, as far as it is.
 fn page(listing: Listing, members: usize, history: &History) -> Option<Reply> {
     let (asker, page) = listing.end(members, history.position())?;
-    Some(Reply::new(asker.session, asker.seq, Answer::Blocks(page)))
+    Some(Reply::new(asker.session, asker.seq, ControlReply::Blocks(page)))
 }

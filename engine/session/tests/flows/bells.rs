@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvrail_client::{Client, Queue, Request, Status, Volume};
 use kvrail_device::FaultPlan;
 use kvrail_memory::{MemoryError, Region, Sealing};
-use kvrail_protocol::{Answer, Ask, SidecarMessage, Waker};
+use kvrail_protocol::{ControlReply, ControlRequest, SidecarMessage, Waker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -78,9 +78,10 @@ fn volume_of(client: &Client) -> Volume {
 
 /// A queue as it is offered: its number, its memory, and how much that is.
 fn offered(rude: &mut Rude) -> (u32, OwnedFd, u64) {
-    rude.send(Ask::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
+    rude.send(ControlRequest::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
     let (message, fds) = rude.hear().unwrap();
-    let SidecarMessage::Reply { answer: Answer::Queue { queue, segment_bytes }, .. } = message
+    let SidecarMessage::Reply { answer: ControlReply::Queue { queue, segment_bytes }, .. } =
+        message
     else {
         panic!("{message:?}");
     };
@@ -92,7 +93,7 @@ fn punch(memory: &OwnedFd, bytes: u64) -> Result<(), Errno> {
     fallocate(memory.as_fd(), flags, 0, bytes)
 }
 
-fn answer(message: SidecarMessage) -> Answer {
+fn answer(message: SidecarMessage) -> ControlReply {
     match message {
         SidecarMessage::Reply { answer, .. } => answer,
         other => panic!("{other:?}"),
@@ -108,15 +109,18 @@ fn nobody_can_punch_holes_into_lanes_that_are_served() {
     let copy = || memory.try_clone().unwrap();
     let mapping = Region::import_with(copy(), bytes, Sealing::Size).unwrap();
     punch(&memory, bytes).expect("nobody serves it yet");
-    assert_eq!(answer(rude.ask(Ask::QueueMapped { queue }, &[])), Answer::QueueServed { queue });
+    assert_eq!(
+        answer(rude.ask(ControlRequest::QueueMapped { queue }, &[])),
+        ControlReply::QueueServed { queue }
+    );
     assert_eq!(punch(&memory, bytes), Err(Errno::PERM));
     assert_eq!(punch(&memory, 4096), Err(Errno::PERM));
     let again = Region::import_with(copy(), bytes, Sealing::Size);
     assert!(matches!(again, Err(MemoryError::Map { errno: Errno::PERM })), "{again:?}");
     let present = u64::try_from(rustix::fs::fstat(&memory).unwrap().st_blocks).unwrap() * 512;
     assert_eq!(present, mapping.bytes() as u64, "holes from before are filled");
-    let twice = answer(rude.ask(Ask::QueueMapped { queue }, &[]));
-    assert!(matches!(twice, Answer::Error { status: Status::Invalid, .. }), "{twice:?}");
+    let twice = answer(rude.ask(ControlRequest::QueueMapped { queue }, &[]));
+    assert!(matches!(twice, ControlReply::Error { status: Status::Invalid, .. }), "{twice:?}");
     still_serves(&sidecar);
 }
 
@@ -125,9 +129,12 @@ fn a_queue_that_is_never_mapped_is_closed_and_given_back() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
     let (queue, _memory, _) = offered(&mut rude);
-    assert_eq!(answer(rude.ask(Ask::CloseQueue { queue }, &[])), Answer::QueueClosed { queue });
-    let late = answer(rude.ask(Ask::QueueMapped { queue }, &[]));
-    assert!(matches!(late, Answer::Error { status: Status::Invalid, .. }), "{late:?}");
+    assert_eq!(
+        answer(rude.ask(ControlRequest::CloseQueue { queue }, &[])),
+        ControlReply::QueueClosed { queue }
+    );
+    let late = answer(rude.ask(ControlRequest::QueueMapped { queue }, &[]));
+    assert!(matches!(late, ControlReply::Error { status: Status::Invalid, .. }), "{late:?}");
     let (_queue, memory, _) = offered(&mut rude);
     drop((rude, memory));
     still_serves(&sidecar);

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use kvrail_gpu::{EmulatedGpu, Fragment, GpuHandle};
 use kvrail_memory::{PageSize, Region};
 use kvrail_protocol::{
-    Answer, Ask, GpuFragment, GpuMemory, GpuRegionInfo, LegacyHandle, SidecarMessage,
+    ControlReply, ControlRequest, GpuFragment, GpuMemory, GpuRegionInfo, LegacyHandle,
+    SidecarMessage,
 };
 use kvrail_ring::Status;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -35,17 +36,17 @@ fn good() -> (GpuRegionInfo, Vec<OwnedFd>) {
     (GpuRegionInfo { gpu, blocks: BLOCKS, memories, fragments }, fds)
 }
 
-fn ask(rude: &mut Rude, (info, fds): (GpuRegionInfo, Vec<OwnedFd>)) -> Answer {
+fn ask(rude: &mut Rude, (info, fds): (GpuRegionInfo, Vec<OwnedFd>)) -> ControlReply {
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    match rude.ask(Ask::AttachGpu(info), &fds) {
+    match rude.ask(ControlRequest::AttachGpu(info), &fds) {
         SidecarMessage::Reply { answer, .. } => answer,
         other => panic!("{other:?}"),
     }
 }
 
-fn attached(answer: &Answer) -> u32 {
+fn attached(answer: &ControlReply) -> u32 {
     match answer {
-        Answer::GpuRegion { region, .. } => *region,
+        ControlReply::GpuRegion { region, .. } => *region,
         other => panic!("{other:?}"),
     }
 }
@@ -194,7 +195,7 @@ fn each_mistake_has_one_clear_error_and_the_session_goes_on() {
         let (mut info, mut fds) = good();
         spoil(&mut info, &mut fds);
         match ask(&mut rude, (info, fds)) {
-            Answer::Error { status: said, message } => {
+            ControlReply::Error { status: said, message } => {
                 assert_eq!(said, *status, "{what}: {message}");
                 for word in *words {
                     assert!(message.contains(word), "{what}: no {word:?} in {message}");
@@ -207,8 +208,11 @@ fn each_mistake_has_one_clear_error_and_the_session_goes_on() {
     }
     // The very same session may do it right.
     let region = attached(&ask(&mut rude, good()));
-    let detached = rude.ask(Ask::DetachArena { region }, &[]);
-    assert!(matches!(detached, SidecarMessage::Reply { answer: Answer::Detached { .. }, .. }));
+    let detached = rude.ask(ControlRequest::DetachArena { region }, &[]);
+    assert!(matches!(
+        detached,
+        SidecarMessage::Reply { answer: ControlReply::Detached { .. }, .. }
+    ));
 }
 
 #[test]
@@ -218,8 +222,8 @@ fn limits_name_their_key_and_come_back() {
         config.policy.limits.gpu_bytes_per_session = 5 << 19;
     });
     let mut rude = Rude::attach(&station.sidecar);
-    let denied = |answer: Answer| match answer {
-        Answer::Error { status: Status::Quota, message } => message,
+    let denied = |answer: ControlReply| match answer {
+        ControlReply::Error { status: Status::Quota, message } => message,
         other => panic!("{other:?}"),
     };
     let first = attached(&ask(&mut rude, good()));
@@ -229,7 +233,7 @@ fn limits_name_their_key_and_come_back() {
         words.contains("has 2 regions") && words.contains("gpu_regions_per_session"),
         "{words}"
     );
-    rude.ask(Ask::DetachArena { region: first }, &[]);
+    rude.ask(ControlRequest::DetachArena { region: first }, &[]);
     let (mut large, mut fds) = good();
     large.memories.push(GpuMemory::Descriptor { bytes: 3 << 20 });
     fds.push(
@@ -249,12 +253,15 @@ fn a_sidecar_without_gpus_says_what_to_configure() {
     let (mut info, _) = good();
     info.memories = vec![legacy("1/1"); 4];
     match ask(&mut rude, (info, Vec::new())) {
-        Answer::Error { status: Status::Unsupported, message } => {
+        ControlReply::Error { status: Status::Unsupported, message } => {
             assert!(message.contains("gpu.devices"), "{message}");
         }
         other => panic!("{other:?}"),
     }
     // The same with descriptors, which are taken in and closed.
     let answer = ask(&mut rude, good());
-    assert!(matches!(answer, Answer::Error { status: Status::Unsupported, .. }), "{answer:?}");
+    assert!(
+        matches!(answer, ControlReply::Error { status: Status::Unsupported, .. }),
+        "{answer:?}"
+    );
 }

@@ -9,8 +9,8 @@ use crate::sidecar::{Sidecar, eventually};
 use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
 use kvrail_memory::{Region, Sealing, store};
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, Hello, PacketBuffer, RefusalCode,
-    SidecarMessage, Version,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
+    PacketBuffer, RefusalCode, SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_session::Access;
@@ -32,7 +32,7 @@ impl Rude {
     pub(crate) fn attach(sidecar: &Sidecar) -> Self {
         let mut rude = Self::connect(sidecar);
         let answer = rude.ask(hello(Version::CURRENT, LANE_VERSION), &[]);
-        assert!(matches!(answer, SidecarMessage::Reply { answer: Answer::Welcome(_), .. }));
+        assert!(matches!(answer, SidecarMessage::Reply { answer: ControlReply::Welcome(_), .. }));
         rude
     }
 
@@ -41,19 +41,23 @@ impl Rude {
     }
 
     /// The next answer, to whatever it is one.
-    pub(crate) fn hear_answer(&self) -> Answer {
+    pub(crate) fn hear_answer(&self) -> ControlReply {
         match self.hear().unwrap().0 {
             SidecarMessage::Reply { answer, .. } => answer,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn send(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    pub(crate) fn send(
+        &mut self,
+        ask: ControlRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
         self.seq += 1;
         self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
     }
 
-    pub(crate) fn ask(&mut self, ask: Ask, fds: &[BorrowedFd<'_>]) -> SidecarMessage {
+    pub(crate) fn ask(&mut self, ask: ControlRequest, fds: &[BorrowedFd<'_>]) -> SidecarMessage {
         self.send(ask, fds).unwrap();
         self.hear().unwrap().0
     }
@@ -86,13 +90,20 @@ impl Rude {
     }
 }
 
-fn hello(protocol: Version, lane_version: u32) -> Ask {
-    Ask::Hello(Hello { protocol, lane_version, name: "rude".into(), library: "rude 1".into() })
+fn hello(protocol: Version, lane_version: u32) -> ControlRequest {
+    ControlRequest::Hello(Hello {
+        protocol,
+        lane_version,
+        name: "rude".into(),
+        library: "rude 1".into(),
+    })
 }
 
 fn refusal(message: SidecarMessage) -> (RefusalCode, String) {
     match message {
-        SidecarMessage::Reply { answer: Answer::Refused { code, message }, .. } => (code, message),
+        SidecarMessage::Reply { answer: ControlReply::Refused { code, message }, .. } => {
+            (code, message)
+        }
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -145,7 +156,7 @@ fn another_version_is_refused_with_both() {
     let mut newer = Rude::connect(&sidecar);
     let minor = Version { minor: 99, ..Version::CURRENT };
     let answer = newer.ask(hello(minor, LANE_VERSION), &[]);
-    let SidecarMessage::Reply { answer: Answer::Welcome(welcome), .. } = answer else {
+    let SidecarMessage::Reply { answer: ControlReply::Welcome(welcome), .. } = answer else {
         panic!("a newer minor is spoken down to: {answer:?}");
     };
     assert_eq!(welcome.protocol, Version::CURRENT);
@@ -160,7 +171,7 @@ fn who_does_not_say_hello_is_sent_away() {
     assert!(message.contains("limits.handshake_timeout"), "{message}");
 
     let mut forward = Rude::connect(&sidecar);
-    let (code, _) = refusal(forward.ask(Ask::Status, &[]));
+    let (code, _) = refusal(forward.ask(ControlRequest::Status, &[]));
     assert_eq!(code, RefusalCode::Malformed);
 
     let babbler = Rude::connect(&sidecar);
@@ -322,10 +333,10 @@ fn descriptors_that_do_not_belong_end_the_session() {
     let sidecar = Sidecar::start();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     for (ask, count) in [
-        (Ask::Status, 1),
-        (Ask::ImportArena { bytes: 4096 }, 0),
-        (Ask::ImportArena { bytes: 4096 }, 2),
-        (Ask::ImportArena { bytes: 4096 }, FDS_MAX),
+        (ControlRequest::Status, 1),
+        (ControlRequest::ImportArena { bytes: 4096 }, 0),
+        (ControlRequest::ImportArena { bytes: 4096 }, 2),
+        (ControlRequest::ImportArena { bytes: 4096 }, FDS_MAX),
     ] {
         let mut rude = Rude::attach(&sidecar);
         rude.send(ask, &vec![null.as_fd(); count]).unwrap();
@@ -340,18 +351,19 @@ fn asks_that_make_no_sense_get_an_error_and_the_session_goes_on() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
     for ask in [
-        Ask::CreateArena { bytes: 0, pages: kvrail_protocol::Pages::Auto },
-        Ask::CreateArena { bytes: u64::MAX, pages: kvrail_protocol::Pages::Auto },
-        Ask::CreateArena { bytes: u64::MAX - 4096, pages: kvrail_protocol::Pages::Base },
-        Ask::DetachArena { region: 0 },
-        Ask::DetachArena { region: u32::MAX },
-        Ask::OpenQueue { depth: 0, tails: None },
-        Ask::OpenQueue { depth: 3, tails: None },
-        Ask::OpenQueue { depth: u32::MAX, tails: None },
-        Ask::CloseQueue { queue: 17 },
+        ControlRequest::CreateArena { bytes: 0, pages: kvrail_protocol::Pages::Auto },
+        ControlRequest::CreateArena { bytes: u64::MAX, pages: kvrail_protocol::Pages::Auto },
+        ControlRequest::CreateArena { bytes: u64::MAX - 4096, pages: kvrail_protocol::Pages::Base },
+        ControlRequest::DetachArena { region: 0 },
+        ControlRequest::DetachArena { region: u32::MAX },
+        ControlRequest::OpenQueue { depth: 0, tails: None },
+        ControlRequest::OpenQueue { depth: 3, tails: None },
+        ControlRequest::OpenQueue { depth: u32::MAX, tails: None },
+        ControlRequest::CloseQueue { queue: 17 },
     ] {
         let answer = rude.ask(ask.clone(), &[]);
-        let error = matches!(answer, SidecarMessage::Reply { answer: Answer::Error { .. }, .. });
+        let error =
+            matches!(answer, SidecarMessage::Reply { answer: ControlReply::Error { .. }, .. });
         assert!(error, "{ask:?}: {answer:?}");
     }
     rude.send(hello(Version::CURRENT, LANE_VERSION), &[]).unwrap();
@@ -363,16 +375,17 @@ fn asks_that_make_no_sense_get_an_error_and_the_session_goes_on() {
 fn an_impossible_lap_ends_that_session_with_the_reason() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
-    rude.send(Ask::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
+    rude.send(ControlRequest::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
     let (message, fds) = rude.hear().unwrap();
-    let SidecarMessage::Reply { answer: Answer::Queue { queue, segment_bytes }, .. } = message
+    let SidecarMessage::Reply { answer: ControlReply::Queue { queue, segment_bytes }, .. } =
+        message
     else {
         panic!("{message:?}");
     };
     assert_eq!(fds.len(), 4, "segment, bell, two doorbells");
     let segment = fds.into_iter().next().unwrap();
     let segment = Arc::new(Region::import_with(segment, segment_bytes, Sealing::Size).unwrap());
-    rude.ask(Ask::QueueMapped { queue }, &[]);
+    rude.ask(ControlRequest::QueueMapped { queue }, &[]);
     store(segment.as_ref(), 4096 + 384 + 11, &[77]); // the lap of the first request of lane 0
     let reason = rude.hear_closing();
     assert!(reason.contains("queue 0") && reason.contains("lap 77"), "{reason}");
@@ -385,7 +398,7 @@ fn who_does_not_read_answers_is_cut_off() {
     let mut rude = Rude::attach(&sidecar);
     let start = Instant::now();
     let error = loop {
-        match rude.send(Ask::Status, &[]) {
+        match rude.send(ControlRequest::Status, &[]) {
             Ok(()) | Err(ChannelError::WouldBlock) => {}
             Err(error) => break error,
         }
@@ -427,7 +440,7 @@ fn helper(socket: &str) {
     let channel = Channel::connect(socket.as_ref()).unwrap();
     let mut rude = Rude { channel, seq: 0 };
     rude.ask(hello(Version::CURRENT, LANE_VERSION), &[]);
-    rude.ask(Ask::OpenQueue { depth: 8, tails: None }, &[]);
+    rude.ask(ControlRequest::OpenQueue { depth: 8, tails: None }, &[]);
     let socket = rude.channel.as_fd().try_clone_to_owned().unwrap();
     let child = Command::new("sleep").arg("60").stdin(Stdio::from(socket)).spawn().unwrap();
     println!("child {}", child.id());

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::sidecar::{Sidecar, eventually};
 use kvrail_client::{Client, Pages};
-use kvrail_protocol::{Ask, Channel, ClientMessage};
+use kvrail_protocol::{Channel, ClientMessage, ControlRequest};
 
 /// Set in the process that counts.
 const ALONE: &str = "KVRAIL_TEST_ALONE";
@@ -54,7 +54,7 @@ fn come_and_go() {
             2 => {
                 // Leaves in the middle of a word, with descriptors that nobody wants.
                 let rude = Channel::connect(&sidecar.socket()).unwrap();
-                let ask = Ask::ImportArena { bytes: 1 };
+                let ask = ControlRequest::ImportArena { bytes: 1 };
                 rude.send(&ClientMessage { seq: 1, ask }, &[null.as_fd(); 40]).unwrap();
             }
             _ => assert!(client.create_arena(1 << 40, Pages::Base).is_err()),

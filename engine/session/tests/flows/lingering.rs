@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use kvrail_client::{Client, Pages};
-use kvrail_protocol::{Answer, Ask, Channel, ClientMessage, SidecarMessage};
+use kvrail_protocol::{Channel, ClientMessage, ControlReply, ControlRequest, SidecarMessage};
 use kvrail_session::Access;
 use rustix::net::sockopt::set_socket_linger;
 
@@ -35,7 +35,7 @@ impl Lingering {
     }
 
     /// Sends it so many times; what is in the queue is all that is left of it.
-    fn send(self, channel: &Channel, ask: &Ask, times: usize) -> TcpStream {
+    fn send(self, channel: &Channel, ask: &ControlRequest, times: usize) -> TcpStream {
         let message = ClientMessage { seq: 77, ask: ask.clone() };
         let _cut_off = channel.send(&message, &vec![self.0.as_fd(); times]);
         // This close waits where it is the last: the sidecar may have been faster.
@@ -63,7 +63,7 @@ fn stops_at_once(sidecar: Sidecar) {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
-const BRING: Ask = Ask::ImportArena { bytes: 4096 };
+const BRING: ControlRequest = ControlRequest::ImportArena { bytes: 4096 };
 
 #[test]
 fn before_the_hello_and_with_what_takes_none() {
@@ -75,7 +75,7 @@ fn before_the_hello_and_with_what_takes_none() {
         drop(stranger);
         serves_at_once(&sidecar);
         let mut rude = Rude::attach(&sidecar);
-        deaf.push(Lingering::new().send(rude.channel(), &Ask::Status, 1));
+        deaf.push(Lingering::new().send(rude.channel(), &ControlRequest::Status, 1));
         assert!(rude.hear_closing().contains("descriptors"));
         serves_at_once(&sidecar);
         rude = Rude::attach(&sidecar);
@@ -94,13 +94,15 @@ fn imported_as_an_arena() {
     for _ in 0..3 {
         deaf.push(Lingering::new().send(rude.channel(), &BRING, 1));
         match rude.hear_answer() {
-            Answer::Error { message, .. } => assert!(message.contains("socket:["), "{message}"),
+            ControlReply::Error { message, .. } => {
+                assert!(message.contains("socket:["), "{message}")
+            }
             other => panic!("{other:?}"),
         }
         serves_at_once(&sidecar);
     }
-    let answer = rude.ask(Ask::Status, &[]);
-    let status = matches!(answer, SidecarMessage::Reply { answer: Answer::Status(_), .. });
+    let answer = rude.ask(ControlRequest::Status, &[]);
+    let status = matches!(answer, SidecarMessage::Reply { answer: ControlReply::Status(_), .. });
     assert!(status, "the session goes on: {answer:?}");
     stops_at_once(sidecar);
 }

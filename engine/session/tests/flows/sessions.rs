@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::sidecar::{STRIPE, Sidecar, eventually};
-use kvrail_client::{Client, ClientError, Pages, Reason, Request, Status};
+use kvrail_client::{Client, ClientError, Pages, Request, Status, SubmitErrorKind};
 use kvrail_session::StoppedHow;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -182,7 +182,7 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
     });
     let lease = arena.lease(4096).unwrap();
     let refused = queue.submit(Request::write(&volume, 0, lease)).unwrap_err();
-    assert_eq!(refused.reason, Reason::SidecarGone);
+    assert_eq!(refused.reason, SubmitErrorKind::SidecarGone);
     assert!(refused.into_lease().is_some());
     assert!(client.ended().unwrap().contains("everything accepted is done"));
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));

@@ -7,21 +7,26 @@ use crate::shards::{Medium, SPACES, Shard, medium};
 use crate::sidecar::{Sidecar, eventually};
 use kvrail_client::{Client, Pages};
 use kvrail_poller::Permit;
-use kvrail_protocol::{Answer, Ask, ListCursor, SidecarMessage};
+use kvrail_protocol::{ControlReply, ControlRequest, ListCursor, SidecarMessage};
 use kvrail_ring::Status;
 use kvrail_session::{Access, Patience, Right, Tenancy};
 
 const IDENTITY: &str = r#"{"layers":32,"model":"llama"}"#;
 
-fn open_ask(name: &str, identity: &str) -> Ask {
-    Ask::OpenNamespace { volume: 1, name: name.into(), identity: identity.into(), create: true }
+fn open_ask(name: &str, identity: &str) -> ControlRequest {
+    ControlRequest::OpenNamespace {
+        volume: 1,
+        name: name.into(),
+        identity: identity.into(),
+        create: true,
+    }
 }
 
-fn clear_ask(name: &str) -> Ask {
-    Ask::ClearNamespace { volume: 1, name: name.into() }
+fn clear_ask(name: &str) -> ControlRequest {
+    ControlRequest::ClearNamespace { volume: 1, name: name.into() }
 }
 
-fn answer(rude: &mut Rude, ask: Ask) -> Answer {
+fn answer(rude: &mut Rude, ask: ControlRequest) -> ControlReply {
     match rude.ask(ask, &[]) {
         SidecarMessage::Reply { answer, .. } => answer,
         other => panic!("{other:?}"),
@@ -31,14 +36,14 @@ fn answer(rude: &mut Rude, ask: Ask) -> Answer {
 /// Handle, uid, and whether it was made just now.
 fn opened(rude: &mut Rude, name: &str) -> (u16, u64, bool) {
     match answer(rude, open_ask(name, IDENTITY)) {
-        Answer::Namespace { handle, uid, created } => (handle, uid, created),
+        ControlReply::Namespace { handle, uid, created } => (handle, uid, created),
         other => panic!("{other:?}"),
     }
 }
 
-fn denied(answer: Answer) -> (Status, String) {
+fn denied(answer: ControlReply) -> (Status, String) {
     match answer {
-        Answer::Error { status, message } => (status, message),
+        ControlReply::Error { status, message } => (status, message),
         other => panic!("not denied: {other:?}"),
     }
 }
@@ -79,8 +84,8 @@ fn a_namespace_is_made_on_all_members_and_opened_before_the_answer() {
     let sidecar = start(&media);
     let mut again = Rude::attach(&sidecar);
     assert_eq!(opened(&mut again, "a"), (0, uid, false));
-    match answer(&mut again, Ask::ListNamespaces { volume: 1 }) {
-        Answer::Namespaces(all) => {
+    match answer(&mut again, ControlRequest::ListNamespaces { volume: 1 }) {
+        ControlReply::Namespaces(all) => {
             let names: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.uid)).collect();
             assert_eq!(names, [("a", uid), ("b", other_uid)]);
             assert_eq!(all[0].identity, IDENTITY);
@@ -100,7 +105,9 @@ fn another_identity_is_refused_with_the_field_that_differs() {
     assert!(said.contains("layers is 32 in the store and 33 here"), "{said}");
     // The same document, written otherwise.
     let same = open_ask("a", "{ \"model\": \"llama\",\n \"layers\": 32 }");
-    assert!(matches!(answer(&mut rude, same), Answer::Namespace { uid: same, .. } if same == uid));
+    assert!(
+        matches!(answer(&mut rude, same), ControlReply::Namespace { uid: same, .. } if same == uid)
+    );
 }
 
 #[test]
@@ -108,7 +115,7 @@ fn what_was_cleared_is_stale_until_it_is_opened_again() {
     let sidecar = start(&media());
     let (mut one, mut other) = (Rude::attach(&sidecar), Rude::attach(&sidecar));
     let (handle, uid, _) = opened(&mut one, "a");
-    let Answer::Namespace { uid: next, .. } = answer(&mut other, clear_ask("a")) else {
+    let ControlReply::Namespace { uid: next, .. } = answer(&mut other, clear_ask("a")) else {
         panic!("not cleared")
     };
     assert!(next > uid);
@@ -118,13 +125,17 @@ fn what_was_cleared_is_stale_until_it_is_opened_again() {
     }
     assert_eq!(opened(&mut one, "a"), (handle, next, false));
     assert_eq!(shard(&sidecar, 1, |it| it.meaning(handle)), Some(next));
-    let remove = || Ask::RemoveNamespace { volume: 1, name: "a".into() };
-    assert_eq!(answer(&mut other, remove()), Answer::NamespaceRemoved);
+    let remove = || ControlRequest::RemoveNamespace { volume: 1, name: "a".into() };
+    assert_eq!(answer(&mut other, remove()), ControlReply::NamespaceRemoved);
     assert_eq!(shard(&sidecar, 0, |it| it.uid_of("a")), None);
     assert_eq!(denied(answer(&mut other, remove())).0, Status::Miss);
     assert_eq!(denied(answer(&mut other, clear_ask("a"))).0, Status::Miss);
-    let absent =
-        Ask::OpenNamespace { volume: 1, name: "a".into(), identity: "{}".into(), create: false };
+    let absent = ControlRequest::OpenNamespace {
+        volume: 1,
+        name: "a".into(),
+        identity: "{}".into(),
+        create: false,
+    };
     assert_eq!(denied(answer(&mut one, absent)).0, Status::Miss);
     let (same, last, created) = opened(&mut one, "a");
     assert!(same == handle && last > next && created);
@@ -161,8 +172,8 @@ fn asks_that_make_no_sense_are_refused_each_with_its_limit() {
         (open_ask("a\nb", IDENTITY), Status::Invalid, "control characters"),
         (open_ask("a", "[]"), Status::Invalid, "no JSON object"),
         (open_ask("a", &" ".repeat(5000)), Status::Invalid, "4096 are the most"),
-        (Ask::ListNamespaces { volume: 0 }, Status::Invalid, "volume 0 is no store"),
-        (Ask::ListNamespaces { volume: 9 }, Status::Invalid, "volume 9 is no store"),
+        (ControlRequest::ListNamespaces { volume: 0 }, Status::Invalid, "volume 0 is no store"),
+        (ControlRequest::ListNamespaces { volume: 9 }, Status::Invalid, "volume 9 is no store"),
     ];
     for (ask, status, words) in cases {
         let (found, said) = denied(answer(&mut rude, ask));
@@ -210,7 +221,7 @@ fn one_client_cannot_queue_up_without_end() {
     let mut rude = Rude::attach(&sidecar);
     sidecar.switches.stall[1].on();
     for _ in 0..33 {
-        rude.send(Ask::ListNamespaces { volume: 1 }, &[]).unwrap();
+        rude.send(ControlRequest::ListNamespaces { volume: 1 }, &[]).unwrap();
     }
     let (status, said) = denied(rude.hear_answer());
     assert_eq!(status, Status::Quota);
@@ -226,23 +237,27 @@ fn one_client_cannot_queue_up_without_end() {
 fn an_arena_with_tails_stays_while_its_queue_lives() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
-    let arena = Ask::CreateArena { bytes: 8 * 4096, pages: kvrail_protocol::Pages::Base };
-    let Answer::Arena { region, .. } = answer(&mut rude, arena) else { panic!("no arena") };
-    let open = |depth, tails| Ask::OpenQueue { depth, tails: Some(tails) };
+    let arena =
+        ControlRequest::CreateArena { bytes: 8 * 4096, pages: kvrail_protocol::Pages::Base };
+    let ControlReply::Arena { region, .. } = answer(&mut rude, arena) else { panic!("no arena") };
+    let open = |depth, tails| ControlRequest::OpenQueue { depth, tails: Some(tails) };
     let (status, said) = denied(answer(&mut rude, open(16, region)));
     assert_eq!(status, Status::Invalid);
     assert!(said.contains("needs 65536") && said.contains("32768 bytes"), "{said}");
     let (_, said) = denied(answer(&mut rude, open(8, region + 1)));
     assert!(said.contains("no attached arena"), "{said}");
-    let Answer::Queue { queue, .. } = answer(&mut rude, open(8, region)) else {
+    let ControlReply::Queue { queue, .. } = answer(&mut rude, open(8, region)) else {
         panic!("no queue")
     };
-    let detach = || Ask::DetachArena { region };
+    let detach = || ControlRequest::DetachArena { region };
     let (status, said) = denied(answer(&mut rude, detach()));
     assert_eq!(status, Status::Invalid);
     assert!(said.contains("holds the tails of queue 0"), "{said}");
-    assert_eq!(answer(&mut rude, Ask::CloseQueue { queue }), Answer::QueueClosed { queue });
-    assert_eq!(answer(&mut rude, detach()), Answer::Detached { region });
+    assert_eq!(
+        answer(&mut rude, ControlRequest::CloseQueue { queue }),
+        ControlReply::QueueClosed { queue }
+    );
+    assert_eq!(answer(&mut rude, detach()), ControlReply::Detached { region });
 }
 
 /// A sidecar where this user may do so much with namespaces that begin so, and is no operator.
@@ -274,16 +289,19 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
     let rights = [("mine", Right::Own), ("shared", Right::Read), ("new*", Right::Write)];
     let sidecar = tenanted(&media, &rights);
     let mut rude = Rude::attach(&sidecar);
-    let mut refused = |ask: Ask, words: &str| {
+    let mut refused = |ask: ControlRequest, words: &str| {
         let (status, said) = denied(answer(&mut rude, ask));
         assert_eq!(status, Status::Denied, "{said}");
         assert!(said.contains(words) && said.contains("volume.tenant"), "{words}: {said}");
     };
     let (clear, remove) =
-        (clear_ask, |name: &str| Ask::RemoveNamespace { volume: 1, name: name.into() });
-    let list =
-        |name: &str| Ask::ListBlocks { volume: 1, name: name.into(), from: ListCursor::default() };
-    let explain = |name: &str| Ask::ExplainKey { volume: 1, name: name.into(), key: 1 };
+        (clear_ask, |name: &str| ControlRequest::RemoveNamespace { volume: 1, name: name.into() });
+    let list = |name: &str| ControlRequest::ListBlocks {
+        volume: 1,
+        name: name.into(),
+        from: ListCursor::default(),
+    };
+    let explain = |name: &str| ControlRequest::ExplainKey { volume: 1, name: name.into(), key: 1 };
     refused(
         open_ask("theirs", IDENTITY),
         "may not open namespace \"theirs\": its rights are \"noth",
@@ -295,8 +313,8 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
     refused(clear("new one"), "\"write\"");
     refused(list("theirs"), "may not list");
     refused(explain("theirs"), "may not ask");
-    match answer(&mut rude, Ask::ListNamespaces { volume: 1 }) {
-        Answer::Namespaces(all) => {
+    match answer(&mut rude, ControlRequest::ListNamespaces { volume: 1 }) {
+        ControlReply::Namespaces(all) => {
             let names: Vec<_> = all.iter().map(|it| it.name.as_str()).collect();
             assert_eq!(names, ["mine", "shared"], "theirs is not shown");
         }
@@ -312,8 +330,8 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
         });
         assert_eq!(granted, permit, "{name}");
     }
-    assert!(matches!(answer(&mut rude, clear_ask("mine")), Answer::Namespace { .. }));
-    assert_eq!(answer(&mut rude, remove("mine")), Answer::NamespaceRemoved);
+    assert!(matches!(answer(&mut rude, clear_ask("mine")), ControlReply::Namespace { .. }));
+    assert_eq!(answer(&mut rude, remove("mine")), ControlReply::NamespaceRemoved);
 }
 
 #[test]

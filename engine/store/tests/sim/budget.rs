@@ -1,7 +1,7 @@
 //! The write budget: never exceeded, whatever is put, moved and restarted; what is put again gets
 //! in; every decline says why.
 
-use kvrail_store::{Budget, Config, Reason, Status};
+use kvrail_store::{Budget, Config, DeclineReason, Status};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -132,7 +132,7 @@ fn the_second_sight_gets_in() {
     }
     let new = 500_000;
     let first = world.put_length(0, new, false, 1500, 1);
-    assert_eq!(first, Some(Status::Declined(Reason::FirstSight)));
+    assert_eq!(first, Some(Status::Declined(DeclineReason::FirstSight)));
     assert_eq!(world.put_length(0, new, false, 1500, 1), None, "the second sight");
     world.run_until("put", World::is_idle);
     while world.store.write_tokens() > 0 {
@@ -141,7 +141,7 @@ fn the_second_sight_gets_in() {
     }
     for _ in 0..2 {
         let none = world.put_length(0, new + 1, false, 1500, 1);
-        assert_eq!(none, Some(Status::Declined(Reason::Budget)));
+        assert_eq!(none, Some(Status::Declined(DeclineReason::Budget)));
     }
     // It was put before, and is taken once there is something to spend.
     world.store.set_budget(Budget::BytesPerDay(RATE * DAY_S), world.time());

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use kvrail_store::{
-    Begun, Cursor, DropKey, Durability, Explained, Extent, Get, Got, Key, Listed, Phase, Reason,
-    Reply, Status,
+    Begun, Cursor, DeclineReason, DropKey, Durability, Explained, Extent, Get, Got, Key, Listed,
+    Phase, Reply, Status,
 };
 
 use crate::drive::Cut;
@@ -21,7 +21,7 @@ impl World {
             let id = space.map(|space| self.id(space));
             self.store.list(id, from, self.time()).expect("one listing at a time");
             let busy = self.store.list(id, from, self.time());
-            assert_eq!(busy, Err(Status::Declined(Reason::Busy)));
+            assert_eq!(busy, Err(Status::Declined(DeclineReason::Busy)));
             let page = loop {
                 self.ledger.drain(&mut self.store);
                 if let Some(page) = self.store.listed() {

@@ -1,6 +1,6 @@
 //! Rings that go round: reads, holds and drops while segments are used again.
 
-use kvrail_store::{Config, Reason, Status};
+use kvrail_store::{Config, DeclineReason, Status};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -150,7 +150,9 @@ fn full() {
             let status = world.put_length(0, key, false, length, 1);
             match status {
                 None => {}
-                Some(Status::Declined(Reason::IndexFull | Reason::Busy)) => declined += 1,
+                Some(Status::Declined(DeclineReason::IndexFull | DeclineReason::Busy)) => {
+                    declined += 1
+                }
                 other => panic!("{other:?}"),
             }
             world.tick();

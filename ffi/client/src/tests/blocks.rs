@@ -11,10 +11,10 @@ use super::rig::{ARENA_BYTES, LONG, Rig, UID};
 use crate::block_op::{TAIL_BYTES, crc_of};
 use crate::block_request::BlockRequest;
 use crate::client::Client;
-use crate::done::{BlockNote, Decline, Done};
+use crate::done::{BlockNote, Completed, Decline};
 use crate::error::ClientError;
 use crate::key::BlockKey;
-use crate::reason::Reason;
+use crate::submit_error_kind::SubmitErrorKind;
 
 const MIB: usize = 1 << 20;
 
@@ -53,7 +53,7 @@ fn goes_on(rig: &mut Rig) -> Slot {
     taken(rig)
 }
 
-fn ended(rig: &mut Rig) -> Done {
+fn ended(rig: &mut Rig) -> Completed {
     rig.queue.wait(LONG).unwrap().expect("one is in flight")
 }
 
@@ -322,7 +322,7 @@ fn a_lost_session_ends_each_once_and_keeps_pages_that_may_be_written() {
     let pages = 3 * TAIL_BYTES as u64;
     assert_eq!(rig.client.quarantined_bytes(), 5000 + pages);
     let refused = rig.queue.submit_block(BlockRequest::drop_block(&space, key())).unwrap_err();
-    assert_eq!(refused.reason, Reason::SidecarGone);
+    assert_eq!(refused.reason, SubmitErrorKind::SidecarGone);
 }
 
 #[test]
@@ -353,12 +353,12 @@ fn what_cannot_be_is_refused_with_its_memory() {
     let lease = |bytes| rig.arena.lease(bytes).unwrap();
     let put = || BlockRequest::put(&space, key(), lease(512));
     let get = || BlockRequest::get(&space, key(), lease(512));
-    let unfit = |option, opcode| Reason::Unfit { option, opcode };
+    let unfit = |option, opcode| SubmitErrorKind::Unfit { option, opcode };
     let second = Duration::from_secs(1);
     let cases = [
-        (put().metadata(&[1; 1025]), Reason::MetadataTooLong { bytes: 1025 }),
-        (put().length(0), Reason::Empty),
-        (put().length(513), Reason::LeaseTooShort { length: 513, lease: 512 }),
+        (put().metadata(&[1; 1025]), SubmitErrorKind::MetadataTooLong { bytes: 1025 }),
+        (put().length(0), SubmitErrorKind::Empty),
+        (put().length(513), SubmitErrorKind::LeaseTooShort { length: 513, lease: 512 }),
         (get().durable(), unfit("durable", Opcode::Get)),
         (get().metadata(b"a"), unfit("metadata", Opcode::Get)),
         (get().depth(1), unfit("a depth", Opcode::Get)),
@@ -369,9 +369,12 @@ fn what_cannot_be_is_refused_with_its_memory() {
         ),
         (
             BlockRequest::get(&foreign.space(3), key(), foreign.lease(512)),
-            Reason::Foreign { what: "namespace" },
+            SubmitErrorKind::Foreign { what: "namespace" },
         ),
-        (BlockRequest::get(&space, key(), foreign.lease(512)), Reason::Foreign { what: "lease" }),
+        (
+            BlockRequest::get(&space, key(), foreign.lease(512)),
+            SubmitErrorKind::Foreign { what: "lease" },
+        ),
     ];
     for (request, reason) in cases {
         let had = request.lease.is_some();
@@ -387,7 +390,7 @@ fn what_cannot_be_is_refused_with_its_memory() {
             Err(refused) => break refused.reason,
         }
     };
-    assert_eq!((full, reason), (8, Reason::Full { outstanding: 8, capacity: 8 }));
+    assert_eq!((full, reason), (8, SubmitErrorKind::Full { outstanding: 8, capacity: 8 }));
     assert_eq!(rig.sidecar.take().len(), 8);
 }
 

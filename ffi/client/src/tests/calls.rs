@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, PacketBuffer, SidecarMessage,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, PacketBuffer,
+    SidecarMessage,
 };
 use kvrail_ring::Status;
 
 use super::rig::{LONG, geometry, welcome};
 use crate::arena::Arena;
 use crate::client::Client;
-use crate::done::Done;
+use crate::done::Completed;
 use crate::error::ClientError;
 use crate::lease::Lease;
 use crate::queue::Queue;
@@ -31,7 +32,7 @@ fn hear(socket: &Channel) -> ClientMessage {
     }
 }
 
-fn say(socket: &Channel, seq: u64, answer: Answer) {
+fn say(socket: &Channel, seq: u64, answer: ControlReply) {
     socket.send(&SidecarMessage::Reply { seq, answer }, &[]).unwrap();
 }
 
@@ -45,7 +46,7 @@ fn answers_find_their_askers_in_any_order() {
         asks.reverse();
         for ask in asks {
             let message = format!("number {}", ask.seq);
-            say(&socket, ask.seq, Answer::Error { status: Status::Quota, message });
+            say(&socket, ask.seq, ControlReply::Error { status: Status::Quota, message });
         }
         let mut told: Vec<String> =
             askers.into_iter().map(|asker| asker.join().unwrap().to_string()).collect();
@@ -64,9 +65,9 @@ fn silence_ends_at_the_timeout_and_a_late_answer_confuses_nobody() {
     std::thread::scope(|scope| {
         let asker = scope.spawn(|| client.open_queue(2).unwrap_err());
         let next = hear(&socket);
-        assert!(matches!(next.ask, Ask::OpenQueue { depth: 2, tails: None }));
+        assert!(matches!(next.ask, ControlRequest::OpenQueue { depth: 2, tails: None }));
         let error =
-            |message: &str| Answer::Error { status: Status::Quota, message: message.into() };
+            |message: &str| ControlReply::Error { status: Status::Quota, message: message.into() };
         say(&socket, late, error("late"));
         say(&socket, next.seq, error("in time"));
         assert!(asker.join().unwrap().to_string().contains("in time"));
@@ -79,7 +80,7 @@ fn an_answer_that_makes_no_sense_is_an_error() {
     std::thread::scope(|scope| {
         let asker = scope.spawn(|| client.status().unwrap_err());
         let seq = hear(&socket).seq;
-        say(&socket, seq, Answer::Detached { region: 1 });
+        say(&socket, seq, ControlReply::Detached { region: 1 });
         assert!(matches!(asker.join().unwrap(), ClientError::Protocol { .. }));
     });
     socket.send(&"nonsense", &[]).unwrap();
@@ -94,7 +95,7 @@ fn the_last_handle_says_bye() {
     let quiet = socket.receive::<ClientMessage>(&mut PacketBuffer::default(), 1);
     assert!(matches!(quiet, Err(ChannelError::WouldBlock)));
     drop(clone);
-    assert!(matches!(hear(&socket).ask, Ask::Bye));
+    assert!(matches!(hear(&socket).ask, ControlRequest::Bye));
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn handles_go_where_their_documentation_says() {
     everywhere::<Volume>();
     to_a_thread::<Queue>();
     to_a_thread::<Lease>();
-    to_a_thread::<Done>();
+    to_a_thread::<Completed>();
 }
 
 #[test]

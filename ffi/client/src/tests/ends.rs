@@ -11,8 +11,8 @@ use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, propte
 
 use super::rig::{LONG, Rig};
 use crate::error::ClientError;
-use crate::reason::Reason;
 use crate::request::Request;
+use crate::submit_error_kind::SubmitErrorKind;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -84,7 +84,7 @@ fn after_the_end_requests_are_refused_with_their_lease() {
     assert_eq!(done.status, Status::Restarted);
     let refused = rig.queue.submit(Request::write(&rig.volume, 0, done.lease.unwrap()));
     let refused = refused.unwrap_err();
-    assert_eq!(refused.reason, Reason::SidecarGone);
+    assert_eq!(refused.reason, SubmitErrorKind::SidecarGone);
     assert!(refused.into_lease().is_some());
     assert!(rig.queue.wait(LONG).unwrap().is_none(), "nothing to wait for");
     assert!(matches!(rig.client.status(), Err(ClientError::SidecarGone { .. })));
@@ -155,7 +155,7 @@ fn a_completion_of_nothing_is_reported_and_loses_nothing() {
     assert!(rig.queue.is_broken());
     let lease = rig.lease(512);
     let refused = rig.queue.submit(Request::read(&rig.volume, 0, lease)).unwrap_err();
-    assert_eq!(refused.reason, Reason::Broken);
+    assert_eq!(refused.reason, SubmitErrorKind::Broken);
     rig.sidecar.answer(read, Status::Ok);
     let done = rig.queue.wait(LONG).unwrap().unwrap();
     assert!(done.status == Status::Ok && done.lease.is_some());

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use kvrail_protocol::{
-    Answer, Ask, Channel, ChannelError, ClientMessage, FDS_MAX, GpuMechanism, GpuRoute, Packet,
-    PacketBuffer, SidecarMessage, unspill_ask,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, GpuMechanism,
+    GpuRoute, Packet, PacketBuffer, SidecarMessage, unspill_ask,
 };
 use kvrail_ring::{Opcode, Status};
 
@@ -13,8 +13,8 @@ use super::rig::{GPU, LONG, Rig, geometry};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::gpu::{GpuCache, GpuMemory, GpuRegion};
-use crate::reason::Reason;
 use crate::request::Request;
+use crate::submit_error_kind::SubmitErrorKind;
 use crate::{Fragment, LayoutError};
 
 const BLOCKS: u32 = 10;
@@ -52,7 +52,7 @@ fn attach(
     client: &Client,
     socket: &Channel,
     cache: GpuCache,
-    answer: Answer,
+    answer: ControlReply,
 ) -> (Packet<ClientMessage>, Result<GpuRegion, ClientError>) {
     std::thread::scope(|scope| {
         let asker = scope.spawn(|| client.attach_gpu(cache));
@@ -63,9 +63,9 @@ fn attach(
     })
 }
 
-fn answer(block_bytes: u64) -> Answer {
+fn answer(block_bytes: u64) -> ControlReply {
     let route = GpuRoute { volume: 0, mechanism: GpuMechanism::Staged, reason: "told".into() };
-    Answer::GpuRegion { region: 12, blocks: BLOCKS, block_bytes, routes: vec![route] }
+    ControlReply::GpuRegion { region: 12, blocks: BLOCKS, block_bytes, routes: vec![route] }
 }
 
 fn attached(rig: &Rig) -> GpuRegion {
@@ -78,7 +78,7 @@ fn everything_is_said_and_the_region_tells_it_again() {
     let rig = Rig::new(1, 4096, 1, 4);
     let socket = rig.sidecar.socket.as_ref().unwrap();
     let (heard, region) = attach(&rig.client, socket, cache(), answer(4096));
-    let Ask::AttachGpu(said) = heard.message.ask else { panic!("another ask") };
+    let ControlRequest::AttachGpu(said) = heard.message.ask else { panic!("another ask") };
     assert_eq!((said.gpu.as_str(), said.blocks, heard.fds.len()), (GPU, BLOCKS, 1));
     let bytes: Vec<u64> = said.memories.iter().map(kvrail_protocol::GpuMemory::bytes).collect();
     assert_eq!((bytes, said.fragments.len()), (vec![20_480; 2], 4));
@@ -95,7 +95,7 @@ fn everything_is_said_and_the_region_tells_it_again() {
         },
     );
     let (heard, region) = attach(&rig.client, socket, wide, answer(1024 * 512));
-    let Ask::AttachGpu(said) = heard.message.ask else { panic!("another ask") };
+    let ControlRequest::AttachGpu(said) = heard.message.ask else { panic!("another ask") };
     assert_eq!((said.fragments.len(), heard.fds.len()), (1024, 1));
     region.unwrap();
     let (_, region) = attach(&rig.client, socket, cache(), answer(8192));
@@ -178,10 +178,10 @@ fn each_reason_names_what_is_wrong() {
     let other = Rig::new(1, 4096, 1, 4);
     let foreign = attached(&other);
     let missing = region.block(BLOCKS).unwrap_err();
-    assert_eq!(missing, Reason::NoBlock { block: 10, blocks: 10 });
+    assert_eq!(missing, SubmitErrorKind::NoBlock { block: 10, blocks: 10 });
     for (start, bytes) in [(0, 4097), (4096, 1), (u64::MAX, 1), (1, u64::MAX)] {
         let wrong = region.range(0, start, bytes).unwrap_err();
-        assert_eq!(wrong, Reason::OutsideBlock { start, bytes, block_bytes: 4096 });
+        assert_eq!(wrong, SubmitErrorKind::OutsideBlock { start, bytes, block_bytes: 4096 });
     }
     let volume = rig.volume.clone();
     let whole = region.block(0).unwrap();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use kvrail_ring::{Opcode, PollerIndex};
 
 use super::rig::{LONG, Rig, geometry};
-use crate::reason::Reason;
 use crate::request::Request;
+use crate::submit_error_kind::SubmitErrorKind;
 
 #[test]
 fn each_reason_names_what_is_wrong_and_gives_the_lease_back() {
@@ -50,7 +50,7 @@ fn a_lease_where_the_device_cannot_reach_is_refused() {
     let _first = rig.lease(4096);
     let second = rig.lease(4096);
     let refused = rig.queue.submit(Request::read(&rig.volume, 0, second)).unwrap_err();
-    assert_eq!(refused.reason, Reason::BufferMisaligned { offset: 4096, alignment: 8192 });
+    assert_eq!(refused.reason, SubmitErrorKind::BufferMisaligned { offset: 4096, alignment: 8192 });
 }
 
 #[test]
@@ -62,17 +62,17 @@ fn a_full_queue_gives_requests_back_until_there_is_room() {
         .collect();
     let mut requests = requests.into_iter();
     let refused = rig.queue.submit_all(&mut requests, &mut tickets).unwrap_err();
-    assert_eq!(refused.reason, Reason::Full { outstanding: 4, capacity: 4 });
+    assert_eq!(refused.reason, SubmitErrorKind::Full { outstanding: 4, capacity: 4 });
     assert_eq!((tickets.len(), requests.len()), (4, 1));
     assert_eq!(rig.sidecar.answer_all(), 4);
     let again = rig.queue.submit(refused.request).unwrap_err();
-    assert!(matches!(again.reason, Reason::Full { .. }), "not polled yet");
+    assert!(matches!(again.reason, SubmitErrorKind::Full { .. }), "not polled yet");
     let mut done = Vec::new();
     assert_eq!(rig.queue.wait_for(4, &mut done, LONG).unwrap(), 4);
     rig.queue.submit(again.request).unwrap();
     assert_eq!(rig.queue.outstanding(), 1);
     let two = Request::read(&rig.volume, 0, rig.lease(4 * 4096));
-    assert!(matches!(rig.queue.submit(two).unwrap_err().reason, Reason::Full { .. }));
+    assert!(matches!(rig.queue.submit(two).unwrap_err().reason, SubmitErrorKind::Full { .. }));
 }
 
 #[test]

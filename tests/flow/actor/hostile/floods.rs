@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvrail_client::{Client, Done, Lease, Pages, Queue, Request, Status, Volume};
+use kvrail_client::{Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 
 use super::Target;
 
@@ -64,7 +64,7 @@ impl Flood {
     }
 
     /// Waits for one end at least, and takes all there are.
-    fn take(&mut self, expected: Status) -> Vec<Done> {
+    fn take(&mut self, expected: Status) -> Vec<Completed> {
         let mut done = Vec::new();
         self.queue.wait_for(1, &mut done, LONG).expect("a session");
         assert!(done.iter().all(|done| done.status == expected), "{done:?}");

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use kvrail_gpu::EmulatedGpu;
 use kvrail_memory::{PageSize, Region};
-use kvrail_protocol::{Answer, Ask, GpuFragment, GpuMemory, GpuRegionInfo};
+use kvrail_protocol::{ControlReply, ControlRequest, GpuFragment, GpuMemory, GpuRegionInfo};
 use kvrail_ring::{ClientLane, Opcode, Request, Segment, Status};
 
 use super::Target;
@@ -33,8 +33,8 @@ fn cache() -> (GpuRegionInfo, OwnedFd) {
 
 fn attach(rude: &mut Rude) -> u32 {
     let (info, fd) = cache();
-    match rude.ask(Ask::AttachGpu(info), &[fd.as_fd()]).0 {
-        Answer::GpuRegion { region, blocks, block_bytes, .. } => {
+    match rude.ask(ControlRequest::AttachGpu(info), &[fd.as_fd()]).0 {
+        ControlReply::GpuRegion { region, blocks, block_bytes, .. } => {
             assert_eq!((blocks, block_bytes), (BLOCKS, u64::from(BLOCK_BYTES)));
             region
         }
@@ -141,12 +141,12 @@ pub(crate) fn caches(target: &Target) -> u64 {
             let _asleep = lane.publish();
             super::lanes::ring(&queue);
             if dice.bool() {
-                let detached = rude.ask(Ask::DetachArena { region }, &[]).0;
-                assert_eq!(detached, Answer::Detached { region });
+                let detached = rude.ask(ControlRequest::DetachArena { region }, &[]).0;
+                assert_eq!(detached, ControlReply::Detached { region });
             }
         }
         if dice.bool() {
-            rude.send(Ask::Bye, &[]).expect("the sidecar reads");
+            rude.send(ControlRequest::Bye, &[]).expect("the sidecar reads");
         }
         rounds += 1;
     }
@@ -170,6 +170,6 @@ fn refused(rude: &mut Rude, dice: &mut fastrand::Rng) {
             vec![fd.as_fd()]
         }
     };
-    let answer = rude.ask(Ask::AttachGpu(info), &fds).0;
-    assert!(matches!(answer, Answer::Error { status: Status::Invalid, .. }), "{answer:?}");
+    let answer = rude.ask(ControlRequest::AttachGpu(info), &fds).0;
+    assert!(matches!(answer, ControlReply::Error { status: Status::Invalid, .. }), "{answer:?}");
 }

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use kvrail_protocol::Ask;
+use kvrail_protocol::ControlRequest;
 use rustix::net::sockopt::{
     set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size,
 };
@@ -56,7 +56,7 @@ impl Lingering {
     }
 
     /// Sends one beside an ask. The sidecar has the only copy soon.
-    fn send(&mut self, rude: &mut Rude, ask: Ask) {
+    fn send(&mut self, rude: &mut Rude, ask: ControlRequest) {
         let socket = self.make();
         if rude.send(ask, &[socket.as_fd()]).is_err() {
             // Closed already, or too many are in flight: ours is the last copy.
@@ -72,7 +72,7 @@ impl Lingering {
 pub(crate) fn before_hello(target: &Target) -> u64 {
     repeat(target, |lingering| {
         let mut rude = Rude::connect(&target.socket);
-        lingering.send(&mut rude, Ask::Status);
+        lingering.send(&mut rude, ControlRequest::Status);
         rude.wait_for_the_end(PATIENCE);
     })
 }
@@ -81,7 +81,7 @@ pub(crate) fn before_hello(target: &Target) -> u64 {
 pub(crate) fn surplus(target: &Target) -> u64 {
     repeat(target, |lingering| {
         let Some(mut rude) = Rude::try_attach(&target.socket) else { return pause() };
-        lingering.send(&mut rude, Ask::Status);
+        lingering.send(&mut rude, ControlRequest::Status);
         rude.wait_for_the_end(PATIENCE);
     })
 }
@@ -115,13 +115,13 @@ pub(crate) fn file(target: &Target) -> u64 {
 }
 
 /// Brings one arena after the other, as long as the sidecar lets us.
-fn bring(target: &Target, mut send: impl FnMut(&mut Rude, Ask)) -> u64 {
+fn bring(target: &Target, mut send: impl FnMut(&mut Rude, ControlRequest)) -> u64 {
     let mut rude = None;
     let mut rounds = 0;
     while target.time_is_left() {
         match &mut rude {
             Some(open) => {
-                send(open, Ask::ImportArena { bytes: 4096 });
+                send(open, ControlRequest::ImportArena { bytes: 4096 });
                 if open.hear().is_err() {
                     rude = None;
                 }

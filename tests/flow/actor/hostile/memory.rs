@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvrail_client::{Arena, Queue, Request, Status, Volume};
-use kvrail_protocol::{Answer, Ask};
+use kvrail_protocol::{ControlReply, ControlRequest};
 use kvrail_ring::{Request as Slot, Segment};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
@@ -109,7 +109,7 @@ fn segment_with_holes(target: &Target) {
             let _rung = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
         }
         // The sidecar answers, whatever it found there.
-        let _heard = rude.send(Ask::Status, &[]).map(|()| rude.hear());
+        let _heard = rude.send(ControlRequest::Status, &[]).map(|()| rude.hear());
     }
 }
 
@@ -121,12 +121,13 @@ pub(crate) fn truncate(target: &Target) -> u64 {
         let queue = rude.queue(64);
         refuses_every_size(queue.segment.as_fd(), queue.memory.bytes() as u64);
         let pages = kvrail_protocol::Pages::Base;
-        let (answer, fds) = rude.ask(Ask::CreateArena { bytes: 1 << 20, pages }, &[]);
-        assert!(matches!(answer, Answer::Arena { .. }), "{answer:?}");
+        let (answer, fds) = rude.ask(ControlRequest::CreateArena { bytes: 1 << 20, pages }, &[]);
+        assert!(matches!(answer, ControlReply::Arena { .. }), "{answer:?}");
         refuses_every_size(fds[0].as_fd(), 1 << 20);
         let own = sealed();
-        let (answer, _) = rude.ask(Ask::ImportArena { bytes: ARENA_BYTES }, &[own.as_fd()]);
-        assert!(matches!(answer, Answer::Arena { .. }), "{answer:?}");
+        let (answer, _) =
+            rude.ask(ControlRequest::ImportArena { bytes: ARENA_BYTES }, &[own.as_fd()]);
+        assert!(matches!(answer, ControlReply::Arena { .. }), "{answer:?}");
         refuses_every_size(own.as_fd(), ARENA_BYTES);
         rounds += 1;
     }

@@ -4,7 +4,7 @@ use std::io::{Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use kvrail_client::{ClientError, Pages, Status};
-use kvrail_protocol::{Answer, Ask, FDS_MAX, PACKET_BYTES_MAX, SidecarMessage};
+use kvrail_protocol::{ControlReply, ControlRequest, FDS_MAX, PACKET_BYTES_MAX, SidecarMessage};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendFlags, send};
 
@@ -134,11 +134,12 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
     while target.time_is_left() {
         let mut polite = Rude::attach(&target.socket);
         for (what, fd) in &wrong {
-            let ask = Ask::ImportArena { bytes: 4096 };
+            let ask = ControlRequest::ImportArena { bytes: 4096 };
             polite.send(ask, &[fd.as_fd()]).expect("the sidecar reads");
             match polite.hear().map(|(message, _)| message) {
                 Ok(SidecarMessage::Reply { answer, .. }) => {
-                    let refused = matches!(answer, Answer::Error { status: Status::Invalid, .. });
+                    let refused =
+                        matches!(answer, ControlReply::Error { status: Status::Invalid, .. });
                     assert!(refused, "{what}: {answer:?}");
                 }
                 // Its user has tried too many of late.
@@ -150,11 +151,11 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
         }
         let own = polite.as_fd().try_clone_to_owned().expect("a descriptor");
         for (ask, count) in [
-            (Ask::Status, 1),
-            (Ask::ImportArena { bytes: 4096 }, 0),
-            (Ask::ImportArena { bytes: 4096 }, 2),
-            (Ask::ImportArena { bytes: 4096 }, FDS_MAX),
-            (Ask::Bye, FDS_MAX),
+            (ControlRequest::Status, 1),
+            (ControlRequest::ImportArena { bytes: 4096 }, 0),
+            (ControlRequest::ImportArena { bytes: 4096 }, 2),
+            (ControlRequest::ImportArena { bytes: 4096 }, FDS_MAX),
+            (ControlRequest::Bye, FDS_MAX),
         ] {
             let mut rude = Rude::attach(&target.socket);
             rude.send(ask, &vec![own.as_fd(); count]).expect("the sidecar reads");

@@ -1,6 +1,6 @@
 //! Every call fails once, with several errors: the tree is as it was, and the words say what to do.
 
-use kvrail_target::{Aftermath, Class, Desired, TargetError};
+use kvrail_target::{Aftermath, Desired, ErrorClass, TargetError};
 use rustix::io::Errno;
 
 use crate::fake::{Blow, FakeTree, Flavor, Fuse, MemoryStore};
@@ -48,7 +48,7 @@ fn sweep(from: Option<&Desired>, to: &Desired) -> usize {
 }
 
 fn check(error: &TargetError, call: usize) {
-    assert_eq!(error.class(), Class::Failed, "{error}");
+    assert_eq!(error.class(), ErrorClass::Failed, "{error}");
     assert!(!error.remedy().is_empty(), "{error}");
     match error {
         TargetError::Step { aftermath, cause, .. } => {

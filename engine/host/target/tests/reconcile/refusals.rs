@@ -2,7 +2,7 @@
 
 mod wishes;
 
-use kvrail_target::{Class, Facts, TargetError, Unusable, check, plan};
+use kvrail_target::{ErrorClass, Facts, TargetError, Unusable, check, plan};
 
 use self::wishes::{Edit, LONG, TEXTS, WISHES};
 use crate::fake::{FakeTree, Flavor, MemoryStore};
@@ -246,13 +246,13 @@ fn bad_wishes_are_refused_on_any_host() {
         let problems = check(&bad);
         assert!(!problems.is_empty(), "taken: {case:?}");
         for problem in &problems {
-            assert_eq!(problem.class, Class::Usage);
+            assert_eq!(problem.class, ErrorClass::Usage);
             let all = [&problem.key, &problem.rule, &problem.remedy];
             assert!(all.iter().all(|part| !part.is_empty()), "{problem:?}");
             assert!(problem.key.starts_with("target."), "{problem:?}");
         }
         let error = TargetError::Refused(problems);
-        assert_eq!(error.class(), Class::Usage);
+        assert_eq!(error.class(), ErrorClass::Usage);
         says(&error.to_string(), case.2, &text);
         assert!(plan(&bad, &Facts::default()).is_err(), "a plan takes what the check refuses");
     }
@@ -282,7 +282,7 @@ fn bad_hosts_are_refused_with_nothing_half_done() {
         let error = result.expect_err(case);
         says(&format!("{error} {}", error.remedy()), parts, case);
         assert!(!error.remedy().is_empty(), "{case}");
-        assert_ne!(error.class(), Class::Usage, "{case}");
+        assert_ne!(error.class(), ErrorClass::Usage, "{case}");
         assert_eq!(tree.text(), before, "{case}");
         assert!(tree.access().is_empty(), "{case}");
     }

@@ -1,7 +1,7 @@
 //! Calls of the control thread, one after the other.
 
 use kvrail_ring::Status as LaneStatus;
-use kvrail_store::{Begun, Fault, Now, Phase, Reason, Reply, SpaceView, Status, Store};
+use kvrail_store::{Begun, DeclineReason, Fault, Now, Phase, Reply, SpaceView, Status, Store};
 
 use super::super::discarding::Discarding;
 use super::super::grants::Grant;
@@ -123,7 +123,7 @@ impl Shard {
         }
         match self.store.phase() {
             Phase::Starting => return Step::Waits,
-            Phase::Failed(_) => return Step::Ended(Status::Declined(Reason::Starting)),
+            Phase::Failed(_) => return Step::Ended(Status::Declined(DeclineReason::Starting)),
             Phase::Warming | Phase::Serving => {}
         }
         let asker = (USER_CALL, u16::from(SIDECAR.0));
@@ -150,7 +150,9 @@ impl Shard {
                 self.asked = true;
                 Step::Waits
             }
-            Begun::Done(answer) if answer.status == Status::Declined(Reason::Busy) => Step::Waits,
+            Begun::Done(answer) if answer.status == Status::Declined(DeclineReason::Busy) => {
+                Step::Waits
+            }
             Begun::Done(answer) => Step::Ended(answer.status),
         }
     }

@@ -1,6 +1,6 @@
 //! Listings of the control thread, a page at a time, and what is gone before each.
 
-use kvrail_store::{Now, Phase, Reason, Status};
+use kvrail_store::{DeclineReason, Now, Phase, Status};
 
 use super::calls::GONE;
 use super::{Shard, State};
@@ -57,13 +57,13 @@ impl Shard {
         };
         match self.store.phase() {
             Phase::Starting => return None,
-            Phase::Failed(_) => return self.end_listing(Status::Declined(Reason::Starting)),
+            Phase::Failed(_) => return self.end_listing(Status::Declined(DeclineReason::Starting)),
             Phase::Warming | Phase::Serving => {}
         }
         self.dirty = true;
         match self.store.list(Some(space), from, now) {
             Ok(()) => self.listings.ask(),
-            Err(Status::Declined(Reason::Busy)) => {}
+            Err(Status::Declined(DeclineReason::Busy)) => {}
             Err(status) => return self.end_listing(status),
         }
         None

@@ -6,7 +6,7 @@ use kvrail_ring::{Class, Opcode, Status};
 use kvrail_store::{Memory, Now, Phase, Task as Wanted, Verb};
 
 use super::super::own::{own_task, suspect_read};
-use super::super::pending::{Ask, Errand, Pending, outcome};
+use super::super::pending::{BlockCommand, Errand, Pending, outcome};
 use super::{Shard, State};
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
 
@@ -108,7 +108,7 @@ impl Shard {
         let tail_bytes = exact & self.block_mask;
         let body_bytes = exact - tail_bytes;
         let wanted = request.wanted();
-        let read = matches!(wanted.ask, Ask::Get(_));
+        let read = matches!(wanted.ask, BlockCommand::Get(_));
         let kinds = (if read { Opcode::Read } else { Opcode::Write }, wanted.class);
         let task = StoreTask { shard: self.number, tag: request.id.to_u64() };
         let owner = Owner::store(task, Some(wanted.client.session));

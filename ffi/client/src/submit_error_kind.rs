@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// Why a request was not submitted. Nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Reason {
+pub enum SubmitErrorKind {
     /// As many pieces are in flight as the queue holds. Poll, then try again.
     #[error(
         "the queue is full: {outstanding} of {capacity} pieces are in flight; poll it, or open \

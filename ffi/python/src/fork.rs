@@ -19,9 +19,9 @@ pub(crate) fn forked() {
 
 /// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Birth(u32);
+pub(crate) struct ForkGeneration(u32);
 
-impl Birth {
+impl ForkGeneration {
     /// This one.
     pub(crate) fn now() -> Self {
         Self(FORKS.load(Ordering::Relaxed)) // see `FORKS`

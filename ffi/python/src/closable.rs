@@ -9,25 +9,25 @@ use crate::errors::raised::ClosedError;
 
 /// A value until it is closed.
 #[derive(Debug)]
-pub(crate) struct Cell<T> {
+pub(crate) struct Closable<T> {
     /// What it is, for errors.
     what: &'static str,
     value: RwLock<Option<Arc<T>>>,
 }
 
 /// A cell of whatever.
-pub(crate) trait AnyCell: fmt::Debug + Send + Sync {
+pub(crate) trait AnyClosable: fmt::Debug + Send + Sync {
     /// Closes it.
     fn empty(&self);
 }
 
-impl<T: fmt::Debug + Send + Sync> AnyCell for Cell<T> {
+impl<T: fmt::Debug + Send + Sync> AnyClosable for Closable<T> {
     fn empty(&self) {
         drop(self.take());
     }
 }
 
-impl<T> Cell<T> {
+impl<T> Closable<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self { what, value: RwLock::new(Some(Arc::new(value))) }
     }
