@@ -1,0 +1,8 @@
+/* Which NIXL loaded this plug-in. */
+#ifndef KVRAIL_NIXL_CORE_H
+#define KVRAIL_NIXL_CORE_H
+
+/* Whether the plug-in is built for the NIXL of this process; says why not. */
+bool is_known_core();
+
+#endif

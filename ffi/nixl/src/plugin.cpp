@@ -1,0 +1,149 @@
+/* kvrail as a back end of NIXL: objects by key (OBJ) and ranges of a volume (BLK), to and from host
+ * memory (DRAM). The file's name in NIXL's folder is the back end's: as libplugin_OBJ.so it serves
+ * engines that know only that one. No threads: check moves things on. */
+#include <new>
+
+#include "core.h"
+#include "transfer.h"
+
+using core::Segment;
+using core::Status;
+
+/* Nothing thrown may reach NIXL. */
+template <class Work> static Status guarded(Work work) {
+    try {
+        return work();
+    } catch (const Failure &failure) {
+        say(failure.what());
+        return failure.status();
+    } catch (const std::exception &error) {
+        say(error.what());
+        return Status::failed;
+    }
+}
+
+static Transfer &transfer_of(core::Request *it) { return *static_cast<Transfer *>(it); }
+
+class Backend final : public core::Engine {
+    mutable Link link_;
+
+  public:
+    explicit Backend(const core::Beginning &it)
+        : Engine(it), link_(Settings::of(it.backend, *it.parameters), it.agent) {
+        link_.session();
+    }
+
+    bool moves_between_agents() const override { return false; }
+    bool moves_within_agent() const override { return true; }
+    bool has_notices() const override { return false; }
+    Status connect(const std::string &) override { return Status::done; }
+    Status disconnect(const std::string &) override { return Status::done; }
+    Status unload(core::Registered *) override { return Status::done; }
+
+    core::Segments segments() const override {
+        core::Segments it{Segment::host};
+        if (!link_.settings().store.empty()) it.push_back(Segment::object);
+        if (!link_.settings().volume.empty()) it.push_back(Segment::volume);
+        return it;
+    }
+
+    Status add(const core::Described &range, const Segment &segment,
+               core::Registered *&out) override {
+        return guarded([&] {
+            out = registered(range, segment);
+            return Status::done;
+        });
+    }
+
+    Status remove(core::Registered *it) override {
+        delete it;
+        return Status::done;
+    }
+
+    /* One agent's own memory is its other side, too. */
+    Status load_local(core::Registered *it, core::Registered *&out) override {
+        out = it;
+        return Status::done;
+    }
+
+    Status prepare(const core::Direction &direction, const core::Ranges<core::Moved> &local,
+                   const core::Ranges<core::Moved> &remote, const std::string &, core::Request *&out,
+                   const core::Options *) const override {
+        return guarded([&] {
+            out = new Transfer(direction, link_, local, remote);
+            return Status::done;
+        });
+    }
+
+    Status post(const core::Direction &, const core::Ranges<core::Moved> &,
+                const core::Ranges<core::Moved> &, const std::string &, core::Request *&it,
+                const core::Options *) const override {
+        return guarded([&] { return transfer_of(it).post(); });
+    }
+
+    Status check(core::Request *it) const override {
+        return guarded([&] { return transfer_of(it).check(); });
+    }
+
+    Status release(core::Request *it) const override {
+        transfer_of(it).cancel();
+        delete it;
+        return Status::done;
+    }
+
+    Status query(const core::Ranges<core::Described> &asked, core::Answers &out) const override {
+        return guarded([&] {
+            if (asked.segment != Segment::object)
+                throw Failure(Status::unsupported, "queryMem knows objects (OBJ) only");
+            std::vector<kvrail_key> keys;
+            for (const auto &it : asked.items) keys.push_back(Object(name_of(it)).key);
+            for (uint8_t there : link_.session()->present(keys))
+                out.push_back(there ? std::optional(core::Parameters()) : std::nullopt);
+            return Status::done;
+        });
+    }
+
+  private:
+    core::Registered *registered(const core::Described &range, Segment segment) const {
+        if (segment == Segment::object && !link_.settings().store.empty())
+            return new Object(name_of(range));
+        if (segment == Segment::volume && !link_.settings().volume.empty()) return new Area;
+        if (segment != Segment::host)
+            throw Failure(Status::unsupported,
+                          "this back end takes DRAM, OBJ with the parameter store, and BLK with "
+                          "the parameter volume; GPU memory (VRAM) and FILE it does not move");
+        auto memory = std::make_unique<Memory>(range);
+        memory->place(link_.session(), reinterpret_cast<uint8_t *>(range.address));
+        return memory.release();
+    }
+};
+
+static core::Engine *create(const core::Beginning *it) {
+    core::Engine *made = nullptr;
+    guarded([&] {
+        made = new Backend(*it);
+        return Status::done;
+    });
+    return made;
+}
+
+static core::Plugin plugin{
+    core::INTERFACE,
+    create,
+    [](core::Engine *it) { delete it; },
+    [] { return "KVRAIL"; },
+    kvrail_version,
+    Settings::defaults,
+    [] { return core::Segments{Segment::host, Segment::object, Segment::volume}; },
+};
+
+extern "C" {
+[[gnu::visibility("default")]] core::Plugin *nixl_plugin_init() {
+    return is_known_core() ? &plugin : nullptr;
+}
+
+[[gnu::visibility("default")]] void nixl_plugin_fini() {}
+
+/* Bytes that were copied because the sidecar could not map the memory they were in. */
+[[gnu::visibility("default")]] uint64_t kvrail_nixl_copied_bytes() { return copied_bytes(); }
+}

@@ -1,0 +1,148 @@
+/* One attachment to a sidecar: its queue, its store or volume, and staging memory. */
+#ifndef KVRAIL_NIXL_SESSION_H
+#define KVRAIL_NIXL_SESSION_H
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <kvrail.h>
+
+#include "interface.h"
+
+/* What ends a call, with the words that people see. */
+class Failure : public std::runtime_error {
+    core::Status status_;
+
+  public:
+    Failure(core::Status status, const std::string &what)
+        : std::runtime_error(what), status_(status) {}
+    core::Status status() const { return status_; }
+};
+
+/* What a code of libkvrail is to NIXL. */
+core::Status status_of(int32_t code);
+/* Throws what kvrail_last_error says, unless the code is KVRAIL_OK. */
+void require(int32_t code, const std::string &what);
+
+/* The backend's parameters. */
+struct Settings {
+    std::string socket = "/run/kvrail/kvrail.sock";
+    std::string store;
+    std::string space = "nixl";
+    std::string identity = "{}";
+    std::string volume;
+    uint64_t depth = 256;
+    uint64_t staging_bytes = 64 << 20;
+
+    /* Of backend KVRAIL, or of OBJ, which has the names of an object store. */
+    static Settings of(const std::string &backend, const core::Parameters &given);
+    static core::Parameters defaults();
+};
+
+template <class T> class Handle {
+    using Close = int32_t (*)(T **);
+    T *it_ = nullptr;
+    Close close_;
+
+  public:
+    explicit Handle(Close close) : close_(close) {}
+    Handle(const Handle &) = delete;
+    Handle &operator=(const Handle &) = delete;
+    ~Handle() {
+        if (it_ != nullptr) close_(&it_);
+    }
+    T **out() { return &it_; }
+    operator T *() const { return it_; }
+};
+
+/* Where memory is for the sidecar. */
+struct Place {
+    uint32_t region;
+    uint64_t position;
+};
+
+/* A piece of staging memory. */
+struct Stage {
+    uint64_t position;
+    uint64_t bytes;
+};
+
+class Session {
+    Handle<kvrail_client> client_{kvrail_close};
+    Handle<kvrail_store> store_{kvrail_store_close};
+    Handle<kvrail_namespace> space_{kvrail_namespace_close};
+    Handle<kvrail_queue> queue_;
+    kvrail_volume_info volume_{};
+    uint64_t block_bytes_max_ = 0;
+    uint64_t staging_bytes_;
+    kvrail_arena_info staging_{};
+    std::map<uint64_t, uint64_t> free_;
+    std::mutex uses_mutex_;
+    std::map<uint32_t, uint32_t> uses_;
+    std::atomic<bool> over_ = false;
+
+    void attach(const Settings &settings, const std::string &agent);
+    void open_store(const Settings &settings);
+    void make_staging();
+
+  public:
+    /* Guards the queue and the staging memory. */
+    std::mutex mutex;
+
+    Session(const Settings &settings, const std::string &agent);
+
+    kvrail_queue *queue() const { return queue_; }
+    const kvrail_namespace *space() const { return space_; }
+    const kvrail_volume_info &volume() const { return volume_; }
+    uint64_t block_bytes_max() const { return block_bytes_max_; }
+
+    /* Whether the sidecar went away, as far as anybody noticed. */
+    bool over() const { return over_; }
+    /* Looks whether it did. */
+    bool look();
+    void end() { over_ = true; }
+
+    /* Where this program's memory is, if the sidecar can map it; why not, otherwise. */
+    std::optional<Place> find(const void *memory, uint64_t bytes, std::string &why);
+    /* The memory that was found there is not used any more. */
+    void forget(uint32_t region);
+
+    /* Staging memory of so many bytes; nothing while others have it. With the mutex, as unstage. */
+    std::optional<Stage> stage(uint64_t bytes);
+    void unstage(Stage stage);
+    uint32_t staging_region() const { return staging_.region; }
+    uint8_t *staged(Stage stage) const {
+        return static_cast<uint8_t *>(staging_.base) + stage.position;
+    }
+
+    /* For each key whether its block is there. */
+    std::vector<uint8_t> present(const std::vector<kvrail_key> &keys);
+};
+
+/* The way to the sidecar, through all its lives. */
+class Link {
+    Settings settings_;
+    std::string agent_;
+    std::mutex mutex_;
+    std::shared_ptr<Session> session_;
+
+  public:
+    Link(Settings settings, std::string agent)
+        : settings_(std::move(settings)), agent_(std::move(agent)) {}
+    const Settings &settings() const { return settings_; }
+    /* The session, which is made if there is none or it is over. Throws Failure. */
+    std::shared_ptr<Session> session();
+    /* Whether there is a living one beside that. */
+    bool attached_since(const Session &that);
+};
+
+/* A line for people, on standard error. */
+void say(const std::string &line);
+
+#endif

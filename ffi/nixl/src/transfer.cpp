@@ -1,0 +1,261 @@
+#include "transfer.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+using core::Status;
+using namespace std::chrono_literals;
+
+/* How long memory that was being filled when a sidecar died is kept: its drives may still write. */
+constexpr auto QUARANTINE = 5s;
+/* How long a put is tried again that the store has no place for. */
+constexpr auto PATIENCE = 30s;
+constexpr uint64_t WAIT_NS = 50'000'000;
+constexpr size_t BATCH = 64;
+
+static std::atomic<uint64_t> copied{0};
+
+uint64_t copied_bytes() { return copied; }
+
+static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    std::memcpy(to, from, bytes);
+    copied += bytes;
+}
+
+Memory::~Memory() {
+    if (place_) session_->forget(place_->region);
+}
+
+std::optional<Place> Memory::place(const std::shared_ptr<Session> &session,
+                                   const uint8_t *address) {
+    std::lock_guard guard(mutex_);
+    if (session_ != session) {
+        std::string why;
+        session_ = session;
+        place_ = session->find(base_, bytes_, why);
+        if (!place_) say("memory is copied once more: " + why);
+    }
+    if (!place_) return {};
+    return Place{place_->region, place_->position + static_cast<uint64_t>(address - base_)};
+}
+
+Object::Object(std::string text) : name(std::move(text)) {
+    require(kvrail_key_of(name.data(), name.size(), &key), "key " + name);
+}
+
+std::string name_of(const core::Described &described) {
+    return described.text.empty() ? std::to_string(described.device) : described.text;
+}
+
+Transfer::Transfer(core::Direction direction, Link &link, const core::Ranges<core::Moved> &local,
+                   const core::Ranges<core::Moved> &remote)
+    : direction_(direction), link_(link) {
+    if (local.segment != core::Segment::host)
+        throw Failure(Status::unsupported, "the local side is no DRAM; kvrail moves host memory");
+    if (local.items.size() != remote.items.size())
+        throw Failure(Status::mismatch, "the sides have not as many descriptors");
+    for (size_t at = 0; at < local.items.size(); at++) {
+        const core::Moved &here = local.items[at], &there = remote.items[at];
+        const auto *object = dynamic_cast<const Object *>(there.registered);
+        if (here.bytes != there.bytes || here.bytes == 0)
+            throw Failure(Status::mismatch, "descriptor " + std::to_string(at) + ": " +
+                                                std::to_string(here.bytes) + " and " +
+                                                std::to_string(there.bytes) + " bytes");
+        if (writes() && object != nullptr && there.address != 0)
+            throw Failure(Status::invalid, "object " + object->name + ": a write at byte " +
+                                               std::to_string(there.address) +
+                                               "; objects are written whole, from byte 0");
+        uint64_t room = here.bytes + (object != nullptr ? there.address : 0);
+        pieces_.push_back({dynamic_cast<Memory *>(here.registered),
+                           reinterpret_cast<uint8_t *>(here.address), here.bytes, object,
+                           there.address, room, {}, this});
+    }
+}
+
+Status Transfer::post() {
+    session_ = link_.session();
+    status_ = Status::done;
+    posted_ = Clock::now();
+    waiting_.clear();
+    for (Piece &piece : pieces_) waiting_.push_back(&piece);
+    return check();
+}
+
+Status Transfer::check() { return progress(0); }
+
+void Transfer::cancel() {
+    if (session_ == nullptr) return;
+    {
+        std::lock_guard guard(session_->mutex);
+        waiting_.clear();
+        status_ = Status::failed;
+    }
+    while (progress(WAIT_NS) == Status::in_progress)
+        if (is_quiet()) std::this_thread::sleep_for(1ms);
+}
+
+Status Transfer::progress(uint64_t wait_ns) {
+    std::lock_guard guard(session_->mutex);
+    if (flying_ > 0) drain(*session_, wait_ns);
+    submit();
+    bool is_over = flying_ == 0 && waiting_.empty() && !is_quiet();
+    return is_over ? status_ : Status::in_progress;
+}
+
+bool Transfer::is_quiet() const {
+    return Clock::now() < quiet_until_ && !link_.attached_since(*session_);
+}
+
+void Transfer::drain(Session &session, uint64_t wait_ns) {
+    std::array<kvrail_completion, BATCH> ends{};
+    ends[0].size = sizeof ends[0];
+    size_t count = 0;
+    do {
+        int32_t code = wait_ns == 0
+                           ? kvrail_poll(session.queue(), ends.data(), ends.size(), &count)
+                           : kvrail_wait(session.queue(), ends.data(), ends.size(), 1, wait_ns,
+                                         &count);
+        for (size_t at = 0; at < count; at++) {
+            auto *piece = reinterpret_cast<Piece *>(ends[at].tag);
+            piece->owner->ended(*piece, ends[at]);
+        }
+        if (code != KVRAIL_OK && code != KVRAIL_E_TIMEOUT) session.end();
+        wait_ns = 0;
+    } while (count == ends.size());
+}
+
+std::optional<Place> Transfer::arrange(Piece &piece) {
+    bool is_whole = piece.room == piece.bytes;
+    auto place = is_whole ? piece.memory->place(session_, piece.address) : std::nullopt;
+    uint64_t unit = session_->volume().memory_alignment;
+    if (place && place->position % unit == 0) return place;
+    piece.staged = session_->stage(piece.room);
+    if (!piece.staged) return {};
+    if (writes()) copy(session_->staged(*piece.staged), piece.address, piece.bytes);
+    return Place{session_->staging_region(), piece.staged->position};
+}
+
+void Transfer::fill(kvrail_block_request &wanted, const Piece &piece, Place place) const {
+    wanted = {.size = sizeof wanted,
+              .opcode = static_cast<uint8_t>(writes() ? KVRAIL_PUT : KVRAIL_GET),
+              .key = piece.object->key,
+              .region = place.region,
+              .position = place.position,
+              .length = piece.room,
+              .tag = reinterpret_cast<uint64_t>(&piece)};
+}
+
+void Transfer::fill(kvrail_request &wanted, const Piece &piece, Place place) const {
+    wanted = {.size = sizeof wanted,
+              .opcode = static_cast<uint8_t>(writes() ? KVRAIL_WRITE : KVRAIL_READ),
+              .volume = session_->volume().volume,
+              .region = place.region,
+              .offset = piece.offset,
+              .position = place.position,
+              .length = piece.room,
+              .tag = reinterpret_cast<uint64_t>(&piece)};
+}
+
+template <class Wanted, class Submit> void Transfer::submit_all(Submit submit) {
+    std::array<Wanted, BATCH> wanted{};
+    while (!waiting_.empty()) {
+        size_t count = 0, taken = 0;
+        for (; count < std::min(BATCH, waiting_.size()); count++) {
+            auto place = arrange(*waiting_[count]);
+            if (!place) break;
+            fill(wanted[count], *waiting_[count], *place);
+        }
+        if (count == 0) return;
+        int32_t code = submit(wanted.data(), count, &taken);
+        for (size_t at = taken; at < count; at++) unstage(*waiting_[at]);
+        waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(taken));
+        flying_ += taken;
+        if (code == KVRAIL_E_FULL) return;
+        if (code == KVRAIL_E_GONE) session_->end();
+        require(code, "request");
+    }
+}
+
+void Transfer::submit() {
+    if (waiting_.empty()) return;
+    try {
+        if (pieces_.front().object != nullptr)
+            submit_all<kvrail_block_request>([this](auto *wanted, size_t count, size_t *taken) {
+                return kvrail_submit_blocks(session_->queue(), session_->space(), wanted, count,
+                                            nullptr, taken);
+            });
+        else
+            submit_all<kvrail_request>([this](auto *wanted, size_t count, size_t *taken) {
+                return kvrail_submit(session_->queue(), wanted, count, nullptr, taken);
+            });
+    } catch (const Failure &failure) {
+        fail(failure.status(), failure.what());
+    }
+}
+
+void Transfer::unstage(Piece &piece) {
+    if (piece.staged) session_->unstage(*piece.staged);
+    piece.staged.reset();
+}
+
+void Transfer::fail(Status status, const std::string &why) {
+    for (Piece *piece : waiting_) unstage(*piece);
+    waiting_.clear();
+    if (status_ != Status::done) return;
+    status_ = status;
+    if (status != Status::not_found) say(why);
+}
+
+/* Whether a piece that did not move is tried again. */
+bool Transfer::again(Piece &piece, const kvrail_completion &end) {
+    if (end.status == KVRAIL_TOO_SMALL) {
+        piece.room = end.bytes;
+        return true;
+    }
+    if (end.note == KVRAIL_NOTE_STALE) {
+        bool is_fresh = kvrail_namespace_refresh(session_->space()) == KVRAIL_OK;
+        return is_fresh && end.status == KVRAIL_DECLINED && Clock::now() < posted_ + PATIENCE;
+    }
+    switch (end.note) {
+    case KVRAIL_NOTE_PENDING:
+    case KVRAIL_NOTE_BUSY:
+    case KVRAIL_NOTE_INDEX_FULL:
+    case KVRAIL_NOTE_STARTING: return Clock::now() < posted_ + PATIENCE;
+    default: return false;
+    }
+}
+
+void Transfer::came(Piece &piece, const kvrail_completion &end) {
+    if (writes()) return;
+    uint64_t until = piece.offset + piece.bytes;
+    if (piece.object != nullptr && end.bytes < until)
+        return fail(Status::mismatch, "object " + piece.object->name + " has " +
+                                          std::to_string(end.bytes) + " bytes; bytes up to " +
+                                          std::to_string(until) + " were asked for");
+    uint64_t first = piece.object != nullptr ? piece.offset : 0;
+    if (piece.staged) copy(piece.address, session_->staged(*piece.staged) + first, piece.bytes);
+}
+
+void Transfer::ended(Piece &piece, const kvrail_completion &end) {
+    flying_--;
+    bool is_declined = end.status == KVRAIL_DECLINED;
+    bool is_pending = end.status == KVRAIL_OK && end.note == KVRAIL_NOTE_PENDING;
+    if (end.status == KVRAIL_OK && !is_pending) came(piece, end);
+    bool is_again = (is_declined || is_pending || end.status == KVRAIL_TOO_SMALL ||
+                     end.status == KVRAIL_MISS) && again(piece, end);
+    unstage(piece);
+    if (is_again && status_ == Status::done) return waiting_.push_back(&piece);
+    if (end.status == KVRAIL_OK && !is_pending) return;
+    if (end.status == KVRAIL_RESTARTED) {
+        session_->end();
+        if (!writes()) quiet_until_ = Clock::now() + QUARANTINE;
+    }
+    std::string what = piece.object != nullptr ? "object " + piece.object->name
+                                               : "byte " + std::to_string(piece.offset);
+    const char *why = end.note != KVRAIL_NOTE_NONE ? kvrail_note_meaning(end.note)
+                                                   : kvrail_status_meaning(end.status);
+    fail(status_of(end.status), what + ": " + why + " (" + kvrail_status_name(end.status) + ")");
+}
