@@ -35,7 +35,7 @@ struct Settings {
     std::string socket = "/run/kvrail/kvrail.sock";
     std::string store;
     std::string space = "nixl";
-    std::string identity = "{}";
+    std::string identity = R"({"written_by": "nixl"})";
     std::string volume;
     uint64_t depth = 256;
     uint64_t staging_bytes = 64 << 20;

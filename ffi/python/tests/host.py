@@ -13,18 +13,34 @@ from kvrail._serve import _environment
 class Host:
     """A store in a folder, and a socket that stays the same."""
 
-    def __init__(self, folder: Path, size: str = "256MiB", *, unsealed: str = "accept") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        size: str = "256MiB",
+        *,
+        unsealed: str = "accept",
+        budget: str = "auto",
+        raw: str | None = None,
+    ) -> None:
         self.unsealed = unsealed
         self.socket, self._image = folder / "s", folder / "kv.img"
         self._log, self._config = folder / "log", folder / "kvrail.toml"
         self._process: subprocess.Popen[bytes] | None = None
         create = ["volume", "create", "kv", "--kind", "store", "--size", size, "--quiet"]
         self._run(*create, "--direct", "optional", str(self._image))
+        volumes = [("kv", self._image, f'write_budget = "{budget}"\n')]
+        if raw is not None:
+            volumes.append(("raw", folder / "raw.img", ""))
+            create = ["volume", "create", "raw", "--size", raw, "--quiet", "--direct", "optional"]
+            self._run(*create, str(folder / "raw.img"))
         self._config.write_text(
             f"sidecar.socket = {json.dumps(str(self.socket))}\n"
             'device.direct = "optional"\n'
             f'memory.unsealed_imports = "{unsealed}"\n'
-            f'[[volume]]\nname = "kv"\nmembers = [{json.dumps(str(self._image))}]\n'
+            + "".join(
+                f'[[volume]]\nname = "{name}"\nmembers = [{json.dumps(str(image))}]\n{more}'
+                for name, image, more in volumes
+            )
         )
 
     def start(self) -> None:

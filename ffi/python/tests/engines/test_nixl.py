@@ -1,0 +1,290 @@
+"""N1: NIXL's own agent moves objects and ranges of a volume through the plug-in; bad requests and
+sidecars that die end every call, and never with other bytes."""
+
+import ctypes
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nixl = pytest.importorskip("nixl_cu12._api", reason="NIXL is not installed")
+
+import numpy as np  # noqa: E402
+from host import Host  # noqa: E402
+
+SIZE = 64 << 10
+PLUGINS = Path(os.environ.get("NIXL_PLUGIN_DIR", ""))
+NAMES = count()
+
+
+def copied() -> int:
+    it = ctypes.CDLL(str(PLUGINS / "libplugin_KVRAIL.so")).kvrail_nixl_copied_bytes
+    it.restype = ctypes.c_uint64
+    return it()
+
+
+class Agent:
+    """An agent with one back end, and memory of 2 MiB: what is written, and what is read."""
+
+    def __init__(
+        self, backend: str, parameters: dict[str, str], shared: bool = True, half: int = 1 << 20
+    ) -> None:
+        self.backend, self.half, self.name = backend, half, f"agent{next(NAMES)}"
+        self.nixl = nixl.nixl_agent(self.name, nixl.nixl_agent_config(backends=[]))
+        self.nixl.create_backend(backend, parameters)
+        file = -1
+        if shared:
+            file = os.memfd_create("engine")
+            os.truncate(file, 2 * half)
+        flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._map = mmap.mmap(file, 2 * half, flags)
+        self.bytes = np.frombuffer(self._map, np.uint8)
+        self.bytes[:half] = np.random.default_rng(7).integers(0, 256, half, dtype=np.uint8)
+        self.base = self.bytes.ctypes.data
+        self.nixl.register_memory([(self.base, 2 * half, 0, "")], "DRAM")
+
+    def begin(self, work: str, at: list[int], there: list[tuple[Any, ...]], kind: str) -> Any:
+        """Posts a request between places of the memory and objects, or ranges of the volume."""
+        registered = self.nixl.register_memory(there, kind)
+        local = [(self.base + it, size, 0) for it, (_, size, *_) in zip(at, there, strict=True)]
+        handle = self.nixl.initialize_xfer(
+            work, self.nixl.get_xfer_descs(local, "DRAM"), registered.trim(), self.name
+        )
+        state = attempt(lambda: self.nixl.transfer(handle))
+        return handle, state
+
+    def end(self, begun: tuple[Any, str], seconds: float = 30) -> str:
+        handle, state = begun
+        deadline = time.monotonic() + seconds
+        while state == "PROC":
+            assert time.monotonic() < deadline, "the request does not end"
+            time.sleep(1e-4)
+            state = attempt(lambda: self.nixl.check_xfer_state(handle))
+        self.nixl.release_xfer_handle(handle)
+        return state
+
+    def move(self, work: str, at: list[int], there: list[tuple[Any, ...]], kind: str = "OBJ") -> str:
+        return self.end(self.begin(work, at, there, kind))
+
+    def write(self, keys: list[str], size: int = SIZE) -> str:
+        return self.move("WRITE", [i * size for i in range(len(keys))], objects(keys, size))
+
+    def read(self, keys: list[str], size: int = SIZE) -> str:
+        """Into the second half, which is wiped before."""
+        self.bytes[self.half :] = 0
+        at = [self.half + i * size for i in range(len(keys))]
+        return self.move("READ", at, objects(keys, size))
+
+    def same(self, total: int) -> bool:
+        return bool((self.bytes[:total] == self.bytes[self.half : self.half + total]).all())
+
+    def there(self, keys: list[str]) -> list[bool]:
+        asked = [(0, 1, 0, key) for key in keys]
+        return [it is not None for it in self.nixl.query_memory(asked, self.backend, "OBJ")]
+
+
+def attempt(call: Callable[[], str]) -> str:
+    """DONE, PROC, ERR, or the name of the status that NIXL's binding raises."""
+    try:
+        return call()
+    except Exception as error:
+        return str(error)
+
+
+def objects(keys: list[str], size: int) -> list[tuple[Any, ...]]:
+    return [(0, size, 1 + i, key) for i, key in enumerate(keys)]
+
+
+def keys_of(many: int, name: str = "chunk") -> list[str]:
+    return [f"{name}/{i:04}.bin" for i in range(many)]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path, "256MiB", raw="16MiB")
+    host.start()
+    yield host
+    host.kill()
+
+
+@pytest.fixture
+def agent(host: Host) -> Agent:
+    return Agent("KVRAIL", {"socket": str(host.socket)})
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "private"])
+@pytest.mark.parametrize("size", [4096, 65536, 12345])
+@pytest.mark.parametrize("backend", ["KVRAIL", "OBJ"])
+def test_objects_come_back(host, backend, size, shared):
+    ours = {"socket": str(host.socket)}
+    theirs = {"bucket": "models", "endpoint_override": str(host.socket), "scheme": "http"}
+    agent = Agent(backend, ours if backend == "KVRAIL" else theirs, shared)
+    keys, before = keys_of(16), copied()
+    assert agent.there(keys) == [False] * 16
+    assert agent.write(keys, size) == "DONE"
+    assert agent.read(keys, size) == "DONE" and agent.same(16 * size)
+    assert agent.there([*keys, "other"]) == [True] * 16 + [False]
+    # Drives reach the memory itself, where its address suits them.
+    direct = 16 if size % 4096 == 0 else 2
+    assert copied() - before <= (2 * (16 - direct) if shared else 2 * 16) * size
+    assert shared or copied() - before == 2 * 16 * size
+
+
+def test_ranges_of_a_volume_come_back(host):
+    agent = Agent("KVRAIL", {"socket": str(host.socket), "volume": "raw"})
+    before = copied()
+    ranges = [(i * 2 * SIZE, SIZE, 0, "") for i in range(16)]
+    assert agent.move("WRITE", [i * SIZE for i in range(16)], ranges, "BLK") == "DONE"
+    at = [agent.half + i * SIZE for i in range(16)]
+    assert agent.move("READ", at, ranges, "BLK") == "DONE" and agent.same(16 * SIZE)
+    assert copied() == before
+    for wrong in ((1, SIZE), (0, 100), (16 << 20, SIZE)):
+        for work in ("WRITE", "READ"):
+            assert agent.move(work, [0], [(*wrong, 0, "")], "BLK") == "NIXL_ERR_INVALID_PARAM"
+
+
+def test_private_memory_passes_through_little_staging_memory(host):
+    parameters = {"socket": str(host.socket), "staging_bytes": str(2 << 20), "depth": "8"}
+    agent = Agent("KVRAIL", parameters, shared=False, half=16 << 20)
+    keys = keys_of(64)
+    assert agent.write(keys, 256 << 10) == "DONE"
+    assert agent.read(keys, 256 << 10) == "DONE" and agent.same(16 << 20)
+    assert agent.move("WRITE", [0], objects(["large"], 3 << 20)) == "NIXL_ERR_INVALID_PARAM"
+
+
+def test_more_than_the_queue_holds(agent):
+    keys = keys_of(1000)
+    for i in range(0, 1000, 250):
+        assert agent.write(keys[i : i + 250], 4096) == "DONE"
+    assert agent.read(keys[:256], 4096) == "DONE"
+    assert agent.there(keys) == [True] * 1000
+
+
+def test_parts_of_objects_are_read(agent):
+    assert agent.write(["one"]) == "DONE"
+    parts = [(4096, 8192, 1, "one"), (SIZE - 10, 10, 2, "one"), (0, 100, 3, "one")]
+    agent.bytes[agent.half :] = 0
+    at = [agent.half, agent.half + 8192, agent.half + 16384]
+    assert agent.move("READ", at, parts) == "DONE"
+    for start, (first, size, *_) in zip(at, parts, strict=True):
+        assert (agent.bytes[start : start + size] == agent.bytes[first : first + size]).all()
+    assert agent.read(["one"], 2 * SIZE) == "NIXL_ERR_MISMATCH"
+    assert agent.move("READ", [agent.half], [(SIZE, 10, 4, "one")]) == "NIXL_ERR_MISMATCH"
+    assert agent.move("WRITE", [0], [(4096, 4096, 5, "two")]) == "NIXL_ERR_INVALID_PARAM"
+    assert agent.there(["two"]) == [False]
+
+
+def test_a_key_that_is_not_there_fails_the_request(agent):
+    keys = keys_of(8)
+    assert agent.write(keys) == "DONE"
+    for asked in (["nothing"], [*keys[:4], "nothing", *keys[4:]]):
+        assert agent.read(asked) == "NIXL_ERR_NOT_FOUND"
+    assert agent.there([*keys, "nothing"]) == [True] * 8 + [False]
+
+
+def test_a_store_that_takes_nothing_is_an_error_every_time(tmp_path):
+    host = Host(tmp_path, "64MiB", budget="0.001dwpd")
+    host.start()
+    agent = Agent("KVRAIL", {"socket": str(host.socket)}, half=4 << 20)
+
+    def write(turn: int) -> str:
+        return agent.write(keys_of(16, str(turn)), 256 << 10)
+
+    # Everything is taken until the store was full once.
+    first = next(turn for turn in range(100) if write(turn) != "DONE")
+    assert first > 8
+    for turn in range(first + 1, first + 6):
+        assert write(turn) == "NIXL_ERR_BACKEND"
+        assert not all(agent.there(keys_of(16, str(turn))))
+    host.kill()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"socket": "/nowhere/s"}, "/nowhere/s"),
+        ({"store": "kw"}, "store kw"),
+        ({"volume": "rax"}, "volume rax"),
+        ({"sockte": "x"}, "no parameter 'sockte'"),
+        ({"depth": "many"}, "depth is 'many'"),
+    ],
+)
+def test_wrong_parameters_are_named(host, capfd, parameters, words):
+    begun = time.monotonic()
+    with pytest.raises(Exception, match="NIXL_ERR_BACKEND"):
+        Agent("KVRAIL", {"socket": str(host.socket)} | parameters)
+    assert time.monotonic() - begun < 5
+    assert words in capfd.readouterr().err
+
+
+def test_a_release_waits_for_what_is_in_flight(host, agent):
+    keys = keys_of(16)
+    assert agent.write(keys) == "DONE"
+    agent.bytes[agent.half :] = 0
+    os.kill(host.pid, signal.SIGSTOP)
+    at = [agent.half + i * SIZE for i in range(16)]
+    handle, state = agent.begin("READ", at, objects(keys, SIZE), "OBJ")
+    assert state == "PROC"
+    # Another process: a release may keep Python's lock.
+    later = subprocess.Popen(["sh", "-c", f"sleep 0.7; kill -CONT {host.pid}"])
+    begun = time.monotonic()
+    agent.nixl.release_xfer_handle(handle)
+    assert time.monotonic() - begun > 0.5
+    later.wait()
+    agent.bytes[agent.half :] = 9
+    time.sleep(0.3)
+    assert (agent.bytes[agent.half :] == 9).all()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "private"])
+def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
+    agent = Agent("KVRAIL", {"socket": str(host.socket)}, shared)
+    keys, other = keys_of(16), keys_of(16, "other")
+    assert agent.write(keys) == "DONE"
+    os.kill(host.pid, signal.SIGSTOP)
+    flying = [
+        agent.begin("WRITE", [i * SIZE for i in range(16)], objects(other, SIZE), "OBJ"),
+        agent.begin("READ", [agent.half + i * SIZE for i in range(16)], objects(keys, SIZE), "OBJ"),
+    ]
+    assert [state for _, state in flying] == ["PROC", "PROC"]
+    host.kill()
+    for begun in flying:
+        assert agent.end(begun, 10) == "NIXL_ERR_BACKEND"
+    assert agent.read(keys) == "NIXL_ERR_BACKEND"
+    assert "NIXL_ERR" in attempt(lambda: str(agent.there(keys)))
+    host.start()
+    assert agent.read(keys) == "DONE" and agent.same(16 * SIZE)
+    assert agent.there(keys) == [True] * 16
+    assert agent.write(other) == "DONE"
+    assert agent.read(other) == "DONE" and agent.same(16 * SIZE)
+
+
+def test_another_nixl_is_refused_by_name(tmp_path):
+    packages = Path(nixl.__file__).parents[1]
+    for found in [*packages.glob("nixl_cu12*"), *packages.glob(".nixl_cu12*")]:
+        name = found.name.replace("1.5.1", "1.9.0")
+        shutil.copytree(found, tmp_path / name, symlinks=True, copy_function=os.link)
+    code = (
+        "from nixl_cu12._api import nixl_agent, nixl_agent_config\n"
+        "nixl_agent('a', nixl_agent_config(backends=[])).create_backend('KVRAIL', {})\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "this plug-in is for NIXL 1.3 to 1.5" in done.stderr and "is 1.9.0" in done.stderr
