@@ -24,8 +24,32 @@ template <class Work> static Status guarded(Work work) {
 
 static Transfer &transfer_of(core::Request *it) { return *static_cast<Transfer *>(it); }
 
+/* Which object a device number is. NIXL finds objects by it: two of one number are one to it. */
+class Numbers {
+    std::mutex mutex_;
+    std::unordered_map<uint64_t, std::pair<std::string, size_t>> names_;
+
+  public:
+    void add(const Object &object) {
+        std::lock_guard guard(mutex_);
+        auto &[name, uses] = names_.try_emplace(object.number, object.name, 0).first->second;
+        if (name != object.name)
+            throw Failure(Status::invalid, "device number " + std::to_string(object.number) +
+                                               " is object " + name + "; register " +
+                                               object.name + " with another number");
+        uses++;
+    }
+
+    void remove(uint64_t number) {
+        std::lock_guard guard(mutex_);
+        auto it = names_.find(number);
+        if (it != names_.end() && --it->second.second == 0) names_.erase(it);
+    }
+};
+
 class Backend final : public core::Engine {
     mutable Link link_;
+    Numbers objects_;
 
   public:
     explicit Backend(const core::Beginning &it)
@@ -56,6 +80,7 @@ class Backend final : public core::Engine {
     }
 
     Status remove(core::Registered *it) override {
+        if (const auto *object = dynamic_cast<const Object *>(it)) objects_.remove(object->number);
         delete it;
         return Status::done;
     }
@@ -96,7 +121,7 @@ class Backend final : public core::Engine {
             if (asked.segment != Segment::object)
                 throw Failure(Status::unsupported, "queryMem knows objects (OBJ) only");
             std::vector<kvrail_key> keys;
-            for (const auto &it : asked.items) keys.push_back(Object(name_of(it)).key);
+            for (const auto &it : asked.items) keys.push_back(Object(name_of(it), it.device).key);
             for (uint8_t there : link_.session()->present(keys))
                 out.push_back(there ? std::optional(core::Parameters()) : std::nullopt);
             return Status::done;
@@ -104,9 +129,12 @@ class Backend final : public core::Engine {
     }
 
   private:
-    core::Registered *registered(const core::Described &range, Segment segment) const {
-        if (segment == Segment::object && !link_.settings().store.empty())
-            return new Object(name_of(range));
+    core::Registered *registered(const core::Described &range, Segment segment) {
+        if (segment == Segment::object && !link_.settings().store.empty()) {
+            auto object = std::make_unique<Object>(name_of(range), range.device);
+            objects_.add(*object);
+            return object.release();
+        }
         if (segment == Segment::volume && !link_.settings().volume.empty()) return new Area;
         if (segment != Segment::host)
             throw Failure(Status::unsupported,

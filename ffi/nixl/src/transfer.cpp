@@ -42,7 +42,7 @@ std::optional<Place> Memory::place(const std::shared_ptr<Session> &session,
     return Place{place_->region, place_->position + static_cast<uint64_t>(address - base_)};
 }
 
-Object::Object(std::string text) : name(std::move(text)) {
+Object::Object(std::string text, uint64_t device) : name(std::move(text)), number(device) {
     require(kvrail_key_of(name.data(), name.size(), &key), "key " + name);
 }
 
@@ -246,12 +246,13 @@ void Transfer::ended(Piece &piece, const kvrail_completion &end) {
     if (end.status == KVRAIL_OK && !is_pending) came(piece, end);
     bool is_again = (is_declined || is_pending || end.status == KVRAIL_TOO_SMALL ||
                      end.status == KVRAIL_MISS) && again(piece, end);
+    bool was_direct = !piece.staged;
     unstage(piece);
     if (is_again && status_ == Status::done) return waiting_.push_back(&piece);
     if (end.status == KVRAIL_OK && !is_pending) return;
     if (end.status == KVRAIL_RESTARTED) {
         session_->end();
-        if (!writes()) quiet_until_ = Clock::now() + QUARANTINE;
+        if (!writes() && was_direct) quiet_until_ = Clock::now() + QUARANTINE;
     }
     std::string what = piece.object != nullptr ? "object " + piece.object->name
                                                : "byte " + std::to_string(piece.offset);

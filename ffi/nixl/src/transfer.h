@@ -30,9 +30,11 @@ class Memory final : public core::Registered {
 class Object final : public core::Registered {
   public:
     std::string name;
+    /* The device number it is registered with. */
+    uint64_t number;
     kvrail_key key{};
 
-    explicit Object(std::string name);
+    Object(std::string name, uint64_t number);
 };
 
 /* A range of the volume. */

@@ -20,10 +20,11 @@ nixl = pytest.importorskip("nixl_cu12._api", reason="NIXL is not installed")
 
 import numpy as np  # noqa: E402
 from host import Host  # noqa: E402
+from nixl_cu12 import _bindings as bindings  # noqa: E402
 
 SIZE = 64 << 10
 PLUGINS = Path(os.environ.get("NIXL_PLUGIN_DIR", ""))
-NAMES = count()
+NAMES, NUMBERS = count(), count(100)
 
 
 def copied() -> int:
@@ -41,10 +42,12 @@ class Agent:
         self.backend, self.half, self.name = backend, half, f"agent{next(NAMES)}"
         self.nixl = nixl.nixl_agent(self.name, nixl.nixl_agent_config(backends=[]))
         self.nixl.create_backend(backend, parameters)
+        # Known to NIXL's core, but not to its Python.
+        self.nixl.nixl_mems["BLK"] = bindings.BLK_SEG
         file = -1
         if shared:
             file = os.memfd_create("engine")
-            os.truncate(file, 2 * half)
+            os.posix_fallocate(file, 0, 2 * half)
         flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._map = mmap.mmap(file, 2 * half, flags)
         self.bytes = np.frombuffer(self._map, np.uint8)
@@ -56,20 +59,28 @@ class Agent:
         """Posts a request between places of the memory and objects, or ranges of the volume."""
         registered = self.nixl.register_memory(there, kind)
         local = [(self.base + it, size, 0) for it, (_, size, *_) in zip(at, there, strict=True)]
-        handle = self.nixl.initialize_xfer(
-            work, self.nixl.get_xfer_descs(local, "DRAM"), registered.trim(), self.name
-        )
-        state = attempt(lambda: self.nixl.transfer(handle))
-        return handle, state
+        handle = None
 
-    def end(self, begun: tuple[Any, str], seconds: float = 30) -> str:
-        handle, state = begun
+        def post() -> str:
+            nonlocal handle
+            handle = self.nixl.initialize_xfer(
+                work, self.nixl.get_xfer_descs(local, "DRAM"), registered.trim(), self.name
+            )
+            return self.nixl.transfer(handle)
+
+        state = attempt(post)
+        return handle, registered, state
+
+    def end(self, begun: tuple[Any, Any, str], seconds: float = 30) -> str:
+        handle, registered, state = begun
         deadline = time.monotonic() + seconds
         while state == "PROC":
             assert time.monotonic() < deadline, "the request does not end"
             time.sleep(1e-4)
             state = attempt(lambda: self.nixl.check_xfer_state(handle))
-        self.nixl.release_xfer_handle(handle)
+        if handle is not None:
+            self.nixl.release_xfer_handle(handle)
+        self.nixl.deregister_memory(registered)
         return state
 
     def move(self, work: str, at: list[int], there: list[tuple[Any, ...]], kind: str = "OBJ") -> str:
@@ -100,8 +111,14 @@ def attempt(call: Callable[[], str]) -> str:
         return str(error)
 
 
+def stop(host: Host) -> None:
+    """The sidecar stands still when this returns."""
+    os.kill(host.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, host.pid, os.WSTOPPED)
+
+
 def objects(keys: list[str], size: int) -> list[tuple[Any, ...]]:
-    return [(0, size, 1 + i, key) for i, key in enumerate(keys)]
+    return [(0, size, next(NUMBERS), key) for key in keys]
 
 
 def keys_of(many: int, name: str = "chunk") -> list[str]:
@@ -133,10 +150,9 @@ def test_objects_come_back(host, backend, size, shared):
     assert agent.write(keys, size) == "DONE"
     assert agent.read(keys, size) == "DONE" and agent.same(16 * size)
     assert agent.there([*keys, "other"]) == [True] * 16 + [False]
-    # Drives reach the memory itself, where its address suits them.
-    direct = 16 if size % 4096 == 0 else 2
-    assert copied() - before <= (2 * (16 - direct) if shared else 2 * 16) * size
-    assert shared or copied() - before == 2 * 16 * size
+    # Drives reach memory that they can map, where its address suits them.
+    direct = 0 if not shared else 16 if size % 4096 == 0 else 1
+    assert copied() - before == 2 * (16 - direct) * size
 
 
 def test_ranges_of_a_volume_come_back(host):
@@ -161,12 +177,12 @@ def test_private_memory_passes_through_little_staging_memory(host):
     assert agent.move("WRITE", [0], objects(["large"], 3 << 20)) == "NIXL_ERR_INVALID_PARAM"
 
 
-def test_more_than_the_queue_holds(agent):
-    keys = keys_of(1000)
-    for i in range(0, 1000, 250):
-        assert agent.write(keys[i : i + 250], 4096) == "DONE"
-    assert agent.read(keys[:256], 4096) == "DONE"
-    assert agent.there(keys) == [True] * 1000
+def test_more_than_the_queue_holds(host):
+    agent = Agent("KVRAIL", {"socket": str(host.socket), "depth": "16"})
+    keys = keys_of(200)
+    assert agent.write(keys, 4096) == "DONE"
+    assert agent.read(keys, 4096) == "DONE" and agent.same(200 * 4096)
+    assert agent.there(keys) == [True] * 200
 
 
 def test_parts_of_objects_are_read(agent):
@@ -197,15 +213,23 @@ def test_a_store_that_takes_nothing_is_an_error_every_time(tmp_path):
     agent = Agent("KVRAIL", {"socket": str(host.socket)}, half=4 << 20)
 
     def write(turn: int) -> str:
-        return agent.write(keys_of(16, str(turn)), 256 << 10)
+        return agent.write(keys_of(4, str(turn)), 1 << 20)
 
     # Everything is taken until the store was full once.
     first = next(turn for turn in range(100) if write(turn) != "DONE")
-    assert first > 8
+    assert first > 4
     for turn in range(first + 1, first + 6):
         assert write(turn) == "NIXL_ERR_BACKEND"
-        assert not all(agent.there(keys_of(16, str(turn))))
+        assert not all(agent.there(keys_of(4, str(turn))))
     host.kill()
+
+
+def test_a_number_is_one_object(agent, capfd):
+    agent.nixl.register_memory([(0, SIZE, 1, "one")], "OBJ")
+    agent.nixl.register_memory([(0, SIZE, 1, "one")], "OBJ")
+    with pytest.raises(Exception, match="NIXL_ERR_BACKEND"):
+        agent.nixl.register_memory([(0, SIZE, 1, "two")], "OBJ")
+    assert "device number 1 is object one" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -230,9 +254,9 @@ def test_a_release_waits_for_what_is_in_flight(host, agent):
     keys = keys_of(16)
     assert agent.write(keys) == "DONE"
     agent.bytes[agent.half :] = 0
-    os.kill(host.pid, signal.SIGSTOP)
+    stop(host)
     at = [agent.half + i * SIZE for i in range(16)]
-    handle, state = agent.begin("READ", at, objects(keys, SIZE), "OBJ")
+    handle, _, state = agent.begin("READ", at, objects(keys, SIZE), "OBJ")
     assert state == "PROC"
     # Another process: a release may keep Python's lock.
     later = subprocess.Popen(["sh", "-c", f"sleep 0.7; kill -CONT {host.pid}"])
@@ -250,12 +274,14 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     agent = Agent("KVRAIL", {"socket": str(host.socket)}, shared)
     keys, other = keys_of(16), keys_of(16, "other")
     assert agent.write(keys) == "DONE"
-    os.kill(host.pid, signal.SIGSTOP)
+    # What says where they are is written a moment after them.
+    time.sleep(0.5)
+    stop(host)
     flying = [
         agent.begin("WRITE", [i * SIZE for i in range(16)], objects(other, SIZE), "OBJ"),
         agent.begin("READ", [agent.half + i * SIZE for i in range(16)], objects(keys, SIZE), "OBJ"),
     ]
-    assert [state for _, state in flying] == ["PROC", "PROC"]
+    assert [state for *_, state in flying] == ["PROC", "PROC"]
     host.kill()
     for begun in flying:
         assert agent.end(begun, 10) == "NIXL_ERR_BACKEND"
