@@ -1,6 +1,6 @@
 /* What NIXL's core and a plug-in know of each other, as far as this one needs it: numbers, layouts,
- * and the order of the virtual functions. NIXL's wheel has no headers. These are the releases 1.3 to
- * 1.5; core.cpp refuses others. Names are ours: only places in memory count. */
+ * and the order of the virtual functions. NIXL's wheel has no headers. These are the releases 1.3
+ * to 1.5; core.cpp refuses others. Names are ours: only places in memory count. */
 #ifndef KVRAIL_NIXL_INTERFACE_H
 #define KVRAIL_NIXL_INTERFACE_H
 

@@ -92,8 +92,8 @@ class Backend final : public core::Engine {
     }
 
     Status prepare(const core::Direction &direction, const core::Ranges<core::Moved> &local,
-                   const core::Ranges<core::Moved> &remote, const std::string &, core::Request *&out,
-                   const core::Options *) const override {
+                   const core::Ranges<core::Moved> &remote, const std::string &,
+                   core::Request *&out, const core::Options *) const override {
         return guarded([&] {
             out = new Transfer(direction, link_, local, remote);
             return Status::done;

@@ -83,7 +83,9 @@ class Agent:
         self.nixl.deregister_memory(registered)
         return state
 
-    def move(self, work: str, at: list[int], there: list[tuple[Any, ...]], kind: str = "OBJ") -> str:
+    def move(
+        self, work: str, at: list[int], there: list[tuple[Any, ...]], kind: str = "OBJ"
+    ) -> str:
         return self.end(self.begin(work, at, there, kind))
 
     def write(self, keys: list[str], size: int = SIZE) -> str:
