@@ -22,6 +22,7 @@ mod reload;
 mod restart;
 mod restricted;
 mod rig;
+mod sandbox;
 mod soak;
 mod stalled;
 mod status;

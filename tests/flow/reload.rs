@@ -52,6 +52,7 @@ fn a_reload_of_a_broken_configuration_changes_nothing() {
 #[test]
 fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
     let mut place = Place::with_volume(1, 8 << 20);
+    place.configure("sidecar.sandbox = \"off\"");
     let mut sidecar = Sidecar::start(&place);
     let state = place.path("state");
     place.configure(&format!(

@@ -14,6 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cufile", &[]),
     ("layout", &[]),
     ("units", &[]),
+    ("sandbox", &[]),
     ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring", "store"]),
     ("store", &[]),

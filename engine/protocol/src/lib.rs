@@ -35,8 +35,8 @@ pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, 
 pub use message::{ClientMessage, ControlReply, ControlRequest, Hardware, Pages, SidecarMessage};
 pub use report::{
     DeviceReport, DeviceState, HistogramReport, IoCounts, IoLatencyReport, LatencyReport,
-    PathReport, PollerReport, RegionsReport, SessionReport, SidecarReport, SidecarState,
-    StallReport, StatusReport, TargetReport, VolumeReport, Waker,
+    PathReport, PollerReport, RegionsReport, SandboxReport, SessionReport, SidecarReport,
+    SidecarState, StallReport, StatusReport, TargetReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use store::{NamespaceInfo, ShardReport, StoreInfo, VolumeContent};

@@ -28,6 +28,9 @@ pub struct StatusReport {
     /// Its NVMe-oF target, if it keeps one.
     #[serde(default)]
     pub target: Option<TargetReport>,
+    /// What it has taken away from itself.
+    #[serde(default)]
+    pub sandbox: SandboxReport,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.
@@ -69,6 +72,38 @@ pub struct TargetReport {
     pub problem: Option<String>,
     /// States of ANA groups as configured: port, group, state.
     pub ana_states: Vec<(u16, u32, String)>,
+}
+
+/// What a sidecar has taken away from itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReport {
+    /// `on`, `strict` or `off`.
+    pub mode: String,
+    /// Landlock's rules about files, ports and signals that hold: `whole`, `part` or `none`.
+    pub files: String,
+    /// Whether system calls are filtered.
+    pub calls_filtered: bool,
+    /// The capabilities it still has.
+    pub capabilities: Vec<String>,
+}
+
+impl SandboxReport {
+    /// For people, in a line.
+    #[must_use]
+    pub fn words(&self) -> String {
+        if self.mode == "off" {
+            return "off".into();
+        }
+        let calls = if self.calls_filtered { "filtered" } else { "not filtered" };
+        let none = || "none".to_owned();
+        let kept = Some(self.capabilities.join(" ")).filter(|it| !it.is_empty());
+        format!(
+            "{}: rules for files {}, system calls {calls}, capabilities {}",
+            self.mode,
+            self.files,
+            kept.unwrap_or_else(none)
+        )
+    }
 }
 
 /// Life of a sidecar.

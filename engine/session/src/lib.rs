@@ -52,5 +52,6 @@ pub use porter::{Porter, porter};
 pub use server::Server;
 pub use server_handle::{HandleReceiver, ServerHandle, server_handle};
 pub use shutdown::{Stopped, StoppedHow};
+pub use socket::make_folder;
 pub use stores::{ServedShard, ServedStore, presence_table};
 pub use tenants::{Right, Tenancy};

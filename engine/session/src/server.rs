@@ -14,8 +14,8 @@ use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hardware, Hello, Incoming,
-    LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SessionReport, SidecarReport,
-    StatusReport, Version, VolumeInfo, Waker, Welcome, unspill_ask,
+    LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport,
+    SidecarReport, StatusReport, Version, VolumeInfo, Waker, Welcome, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -739,6 +739,7 @@ impl Server {
             sidecar: self.report_sidecar(),
             paths: Vec::new(),
             target: None,
+            sandbox: SandboxReport::default(),
             pollers: handles.iter().enumerate().map(poller).collect(),
             devices: report::devices(handles),
             volumes: self.volumes.iter().map(report::volume).collect(),

@@ -37,7 +37,7 @@ impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
         let address = SocketAddrUnix::new(path)
             .map_err(|_| ServerError::PathTooLong { socket: path.into() })?;
-        make_directory(path)?;
+        make_folder(path)?;
         let lock = Lock::take(path)?;
         clear_stale(path)?;
         let failed = |step| move |errno| ServerError::Socket { path: path.into(), step, errno };
@@ -77,7 +77,11 @@ impl Drop for Listener {
     }
 }
 
-fn make_directory(socket: &Path) -> Result<(), ServerError> {
+/// Makes the folder that a socket is to lie in, unless it is there.
+///
+/// # Errors
+/// `ServerError::Socket` names the folder and what the kernel said.
+pub fn make_folder(socket: &Path) -> Result<(), ServerError> {
     let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty()) else {
         return Ok(());
     };

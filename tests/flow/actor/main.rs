@@ -9,10 +9,12 @@
 //! kvrail-actor twin|hold|half|noise SOCKET VOLUME SPACE NUMBER
 //! kvrail-actor control SOCKET
 //! kvrail-actor hostile KIND SOCKET VOLUME SECONDS [FILE]
+//! kvrail-actor confined on|off FOLDER
 //! kvrail-actor under RESTRICTION... -- PROGRAM ARGUMENTS
 //! ```
 #![forbid(unsafe_code)]
 
+mod confined;
 mod hostile;
 mod keyed;
 mod rude;
@@ -42,6 +44,7 @@ fn main() {
         "keyed" => keyed::process(&rest[0]),
         "twin" | "hold" | "half" | "noise" => keyed::role(verb, rest),
         "hostile" => hostile::run(rest),
+        "confined" => confined::run(rest),
         "under" => under::run(rest),
         other => panic!("no verb {other}"),
     }

@@ -16,7 +16,7 @@ use seccompiler::{
 const IO_URING_SETUP: i64 = 425;
 
 /// Takes `one-cpu`, `memlock=BYTES`, `files=COUNT`, `user=ID`, `no-io-uring=ERRNO`,
-/// `no-collapse=ERRNO`, then `--` and the program.
+/// `no-landlock=ERRNO`, `no-collapse=ERRNO`, then `--` and the program.
 pub(crate) fn run(words: &[String]) {
     let at = words.iter().position(|word| word == "--").expect("-- before the program");
     let (restrictions, program) = (&words[..at], &words[at + 1..]);
@@ -34,6 +34,7 @@ pub(crate) fn run(words: &[String]) {
                 command.uid(id).gid(id);
             }
             "no-io-uring" => forbid(IO_URING_SETUP, Vec::new(), number()),
+            "no-landlock" => forbid(libc::SYS_landlock_create_ruleset, Vec::new(), number()),
             "no-collapse" => forbid(libc::SYS_madvise, vec![collapse()], number()),
             other => panic!("no restriction {other}"),
         }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
+use kvrail_sandbox::Mode as Sandbox;
 use kvrail_units::{Period, Size};
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,7 @@ pub(crate) struct Sidecar {
     pub(crate) drain_timeout: Period,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Default for Sidecar {
@@ -57,6 +59,7 @@ impl Default for Sidecar {
             drain_timeout: Period::from_s(30),
             log: "info".into(),
             log_format: LogFormat::Text,
+            sandbox: Sandbox::On,
         }
     }
 }

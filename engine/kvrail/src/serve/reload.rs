@@ -4,6 +4,7 @@ use kvrail_session::ServerHandle;
 
 use super::memory;
 use super::policy::policy;
+use super::sandbox;
 use super::target::Door;
 use crate::config::Config;
 use crate::context::Context;
@@ -17,11 +18,22 @@ pub(crate) struct Reload {
     in_force: Config,
     context: Context,
     set_log: SetLog,
+    target: Reach,
+}
+
+/// Whether this process can get to the kernel's target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Open,
+    /// Its sandbox was made without one.
+    Closed,
 }
 
 impl Reload {
     pub(crate) fn new(in_force: Config, context: Context, set_log: SetLog) -> Self {
-        Self { in_force, context, set_log }
+        let is_open = sandbox::reaches_target(&in_force);
+        let target = if is_open { Reach::Open } else { Reach::Closed };
+        Self { in_force, context, set_log, target }
     }
 
     /// Reads and applies; a configuration with an error changes nothing.
@@ -34,7 +46,10 @@ impl Reload {
 
     fn apply(&mut self, handle: &ServerHandle, target: &Door) -> Result<(), Failure> {
         let new = self.context.config()?.config;
-        let renewed = self.in_force.apply_reload(&new);
+        let mut renewed = self.in_force.apply_reload(&new);
+        if self.target == Reach::Closed {
+            renewed.target = self.in_force.target.clone();
+        }
         let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
         // The target's own thread takes these over, or says why not; it is asked each time.
         let exported = |key: &String| {

@@ -6,6 +6,7 @@ use kvrail_gpu::Bridge;
 use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Doorbell, Epoch};
+use kvrail_sandbox::Entered;
 use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped};
 use tracing_appender::non_blocking::ErrorCounter;
 
@@ -20,7 +21,7 @@ use super::reload::Reload;
 use super::stores::Stores;
 use super::target::Export;
 use super::volumes::Served;
-use super::{descriptors, devices, gpus, memory, plan, report, signals, target, volumes};
+use super::{descriptors, devices, gpus, memory, plan, report, sandbox, signals, target, volumes};
 use crate::config::Config;
 use crate::context::PORTER;
 use crate::failure::{Exit, Failure, exhausted};
@@ -48,6 +49,7 @@ impl Sidecar {
         config: &Config,
         reload: Reload,
         lost_lines: ErrorCounter,
+        entered: Entered,
     ) -> Result<Self, Failure> {
         let annex = Annex::default();
         let topology = check_host(config)?;
@@ -76,7 +78,12 @@ impl Sidecar {
         let server_config = server_config(config, &plan, &gpus, &stores);
         let mut server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        server.annotate(move |report| annex.add_to(report, &lost_lines));
+        let sandboxed = sandbox::close(entered)?;
+        report += &sandbox::line(&sandboxed);
+        server.annotate(move |report| {
+            annex.add_to(report, &lost_lines);
+            sandbox::add_to(report, &sandboxed);
+        });
         metrics.serve(asker);
         Ok(Self {
             server,

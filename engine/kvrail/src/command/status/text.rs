@@ -91,6 +91,9 @@ fn sidecar(report: &StatusReport) -> String {
             it.closing
         );
     }
+    if !report.sandbox.mode.is_empty() {
+        text += &format!("\nsandbox {}", report.sandbox.words());
+    }
     if it.refused > 0 {
         text += &format!("\n{} connections were refused", it.refused);
     }

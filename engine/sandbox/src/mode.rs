@@ -1,0 +1,28 @@
+//! How much a process insists on its sandbox.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Whether there is a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// As much of it as the kernel has.
+    #[default]
+    On,
+    /// All of it, or no start.
+    Strict,
+    /// None.
+    Off,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Strict => "strict",
+            Self::Off => "off",
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! What a process will need.
+
+use std::path::{Path, PathBuf};
+
+use rustix::thread::CapabilitySet;
+
+/// Paths, a port and capabilities that stay. A folder stands for all beneath it. A path that is not
+/// there is passed over.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    read: Vec<PathBuf>,
+    change: Vec<PathBuf>,
+    own: Vec<PathBuf>,
+    emptied: Vec<PathBuf>,
+    tcp_port: Option<u16>,
+    capabilities: CapabilitySet,
+    others: Others,
+}
+
+/// Other processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Are left alone.
+    #[default]
+    Untouched,
+    /// Have files that are opened through `/proc`, which no rule of landlock lets through.
+    Opened,
+}
+
+impl Default for Needs {
+    /// What every process needs that starts itself once more, looks at its host and pins memory.
+    fn default() -> Self {
+        Self {
+            read: ["/proc", "/sys", "/run/udev"].map(Into::into).into(),
+            change: vec!["/dev/null".into()],
+            own: Vec::new(),
+            emptied: Vec::new(),
+            tcp_port: None,
+            capabilities: CapabilitySet::IPC_LOCK | CapabilitySet::DAC_OVERRIDE,
+            others: Others::default(),
+        }
+    }
+}
+
+impl Needs {
+    /// Is read.
+    pub fn read(&mut self, path: impl Into<PathBuf>) {
+        self.read.push(path.into());
+    }
+
+    /// Is there, and is read, written and asked by ioctl.
+    pub fn change(&mut self, path: impl Into<PathBuf>) {
+        self.change.push(path.into());
+    }
+
+    /// Things beneath are made and removed as well.
+    pub fn own(&mut self, path: impl Into<PathBuf>) {
+        self.own.push(path.into());
+    }
+
+    /// A folder is removed with all that is in it.
+    pub fn remove(&mut self, folder: &Path) {
+        self.own.push(folder.into());
+        self.emptied.extend(folder.parent().map(Into::into));
+    }
+
+    /// This TCP port is listened to; 0 stands for one that the kernel picks.
+    pub fn listen(&mut self, port: u16) {
+        self.tcp_port = Some(port);
+    }
+
+    /// Drives are asked for more than blocks: their logs, and the kernel's NVMe-oF target.
+    pub fn administer(&mut self) {
+        self.capabilities |= CapabilitySet::SYS_ADMIN;
+    }
+
+    /// Files of other processes are opened through `/proc`: there can be no rules about files.
+    pub fn open_files_of_others(&mut self) {
+        self.others = Others::Opened;
+        self.capabilities |= CapabilitySet::SYS_PTRACE;
+    }
+
+    pub(crate) fn others(&self) -> Others {
+        self.others
+    }
+
+    pub(crate) fn reads(&self) -> &[PathBuf] {
+        &self.read
+    }
+
+    pub(crate) fn changes(&self) -> &[PathBuf] {
+        &self.change
+    }
+
+    pub(crate) fn owns(&self) -> &[PathBuf] {
+        &self.own
+    }
+
+    /// Folders in which empty folders are removed.
+    pub(crate) fn empties(&self) -> &[PathBuf] {
+        &self.emptied
+    }
+
+    pub(crate) fn tcp_port(&self) -> Option<u16> {
+        self.tcp_port
+    }
+
+    pub(crate) fn capabilities(&self) -> CapabilitySet {
+        self.capabilities
+    }
+}

@@ -1,0 +1,103 @@
+//! Tries what a sidecar never does, within its sandbox or without one, and says what came of it.
+//! None of it leaves a trace where it is allowed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use kvrail_sandbox::{Mode, Needs, enter};
+use rustix::fs::{CWD, FileType, Mode as Bits};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_uid};
+
+/// What is tried: its name, and how.
+type Attempt = (&'static str, fn(&Path) -> io::Result<()>);
+
+const ATTEMPTS: &[Attempt] = &[
+    ("exec", |_| Command::new("/bin/true").status().map(drop)),
+    ("exec-loader", |_| {
+        Command::new("/lib64/ld-linux-x86-64.so.2").arg("/bin/true").output().and_then(|it| {
+            if it.status.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        })
+    }),
+    ("ptrace", |_| Ok(nix::sys::ptrace::seize(nobody(), nix::sys::ptrace::Options::empty())?)),
+    ("signal", |_| Ok(rustix::process::test_kill_process(parent())?)),
+    ("mount", |own| {
+        Ok(rustix::mount::mount("none", own.join("none"), "tmpfs", MountFlags::empty(), None)?)
+    }),
+    ("umount", |own| Ok(rustix::mount::unmount(own.join("none"), UnmountFlags::empty())?)),
+    ("chroot", |_| Ok(rustix::process::chroot("/")?)),
+    ("module", |_| Ok(rustix::system::init_module(&[], c"")?)),
+    ("namespace", |_| {
+        let own = File::open("/proc/self/ns/uts")?;
+        Ok(move_into_link_name_space(
+            own.as_fd(),
+            Some(LinkNameSpaceType::HostNameAndNISDomainName),
+        )?)
+    }),
+    ("hostname", |_| {
+        Ok(rustix::system::sethostname(rustix::system::uname().nodename().to_bytes())?)
+    }),
+    ("user", |_| Ok(set_thread_uid(rustix::process::getuid())?)),
+    ("owner", |own| Ok(rustix::fs::chown(own.join("made"), None, None)?)),
+    ("device", |own| {
+        Ok(rustix::fs::mknodat(CWD, own.join("node"), FileType::CharacterDevice, Bits::RUSR, 259)?)
+    }),
+    ("internet", |_| open_socket(AddressFamily::INET)),
+    ("internet6", |_| open_socket(AddressFamily::INET6)),
+    ("netlink", |_| Ok(socket(AddressFamily::NETLINK, SocketType::RAW, None).map(drop)?)),
+    ("shadow", |_| OpenOptions::new().append(true).open("/etc/shadow").map(drop)),
+    ("read", |_| File::open("/etc/passwd").map(drop)),
+    ("list", |_| fs::read_dir("/etc").map(drop)),
+    ("make", |own| File::create(own.with_extension("made")).map(drop)),
+    ("remove", |own| fs::remove_file(own.with_extension("there"))),
+    ("kernel", |_| OpenOptions::new().append(true).open("/proc/sys/kernel/hostname").map(drop)),
+];
+
+/// `on` or `off`, and a folder that is the process's own.
+pub(crate) fn run(words: &[String]) {
+    let mode = if words[0] == "on" { Mode::Strict } else { Mode::Off };
+    let own = Path::new(&words[1]).to_owned();
+    let mut needs = Needs::default();
+    needs.own(&own);
+    let entered = enter(mode, &needs).expect("a sandbox");
+    // A thread of the time between, as a sidecar's pollers are.
+    let (begin, begun) = channel();
+    let between = thread::spawn(move || {
+        begun.recv().expect("a word");
+        outcomes(&own)
+    });
+    entered.close().expect("a filter");
+    begin.send(()).expect("a thread");
+    let said = serde_json::to_string(&between.join().expect("no panic"));
+    println!("{}", said.expect("plain words"));
+}
+
+/// The names of those that were refused; first the folder's own file must have been made.
+fn outcomes(own: &Path) -> Vec<&'static str> {
+    fs::write(own.join("made"), "mine").expect("its own folder");
+    socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a session's socket");
+    thread::spawn(|| ()).join().expect("a thread");
+    let is_refused = |attempt: &&Attempt| {
+        attempt.1(own).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    ATTEMPTS.iter().filter(is_refused).map(|attempt| attempt.0).collect()
+}
+
+fn open_socket(family: AddressFamily) -> io::Result<()> {
+    Ok(socket(family, SocketType::STREAM, None).map(drop)?)
+}
+
+/// A process that is not there.
+fn nobody() -> nix::unistd::Pid {
+    nix::unistd::Pid::from_raw(i32::MAX)
+}
+
+fn parent() -> rustix::process::Pid {
+    rustix::process::getppid().expect("a parent")
+}
