@@ -13,7 +13,7 @@ use crate::environment::ArmMode;
 use crate::fio::Fio;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{Case, KVRAIL, Op, RAW, STORE};
+use crate::plan::{CHECKED, Case, KVRAIL, Op, RAW, STORE};
 use crate::port::Target;
 use crate::raw::RawTarget;
 use crate::runner::Outcome;
@@ -76,7 +76,8 @@ impl Arms {
         let pids = ground.sidecar.as_ref().map_or_else(Vec::new, |sidecar| sidecar.pids.clone());
         for name in if named { options.arms.as_slice() } else { &all } {
             let missing = match name {
-                ArmName::Kvrail => arms.add_kvrail(options, ground)?,
+                ArmName::Kvrail => arms.add_volume(options, ground, KVRAIL)?,
+                ArmName::Checked => arms.add_volume(options, ground, CHECKED)?,
                 ArmName::Store => arms.add_store(options, ground, store.as_ref(), &pids)?,
                 ArmName::Raw(mode) => arms.add_raw(options, ground, *mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
@@ -93,17 +94,21 @@ impl Arms {
         Ok(arms)
     }
 
-    fn add_kvrail(
+    fn add_volume(
         &mut self,
         options: &BenchOptions,
-        ground: &mut Ground,
+        ground: &Ground,
+        name: &str,
     ) -> Result<Option<String>> {
-        let Some(Sidecar { target, pids, .. }) = ground.sidecar.take() else {
-            return Ok(Some("kvrail: no sidecar runs".to_owned()));
+        let Some(Sidecar { target, pids, .. }) = &ground.sidecar else {
+            return Ok(Some(format!("{name}: no sidecar runs")));
         };
-        let (name, reason) = (KVRAIL.to_owned(), ground.reason.clone());
+        let target = target.clone();
+        let target: Box<dyn Target> =
+            if name == CHECKED { Box::new(target.checked()) } else { Box::new(target) };
+        let (name, reason) = (name.to_owned(), ground.reason.clone());
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
-        let (kind, meters) = (Kind::Volume, meters(&pids)?);
+        let (kind, meters) = (Kind::Volume, meters(pids)?);
         self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }

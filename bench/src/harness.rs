@@ -14,8 +14,7 @@ use uuid::Uuid;
 
 use crate::lanes::LaneProbe;
 use crate::options::BenchOptions;
-use crate::port::Target;
-use crate::sidecar::StoreTarget;
+use crate::sidecar::{SidecarTarget, StoreTarget};
 
 /// Bytes of a stripe of the embedded volume, where it has several members: the largest block that
 /// is measured, so that each is one request.
@@ -25,7 +24,7 @@ pub const STRIPE_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Sidecar {
     /// The way to its volume, over the lanes.
-    pub target: Box<dyn Target>,
+    pub target: SidecarTarget,
     /// The session behind it.
     pub client: Client,
     /// Its processes, for the CPU accounts.

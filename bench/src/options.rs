@@ -29,6 +29,8 @@ const SPEED_MAX: f64 = 1e6;
 pub enum ArmName {
     /// The sidecar's volume, over the lanes.
     Kvrail,
+    /// The same, with the checksum of every read computed: what a get does, too.
+    Checked,
     /// Its store: gets and puts of the same sizes, and lookups.
     Store,
     /// A bare ring in this process; in the sidecar's mode, or in the mode named.
@@ -49,13 +51,14 @@ impl FromStr for ArmName {
                 Ok(Self::Raw(Some(mode)))
             }
             None if text == "kvrail" => Ok(Self::Kvrail),
+            None if text == "checked" => Ok(Self::Checked),
             None if text == "store" => Ok(Self::Store),
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
             None if text == "lanes" => Ok(Self::Lanes),
-            _ => {
-                Err(format!("`{text}` is no arm; write kvrail, raw, raw:MODE, store, fio or lanes"))
-            }
+            _ => Err(format!(
+                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, fio or lanes"
+            )),
         }
     }
 }
@@ -64,7 +67,7 @@ impl FromStr for ArmName {
 /// storage, in one interleaved run, with every block verified.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
-    /// Arms to run, by default all that this machine has [kvrail, raw,
+    /// Arms to run, by default all that this machine has but `checked` [kvrail, checked, raw,
     /// raw:MODE, store, fio, lanes]
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,

@@ -29,6 +29,8 @@ pub const CLIENTS_MAX: u32 = 64;
 pub const RAW: &str = "raw";
 /// The name of the arm of the sidecar's volume.
 pub const KVRAIL: &str = "kvrail";
+/// The name of the arm of the sidecar's volume whose reads come with their checksum.
+pub const CHECKED: &str = "checked";
 /// The name of the arm of the sidecar's store.
 pub const STORE: &str = "store";
 

@@ -14,7 +14,7 @@ use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
-use crate::plan::{Case, CaseInfo, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes};
+use crate::plan::{CHECKED, Case, CaseInfo, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes};
 use crate::report::{Comparison, Ratio, aims};
 use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
 use crate::sidecar;
@@ -184,8 +184,12 @@ impl Suite for Storage<'_> {
     fn pairs(&self) -> Vec<(String, String)> {
         let others = self.arms().into_iter().filter(|arm| arm != RAW);
         let mut pairs: Vec<_> = others.map(|arm| (arm, RAW.to_owned())).collect();
-        let store = pairs.iter().position(|(arm, _)| arm == STORE);
-        pairs.extend(store.map(|_| (STORE.to_owned(), KVRAIL.to_owned())));
+        let has = |name: &str| self.arms.driven.iter().any(|arm| arm.name == name);
+        for volume in [KVRAIL, CHECKED] {
+            if has(STORE) && has(volume) {
+                pairs.push((STORE.to_owned(), volume.to_owned()));
+            }
+        }
         pairs
     }
 

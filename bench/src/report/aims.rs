@@ -1,7 +1,7 @@
 //! The speed that kvrail aims for, against what was measured.
 
 use crate::lanes::Keyed;
-use crate::plan::{Case, CaseInfo, DEPTH_MAX, KVRAIL, Op, Pace, RAW, Rate, STORE};
+use crate::plan::{CHECKED, Case, CaseInfo, DEPTH_MAX, KVRAIL, Op, Pace, RAW, Rate, STORE};
 use crate::report::schema::{Aim, Bound, Comparison, Report, Run};
 use crate::statistics::Spread;
 
@@ -51,6 +51,7 @@ fn store(report: &Report) -> Vec<Option<Aim>> {
     use Bound::{AtLeast, AtMost};
     let to = |arm, case: Case| report.compared(&case.info().keyed(), (STORE, arm));
     let volume = |block_bytes, depth| to(KVRAIL, Case::closed(Op::Read, block_bytes, depth));
+    let checked = |block_bytes| to(CHECKED, Case::closed(Op::Read, block_bytes, 8));
     let throughput = |one: Option<&Comparison>| middle(one?.relation.throughput);
     let p50 = volume(4 * KIB, 1).and_then(|one| middle(one.relation.p50));
     let put = to(RAW, Case::closed(Op::Write, MIB, 8));
@@ -68,6 +69,13 @@ fn store(report: &Report) -> Vec<Option<Aim>> {
             throughput(volume(256 * KIB, 8)),
         ),
         Aim::new("get 1MiB d8: throughput / volume", AtLeast, 0.98, throughput(volume(MIB, 8))),
+        Aim::new(
+            "get 256KiB d8: throughput / checked read",
+            AtLeast,
+            0.98,
+            throughput(checked(256 * KIB)),
+        ),
+        Aim::new("get 1MiB d8: throughput / checked read", AtLeast, 0.98, throughput(checked(MIB))),
         Aim::new(
             "get 1MiB d8: CPU s/GiB above volume",
             AtMost,

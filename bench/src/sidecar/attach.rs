@@ -52,7 +52,6 @@ pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
     let target =
         SidecarTarget::new(client.clone(), volume, storage.words.clone(), options.client_wait);
     let pid = i32::try_from(status.sidecar.pid).context("the sidecar's process id")?;
-    let target = Box::new(target);
     let sidecar = Sidecar { target, client, pids: vec![pid], store, null_lane };
     Ok(Ground {
         members,

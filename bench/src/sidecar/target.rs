@@ -7,19 +7,27 @@ use super::queue::{ClientWait, SlotQueue};
 use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Target, Wait, Work};
 
 /// A volume of an attached sidecar.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SidecarTarget {
     client: Client,
     volume: Volume,
     mode: String,
     wait: ClientWait,
+    /// Whether reads come with their checksum, which the client library computes.
+    checked: bool,
 }
 
 impl SidecarTarget {
     /// A volume of this client. `mode` is what its devices really use.
     #[must_use]
     pub fn new(client: Client, volume: Volume, mode: String, wait: ClientWait) -> Self {
-        Self { client, volume, mode, wait }
+        Self { client, volume, mode, wait, checked: false }
+    }
+
+    /// The same, with a pass over every byte read: what a get of a block does, too.
+    #[must_use]
+    pub fn checked(self) -> Self {
+        Self { checked: true, ..self }
     }
 
     /// Pieces that one operation of this size can fall into.
@@ -41,7 +49,7 @@ impl Target for SidecarTarget {
         let alignment = 4096.max(self.volume.geometry().memory_alignment as usize);
         let layout = (alignment, self.pieces_max(shape.buffer_bytes));
         let slots = SlotQueue::open(&self.client, shape, layout, self.wait)?;
-        let mut port = LanePort { slots, volume: self.volume.clone() };
+        let mut port = LanePort { slots, volume: self.volume.clone(), checked: self.checked };
         let worked = work(&mut port);
         worked.and(port.slots.close())
     }
@@ -52,6 +60,7 @@ impl Target for SidecarTarget {
 struct LanePort {
     slots: SlotQueue,
     volume: Volume,
+    checked: bool,
 }
 
 /// How an end reads to the drivers.
@@ -72,6 +81,9 @@ impl Port for LanePort {
         let Operation { direction, offset, bytes } = operation;
         let lease = self.slots.take(slot);
         let request = match direction {
+            Direction::Read if self.checked => {
+                Request::read(&self.volume, offset, lease).checksum()
+            }
             Direction::Read => Request::read(&self.volume, offset, lease),
             Direction::Write => Request::write(&self.volume, offset, lease),
         };

@@ -54,6 +54,17 @@ pub(crate) struct Origin {
     pub(crate) checksum: Checksum,
 }
 
+/// The answer for some keys of a lookup.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeysAnswer {
+    lookup: u32,
+    /// Which keys, as the lookup counts them.
+    pub(crate) group: u32,
+    pub(crate) status: Status,
+    /// One for each key that is there, and what else a slot's answer says.
+    pub(crate) bits: u32,
+}
+
 /// What is to be done about a request's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
@@ -99,9 +110,6 @@ const BLOCK: u32 = u32::MAX - 1;
 /// The head of a lookup or release of some keys.
 const KEYS: u32 = u32::MAX - 2;
 
-/// The ticket of lookups, which are no requests of the program's.
-pub(crate) const LOOKUP: Ticket = Ticket(0);
-
 /// The entry behind the last free one.
 const NONE: u32 = u32::MAX;
 
@@ -141,7 +149,7 @@ impl Inflight {
 
     /// Takes a lookup or release; returns its `user_data`.
     pub(crate) fn occupy_keys(&mut self, lane: u16, opcode: Opcode, tag: u64) -> u64 {
-        (self.ticket, self.tag, self.opcode) = (LOOKUP, tag, opcode);
+        (self.tag, self.opcode) = (tag, opcode);
         (self.lane, self.length, self.head) = (lane, 0, KEYS);
         self.name
     }
@@ -210,8 +218,11 @@ pub(crate) struct InflightTable {
     /// Pages for tails that no operation has.
     tails: Vec<Lease>,
     verified: Verified,
-    /// The lookup that waits for its answers; those of others are passed over.
-    lookup: u32,
+    /// Lookups that wait for answers; those of others are passed over.
+    lookups: Vec<u32>,
+    last_lookup: u32,
+    /// What their lookups have not taken yet.
+    answers: Vec<KeysAnswer>,
 }
 
 impl InflightTable {
@@ -241,7 +252,9 @@ impl InflightTable {
             again: Vec::with_capacity(tails.len()),
             tails,
             verified: Verified::default(),
-            lookup: 0,
+            lookups: Vec::new(),
+            last_lookup: 0,
+            answers: Vec::new(),
         }
     }
 
@@ -406,8 +419,26 @@ impl InflightTable {
 
     /// Answers of earlier lookups are passed over from now on; returns the number of the new one.
     pub(crate) fn begin_lookup(&mut self) -> u32 {
-        self.lookup = self.lookup.wrapping_add(1).max(1);
-        self.lookup
+        self.last_lookup = self.last_lookup.wrapping_add(1);
+        self.lookups.push(self.last_lookup);
+        self.last_lookup
+    }
+
+    /// What it still waits for is passed over.
+    pub(crate) fn end_lookup(&mut self, lookup: u32) {
+        self.lookups.retain(|other| *other != lookup);
+        self.answers.retain(|answer| answer.lookup != lookup);
+    }
+
+    /// Answers that were not taken yet.
+    pub(crate) fn answer_count(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Takes an answer for this lookup.
+    pub(crate) fn take_answer(&mut self, lookup: u32) -> Option<KeysAnswer> {
+        let at = self.answers.iter().rposition(|answer| answer.lookup == lookup)?;
+        Some(self.answers.swap_remove(at))
     }
 
     #[inline(always)]
@@ -475,8 +506,14 @@ impl InflightTable {
         entry.vacate();
         entry.next_free = std::mem::replace(&mut self.first_free, index);
         self.room += 1;
-        if entry.head == KEYS && entry.tag >> 32 != u64::from(self.lookup) {
-            return; // its caller has given up
+        if entry.head == KEYS {
+            let [lookup, group] = [entry.tag >> 32, entry.tag & u64::from(u32::MAX)]
+                .map(|half| u32::try_from(half).expect("half of 64 bits"));
+            if self.lookups.contains(&lookup) {
+                let (status, bits) = (end.status, end.bytes);
+                self.answers.push(KeysAnswer { lookup, group, status, bits });
+            }
+            return;
         }
         if entry.head < KEYS {
             let head = entry.head;

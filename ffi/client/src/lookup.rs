@@ -6,8 +6,8 @@ use kvrail_ring::slot::LOOKUP_KEYS;
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::HOLD_MS_MAX;
 
-use crate::done::Completed;
 use crate::error::ClientError;
+use crate::inflight::KeysAnswer;
 use crate::key::BlockKey;
 use crate::opened::Opened;
 use crate::queue::Queue;
@@ -62,11 +62,29 @@ pub struct Found {
 /// Keys of one member, five at a time: where each stands in the question.
 type Group = ([u32; LOOKUP_KEYS], usize);
 
-/// Whether more keys are to be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Further {
-    Yes,
-    No,
+/// A lookup that goes on while its thread does something else. [`Queue::poll`], or waiting, fetches
+/// its answers; [`Queue::poll_lookup`] takes them.
+#[derive(Debug)]
+#[must_use = "end it with `Queue::end_lookup`"]
+pub struct PendingLookup {
+    namespace: Namespace,
+    keys: Vec<BlockKey>,
+    opcode: Opcode,
+    extent: LookupExtent,
+    hold_ms: u32,
+    /// What its answers are known by.
+    number: u32,
+    /// With their lanes, in the order in which they are asked for.
+    groups: Vec<(u16, Group)>,
+    /// Keys that are in groups.
+    grouped: usize,
+    /// Groups that were asked for.
+    sent: usize,
+    /// Those that were not answered.
+    left: usize,
+    /// Whether a key is missing behind which nothing counts.
+    is_cut: bool,
+    found: Found,
 }
 
 impl Queue {
@@ -81,30 +99,8 @@ impl Queue {
         keys: &[BlockKey],
         how: &Lookup,
     ) -> Result<Found, ClientError> {
-        let (opcode, hold_ms) = (Opcode::Lookup, hold_ms(how.hold)?);
-        let ask = Question::new(namespace, opcode, hold_ms, how.timeout);
-        let mut found = Found::default();
-        // A prefix ends where a block is not there for certain.
-        let keys = match how.extent {
-            LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
-            LookupExtent::All => keys,
-        };
-        found.there.resize(keys.len(), false);
-        let asked = ask.run(self, keys, |(places, count), bits| {
-            for (bit, place) in places[..count].iter().enumerate() {
-                found.there[*place as usize] = bits >> bit & 1 != 0;
-            }
-            let ones = |bits: u64| (bits & ((1 << count) - 1)).count_ones() as usize;
-            found.held += ones(bits >> 8);
-            found.warming += ones(bits >> 16);
-            match how.extent {
-                LookupExtent::Prefix if ones(bits) < count => Further::No,
-                LookupExtent::Prefix | LookupExtent::All => Further::Yes,
-            }
-        })?;
-        found.there.truncate(asked);
-        found.prefix = found.there.iter().take_while(|there| **there).count();
-        Ok(found)
+        let pending = self.begin_lookup(namespace, keys, how)?;
+        self.wait_lookup(pending, how.timeout)
     }
 
     /// Ends this client's holds on these keys.
@@ -117,8 +113,102 @@ impl Queue {
         keys: &[BlockKey],
         timeout: Duration,
     ) -> Result<(), ClientError> {
-        let ask = Question::new(namespace, Opcode::Release, 0, timeout);
-        ask.run(self, keys, |_, _| Further::Yes).map(|_| ())
+        let how = (Opcode::Release, LookupExtent::All, 0);
+        let pending = self.ask(namespace, keys, how)?;
+        self.wait_lookup(pending, timeout).map(drop)
+    }
+
+    /// Begins a lookup, without waiting. Its timeout is the caller's to watch.
+    ///
+    /// # Errors
+    /// As `lookup`, without `Timeout`.
+    pub fn begin_lookup(
+        &mut self,
+        namespace: &Namespace,
+        keys: &[BlockKey],
+        how: &Lookup,
+    ) -> Result<PendingLookup, ClientError> {
+        // A prefix ends where a block is not there for certain.
+        let keys = match how.extent {
+            LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
+            LookupExtent::All => keys,
+        };
+        self.ask(namespace, keys, (Opcode::Lookup, how.extent, hold_ms(how.hold)?))
+    }
+
+    fn ask(
+        &mut self,
+        namespace: &Namespace,
+        keys: &[BlockKey],
+        (opcode, extent, hold_ms): (Opcode, LookupExtent, u32),
+    ) -> Result<PendingLookup, ClientError> {
+        let number = self.open_lookup(namespace)?;
+        let mut pending = PendingLookup {
+            namespace: namespace.clone(),
+            keys: keys.to_vec(),
+            opcode,
+            extent,
+            hold_ms,
+            number,
+            groups: Vec::with_capacity(keys.len() / LOOKUP_KEYS + 8),
+            grouped: 0,
+            sent: 0,
+            left: 0,
+            is_cut: false,
+            found: Found { there: vec![false; keys.len()], ..Found::default() },
+        };
+        pending.stage(self);
+        self.publish();
+        Ok(pending)
+    }
+
+    /// Takes the answers that were fetched, and asks for more keys, wave after wave without waiting
+    /// in between. What was found, once nothing is left; it is not to be polled again then.
+    ///
+    /// # Errors
+    /// As `lookup`, without `Timeout`.
+    pub fn poll_lookup(
+        &mut self,
+        pending: &mut PendingLookup,
+    ) -> Result<Option<Found>, ClientError> {
+        while let Some(answer) = self.take_answer(pending.number) {
+            pending.take(self, answer)?;
+        }
+        if !pending.stage(self) {
+            self.check_alive()?;
+            self.publish();
+            return Ok(None);
+        }
+        Ok(Some(pending.finish()))
+    }
+
+    /// Ends a lookup: answers that are missing are passed over. Blocks that were held meanwhile
+    /// stay held.
+    pub fn end_lookup(&mut self, pending: PendingLookup) {
+        self.close_lookup(pending.number);
+    }
+
+    fn wait_lookup(
+        &mut self,
+        mut pending: PendingLookup,
+        timeout: Duration,
+    ) -> Result<Found, ClientError> {
+        let deadline = Instant::now().checked_add(timeout); // `None` is never
+        let outcome = loop {
+            match self.poll_lookup(&mut pending) {
+                Ok(Some(found)) => break Ok(found),
+                Err(error) => break Err(error),
+                Ok(None) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                    break Err(ClientError::Timeout { what: WHAT, after: timeout });
+                }
+                Ok(None) => {}
+            }
+            if let Err(error) = self.wait_for_answers(deadline) {
+                break Err(error);
+            }
+        };
+        self.end_lookup(pending);
+        outcome
     }
 }
 
@@ -137,99 +227,63 @@ fn hold_ms(hold: Duration) -> Result<u32, ClientError> {
 /// What errors call it.
 const WHAT: &str = "a lookup";
 
-/// What is asked about keys.
-#[derive(Debug)]
-struct Question<'a> {
-    namespace: &'a Namespace,
-    opcode: Opcode,
-    hold_ms: u32,
-    /// `None` is never.
-    deadline: Option<Instant>,
-    timeout: Duration,
-}
-
-impl<'a> Question<'a> {
-    fn new(namespace: &'a Namespace, opcode: Opcode, hold_ms: u32, timeout: Duration) -> Self {
-        let deadline = Instant::now().checked_add(timeout);
-        Self { namespace, opcode, hold_ms, deadline, timeout }
-    }
-
-    /// Asks about keys from the front, wave after wave without waiting in between, until an answer
-    /// that `take` is given ends it. Returns how many were asked for.
-    fn run(
-        &self,
-        queue: &mut Queue,
-        keys: &[BlockKey],
-        take: impl FnMut(Group, u64) -> Further,
-    ) -> Result<usize, ClientError> {
-        let call = queue.begin_lookup(self.namespace)?;
-        let outcome = self.ask(queue, keys, call, take);
-        queue.end_lookup();
-        outcome
-    }
-
-    fn ask(
-        &self,
-        queue: &mut Queue,
-        keys: &[BlockKey],
-        call: u32,
-        mut take: impl FnMut(Group, u64) -> Further,
-    ) -> Result<usize, ClientError> {
+impl PendingLookup {
+    /// Asks for what there is room for. Whether everything was asked for and answered.
+    fn stage(&mut self, queue: &mut Queue) -> bool {
         let opened = self.namespace.opened();
-        let mut groups = Vec::with_capacity(keys.len() / LOOKUP_KEYS + 8);
-        let (mut grouped, mut sent, mut left) = (0, 0, 0);
-        let (mut further, mut answered) = (Further::Yes, Vec::new());
-        loop {
-            let mut more = further == Further::Yes;
-            while more && (sent < groups.len() || grouped < keys.len()) {
-                if sent == groups.len() {
-                    queue.publish();
-                    grouped = self.group(opened, keys, grouped, &mut groups);
-                }
-                let (lane, group) = &groups[sent];
-                more = queue.stage_keys(*lane, self.slot(opened, keys, group), tag(call, sent));
-                (sent, left) = (sent + usize::from(more), left + usize::from(more));
+        let mut room = true;
+        while room
+            && !self.is_cut
+            && (self.sent < self.groups.len() || self.grouped < self.keys.len())
+        {
+            if self.sent == self.groups.len() {
+                queue.publish();
+                self.group(opened);
             }
-            if left == 0 && (more || further == Further::No) {
-                break;
-            }
-            self.wait(queue, &mut answered)?;
-            for done in answered.drain(..) {
-                let place = usize::try_from(done.tag & u64::from(u32::MAX)).expect("a place");
-                if take(groups[place].1, self.bits(queue, &done)?) == Further::No {
-                    further = Further::No;
-                }
-                left -= 1;
-            }
+            let (lane, group) = &self.groups[self.sent];
+            let name = u64::from(self.number) << 32 | self.sent as u64;
+            room = queue.stage_keys(*lane, self.slot(opened, group), name);
+            (self.sent, self.left) = (self.sent + usize::from(room), self.left + usize::from(room));
         }
-        let unsent = groups[sent..].iter().map(|(_, (places, _))| places[0] as usize);
-        Ok(unsent.min().unwrap_or(grouped))
+        self.left == 0 && (room || self.is_cut)
     }
 
-    fn wait(&self, queue: &mut Queue, answered: &mut Vec<Completed>) -> Result<(), ClientError> {
-        queue.wait_for_keys(self.deadline, answered)?;
-        if answered.is_empty() {
-            queue.check_alive()?;
-            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(ClientError::Timeout { what: WHAT, after: self.timeout });
-            }
+    fn take(&mut self, queue: &Queue, answer: KeysAnswer) -> Result<(), ClientError> {
+        self.left -= 1;
+        let bits = self.bits(queue, answer)?;
+        let (places, count) = &self.groups[answer.group as usize].1;
+        for (bit, place) in places[..*count].iter().enumerate() {
+            self.found.there[*place as usize] = bits >> bit & 1 != 0;
         }
+        let ones = |bits: u32| (bits & ((1 << count) - 1)).count_ones() as usize;
+        self.found.held += ones(bits >> 8);
+        self.found.warming += ones(bits >> 16);
+        self.is_cut |= self.extent == LookupExtent::Prefix && ones(bits) < *count;
         Ok(())
     }
 
+    /// What was found among the keys that were asked for.
+    fn finish(&mut self) -> Found {
+        let unsent = self.groups[self.sent..].iter().map(|(_, (places, _))| places[0] as usize);
+        let mut found = std::mem::take(&mut self.found);
+        found.there.truncate(unsent.min().unwrap_or(self.grouped));
+        found.prefix = found.there.iter().take_while(|there| **there).count();
+        found
+    }
+
     /// The request for a group of keys.
-    fn slot(&self, opened: Opened, keys: &[BlockKey], group: &Group) -> kvrail_ring::Request {
+    fn slot(&self, opened: Opened, group: &Group) -> kvrail_ring::Request {
         let (places, count) = group;
         let mut lows = [0; LOOKUP_KEYS];
         for (low, place) in lows.iter_mut().zip(places) {
-            *low = keys[*place as usize].lo();
+            *low = self.keys[*place as usize].lo();
         }
         keys_slot(self.opcode, opened.handle, self.hold_ms, &lows[..*count])
     }
 
-    fn bits(&self, queue: &Queue, done: &Completed) -> Result<u64, ClientError> {
-        match done.status {
-            Status::Ok => Ok(done.bytes),
+    fn bits(&self, queue: &Queue, answer: KeysAnswer) -> Result<u32, ClientError> {
+        match answer.status {
+            Status::Ok => Ok(answer.bits),
             // The member is away: none of its keys is there.
             Status::DeviceGone => Ok(0),
             status => {
@@ -241,33 +295,21 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Groups the keys of one more wave by member, five at a time; returns where the next begins.
-    fn group(
-        &self,
-        opened: Opened,
-        keys: &[BlockKey],
-        from: usize,
-        groups: &mut Vec<(u16, Group)>,
-    ) -> usize {
-        let end = keys.len().min(from + WAVE_KEYS);
-        let first = groups.len();
-        for (place, key) in (from..end).zip(&keys[from..end]) {
+    /// Groups the keys of one more wave by member, five at a time.
+    fn group(&mut self, opened: Opened) {
+        let (from, first) = (self.grouped, self.groups.len());
+        self.grouped = self.keys.len().min(from + WAVE_KEYS);
+        for (place, key) in (from..self.grouped).zip(&self.keys[from..self.grouped]) {
             let lane = self.namespace.lane_of(opened.uid, *key);
-            let open = groups[first..].iter_mut().rev().find(|(other, _)| *other == lane);
+            let open = self.groups[first..].iter_mut().rev().find(|(other, _)| *other == lane);
             let place = u32::try_from(place).expect("fewer keys than 2^32");
             match open {
                 Some((_, (places, count))) if *count < LOOKUP_KEYS => {
                     places[*count] = place;
                     *count += 1;
                 }
-                _ => groups.push((lane, ([place; LOOKUP_KEYS], 1))),
+                _ => self.groups.push((lane, ([place; LOOKUP_KEYS], 1))),
             }
         }
-        end
     }
-}
-
-/// What the answer for a group is known by.
-fn tag(call: u32, group: usize) -> u64 {
-    u64::from(call) << 32 | group as u64
 }

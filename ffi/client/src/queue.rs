@@ -13,7 +13,7 @@ use crate::block_op::{BlockOp, Verified};
 use crate::block_request::{BlockRequest, RefusedBlock};
 use crate::done::{BlockNote, Completed, Ticket};
 use crate::error::ClientError;
-use crate::inflight::{InflightTable, LONG_BYTES, LOOKUP};
+use crate::inflight::{InflightTable, KeysAnswer, LONG_BYTES};
 use crate::lanes::{LaneError, Lanes};
 use crate::lease::Lease;
 use crate::request::Request;
@@ -286,7 +286,7 @@ impl Queue {
             done.extend(self.ready.drain(..));
         }
         self.reap(done);
-        if done.len() > before {
+        if done.len() > before || self.inflight.answer_count() > 0 {
             self.waiter.polled();
         } else if self.waiter.polled_in_vain() {
             self.check_liveness(done);
@@ -402,8 +402,8 @@ impl Queue {
         true
     }
 
-    /// Begins a lookup, and returns its number: answers of earlier ones are passed over.
-    pub(crate) fn begin_lookup(&mut self, namespace: &Namespace) -> Result<u32, ClientError> {
+    /// Begins a lookup, and returns its number.
+    pub(crate) fn open_lookup(&mut self, namespace: &Namespace) -> Result<u32, ClientError> {
         self.check_alive()?;
         if namespace.client() != self.session.tag() {
             let (what, status) = ("a lookup", Status::Invalid);
@@ -414,8 +414,13 @@ impl Queue {
     }
 
     /// Ends it: answers that are missing are passed over.
-    pub(crate) fn end_lookup(&mut self) {
-        self.inflight.begin_lookup();
+    pub(crate) fn close_lookup(&mut self, lookup: u32) {
+        self.inflight.end_lookup(lookup);
+    }
+
+    /// Takes an answer for this lookup that was fetched.
+    pub(crate) fn take_answer(&mut self, lookup: u32) -> Option<KeysAnswer> {
+        self.inflight.take_answer(lookup)
     }
 
     /// Whether anything can still come out of this queue.
@@ -427,23 +432,21 @@ impl Queue {
         }
     }
 
-    /// Waits for answers of the lookup under way, or until the time is over. Completions of
-    /// requests wait to be fetched.
-    pub(crate) fn wait_for_keys(
+    /// Waits for answers of lookups, or until the time is over. Completions of requests wait to be
+    /// fetched.
+    pub(crate) fn wait_for_answers(
         &mut self,
         deadline: Option<Instant>,
-        answered: &mut Vec<Completed>,
     ) -> Result<(), ClientError> {
         let mut sink = Vec::new();
         let outcome = self.block(&mut sink, deadline);
-        for done in sink {
-            if done.ticket == LOOKUP {
-                answered.push(done);
-            } else {
-                self.ready.push_back(done);
-            }
-        }
+        self.ready.extend(sink);
         outcome
+    }
+
+    /// What was fetched: completions in `sink`, and answers that their lookups have not taken.
+    fn fetched(&self, sink: &impl CompletionSink) -> usize {
+        sink.count() + self.inflight.answer_count()
     }
 
     /// What gets through this queue came to.
@@ -452,14 +455,15 @@ impl Queue {
         self.inflight.verified()
     }
 
-    /// Waits for the next completion or notice. `None` when the time is over, or when nothing is in
-    /// flight that could complete. `Duration::MAX` waits as long as the sidecar lives.
+    /// Waits for the next completion or notice. `None` when the time is over, when nothing is in
+    /// flight that could complete, or when a lookup has answers to take. `Duration::MAX` waits as
+    /// long as the sidecar lives.
     ///
     /// # Errors
     /// `Protocol`, once, when the sidecar broke the protocol on this queue. Its end is no error
     /// here: what was in flight comes back as RESTARTED.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completed>, ClientError> {
-        if self.ready.is_empty() {
+        if self.ready.is_empty() && self.inflight.answer_count() == 0 {
             let mut ready = std::mem::take(&mut self.ready);
             let outcome = self.block(&mut ready, deadline(timeout));
             // What a broken lane handed out meanwhile is behind what was reaped.
@@ -471,7 +475,8 @@ impl Queue {
     }
 
     /// Waits until `count` more completions or notices were pushed to `done`; returns how many
-    /// were: fewer when the time is over or nothing is in flight.
+    /// were: fewer when the time is over, nothing is in flight, or a lookup has answers to
+    /// take.
     ///
     /// # Errors
     /// As `wait`; what was pushed before stays in `done`.
@@ -487,6 +492,9 @@ impl Queue {
             if self.poll(done) > 0 {
                 continue;
             }
+            if self.inflight.answer_count() > 0 {
+                break;
+            }
             self.block(done, deadline)?;
             if done.len() == room {
                 break;
@@ -501,9 +509,9 @@ impl Queue {
         let mut ready = std::mem::take(&mut self.ready);
         let mut outcome = Ok(());
         while self.outstanding() > 0 && outcome.is_ok() {
-            let before = ready.len();
+            let before = self.fetched(&ready);
             outcome = self.block(&mut ready, deadline);
-            if ready.len() == before {
+            if self.fetched(&ready) == before {
                 break;
             }
         }
@@ -523,7 +531,8 @@ impl Queue {
         }
         ready.append(&mut self.ready);
         self.ready = ready;
-        if !self.ready.is_empty() || self.submitter.state() == QueueState::Gone {
+        let fetched = self.fetched(&self.ready);
+        if fetched > 0 || self.submitter.state() == QueueState::Gone {
             return Armed::Ready;
         }
         self.waiter.arm();
@@ -553,7 +562,7 @@ impl Queue {
             self.waiter.disarm();
         }
         self.publish();
-        let before = sink.count();
+        let before = self.fetched(sink);
         self.reap(sink);
         if self.settled(sink, before)? {
             return Ok(());
@@ -569,7 +578,7 @@ impl Queue {
         }
         let waited = started.elapsed();
         // A spin that was not allowed, or was cut short in vain, says nothing.
-        let says = sink.count() > before || waited >= Duration::from_nanos(limit_ns);
+        let says = self.fetched(sink) > before || waited >= Duration::from_nanos(limit_ns);
         if spun == should_spin && says {
             self.waiter.record(waited, limit_ns);
         }
@@ -584,7 +593,7 @@ impl Queue {
 
     /// Whether there is nothing (more) to wait for.
     fn settled(&mut self, sink: &impl CompletionSink, before: usize) -> Result<bool, ClientError> {
-        if sink.count() > before {
+        if self.fetched(sink) > before {
             return Ok(true);
         }
         match self.fault.take() {
@@ -604,11 +613,11 @@ impl Queue {
         let Some(_spinning) = limits.enter() else { return false };
         let until = started + Duration::from_nanos(limits.spin_ns);
         let until = deadline.map_or(until, |deadline| until.min(deadline));
-        let (before, mut yielded) = (sink.count(), started);
+        let (before, mut yielded) = (self.fetched(sink), started);
         loop {
             for _ in 0..LOOKS {
                 self.reap(sink);
-                if sink.count() > before || self.fault.is_some() {
+                if self.fetched(sink) > before || self.fault.is_some() {
                     return true;
                 }
                 std::hint::spin_loop();
@@ -673,8 +682,8 @@ impl Queue {
         }
         // All that made it, long blocks included.
         let mut before = usize::MAX;
-        while sink.count() != before {
-            before = sink.count();
+        while self.fetched(sink) != before {
+            before = self.fetched(sink);
             self.reap(sink);
         }
         let ended = self.session.control().ended();

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use kvrail_client::{Armed, ClientError};
+use kvrail_client::{Armed, ClientError, Status};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,13 +12,13 @@ use pyo3::types::PyDict;
 use crate::closable::Closable;
 use crate::errors::from_client;
 use crate::errors::raised::QueueBusyError;
-use crate::flight::{Flight, Outcome};
+use crate::flight::{Answer, Flight, Outcome, Question};
 use crate::group::{Group, Work};
 use crate::group_of::Owner;
 use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::{Found, Results};
-use crate::run::{Asked, lookup_with, refresh};
+use crate::run::{Asked, refresh};
 use crate::wait::{SLICE, ask, deadline};
 
 /// The end of a group or lookup.
@@ -27,7 +27,7 @@ use crate::wait::{SLICE, ask, deadline};
 pub(crate) struct GroupEnd {
     ticket: u32,
     results: Option<Py<Results>>,
-    found: Option<Py<Found>>,
+    found: Option<PyResult<Py<Found>>>,
 }
 
 #[pymethods]
@@ -43,8 +43,9 @@ impl GroupEnd {
     }
 
     #[getter]
-    fn found(&self, py: Python<'_>) -> Option<Py<Found>> {
-        self.found.as_ref().map(|found| found.clone_ref(py))
+    fn found(&self, py: Python<'_>) -> PyResult<Option<Py<Found>>> {
+        let Some(found) = &self.found else { return Ok(None) };
+        found.as_ref().map(|found| Some(found.clone_ref(py))).map_err(|error| error.clone_ref(py))
     }
 
     fn __repr__(&self) -> String {
@@ -58,7 +59,7 @@ impl GroupEnd {
         let (mut results, mut found) = (None, None);
         match outcome {
             Outcome::Results(all) => results = Some(Py::new(py, all)?),
-            Outcome::Found(all) => found = Some(Py::new(py, all)?),
+            Outcome::Found(all) => found = Some(all.and_then(|all| Py::new(py, all))),
         }
         Ok(Self { ticket, results, found })
     }
@@ -81,6 +82,26 @@ fn hold(flight: &Mutex<Flight>) -> PyResult<MutexGuard<'_, Flight>> {
             Err(QueueBusyError::new_err(text))
         }
     })
+}
+
+/// Keeps what a lookup came to. Of a namespace that was cleared, it is asked anew, once.
+fn take_answer(
+    py: Python<'_>,
+    flight: &mut Flight,
+    (ticket, question, outcome): Answer,
+) -> PyResult<()> {
+    let outcome = match outcome {
+        Err(ClientError::Denied { status: Status::Stale, .. }) if !question.again => {
+            refresh(py, &question.space)?;
+            match flight.look_up_again(ticket, Question { again: true, ..question }) {
+                Ok(()) => return Ok(()),
+                Err(error) => Err(error),
+            }
+        }
+        outcome => outcome,
+    };
+    flight.keep(ticket, Outcome::Found(outcome.map(Found::new).map_err(from_client)));
+    Ok(())
 }
 
 impl BlockQueue {
@@ -111,16 +132,16 @@ impl BlockQueue {
 
     /// Takes what has ended.
     fn take(&self, py: Python<'_>, flight: &mut Flight) -> PyResult<()> {
-        let ended = py.detach(|| flight.poll());
+        let (ended, answers) = py.detach(|| flight.poll());
         for (ticket, group) in ended {
             self.owner.session().count_copied(group.copied_bytes());
             let stale = group.is_stale().then(|| group.space().clone());
-            flight.keep(ticket, group.into_results());
+            flight.keep(ticket, Outcome::Results(group.into_results()));
             if let Some(space) = stale {
                 refresh(py, &space)?;
             }
         }
-        Ok(())
+        answers.into_iter().try_for_each(|answer| take_answer(py, flight, answer))
     }
 }
 
@@ -167,10 +188,13 @@ impl BlockQueue {
     ) -> PyResult<u32> {
         let asked = Asked::new(hold, prefix_only, timeout)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
+        let (how, until) = (asked.how(), deadline(asked.timeout()));
+        let space = self.owner.space().clone();
+        let question = Question { space, keys, how, until, again: false };
         let queue = self.get()?;
         let mut held = self::hold(&queue)?;
-        let found = lookup_with(py, held.queue_mut(), (self.owner.space(), &keys), asked)?;
-        Ok(held.answer(Found::new(found)))
+        let flight = &mut *held;
+        py.detach(|| flight.look_up(question)).map_err(from_client)
     }
 
     #[pyo3(signature = (most=None))]

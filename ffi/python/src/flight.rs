@@ -1,9 +1,13 @@
-//! Groups that one queue has under way: submitted now, fetched when they have ended.
+//! Groups and lookups that one queue has under way: submitted now, fetched when they have ended.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kvrail_client::{ClientError, Completed, Queue, Status, SubmitErrorKind};
+use kvrail_client::{
+    BlockKey, ClientError, Completed, Lookup, Namespace, PendingLookup, Queue, Status,
+    SubmitErrorKind,
+};
+use pyo3::PyResult;
 
 use crate::bounce::Bounce;
 use crate::group::{Group, Halt};
@@ -13,8 +17,23 @@ use crate::results::{Found, Results};
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Results(Results),
-    Found(Found),
+    Found(PyResult<Found>),
 }
+
+/// What a lookup is about: enough to ask again.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) space: Namespace,
+    pub(crate) keys: Vec<BlockKey>,
+    pub(crate) how: Lookup,
+    /// When it is given up.
+    pub(crate) until: Option<Instant>,
+    /// Whether the namespace was found cleared before.
+    pub(crate) again: bool,
+}
+
+/// A lookup that has ended.
+pub(crate) type Answer = (u32, Question, Result<kvrail_client::Found, ClientError>);
 
 /// A queue with its groups. The queue is dropped first: what is in flight has memory of the others.
 #[derive(Debug)]
@@ -23,6 +42,7 @@ pub(crate) struct Flight {
     bounce: Bounce,
     /// By ticket, in the order in which they go out.
     groups: BTreeMap<u32, Group>,
+    lookups: BTreeMap<u32, (Question, PendingLookup)>,
     done: Vec<Completed>,
     /// Ended, and not handed out yet.
     ended: Vec<(u32, Outcome)>,
@@ -35,6 +55,7 @@ impl Flight {
             queue,
             bounce: Bounce::default(),
             groups: BTreeMap::new(),
+            lookups: BTreeMap::new(),
             done: Vec::new(),
             ended: Vec::new(),
             last_ticket: 0,
@@ -55,7 +76,7 @@ impl Flight {
 
     /// Groups and lookups that were not handed out yet.
     pub(crate) fn outstanding(&self) -> usize {
-        self.groups.len() + self.ended.len()
+        self.groups.len() + self.lookups.len() + self.ended.len()
     }
 
     /// What has ended and was not handed out yet.
@@ -76,11 +97,23 @@ impl Flight {
         ticket
     }
 
-    /// Takes an answer that is there already; returns its ticket.
-    pub(crate) fn answer(&mut self, found: Found) -> u32 {
+    /// Begins a lookup; returns its ticket.
+    pub(crate) fn look_up(&mut self, question: Question) -> Result<u32, ClientError> {
         let ticket = self.next_ticket();
-        self.ended.push((ticket, Outcome::Found(found)));
-        ticket
+        self.look_up_again(ticket, question)?;
+        Ok(ticket)
+    }
+
+    /// Begins a lookup under a ticket that was given out.
+    pub(crate) fn look_up_again(
+        &mut self,
+        ticket: u32,
+        question: Question,
+    ) -> Result<(), ClientError> {
+        let Question { space, keys, how, .. } = &question;
+        let pending = self.queue.begin_lookup(space, keys, how)?;
+        self.lookups.insert(ticket, (question, pending));
+        Ok(())
     }
 
     /// Submits what there is room for, group by group.
@@ -97,9 +130,9 @@ impl Flight {
         self.queue.publish();
     }
 
-    /// Takes what has completed, and submits what there is room for then. Returns the groups that
-    /// have ended.
-    pub(crate) fn poll(&mut self) -> Vec<(u32, Group)> {
+    /// Takes what has completed, and submits what there is room for then. Returns the groups and
+    /// the lookups that have ended.
+    pub(crate) fn poll(&mut self) -> (Vec<(u32, Group)>, Vec<Answer>) {
         self.queue.poll(&mut self.done);
         for done in self.done.drain(..) {
             if let Some(group) = self.groups.get_mut(&Group::number_of(&done)) {
@@ -107,9 +140,34 @@ impl Flight {
             }
         }
         self.stage();
+        let answers = self.answers();
         let over = self.groups.iter().filter(|(_, group)| group.is_over());
         let over: Vec<u32> = over.map(|(ticket, _)| *ticket).collect();
-        over.into_iter().filter_map(|ticket| self.groups.remove_entry(&ticket)).collect()
+        let over = over.into_iter().filter_map(|ticket| self.groups.remove_entry(&ticket));
+        (over.collect(), answers)
+    }
+
+    /// The lookups that have ended, or whose time is over.
+    fn answers(&mut self) -> Vec<Answer> {
+        let Self { queue, lookups, .. } = self;
+        let mut over = Vec::new();
+        for (ticket, (question, pending)) in &mut *lookups {
+            match queue.poll_lookup(pending) {
+                Ok(Some(found)) => over.push((*ticket, Ok(found))),
+                Ok(None) if question.until.is_some_and(|until| until <= Instant::now()) => {
+                    let after = question.how.timeout;
+                    over.push((*ticket, Err(ClientError::Timeout { what: "a lookup", after })));
+                }
+                Ok(None) => {}
+                Err(error) => over.push((*ticket, Err(error))),
+            }
+        }
+        let ended = |(ticket, outcome)| {
+            let (question, pending) = lookups.remove(&ticket).expect("it was there just now");
+            queue.end_lookup(pending);
+            (ticket, question, outcome)
+        };
+        over.into_iter().map(ended).collect()
     }
 
     /// Waits for something to take.
@@ -118,8 +176,8 @@ impl Flight {
     }
 
     /// Keeps what ended, to be handed out.
-    pub(crate) fn keep(&mut self, ticket: u32, results: Results) {
-        self.ended.push((ticket, Outcome::Results(results)));
+    pub(crate) fn keep(&mut self, ticket: u32, outcome: Outcome) {
+        self.ended.push((ticket, outcome));
     }
 
     /// Hands out up to `most`, in the order in which they ended.

@@ -131,6 +131,12 @@ impl Asked {
     pub(crate) fn timeout(self) -> Option<Duration> {
         self.timeout
     }
+
+    /// The same for a queue that does not wait.
+    pub(crate) fn how(self) -> Lookup {
+        let timeout = self.timeout.unwrap_or(Duration::MAX);
+        Lookup { extent: self.extent, hold: self.hold, timeout }
+    }
 }
 
 /// Looks which blocks are there.
@@ -147,7 +153,7 @@ pub(crate) fn lookup(
 }
 
 /// As `lookup`, through this queue. A namespace that was cleared is opened anew, once.
-pub(crate) fn lookup_with(
+fn lookup_with(
     py: Python<'_>,
     queue: &mut Queue,
     question: (&Namespace, &[BlockKey]),

@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import select
+import signal
 
 import kvrail
 import kvrail.aio
@@ -186,3 +187,45 @@ def test_where_memory_lies(client, space):
         it.close()
     assert client.region_of(view) is None
     os.close(fd)
+
+
+def test_an_event_loop_goes_on_beside_a_lookup_that_hangs():
+    with kvrail.serve(store="16MiB") as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("a", IDENTITY)
+        space.put_many(range(100), [b"x"] * 100)
+
+        async def main():
+            async with kvrail.aio.Namespace(space, 8) as blocks:
+                os.kill(sidecar.pid, signal.SIGSTOP)
+                lookup = asyncio.ensure_future(blocks.lookup(range(100)))
+                turns = 0
+                for _ in range(20):
+                    await asyncio.sleep(0.01)
+                    turns += 1
+                assert turns == 20 and not lookup.done()
+                os.kill(sidecar.pid, signal.SIGCONT)
+                assert (await lookup).prefix == 100
+
+        try:
+            asyncio.run(main())
+        finally:
+            os.kill(sidecar.pid, signal.SIGCONT)
+
+
+def test_lookups_of_a_queue_end_by_their_time(client, space):
+    space.put_many(range(10), [b"x"] * 10)
+    with space.queue(8) as queue:
+        ticket = queue.submit_lookup(range(10), timeout=0)
+        (end,) = queue.wait()
+        assert end.ticket == ticket and end.results is None
+        with pytest.raises(kvrail.TimedOutError, match="lookup"):
+            _ = end.found
+        assert queue.outstanding == 0
+        twice = [queue.submit_lookup(range(10)), queue.submit_lookup([b"no", 1])]
+        ends = queue.wait(2)
+        assert sorted(end.ticket for end in ends) == twice
+        assert sorted(end.found.prefix for end in ends) == [0, 10]
+        client.store("kv").namespace(space.name, IDENTITY).clear()
+        queue.submit_lookup(range(10))
+        (end,) = queue.wait()
+        assert end.found.prefix == 0

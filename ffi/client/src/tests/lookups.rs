@@ -12,6 +12,7 @@ use crate::block_request::BlockRequest;
 use crate::error::ClientError;
 use crate::key::BlockKey;
 use crate::lookup::{Found, Lookup, LookupExtent};
+use crate::wait::Armed;
 
 fn keys(count: u64) -> Vec<BlockKey> {
     (0..count).map(|number| BlockKey::of(&number.to_le_bytes())).collect()
@@ -260,4 +261,56 @@ fn a_namespace_of_another_client_is_refused() {
     let refused = rig.queue.lookup(&other.space(3), &keys(9), &all()).unwrap_err();
     assert!(refused.to_string().contains("another client"), "{refused}");
     assert!(rig.sidecar.take().is_empty());
+}
+
+#[test]
+fn lookups_go_on_while_their_thread_does_something_else() {
+    let mut rig = Rig::with_store(2, 8, ARENA_BYTES);
+    let (space, keys) = (rig.space(3), keys(200));
+    let (front, back) = keys.split_at(120);
+    let mut first = rig.queue.begin_lookup(&space, front, &all()).unwrap();
+    let mut second = rig.queue.begin_lookup(&space, back, &all()).unwrap();
+    let forgotten = rig.queue.begin_lookup(&space, &keys[..7], &all()).unwrap();
+    assert_eq!(rig.queue.poll_lookup(&mut first).unwrap(), None, "nobody has answered");
+    assert!(rig.queue.wait(Duration::from_millis(5)).unwrap().is_none());
+    rig.queue.end_lookup(forgotten);
+    let (mut one, mut other, mut done) = (None, None, Vec::new());
+    while one.is_none() || other.is_none() {
+        for (lane, slot) in rig.sidecar.take() {
+            let answer = bits(&slot, |low| low % 2 == 0);
+            rig.sidecar.complete(lane, Completion { user_data: slot.user_data, ..answer });
+        }
+        rig.queue.poll(&mut done);
+        if one.is_none() {
+            one = rig.queue.poll_lookup(&mut first).unwrap();
+        }
+        if other.is_none() {
+            other = rig.queue.poll_lookup(&mut second).unwrap();
+        }
+    }
+    let even = |keys: &[BlockKey]| keys.iter().map(|key| key.lo() % 2 == 0).collect::<Vec<_>>();
+    assert_eq!((one.unwrap().there, other.unwrap().there), (even(front), even(back)));
+    assert!(done.is_empty(), "no completion of the program's");
+    rig.queue.end_lookup(first);
+    rig.queue.end_lookup(second);
+    assert!(rig.queue.wait(LONG).unwrap().is_none(), "nothing is left to wait for");
+}
+
+#[test]
+fn who_waits_for_completions_hears_that_a_lookup_has_answers() {
+    let mut rig = Rig::with_store(1, 8, ARENA_BYTES);
+    let space = rig.space(3);
+    let mut pending = rig.queue.begin_lookup(&space, &keys(5), &all()).unwrap();
+    let [(lane, slot)] = rig.sidecar.take().try_into().unwrap();
+    assert_eq!(rig.queue.arm(), Armed::Armed);
+    let answer = bits(&slot, |_| true);
+    rig.sidecar.complete(lane, Completion { user_data: slot.user_data, ..answer });
+    let begun = Instant::now();
+    assert_eq!(rig.queue.wait_for(1, &mut Vec::new(), LONG).unwrap(), 0);
+    assert!(rig.queue.wait(LONG).unwrap().is_none(), "it is there already");
+    assert!(begun.elapsed() < LONG);
+    assert_eq!(rig.queue.arm(), Armed::Ready);
+    assert_eq!(rig.queue.poll_lookup(&mut pending).unwrap().unwrap().prefix, 5);
+    rig.queue.end_lookup(pending);
+    assert_eq!(rig.queue.arm(), Armed::Armed);
 }

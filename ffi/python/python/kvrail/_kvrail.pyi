@@ -496,7 +496,7 @@ class GroupEnd:
         """Of a put, get or drop."""
     @property
     def found(self) -> Found | None:
-        """Of a lookup."""
+        """Of a lookup. Raises what it failed with, such as `TimedOutError`."""
 
 class BlockQueue:
     """Puts, gets and lookups without waiting, for one thread: each call submits a group of blocks
@@ -535,8 +535,8 @@ class BlockQueue:
         prefix_only: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """Asks which blocks are there; returns its ticket. The answer needs no device: it is there
-        when this returns, some ten microseconds later, and is fetched as all ends are."""
+        """Asks which blocks are there, without waiting; returns its ticket. What came of it is
+        fetched as all ends are, a timeout as well."""
     def poll(self, most: int | None = None) -> list[GroupEnd]:
         """Fetches what has ended, without waiting."""
     def wait(self, count: int = 1, timeout: float | None = None) -> list[GroupEnd]:

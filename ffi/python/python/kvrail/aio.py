@@ -306,7 +306,7 @@ class Namespace:
     async def lookup(
         self, keys: Iterable[BlockName] | Keys, *, hold: float = 0.0, prefix_only: bool = False
     ) -> Found:
-        """As :meth:`kvrail.Namespace.lookup`; no device is asked, and the loop waits for it."""
+        """As :meth:`kvrail.Namespace.lookup`; no device is asked."""
         ticket = self._queue.submit_lookup(keys, hold=hold, prefix_only=prefix_only)
         found = (await self._end(ticket)).found
         assert found is not None
