@@ -9,7 +9,7 @@ use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use kvrail_ring::{CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Status};
 
-use crate::block_request::BlockRequest;
+use crate::block_request::{BlockRequest, Verifier};
 use crate::done::{BlockNote, Completed, Decline, Ticket};
 use crate::lease::Lease;
 use crate::opened::Opened;
@@ -38,6 +38,8 @@ pub(crate) struct BlockOp {
     tail: Option<Lease>,
     /// Of a put.
     check: u64,
+    /// Of a get that the program verifies: the CRC of what was put.
+    crc: u64,
     /// First byte of the part under way.
     at: u32,
     step: Step,
@@ -86,6 +88,7 @@ impl BlockOp {
     ) -> Self {
         let mut op = Self {
             check: 0,
+            crc: 0,
             request,
             opened,
             ticket,
@@ -264,6 +267,11 @@ impl BlockOp {
         if let (Some(tail), Some(lease)) = (&self.tail, &mut self.request.lease) {
             lease[begin..length].copy_from_slice(&tail[..length - begin]);
         }
+        if self.request.verifier == Verifier::Program {
+            // A check is the CRC xor a fold: folded twice it is the CRC again.
+            self.crc = self.request.key.check(check, self.opened.uid, bytes);
+            return Next::End(Status::Ok, BlockNote::None, bytes.into());
+        }
         let crc = crc_of(&self.lease()[..length]);
         if self.request.key.check(crc, self.opened.uid, bytes) == check {
             verified.right += 1;
@@ -303,7 +311,7 @@ impl BlockOp {
             tag: self.request.tag,
             status,
             bytes,
-            checksum: 0,
+            checksum: if status == Status::Ok { self.crc } else { 0 },
             note,
             device_ns: self.device_ns,
             queue_ns: self.queue_ns,

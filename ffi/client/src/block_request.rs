@@ -11,6 +11,16 @@ use crate::lease::Lease;
 use crate::store::Namespace;
 use crate::submit_error_kind::SubmitErrorKind;
 
+/// Who compares the bytes of a get with their check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Verifier {
+    /// The queue, before it hands out the completion.
+    #[default]
+    Queue,
+    /// The program.
+    Program,
+}
+
 /// One request for one block, built step by step and given to a [`crate::Queue`].
 #[derive(Debug)]
 #[must_use]
@@ -25,6 +35,7 @@ pub struct BlockRequest {
     pub(crate) flags: u8,
     pub(crate) class: Class,
     pub(crate) crc: Option<u64>,
+    pub(crate) verifier: Verifier,
     pub(crate) tag: u64,
     pub(crate) deadline_us: u32,
 }
@@ -43,6 +54,7 @@ impl BlockRequest {
             flags: 0,
             class: Class::default(),
             crc: None,
+            verifier: Verifier::default(),
             tag: 0,
             deadline_us: 0,
         }
@@ -91,6 +103,13 @@ impl BlockRequest {
         Self { crc: Some(crc), ..self }
     }
 
+    /// For a get whose bytes the program verifies itself, where they end up: [`crate::Done::checksum`]
+    /// is the CRC-64/NVME that they must have. What fails is got once more without this, which
+    /// reads it again, ends as a MISS if it is wrong, and tells the sidecar.
+    pub fn unverified(self) -> Self {
+        Self { verifier: Verifier::Program, ..self }
+    }
+
     /// How urgent it is; [`Class::Demand`] unless said otherwise.
     pub fn class(self, class: Class) -> Self {
         Self { class, ..self }
@@ -125,7 +144,7 @@ impl BlockRequest {
 
     /// What it asks for that its operation does not have.
     fn unfit(&self) -> Option<&'static str> {
-        let Self { opcode, flags, metadata, depth, crc, deadline_us, .. } = self;
+        let Self { opcode, flags, metadata, depth, crc, verifier, deadline_us, .. } = self;
         let puts_only = [
             ("metadata", !metadata.is_empty()),
             ("a depth", *depth != 0),
@@ -137,6 +156,7 @@ impl BlockRequest {
         };
         match opcode {
             Opcode::Get if flags & FLAG_DURABLE != 0 => Some("durable"),
+            Opcode::Put | Opcode::Drop if *verifier == Verifier::Program => Some("unverified"),
             Opcode::Drop if *deadline_us != 0 => Some("a deadline"),
             _ => unfit,
         }

@@ -23,7 +23,8 @@ pub struct Completed {
     /// request, which need not be its beginning: a write that ended DRAINING or INVALID with bytes
     /// above 0 happened in part.
     pub bytes: u64,
-    /// CRC-64/NVME of the bytes, if it was asked for.
+    /// CRC-64/NVME of the bytes, if it was asked for; of an unverified get the one that the bytes
+    /// must have.
     pub checksum: u64,
     /// What there is to say of a request for a block beside its status.
     pub note: BlockNote,

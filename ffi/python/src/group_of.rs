@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 
 use crate::group::{Group, Work};
 use crate::keys;
-use crate::manner::{ALWAYS, Manner, OF_DROPS, OF_PUTS};
+use crate::manner::{ALWAYS, Manner, OF_DROPS, OF_GETS, OF_PUTS};
 use crate::places::{Places, Use};
 use crate::session::Session;
 
@@ -63,7 +63,8 @@ impl Owner {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Group> {
         let keys = vec![keys::read_one(key)?];
-        let manner = Manner::read(options, known(work), 1)?;
+        let known = if work == Work::Get { ALWAYS } else { known(work) };
+        let manner = Manner::read(options, known, 1)?;
         let places = match buffer {
             Ok(buffer) => Places::read_one(&self.session, buffer, self.how(work))?,
             Err(bytes) => Places::room(bytes),
@@ -81,7 +82,7 @@ impl Owner {
 fn known(work: Work) -> &'static [&'static str] {
     match work {
         Work::Put => OF_PUTS,
-        Work::Get => ALWAYS,
+        Work::Get => OF_GETS,
         Work::Drop => OF_DROPS,
     }
 }

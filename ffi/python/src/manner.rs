@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::errors::raised::RequestError;
+use crate::numbers::Numbers;
 use crate::options::{class, seconds};
 
 /// Bytes of a block's metadata.
@@ -15,9 +16,11 @@ const METADATA_BYTES_MAX: usize = kvrail_client::METADATA_BYTES_MAX;
 
 /// Keyword arguments of every call.
 pub(crate) const ALWAYS: &[&str] = &["priority", "timeout"];
+/// Those of gets of many blocks, whose results have room for what the bytes must be.
+pub(crate) const OF_GETS: &[&str] = &["priority", "timeout", "verify"];
 /// Those of puts.
 pub(crate) const OF_PUTS: &[&str] =
-    &["priority", "timeout", "metadata", "durable", "depth", "chain"];
+    &["priority", "timeout", "metadata", "durable", "depth", "chain", "crc"];
 /// Those of drops.
 pub(crate) const OF_DROPS: &[&str] = &["priority", "timeout", "durable"];
 
@@ -38,6 +41,10 @@ pub(crate) struct Manner {
     durable: Option<()>,
     /// For each block; none if there is none.
     metadata: Vec<Vec<u8>>,
+    /// CRC-64/NVME of each block that is put, if the program has computed it.
+    crc: Option<Numbers>,
+    /// The program verifies what it gets.
+    unverified: Option<()>,
     /// Of the first block, or of all.
     depth: u16,
     kin: Kin,
@@ -66,6 +73,8 @@ impl Manner {
                 "timeout" => manner.timeout = Some(seconds("timeout", &value)?),
                 "durable" => manner.durable = value.extract::<bool>()?.then_some(()),
                 "metadata" => manner.metadata = metadata(&value, count)?,
+                "crc" => manner.crc = Some(crcs(&value, count)?),
+                "verify" => manner.unverified = (!value.extract::<bool>()?).then_some(()),
                 "depth" => manner.depth = depth(&value)?,
                 _ => manner.kin = if value.extract()? { Kin::Chain } else { Kin::Apart },
             }
@@ -91,6 +100,12 @@ impl Manner {
         if let Some(metadata) = self.metadata.get(index) {
             request = request.metadata(metadata);
         }
+        if let Some(crcs) = &self.crc {
+            request = request.crc(crcs.get(index));
+        }
+        if self.unverified.is_some() {
+            request = request.unverified();
+        }
         match self.durable {
             Some(()) => request.durable(),
             None => request,
@@ -101,6 +116,17 @@ impl Manner {
 fn depth(value: &Bound<'_, PyAny>) -> PyResult<u16> {
     let depth: u64 = value.extract()?;
     Ok(u16::try_from(depth).unwrap_or(u16::MAX)) // deeper is as deep
+}
+
+fn crcs(value: &Bound<'_, PyAny>, count: usize) -> PyResult<Numbers> {
+    let crcs = Numbers::read("crc", value)?;
+    match crcs.count().unwrap_or(1) {
+        given if given == count => Ok(crcs),
+        given => {
+            let text = format!("crc has {given} items for {count} keys; pass one each");
+            Err(RequestError::new_err(text))
+        }
+    }
 }
 
 /// One piece for each block; for one block it may be a piece by itself.

@@ -18,11 +18,14 @@ pub(crate) struct End {
     pub(crate) note: BlockNote,
     /// Bytes of the block; of the memory that it needs if that was too small.
     pub(crate) bytes: u64,
+    /// Of a get that the program verifies: what its bytes must have.
+    pub(crate) crc: u64,
 }
 
 impl End {
     /// What has not ended.
-    pub(crate) const OPEN: Self = Self { status: Status::Late, note: BlockNote::None, bytes: 0 };
+    pub(crate) const OPEN: Self =
+        Self { status: Status::Late, note: BlockNote::None, bytes: 0, crc: 0 };
 
     /// What was not put because a block before it in its chain was declined.
     pub(crate) const BEHIND: Self = Self { status: Status::Declined, ..Self::OPEN };
@@ -155,6 +158,16 @@ impl Results {
         self.failure(broken)
     }
 
+    /// A view of one number of each end.
+    fn numbers<'py>(
+        &self,
+        py: Python<'py>,
+        number: impl Fn(&End) -> u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let all: Vec<u8> = self.ends.iter().flat_map(|end| number(end).to_ne_bytes()).collect();
+        view(py, &all, "Q")
+    }
+
     /// The exception of the first end like this.
     fn failure(&self, is_failure: impl Fn(&End) -> bool) -> Option<PyErr> {
         let failed = self.ends.iter().enumerate().filter(|(_, end)| is_failure(end));
@@ -192,8 +205,12 @@ impl Results {
 
     #[getter]
     fn lengths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let all: Vec<u8> = self.ends.iter().flat_map(|end| end.bytes.to_ne_bytes()).collect();
-        view(py, &all, "Q")
+        self.numbers(py, |end| end.bytes)
+    }
+
+    #[getter]
+    fn crcs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numbers(py, |end| end.crc)
     }
 
     #[getter]

@@ -104,6 +104,21 @@ fn wrong_bytes_are_read_once_more_then_missed_and_reported() {
 }
 
 #[test]
+fn bytes_that_the_program_verifies_come_with_what_they_must_be() {
+    let (mut rig, right) = (rig(), bytes_of(4096));
+    let request = BlockRequest::get(&rig.space(3), key(), rig.lease(8192)).unverified();
+    rig.queue.submit_block(request).unwrap();
+    let slot = taken(&mut rig);
+    serve(&mut rig, &slot, &bytes_of(512), check(&right));
+    let done = ended(&mut rig);
+    assert_eq!((done.status, done.bytes, done.checksum), (Status::Ok, 4096, crc_of(&right)));
+    assert_eq!(rig.queue.verified().right, 0, "nobody has looked");
+    let put = BlockRequest::put(&rig.space(3), key(), rig.lease(4096)).unverified();
+    let refused = rig.queue.submit_block(put).unwrap_err();
+    assert!(matches!(refused.reason, Reason::Unfit { option: "unverified", .. }));
+}
+
+#[test]
 fn bytes_that_are_right_at_the_second_look_are_handed_out() {
     let (mut rig, right) = (rig(), bytes_of(4096));
     let slot = get(&mut rig, 8192);

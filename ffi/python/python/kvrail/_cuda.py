@@ -1,9 +1,10 @@
-"""The CUDA driver, as far as memory must be exported: loaded at the first export, not before."""
+"""The CUDA driver: loaded when memory is exported or blocks are moved, not before."""
 
+import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ _MAPPING_BASE = 19
 _MEMORY_OF_DEVICE = 2
 _POSIX_FD = 1
 _INVALID_VALUE = 1
+_NOT_READY = 600
 
 
 class Descriptor:
@@ -52,7 +54,7 @@ class Allocation:
 
 def export(name: str, address: int) -> Allocation:
     """Exports the allocation that the address is in; ``name`` is for errors."""
-    driver = _driver()
+    driver = load()
     attribute = functools.partial(driver.attribute, name, address)
     if attribute(_MEMORY_TYPE) != _MEMORY_OF_DEVICE or attribute(_IS_MANAGED):
         raise TensorError(
@@ -74,7 +76,7 @@ def export(name: str, address: int) -> Allocation:
     )
 
 
-def _legacy(driver: "_Driver", gpu: str, address: int) -> Allocation:
+def _legacy(driver: "Driver", gpu: str, address: int) -> Allocation:
     base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
     driver.call(
         "cuMemGetAddressRange_v2",
@@ -87,7 +89,7 @@ def _legacy(driver: "_Driver", gpu: str, address: int) -> Allocation:
     return Allocation(gpu, base.value, nbytes.value, handle=bytes(handle))
 
 
-def _virtual(driver: "_Driver", gpu: str, base: int, nbytes: int) -> Allocation:
+def _virtual(driver: "Driver", gpu: str, base: int, nbytes: int) -> Allocation:
     handle, number = ctypes.c_uint64(), ctypes.c_int(-1)
     driver.call("cuMemRetainAllocationHandle", ctypes.byref(handle), ctypes.c_void_p(base))
     try:
@@ -103,7 +105,7 @@ def _virtual(driver: "_Driver", gpu: str, base: int, nbytes: int) -> Allocation:
     return Allocation(gpu, base, nbytes, file=Descriptor(number.value))
 
 
-class _Driver:
+class Driver:
     """libcuda, with statuses turned into exceptions."""
 
     def __init__(self) -> None:
@@ -155,20 +157,34 @@ class _Driver:
         text = bytes(raw).hex()
         return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
+    def is_done(self, event: ctypes.c_void_p) -> bool:
+        """Whether what was recorded is done; an error of what was before it is raised here."""
+        status = self._try("cuEventQuery", event)
+        if status not in (0, _NOT_READY):
+            raise GpuError(f"cuEventQuery: {self._name_of(status)}")
+        return status == 0
+
+    @contextlib.contextmanager
+    def within(self, context: ctypes.c_void_p) -> Iterator[None]:
+        """Makes a context this thread's for a while."""
+        self.call("cuCtxPushCurrent_v2", context)
+        try:
+            yield
+        finally:
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
     def inside(self, device: ctypes.c_int, body: Callable[[], Allocation]) -> Allocation:
         """Runs the body in the device's primary context, whatever this thread has."""
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         try:
-            self.call("cuCtxPushCurrent_v2", context)
-            try:
+            with self.within(context):
                 return body()
-            finally:
-                self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         finally:
             self.call("cuDevicePrimaryCtxRelease_v2", device)
 
 
 @functools.cache
-def _driver() -> _Driver:
-    return _Driver()
+def load() -> Driver:
+    """The driver of this process."""
+    return Driver()

@@ -9,6 +9,7 @@ from kvrail._types import (
     BlockName,
     BlockOptions,
     DropOptions,
+    GetOptions,
     GpuInfo,
     NamespaceInfo,
     Numbers,
@@ -365,7 +366,7 @@ class Namespace:
         self,
         keys: Iterable[BlockName] | Keys,
         buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
-        **options: Unpack[BlockOptions],
+        **options: Unpack[GetOptions],
     ) -> Results:
         """Gets many blocks: "OK", "MISS", "TOO_SMALL" (`Results.lengths` has what is needed), or
         the failure of a device. No two buffers may overlap.
@@ -520,7 +521,7 @@ class BlockQueue:
         self,
         keys: Iterable[BlockName] | Keys,
         buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
-        **options: Unpack[BlockOptions],
+        **options: Unpack[GetOptions],
     ) -> int:
         """Submits a get, as `Namespace.get_many` does; returns its ticket."""
     def submit_drop(
@@ -610,6 +611,10 @@ class Results(Sequence[str]):
     def lengths(self) -> memoryview:
         """Bytes of each block, or of the buffer that it needs ("TOO_SMALL"); a view of format
         "Q"."""
+    @property
+    def crcs(self) -> memoryview:
+        """Of a get with `verify=False`: the CRC-64/NVME that each block's bytes must have, 0 where
+        there are none; a view of format "Q"."""
     @property
     def counts(self) -> dict[str, int]:
         """How many blocks have each status."""

@@ -75,6 +75,14 @@ class BlockOptions(TypedDict, total=False):
     """Seconds that the call may take; none is for ever."""
 
 
+class GetOptions(BlockOptions, total=False):
+    """What a get of many blocks may ask for."""
+
+    verify: bool
+    """False: the caller verifies the bytes where they end up. ``Results.crcs`` says what they must
+    have; what is wrong is got once more without this, which tells the sidecar of it."""
+
+
 class DropOptions(BlockOptions, total=False):
     """What a drop may ask for."""
 
@@ -87,6 +95,8 @@ class PutOptions(DropOptions, total=False):
 
     metadata: bytes | Sequence[bytes] | None
     """Up to 1 KiB for each block, which listings and the feed of what is gone return."""
+    crc: Numbers
+    """CRC-64/NVME of each block, if the caller has computed it: it is not computed again."""
     depth: int
     """How deep in its prompt the (first) block is; 0 is its head."""
     chain: bool

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from kvrail import _cuda
 from kvrail.errors import LayoutError, TensorError
 
-__all__ = ["Fragment", "Layout", "Memory", "paged"]
+__all__ = ["Fragment", "Layout", "Memory", "Pages", "Span", "paged", "pages"]
 
 _UNIT = 16
 
@@ -124,15 +124,7 @@ def paged(
     exported theirs, with addresses.
     """
     tensors = _listed(tensors)
-    views = [_view(f"tensor {index}", tensor) for index, tensor in enumerate(tensors)]
-    runs = [_runs(view, block_dim) for view in views]
-    blocks = runs[0].blocks
-    for view, its in zip(views, runs, strict=True):
-        if its.blocks != blocks:
-            raise LayoutError(
-                f"{view.name} has {its.blocks} blocks, tensor 0 has {blocks}: tensors of one "
-                "region have one block table; attach a region for each group"
-            )
+    views, runs = _measured(tensors, block_dim)
     if memories is None:
         gpu, memories = _export(views)
     elif gpu is None:
@@ -142,7 +134,59 @@ def paged(
         place, memory = _home(view, memories)
         base = view.address - memory.address
         fragments += [Fragment(place, base + at, its.stride, its.nbytes) for at in its.starts]
-    return Layout(gpu, blocks, memories, fragments, keep=tensors)
+    return Layout(gpu, runs[0].blocks, memories, fragments, keep=tensors)
+
+
+class Span(NamedTuple):
+    """One run of bytes of every page, in this process; all numbers are multiples of 16."""
+
+    address: int
+    """Of page 0's run."""
+    stride: int
+    """Bytes from one page's to the next page's."""
+    nbytes: int
+    """Its bytes."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A paged KV cache on one GPU, as this process sees it. Nothing of it is exported."""
+
+    count: int
+    """Pages of the cache."""
+    spans: Sequence[Span]
+    """The runs of every page, in the order of its bytes."""
+    keep: object = field(default=None, repr=False)
+    """What owns the memory."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page."""
+        return sum(span.nbytes for span in self.spans)
+
+
+def pages(tensors: Iterable[Any], block_dim: int = 0) -> Pages:
+    """Where a cache that consists of these tensors is; tensors and order as for :func:`paged`."""
+    tensors = _listed(tensors)
+    views, runs = _measured(tensors, block_dim)
+    spans = [
+        Span(view.address + start, its.stride, its.nbytes)
+        for view, its in zip(views, runs, strict=True)
+        for start in its.starts
+    ]
+    return Pages(runs[0].blocks, spans, keep=tensors)
+
+
+def _measured(tensors: Iterable[Any], block_dim: int) -> tuple[list[_View], list[_Runs]]:
+    views = [_view(f"tensor {index}", tensor) for index, tensor in enumerate(tensors)]
+    runs = [_runs(view, block_dim) for view in views]
+    for view, its in zip(views, runs, strict=True):
+        if its.blocks != runs[0].blocks:
+            raise LayoutError(
+                f"{view.name} has {its.blocks} blocks, tensor 0 has {runs[0].blocks}: tensors of "
+                "one cache have one block table; attach a cache for each group"
+            )
+    return views, runs
 
 
 def _listed(tensors: Iterable[Any]) -> list[Any]:

@@ -1,0 +1,531 @@
+"""Blocks of a paged KV cache in GPU memory, by key.
+
+>>> cache = kvrail.paged.Cache(client, space, tensors)       # doctest: +SKIP
+>>> cache.put(keys, [0, 1, 2], stream=stream).counts         # doctest: +SKIP
+{'OK': 3}
+>>> cache.get(keys, [7, 8, 9], stream=stream).prefix         # doctest: +SKIP
+3
+
+The bytes move between the store and pinned memory of this process, and between that and the pages,
+in this process's own CUDA context. Nothing of the cache is exported, and no drive touches a page.
+
+A CRC of each block is computed by the GPU: of the pages that are put, before they leave them, and
+of the pages that were filled, after the last byte came. It is the check that the store keeps with
+the block: a bit that flips on the drive, on the way or in GPU memory is found, and the block is a
+miss. `Cache.check` says where the check is computed.
+
+A caller passes its CUDA stream and synchronizes nothing: pages are read, and filled, behind what
+the stream has when the call is made. What a get has ended is in the pages, for any stream.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, SupportsIndex, overload
+
+import kvrail
+from kvrail import gpu
+from kvrail._mover import Batch, Mover, Shape, Way
+
+__all__ = ["Cache", "Ended", "Results"]
+
+STAGING_BYTES = 64 << 20
+"""Pinned memory that blocks move through, unless said otherwise."""
+
+WAVE_BYTES = 4 << 20
+"""Blocks of so many bytes are begun together."""
+
+METADATA_BYTES_MAX = 1024
+"""Bytes that may stand beside a block."""
+
+_PAGE = 4096
+_UNIT = 16
+_SLICE_S = 0.0001
+_WELL = frozenset({"OK", "PRESENT"})
+_ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
+Work = Literal["put", "get"]
+Rows = Iterable[SupportsIndex] | Iterable[Iterable[SupportsIndex]] | Any
+"""The pages of each block: one number, or as many as a block has."""
+
+
+class Results(Sequence[str]):
+    """How a put or get ended: one status for each key, in their order; the words of
+    :class:`kvrail.Results`."""
+
+    def __init__(self, words: Sequence[str], reasons: Mapping[int, str]) -> None:
+        self._words, self._reasons = words, reasons
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        return self._words[at]
+
+    @property
+    def ok(self) -> list[bool]:
+        """For each key whether its block is in the store, or whole in its pages."""
+        return [word in _WELL for word in self._words]
+
+    @property
+    def all_ok(self) -> bool:
+        """Whether all are."""
+        return all(self.ok)
+
+    @property
+    def prefix(self) -> int:
+        """Keys from the first on that are."""
+        return next((at for at, ok in enumerate(self.ok) if not ok), len(self))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many blocks have each status."""
+        return dict(Counter(self._words))
+
+    @property
+    def went_well(self) -> bool:
+        """Whether nothing has failed: a miss is an answer, and so is a put that is declined."""
+        return _ANSWERS.issuperset(self._words)
+
+    def check(self) -> None:
+        """Raises :class:`kvrail.DeviceError` if a block has failed: a miss is no failure, nor a put
+        that was declined."""
+        if not self.went_well:
+            raise kvrail.DeviceError(f"not all blocks were moved: {self.counts}")
+
+    def reason(self, at: int) -> str | None:
+        """What there is to say of one block beside its status."""
+        return self._reasons.get(range(len(self))[at])
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {word}" for word, count in sorted(self.counts.items()))
+        return f"<kvrail.paged.Results of {len(self)}: {counts}>"
+
+
+class Ended(NamedTuple):
+    """A put or get that has ended."""
+
+    ticket: int
+    results: Results
+
+
+@dataclass(eq=False)
+class _Job:
+    """Blocks of one call."""
+
+    ticket: int
+    work: Work
+    keys: kvrail.Keys
+    rows: list[list[int]]
+    options: Mapping[str, Any]
+    metadata: Sequence[bytes] | None
+    words: list[str] = field(init=False)
+    reasons: dict[int, str] = field(default_factory=dict)
+    begun: int = 0
+    open: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words, self.open = ["LATE"] * len(self.keys), len(self.keys)
+
+    def end(self, at: int, word: str, reason: str | None = None) -> None:
+        self.words[at] = word
+        if reason is not None:
+            self.reasons[at] = reason
+        self.open -= 1
+
+
+@dataclass(eq=False)
+class _Wave:
+    """Some blocks of a job, on their way."""
+
+    job: _Job
+    places: list[int]
+    slots: list[int]
+    batch: Batch
+    crcs: list[int] = field(default_factory=list)
+    """Of a get: what the pages must have."""
+    again: bool = False
+    """The pages were wrong once; the bytes come anew, and are verified on the host too."""
+
+    @property
+    def way(self) -> Way:
+        return Way.OUT if self.job.work == "put" else Way.IN
+
+    def only(self, indices: Sequence[int]) -> None:
+        self.places = [self.places[at] for at in indices]
+        self.slots = [self.slots[at] for at in indices]
+        self.crcs = [self.crcs[at] for at in indices] if self.crcs else []
+
+
+class Cache:
+    """A paged cache whose blocks are put into a namespace, and got from it. For one thread at a
+    time; a context manager."""
+
+    def __init__(
+        self,
+        client: kvrail.Client,
+        space: kvrail.Namespace,
+        tensors: Iterable[Any] | gpu.Pages,
+        *,
+        block_dim: int = 0,
+        block_pages: int = 1,
+        staging_bytes: int = STAGING_BYTES,
+        depth: int = 128,
+        check: Literal["auto", "host"] = "auto",
+    ) -> None:
+        """
+        :param tensors: the cache, as for :func:`kvrail.gpu.paged`: K and V of each layer, or one
+            tensor a layer, with pages in `block_dim`; or where its pages are.
+        :param block_pages: pages of a block.
+        :param staging_bytes: pinned memory that blocks move through; room for 4 at least.
+        :param depth: blocks in flight between the store and that memory.
+        :param check: "auto": where the bytes are, on the GPU; "host": in the pinned memory.
+        """
+        pages = tensors if isinstance(tensors, gpu.Pages) else gpu.pages(tensors, block_dim)
+        self._shape = shape = _shape(pages, block_pages)
+        self._slot_bytes = -(-shape.block_bytes // _PAGE) * _PAGE
+        slots = max(4, staging_bytes // self._slot_bytes)
+        self._most = max(1, min(WAVE_BYTES // self._slot_bytes, slots // 4))
+        self._arena = client.create_arena(slots * self._slot_bytes)
+        batches = 2 * -(-slots // self._most)
+        view = memoryview(self._arena).cast("B")
+        self._mover = Mover(shape, view, most=self._most, batches=batches, check=check)
+        self._queue = space.queue(depth)
+        self._slots, self._batches = list(range(slots)), list(self._mover.batches)
+        self._waiting: dict[Work, deque[_Job]] = {"get": deque(), "put": deque()}
+        self._jobs: dict[int, _Job] = {}
+        self._on_drive: dict[int, _Wave] = {}
+        self._on_gpu: list[_Wave] = []
+        self._ended: list[Ended] = []
+        self._last_ticket = 0
+        self._failure: kvrail.KvrailError | None = None
+        self._closed = False
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return self._shape.block_bytes
+
+    @property
+    def check(self) -> str:
+        """Where blocks are checked: "gpu", or "host: " and why."""
+        why = self._mover.why_host
+        return "gpu" if why is None else f"host: {why}"
+
+    @property
+    def outstanding(self) -> int:
+        """Puts and gets that were not fetched yet."""
+        return len(self._jobs) + len(self._ended)
+
+    def put(
+        self,
+        keys: Any,
+        blocks: Rows,
+        *,
+        stream: Any = None,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Results:
+        """Puts blocks as of these keys; waits. Statuses as of `Namespace.put_many`."""
+        return self._wait_for(self.submit_put(keys, blocks, stream=stream, **more), timeout)
+
+    def get(
+        self,
+        keys: Any,
+        blocks: Rows,
+        *,
+        stream: Any = None,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Results:
+        """Fills blocks with those of these keys; waits. Statuses as of `Namespace.get_many`; pages
+        of blocks that are not OK have any bytes."""
+        return self._wait_for(self.submit_get(keys, blocks, stream=stream, **more), timeout)
+
+    def submit_put(
+        self,
+        keys: Any,
+        blocks: Rows,
+        *,
+        stream: Any = None,
+        metadata: Sequence[bytes] | None = None,
+        **options: Any,
+    ) -> int:
+        """Begins a put; its ticket. Leave the pages as they are until it has ended.
+
+        :param keys: as for `Namespace.put_many`.
+        :param blocks: for each key the number of its page, or of its pages in their order.
+        :param stream: behind what it has now the pages are read: a number, or an object of
+            PyTorch; the default stream unless said otherwise.
+        :param metadata: for each key up to 1 KiB that stays with the block.
+        :param options: `priority`, `durable`, `depth` as for `Namespace.put_many`.
+        """
+        return self._submit("put", keys, blocks, stream, options, metadata)
+
+    def submit_get(self, keys: Any, blocks: Rows, *, stream: Any = None, **options: Any) -> int:
+        """Begins a get; its ticket. The pages are filled behind what the stream has now. A number
+        of -1 is no page: its bytes are verified, and go nowhere."""
+        return self._submit("get", keys, blocks, stream, options, None)
+
+    def poll(self) -> list[Ended]:
+        """Brings everything forward, without waiting; what has ended."""
+        self._advance(0.0)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def wait(self, count: int = 1, timeout: float | None = None) -> list[Ended]:
+        """Waits until so many have ended, nothing is outstanding, or the seconds are over."""
+        until = None if timeout is None else time.monotonic() + timeout
+        self._advance(0.0)
+        while len(self._ended) < count and self._jobs:
+            left = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
+            if left <= 0:
+                break
+            self._advance(left)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Waits until nothing is under way, and lets go of the pinned memory."""
+        if self._closed:
+            return
+        for waiting in self._waiting.values():
+            waiting.clear()
+        until = time.monotonic() + timeout
+        while (self._on_drive or self._on_gpu) and time.monotonic() < until:
+            self._advance(_SLICE_S)
+        self._closed = True
+        self._queue.close()
+        if not self._on_gpu:  # else the GPU may touch it: it stays until the process ends
+            self._mover.close()
+            self._arena.close()
+
+    def __enter__(self) -> "Cache":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _submit(
+        self,
+        work: Work,
+        keys: Any,
+        blocks: Rows,
+        stream: Any,
+        options: Mapping[str, Any],
+        metadata: Sequence[bytes] | None,
+    ) -> int:
+        if self._closed:
+            raise kvrail.ClosedError("the cache was closed")
+        if self._failure is not None:
+            raise self._failure
+        _check(options, metadata)
+        keys = keys if isinstance(keys, kvrail.Keys) else kvrail.Keys(keys)
+        rows = self._rows(work, blocks)
+        for what, given in (("blocks", rows), ("metadata", metadata)):
+            if given is not None and len(given) != len(keys):
+                text = f"{what} has {len(given)} items for {len(keys)} keys; pass one each"
+                raise kvrail.RequestError(text)
+        self._last_ticket += 1
+        job = _Job(self._last_ticket, work, keys, rows, options, metadata)
+        self._mover.order(Way.OUT if work == "put" else Way.IN, _handle(stream))
+        self._jobs[job.ticket] = job
+        self._waiting[work].append(job)
+        self._advance(0.0)
+        return job.ticket
+
+    def _rows(self, work: Work, blocks: Rows) -> list[list[int]]:
+        listed = blocks.tolist() if hasattr(blocks, "tolist") else list(blocks)
+        rows = [[int(it)] if hasattr(it, "__index__") else [int(at) for at in it] for it in listed]
+        count, each = self._shape.pages.count, self._shape.block_pages
+        lowest = -1 if work == "get" else 0
+        for at, row in enumerate(rows):
+            if len(row) != each:
+                raise kvrail.RequestError(f"block {at} has {len(row)} pages, {each} are one")
+            for page in row:
+                if not lowest <= page < count:
+                    raise kvrail.RequestError(
+                        f"block {at}: there is no page {page}; the cache has {count}"
+                    )
+        filled = [page for row in rows for page in row if page >= 0]
+        if work == "get" and len(set(filled)) != len(filled):
+            twice = next(page for page, times in Counter(filled).items() if times > 1)
+            raise kvrail.RequestError(f"page {twice} is given twice; a get fills each page once")
+        return rows
+
+    def _wait_for(self, ticket: int, timeout: float | None) -> Results:
+        until = None if timeout is None else time.monotonic() + timeout
+        self._advance(0.0)
+        while ticket in self._jobs:
+            if until is not None and time.monotonic() >= until:
+                raise kvrail.TimedOutError(
+                    f"not all of {len(self._jobs[ticket].keys)} blocks ended in time: leave their "
+                    "pages alone until the cache is closed"
+                )
+            self._advance(_SLICE_S)
+        ended = next(it for it in self._ended if it.ticket == ticket)
+        self._ended.remove(ended)
+        if self._failure is not None and not ended.results.went_well:
+            raise self._failure
+        if "RESTARTED" in ended.results:
+            raise kvrail.SessionEndedError("the sidecar has ended; attach again")
+        return ended.results
+
+    def _advance(self, seconds: float) -> None:
+        """Takes what has come, and begins what there is room for."""
+        try:
+            for end in self._arrived(seconds):
+                self._drive_ended(self._on_drive.pop(end.ticket), end.results)
+            for wave in [wave for wave in self._on_gpu if self._mover.is_done(wave.batch)]:
+                self._on_gpu.remove(wave)
+                if self._failure is None:
+                    self._gpu_ended(wave)
+            self._begin()
+        except kvrail.KvrailError as error:
+            self._fail(error)
+        for job in [job for job in self._jobs.values() if job.open == 0]:
+            del self._jobs[job.ticket]
+            self._ended.append(Ended(job.ticket, Results(job.words, job.reasons)))
+
+    def _arrived(self, seconds: float) -> list[kvrail.GroupEnd]:
+        if not self._on_drive:
+            time.sleep(seconds if self._on_gpu else 0.0)
+            return []
+        # What the GPU does has no descriptor: it is looked at now and then.
+        longer = seconds if self._on_gpu else 10 * seconds
+        return self._queue.wait(timeout=longer) if seconds else self._queue.poll()
+
+    def _begin(self) -> None:
+        """Begins waves while there are slots; loads first."""
+        for work in ("get", "put"):
+            waiting = self._waiting[work]
+            while waiting and self._slots and self._batches:
+                job = waiting[0]
+                end = min(len(job.keys), job.begun + min(self._most, len(self._slots)))
+                places = list(range(job.begun, end))
+                slots = [self._slots.pop() for _ in places]
+                wave = _Wave(job, places, slots, self._batches.pop())
+                job.begun = end
+                if end == len(job.keys):
+                    waiting.popleft()
+                if places:
+                    (self._to_gpu if work == "put" else self._from_drive)(wave)
+
+    def _to_gpu(self, wave: _Wave) -> None:
+        slots = [self._mover.slot(slot * self._slot_bytes) for slot in wave.slots]
+        wave.batch.fill(slots, [wave.job.rows[at] for at in wave.places])
+        self._mover.begin(wave.way, wave.batch)
+        self._on_gpu.append(wave)
+
+    def _named(self, wave: _Wave) -> tuple[kvrail.Keys, Any]:
+        keys, (first, *_) = wave.job.keys, wave.places
+        whole = wave.places == list(range(first, first + len(wave.places)))
+        some = keys[first : first + len(wave.places)] if whole else _of(keys, wave.places)
+        positions = [slot * self._slot_bytes for slot in wave.slots]
+        return some, (self._arena, positions, [self.block_bytes] * len(positions))
+
+    def _from_drive(self, wave: _Wave) -> None:
+        verify = wave.again or self._mover.why_host is not None
+        ticket = self._queue.submit_get(*self._named(wave), verify=verify, **wave.job.options)
+        self._on_drive[ticket] = wave
+
+    def _to_drive(self, wave: _Wave) -> None:
+        job, more = wave.job, dict(wave.job.options)
+        if self._mover.why_host is None:
+            more["crc"] = self._mover.crcs(wave.batch)
+        if job.metadata is not None:
+            more["metadata"] = [job.metadata[at] for at in wave.places]
+        self._on_drive[self._queue.submit_put(*self._named(wave), **more)] = wave
+
+    def _drive_ended(self, wave: _Wave, results: kvrail.Results | None) -> None:
+        assert results is not None, "groups have results"
+        lengths, crcs, came = results.lengths, results.crcs, []
+        for at, word in enumerate(results):
+            if wave.job.work == "put" or word != "OK":
+                wave.job.end(wave.places[at], word, results.reason(at))
+            elif lengths[at] != self.block_bytes:
+                why = f"the block has {lengths[at]} bytes, one of this cache {self.block_bytes}"
+                wave.job.end(wave.places[at], "MISS", why)
+            else:
+                came.append(at)
+        if not wave.again:
+            wave.crcs = list(crcs)
+        self._keep(wave, came)
+        if came:
+            self._to_gpu(wave)
+
+    def _gpu_ended(self, wave: _Wave) -> None:
+        if wave.job.work == "put":
+            self._to_drive(wave)
+            return
+        wrong = []
+        if self._mover.why_host is None:
+            are = enumerate(zip(self._mover.crcs(wave.batch), wave.crcs, strict=True))
+            wrong = [at for at, (has, must) in are if has != must]
+        for at, place in enumerate(wave.places):
+            if at not in wrong:
+                wave.job.end(place, "OK")
+            elif wave.again:
+                wave.job.end(place, "MISS", "its bytes were wrong on the GPU twice")
+        again = [] if wave.again else wrong
+        self._keep(wave, again)
+        if again:
+            wave.again = True
+            self._from_drive(wave)
+
+    def _keep(self, wave: _Wave, indices: Sequence[int]) -> None:
+        """Goes on with some blocks of a wave; the memory of the others is free."""
+        kept = set(indices)
+        self._slots += [slot for at, slot in enumerate(wave.slots) if at not in kept]
+        wave.only(indices)
+        if not indices:
+            self._batches.append(wave.batch)
+
+    def _fail(self, error: kvrail.KvrailError) -> None:
+        """The session or the GPU has failed: all that is open ends, once."""
+        self._failure = self._failure or error
+        word = "GPU_ERROR" if isinstance(error, kvrail.GpuError) else "RESTARTED"
+        for waiting in self._waiting.values():
+            waiting.clear()
+        for job in self._jobs.values():
+            for at in (at for at, word in enumerate(job.words) if word == "LATE"):
+                job.end(at, word, str(error))
+        self._on_drive.clear()
+
+
+def _shape(pages: gpu.Pages, block_pages: int) -> Shape:
+    odd = [it for it in pages.spans if (it.address | it.stride | it.nbytes) % _UNIT]
+    if odd or not pages.spans or block_pages < 1:
+        raise kvrail.LayoutError(
+            f"blocks of {block_pages} pages with {len(pages.spans)} runs, {len(odd)} of them not "
+            f"at multiples of {_UNIT} bytes; addresses, strides and lengths must be, and there "
+            "must be a page and a run"
+        )
+    return Shape(pages, block_pages)
+
+
+def _check(options: Mapping[str, Any], metadata: Sequence[bytes] | None) -> None:
+    """What a queue would refuse only when the blocks have left the GPU."""
+    known = {"priority", "durable", "depth"}
+    if unknown := options.keys() - known:
+        names = ", ".join(sorted(known))
+        raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")
+    if (priority := options.get("priority", "demand")) not in ("demand", "prefetch", "background"):
+        text = f'priority is {priority!r}; it must be "demand", "prefetch" or "background"'
+        raise kvrail.RequestError(text)
+    for at, piece in enumerate(metadata or ()):
+        if len(piece) > METADATA_BYTES_MAX:
+            text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
+            raise kvrail.RequestError(f"{text}; put less beside the block")
+
+
+def _handle(stream: Any) -> int:
+    return int(getattr(stream, "cuda_stream", stream or 0))
+
+
+def _of(keys: kvrail.Keys, places: Sequence[int]) -> kvrail.Keys:
+    return kvrail.uniform([keys[at] for at in places])

@@ -1,0 +1,251 @@
+"""Keyed blocks of a paged cache, with a stand-in for the GPU: tables, slices, statuses, order."""
+
+import ctypes
+import random
+import time
+
+import kvrail
+import numpy
+import pytest
+from kvrail import _crc, gpu, paged
+from standin import Tensor
+from standin_mover import StandIn
+
+LAYERS, TOKENS_BYTES, PAGES = 61, 10_496, 24
+"""61 layers of an fp8 MLA cache, 16 tokens of 656 bytes a page: 640,256 bytes a block."""
+
+
+@pytest.fixture(scope="module")
+def stores():
+    with kvrail.serve(store="192MiB", segment="8MiB", block_mean="256KiB", members=2) as sidecar:
+        yield sidecar
+
+
+@pytest.fixture
+def client(stores):
+    with stores.attach(name="pytest") as client:
+        yield client
+
+
+@pytest.fixture
+def space(client, request):
+    store, name = client.store("kv"), request.node.name[:64]
+    yield store.namespace(name, {"model": "m"})
+    store.remove(name)
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    monkeypatch.setattr(paged, "Mover", StandIn)
+
+
+class Tensors:
+    """One tensor [pages, bytes] a layer, and what its pages should have."""
+
+    def __init__(self, layers: int = LAYERS, nbytes: int = TOKENS_BYTES, seed: int = 1) -> None:
+        some = numpy.random.default_rng(seed)
+        self.arrays = [some.integers(0, 256, (PAGES, nbytes), numpy.uint8) for _ in range(layers)]
+        self.tensors = [Tensor(it) for it in self.arrays]
+
+    def block(self, *pages: int) -> bytes:
+        return b"".join(it[page].tobytes() for page in pages for it in self.arrays)
+
+    def clear(self) -> None:
+        for array in self.arrays:
+            array[:] = 0
+
+
+def keys(count: int, of: str = "key") -> list[bytes]:
+    return [f"{of} {at}".encode() for at in range(count)]
+
+
+def test_blocks_of_odd_bytes_come_back_into_other_pages(client, space):
+    cache, numbers = Tensors(), [3, 0, 23, 11, 7]
+    wanted = [cache.block(page) for page in numbers]
+    with paged.Cache(client, space, cache.tensors) as its:
+        assert its.block_bytes == 640_256 and its.check == "gpu"
+        assert its.put(keys(5), numbers, metadata=keys(5, "mine")).counts == {"OK": 5}
+        assert its.put(keys(5), numbers).counts == {"PRESENT": 5}
+        # The host's check of the same bytes is the GPU's: nothing of the store knows of GPUs.
+        assert [space.get(key) for key in keys(5)] == wanted
+        assert {it.metadata for it in space.list()} == set(keys(5, "mine"))
+        cache.clear()
+        results = its.get([*keys(5), b"none"], numpy.array([1, 2, 4, 5, 6, 8]))
+        assert list(results) == ["OK"] * 5 + ["MISS"] and results.prefix == 5
+        assert [cache.block(page) for page in (1, 2, 4, 5, 6)] == wanted
+        assert not any(cache.block(8)), "a miss leaves its page alone"
+        assert client.copied_bytes == sum(map(len, wanted)), "by get() of the host alone"
+
+
+@pytest.mark.parametrize("nbytes", [512, 528, 4096, 131_072, 131_088, 400_000])
+def test_crcs_of_any_length_are_those_of_the_host(client, space, nbytes):
+    cache = Tensors(2, nbytes, seed=nbytes)
+    with paged.Cache(client, space, cache.tensors) as its:
+        its.put([b"gpu"], [5])
+        space.put(b"host", cache.block(6))
+        assert space.get(b"gpu") == cache.block(5)
+        assert its.get([b"host"], [9]).all_ok
+        assert cache.block(9) == cache.block(6)
+
+
+def test_more_blocks_than_there_is_pinned_memory_for(client, space):
+    cache = Tensors(4, 4096)
+    wanted = [cache.block(page) for page in range(PAGES)]
+    with paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10, depth=4) as its:
+        put = its.submit_put(keys(PAGES), range(PAGES), priority="background")
+        assert [it.ticket for it in its.wait()] == [put]
+        cache.clear()
+        gets = [its.submit_get(keys(PAGES)[at::2], range(at, PAGES, 2)) for at in (0, 1)]
+        ended = its.wait(2)
+        assert sorted(it.ticket for it in ended) == gets and its.outstanding == 0
+        assert all(it.results.all_ok for it in ended)
+    assert [cache.block(page) for page in range(PAGES)] == wanted
+
+
+def test_blocks_of_several_pages_and_parts_of_them(client, space):
+    cache = Tensors(3, 4096)
+    wanted = cache.block(4, 5, 6, 7)
+    with paged.Cache(client, space, cache.tensors, block_pages=4) as its:
+        assert its.put([b"chunk"], [[4, 5, 6, 7]]).all_ok
+        assert space.get(b"chunk") == wanted
+        cache.clear()
+        assert its.get([b"chunk"], [[-1, -1, 9, 8]]).all_ok
+        assert cache.block(9, 8) == wanted[2 * 3 * 4096 :]
+        assert not any(cache.block(*range(8))), "what has no page goes nowhere"
+
+
+def flip(address: int) -> None:
+    ctypes.c_uint8.from_address(address).value ^= 0x10
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_bit_that_flips_on_the_gpu(client, space, times):
+    cache = Tensors(2, 4096)
+    wanted = [cache.block(page) for page in range(3)]
+    with paged.Cache(client, space, cache.tensors) as its:
+        its.put(keys(3), range(3))
+        flips = []
+
+        def spoil(way, batch):
+            if len(flips) < times:
+                flips.append(way)
+                flip(cache.arrays[1].ctypes.data + 11 * 4096 + 77)
+
+        its._mover.spoil = spoil
+        results = its.get(keys(3), [10, 11, 12])
+        assert len(flips) == times, "it was brought once more"
+        assert list(results) == (["OK"] * 3 if times == 1 else ["OK", "MISS", "OK"])
+        assert [cache.block(page) for page in (10, 12)] == [wanted[0], wanted[2]]
+        assert (cache.block(11) == wanted[1]) == (times == 1)
+        if times == 2:
+            assert results.reason(1) == "its bytes were wrong on the GPU twice"
+        assert its.get(keys(3), [10, 11, 12]).all_ok, "the block itself is whole"
+
+
+def test_a_bit_that_flips_between_gpu_and_drive_makes_that_block_a_miss_and_no_other(client, space):
+    cache = Tensors(2, 4096)
+    with paged.Cache(client, space, cache.tensors) as its:
+        its._mover.spoil = lambda way, batch: flip(batch.slots[1])
+        assert its.put(keys(3), range(3)).all_ok, "nobody has looked yet"
+        its._mover.spoil = lambda way, batch: None
+        results = its.get(keys(3), [10, 11, 12])
+        assert list(results) == ["OK", "MISS", "OK"] and results.prefix == 1
+        assert results.reason(1) == "its bytes were wrong twice; the sidecar was told"
+        assert space.get(keys(3)[1]) is None
+
+
+def test_a_block_of_another_length_is_a_miss(client, space):
+    cache = Tensors(2, 4096)
+    with paged.Cache(client, space, cache.tensors) as its:
+        space.put(b"short", b"x" * 8000)
+        space.put(b"long", b"x" * 9000)
+        results = its.get([b"short", b"long"], [0, 1])
+        assert list(results) == ["MISS", "TOO_SMALL"] and not any(results.ok)
+        assert results.reason(0) == "the block has 8000 bytes, one of this cache 8192"
+
+
+def test_checked_on_the_host_where_the_gpu_cannot(client, space):
+    cache = Tensors(2, 4096)
+    wanted = cache.block(1)
+    with paged.Cache(client, space, cache.tensors, check="host") as its:
+        assert its.check == "host: asked for"
+        assert its.put([b"key"], [1]).all_ok and its.get([b"key"], [2]).all_ok
+        assert cache.block(2) == wanted == space.get(b"key")
+
+
+def test_loads_go_before_stores_and_behind_the_callers_stream(client, space):
+    class Stream:
+        cuda_stream = 77
+
+    cache = Tensors(2, 4096)
+    with paged.Cache(client, space, cache.tensors, staging_bytes=32 << 10) as its:
+        its.put([b"there"], [0], stream=Stream())
+        store = its.submit_put(keys(16), range(16), stream=5)
+        load = its.submit_get([b"there"], [20])
+        assert [it.ticket for it in its.wait()] == [load]
+        assert [it.ticket for it in its.wait()] == [store]
+        assert [(way.value, at) for way, at in its._mover.ordered] == [
+            ("gather", 77),
+            ("gather", 5),
+            ("scatter", 0),
+        ]
+
+
+def test_what_is_wrong_is_said(client, space):
+    cache = Tensors(2, 4096)
+    with paged.Cache(client, space, cache.tensors) as its:
+        for call, says in [
+            (lambda: its.put([b"a"], [PAGES]), f"no page {PAGES}; the cache has {PAGES}"),
+            (lambda: its.put([b"a"], [-1]), "no page -1"),
+            (lambda: its.put([b"a"], [[1, 2]]), "block 0 has 2 pages, 1 are one"),
+            (lambda: its.get([b"a", b"b"], [1, 1]), "page 1 is given twice"),
+            (lambda: its.get([b"a", b"b"], [1]), "1 items for 2 keys"),
+            (lambda: its.put([b"a"], [1], priority="soon"), "priority is 'soon'"),
+            (lambda: its.put([b"a"], [1], metadata=[b"x" * 1025]), "1025 bytes, 1024 at most"),
+        ]:
+            with pytest.raises(kvrail.RequestError, match=says):
+                call()
+        with pytest.raises(TypeError, match="'verify' is no option of this call"):
+            its.get([b"a"], [1], verify=False)
+        assert its.outstanding == 0 and its.put([b"a"], [1]).all_ok
+    with pytest.raises(kvrail.ClosedError):
+        its.put([b"a"], [1])
+    odd = gpu.Pages(4, [gpu.Span(cache.arrays[0].ctypes.data, 4096, 4090)])
+    with pytest.raises(kvrail.LayoutError, match="1 of them not at multiples of 16"):
+        paged.Cache(client, space, odd)
+    with pytest.raises(kvrail.RequestError, match="2 items for 1 keys"):
+        space.put_many([b"a"], [b"x"], crc=[1, 2])
+    with pytest.raises(TypeError, match="verify"):
+        space.get(b"a", bytearray(8192), verify=False)
+
+
+def test_a_sidecar_that_dies_ends_everything_once():
+    cache = Tensors(2, 4096)
+    with kvrail.serve(store="64MiB", segment="8MiB") as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("n", {"model": "m"})
+        with paged.Cache(client, space, cache.tensors) as its:
+            its.put(keys(8), range(8))
+            ticket = its.submit_get(keys(8), range(8))
+            sidecar.kill()
+            began = time.monotonic()
+            ended = its.wait(timeout=20)
+            assert [it.ticket for it in ended] == [ticket] and time.monotonic() - began < 10
+            assert set(ended[0].results) <= {"OK", "RESTARTED"}
+            with pytest.raises(kvrail.KvrailError):
+                its.get(keys(8), range(8), timeout=20)
+
+
+def test_the_crc_is_the_known_one():
+    data = random.Random(7).randbytes(16 * 999)
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
+    total = 0
+    for at, word in enumerate(words):
+        total ^= _crc.multiply(word, _crc.power(64 * (len(words) - at)))
+    crc = _crc.ONES
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_crc.POLYNOMIAL if crc & 1 else 0)
+    assert next(_crc.joined([total], 1, 1, len(data))) == crc ^ _crc.ONES
+    slices = list(_crc.behind(999, 100))
+    assert len(slices) == 10 and slices[-1] == 1 << 63 and slices[0] == _crc.power(128 * 899)
