@@ -1,0 +1,179 @@
+"""Verified gets of paged blocks by key, against the same blocks of a volume that nobody verifies.
+
+    python bench/paged.py [--dir FOLDER ...] [--rounds 5] [--layers 64] [--run-bytes 32768]
+
+One sidecar serves a volume and a store over files in these folders, and the GPU. Arms take turns;
+each reads the same number of blocks into pages of one cache of CUDA tensors:
+
+- volume: the sidecar stages the blocks and copies them to the GPU; nothing is verified.
+- keyed, gpu: by key, checked on the GPU (`kvrail.paged`).
+- keyed, host: by key, checked in pinned memory.
+
+GB/s and CPU seconds for each GiB: of both processes, and of the whole machine (what its cores were
+not idle), which has the drives' kernel threads too. Ratios to the volume's are medians of ratios
+within a round. Every block is compared after each turn.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import kvrail
+import torch
+from kvrail import paged
+from kvrail._binary import binary
+
+GIB = 1 << 30
+
+
+class Sidecar:
+    """A volume and a store on the same drives."""
+
+    def __init__(self, home: Path, folders: list[Path], nbytes: int, gpus: str) -> None:
+        self.socket = home / "s"
+        size = f"{-(-nbytes * 5 // 4 >> 20) + 256}MiB"
+        config = f'sidecar.socket = "{self.socket}"\nmetrics.listen = "off"\n'
+        config += f'device.direct = "optional"\ngpu.devices = {gpus}\n'
+        self.files = []
+        for name, kind in (("raw", []), ("kv", ["--kind", "store", "--block-mean", "1MiB"])):
+            files = [str(folder / f"kvrail-{name}.img") for folder in folders]
+            command = ["volume", "create", name, *kind, "--size", size, "--quiet"]
+            run = [str(binary()), *command, "--direct", "optional", *files]
+            subprocess.run(run, check=True, capture_output=True)
+            config += f'[[volume]]\nname = "{name}"\nmembers = {json.dumps(files)}\n'
+            self.files += files
+        (home / "kvrail.toml").write_text(config)
+        serve = ["serve", "--exit-with-parent", f"--config={home / 'kvrail.toml'}"]
+        self._log = (home / "log").open("wb")
+        self._process = subprocess.Popen(
+            [str(binary()), *serve], stdout=self._log, stderr=self._log
+        )
+        until = time.monotonic() + 60
+        while True:
+            try:
+                kvrail.Client(self.socket).close()
+                return
+            except kvrail.NoSidecarError:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise SystemExit((home / "log").read_text()) from None
+                time.sleep(0.05)
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        for file in self.files:
+            Path(file).unlink()
+
+
+def busy_s(began: float) -> float:
+    """What all cores were not idle since then, up to a constant."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=6)
+    idle = (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+    return (time.perf_counter() - began) * (os.cpu_count() or 1) - idle
+
+
+def measured(sidecar: Sidecar, nbytes: int, arm: Callable[[], object]) -> tuple[float, ...]:
+    """GB/s, and CPU seconds of both processes, and of the machine, for each GiB."""
+    began = time.perf_counter()
+    ours, all_cores = sidecar.cpu_s() + time.process_time(), busy_s(began)
+    arm()
+    seconds = time.perf_counter() - began
+    ours, all_cores = sidecar.cpu_s() + time.process_time() - ours, busy_s(began) - all_cores
+    return nbytes / seconds / 1e9, ours * GIB / nbytes, all_cores * GIB / nbytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dir", action="append", default=[])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=64)
+    parser.add_argument("--run-bytes", type=int, default=32_768)
+    parser.add_argument("--times", type=int, default=16, help="gets of all blocks in one turn")
+    its = parser.parse_args()
+    folders = [Path(it) for it in its.dir or [tempfile.gettempdir()]]
+    with tempfile.TemporaryDirectory() as home:
+        run(its, Path(home), folders)
+
+
+def run(its: argparse.Namespace, home: Path, folders: list[Path]) -> None:
+    blocks, block_bytes = its.blocks, its.layers * its.run_bytes
+    nbytes = blocks * block_bytes
+    volume_block = -(-block_bytes // 4096) * 4096
+    sidecar = Sidecar(home, folders, blocks * volume_block, '["0"]')
+    tensor = torch.empty((its.layers, blocks, its.run_bytes), dtype=torch.uint8, device="cuda")
+    tensor.random_(0, 256)
+    whole, tensors = tensor.clone(), list(tensor)
+    torch.cuda.synchronize()
+    keys = kvrail.Keys([f"block {at}".encode() for at in range(blocks)])
+    order = torch.randperm(blocks, generator=torch.Generator().manual_seed(1)).tolist()
+    table: dict[str, list[tuple[float, ...]]] = {}
+    with kvrail.Client(sidecar.socket) as client:
+        volume, space = client.volume("raw"), client.store("kv").namespace("bench", {"model": "m"})
+        on_gpu, on_host = (
+            paged.Cache(client, space, tensors, check=check) for check in ("auto", "host")
+        )
+        on_gpu.put(keys, range(blocks)).check()
+        # Runs of a length that no drive takes are not to be had of a volume.
+        region = client.gpu_region(tensors) if block_bytes % 4096 == 0 else None
+        arms: dict[str, Callable[[], object]] = {}
+        if region is not None:
+            offsets = [at * block_bytes for at in range(blocks)]
+            volume.write_blocks(region, offsets, range(blocks))
+            mine = [offsets[at] for at in order]
+            arms["volume"] = lambda: volume.read_blocks(region, mine, order)
+        shuffled = kvrail.uniform([keys[at] for at in order])
+        arms["keyed, gpu"] = lambda: on_gpu.get(shuffled, order).check()
+        arms["keyed, host"] = lambda: on_host.get(shuffled, order).check()
+        for arm in arms.values():
+            arm()
+        for _ in range(its.rounds):
+            for name, arm in arms.items():
+                tensor.zero_()
+                torch.cuda.synchronize()
+
+                def turn(arm: Callable[[], object] = arm) -> None:
+                    for _ in range(its.times):
+                        arm()
+
+                figures = measured(sidecar, nbytes * its.times, turn)
+                table.setdefault(name, []).append(figures)
+                torch.cuda.synchronize()
+                if not torch.equal(tensor, whole):
+                    raise SystemExit(f"{name}: other bytes")
+        report(its, folders, block_bytes, table, region and region.route(volume), on_gpu.check)
+        on_gpu.close()
+        on_host.close()
+    sidecar.stop()
+
+
+def report(its, folders, block_bytes, table, route, check) -> None:
+    print(f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores, {platform.release()}, "
+          f"kvrail {kvrail.__version__}")
+    print(f"{its.blocks} blocks of {block_bytes:,} bytes in {its.layers} runs, {its.rounds} rounds "
+          f"of {its.times}, {len(folders)} drives; volume: {route}; check: {check}\n")
+    print("| arm | GB/s | / volume | processes, CPU s/GiB | / volume | machine | / volume |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, figures in table.items():
+        row = [name]
+        for at, values in enumerate(zip(*figures, strict=True)):
+            row.append(f"{statistics.median(values):.3f}")
+            pairs = zip(values, (it[at] for it in table.get("volume", [])), strict=False)
+            ratios = [mine / base for mine, base in pairs if base]
+            row.append(f"{statistics.median(ratios):.3f}" if ratios else "-")
+        print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    main()
