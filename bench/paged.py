@@ -36,13 +36,14 @@ GIB = 1 << 30
 class Sidecar:
     """A volume and a store on the same drives."""
 
-    def __init__(self, home: Path, folders: list[Path], nbytes: int, gpus: str) -> None:
+    def __init__(self, home: Path, folders: list[Path], nbytes: int, stripe: str) -> None:
         self.socket = home / "s"
         size = f"{-(-nbytes * 5 // 4 >> 20) + 256}MiB"
         config = f'sidecar.socket = "{self.socket}"\nmetrics.listen = "off"\n'
-        config += f'device.direct = "optional"\ngpu.devices = {gpus}\n'
+        config += f'device.direct = "optional"\ngpu.devices = ["0"]\n'
         self.files = []
         for name, kind in (("raw", []), ("kv", ["--kind", "store", "--block-mean", "1MiB"])):
+            kind = kind or ["--stripe", stripe]
             files = [str(folder / f"kvrail-{name}.img") for folder in folders]
             command = ["volume", "create", name, *kind, "--size", size, "--quiet"]
             run = [str(binary()), *command, "--direct", "optional", *files]
@@ -101,17 +102,29 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=64)
     parser.add_argument("--run-bytes", type=int, default=32_768)
     parser.add_argument("--times", type=int, default=16, help="gets of all blocks in one turn")
+    parser.add_argument("--depth", type=int, default=16, help="blocks in flight at the drives")
+    parser.add_argument("--staging", type=int, default=64, help="MiB of pinned memory")
     its = parser.parse_args()
     folders = [Path(it) for it in its.dir or [tempfile.gettempdir()]]
     with tempfile.TemporaryDirectory() as home:
         run(its, Path(home), folders)
 
 
+def read_all(queue: kvrail.Queue, region: kvrail.GpuRegion, offsets: list, blocks: list) -> None:
+    """Reads blocks of a volume with a full queue."""
+    begun = 0
+    while begun < len(blocks) or queue.outstanding:
+        if begun < len(blocks):
+            begun += len(queue.read_blocks(region, offsets[begun:], blocks[begun:]))
+        for end in queue.wait():
+            end.check()
+
+
 def run(its: argparse.Namespace, home: Path, folders: list[Path]) -> None:
     blocks, block_bytes = its.blocks, its.layers * its.run_bytes
     nbytes = blocks * block_bytes
     volume_block = -(-block_bytes // 4096) * 4096
-    sidecar = Sidecar(home, folders, blocks * volume_block, '["0"]')
+    sidecar = Sidecar(home, folders, blocks * volume_block, f"{volume_block >> 10}KiB")
     tensor = torch.empty((its.layers, blocks, its.run_bytes), dtype=torch.uint8, device="cuda")
     tensor.random_(0, 256)
     whole, tensors = tensor.clone(), list(tensor)
@@ -122,7 +135,10 @@ def run(its: argparse.Namespace, home: Path, folders: list[Path]) -> None:
     with kvrail.Client(sidecar.socket) as client:
         volume, space = client.volume("raw"), client.store("kv").namespace("bench", {"model": "m"})
         on_gpu, on_host = (
-            paged.Cache(client, space, tensors, check=check) for check in ("auto", "host")
+            paged.Cache(
+                client, space, tensors, check=check, depth=its.depth, staging_bytes=its.staging << 20
+            )
+            for check in ("auto", "host")
         )
         on_gpu.put(keys, range(blocks)).check()
         # Runs of a length that no drive takes are not to be had of a volume.
@@ -132,7 +148,8 @@ def run(its: argparse.Namespace, home: Path, folders: list[Path]) -> None:
             offsets = [at * block_bytes for at in range(blocks)]
             volume.write_blocks(region, offsets, range(blocks))
             mine = [offsets[at] for at in order]
-            arms["volume"] = lambda: volume.read_blocks(region, mine, order)
+            queue = volume.open_queue(its.depth)
+            arms["volume"] = lambda: read_all(queue, region, mine, order)
         shuffled = kvrail.uniform([keys[at] for at in order])
         arms["keyed, gpu"] = lambda: on_gpu.get(shuffled, order).check()
         arms["keyed, host"] = lambda: on_host.get(shuffled, order).check()

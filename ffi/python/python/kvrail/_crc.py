@@ -58,6 +58,7 @@ def behind(units: int, slice_units: int) -> "array.array[int]":
     return array.array("Q", [power(8 * UNIT * (units - end)) for end in ends])
 
 
+@functools.cache
 def inversions(nbytes: int) -> int:
     """What the first and the last inversion add to the sum of a block of so many bytes."""
     return multiply(ONES, power(8 * nbytes)) ^ ONES

@@ -51,7 +51,7 @@ class Shape:
     pages: Pages
     block_pages: int
 
-    @property
+    @functools.cached_property
     def block_bytes(self) -> int:
         return self.block_pages * self.pages.page_bytes
 
@@ -59,7 +59,7 @@ class Shape:
     def units(self) -> int:
         return self.block_bytes // _crc.UNIT
 
-    @property
+    @functools.cached_property
     def slices(self) -> int:
         return -(-self.units // SLICE_UNITS)
 

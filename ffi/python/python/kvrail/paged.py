@@ -19,7 +19,7 @@ the stream has when the call is made. What a get has ended is in the pages, for 
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, SupportsIndex, overload
@@ -38,6 +38,9 @@ WAVE_BYTES = 4 << 20
 
 METADATA_BYTES_MAX = 1024
 """Bytes that may stand beside a block."""
+
+PRIORITIES = ("demand", "prefetch", "background")
+"""Who goes first."""
 
 _PAGE = 4096
 _UNIT = 16
@@ -196,7 +199,7 @@ class Cache:
         self._mover = Mover(shape, view, most=self._most, batches=batches, check=check)
         self._queue = space.queue(depth)
         self._slots, self._batches = list(range(slots)), list(self._mover.batches)
-        self._waiting: dict[Work, deque[_Job]] = {"get": deque(), "put": deque()}
+        self._waiting: dict[Work, list[_Job]] = {"get": [], "put": []}
         self._jobs: dict[int, _Job] = {}
         self._on_drive: dict[int, _Wave] = {}
         self._on_gpu: list[_Wave] = []
@@ -335,6 +338,7 @@ class Cache:
         self._mover.order(Way.OUT if work == "put" else Way.IN, _handle(stream))
         self._jobs[job.ticket] = job
         self._waiting[work].append(job)
+        self._waiting[work].sort(key=_urgency)
         self._advance(0.0)
         return job.ticket
 
@@ -400,7 +404,7 @@ class Cache:
         return self._queue.wait(timeout=longer) if seconds else self._queue.poll()
 
     def _begin(self) -> None:
-        """Begins waves while there are slots; loads first."""
+        """Begins waves while there are slots: loads first, of both the urgent ones."""
         for work in ("get", "put"):
             waiting = self._waiting[work]
             while waiting and self._slots and self._batches:
@@ -411,7 +415,7 @@ class Cache:
                 wave = _Wave(job, places, slots, self._batches.pop())
                 job.begun = end
                 if end == len(job.keys):
-                    waiting.popleft()
+                    waiting.pop(0)
                 if places:
                     (self._to_gpu if work == "put" else self._from_drive)(wave)
 
@@ -514,13 +518,17 @@ def _check(options: Mapping[str, Any], metadata: Sequence[bytes] | None) -> None
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
         raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")
-    if (priority := options.get("priority", "demand")) not in ("demand", "prefetch", "background"):
+    if (priority := options.get("priority", "demand")) not in PRIORITIES:
         text = f'priority is {priority!r}; it must be "demand", "prefetch" or "background"'
         raise kvrail.RequestError(text)
     for at, piece in enumerate(metadata or ()):
         if len(piece) > METADATA_BYTES_MAX:
             text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
             raise kvrail.RequestError(f"{text}; put less beside the block")
+
+
+def _urgency(job: _Job) -> int:
+    return PRIORITIES.index(job.options.get("priority", "demand"))
 
 
 def _handle(stream: Any) -> int:

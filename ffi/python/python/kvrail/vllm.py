@@ -37,6 +37,9 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._tier import Link
+from kvrail._vllm_spec import KvrailOffloadingSpec
+
+__all__ = ["KvrailOffloadingSpec", "Tier", "register"]
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""

@@ -1,0 +1,408 @@
+"""vLLM's offloading without a CPU tier: blocks go between the GPU's pages and the store.
+
+The scheduler's half only looks up: what is there the store knows. The worker's half moves whole
+chunks by key through `kvrail.paged`, which checks them where they are. Neither starts a thread.
+"""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadingSpec,
+    OffloadingWorker,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+    TransferResult,
+)
+
+import kvrail
+from kvrail import gpu, paged
+from kvrail._tier import Link, Session
+
+HOLD_S = 30.0
+"""What a lookup finds is not evicted for so long: until its load has ended."""
+
+DRAIN_S = 10.0
+"""Longest wait of a shutdown for what is in flight."""
+
+log = logging.getLogger("kvrail")
+
+
+@dataclass
+class Keys(LoadStoreSpec):
+    """Where chunks are: in the store, by key."""
+
+    keys: list[OffloadKey]
+
+
+class KvrailOffloadingSpec(OffloadingSpec):
+    """`spec_name`; the rest of `kv_connector_extra_config` is `socket`, `store`, `namespace`,
+    `identity` (as of :class:`kvrail.vllm.Tier`), `staging_bytes` (pinned memory of each worker and
+    group) and `locality`."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        if getattr(config, "canonical_layout", False):
+            raise ValueError(
+                "KvrailOffloadingSpec stores pages as they lie on the GPU; leave canonical_layout "
+                "away, or use TieringOffloadingSpec with the tier of kvrail"
+            )
+        # Where all workers have the same bytes, one stores them and all load them.
+        self.replicated_layout = getattr(config, "replicated_layout", False)
+        self._manager: _Manager | None = None
+        self._worker: _Worker | None = None
+
+    def get_manager(self) -> OffloadingManager:
+        if self._manager is None:
+            ranks = 1 if self.replicated_layout else self.config.parallel.world_size
+            links = [self._link(rank) for rank in range(ranks)]
+            self._manager = _Manager(links, self._locality(), self._tells_events())
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        if self._worker is None:
+            link = self._link(0 if self.replicated_layout else self.config.parallel.rank)
+            staging = int(self.extra_config.get("staging_bytes", paged.STAGING_BYTES))
+            self._worker = _Worker(link, _pages(kv_caches), self.blocks_per_chunk, staging)
+        return self._worker
+
+    def _link(self, rank: int) -> Link:
+        extra, config = self.extra_config, self.config
+        if "socket" not in extra:
+            raise ValueError("kv_connector_extra_config needs socket: where the sidecar listens")
+        parallel = config.parallel
+        identity = {
+            "engine": "vllm",
+            "layout": "pages of the GPU, block after block",
+            "model_name": config.model.name,
+            "dtype": str(config.model.dtype),
+            "kv_cache_layout": getattr(config, "kv_cache_layout", None),
+            "groups": [[it.tokens_per_block, *it.layer_names] for it in config.groups],
+            "tokens_per_hash": config.cache.tokens_per_hash,
+            "blocks_per_chunk": config.cache.blocks_per_chunk,
+            "bytes_per_block": config.worker_kv_bytes_per_block,
+            "tp_pp_pcp_dcp": [getattr(parallel, f"{it}_size") for it in ("tp", "pp", "pcp", "dcp")],
+            "rank": "any" if self.replicated_layout else rank,
+        }
+        name = extra.get("namespace")
+        return Link(
+            "vllm",
+            socket=extra["socket"],
+            store=extra.get("store", "kv"),
+            identity=identity | extra.get("identity", {}),
+            namespace=None if name is None else f"{name} {identity['rank']}",
+        )
+
+    def _locality(self) -> Locality | None:
+        locality = self.extra_config.get("locality")
+        return None if locality is None else Locality(locality)
+
+    def _tells_events(self) -> bool:
+        return bool(self.kv_events_config.enable_kv_cache_events)
+
+
+class _Manager(OffloadingManager):
+    """The scheduler's half. There is a block if all workers' stores have it."""
+
+    def __init__(self, links: list[Link], locality: Locality | None, tells: bool) -> None:
+        self._links, self._locality = links, locality
+        self._answers: dict[OffloadKey, bool] = {}
+        self._events: list[OffloadingEvent] | None = [] if tells else None
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        if key not in self._answers:
+            # All of the request at once: vLLM asks for one key after the other.
+            whole = getattr(req_context, "_offload_key_positions", {})
+            asked = [key, *(it for it in whole if it not in self._answers and it != key)]
+            self._answers.update(zip(asked, self._there(asked, HOLD_S), strict=True))
+        return LookupResult.HIT if self._answers[key] else LookupResult.MISS
+
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
+        listed = list(keys)
+        self._there(listed, HOLD_S)  # held anew: the lookup may be some steps ago
+        return Keys(listed)
+
+    def prepare_store(
+        self, keys: Collection[OffloadKey], req_context: ReqContext
+    ) -> PrepareStoreOutput | None:
+        listed = list(keys)
+        there = self._there(listed, 0.0)
+        new = [key for key, found in zip(listed, there, strict=True) if not found]
+        return PrepareStoreOutput(new, Keys(new), evicted_keys=[])
+
+    def complete_store(
+        self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
+    ) -> None:
+        if self._events is None:
+            return
+        # A store may have been declined: only what is there is told.
+        there = zip(keys, self._there(list(keys), 0.0), strict=True)
+        self._tell([key for key, found in there if found], removed=False)
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        self._answers.clear()
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        if self._events is None:
+            return ()
+        for link in self._links:
+            self._tell([OffloadKey(it.metadata) for it in link.gone()], removed=True)
+        events, self._events = self._events, []
+        return events
+
+    def reset_cache(self) -> None:
+        self._answers.clear()
+        for link in self._links:
+            link.call(lambda space: space.clear(), None)
+
+    def status(self) -> list[dict[str, Any]]:
+        """How each worker's namespace is: attached or not."""
+        return [link.status() for link in self._links]
+
+    def shutdown(self) -> None:
+        for link in self._links:
+            link.close()
+
+    def _there(self, keys: list[OffloadKey], hold: float) -> list[bool]:
+        found = [link.lookup([bytes(key) for key in keys], hold=hold) for link in self._links]
+        return [all(its) for its in zip(*found, strict=True)]
+
+    def _tell(self, keys: list[OffloadKey], *, removed: bool) -> None:
+        if self._events is None or not keys:
+            return
+        event = OffloadingEvent(keys, Medium.STORAGE, removed, self._locality)
+        # Without this vLLM forgets what it needs to announce a removal.
+        event.removal_expected = not removed
+        self._events.append(event)
+
+
+@dataclass
+class _Job:
+    """A transfer of vLLM's: the chunks of each group."""
+
+    number: int
+    is_load: bool
+    parts: dict[tuple[int, int], list[list[int]]] = field(default_factory=dict)
+    """By group and ticket the pages of its chunks."""
+    nbytes: int = 0
+    failed: set[int] = field(default_factory=set)
+    """Pages that were not filled."""
+    begun: float = field(default_factory=time.monotonic)
+
+
+class _Worker(OffloadingWorker):
+    """A worker's half: the groups' pages, each a cache of `kvrail.paged`."""
+
+    def __init__(self, link: Link, groups: list[gpu.Pages], chunk: int, staging_bytes: int) -> None:
+        self._link, self._groups, self._chunk, self._staging = link, groups, chunk, staging_bytes
+        self._session: Session | None = None
+        self._caches: list[paged.Cache] = []
+        self._jobs: dict[int, _Job] = {}
+        self._finished: list[TransferResult] = []
+        self._failed: set[int] = set()
+        self.tells_pages = False
+        """A load that failed is told by its pages (:meth:`take_failed_pages`), and is no failed
+        job: vLLM's own connector stops the engine at one."""
+        self._open()
+
+    def submit_store(
+        self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
+    ) -> bool:
+        job = _Job(job_id, is_load=False)
+        for group, keys, rows in self._cut(src_spec, dst_spec):
+            # What is not on the GPU as a whole is no chunk.
+            whole = [at for at, row in enumerate(rows) if -1 not in row]
+            some, pages = [keys[at] for at in whole], [rows[at] for at in whole]
+            self._submit(job, group, some, pages)
+        return self._begun(job)
+
+    def submit_load(
+        self,
+        job_id: int,
+        src_spec: LoadStoreSpec,
+        dst_spec: GPULoadStoreSpec,
+        expedited: bool = False,
+    ) -> bool:
+        job = _Job(job_id, is_load=True)
+        for group, keys, rows in self._cut(dst_spec, src_spec):
+            self._submit(job, group, keys, rows, "demand" if expedited else "prefetch")
+        return self._begun(job)
+
+    def get_finished(self) -> list[TransferResult]:
+        self._take(0.0)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def wait(self, job_ids: set[int]) -> None:
+        while not job_ids.isdisjoint(self._jobs):
+            self._take(0.1)
+
+    def take_failed_pages(self) -> set[int]:
+        """Pages of loads that were not filled since the last call."""
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def status(self) -> dict[str, Any]:
+        """How it is: attached or not, and where blocks are checked."""
+        checks = [cache.check for cache in self._caches]
+        return self._link.status() | {"route": "staged through pinned memory", "check": checks}
+
+    def shutdown(self) -> None:
+        deadline = time.monotonic() + DRAIN_S
+        while self._jobs and time.monotonic() < deadline:
+            self._take(0.1)
+        self._close()
+        self._link.close()
+
+    def _cut(
+        self, pages: GPULoadStoreSpec, where: LoadStoreSpec
+    ) -> Iterator[tuple[int, list[bytes], list[list[int]]]]:
+        """The chunks of each group: their keys and pages. One begins, or ends, in the middle of the
+        first or last chunk; what is missing there is -1."""
+        assert isinstance(where, Keys), "vLLM hands back what prepare_load and prepare_store gave"
+        keys, ids = iter(where.keys), iter(int(it) for it in pages.block_ids)
+        for group, size in enumerate(pages.group_sizes):
+            skipped = int(pages.block_indices[group]) % self._chunk if size else 0
+            row = [-1] * skipped + [next(ids) for _ in range(size)]
+            row += [-1] * (-len(row) % self._chunk)
+            rows = [row[at : at + self._chunk] for at in range(0, len(row), self._chunk)]
+            yield group, [bytes(next(keys)) for _ in rows], rows
+
+    def _submit(
+        self,
+        job: _Job,
+        group: int,
+        keys: Sequence[bytes],
+        rows: list[list[int]],
+        priority: str = "background",
+    ) -> None:
+        if not keys:
+            return
+        cache = self._cache(group)
+        try:
+            if cache is None:
+                raise kvrail.NoSidecarError("no sidecar")
+            if job.is_load:
+                ticket = cache.submit_get(keys, rows, stream=_stream(), priority=priority)
+            else:
+                ticket = cache.submit_put(
+                    keys, rows, stream=_stream(), priority=priority, metadata=keys
+                )
+        except kvrail.KvrailError as error:
+            if self._session is not None:
+                self._link.failed(self._session, error)
+            job.failed.update(page for row in rows for page in row)
+            return
+        job.parts[group, ticket] = rows
+        job.nbytes += len(keys) * cache.block_bytes
+
+    def _begun(self, job: _Job) -> bool:
+        self._jobs[job.number] = job
+        self._end_whole()
+        return True
+
+    def _take(self, seconds: float) -> None:
+        """Brings all groups forward; waits for the first that has something under way."""
+        for group, cache in enumerate(self._caches):
+            for ended in cache.wait(timeout=seconds) if seconds else cache.poll():
+                self._ended(group, ended)
+            seconds = 0.0
+        self._end_whole()
+
+    def _ended(self, group: int, ended: paged.Ended) -> None:
+        job = next(it for it in self._jobs.values() if (group, ended.ticket) in it.parts)
+        rows, results = job.parts.pop((group, ended.ticket)), ended.results
+        if not results.went_well and self._session is not None:
+            text = f"not all blocks were moved: {results.counts}"
+            gone = "RESTARTED" in results
+            self._link.failed(
+                self._session,
+                kvrail.SessionEndedError(text) if gone else kvrail.DeviceError(text),
+            )
+        for row, ok in zip(rows, results.ok, strict=True):
+            if not ok:
+                job.failed.update(row)
+
+    def _end_whole(self) -> None:
+        """Tells of jobs whose parts have all ended. A store that came to nothing is no failure."""
+        for job in [job for job in self._jobs.values() if not job.parts]:
+            del self._jobs[job.number]
+            bad = job.failed - {-1} if job.is_load else set()
+            if bad:
+                log.warning("kvrail: %d pages of a load were not filled", len(bad))
+            if self.tells_pages:
+                self._failed |= bad
+            seconds = time.monotonic() - job.begun
+            well = self.tells_pages or not bad
+            self._finished.append(TransferResult(job.number, well, job.nbytes, seconds))
+
+    def _cache(self, group: int) -> paged.Cache | None:
+        """The cache of a group, of the session that there is now."""
+        session = self._link.session
+        if session is not self._session and not any(job.parts for job in self._jobs.values()):
+            self._open()
+        return self._caches[group] if session is self._session and self._caches else None
+
+    def _open(self) -> None:
+        self._close()
+        session = self._link.session
+        if session is not None:
+            try:
+                for pages in self._groups:
+                    self._caches.append(
+                        paged.Cache(
+                            session.client,
+                            session.space,
+                            pages,
+                            block_pages=self._chunk,
+                            staging_bytes=self._staging,
+                        )
+                    )
+            except (kvrail.SessionEndedError, kvrail.NoSidecarError) as error:
+                self._close()
+                self._link.failed(session, error)
+                return
+        self._session = session
+
+    def _close(self) -> None:
+        for cache in self._caches:
+            cache.close()
+        self._caches, self._session = [], None
+
+
+def _pages(caches: CanonicalKVCaches) -> list[gpu.Pages]:
+    """The pages of each group: one run for each layer, without its padding."""
+    groups = []
+    for refs in caches.group_data_refs:
+        tensors = [caches.tensors[ref.tensor_idx].tensor for ref in refs]
+        spans = [
+            gpu.Span(
+                tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), ref.page_size_bytes
+            )
+            for tensor, ref in zip(tensors, refs, strict=True)
+        ]
+        groups.append(gpu.Pages(tensors[0].shape[0], spans, keep=tensors))
+    return groups
+
+
+def _stream() -> Any:
+    """What vLLM computes on in this thread."""
+    return torch.cuda.current_stream() if torch.cuda.is_available() else None

@@ -1,0 +1,287 @@
+"""vLLM's offloading without a CPU tier: its manager and worker, driven as its connector does. With
+PyTorch's tensors on a GPU where there is one, else in memory of the host and with a stand-in."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+torch = pytest.importorskip("torch")
+
+import kvrail  # noqa: E402
+from kvrail import paged  # noqa: E402
+from kvrail._vllm_spec import KvrailOffloadingSpec  # noqa: E402
+from standin_mover import StandIn  # noqa: E402
+from vllm.v1.kv_offload.base import (  # noqa: E402
+    CanonicalKVCacheRef,
+    CanonicalKVCaches,
+    CanonicalKVCacheTensor,
+    GPULoadStoreSpec,
+    LookupResult,
+    ReqContext,
+    ScheduleEndContext,
+    make_offload_key,
+)
+from vllm.v1.kv_offload.config import (  # noqa: E402
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BLOCKS, PAGE, PADDED = 48, 10_496, 10_752
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setattr(paged, "Mover", StandIn)
+
+
+def config(host: Any, chunk: int = 1, events: bool = False, **extra: Any) -> OffloadingConfig:
+    groups = tuple(OffloadingGroupConfig(16, (f"full {at}", f"window {at}"), at) for at in (0, 1))
+    named = {
+        "spec_name": "KvrailOffloadingSpec",
+        "spec_module_path": "kvrail.vllm",
+        "socket": str(host.socket),
+    }
+    return OffloadingConfig(
+        groups=groups,
+        worker_kv_bytes_per_block=3 * PAGE,
+        enable_kv_cache_events=events,
+        extra_config=named | {"staging_bytes": 4 << 20} | extra,
+        engine_id="kvrail",
+        model=OffloadingModelConfig("model", "fp8"),
+        cache=OffloadingCacheConfig(16, chunk),
+        parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
+    )
+
+
+class Engine:
+    """A scheduler's and a worker's half of one engine; group 0 has two layers, group 1 has one."""
+
+    def __init__(self, host: Any, **more: Any) -> None:
+        self.tensors = [
+            torch.randint(-128, 128, (BLOCKS, PADDED), dtype=torch.int8, device=DEVICE)
+            for _ in range(3)
+        ]
+        refs = [[CanonicalKVCacheRef(at, PAGE) for at in its] for its in ((0, 1), (2,))]
+        # The page of a layer may be shorter than its tensor's row.
+        rows = [CanonicalKVCacheTensor(it[:, :PAGE], PADDED) for it in self.tensors]
+        made = config(host, **more)
+        self.chunk = made.cache.blocks_per_chunk
+        self.manager = KvrailOffloadingSpec(made).get_manager()
+        self.worker = KvrailOffloadingSpec(made).get_worker(CanonicalKVCaches(rows, refs))
+        self._last = 0
+
+    def request(self) -> ReqContext:
+        self._last += 1
+        return ReqContext(f"request {self._last}")
+
+    def job(self) -> int:
+        self._last += 1
+        return self._last
+
+    def done(self, job: int) -> Any:
+        """The end of a job, which is told once."""
+        until, results = time.monotonic() + 20, []
+        while not results and time.monotonic() < until:
+            results = self.worker.get_finished()
+        assert [it.job_id for it in results] == [job]
+        return results[0]
+
+    def store(self, keys: list, blocks: list[int], sizes: tuple[int, int]) -> Any:
+        request = self.request()
+        out = self.manager.prepare_store(keys, request)
+        assert out.keys_to_store == keys and not out.evicted_keys
+        number = self.job()
+        source = GPULoadStoreSpec(blocks, group_sizes=sizes, block_indices=(0, 0))
+        assert self.worker.submit_store(number, source, out.store_spec)
+        end = self.done(number)
+        self.manager.complete_store(keys, request)
+        return end
+
+    def load(
+        self, keys: list, blocks: list[int], sizes: tuple[int, int], first: tuple = (0, 0)
+    ) -> Any:
+        target = GPULoadStoreSpec(blocks, group_sizes=sizes, block_indices=first)
+        number, source = self.job(), self.manager.prepare_load(keys, self.request())
+        assert self.worker.submit_load(number, source, target, expedited=True)
+        self.worker.wait({number})
+        return self.done(number)
+
+    def look(self, keys: list) -> set[LookupResult]:
+        found = {self.manager.lookup(key, ReqContext("looks")) for key in keys}
+        self.manager.on_schedule_end(ScheduleEndContext([], []))
+        return found
+
+    def pages(self, group: int, blocks: list[int]) -> list:
+        layers = self.tensors[:2] if group == 0 else self.tensors[2:]
+        return [[it[block].cpu().clone() for it in layers] for block in blocks]
+
+    def clear(self) -> None:
+        for tensor in self.tensors:
+            tensor[:] = 0x5A
+
+    def close(self) -> None:
+        self.worker.shutdown()
+        self.manager.shutdown()
+
+
+@pytest.fixture
+def engine(host):
+    made = []
+
+    def make(**more: Any) -> Engine:
+        made.append(Engine(host, **more))
+        return made[-1]
+
+    yield make
+    for it in made:
+        it.close()
+
+
+def keys_of(group: int, count: int) -> list:
+    return [make_offload_key(bytes([group, at]) * 16, group) for at in range(count)]
+
+
+def same(pages: list, wanted: list) -> bool:
+    """All bytes of the pages, and none of the padding behind them."""
+    pairs = [pair for mine, must in zip(pages, wanted, strict=True) for pair in zip(mine, must)]
+    return all(
+        torch.equal(mine[:PAGE], must[:PAGE]) and bool((mine[PAGE:] == 0x5A).all())
+        for mine, must in pairs
+    )
+
+
+def test_blocks_of_two_groups_come_back_into_other_pages_of_another_engine(engine):
+    one, keys = engine(), keys_of(0, 8) + keys_of(1, 4)
+    wanted = one.pages(0, list(range(1, 9))), one.pages(1, list(range(20, 24)))
+    assert one.look(keys) == {LookupResult.MISS}
+    end = one.store(keys, [*range(1, 9), *range(20, 24)], (8, 4))
+    assert end.success and end.transfer_size == 8 * 2 * PAGE + 4 * PAGE
+    assert one.manager.prepare_store(keys, one.request()).keys_to_store == []
+    two = engine()
+    two.clear()
+    assert two.look(keys) == {LookupResult.HIT}
+    assert two.load(keys, [*range(40, 32, -1), *range(10, 14)], (8, 4)).success
+    assert same(two.pages(0, list(range(40, 32, -1))), wanted[0])
+    assert same(two.pages(1, list(range(10, 14))), wanted[1])
+    others = [at for at in range(BLOCKS) if at not in (*range(33, 41), *range(10, 14))]
+    assert all(bool((it == 0x5A).all()) for row in two.pages(0, others) for it in row)
+    checks = two.worker.status()["check"]
+    assert checks == ["gpu", "gpu"] and two.worker.status()["is_healthy"]
+
+
+def test_chunks_of_four_blocks_and_loads_that_begin_and_end_within_one(engine):
+    its, keys = engine(chunk=4), keys_of(0, 3)
+    wanted = its.pages(0, list(range(1, 13)))
+    assert its.store(keys, list(range(1, 13)), (12, 0)).success
+    its.clear()
+    # Blocks 2 to 9 of the request: the chunks' first two and last two are not asked for.
+    assert its.load(keys, list(range(30, 38)), (8, 0), first=(2, 0)).success
+    assert same(its.pages(0, list(range(30, 38))), wanted[2:10])
+    rest = [at for at in range(BLOCKS) if not 30 <= at < 38]
+    assert all(bool((it == 0x5A).all()) for row in its.pages(0, rest) for it in row)
+
+
+def spoil(host: Any, begin: bytes) -> None:
+    """Changes a byte of the block that begins so on the drive."""
+    image = Path(str(host.socket)).parent / "kv.img"
+    at = image.read_bytes().find(begin)
+    assert at > 0
+    with image.open("r+b") as file:
+        file.seek(at + 5000)
+        was = file.read(1)[0]
+        file.seek(at + 5000)
+        file.write(bytes([was ^ 4]))
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, tells):
+    its, keys = engine(), keys_of(0, 4)
+    its.worker.tells_pages = tells
+    wanted = its.pages(0, [1, 2, 3, 4])
+    its.store(keys, [1, 2, 3, 4], (4, 0))
+    spoil(host, wanted[2][0][:64].numpy().tobytes())
+    its.clear()
+    end = its.load(keys, [10, 11, 12, 13], (4, 0))
+    assert end.success is tells
+    assert its.worker.take_failed_pages() == ({12} if tells else set())
+    assert its.worker.take_failed_pages() == set(), "told once"
+    assert same(its.pages(0, [10, 11, 13]), [wanted[0], wanted[1], wanted[3]])
+    until = time.monotonic() + 5
+    while its.look(keys[2:3]) == {LookupResult.HIT} and time.monotonic() < until:
+        time.sleep(0.05)
+    assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored anew"
+
+
+def test_a_sidecar_that_is_killed_and_started_again(engine, host):
+    its, keys = engine(), keys_of(0, 4)
+    its.worker.tells_pages = True
+    wanted = its.pages(0, [1, 2, 3, 4])
+    its.store(keys, [1, 2, 3, 4], (4, 0))
+    time.sleep(0.3)
+    host.kill()
+    assert its.look(keys) == {LookupResult.MISS}
+    assert its.load(keys, [10, 11, 12, 13], (4, 0)).success
+    assert its.worker.take_failed_pages() == {10, 11, 12, 13}
+    new = keys_of(1, 2)
+    source = GPULoadStoreSpec([20, 21], group_sizes=(0, 2), block_indices=(0, 0))
+    out = its.manager.prepare_store(new, its.request())
+    number = its.job()
+    assert its.worker.submit_store(number, source, out.store_spec)
+    assert its.done(number).success, "what is not stored is no failure"
+    host.start()
+    its.clear()
+    until = time.monotonic() + 10
+    while its.look(keys) != {LookupResult.HIT} and time.monotonic() < until:
+        time.sleep(0.1)
+    while its.worker.take_failed_pages() or not same(its.pages(0, [10]), wanted[:1]):
+        assert time.monotonic() < until
+        its.load(keys, [10, 11, 12, 13], (4, 0))
+    assert same(its.pages(0, [10, 11, 12, 13]), wanted)
+
+
+def test_events_tell_what_is_there_and_what_is_gone(engine):
+    its, keys = engine(events=True, locality="LOCAL"), keys_of(0, 2)
+    its.store(keys, [1, 2], (2, 0))
+    (told,) = its.manager.take_events()
+    assert told.keys == keys and not told.removed and told.removal_expected
+    assert (told.medium.value, told.locality.value, told.ownership) == ("STORAGE", "LOCAL", None)
+    its.manager.reset_cache()
+    assert its.look(keys) == {LookupResult.MISS}
+
+
+def test_what_is_wrong_is_said_at_the_start(host, tmp_path):
+    with pytest.raises(ValueError, match="needs socket"):
+        made = config(host)
+        del made.extra_config["socket"]
+        KvrailOffloadingSpec(made).get_manager()
+    with pytest.raises(kvrail.NoSidecarError):
+        KvrailOffloadingSpec(config(host, socket=str(tmp_path / "none"))).get_manager()
+
+
+def test_vllm_finds_the_spec_and_the_connector(host):
+    factory = pytest.importorskip("vllm.v1.kv_offload.factory")
+    spec = factory.OffloadingSpecFactory.create_spec(config(host))
+    assert isinstance(spec, KvrailOffloadingSpec)
+    its = pytest.importorskip("kvrail.vllm_connector").KvrailOffloadingConnector
+    connector = object.__new__(its)
+    connector.connector_worker = None
+    assert connector.get_block_ids_with_load_errors() == set()
+
+    class Half:
+        worker = type("Worker", (), {"tells_pages": False, "take_failed_pages": lambda _: {7}})()
+
+        def register_kv_caches(self, caches: dict) -> None:
+            self.caches = caches
+
+    connector.connector_worker = Half()
+    connector.register_kv_caches({})
+    assert connector.connector_worker.worker.tells_pages
+    assert connector.get_block_ids_with_load_errors() == {7}
