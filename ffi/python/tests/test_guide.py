@@ -11,7 +11,7 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SNIPPETS = dict(re.findall(r"^```python title=(\S+)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE))
 # On a real GPU: by tests/pytorch.
-TENSORS = SNIPPETS.pop("tensors.py")
+ON_GPU = [SNIPPETS.pop(title) for title in ("tensors.py", "paged.py")]
 SNIPPETS["README.md"] = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[0]
 
 

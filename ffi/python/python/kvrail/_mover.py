@@ -88,10 +88,11 @@ class Batch:
         return -(-most * (8 * shape.slices + 8 + 4 * shape.block_pages) // 256) * 256
 
     def fill(self, slots: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
-        pages = [page for row in rows for page in row]
         self.count = len(slots)
-        self.slots[: len(slots)] = slots
-        self.pages[: len(pages)] = pages
+        for at, slot in enumerate(slots):
+            self.slots[at] = slot
+        for at, page in enumerate(page for row in rows for page in row):
+            self.pages[at] = page
 
 
 class Mover:

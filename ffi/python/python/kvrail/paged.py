@@ -30,7 +30,7 @@ from kvrail._mover import Batch, Mover, Shape, Way
 
 __all__ = ["Cache", "Ended", "Results"]
 
-STAGING_BYTES = 64 << 20
+STAGING_BYTES = 32 << 20
 """Pinned memory that blocks move through, unless said otherwise."""
 
 WAVE_BYTES = 4 << 20

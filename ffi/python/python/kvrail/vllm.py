@@ -37,9 +37,6 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._tier import Link
-from kvrail._vllm_spec import KvrailOffloadingSpec
-
-__all__ = ["KvrailOffloadingSpec", "Tier", "register"]
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
@@ -54,6 +51,15 @@ DRAIN_S = 10.0
 """Longest wait of a shutdown for what is in flight."""
 
 log = logging.getLogger("kvrail")
+
+
+def __getattr__(name: str) -> Any:
+    """`KvrailOffloadingSpec`, when vLLM asks for it: not every release has what it is built on."""
+    if name != "KvrailOffloadingSpec":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvrail._vllm_spec import KvrailOffloadingSpec
+
+    return KvrailOffloadingSpec
 
 
 def register() -> None:

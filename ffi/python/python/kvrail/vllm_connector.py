@@ -26,5 +26,5 @@ class KvrailOffloadingConnector(OffloadingConnector):
             self.connector_worker.worker.tells_pages = True
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        worker = self.connector_worker.worker if self.connector_worker is not None else None
+        worker: Any = getattr(self.connector_worker, "worker", None)
         return worker.take_failed_pages() if hasattr(worker, "take_failed_pages") else set()

@@ -185,10 +185,11 @@ def test_allocators(allocator, small, large):
 
 
 def test_the_guide():
-    from test_guide import TENSORS  # beside this folder
+    from test_guide import ON_GPU  # beside this folder
 
-    done = ran([sys.executable, "-c", TENSORS])
-    assert (done.returncode, done.stderr) == (0, "")
+    for snippet in ON_GPU:
+        done = ran([sys.executable, "-c", snippet])
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_show():
