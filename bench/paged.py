@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--run-bytes", type=int, default=32_768)
     parser.add_argument("--times", type=int, default=16, help="gets of all blocks in one turn")
     parser.add_argument("--depth", type=int, default=16, help="blocks in flight at the drives")
-    parser.add_argument("--staging", type=int, default=64, help="MiB of pinned memory")
+    parser.add_argument("--staging", type=int, default=32, help="MiB of pinned memory")
     its = parser.parse_args()
     folders = [Path(it) for it in its.dir or [tempfile.gettempdir()]]
     with tempfile.TemporaryDirectory() as home:

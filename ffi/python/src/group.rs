@@ -212,7 +212,7 @@ impl Group {
         }
         let index = usize::try_from(done.tag & u64::from(u32::MAX)).expect("an index");
         let lease = done.lease.take();
-        let Done { status, note, bytes, checksum: crc, .. } = done;
+        let Completed { status, note, bytes, checksum: crc, .. } = done;
         self.ends[index] = End { status, note, bytes, crc };
         self.ended += 1;
         if let (Work::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {

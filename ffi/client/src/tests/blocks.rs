@@ -115,7 +115,7 @@ fn bytes_that_the_program_verifies_come_with_what_they_must_be() {
     assert_eq!(rig.queue.verified().right, 0, "nobody has looked");
     let put = BlockRequest::put(&rig.space(3), key(), rig.lease(4096)).unverified();
     let refused = rig.queue.submit_block(put).unwrap_err();
-    assert!(matches!(refused.reason, Reason::Unfit { option: "unverified", .. }));
+    assert!(matches!(refused.reason, SubmitErrorKind::Unfit { option: "unverified", .. }));
 }
 
 #[test]
