@@ -109,7 +109,7 @@ fn bytes_that_the_program_verifies_come_with_what_they_must_be() {
     let request = BlockRequest::get(&rig.space(3), key(), rig.lease(8192)).unverified();
     rig.queue.submit_block(request).unwrap();
     let slot = taken(&mut rig);
-    serve(&mut rig, &slot, &bytes_of(512), check(&right));
+    serve(&mut rig, &slot, &[9; 4096], check(&right));
     let done = ended(&mut rig);
     assert_eq!((done.status, done.bytes, done.checksum), (Status::Ok, 4096, crc_of(&right)));
     assert_eq!(rig.queue.verified().right, 0, "nobody has looked");
