@@ -136,7 +136,12 @@ def run(its: argparse.Namespace, home: Path, folders: list[Path]) -> None:
         volume, space = client.volume("raw"), client.store("kv").namespace("bench", {"model": "m"})
         on_gpu, on_host = (
             paged.Cache(
-                client, space, tensors, check=check, depth=its.depth, staging_bytes=its.staging << 20
+                client,
+                space,
+                tensors,
+                check=check,
+                depth=its.depth,
+                staging_bytes=its.staging << 20,
             )
             for check in ("auto", "host")
         )

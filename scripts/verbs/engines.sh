@@ -112,8 +112,8 @@ give no other bytes and no hang; announced is what is there"
             suite "V1, V4 on vLLM $newest_vllm" "$same" vllm
             PYTHONPATH=$unpacked:$home/engines-$oldest_vllm \
                 suite "V1, V4 on vLLM $oldest_vllm" "the same" vllm
-            suite "V6 on vLLM $newest_vllm" "the same without a CPU tier, its spec's two halves on a \
-stand-in for the GPU" vllm_spec
+            suite "V6 on vLLM $newest_vllm" "the same without a CPU tier, its spec's two halves on \
+a stand-in for the GPU" vllm_spec
             suite "V5 on vLLM $newest_vllm" "what its publisher sends over more stores than fit is \
 what lookups find" vllm_events
             try vllm

@@ -103,8 +103,8 @@ impl BlockRequest {
         Self { crc: Some(crc), ..self }
     }
 
-    /// For a get whose bytes the program verifies itself, where they end up: [`crate::Completed::checksum`]
-    /// is the CRC-64/NVME that they must have. What fails is got once more without this, which
+    /// For a get whose bytes the program verifies itself, where they end up:
+    /// [`crate::Completed::checksum`] is the CRC-64/NVME that they must have. What fails is got once more without this, which
     /// reads it again, ends as a MISS if it is wrong, and tells the sidecar.
     pub fn unverified(self) -> Self {
         Self { verifier: Verifier::Program, ..self }
