@@ -104,8 +104,9 @@ impl BlockRequest {
     }
 
     /// For a get whose bytes the program verifies itself, where they end up:
-    /// [`crate::Completed::checksum`] is the CRC-64/NVME that they must have. What fails is got once more without this, which
-    /// reads it again, ends as a MISS if it is wrong, and tells the sidecar.
+    /// [`crate::Completed::checksum`] is the CRC-64/NVME that they must have. What fails is got
+    /// once more without this, which reads it again, ends as a MISS if it is wrong, and tells the
+    /// sidecar.
     pub fn unverified(self) -> Self {
         Self { verifier: Verifier::Program, ..self }
     }
