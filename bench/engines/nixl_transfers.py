@@ -49,11 +49,12 @@ class Arm:
     places: Places
     pid: int | None
 
-    def move(self, work: str, base: int, there: Any, size: int, many: int) -> None:
+    def descriptors(self, base: int, size: int, many: int) -> Any:
         local = np.array([(base + i * size, size, 0) for i in range(many)], np.uint64)
-        handle = self.agent.initialize_xfer(
-            work, self.agent.get_xfer_descs(local, "DRAM"), there.trim(), self.name
-        )
+        return self.agent.get_xfer_descs(local, "DRAM")
+
+    def move(self, work: str, here: Any, there: Any) -> None:
+        handle = self.agent.initialize_xfer(work, here, there, self.name)
         state = self.agent.transfer(handle)
         while state == "PROC":
             time.sleep(PAUSE_S)
@@ -103,28 +104,25 @@ def measure(memory: Any, arms: list[Arm], size: int, many: int, rounds: int) -> 
     for turn in range(rounds):
         memory[:total] = np.random.default_rng(turn).integers(0, 256, total, np.uint8)
         for arm in arms[:: -1 if turn % 2 else 1]:
-            there = arm.agent.register_memory(arm.places(turn, size, many), arm.kind)
-            timed(told[arm.name], "write", arm, lambda: arm.move("WRITE", base, there, size, many))
+            registered = arm.agent.register_memory(arm.places(turn, size, many), arm.kind)
+            out, back = (arm.descriptors(it, size, many) for it in (base, base + HALF))
+            there = registered.trim()
+            timed(told[arm.name], "WRITE", arm, out, there)
             for _ in range(TURNS):
                 memory[HALF : HALF + total] = 0
-                timed(
-                    told[arm.name],
-                    "read",
-                    arm,
-                    lambda: arm.move("READ", base + HALF, there, size, many),
-                )
+                timed(told[arm.name], "READ", arm, back, there)
                 if not (memory[HALF : HALF + total] == memory[:total]).all():
                     sys.exit(f"{arm.name}: other bytes")
-            arm.agent.deregister_memory(there)
+            arm.agent.deregister_memory(registered)
     return {name: dict(it) for name, it in told.items()}
 
 
-def timed(told: dict[str, list[float]], what: str, arm: Arm, work: Callable[[], None]) -> None:
+def timed(told: dict[str, list[float]], work: str, arm: Arm, here: Any, there: Any) -> None:
     clock = Clock(arm.pid).start()
-    work()
+    arm.move(work, here, there)
     seconds, cpu = clock.stop()
-    told[what].append(seconds)
-    told[f"{what}_cpu"].append(cpu)
+    told[work].append(seconds)
+    told[f"{work}_cpu"].append(cpu)
 
 
 def judge(verdicts: Verdicts, name: str, told: Told, size: int, many: int) -> None:
@@ -133,11 +131,11 @@ def judge(verdicts: Verdicts, name: str, told: Told, size: int, many: int) -> No
         words = ", ".join(
             f"{what} {gib / median(it[what]):5.2f} GiB/s {median(it[f'{what}_cpu']) / gib:6.3f} "
             f"CPU-s/GiB {many / median(it[f'{what}_cpu']) / 1e3:7.1f} k/core-s"
-            for what in ("write", "read")
+            for what in ("WRITE", "READ")
         )
         print(f"     {name:10} {arm:12} {words}", file=sys.stderr)
     peers = [told["uring"], told["aio"]]
-    for what in ("write", "read"):
+    for what in ("WRITE", "READ"):
         seconds, cpu = (min(median(it[key]) for it in peers) for key in (what, f"{what}_cpu"))
         for arm in ("kvrail", "kvrail keyed"):
             ours = told[arm]

@@ -59,7 +59,8 @@ export PYTHONPATH=$unpacked PYTHONDONTWRITEBYTECODE=1 NIXL_LOG_LEVEL=ERROR
 if [[ $verb == test ]]; then
     export NIXL_PLUGIN_DIR=$plugins
     cd ffi/python
-    exec timeout --foreground --kill-after=20 300 "$python" -m pytest tests/engines/test_nixl.py
+    exec timeout --foreground --kill-after=20 300 "$python" -m pytest tests/engines/test_nixl.py \
+        tests/engines/test_nixl_vllm.py
 fi
 
 results=bench/results/engines told=0

@@ -2,6 +2,7 @@
 sidecars that die end every call, and never with other bytes."""
 
 import ctypes
+import importlib.util
 import mmap
 import os
 import shutil
@@ -16,11 +17,12 @@ from typing import Any
 
 import pytest
 
-nixl = pytest.importorskip("nixl_cu12._api", reason="NIXL is not installed")
+WHEEL = "nixl_cu13" if importlib.util.find_spec("nixl_cu13") else "nixl_cu12"
+nixl = pytest.importorskip(f"{WHEEL}._api", reason="NIXL is not installed")
+bindings = importlib.import_module(f"{WHEEL}._bindings")
 
 import numpy as np  # noqa: E402
 from host import Host  # noqa: E402
-from nixl_cu12 import _bindings as bindings  # noqa: E402
 
 SIZE = 64 << 10
 PLUGINS = Path(os.environ.get("NIXL_PLUGIN_DIR", ""))
@@ -298,11 +300,11 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
 
 def test_another_nixl_is_refused_by_name(tmp_path):
     packages = Path(nixl.__file__).parents[1]
-    for found in [*packages.glob("nixl_cu12*"), *packages.glob(".nixl_cu12*")]:
+    for found in [*packages.glob(f"{WHEEL}*"), *packages.glob(f".{WHEEL}*")]:
         name = found.name.replace("1.5.1", "1.9.0")
         shutil.copytree(found, tmp_path / name, symlinks=True, copy_function=os.link)
     code = (
-        "from nixl_cu12._api import nixl_agent, nixl_agent_config\n"
+        f"from {WHEEL}._api import nixl_agent, nixl_agent_config\n"
         "nixl_agent('a', nixl_agent_config(backends=[])).create_backend('KVRAIL', {})\n"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
