@@ -49,8 +49,9 @@ if [[ -z $python ]]; then
 fi
 python=$(realpath -ms "$python")
 
-wheel=$(scripts/verbs/wheel.sh "$profile")
-unpacked=$home/nixl/unpacked-$profile
+# What is measured are the plug-in and the sidecar: kvrail's Python only starts it.
+wheel=$(scripts/verbs/wheel.sh dev)
+unpacked=$home/nixl/unpacked
 rm -rf "$unpacked"
 "$python" -m zipfile -e "$wheel" "$unpacked"
 chmod 755 "$unpacked/kvrail/bin/kvrail"
@@ -63,6 +64,8 @@ if [[ $verb == test ]]; then
         tests/engines/test_nixl_vllm.py
 fi
 
+cargo build -q --release --locked -p kvrail
+export KVRAIL_BINARY=$built/kvrail
 results=bench/results/engines told=0
 mkdir -p "$results"
 timeout --foreground --kill-after=20 600 "$python" bench/engines/nixl_transfers.py "$plugins" \
