@@ -1,5 +1,5 @@
-"""N3: vLLM's own tier for object stores keeps its chunks in kvrail, through the plug-in's other name
-and without any Python of kvrail's."""
+"""N3: vLLM's own tier for object stores keeps its chunks in kvrail, through the plug-in's other
+name and without any Python of kvrail's."""
 
 import ctypes
 import os
