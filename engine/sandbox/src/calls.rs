@@ -8,6 +8,8 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
+use crate::needs::Sockets;
+
 /// Bytes, names and metadata of files. Landlock says which.
 const FILES: &[c_long] = &[
     libc::SYS_openat,
@@ -194,21 +196,25 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 
 /// Filters the system calls of all threads of this process.
-pub(crate) fn filter() -> Result<(), seccompiler::Error> {
+pub(crate) fn filter(sockets: Sockets) -> Result<(), seccompiler::Error> {
     // The flags of clone3 lie in memory, where no filter looks: without it, clone is called.
     let nothing_else = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let no_clone3 = program(nothing_else, SeccompAction::Allow, errno(libc::ENOSYS))?;
-    let listed = program(allowed()?, errno(libc::EPERM), SeccompAction::Allow)?;
+    let listed = program(allowed(sockets)?, errno(libc::EPERM), SeccompAction::Allow)?;
     apply_filter_all_threads(&no_clone3)?;
     apply_filter_all_threads(&listed)
 }
 
-fn allowed() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, BackendError> {
+fn allowed(sockets: Sockets) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, BackendError> {
     let plain = [FILES, MEMORY, EVENTS, PROCESS, OLDER].into_iter().flatten();
     let mut rules: BTreeMap<_, _> = plain.map(|&call| (call, Vec::new())).collect();
-    let unix = || rule(0, SeccompCmpOp::Eq, libc::AF_UNIX);
-    rules.insert(libc::SYS_socket, vec![unix()?]);
-    rules.insert(libc::SYS_socketpair, vec![unix()?]);
+    let families: &[_] = match sockets {
+        Sockets::Unix => &[libc::AF_UNIX],
+        Sockets::Internet => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
+    };
+    let of = |family: &libc::c_int| rule(0, SeccompCmpOp::Eq, *family);
+    rules.insert(libc::SYS_socket, families.iter().map(of).collect::<Result<_, _>>()?);
+    rules.insert(libc::SYS_socketpair, vec![of(&libc::AF_UNIX)?]);
     let namespaces = u64::from(NAMESPACES.cast_unsigned());
     rules.insert(libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(namespaces), 0)?]);
     // The other filter answers it; this one must let it through to there.

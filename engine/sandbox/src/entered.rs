@@ -7,7 +7,7 @@ use crate::capabilities::keep;
 use crate::error::SandboxError;
 use crate::files::{Files, confine};
 use crate::mode::Mode;
-use crate::needs::{Needs, Others};
+use crate::needs::{Needs, Others, Sockets};
 
 /// Why there are no rules about files.
 const OPENED: &str = "files are not protected: those of clients are opened (by a stand-in GPU)";
@@ -15,7 +15,10 @@ const OPENED: &str = "files are not protected: those of clients are opened (by a
 /// A process that has given up files and capabilities, and may still call what it likes.
 #[derive(Debug)]
 #[must_use]
-pub struct Entered(Sandboxed);
+pub struct Entered {
+    held: Sandboxed,
+    sockets: Sockets,
+}
 
 /// What holds from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +44,10 @@ pub struct Sandboxed {
 pub fn enter(mode: Mode, needs: &Needs) -> Result<Entered, SandboxError> {
     let (files, calls_filtered) = (Files::None, false);
     let (capabilities, lacks) = (Vec::new(), Vec::new());
+    let sockets = needs.sockets();
     let mut held = Sandboxed { mode, files, calls_filtered, capabilities, lacks };
     if mode == Mode::Off {
-        return Ok(Entered(held));
+        return Ok(Entered { held, sockets });
     }
     let threads = read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 {
@@ -52,7 +56,7 @@ pub fn enter(mode: Mode, needs: &Needs) -> Result<Entered, SandboxError> {
     held.capabilities = keep(needs.capabilities())?;
     if needs.others() == Others::Opened {
         held.demand(Some(OPENED))?;
-        return Ok(Entered(held));
+        return Ok(Entered { held, sockets });
     }
     held.files = confine(needs)?;
     held.demand(match held.files {
@@ -62,7 +66,7 @@ pub fn enter(mode: Mode, needs: &Needs) -> Result<Entered, SandboxError> {
             "landlock is missing: files are not protected (CONFIG_SECURITY_LANDLOCK, lsm=landlock)",
         ),
     })?;
-    Ok(Entered(held))
+    Ok(Entered { held, sockets })
 }
 
 impl Entered {
@@ -71,11 +75,11 @@ impl Entered {
     /// # Errors
     /// `SandboxError` where a strict sandbox would not be whole.
     pub fn close(self) -> Result<Sandboxed, SandboxError> {
-        let Self(mut held) = self;
+        let Self { mut held, sockets } = self;
         if held.mode == Mode::Off {
             return Ok(held);
         }
-        let outcome = calls::filter();
+        let outcome = calls::filter(sockets);
         held.calls_filtered = outcome.is_ok();
         let lacking = outcome.err().map(|why| format!("system calls are not filtered: {why}"));
         held.demand(lacking.as_deref())?;

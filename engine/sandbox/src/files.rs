@@ -59,7 +59,7 @@ pub(crate) fn confine(needs: &Needs) -> Result<Files, SandboxError> {
             rules = allow(rules, path, rights)?;
         }
     }
-    if let Some(port) = needs.tcp_port() {
+    for &port in needs.tcp_ports() {
         rules = rules.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
     }
     Ok(match rules.restrict_self()?.ruleset {

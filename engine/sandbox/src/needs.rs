@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::CapabilitySet;
 
-/// Paths, a port and capabilities that stay. A folder stands for all beneath it. A path that is not
+/// Paths, ports and capabilities that stay. A folder stands for all beneath it. A path that is not
 /// there is passed over.
 #[derive(Clone, Debug)]
 pub struct Needs {
@@ -12,7 +12,8 @@ pub struct Needs {
     change: Vec<PathBuf>,
     own: Vec<PathBuf>,
     emptied: Vec<PathBuf>,
-    tcp_port: Option<u16>,
+    tcp_ports: Vec<u16>,
+    sockets: Sockets,
     capabilities: CapabilitySet,
     others: Others,
 }
@@ -27,6 +28,16 @@ pub(crate) enum Others {
     Opened,
 }
 
+/// The sockets that are made once all is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sockets {
+    /// Of this host.
+    #[default]
+    Unix,
+    /// Those of IPv4 and IPv6 as well.
+    Internet,
+}
+
 impl Default for Needs {
     /// What every process needs that starts itself once more, looks at its host and pins memory.
     fn default() -> Self {
@@ -35,7 +46,8 @@ impl Default for Needs {
             change: vec!["/dev/null".into()],
             own: Vec::new(),
             emptied: Vec::new(),
-            tcp_port: None,
+            tcp_ports: Vec::new(),
+            sockets: Sockets::default(),
             capabilities: CapabilitySet::IPC_LOCK | CapabilitySet::DAC_OVERRIDE,
             others: Others::default(),
         }
@@ -66,7 +78,12 @@ impl Needs {
 
     /// This TCP port is listened to; 0 stands for one that the kernel picks.
     pub fn listen(&mut self, port: u16) {
-        self.tcp_port = Some(port);
+        self.tcp_ports.push(port);
+    }
+
+    /// Addresses of this host are looked for by a socket that is bound to them, while it runs.
+    pub fn try_addresses(&mut self) {
+        self.sockets = Sockets::Internet;
     }
 
     /// Drives are asked for more than blocks: their logs, and the kernel's NVMe-oF target.
@@ -101,8 +118,12 @@ impl Needs {
         &self.emptied
     }
 
-    pub(crate) fn tcp_port(&self) -> Option<u16> {
-        self.tcp_port
+    pub(crate) fn tcp_ports(&self) -> &[u16] {
+        &self.tcp_ports
+    }
+
+    pub(crate) fn sockets(&self) -> Sockets {
+        self.sockets
     }
 
     pub(crate) fn capabilities(&self) -> CapabilitySet {

@@ -4,6 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use kvrail_metrics::Listen;
+use kvrail_nvme::SERVICE_DEFAULT;
 use kvrail_protocol::{SandboxReport, StatusReport};
 use kvrail_sandbox::{Entered, Files, Mode, Needs, SandboxError, Sandboxed, enter};
 use kvrail_target::{Kernel, Tree};
@@ -105,6 +106,9 @@ fn target(needs: &mut Needs, target: &Target) {
     needs.own(&target.state_dir);
     needs.own(&target.configfs);
     administer(needs);
+    needs.try_addresses();
+    let services = target.port.iter().filter_map(|port| port.service);
+    services.chain([SERVICE_DEFAULT]).for_each(|service| needs.listen(service));
     let keys = target.host.iter().flat_map(|it| [&it.dhchap_key_file, &it.dhchap_ctrl_key_file]);
     keys.flatten().flat_map(|key| folders_of(key)).for_each(|folder| needs.read(folder));
 }
