@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Clients beside each other at sidecars in turns: scripts/dev beside LOAD SECONDS ROUNDS ARM=LINE...
-# LOAD: mixed, single, attach (bench/examples/beside.rs). LINE is a line of configuration, as in
+# LOAD: mixed, single, attach, puts
+# (bench/examples/beside). LINE is a line of configuration, as in
 # 'before=device.in_flight_bytes = "64MiB"' 'after=device.in_flight_bytes = "auto"'.
 set -euo pipefail
 
@@ -21,6 +22,8 @@ for arm in "${@:4}"; do
     name=${arm%%=*}
     "$home/release/kvrail" volume create kv --stripe "${STRIPE:-64MiB}" --size 1GiB \
         --direct optional --quiet "$data/$name.kv"
+    "$home/release/kvrail" volume create store --kind store --size "${STORE:-4GiB}" \
+        --block-mean 64KiB --direct optional --quiet "$data/$name.store"
     cat >"$data/$name.toml" <<END
 sidecar.socket = "$data/$name.s"
 metrics.listen = "off"
@@ -31,6 +34,9 @@ ${arm#*=}
 [[volume]]
 name = "kv"
 members = ["$data/$name.kv"]
+[[volume]]
+name = "store"
+members = ["$data/$name.store"]
 END
     KVRAIL_CONFIG=/dev/null "$home/release/kvrail" serve --config "$data/$name.toml" \
         2>"$data/$name.log" &

@@ -71,7 +71,7 @@ impl<D: Device> DeviceQueue<D> {
     /// Gives a task to the device where nobody waits; false when it has to wait.
     #[inline(always)]
     pub(crate) fn begin(&mut self, task: &Task, kind: MemoryKind, operation: Operation) -> bool {
-        self.scheduler.share(kind).is_open(task) && self.start(task, kind, operation)
+        self.scheduler.is_open(task, kind) && self.start(task, kind, operation)
     }
 
     /// Gives a task to the device, and submits when there are enough; false when the device takes
@@ -81,7 +81,7 @@ impl<D: Device> DeviceQueue<D> {
         if !self.online || self.device.prepare(operation).is_err() {
             return false;
         }
-        self.scheduler.share(kind).charge(task);
+        self.scheduler.charge(task, kind);
         self.prepared += 1;
         if self.prepared >= SUBMIT_BATCH {
             self.submit();

@@ -115,6 +115,7 @@ impl<D: Device> Executor<D> {
             devices.map(|(device, budget)| DeviceQueue::new(device, *budget)).collect();
         for (queue, counters) in queues.iter_mut().zip(&stats.devices) {
             counters.in_flight_bytes_limit.set(queue.scheduler().in_flight_bytes());
+            counters.write_bytes_limit.set(queue.scheduler().write_bytes(0));
         }
         Self {
             queues,
@@ -285,7 +286,10 @@ impl<D: Device> Executor<D> {
             loop {
                 let Self { queues, nodes, tasks, .. } = self;
                 let queue = &mut queues[device];
-                let Some(pick) = queue.scheduler().next(nodes, kind, &mut least) else { break };
+                let Some(pick) = queue.scheduler().next(nodes, kind, &mut least, self.now_ns)
+                else {
+                    break;
+                };
                 if queue.is_online() {
                     let task = tasks.get_mut(pick.id).expect("what waits is claimed");
                     if !queue.start(task, kind, task.operation(pick.id.to_u64())) {
@@ -489,6 +493,7 @@ impl<D: Device> Executor<D> {
             bytes.add(batch.bytes());
             if scheduler.refund(batch, self.now_ns) {
                 counters.in_flight_bytes_limit.set(scheduler.in_flight_bytes());
+                counters.write_bytes_limit.set(scheduler.write_bytes(self.now_ns));
             }
         }
         if batch.status != Status::Ok {
@@ -563,8 +568,10 @@ impl<D: Device> Executor<D> {
         }
     }
 
-    /// How long a sleep may last without missing a deadline.
-    pub(crate) fn sleep_ns(&self, longest_ns: u64) -> u64 {
+    /// How long a sleep may last without missing a deadline, or writes that may go on.
+    pub(crate) fn sleep_ns(&mut self, longest_ns: u64) -> u64 {
+        let pauses = self.queues.iter_mut().map(|it| it.scheduler().pause_ns(self.now_ns));
+        let longest_ns = pauses.filter(|&pause_ns| pause_ns > 0).fold(longest_ns, u64::min);
         self.deadlines.sleep_ns(self.now_ns, longest_ns)
     }
 }

@@ -1,22 +1,24 @@
 //! Who is next at a device, and what it may hold.
 //!
-//! Each device has one queue and one budget for each kind of memory, and a queue for each of the
-//! operations that go to it one at a time.
+//! Each device has one queue and one budget for each kind of memory, one limit for its writes while
+//! it is read, and a queue for each of the operations that go to it one at a time.
 
 pub(crate) mod budget;
 pub(crate) mod deadlines;
 pub(crate) mod fair;
 mod pace;
 mod serial;
+mod writes;
 
 use kvrail_device::{Description, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
 
 use budget::{Budget, InFlightBytes, Ledger};
-use fair::{Chain, Nodes, Waiting, Wanted};
+use fair::{Among, Chain, Nodes, Waiting, Wanted, Way};
 use pace::{Left, Pace};
 use serial::Serial;
 pub(crate) use serial::{SERIAL, is_serial};
+use writes::Writes;
 
 use crate::completion_batch::CompletionBatch;
 use crate::limits::SessionSlot;
@@ -53,6 +55,7 @@ impl Share {
     /// on, and given less.
     fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
         let (session, class, length) = (task.owner.session(), task.header.class(), task.length);
+        let way = way_of(task);
         if self.waiting.has_others(session) {
             let was_alone = self.shared_until_ns <= now_ns;
             self.shared_until_ns = now_ns.saturating_add(SHARED_NS);
@@ -61,27 +64,16 @@ impl Share {
             }
         }
         let cost_ns = self.pace.cost_ns(length);
-        self.waiting.push(nodes, Wanted { id, session, class, length, cost_ns });
-    }
-
-    /// Whether a task may go to the device at once, past nobody.
-    #[inline(always)]
-    pub(crate) fn is_open(&self, task: &Task) -> bool {
-        self.waiting.count() == 0 && self.ledger.fits(task.header.class(), task.length)
-    }
-
-    /// A task went to the device.
-    #[inline(always)]
-    pub(crate) fn charge(&mut self, task: &Task) {
-        self.ledger.charge(task.length);
+        self.waiting.push(nodes, Wanted { id, session, class, way, length, cost_ns });
     }
 
     /// Gives back what a batch was charged, and learns from it how fast the device is. Whether its
-    /// limit has changed.
+    /// limit has changed. Writes that wait because reads are about do not wait for the device.
     #[inline]
-    fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) -> bool {
+    fn refund(&mut self, batch: &CompletionBatch, read: bool, now_ns: u64) -> bool {
         self.ledger.refund(batch.count, batch.held_bytes());
-        let left = match (self.waiting.count(), self.ledger.in_flight()) {
+        let waiting = if read { self.waiting.count_of(Way::Read) } else { self.waiting.count() };
+        let left = match (waiting, self.ledger.in_flight() + self.waiting.count()) {
             (0, 0) => Left::Nothing,
             (0, _) => Left::Working,
             (_, _) => Left::Waiting,
@@ -103,25 +95,55 @@ impl Share {
 pub(crate) struct Pick {
     pub(crate) id: SlotId,
     class: Class,
+    among: Among,
+}
+
+/// Which way a task's bytes go.
+#[inline(always)]
+fn way_of(task: &Task) -> Way {
+    if task.header.opcode() == Opcode::Write { Way::Write } else { Way::Read }
 }
 
 /// What waits for one device, and what it may hold.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     shares: [Share; 2],
+    writes: Writes,
     serial: Serial,
 }
 
 impl Scheduler {
     pub(crate) fn new(description: &Description, budget: Budget) -> Self {
         let share = || Share::new(description, budget);
-        Self { shares: [share(), share()], serial: Serial::new() }
+        let writes = Writes::new(match budget.bytes {
+            InFlightBytes::Fixed(bytes) => Some(bytes),
+            InFlightBytes::Followed => None,
+        });
+        Self { shares: [share(), share()], writes, serial: Serial::new() }
     }
 
     /// One kind of memory.
     #[inline(always)]
-    pub(crate) fn share(&mut self, kind: MemoryKind) -> &mut Share {
+    fn share(&mut self, kind: MemoryKind) -> &mut Share {
         &mut self.shares[kind as usize]
+    }
+
+    /// Whether a task that has come now may go to the device at once, past nobody.
+    #[inline(always)]
+    pub(crate) fn is_open(&self, task: &Task, kind: MemoryKind) -> bool {
+        let Share { waiting, ledger, .. } = &self.shares[kind as usize];
+        waiting.count() == 0
+            && ledger.fits(task.header.class(), task.length)
+            && (way_of(task) == Way::Read || self.writes.fits(task.length, task.submitted_ns))
+    }
+
+    /// A task went to the device.
+    #[inline(always)]
+    pub(crate) fn charge(&mut self, task: &Task, kind: MemoryKind) {
+        self.share(kind).ledger.charge(task.length);
+        if way_of(task) == Way::Write {
+            self.writes.charge(task.length);
+        }
     }
 
     /// Bytes of host memory's tasks that the device may hold at once now.
@@ -129,10 +151,26 @@ impl Scheduler {
         self.shares[MemoryKind::Host as usize].ledger.limit_bytes()
     }
 
+    /// Bytes of writes that the device may hold at once now.
+    pub(crate) fn write_bytes(&self, now_ns: u64) -> u64 {
+        let all = self.in_flight_bytes();
+        self.writes.limit(now_ns).map_or(all, |writes| writes.min(all))
+    }
+
+    /// How long writes wait whatever ends meanwhile; 0: they do not.
+    pub(crate) fn pause_ns(&self, now_ns: u64) -> u64 {
+        let waiting = self.shares.iter().any(|it| it.waiting.count_of(Way::Write) > 0);
+        if waiting { self.writes.pause_ns(now_ns) } else { 0 }
+    }
+
     /// Reads or writes ended at the device. Whether it may hold more or less than before.
     #[inline]
     pub(crate) fn refund(&mut self, batch: &CompletionBatch, now_ns: u64) -> bool {
-        self.share(batch.header.kind()).refund(batch, now_ns)
+        let read = self.writes.limit(now_ns).is_some();
+        let share = self.share(batch.header.kind());
+        let (rated, wait) =
+            (share.refund(batch, read, now_ns), share.waiting.count_of(Way::Write) > 0);
+        self.writes.ended(batch, wait, now_ns) | rated
     }
 
     /// Has a task wait for the device.
@@ -150,12 +188,19 @@ impl Scheduler {
         nodes: &Nodes,
         kind: MemoryKind,
         least: &mut Class,
+        now_ns: u64,
     ) -> Option<Pick> {
-        let Share { waiting, ledger, .. } = self.share(kind);
+        let Self { shares, writes, .. } = self;
+        let Share { waiting, ledger, .. } = &mut shares[kind as usize];
+        let mut among = Among::All;
         loop {
-            let next = waiting.peek(nodes, *least)?;
+            let next = waiting.peek(nodes, *least, among)?;
+            if next.way == Way::Write && !writes.fits(next.length, now_ns) {
+                among = Among::Reads;
+                continue;
+            }
             if ledger.fits(next.budget, next.length) {
-                return Some(Pick { id: next.id, class: next.class });
+                return Some(Pick { id: next.id, class: next.class, among });
             }
             // What is kept free for demand requests may still serve one of those; but a turn that
             // is owed waits for room, or small requests would pass a large one forever.
@@ -168,7 +213,7 @@ impl Scheduler {
 
     /// Takes what `next` returned, with no change in between.
     pub(crate) fn take(&mut self, nodes: &Nodes, kind: MemoryKind, pick: Pick) {
-        self.share(kind).waiting.take(nodes, pick.class);
+        self.share(kind).waiting.take(nodes, pick.class, pick.among);
     }
 
     /// The flush or discard whose turn it is, if none is in flight and the budget has room.

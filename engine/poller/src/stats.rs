@@ -310,6 +310,8 @@ pub struct DeviceStats {
     pub in_flight: Counter,
     /// Bytes of host memory's requests that the device may hold at once now.
     pub in_flight_bytes_limit: Counter,
+    /// Of them bytes of writes: less where reads suffer from more.
+    pub write_bytes_limit: Counter,
     /// Requests waiting for the device now.
     pub waiting: Counter,
     /// Requests accepted longer ago than `Mailbox::set_overdue`.

@@ -278,6 +278,9 @@ pub struct DeviceReport {
     /// Bytes it is given at once now: fixed, or what it moves in 2 ms.
     #[serde(default)]
     pub in_flight_bytes: u64,
+    /// Of them bytes of writes: less while reads suffer from more.
+    #[serde(default)]
+    pub write_bytes: u64,
     /// Requests waiting for it now.
     pub waiting: u64,
     /// Reads since start.

@@ -177,6 +177,7 @@ fn report_device(
         depth: description.depth,
         in_flight: stats.in_flight.get(),
         in_flight_bytes: stats.in_flight_bytes_limit.get(),
+        write_bytes: stats.write_bytes_limit.get(),
         waiting: stats.waiting.get(),
         reads: count(&stats.reads, &stats.read_bytes),
         writes: count(&stats.writes, &stats.write_bytes),

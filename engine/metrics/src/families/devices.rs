@@ -5,7 +5,7 @@ use kvrail_protocol::{DeviceReport, DeviceState, HistogramReport, IoLatencyRepor
 use super::label::device_label;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
-pub(super) const FAMILIES: [Family; 15] = [
+pub(super) const FAMILIES: [Family; 16] = [
     Family {
         name: "kvrail_device_info",
         kind: Kind::Gauge,
@@ -59,6 +59,14 @@ pub(super) const FAMILIES: [Family; 15] = [
         labels: &["device"],
         help: "Bytes it is given at once now.",
         samples: |report, to| each(report, to, |it| it.in_flight_bytes),
+    },
+    Family {
+        name: "kvrail_device_write_limit_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["device"],
+        help: "Of them bytes of writes: less while demand reads take more than twice their time.",
+        samples: |report, to| each(report, to, |it| it.write_bytes),
     },
     Family {
         name: "kvrail_device_waiting",

@@ -50,8 +50,9 @@ fn device(index: u64) -> Value {
         "logical_block": 4096, "name": format!("/dev/nvme{index}n1"),
         "state": if index == 7 { "gone" } else { "serving" }, "mode": "iopoll",
         "reason": "auto", "features": [], "io": "direct", "depth": 128, "in_flight": 64,
-        "in_flight_bytes": 8 << 20, "waiting": 100, "reads": counts, "writes": counts,
-        "others": 7, "errors": 0, "late": 0, "overdue": 0, "oldest_ms": 3,
+        "in_flight_bytes": 8 << 20, "write_bytes": 2 << 20, "waiting": 100,
+        "reads": counts, "writes": counts, "others": 7, "errors": 0,
+        "late": 0, "overdue": 0, "oldest_ms": 3,
         "device_latency": latency, "queue_latency": latency,
         "latencies": latencies.collect::<Vec<_>>(),
     })

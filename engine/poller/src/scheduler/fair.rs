@@ -3,7 +3,9 @@
 //! Between classes: the most urgent first, but for sixteen times the device time that more urgent
 //! classes take, a waiting class is owed one, so nothing starves. Within a class: start-time fair
 //! queueing over sessions, so that sessions share the device's time, not requests and not bytes.
-//! Everything is in fixed arrays; a session is a bit in a word.
+//! Everything is in fixed arrays; a session is a bit in a word. A session's reads and writes stand
+//! in lines of their own, so that reads pass writes that have to wait; the time it is charged is
+//! one.
 
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
@@ -18,6 +20,23 @@ const NONE: u32 = u32::MAX;
 
 const _: () = assert!(TURNS_MAX <= u128::BITS as usize);
 
+/// Which way a request's bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Read,
+    Write,
+}
+
+const WAYS: usize = 2;
+
+/// Whose turn it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    All,
+    /// Writes have to wait.
+    Reads,
+}
+
 /// A waiting request, at the place of its slot.
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -28,17 +47,27 @@ struct Node {
     cost_ns: u64,
 }
 
-/// First and last waiting request of one session in one class.
+/// First and last waiting request of one session in one class, one way.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     first: u32,
     last: u32,
-    /// The class's time at which the first one is due: when what the session had before it would
-    /// have ended, if it had its share only.
-    due_ns: u64,
 }
 
-const EMPTY_LINE: Line = Line { first: NONE, last: NONE, due_ns: 0 };
+const EMPTY_LINE: Line = Line { first: NONE, last: NONE };
+
+/// A session of one class.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    lines: [Line; WAYS],
+    /// The class's time at which its next one is due: when what the session had before it would
+    /// have ended, if it had its share only.
+    due_ns: u64,
+    /// Device time that its writes are owed because its reads went first.
+    owed_ns: u64,
+}
+
+const EMPTY_TURN: Turn = Turn { lines: [EMPTY_LINE; WAYS], due_ns: 0, owed_ns: 0 };
 
 /// A request to be queued.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +75,7 @@ pub(crate) struct Wanted {
     pub(crate) id: SlotId,
     pub(crate) session: SessionSlot,
     pub(crate) class: Class,
+    pub(crate) way: Way,
     pub(crate) length: u32,
     /// Device time that it is expected to take.
     pub(crate) cost_ns: u64,
@@ -56,6 +86,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Next {
     pub(crate) id: SlotId,
     pub(crate) class: Class,
+    pub(crate) way: Way,
     pub(crate) length: u32,
     /// Whose budget it may use: demand's when it is owed its turn. Else what is kept free for
     /// demand requests would starve it beside demand that never ends.
@@ -123,9 +154,9 @@ impl Chain {
 /// One class of one device.
 #[derive(Debug)]
 struct Round {
-    lines: [Line; TURNS_MAX],
-    /// Sessions with waiting requests, one bit each.
-    waiting: u128,
+    turns: [Turn; TURNS_MAX],
+    /// Sessions with waiting requests of either way, one bit each.
+    waiting: [u128; WAYS],
     /// The class's time: when the request served last was due. It passes as device time is given
     /// out, and whoever comes anew begins with it.
     now_ns: u64,
@@ -137,90 +168,108 @@ struct Round {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     rounds: [Round; CLASSES],
-    count: u32,
+    counts: [u32; WAYS],
 }
 
 impl Waiting {
     pub(crate) fn new() -> Self {
-        let round = || Round { lines: [EMPTY_LINE; TURNS_MAX], waiting: 0, now_ns: 0, owed_ns: 0 };
-        Self { rounds: std::array::from_fn(|_| round()), count: 0 }
+        let round =
+            || Round { turns: [EMPTY_TURN; TURNS_MAX], waiting: [0; WAYS], now_ns: 0, owed_ns: 0 };
+        Self { rounds: std::array::from_fn(|_| round()), counts: [0; WAYS] }
     }
 
     /// Requests that wait.
+    #[inline(always)]
     pub(crate) fn count(&self) -> u32 {
-        self.count
+        self.counts[0] + self.counts[1]
+    }
+
+    /// Those that go one way.
+    pub(crate) fn count_of(&self, way: Way) -> u32 {
+        self.counts[way as usize]
     }
 
     /// Whether requests of other sessions wait.
     pub(crate) fn has_others(&self, session: SessionSlot) -> bool {
-        self.rounds.iter().any(|round| round.waiting & !(1_u128 << session.0) != 0)
+        let others = !(1_u128 << session.0);
+        self.rounds.iter().any(|round| round.among(Among::All) & others != 0)
     }
 
-    /// Queues a request behind those of its session and class.
+    /// Queues a request behind those of its session, class and way.
     pub(crate) fn push(&mut self, nodes: &mut Nodes, wanted: Wanted) {
-        let Wanted { id, session, class, length, cost_ns } = wanted;
+        let Wanted { id, session, class, way, length, cost_ns } = wanted;
         let at = id.index();
         nodes.0[at as usize] = Node { id, length, next: NONE, cost_ns };
         let round = &mut self.rounds[class as usize];
-        let line = &mut round.lines[usize::from(session.0)];
+        let bit = 1_u128 << session.0;
+        let turn = &mut round.turns[usize::from(session.0)];
+        if (round.waiting[0] | round.waiting[1]) & bit == 0 {
+            turn.due_ns = turn.due_ns.max(round.now_ns);
+        }
+        let line = &mut turn.lines[way as usize];
         if line.first == NONE {
             line.first = at;
-            line.due_ns = line.due_ns.max(round.now_ns);
         } else {
             nodes.0[line.last as usize].next = at;
         }
         line.last = at;
-        round.waiting |= 1_u128 << session.0;
-        self.count += 1;
+        round.waiting[way as usize] |= bit;
+        self.counts[way as usize] += 1;
     }
 
     /// The next request of any class up to `least`, without taking it.
-    pub(crate) fn peek(&mut self, nodes: &Nodes, least: Class) -> Option<Next> {
-        let (class, budget) = self.next_class(nodes, least)?;
-        let Node { id, length, .. } = self.rounds[class as usize].head(nodes);
-        Some(Next { id, class, length, budget })
+    pub(crate) fn peek(&mut self, nodes: &Nodes, least: Class, among: Among) -> Option<Next> {
+        let (class, budget) = self.next_class(nodes, least, among)?;
+        let (Node { id, length, .. }, way) = self.rounds[class as usize].head(nodes, among);
+        Some(Next { id, class, way, length, budget })
     }
 
     /// Takes what `peek` showed, with no change in between.
-    pub(crate) fn take(&mut self, nodes: &Nodes, class: Class) {
+    pub(crate) fn take(&mut self, nodes: &Nodes, class: Class, among: Among) {
         let round = &mut self.rounds[class as usize];
-        let session = round.turn();
-        round.now_ns = round.lines[session].due_ns;
-        let cost_ns = round.pop(nodes, session);
+        let session = round.turn(among);
+        // Time does not go back where a session comes after a wait for other reasons.
+        round.now_ns = round.now_ns.max(round.turns[session].due_ns);
+        let way = round.way(nodes, session, among);
+        let cost_ns = round.pop(nodes, session, way);
         round.owed_ns = round.owed_ns.saturating_sub(cost_ns);
         for lower in &mut self.rounds[class as usize + 1..] {
-            if lower.waiting != 0 {
+            if lower.among(Among::All) != 0 {
                 lower.owed_ns += cost_ns / STARVATION_SHARE;
             }
         }
-        self.count -= 1;
+        self.counts[way as usize] -= 1;
     }
 
     /// Takes any waiting request of one session, for a client that is gone.
     pub(crate) fn take_of(&mut self, nodes: &Nodes, session: SessionSlot) -> Option<SlotId> {
         let mine = usize::from(session.0);
-        let round = self.rounds.iter_mut().find(|round| round.lines[mine].first != NONE)?;
-        let id = nodes.0[round.lines[mine].first as usize].id;
-        round.pop(nodes, mine);
-        round.lines[mine].due_ns = 0; // the next one in its place owes nothing
-        self.count -= 1;
+        let bit = 1_u128 << session.0;
+        let round = self.rounds.iter_mut().find(|round| round.among(Among::All) & bit != 0)?;
+        let way = round.way(nodes, mine, Among::All);
+        let id = nodes.0[round.turns[mine].lines[way as usize].first as usize].id;
+        round.pop(nodes, mine, way);
+        round.turns[mine].due_ns = 0; // the next one in its place owes nothing
+        self.counts[way as usize] -= 1;
         Some(id)
     }
 
     /// The class whose turn it is, and whose budget it uses: one that is owed its next request,
     /// else the most urgent.
-    fn next_class(&mut self, nodes: &Nodes, least: Class) -> Option<(Class, Class)> {
+    fn next_class(&mut self, nodes: &Nodes, least: Class, among: Among) -> Option<(Class, Class)> {
         let allowed = &Class::ALL[..=least as usize];
         let mut urgent = None;
         for &class in allowed {
             let round = &mut self.rounds[class as usize];
-            if round.waiting == 0 {
+            if round.among(Among::All) == 0 {
                 round.owed_ns = 0;
+            }
+            if round.among(among) == 0 {
                 continue;
             }
             if urgent.is_none() {
                 urgent = Some((class, class));
-            } else if round.owed_ns >= round.head(nodes).cost_ns {
+            } else if round.owed_ns >= round.head(nodes, among).0.cost_ns {
                 return Some((class, Class::Demand));
             }
         }
@@ -229,18 +278,30 @@ impl Waiting {
 }
 
 impl Round {
-    /// The next request of the session whose turn it is.
-    fn head(&self, nodes: &Nodes) -> Node {
-        nodes.0[self.lines[self.turn()].first as usize]
+    /// Sessions that wait, one bit each.
+    #[inline(always)]
+    fn among(&self, among: Among) -> u128 {
+        match among {
+            Among::All => self.waiting[0] | self.waiting[1],
+            Among::Reads => self.waiting[Way::Read as usize],
+        }
+    }
+
+    /// The next request of the session whose turn it is, and its way.
+    fn head(&self, nodes: &Nodes, among: Among) -> (Node, Way) {
+        let session = self.turn(among);
+        let way = self.way(nodes, session, among);
+        (nodes.0[self.turns[session].lines[way as usize].first as usize], way)
     }
 
     /// Of the sessions that wait, the one whose request was due first.
-    fn turn(&self) -> usize {
-        debug_assert!(self.waiting != 0);
-        let (mut rest, mut turn) = (self.waiting, self.waiting.trailing_zeros() as usize);
+    fn turn(&self, among: Among) -> usize {
+        let mut rest = self.among(among);
+        debug_assert!(rest != 0);
+        let mut turn = rest.trailing_zeros() as usize;
         while rest != 0 {
             let session = rest.trailing_zeros() as usize;
-            if self.lines[session].due_ns < self.lines[turn].due_ns {
+            if self.turns[session].due_ns < self.turns[turn].due_ns {
                 turn = session;
             }
             rest &= rest - 1;
@@ -248,15 +309,34 @@ impl Round {
         turn
     }
 
+    /// Which of a session's two lines goes first when it is its turn: reads, but for a sixteenth of
+    /// their time that its writes are owed.
+    fn way(&self, nodes: &Nodes, session: usize, among: Among) -> Way {
+        let Turn { lines: [reads, writes], owed_ns, .. } = &self.turns[session];
+        let write = match (reads.first, writes.first) {
+            _ if among == Among::Reads => false,
+            (NONE, _) => true,
+            (_, NONE) => false,
+            (_, first) => *owed_ns >= nodes.0[first as usize].cost_ns,
+        };
+        if write { Way::Write } else { Way::Read }
+    }
+
     /// Takes the first request of a session's line and charges it; returns its cost.
-    fn pop(&mut self, nodes: &Nodes, session: usize) -> u64 {
-        let line = &mut self.lines[session];
+    fn pop(&mut self, nodes: &Nodes, session: usize, way: Way) -> u64 {
+        let Turn { lines, due_ns, owed_ns } = &mut self.turns[session];
+        let line = &mut lines[way as usize];
         let node = nodes.0[line.first as usize];
-        line.due_ns += node.cost_ns;
         line.first = node.next;
         if line.first == NONE {
-            self.waiting &= !(1_u128 << session);
+            self.waiting[way as usize] &= !(1_u128 << session);
         }
+        *due_ns += node.cost_ns;
+        *owed_ns = match way {
+            _ if lines[Way::Write as usize].first == NONE => 0,
+            Way::Read => *owed_ns + node.cost_ns / STARVATION_SHARE,
+            Way::Write => owed_ns.saturating_sub(node.cost_ns),
+        };
         node.cost_ns
     }
 }
@@ -266,20 +346,30 @@ mod tests {
     use kvrail_device::SlotId;
     use kvrail_ring::Class;
 
-    use super::{Nodes, Waiting, Wanted};
+    use super::{Among, Nodes, Waiting, Wanted, Way};
     use crate::limits::SessionSlot;
 
     /// A device that takes 8 us for an operation and 0.4 us for each KiB.
     fn wanted(at: u64, session: u8, class: Class, length: u32) -> Wanted {
         let cost_ns = 8_000 + u64::from(length) * 400 / 1024;
-        Wanted { id: SlotId::from_u64(at), session: SessionSlot(session), class, length, cost_ns }
+        let (id, way) = (SlotId::from_u64(at), Way::Read);
+        Wanted { id, session: SessionSlot(session), class, way, length, cost_ns }
     }
 
     fn drain(waiting: &mut Waiting, nodes: &Nodes, count: usize) -> Vec<(u32, Class)> {
+        drain_among(waiting, nodes, Among::All, count)
+    }
+
+    fn drain_among(
+        waiting: &mut Waiting,
+        nodes: &Nodes,
+        among: Among,
+        count: usize,
+    ) -> Vec<(u32, Class)> {
         (0..count)
             .map_while(|_| {
-                let next = waiting.peek(nodes, Class::Background)?;
-                waiting.take(nodes, next.class);
+                let next = waiting.peek(nodes, Class::Background, among)?;
+                waiting.take(nodes, next.class, among);
                 Some((next.id.index(), next.class))
             })
             .collect()
@@ -310,7 +400,7 @@ mod tests {
         }
         drain(&mut waiting, &nodes, 1);
         // The next long one has been looked at, and had no room.
-        assert_eq!(waiting.peek(&nodes, Class::Background).unwrap().id.index(), 1);
+        assert_eq!(waiting.peek(&nodes, Class::Background, Among::All).unwrap().id.index(), 1);
         for at in 100..110 {
             waiting.push(&mut nodes, wanted(at, 1, Class::Demand, 4096));
             assert_eq!(drain(&mut waiting, &nodes, 1)[0].0, u32::try_from(at).unwrap());
@@ -338,6 +428,49 @@ mod tests {
         assert!((3..=4).contains(&background), "one in seventeen, seen {background} of 68");
         assert_eq!(order[0].1, Class::Demand);
         assert_eq!(drain(&mut waiting, &nodes, 200).len(), 132);
+    }
+
+    #[test]
+    fn reads_of_a_session_pass_its_writes_which_are_owed_a_sixteenth() {
+        let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
+        let write = |at| Wanted { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) };
+        (0..100).for_each(|at| waiting.push(&mut nodes, write(at)));
+        (100..200).for_each(|at| {
+            waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 64 << 10));
+        });
+        let order = drain(&mut waiting, &nodes, 68);
+        let writes = order.iter().filter(|(index, _)| *index < 100).count();
+        assert!((3..=4).contains(&writes), "one in seventeen, seen {writes} of 68");
+        assert!(order[0].0 >= 100);
+        // Where writes have to wait, reads go on, and are all there is.
+        let reads = drain_among(&mut waiting, &nodes, Among::Reads, 200);
+        assert!(reads.len() == 100 - (68 - writes) && reads.iter().all(|(at, _)| *at >= 100));
+        assert_eq!(waiting.count(), waiting.count_of(Way::Write));
+        assert_eq!(drain(&mut waiting, &nodes, 200).len(), 100 - writes);
+    }
+
+    #[test]
+    fn sessions_share_the_time_whichever_way_their_bytes_go() {
+        let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
+        for at in 0..200 {
+            waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 64 << 10));
+        }
+        for at in 200..300 {
+            waiting.push(
+                &mut nodes,
+                Wanted { way: Way::Write, ..wanted(at, 1, Class::Demand, 64 << 10) },
+            );
+        }
+        // A session that reads and writes has no more than one that writes.
+        for at in 300..400 {
+            waiting.push(
+                &mut nodes,
+                Wanted { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) },
+            );
+        }
+        let order = drain(&mut waiting, &nodes, 100);
+        let second = order.iter().filter(|(at, _)| (200..300).contains(at)).count();
+        assert!((49..=51).contains(&second), "{second} of 100");
     }
 
     #[test]

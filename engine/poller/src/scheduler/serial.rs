@@ -8,7 +8,7 @@
 use kvrail_device::SlotId;
 use kvrail_ring::{Class, Opcode, Status};
 
-use super::fair::{Chain, Nodes, Waiting, Wanted};
+use super::fair::{Among, Chain, Nodes, Waiting, Wanted, Way};
 use crate::limits::SessionSlot;
 use crate::task::Task;
 
@@ -64,7 +64,8 @@ impl Serial {
             return self.flushes.waiting.push(nodes, id);
         }
         let (session, class) = (task.owner.session(), task.header.class());
-        let wanted = Wanted { id, session, class, length: 0, cost_ns: DISCARD_NS };
+        let way = Way::Write;
+        let wanted = Wanted { id, session, class, way, length: 0, cost_ns: DISCARD_NS };
         self.discards.waiting.push(nodes, wanted);
     }
 
@@ -74,7 +75,7 @@ impl Serial {
             Opcode::Flush if self.flushes.in_flight => None,
             Opcode::Flush => self.flushes.waiting.first(),
             _ if self.discards.in_flight => None,
-            _ => Some(self.discards.waiting.peek(nodes, Class::Background)?.id),
+            _ => Some(self.discards.waiting.peek(nodes, Class::Background, Among::All)?.id),
         }
     }
 
@@ -82,8 +83,9 @@ impl Serial {
     pub(super) fn take(&mut self, nodes: &Nodes, opcode: Opcode) {
         if opcode == Opcode::Flush {
             self.flushes.waiting.pop(nodes);
-        } else if let Some(next) = self.discards.waiting.peek(nodes, Class::Background) {
-            self.discards.waiting.take(nodes, next.class);
+        } else if let Some(next) = self.discards.waiting.peek(nodes, Class::Background, Among::All)
+        {
+            self.discards.waiting.take(nodes, next.class, Among::All);
         }
     }
 

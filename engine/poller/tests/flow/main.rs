@@ -13,3 +13,4 @@ mod requests;
 mod rig;
 mod serial;
 mod traced;
+mod writes;

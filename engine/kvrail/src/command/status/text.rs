@@ -120,7 +120,7 @@ pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
     ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
 ];
 
-const DEVICES: [Column<DeviceReport>; 18] = [
+const DEVICES: [Column<DeviceReport>; 19] = [
     ("DEVICE", Screen, |it| it.index.to_string()),
     ("NAME", Screen, |it| it.name.clone()),
     ("MODE", Screen, |it| match it.state {
@@ -130,6 +130,7 @@ const DEVICES: [Column<DeviceReport>; 18] = [
     ("I/O", Verbose, |it| it.io.clone()),
     ("DEPTH", Verbose, |it| it.depth.to_string()),
     ("BYTES", Verbose, |it| human_bytes(it.in_flight_bytes)),
+    ("WRITES UP TO", Verbose, |it| human_bytes(it.write_bytes)),
     ("NOW", Screen, |it| it.in_flight.to_string()),
     ("WAIT", Screen, |it| it.waiting.to_string()),
     ("READS", Verbose, |it| it.reads.operations.to_string()),

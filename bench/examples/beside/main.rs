@@ -1,6 +1,9 @@
 //! What clients feel beside each other, at one or more sidecars in turns (the arms):
-//! `beside mixed|single|attach SECONDS ROUNDS NAME=SOCKET...`. `scripts/dev beside` starts them.
+//! `beside mixed|single|attach|puts SECONDS ROUNDS NAME=SOCKET...`. `scripts/dev beside` starts
+//! them.
 #![forbid(unsafe_code)]
+
+mod puts;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -47,12 +50,12 @@ type Rows = BTreeMap<(usize, String, &'static str), Vec<f64>>;
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, workload, seconds, rounds, arms @ ..] = arguments.as_slice() else {
-        return Err("usage: beside mixed|single|attach SECONDS ROUNDS NAME=SOCKET...".into());
+        return Err("usage: beside mixed|single|attach|puts SECONDS ROUNDS NAME=SOCKET...".into());
     };
     let time = Duration::from_secs_f64(seconds.parse()?);
     let rounds: u32 = rounds.parse()?;
     let arms: Vec<_> = arms.iter().filter_map(|arm| arm.split_once('=')).collect();
-    for (_, socket) in &arms {
+    for (_, socket) in arms.iter().filter(|_| workload != "puts") {
         fill(socket)?;
     }
     let mut rows = Rows::new();
@@ -62,6 +65,7 @@ fn main() -> Result<(), Failure> {
                 "mixed" => mixed(socket, time)?,
                 "single" => single(socket, time)?,
                 "attach" => attach(socket, time)?,
+                "puts" => puts::puts(socket, time)?,
                 other => return Err(format!("no workload {other}").into()),
             };
             for (at, (what, unit, value)) in figures.into_iter().enumerate() {
