@@ -149,6 +149,7 @@ fn every_snippet_has_a_test() {
         "pages.rs",
         // By scripts/dev torch, where there is a GPU.
         "tensors.py",
+        "paged.py",
     ];
     let fences = GUIDE.lines().filter(|line| line.starts_with("```") && line.len() > 3);
     for fence in fences {
