@@ -127,7 +127,7 @@ impl SlotQueue {
         self.publish();
         let found = match (wait, self.wait) {
             (Wait::No, _) => {
-                self.queue.poll(&mut self.ended);
+                self.queue.poll_some(&mut self.ended);
                 return Ok(());
             }
             (Wait::ForOne, ClientWait::Adaptive) => {
@@ -148,7 +148,7 @@ impl SlotQueue {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             for _ in 0..LOOKS {
-                if self.queue.poll(&mut self.ended) > 0 {
+                if self.queue.poll_some(&mut self.ended) > 0 {
                     return true;
                 }
                 std::hint::spin_loop();

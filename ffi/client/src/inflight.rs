@@ -36,8 +36,8 @@ pub(crate) enum Settled {
     Notice,
     /// A piece has ended.
     Piece,
-    /// So has a get, after a pass over many bytes. It is handed out before the next is looked at:
-    /// else its program could not ask for more while the device has nothing to do.
+    /// So has a get, after a pass over many bytes. Whoever waits gets it before the next is looked
+    /// at: else its program could not ask for more while the device has nothing to do.
     Long,
 }
 

@@ -14,6 +14,15 @@ pub(crate) enum LaneError {
     Poisoned(String),
 }
 
+/// How far a look at a lane goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Until nothing more has completed.
+    Empty,
+    /// Until a get has ended that took a pass over many bytes, at most.
+    Long,
+}
+
 /// One lane with its doorbell.
 #[derive(Debug)]
 struct LaneEnd {
@@ -28,18 +37,18 @@ impl LaneEnd {
     #[inline(always)]
     fn reap(
         &mut self,
-        index: u16,
+        (index, until): (u16, Until),
         inflight: &mut InflightTable,
         sink: &mut impl CompletionSink,
     ) -> Result<(), Box<LaneError>> {
-        let (mut ended, mut error, mut long) = (0, Ok(()), false);
+        let (mut ended, mut error, mut over) = (0, Ok(()), false);
         // No more than were in flight: whoever polls gets back to its work.
         for _ in 0..self.outstanding {
             let taken =
                 self.lane.take_into(|completion| match inflight.settle(index, &completion, sink) {
                     Ok(one) => {
                         ended += u32::from(one != Settled::Notice);
-                        long = one == Settled::Long;
+                        over = one == Settled::Long && until == Until::Long;
                     }
                     Err(bogus) => {
                         ended += u32::from(matches!(bogus, BogusCompletion::Short { .. }));
@@ -47,7 +56,7 @@ impl LaneEnd {
                     }
                 });
             match taken {
-                Ok(true) if !long => {}
+                Ok(true) if !over => {}
                 Ok(_) => break,
                 // Nothing is in flight after this.
                 Err(fault) => return Err(Box::new(poisoned(usize::from(index), &fault))),
@@ -132,7 +141,7 @@ impl Lanes {
     #[inline(always)]
     pub(crate) fn reap(
         &mut self,
-        index: usize,
+        (index, until): (usize, Until),
         inflight: &mut InflightTable,
         sink: &mut impl CompletionSink,
     ) -> Result<(), Box<LaneError>> {
@@ -141,7 +150,7 @@ impl Lanes {
             return Ok(());
         }
         let number = u16::try_from(index).expect("a queue has few lanes");
-        end.reap(number, inflight, sink)
+        end.reap((number, until), inflight, sink)
     }
 
     /// Looks at all lanes although nothing was known to be there: whether something was.

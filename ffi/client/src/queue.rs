@@ -14,7 +14,7 @@ use crate::block_request::{BlockRequest, RefusedBlock};
 use crate::done::{BlockNote, Completed, Ticket};
 use crate::error::ClientError;
 use crate::inflight::{InflightTable, KeysAnswer, LONG_BYTES};
-use crate::lanes::{LaneError, Lanes};
+use crate::lanes::{LaneError, Lanes, Until};
 use crate::lease::Lease;
 use crate::request::Request;
 use crate::route::VolumeRoute;
@@ -278,6 +278,18 @@ impl Queue {
     /// system call and allocates nothing but room in `done`; meant to be called in a loop.
     #[inline]
     pub fn poll(&mut self, done: &mut Vec<Completed>) -> usize {
+        self.fetch(Until::Empty, done)
+    }
+
+    /// As `poll`, for a program that asks for the next block as soon as it has one: of the gets of
+    /// 64 KiB or more that have completed only one is verified and fetched, for each poller.
+    #[inline]
+    pub fn poll_some(&mut self, done: &mut Vec<Completed>) -> usize {
+        self.fetch(Until::Long, done)
+    }
+
+    #[inline(always)]
+    fn fetch(&mut self, until: Until, done: &mut Vec<Completed>) -> usize {
         let before = done.len();
         if self.waiter.is_armed() {
             self.waiter.disarm();
@@ -285,7 +297,7 @@ impl Queue {
         if !self.ready.is_empty() {
             done.extend(self.ready.drain(..));
         }
-        self.reap(done);
+        self.reap(until, done);
         if done.len() > before || self.inflight.answer_count() > 0 {
             self.waiter.polled();
         } else if self.waiter.polled_in_vain() {
@@ -307,9 +319,9 @@ impl Queue {
 
     /// Takes what has completed in all lanes.
     #[inline]
-    fn reap(&mut self, sink: &mut impl CompletionSink) {
+    fn reap(&mut self, until: Until, sink: &mut impl CompletionSink) {
         for index in 0..self.lanes.count() {
-            if let Err(error) = self.lanes.reap(index, &mut self.inflight, sink) {
+            if let Err(error) = self.lanes.reap((index, until), &mut self.inflight, sink) {
                 self.on_lane_error(*error, sink);
             }
         }
@@ -489,7 +501,7 @@ impl Queue {
         let (before, deadline) = (done.len(), deadline(timeout));
         while done.len() - before < count {
             let room = done.len();
-            if self.poll(done) > 0 {
+            if self.poll_some(done) > 0 {
                 continue;
             }
             if self.inflight.answer_count() > 0 {
@@ -525,7 +537,7 @@ impl Queue {
     pub fn arm(&mut self) -> Armed {
         self.publish();
         let mut ready = std::mem::take(&mut self.ready);
-        self.reap(&mut ready);
+        self.reap(Until::Long, &mut ready);
         if self.session.control().is_gone() {
             self.on_session_lost(&mut ready);
         }
@@ -563,7 +575,7 @@ impl Queue {
         }
         self.publish();
         let before = self.fetched(sink);
-        self.reap(sink);
+        self.reap(Until::Long, sink);
         if self.settled(sink, before)? {
             return Ok(());
         }
@@ -616,7 +628,7 @@ impl Queue {
         let (before, mut yielded) = (self.fetched(sink), started);
         loop {
             for _ in 0..LOOKS {
-                self.reap(sink);
+                self.reap(Until::Long, sink);
                 if self.fetched(sink) > before || self.fault.is_some() {
                     return true;
                 }
@@ -641,7 +653,7 @@ impl Queue {
             !matches!(looked, Ok(false))
         });
         self.found(looked);
-        self.reap(sink);
+        self.reap(Until::Long, sink);
         let control = self.session.control();
         if (woken.by_socket() && control.look()) || control.is_gone() {
             self.on_session_lost(sink);
@@ -680,12 +692,7 @@ impl Queue {
         if self.submitter.state() == QueueState::Gone {
             return;
         }
-        // All that made it, long blocks included.
-        let mut before = usize::MAX;
-        while self.fetched(sink) != before {
-            before = self.fetched(sink);
-            self.reap(sink);
-        }
+        self.reap(Until::Empty, sink); // all that made it
         let ended = self.session.control().ended();
         let hardware = ended.map_or(Hardware::MayBeActive, |ended| ended.hardware);
         let status = match hardware {

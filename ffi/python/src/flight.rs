@@ -133,13 +133,19 @@ impl Flight {
     /// Takes what has completed, and submits what there is room for then. Returns the groups and
     /// the lookups that have ended.
     pub(crate) fn poll(&mut self) -> (Vec<(u32, Group)>, Vec<Answer>) {
-        self.queue.poll(&mut self.done);
-        for done in self.done.drain(..) {
-            if let Some(group) = self.groups.get_mut(&Group::number_of(&done)) {
-                group.take(done);
+        // What was in flight at most: whoever polls gets back to its work.
+        for _ in 0..self.queue.outstanding().max(1) {
+            let came = self.queue.poll_some(&mut self.done);
+            for done in self.done.drain(..) {
+                if let Some(group) = self.groups.get_mut(&Group::number_of(&done)) {
+                    group.take(done);
+                }
+            }
+            self.stage(); // before the next are verified
+            if came == 0 {
+                break;
             }
         }
-        self.stage();
         let answers = self.answers();
         let over = self.groups.iter().filter(|(_, group)| group.is_over());
         let over: Vec<u32> = over.map(|(ticket, _)| *ticket).collect();

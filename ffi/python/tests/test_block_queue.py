@@ -6,6 +6,7 @@ import mmap
 import os
 import select
 import signal
+import time
 
 import kvrail
 import kvrail.aio
@@ -69,6 +70,21 @@ def test_groups_larger_than_the_queue(space, rows):
         assert ends[0].ticket == dropped and ends[0].results.all_ok
         empty = queue.submit_put([], [])
         assert [end.ticket for end in queue.wait()] == [empty]
+
+
+def test_a_poll_brings_all_that_has_ended(space, client):
+    block = 64 << 10
+    rows = numpy.zeros((32, block), numpy.uint8)
+    space.put_many(range(32), rows)
+    arena = client.create_arena(rows.nbytes, pages="base")
+    with space.queue(32) as queue:
+        ticket = queue.submit_get(range(32), (arena, [at * block for at in range(32)], [block] * 32))
+        ends, polls = [], 0
+        while not ends and polls < 32:
+            time.sleep(0.2)  # all of them end meanwhile
+            ends, polls = queue.poll(), polls + 1
+        assert [end.ticket for end in ends] == [ticket] and ends[0].results.all_ok
+        assert polls < 8, "an engine polls once in a step"
 
 
 def test_a_selector(space, rows):

@@ -410,6 +410,26 @@ fn what_cannot_be_is_refused_with_its_memory() {
 }
 
 #[test]
+fn a_poll_brings_all_long_gets_that_have_ended_and_a_wait_the_next() {
+    let (mut rig, right) = (rig(), bytes_of(64 << 10));
+    let ended = |rig: &mut Rig, count: usize| {
+        for _ in 0..count {
+            let slot = get(rig, right.len());
+            serve(rig, &slot, &right, check(&right));
+        }
+    };
+    let mut done = Vec::new();
+    ended(&mut rig, 4);
+    assert_eq!(rig.queue.poll(&mut done), 4);
+    ended(&mut rig, 4);
+    assert_eq!(rig.queue.poll_some(&mut done), 1, "its program can ask for more");
+    assert_eq!(rig.queue.wait_for(1, &mut done, LONG).unwrap(), 1);
+    assert_eq!(rig.queue.verified().right, 6, "nobody has looked at the others");
+    assert_eq!(rig.queue.wait_for(2, &mut done, LONG).unwrap(), 2);
+    assert!(done.iter().all(|end| end.status == Status::Ok));
+}
+
+#[test]
 fn a_volume_without_keys_is_no_store() {
     let rig = Rig::new(1, 4096, 1, 4);
     let client: &Client = &rig.client;

@@ -181,6 +181,18 @@ def test_private_memory_passes_through_little_staging_memory(host):
     assert agent.move("WRITE", [0], objects(["large"], 3 << 20)) == "NIXL_ERR_INVALID_PARAM"
 
 
+def test_a_look_brings_all_objects_that_have_come(agent):
+    keys, state, looks = keys_of(16), "PROC", 0
+    assert agent.write(keys) == "DONE"
+    at = [agent.half + i * SIZE for i in range(16)]
+    begun = agent.begin("READ", at, objects(keys, SIZE), "OBJ")
+    while state == "PROC" and looks < 16:
+        time.sleep(0.2)  # all of them come meanwhile
+        state, looks = agent.nixl.check_xfer_state(begun[0]), looks + 1
+    assert agent.end(begun) == state == "DONE" and agent.same(16 * SIZE)
+    assert looks < 5
+
+
 def test_more_than_the_queue_holds(host):
     agent = Agent("KVRAIL", {"socket": str(host.socket), "depth": "16"})
     keys = keys_of(200)
