@@ -78,7 +78,8 @@ def test_a_poll_brings_all_that_has_ended(space, client):
     space.put_many(range(32), rows)
     arena = client.create_arena(rows.nbytes, pages="base")
     with space.queue(32) as queue:
-        ticket = queue.submit_get(range(32), (arena, [at * block for at in range(32)], [block] * 32))
+        places = [at * block for at in range(32)]
+        ticket = queue.submit_get(range(32), (arena, places, [block] * 32))
         ends, polls = [], 0
         while not ends and polls < 32:
             time.sleep(0.2)  # all of them end meanwhile
