@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The Debian package of a built binary: config/debian/build.sh BINARY FOLDER. Prints its path.
+# The Debian package of a built binary: config/debian/build.sh BINARY FOLDER [VERSION]. Prints its
+# path.
 set -euo pipefail
 
 binary=${1:?the binary, as target/release/kvrail}
@@ -12,7 +13,7 @@ for tool in dpkg-deb objdump strip gzip; do
     fi
 done
 
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+version=${3:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
 architecture=$(dpkg --print-architecture)
 # The same files give the same package: times are those of the commit.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -51,8 +52,14 @@ libc=$(objdump -T "$tree/usr/bin/kvrail" | grep -o 'GLIBC_2[0-9.]*' | sort -V | 
 depends="libc6 (>= ${libc#GLIBC_}), libgcc-s1"
 kib=$(du -k -s --apparent-size "$tree" | cut -f 1)
 install -d "$tree/DEBIAN"
-sed "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@KIB@/$kib/; s/@DEPENDS@/$depends/" \
-    config/debian/control.in >"$tree/DEBIAN/control"
+# Who builds it answers for it, as Debian's tools have it.
+maintainer="${DEBFULLNAME:-The kvrail authors} <${DEBEMAIL:-kvrail@localhost}>"
+control=$(<config/debian/control.in)
+for word in VERSION ARCHITECTURE KIB DEPENDS MAINTAINER; do
+    value=${word,,}
+    control=${control/@$word@/"${!value}"}
+done
+echo "$control" >"$tree/DEBIAN/control"
 (cd "$tree" && find etc -type f | sed 's|^|/|' | LC_ALL=C sort) >"$tree/DEBIAN/conffiles"
 for script in postinst prerm postrm; do
     install -m 755 "config/debian/$script" "$tree/DEBIAN/$script"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Virtual machines with NVMe controllers: scripts/dev vm build|test|shell|run|bench.
+# Virtual machines with NVMe controllers: scripts/dev vm build|test|package|shell|run|bench.
 set -euo pipefail
 
 hardware=tests/hardware/vm
 verb=${1:-}
 shift || true
 case $verb in
-    build | test | bench) exec "$hardware/$verb.sh" "$@" ;;
+    build | test | package | bench) exec "$hardware/$verb.sh" "$@" ;;
     shell | run)
         "$hardware/build.sh"
         kernel=stable
@@ -18,6 +18,7 @@ esac
 cat >&2 <<'USAGE'
 usage: scripts/dev vm build                     fetch and unpack what a machine boots from
        scripts/dev vm test [KERNEL...]          the hardware suite on both kernels
+       scripts/dev vm package [KERNEL]          the Debian package's life under systemd
        scripts/dev vm bench [KERNEL [MODE...]]  the table of ratios; ROUNDS=3, PLACES=nvme
        scripts/dev vm shell [--kernel KERNEL]   a shell in a machine
        scripts/dev vm run [--kernel KERNEL] [--limit S] [--out DIR] [--programs DIR] -- COMMAND

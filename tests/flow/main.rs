@@ -33,4 +33,5 @@ mod top;
 mod trace;
 mod truncated;
 mod unanswered;
+mod upgrade;
 mod userspace;

@@ -14,6 +14,7 @@ mod keyed;
 mod ledger;
 mod paged;
 mod quiet;
+mod steady;
 mod tally;
 mod traffic;
 mod worker;
@@ -29,5 +30,6 @@ pub use keyed::{
 pub use ledger::{Kind, Ledger};
 pub use paged::{Device, Export, PagedCache};
 pub use quiet::{QUIET_BLOCK_BYTES, Quiet, QuietRound};
+pub use steady::{Steady, SteadyTally};
 pub use tally::{Acknowledged, Tally};
 pub use traffic::{Plan, drive, verify};

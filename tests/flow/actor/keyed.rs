@@ -1,8 +1,11 @@
 //! Clients of a store.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvrail_tests::{KeyedPlan, Seat, bytes_of, drive_keyed, half, hold, noise, role_seat, twin};
+use kvrail_tests::{
+    KeyedPlan, Seat, Steady, bytes_of, drive_keyed, half, hold, noise, role_seat, twin,
+};
 
 use crate::say;
 
@@ -15,6 +18,21 @@ fn lines() -> impl Iterator<Item = String> {
 pub(crate) fn process(plan: &str) {
     let plan: KeyedPlan = serde_json::from_str(plan).expect("a plan");
     drive_keyed(&plan, lines(), say);
+}
+
+/// Works over ends of the sidecar; says `running`, and the tally when standard input ends.
+pub(crate) fn steady(socket: &Path, volume: &str, space: &str) {
+    let over = AtomicBool::new(false);
+    let tally = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            lines().for_each(drop);
+            over.store(true, Ordering::Relaxed);
+        });
+        let stop = || over.load(Ordering::Relaxed);
+        Steady::new(socket, volume, space).run(|| say("running"), stop)
+    });
+    let tally = tally.expect("the sidecar comes back");
+    say(&serde_json::to_string(&tally).expect("plain figures"));
 }
 
 /// `SOCKET VOLUME SPACE NUMBER`

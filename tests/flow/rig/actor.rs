@@ -122,6 +122,13 @@ impl Told {
         assert_eq!(self.hear(), word);
     }
 
+    /// Ends its input; its last line.
+    pub(crate) fn end(self) -> String {
+        let Self { actor, input } = self;
+        drop(input);
+        actor.finish().lines().last().expect("a last line").to_owned()
+    }
+
     pub(crate) fn kill(self) {
         self.actor.kill();
     }

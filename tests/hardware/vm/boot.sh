@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Boots a machine, runs one command in it as root, passes on its output and exit status.
 #
-#   boot.sh KERNEL [--limit SECONDS] [--out FOLDER] [--programs FOLDER] (--shell | -- COMMAND...)
+#   boot.sh KERNEL [--limit SECONDS] [--out FOLDER] [--programs FOLDER] [--systemd]
+#       (--shell | -- COMMAND...)
 #
+# With --systemd the first process is systemd, and the command a service's.
 # The command sees the programs' folder as /job/programs and writes what is to be kept to /out.
 # 124: the time limit; 125: the machine could not be booted, or died.
 # shellcheck disable=SC2054,SC2317 # the emulator's arguments have commas; a trap calls `cleanup`
@@ -11,13 +13,14 @@ set -euo pipefail
 . "$vm/topology.sh"
 
 kernel=${1:?which kernel}
-limit=300 out='' programs='' shell=no
+limit=300 out='' programs='' shell=no systemd=no
 shift
 while [[ ${1:-} == --?* ]]; do
     case $1 in
         --limit) limit=$2 ;;
         --out) out=$2 ;;
         --programs) programs=$2 ;;
+        --systemd) systemd=yes && shift && continue ;;
         --shell) shell=yes && limit=86400 && break ;;
         *) die "boot.sh: no option $1" ;;
     esac
@@ -51,6 +54,16 @@ cp "$vm/guest.sh" "$vm/inside.sh" "$work/job/"
 [[ $shell == yes ]] || printf '%q ' "$@" >"$work/job/command"
 all_controllers
 echo "$controllers" >"$work/job/controllers"
+modules=capability
+# What systemd would do besides: catalogues and terminals that nobody reads.
+if [[ $systemd == yes ]]; then
+    : >"$work/job/systemd"
+    modules=landlock,capability
+    for unit in systemd-hwdb-update systemd-journal-catalog-update ldconfig; do
+        modules+=" systemd.mask=$unit.service"
+    done
+    modules+=" systemd.getty_auto=no"
+fi
 
 # A processor with few features: emulated wide vectors are slower than none. Mitigations, address
 # randomisation, self tests and the like cost time only; a panic ends the run.
@@ -72,7 +85,7 @@ args=(
     -device virtserialport,chardev=door,name=monitor
     "${nvme_args[@]}"
     -append "console=ttyS0 loglevel=5 panic=-1 oops=panic reboot=t mitigations=off nokaslr\
- tsc=reliable no_timer_check audit=0 apparmor=0 lsm=capability nowatchdog cryptomgr.notests\
+ tsc=reliable no_timer_check audit=0 apparmor=0 lsm=$modules nowatchdog cryptomgr.notests\
  init_on_alloc=0 8250.nr_uarts=1 rcupdate.rcu_expedited=1 random.trust_cpu=on rdinit=/init\
  nvme.poll_queues=2 nvme_core.multipath=N hugepages=64"
 )

@@ -15,22 +15,43 @@ trouble() {
     exit
 }
 
+# What a first process does.
+be_first() {
+    mount -t sysfs sys /sys
+    mkdir -p /dev/pts /dev/shm /dev/hugepages
+    mount -t devpts -o gid=5,mode=620 devpts /dev/pts
+    mount -t tmpfs -o mode=1777 shm /dev/shm
+    mount -t tmpfs -o mode=1777 tmp /tmp
+    mount -t hugetlbfs none /dev/hugepages
+    mount -t cgroup2 none /sys/fs/cgroup
+    mount -t debugfs none /sys/kernel/debug
+    ln -sf /proc/self/fd /dev/fd
+    modprobe configfs && mount -t configfs none /sys/kernel/config
+    hostname vm
+    ip link set lo up
+    ulimit -l unlimited
+    ulimit -n 65536
+}
+
+# Where systemd is wanted, the first process becomes it, and this script its service.
+if [[ -e /job/systemd && $$ == 1 ]]; then
+    cat >/etc/systemd/system/job.service <<'END'
+[Unit]
+After=multi-user.target
+[Service]
+ExecStart=/usr/bin/bash /job/guest.sh
+LimitMEMLOCK=infinity
+LimitNOFILE=65536
+END
+    systemd-sysusers
+    mkdir -p /etc/systemd/system/multi-user.target.wants
+    ln -s ../job.service /etc/systemd/system/multi-user.target.wants/
+    exec /usr/lib/systemd/systemd --unit=multi-user.target
+fi
+
 p9=trans=virtio,version=9p2000.L,msize=512000,cache=none
 mount -t 9p -o "$p9" out /out || trouble "no folder for results"
-mount -t sysfs sys /sys
-mkdir -p /dev/pts /dev/shm /dev/hugepages
-mount -t devpts -o gid=5,mode=620 devpts /dev/pts
-mount -t tmpfs -o mode=1777 shm /dev/shm
-mount -t tmpfs -o mode=1777 tmp /tmp
-mount -t hugetlbfs none /dev/hugepages
-mount -t cgroup2 none /sys/fs/cgroup
-mount -t debugfs none /sys/kernel/debug
-ln -sf /proc/self/fd /dev/fd
-modprobe configfs && mount -t configfs none /sys/kernel/config
-hostname vm
-ip link set lo up
-ulimit -l unlimited
-ulimit -n 65536
+[[ -e /job/systemd ]] || be_first
 
 # Named by no udev: the monitor's port.
 for port in /sys/class/virtio-ports/*; do

@@ -64,12 +64,16 @@ unpack() {
     done
 }
 
+# Fetches packages of a release, and everything they depend on, into apt's cache of archives.
+fetch() {
+    open_apt
+    say "fetching $2 and others"
+    logged apt apt-get install -y -d -t "$1" "${@:2}"
+}
+
 # A tree with these packages and everything they depend on.
 make_tree() {
-    local release=$1 tree=${!#}
-    local packages=("${@:2:$#-2}")
-    open_apt
-    say "fetching ${packages[0]} and others"
-    logged apt apt-get install -y -d -t "$release" "${packages[@]}"
+    local tree=${!#}
+    fetch "${@:1:$#-1}"
     unpack "$tree"
 }

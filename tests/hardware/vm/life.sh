@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Runs in a machine with systemd: the life of a package. life.sh OLD-VERSION NEW-VERSION.
+# shellcheck source=inside.sh
+set -euo pipefail
+. /job/inside.sh
+
+old=/job/programs/kvrail_$1_amd64.deb new=/job/programs/kvrail_$2_amd64.deb
+socket=/run/kvrail/kvrail.sock
+file=/etc/kvrail/kvrail.toml
+work=$(mktemp -d)
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+
+step() { echo "== $1, $((SECONDS)) s"; }
+fail() {
+    echo "FAILED: $*"
+    systemctl status --no-pager --full kvrail.service || true
+    journalctl --no-pager -u kvrail.service | tail -n 40
+    exit 1
+}
+trap 'fail "line $LINENO"' ERR
+apt_get() { apt-get -q -y -o APT::Sandbox::User=root "$@"; }
+as() { setpriv --reuid "$1" --regid "$(id -g "$1")" --init-groups "${@:2}"; }
+main_pid() { systemctl show --property MainPID --value kvrail.service; }
+# Everything on this system but what belongs to its package manager, its log and its live state.
+everything() {
+    {
+        find / -xdev \( -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache \
+            -o -path /var/log -o -path /tmp -o -path /var/tmp \) -prune -o -print
+        find /run \( -path /run/systemd -o -path /run/udev -o -path /run/user \) -prune -o -print
+    } | sort
+}
+
+useradd --create-home engine
+useradd --create-home stranger
+everything >"$work/before"
+
+step "install"
+apt_get install "$old"
+getent passwd kvrail >/dev/null || fail "no user kvrail"
+[[ $(systemctl is-active kvrail.service) == inactive ]] || fail "it was started"
+[[ $(systemctl is-enabled kvrail.service) == disabled ]] || fail "it was enabled"
+usermod -a -G kvrail engine
+usermod -a -G kvrail stranger
+
+step "set up"
+cat >>/etc/udev/rules.d/90-kvrail.rules <<'END'
+SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", ENV{ID_SERIAL_SHORT}=="kvr-main", \
+    GROUP="kvrail", MODE="0660"
+END
+udevadm control --reload
+udevadm trigger --settle --subsystem-match=block
+member=$(namespace kvr-main 1)
+[[ $(stat -c %G "$member") == kvrail ]] || fail "$member is of group $(stat -c %G "$member")"
+as kvrail kvrail volume create kv --kind store --segment 8MiB --block-mean 16KiB --quiet "$member"
+cat >>"$file" <<'END'
+[[volume]]
+name = "kv"
+members = ["serial:kvr-main/1"]
+END
+allow() { sed -i "s/^allow_uids = .*/allow_uids = [$1]/" "$file"; }
+allow "$(id -u engine)"
+
+step "start"
+systemctl enable --now kvrail.service || fail "it did not start"
+as engine kvrail status
+as engine kvrail status --format json >"$work/status"
+jq -e '.sandbox.mode == "on"' "$work/status" >/dev/null || fail "no sandbox"
+
+# What the unit forbids is not missed: metrics are on TCP.
+exec 4<>/dev/tcp/127.0.0.1/9464
+printf 'GET /readyz HTTP/1.0\r\n\r\n' >&4
+grep -q '200 OK' <&4 || fail "no metrics"
+exec 4>&-
+
+step "blocks"
+mkfifo "$work/end"
+as engine /job/programs/kvrail-actor steady "$socket" kv life <"$work/end" >"$work/said" &
+client=$!
+exec 3>"$work/end"
+for ((tenths = 0; tenths < 300; tenths++)); do
+    [[ ! -s $work/said ]] || break
+    sleep 0.1
+done
+[[ $(<"$work/said") == running ]] || fail "no block was moved"
+sleep 3
+
+step "reload"
+first=$(main_pid)
+as stranger kvrail status >/dev/null 2>&1 && fail "a stranger was let in"
+allow "$(id -u engine), $(id -u stranger)"
+systemctl reload kvrail.service
+for ((tenths = 0; tenths < 100; tenths++)); do
+    ! as stranger kvrail status >"$work/stranger" 2>&1 || break
+    sleep 0.1
+done
+((tenths < 100)) || fail "the reload let nobody in: $(<"$work/stranger")"
+[[ $(main_pid) == "$first" ]] || fail "the reload restarted it"
+
+step "upgrade"
+folder=$(stat -c %i /run/kvrail)
+apt_get install "$new"
+[[ $(dpkg-query -W -f '${Version}' kvrail) == "$2" ]] || fail "the version is not $2"
+[[ $(main_pid) != "$first" && $(systemctl is-active kvrail.service) == active ]] ||
+    fail "the upgrade did not restart it"
+# Containers have the folder mounted: another of the same name would be lost to them.
+[[ $(stat -c %i /run/kvrail) == "$folder" ]] || fail "clients in containers lost /run/kvrail"
+grep -q '^name = "kv"' "$file" || fail "the configuration was lost"
+sleep 5
+exec 3>&-
+wait "$client" || fail "the client failed: $(<"$work/said")"
+tail -n 1 "$work/said" | jq -c . | tee /out/tally.json
+jq -e '.wrong == []' /out/tally.json >/dev/null || fail "wrong bytes"
+jq -e '.interruptions_ms | length == 1' /out/tally.json >/dev/null || fail "no upgrade under load"
+jq -e '.cut_off | keys - ["DRAINING"] == []' /out/tally.json >/dev/null ||
+    fail "a drain left requests in doubt"
+echo "interruption: $(jq '.interruptions_ms[0]' /out/tally.json) ms"
+
+step "journal"
+journalctl --no-pager -o cat -u kvrail.service >/out/journal
+! grep ' ERROR \|not permitted\|panicked' /out/journal || fail "it complained"
+
+step "remove"
+apt_get remove kvrail
+[[ ! -e /usr/bin/kvrail && ! -e /run/kvrail ]] || fail "program or socket is left"
+grep -q '^name = "kv"' "$file" || fail "the configuration went with the program"
+[[ -z $(systemctl list-units --all --no-legend 'kvrail*') ]] || fail "systemd knows it still"
+apt_get purge kvrail
+everything >"$work/after"
+left=$(comm -13 "$work/before" "$work/after")
+[[ -z $left ]] || fail "left behind: $left"
+echo "it lived"
