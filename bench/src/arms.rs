@@ -69,12 +69,12 @@ impl Arms {
     /// When an arm that was named is not to be had.
     pub fn build(options: &BenchOptions, ground: &mut Ground, pattern_bytes: u64) -> Result<Self> {
         let mut arms = Self::default();
-        let named = !options.arms.is_empty();
+        let named = !options.named_arms().is_empty();
         let all =
             [ArmName::Kvrail, ArmName::Raw(None), ArmName::Store, ArmName::Fio, ArmName::Lanes];
         let store = ground.sidecar.as_mut().and_then(|sidecar| sidecar.store.take());
         let pids = ground.sidecar.as_ref().map_or_else(Vec::new, |sidecar| sidecar.pids.clone());
-        for name in if named { options.arms.as_slice() } else { &all } {
+        for name in if named { options.named_arms() } else { &all } {
             let missing = match name {
                 ArmName::Kvrail => arms.add_volume(options, ground, KVRAIL)?,
                 ArmName::Checked => arms.add_volume(options, ground, CHECKED)?,
@@ -182,7 +182,7 @@ impl Arms {
         };
         let (read, write) = (from..scratch, scratch..end.max(scratch));
         let fio = Fio { program, version, file, mode, io, read, write };
-        let rounds = if options.arms.is_empty() { 1 } else { options.rounds };
+        let rounds = if options.named_arms().is_empty() { 1 } else { options.rounds };
         if rounds < options.rounds {
             self.notes.push("fio: all rounds but one; name it in --arms for all".to_owned());
         }
@@ -300,7 +300,7 @@ pub fn run_fio(fio: &Fio, case: &Case, options: &BenchOptions) -> Result<Outcome
 /// Bytes beside the pattern that fio's writes need, if it can run at all and anything writes.
 #[must_use]
 pub fn scratch_bytes(options: &BenchOptions, cases: &[Case]) -> u64 {
-    let wanted = options.arms.is_empty() || options.arms.contains(&ArmName::Fio);
+    let wanted = options.wants(ArmName::Fio);
     let writes = cases.iter().filter(|case| matches!(case.op, Op::Write | Op::Mixed));
     let least = writes.map(Case::span_bytes_min).max();
     match least {

@@ -13,6 +13,7 @@ use crate::options::BenchOptions;
 use crate::report::{html, table, write_log};
 use crate::run::run;
 use crate::runner::Results;
+use crate::serving;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub fn command(
     out: &mut dyn Write,
 ) -> Result<Verdict> {
     options.check_files().map_err(BenchError::Options)?;
+    if options.trace.is_some() {
+        return serve(options, harness, format, out);
+    }
     let results = match options.gpu {
         Some(index) => gpu::run(options, index)?,
         None => run(options, harness)?,
@@ -59,11 +63,35 @@ pub fn command(
     };
     write_files(options, &results)?;
     printed?;
-    Ok(match (report.verify_failures(), report.errors()) {
+    Ok(verdict(report.verify_failures(), report.errors()))
+}
+
+fn verdict(wrong: u64, errors: u64) -> Verdict {
+    match (wrong, errors) {
         (0, 0) => Verdict::Clean,
         (0, _) => Verdict::Failed,
         _ => Verdict::WrongData,
-    })
+    }
+}
+
+/// Plays a trace of requests.
+fn serve(
+    options: &BenchOptions,
+    harness: &mut dyn Harness,
+    format: Format,
+    out: &mut dyn Write,
+) -> Result<Verdict> {
+    let served = serving::play(options, harness)?;
+    let json = serde_json::to_string_pretty(&served)?;
+    let printed = match format {
+        Format::Table => print(out, &serving::table(&served)),
+        Format::Json => print(out, &format!("{json}\n")),
+    };
+    if let Some(path) = &options.json {
+        write_file(path, |out| Ok(writeln!(out, "{json}")?))?;
+    }
+    printed?;
+    Ok(verdict(served.wrong(), served.errors()))
 }
 
 fn print(out: &mut dyn Write, text: &str) -> Result<(), BenchError> {

@@ -7,7 +7,8 @@
 //!
 //! One way through: `options` -> `plan` -> `runner`, which runs every arm of a suite in turns ->
 //! `statistics` -> `report`. Suites: `run` (`arms` on the harness's ground, driven by `drive` over
-//! `port`; `blocks` are what the store holds for them) and `gpu`.
+//! `port`; `blocks` are what the store holds for them) and `gpu`. Beside them `serving` plays the
+//! requests of an engine.
 
 pub mod arms;
 mod blocks;
@@ -28,6 +29,7 @@ pub mod raw;
 pub mod report;
 mod run;
 mod runner;
+mod serving;
 pub mod show;
 pub mod sidecar;
 pub mod statistics;

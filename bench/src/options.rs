@@ -10,6 +10,7 @@ use kvrail_device::{ModeName, UnknownMode};
 use kvrail_nvme::Selector;
 use kvrail_units::Size;
 use rustix::fs::{Access, access};
+use serde::Serialize;
 
 use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
 use crate::sidecar::ClientWait;
@@ -20,6 +21,11 @@ const SECONDS_MAX: f64 = 86_400.0;
 
 /// Smallest store: its segments hold two of the largest blocks.
 const STORE_BYTES_MIN: u64 = 256 << 20;
+
+/// How a trace of requests is played unless it is said.
+const SERVED_BLOCK_BYTES: u32 = 1 << 20;
+const SERVED_DEPTH: u32 = 32;
+const SERVED_CLIENTS: u32 = 4;
 
 /// Fastest replay, and one over the slowest.
 const SPEED_MAX: f64 = 1e6;
@@ -152,8 +158,21 @@ pub struct BenchOptions {
     /// Replay a trace of lines `time op offset length` instead of the cases
     #[arg(long, value_name = "FILE", conflicts_with_all = ["op", "block", "clients", "open"])]
     pub replay: Option<PathBuf>,
-    /// How much faster than recorded the trace is replayed
-    #[arg(long, default_value = "1", value_name = "FACTOR", requires = "replay")]
+    /// Play a trace of an engine's requests against the store instead: each looks its blocks up,
+    /// gets the prefix that is there and puts the rest, all bytes compared. One JSON object a line,
+    /// as for `kvrail store replay`. --block (1MiB), --depth (32) and --clients (4) take one value,
+    /// --volume-size is the store's
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["replay", "op", "open", "gpu", "members", "html", "hdr_log"])]
+    pub trace: Option<PathBuf>,
+    /// Play the first so many requests of that trace
+    #[arg(long, value_name = "N", requires = "trace")]
+    pub requests: Option<usize>,
+    /// Measure the keyed store alone, as with --arms store
+    #[arg(long, conflicts_with = "arms")]
+    pub store: bool,
+    /// How much faster than recorded a trace is replayed; 1e6 is as fast as it goes
+    #[arg(long, default_value = "1", value_name = "FACTOR")]
     pub speed: f64,
     /// Seed of all offsets and schedules
     #[arg(long, default_value = "1", value_name = "N")]
@@ -167,6 +186,30 @@ pub struct BenchOptions {
     /// Write all histograms as an HdrHistogram interval log
     #[arg(long, value_name = "FILE")]
     pub hdr_log: Option<PathBuf>,
+}
+
+/// How a trace of requests is played.
+#[derive(Clone, Debug, Serialize)]
+pub struct Serving {
+    /// Its file.
+    pub trace: PathBuf,
+    /// Bytes of each block.
+    pub block_bytes: u32,
+    /// Blocks in flight, of each client.
+    pub depth: u32,
+    /// Clients, each with a thread and a queue of its own.
+    pub clients: u32,
+    /// Requests that are played at most.
+    #[serde(rename = "requests_max")]
+    pub requests: Option<usize>,
+}
+
+/// The one value of an option, or the usual one.
+fn one(name: &str, values: &[u32], usual: u32, least: u32, most: u32) -> Result<u32> {
+    ensure!(values.len() <= 1, "{name}: --trace takes one value, not {}", values.len());
+    let value = values.first().copied().unwrap_or(usual);
+    ensure!((least..=most).contains(&value), "{name} {value}: must be {least} to {most}");
+    Ok(value)
 }
 
 /// Checks what is given on as it stands: the sidecar reads it from its configuration.
@@ -201,13 +244,41 @@ impl BenchOptions {
         if self.dirs.is_empty() { vec![usual.to_owned()] } else { self.dirs.clone() }
     }
 
+    /// The arms that were named; none: all that this machine has.
+    #[must_use]
+    pub fn named_arms(&self) -> &[ArmName] {
+        if self.store { &[ArmName::Store] } else { &self.arms }
+    }
+
+    /// Whether an arm takes part where the machine has it.
+    #[must_use]
+    pub fn wants(&self, arm: ArmName) -> bool {
+        self.named_arms().is_empty() || self.named_arms().contains(&arm)
+    }
+
     /// Bytes of the store to make; none where the arm is not wanted. It cannot share devices with
     /// the volume, only the file system of its files.
     #[must_use]
     pub fn store_bytes(&self) -> Option<u64> {
-        let wanted = self.arms.is_empty() || self.arms.contains(&ArmName::Store);
+        let wanted = self.wants(ArmName::Store);
         let there = self.members.is_empty() && self.replay.is_none();
-        (wanted && there).then_some((2 * self.volume_size).max(STORE_BYTES_MIN))
+        let times = if self.trace.is_some() { 1 } else { 2 };
+        (wanted && there).then_some((times * self.volume_size).max(STORE_BYTES_MIN))
+    }
+
+    /// How a trace of requests is to be played.
+    ///
+    /// # Errors
+    /// Names the option, the value and the limit.
+    pub fn serving(&self) -> Result<Serving> {
+        self.check_speed()?;
+        let trace = self.trace.clone().context("--trace names no file")?;
+        let [block_bytes, depth, clients] = [
+            one("--block", &self.block, SERVED_BLOCK_BYTES, 1, u32::MAX)?,
+            one("--depth", &self.depth, SERVED_DEPTH, 1, crate::plan::DEPTH_MAX)?,
+            one("--clients", &self.clients, SERVED_CLIENTS, 1, crate::plan::CLIENTS_MAX)?,
+        ];
+        Ok(Serving { trace, block_bytes, depth, clients, requests: self.requests })
     }
 
     /// Checks the options against each other and reads the trace.
@@ -216,11 +287,11 @@ impl BenchOptions {
     /// Names the option, the value and the limit.
     pub fn workload(&self) -> Result<Workload> {
         self.check_times()?;
-        let speed = self.speed;
+        self.check_speed()?;
         ensure!(
-            (1.0 / SPEED_MAX..=SPEED_MAX).contains(&speed),
-            "--speed {speed}: must be {} to {SPEED_MAX}",
-            1.0 / SPEED_MAX
+            self.replay.is_some() || (self.speed - 1.0).abs() < f64::EPSILON,
+            "--speed {}: there is nothing to be replayed; name a file with --replay or --trace",
+            self.speed
         );
         ensure!(
             self.attach.is_none() || self.overwrite,
@@ -263,6 +334,15 @@ impl BenchOptions {
             );
         }
         Ok(Workload::Cases(cases))
+    }
+
+    fn check_speed(&self) -> Result<()> {
+        let (speed, least) = (self.speed, 1.0 / SPEED_MAX);
+        ensure!(
+            (least..=SPEED_MAX).contains(&speed),
+            "--speed {speed}: must be {least} to {SPEED_MAX}"
+        );
+        Ok(())
     }
 
     /// Checks the times of a run.

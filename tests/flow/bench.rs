@@ -385,6 +385,52 @@ fn a_trace_is_replayed() {
     nothing_left(&folder);
 }
 
+/// Requests of an engine, with real bytes: what was not there is put, what was put is got.
+#[test]
+fn requests_of_an_engine_are_played_against_the_store() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let (place, folder) = place_with_folder();
+    let trace = place.path("requests.jsonl");
+    // Ten conversations of four turns, each with the blocks of the turn before and two more.
+    let lines = (0..40_u64).map(|at| {
+        let (turn, chat) = (at / 10, at % 10);
+        let ids: Vec<_> = (0..2 * (turn + 1)).map(|block| chat * 100 + block).collect();
+        format!("{{\"timestamp\": {}, \"hash_ids\": {ids:?}}}\n", at * 1000)
+    });
+    fs::write(&trace, lines.collect::<String>()).unwrap();
+    let play = |more: &[&str]| {
+        let mut command = kvrail();
+        command.args(["bench", "--store", "--trace"]).arg(&trace).arg("--dir").arg(&folder);
+        run(command.args(["--speed", "100", "--block", "40000", "--clients", "2"]).args(more))
+    };
+    let outcome = play(&["--format", "json"]);
+    outcome.expect(0, &[]);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert_eq!((count("requests"), count("asked"), count("wrong")), (40, 200, 0), "{report}");
+    // A turn may begin before the one before it has ended.
+    assert!((90..=120).contains(&count("hits")), "{report}");
+    assert_eq!(count("hits") + count("stored") + count("present"), 200, "{report}");
+    assert_eq!(report["errors"], serde_json::json!({}), "{report}");
+    let seconds = report["seconds"].as_f64().unwrap();
+    assert!(seconds >= 0.39, "39 s, a hundred times as fast: {seconds}");
+    for (name, times) in [("get", count("hits")), ("put", count("stored"))] {
+        assert!(times > 0 && report["latency_ns"][name]["p99"].as_f64().unwrap() > 0.0);
+    }
+    let told = play(&["--requests", "3"]);
+    told.expect(0, &[]);
+    for words in ["3 requests in", "0 errors, 0 wrong sectors", "hits inside prefixes"] {
+        assert!(told.stdout.contains(words), "no {words:?} in {}", told.stdout);
+    }
+    play(&["--depth", "1,2"]).expect(2, &["--depth", "one value"]);
+    play(&["--depth", "200"]).expect(2, &["--depth 200", "128"]);
+    fs::write(&trace, "{\"timestamp\": 1}\n").unwrap();
+    play(&[]).expect(2, &["requests.jsonl:1: missing field `hash_ids`"]);
+    nothing_left(&folder);
+}
+
 #[test]
 fn the_table_is_for_people() {
     if !can_pin(PINNED) {

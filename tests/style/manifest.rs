@@ -33,8 +33,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "bench",
         &[
-            "client", "cufile", "device", "gpu", "memory", "nvme", "poller", "protocol", "ring",
-            "units",
+            "client", "cufile", "device", "gpu", "memory", "nvme", "poller", "protocol", "replay",
+            "ring", "units",
         ],
     ),
     ("replay", &["store"]),

@@ -14,3 +14,4 @@ pub use self::schema::{
     Aim, Bound, Comparison, GpuFound, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,
 };
 pub use self::table::table;
+pub(crate) use self::table::{empty, machine};

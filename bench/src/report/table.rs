@@ -15,7 +15,7 @@ use crate::statistics::Spread;
 /// The whole report as text: the machine, the runs, the ratios, lanes, verification, notes.
 #[must_use]
 pub fn table(report: &Report) -> String {
-    let mut text = machine(&report.environment);
+    let mut text = machine(&report.environment) + &settings(&report.environment);
     text.extend(report.gpu.as_ref().map(gpu));
     let mut add = |part: String| {
         if !part.is_empty() {
@@ -32,8 +32,8 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The machine and the settings.
-fn machine(found: &Environment) -> String {
+/// The machine.
+pub(crate) fn machine(found: &Environment) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
     let virtual_machine = if found.virtual_machine { ", virtual machine" } else { "" };
@@ -50,6 +50,13 @@ fn machine(found: &Environment) -> String {
         "buffers: {}; {} of {} 2MiB pages free",
         found.buffers, found.hugepages_free, found.hugepages
     ));
+    text
+}
+
+/// What it was measured with.
+fn settings(found: &Environment) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
     for storage in &found.storage {
         line(format!(
             "{}: {} on {}, scheduler {}, {} blocks, {}, {}",
@@ -241,7 +248,7 @@ fn verdict(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn empty(heads: &[&str], left_columns: usize) -> Table {
+pub(crate) fn empty(heads: &[&str], left_columns: usize) -> Table {
     let mut table = Table::new();
     // Markdown too: results are kept in such files.
     table.load_preset(presets::ASCII_MARKDOWN).set_header(heads.to_vec());

@@ -67,11 +67,21 @@ impl StoreTarget {
         Ok(Self { client, store, space, nonce, mode, wait, put_bytes, area })
     }
 
+    /// The benchmark's namespace.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.space
+    }
+
+    /// Bytes of the store.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.store.volume().geometry().capacity()
+    }
+
     /// Bytes that may be put before blocks that were put earlier may be gone.
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
-        let geometry = self.store.volume().geometry();
-        geometry.capacity() / 100 * KEPT_PERCENT
+        self.bytes() / 100 * KEPT_PERCENT
     }
 
     /// Bytes put so far.

@@ -23,6 +23,7 @@ Examples:
   kvrail bench --gpu 0 --dir /mnt/nvme --json gpu.json         between a file and GPU memory
   kvrail bench --set pollers.busy_poll_max=200us --set device.queue_depth=64
   kvrail bench --replay trace.txt --format json
+  kvrail bench --store --trace requests.jsonl --speed 60 --volume-size 4GiB
   kvrail bench --attach /run/kvrail/kvrail.sock --volume kv0 --overwrite";
 
 /// Arguments of `kvrail bench`.

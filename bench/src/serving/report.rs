@@ -1,0 +1,167 @@
+//! What a run says.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use kvrail_units::Size;
+use serde::Serialize;
+
+use super::counts::Counts;
+use crate::cpu::CpuSeconds;
+use crate::environment::Environment;
+use crate::options::Serving;
+use crate::report::{empty, machine};
+use crate::show::show_ns;
+use crate::statistics::Latency;
+
+/// Version of the JSON.
+const SCHEMA: u32 = 1;
+
+/// A trace that was played.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Served {
+    schema: u32,
+    environment: Environment,
+    #[serde(flatten)]
+    serving: Serving,
+    speed: f64,
+    store_bytes: u64,
+    seconds: f64,
+    /// Requests played, and the blocks of their prompts.
+    requests: u64,
+    asked: u64,
+    /// Blocks that were got before the first one of a request that was missing.
+    hits: u64,
+    hit_ratio: f64,
+    /// Blocks that were found and gone when they were got.
+    gone: u64,
+    stored: u64,
+    present: u64,
+    declined: BTreeMap<&'static str, u64>,
+    errors: BTreeMap<String, u64>,
+    /// Sectors that were not what was put.
+    wrong: u64,
+    words: Vec<String>,
+    got_bytes: u64,
+    put_bytes: u64,
+    bytes_per_second: f64,
+    /// Of all processes, kernel threads and interrupts where the machine shows them; without what
+    /// making and comparing bytes took.
+    cpu_seconds: f64,
+    cpu_seconds_per_gib: Option<f64>,
+    latency_ns: BTreeMap<&'static str, Latency>,
+}
+
+impl Served {
+    pub(super) fn new(
+        (serving, speed): (&Serving, f64),
+        environment: Environment,
+        counts: Counts,
+        (seconds, cpu): (f64, CpuSeconds),
+        store_bytes: u64,
+    ) -> Self {
+        let bytes = |blocks: u64| blocks * u64::from(serving.block_bytes);
+        let (got_bytes, put_bytes) = (bytes(counts.times.get.len()), bytes(counts.put.stored));
+        let moved = (got_bytes + put_bytes) as f64;
+        let cpu_seconds = cpu.whole.unwrap_or(cpu.processes);
+        let gib = moved / f64::from(1 << 30);
+        let latencies = [
+            ("get", &counts.times.get),
+            ("lookup", &counts.times.lookup),
+            ("put", &counts.times.put),
+            ("request", &counts.times.request),
+        ];
+        Self {
+            schema: SCHEMA,
+            environment,
+            serving: serving.clone(),
+            speed,
+            store_bytes,
+            seconds,
+            requests: counts.found.requests,
+            asked: counts.found.asked,
+            hits: counts.found.hits,
+            hit_ratio: counts.found.hits as f64 / counts.found.asked.max(1) as f64,
+            gone: counts.found.gone,
+            stored: counts.put.stored,
+            present: counts.put.present,
+            got_bytes,
+            put_bytes,
+            bytes_per_second: moved / seconds,
+            cpu_seconds,
+            cpu_seconds_per_gib: (moved > 0.0).then(|| cpu_seconds / gib),
+            latency_ns: latencies.map(|(name, from)| (name, Latency::of(from))).into(),
+            declined: counts.put.declined,
+            errors: counts.failed.errors,
+            wrong: counts.failed.wrong,
+            words: counts.failed.words,
+        }
+    }
+
+    /// Sectors that were not what was put.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.wrong
+    }
+
+    /// Gets and puts that failed.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.values().sum()
+    }
+}
+
+/// The report for people.
+pub(crate) fn table(served: &Served) -> String {
+    let mut text = machine(&served.environment);
+    let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
+    let Served { serving, seconds, .. } = served;
+    line(format!(
+        "{}, {} times as fast as recorded: {} clients, blocks of {}, {} of them in flight each; a \
+         store of {}",
+        serving.trace.display(),
+        served.speed,
+        serving.clients,
+        Size::new(serving.block_bytes.into()),
+        serving.depth,
+        Size::new(served.store_bytes)
+    ));
+    let blocks = |name: &str, count: u64| {
+        let share = 100.0 * count as f64 / served.asked.max(1) as f64;
+        [name.to_owned(), count.to_string(), format!("{share:.1}")]
+    };
+    let mut counts = empty(&["blocks", "count", "% of those asked for"], 1);
+    counts.add_row(blocks("asked for", served.asked));
+    counts.add_row(blocks("hits inside prefixes", served.hits));
+    counts.add_row(blocks("found, and gone when got", served.gone));
+    counts.add_row(blocks("stored", served.stored));
+    counts.add_row(blocks("put, and there already", served.present));
+    for (reason, count) in &served.declined {
+        counts.add_row(blocks(&format!("declined: {reason}"), *count));
+    }
+    for (status, count) in &served.errors {
+        counts.add_row(blocks(&format!("failed: {status}"), *count));
+    }
+    line(format!("\n{counts}\n"));
+    let mut times = empty(&["time", "min", "p50", "p90", "p99", "p99.9", "max"], 1);
+    for (name, latency) in &served.latency_ns {
+        let name = match *name {
+            "request" => "request, planned start to last hit",
+            name => name,
+        };
+        let shown = latency.named().map(|(_, ns)| show_ns(ns));
+        times.add_row([vec![name.to_owned()], shown.to_vec()].concat());
+    }
+    line(format!("{times}\n"));
+    line(format!(
+        "{} requests in {seconds:.1} s: {:.3} GB/s, {} got and {} put; CPU {:.2} s, {} s/GiB",
+        served.requests,
+        served.bytes_per_second / 1e9,
+        Size::new(served.got_bytes >> 20 << 20),
+        Size::new(served.put_bytes >> 20 << 20),
+        served.cpu_seconds,
+        served.cpu_seconds_per_gib.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.4}"))
+    ));
+    let errors = served.errors();
+    line(format!("{errors} errors, {} wrong sectors; every byte got was compared", served.wrong));
+    served.words.iter().for_each(|words| line(format!("  {words}")));
+    text
+}
