@@ -1,0 +1,47 @@
+{{- /* A value as TOML, on one line. JSON's strings, numbers and booleans are TOML's too; toToml
+       would turn whole numbers of a values file into floats. */ -}}
+{{- define "kvrail.toml" -}}
+{{- if kindIs "map" . -}}
+{ {{- range $index, $key := keys . | sortAlpha -}}
+{{- if $index }}, {{ end }}{{ $key }} = {{ include "kvrail.toml" (get $ $key) }}
+{{- end -}} }
+{{- else if kindIs "slice" . -}}
+[{{- range $index, $item := . -}}
+{{- if $index }}, {{ end }}{{ include "kvrail.toml" $item }}
+{{- end -}}]
+{{- else -}}
+{{- toJson . -}}
+{{- end -}}
+{{- end }}
+
+{{- /* All lines of one table. */ -}}
+{{- define "kvrail.keys" -}}
+{{- range $key := keys . | sortAlpha }}
+{{ $key }} = {{ include "kvrail.toml" (get $ $key) }}
+{{- end }}
+{{- end }}
+
+{{- /* A configuration: values, beneath what the chart sets. Takes `root` and `volumes`. */ -}}
+{{- define "kvrail.config" -}}
+{{- $values := .root.Values -}}
+{{- $config := deepCopy $values.config -}}
+{{- $sidecar := dict "socket" (printf "%s/kvrail.sock" $values.socket.folder) -}}
+{{- $_ := set $sidecar "drain_timeout" (printf "%ds" (int64 $values.drainSeconds)) -}}
+{{- $_ := set $config "sidecar" (merge $sidecar ($config.sidecar | default dict)) -}}
+{{- $listen := printf "%s:%d" $values.metrics.address (int64 $values.metrics.port) -}}
+{{- $_ := set $config "metrics" (dict "listen" $listen) -}}
+{{- if not $values.hugepages.amount -}}
+{{- $_ := set $config "memory" (merge ($config.memory | default dict) (dict "pages" "4KiB")) -}}
+{{- end -}}
+{{- if $values.target -}}
+{{- $_ := set $config "target" $values.target -}}
+{{- end -}}
+{{- range $section := keys $config | sortAlpha }}
+[{{ $section }}]
+{{- include "kvrail.keys" (get $config $section) }}
+{{ end }}
+{{- range .volumes }}
+[[volume]]
+{{- include "kvrail.keys" . }}
+{{ end }}
+{{- end }}
