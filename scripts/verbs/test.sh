@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every test: unit, contract, flows, house rules, docs, Python, loom, Miri, instructions of a
-# request, NVMe in a machine.
+# Every test: unit, contract, flows, house rules, docs, Python, Helm chart, loom, Miri, instructions
+# of a request, NVMe in a machine.
 set -euo pipefail
 
 log=$(mktemp)
@@ -21,6 +21,7 @@ step build cargo build --workspace --locked
 step test cargo test --workspace --all-targets --no-fail-fast --locked -- --show-output
 step doctest cargo test --workspace --doc --no-fail-fast --locked
 step python scripts/verbs/python.sh
+step helm scripts/verbs/helm.sh
 step loom scripts/verbs/loom.sh
 step miri scripts/verbs/miri.sh
 # The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.
