@@ -61,12 +61,13 @@ GOOD = {
         },
         "gpu": {"runtimeClassName": "nvidia"},
     },
-    "target": PRIVILEGED | {"target": TARGET},
+    "target": PRIVILEGED | {"volumes": [BAY], "target": TARGET},
     "maintenance": FILE | {"maintenance": True},
 }
 # Values, and words of the error that they end with.
 BAD = [
     ({}, ["nothing to serve", "set volumes"]),
+    (PRIVILEGED | {"target": TARGET}, ["nothing to serve", "set volumes"]),
     (FILE | {"nodes": {"a": [BAY]}}, ["volumes and nodes are both set"]),
     ({"volumes": [BAY]}, ["pci:0000:3b:00.0", "set devices.access"]),
     (

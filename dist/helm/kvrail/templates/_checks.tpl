@@ -4,7 +4,7 @@
 {{- if and $values.volumes $values.nodes -}}
 {{- fail "volumes and nodes are both set: name volumes for all nodes (volumes) or by node (nodes)" -}}
 {{- end -}}
-{{- if not (or $values.volumes $values.nodes $values.target) -}}
+{{- if not (or $values.volumes $values.nodes) -}}
 {{- fail "nothing to serve: set volumes (the same on all nodes) or nodes (by node name)" -}}
 {{- end -}}
 {{- range $values.volumes -}}
