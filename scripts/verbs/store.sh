@@ -3,7 +3,7 @@
 set -euo pipefail
 
 names=(model crash cut kill rot misdirect wrap twins hostile death identity full odd lost-member
-    budget prefix mutants speed recovery)
+    budget prefix mutants speed recovery upgrade)
 
 usage() {
     echo "usage: scripts/dev store <${names[*]}> [how many lives or rounds] [seed]" >&2
@@ -28,7 +28,7 @@ name=${1:-}
 shift
 case $name in
     list) printf '%s\n' "${names[@]}" && exit ;;
-    mutants) exec scripts/store/mutants.sh "$@" ;;
+    mutants | upgrade) exec "scripts/store/$name.sh" "$@" ;;
     speed | recovery)
         exec cargo run --release --locked -p kvrail-store --example "$name" -- "$@"
         ;;

@@ -239,8 +239,9 @@ impl Steady {
             }
             // Too much at once, or recovery is still under way: later.
             (Verb::Put | Verb::Drop, Status::Declined, _) => {}
-            (Verb::Get | Verb::Drop, Status::Miss, BlockNote::Warming) => {}
-            (Verb::Drop, Status::Ok, _) => {
+            (Verb::Get, Status::Miss, BlockNote::Warming) => {}
+            // MISS: recovery has not come to the block, which is dropped all the same.
+            (Verb::Drop, Status::Ok | Status::Miss, _) => {
                 *known = Known::Absent(version);
                 self.tally.drops += 1;
             }

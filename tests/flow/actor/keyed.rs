@@ -2,12 +2,18 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_client::{BlockKey, BlockRequest, Client, Identity, Lease, Pages, Queue, Status};
 use kvrail_tests::{
     KeyedPlan, Seat, Steady, bytes_of, drive_keyed, half, hold, noise, role_seat, twin,
 };
 
 use crate::say;
+
+/// Puts of `fill` in flight.
+const FILL_DEPTH: usize = 32;
 
 /// Lines of standard input.
 fn lines() -> impl Iterator<Item = String> {
@@ -33,6 +39,46 @@ pub(crate) fn steady(socket: &Path, volume: &str, space: &str) {
     });
     let tally = tally.expect("the sidecar comes back");
     say(&serde_json::to_string(&tally).expect("plain figures"));
+}
+
+/// `SOCKET VOLUME SPACE FIRST COUNT BYTES`: puts so many blocks of zeros, for an index that is long
+/// and a file whose blocks can be made holes.
+pub(crate) fn fill(words: &[String]) {
+    let [socket, volume, space, numbers @ ..] = words else { panic!("SOCKET VOLUME SPACE") };
+    let numbers: Vec<u64> = numbers.iter().map(|it| it.parse().expect("a number")).collect();
+    let [first, count, bytes] = numbers[..] else { panic!("FIRST COUNT BYTES") };
+    let bytes = usize::try_from(bytes).expect("a block");
+    let crc = checksum(CrcAlgorithm::Crc64Nvme, &vec![0; bytes]);
+    let client = Client::attach(Path::new(socket)).expect("a session");
+    let identity = Identity::new([("model", "fill")]).expect("short");
+    let space = client.store(volume).expect("a store").namespace(space, &identity).expect("made");
+    let arena = client.create_arena(FILL_DEPTH * bytes, Pages::Auto).expect("memory");
+    let mut queue = client.open_queue(FILL_DEPTH).expect("a queue");
+    let put = |queue: &mut Queue, number: u64, lease: Lease| {
+        let key = BlockKey::of(&number.to_le_bytes());
+        let request = BlockRequest::put(&space, key, lease).crc(crc).tag(number);
+        queue.submit_block(request).expect("a good request");
+    };
+    let mut left = first..first + count;
+    for number in left.by_ref().take(FILL_DEPTH) {
+        put(&mut queue, number, arena.lease(bytes).expect("room for all"));
+    }
+    let mut ended = 0;
+    while ended < count {
+        let done = queue.wait(Duration::MAX).expect("the sidecar stays").expect("some fly");
+        let lease = done.lease.expect("the memory of a put");
+        match done.status {
+            Status::Ok => {
+                ended += 1;
+                if let Some(next) = left.next() {
+                    put(&mut queue, next, lease);
+                }
+            }
+            // Too much at once.
+            Status::Declined => put(&mut queue, done.tag, lease),
+            other => panic!("a put ended {other}"),
+        }
+    }
 }
 
 /// `SOCKET VOLUME SPACE NUMBER`

@@ -9,6 +9,7 @@
 //! kvrail-actor twin|hold|half|noise SOCKET VOLUME SPACE NUMBER
 //! kvrail-actor control SOCKET
 //! kvrail-actor steady SOCKET VOLUME SPACE
+//! kvrail-actor fill SOCKET VOLUME SPACE FIRST COUNT BYTES
 //! kvrail-actor hostile KIND SOCKET VOLUME SECONDS [FILE]
 //! kvrail-actor confined on|off FOLDER
 //! kvrail-actor under RESTRICTION... -- PROGRAM ARGUMENTS
@@ -43,6 +44,7 @@ fn main() {
             rounds(|time| control.round(time));
         }
         "keyed" => keyed::process(&rest[0]),
+        "fill" => keyed::fill(rest),
         "steady" => keyed::steady(Path::new(&rest[0]), &rest[1], &rest[2]),
         "twin" | "hold" | "half" | "noise" => keyed::role(verb, rest),
         "hostile" => hostile::run(rest),
