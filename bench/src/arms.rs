@@ -10,10 +10,11 @@ use kvrail_device::{ModeName, Namespace};
 use crate::cpu::{CpuMeter, MachineMeter, Meters, usable_cores};
 use crate::drive::{Clients, Load, Way, measure};
 use crate::environment::ArmMode;
+use crate::files::FilesTarget;
 use crate::fio::Fio;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{CHECKED, Case, KVRAIL, Op, RAW, STORE};
+use crate::plan::{CHECKED, Case, FILES, KVRAIL, Op, RAW, STORE};
 use crate::port::Target;
 use crate::raw::RawTarget;
 use crate::runner::Outcome;
@@ -30,6 +31,8 @@ pub enum Kind {
     Volume,
     /// Blocks of the store, by keys.
     Store,
+    /// Blocks in files of their own.
+    Files,
 }
 
 /// An arm that our own drivers drive.
@@ -54,6 +57,8 @@ pub struct Driven {
 pub struct Arms {
     /// Driven by us, in the order of the first round.
     pub driven: Vec<Driven>,
+    /// The way to blocks in files, where there is such an arm.
+    pub(crate) files: Option<Arc<FilesTarget>>,
     /// fio, and in how many rounds it runs.
     pub fio: Option<(Fio, u32)>,
     /// Whether lanes are to be measured.
@@ -79,6 +84,7 @@ impl Arms {
                 ArmName::Kvrail => arms.add_volume(options, ground, KVRAIL)?,
                 ArmName::Checked => arms.add_volume(options, ground, CHECKED)?,
                 ArmName::Store => arms.add_store(options, ground, store.as_ref(), &pids)?,
+                ArmName::Files => arms.add_files(options, ground)?,
                 ArmName::Raw(mode) => arms.add_raw(options, ground, *mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
                 ArmName::Lanes => {
@@ -133,6 +139,25 @@ impl Arms {
         let (name, reason) = (STORE.to_owned(), "as the volume".to_owned());
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
         let (kind, meters) = (Kind::Store, meters(pids)?);
+        self.driven.push(Driven { name, kind, target, reason, meters, cores });
+        Ok(None)
+    }
+
+    /// Beside the volume's files: on the same storage.
+    fn add_files(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
+        let ours = options.attach.is_none() && options.members.is_empty();
+        let places = ground.members.iter().filter_map(|member| member.parent());
+        let places: Vec<_> = places.map(Path::to_owned).collect();
+        if !ours || places.is_empty() {
+            let why = "files: lie beside a volume in files of the benchmark's own; use --dir";
+            return Ok(Some(why.to_owned()));
+        }
+        let files = Arc::new(FilesTarget::new(places));
+        let target: Box<dyn Target> = Box::new(Arc::clone(&files));
+        self.files = Some(files);
+        let (name, reason) = (FILES.to_owned(), "a file for each block".to_owned());
+        let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
+        let (kind, meters) = (Kind::Files, meters(&[])?);
         self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
@@ -216,12 +241,6 @@ impl Arms {
         let volumes = || self.driven.iter().filter(|arm| arm.kind == Kind::Volume);
         let raw = volumes().find(|arm| arm.name == RAW);
         raw.or(volumes().next()).map(|arm| arm.target.as_ref())
-    }
-
-    /// Whether an arm moves such things.
-    #[must_use]
-    pub fn has(&self, kind: Kind) -> bool {
-        self.driven.iter().any(|arm| arm.kind == kind)
     }
 
     /// Whether fio runs this case in this round.

@@ -1,21 +1,20 @@
-//! What a store holds for its cases: blocks of one length, put before the first case that gets
+//! What stores hold for their cases: blocks of one length, put before the first case that gets
 //! them, and put again when the ring may have come round.
-
-use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use kvrail_units::Size;
 use uuid::Uuid;
 
+use crate::arms::Kind;
 use crate::drive::{Sweep, Tally, sweep};
-use crate::plan::Case;
-use crate::sidecar::StoreTarget;
+use crate::plan::{Case, Op};
+use crate::port::KeyedTarget;
 use crate::versions::VersionMap;
 
-/// The blocks.
+/// The blocks of one arm.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    target: Arc<StoreTarget>,
+    target: Box<dyn KeyedTarget>,
     volume: Uuid,
     /// Bytes of them, unless a case needs more.
     span_bytes: u64,
@@ -25,13 +24,17 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn new(target: Arc<StoreTarget>, volume: Uuid, span_bytes: u64) -> Self {
+    pub(crate) fn new(target: impl KeyedTarget + 'static, volume: Uuid, span_bytes: u64) -> Self {
+        let target = Box::new(target);
         Self { target, volume, span_bytes, map: VersionMap::new(0, 1), filled_at: 0 }
     }
 
-    /// Whether the store takes blocks as long as these.
+    /// Whether the arm can do a case.
     pub(crate) fn take(&self, case: &Case) -> bool {
-        case.block_bytes <= self.target.block_bytes_max()
+        let target = &self.target;
+        let depth = target.depth_max().is_none_or(|most| case.depth <= most);
+        let op = case.op != Op::Lookup || target.looks_up();
+        case.block_bytes <= target.block_bytes_max() && depth && op
     }
 
     /// Puts the blocks of a case, unless they are there.
@@ -49,7 +52,7 @@ impl Blocks {
         if aged || map.unit_bytes() != block_bytes || !enough {
             self.map = VersionMap::new(span, block_bytes);
             self.target.begin(block_bytes, self.map.span_bytes())?;
-            sweep(&self.target, self.volume, &mut self.map, Sweep::Fill, &|_| ())?;
+            sweep(&*self.target, self.volume, &mut self.map, Sweep::Fill, &|_| ())?;
             self.filled_at = self.target.put_bytes();
         }
         Ok(())
@@ -62,11 +65,43 @@ impl Blocks {
 
     /// Gets every block, and compares every byte.
     pub(crate) fn verify(&mut self) -> Result<Tally> {
-        sweep(&self.target, self.volume, &mut self.map, Sweep::Verify, &|_| ())
+        sweep(&*self.target, self.volume, &mut self.map, Sweep::Verify, &|_| ())
     }
 
     /// Forgets them all.
     pub(crate) fn remove(&self) -> Result<()> {
         self.target.remove()
+    }
+}
+
+/// What the arms with keys hold.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) store: Option<Blocks>,
+    pub(crate) files: Option<Blocks>,
+}
+
+impl Held {
+    /// Of an arm of this kind.
+    pub(crate) fn of(&self, kind: Kind) -> Option<&Blocks> {
+        match kind {
+            Kind::Volume => None,
+            Kind::Store => self.store.as_ref(),
+            Kind::Files => self.files.as_ref(),
+        }
+    }
+
+    /// Of an arm of this kind, to change.
+    pub(crate) fn of_mut(&mut self, kind: Kind) -> Option<&mut Blocks> {
+        match kind {
+            Kind::Volume => None,
+            Kind::Store => self.store.as_mut(),
+            Kind::Files => self.files.as_mut(),
+        }
+    }
+
+    /// Forgets them all.
+    pub(crate) fn remove(&self) -> Result<()> {
+        [&self.store, &self.files].into_iter().flatten().try_for_each(Blocks::remove)
     }
 }

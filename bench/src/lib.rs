@@ -17,6 +17,7 @@ pub mod cpu;
 pub mod drive;
 pub mod environment;
 mod error;
+mod files;
 pub mod fio;
 mod gpu;
 mod harness;

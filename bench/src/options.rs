@@ -39,6 +39,8 @@ pub enum ArmName {
     Checked,
     /// Its store: gets and puts of the same sizes, and lookups.
     Store,
+    /// The same with a plain file for each block.
+    Files,
     /// A bare ring in this process; in the sidecar's mode, or in the mode named.
     Raw(Option<ModeName>),
     /// fio on the same file.
@@ -59,11 +61,13 @@ impl FromStr for ArmName {
             None if text == "kvrail" => Ok(Self::Kvrail),
             None if text == "checked" => Ok(Self::Checked),
             None if text == "store" => Ok(Self::Store),
+            None if text == "files" => Ok(Self::Files),
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
             None if text == "lanes" => Ok(Self::Lanes),
             _ => Err(format!(
-                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, fio or lanes"
+                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, fio or \
+                 lanes"
             )),
         }
     }
@@ -73,8 +77,9 @@ impl FromStr for ArmName {
 /// storage, in one interleaved run, with every block verified.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
-    /// Arms to run, by default all that this machine has but `checked` [kvrail, checked, raw,
-    /// raw:MODE, store, fio, lanes]
+    /// Arms to run, by default all that this machine has but `checked` and `files`, which takes
+    /// depth 1 with any number of clients [kvrail, checked, raw, raw:MODE, store, files, fio,
+    /// lanes]
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,
     /// Operations; the store puts and gets instead of writing and reading, and lookups ask it for

@@ -33,6 +33,8 @@ pub const KVRAIL: &str = "kvrail";
 pub const CHECKED: &str = "checked";
 /// The name of the arm of the sidecar's store.
 pub const STORE: &str = "store";
+/// The name of the arm with a plain file for each block.
+pub const FILES: &str = "files";
 
 /// What a case does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]

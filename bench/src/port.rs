@@ -42,6 +42,8 @@ pub enum Fault {
         /// Bytes that were moved.
         moved: u32,
     },
+    /// The CRC of the bytes is not the one that they were put with.
+    Check,
     /// The block was put so long ago that the store's ring may have come round. No error.
     Evicted,
     /// A lookup said of a key that it is there, or is not, and it is the other way round.
@@ -59,6 +61,7 @@ impl fmt::Display for Fault {
             Self::Errno(errno) => write!(f, "{errno}"),
             Self::Status(status) => write!(f, "status {status}"),
             Self::Short { moved } => write!(f, "ended after {moved} bytes"),
+            Self::Check => f.write_str("its CRC is not that of what was put"),
             Self::Evicted => f.write_str("evicted"),
             Self::Lookup { prefix, expected } => {
                 write!(f, "a lookup found a prefix of {prefix} keys, {expected} are there")
@@ -155,4 +158,34 @@ pub trait Target: Sync + fmt::Debug {
     /// # Errors
     /// When the port cannot be opened, with the remedy, or what `work` said.
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()>;
+}
+
+/// A way to blocks that have keys: a place stands for one, which is put and got as a whole.
+pub trait KeyedTarget: Target {
+    /// Most bytes of a block.
+    fn block_bytes_max(&self) -> u32;
+
+    /// Most operations that a client has in flight; none where that is up to the case.
+    fn depth_max(&self) -> Option<u32>;
+
+    /// Whether it can be asked which blocks are there.
+    fn looks_up(&self) -> bool;
+
+    /// Bytes that may be put before blocks that were put earlier may be gone.
+    fn kept_bytes(&self) -> u64;
+
+    /// Bytes put so far, where blocks can go.
+    fn put_bytes(&self) -> u64;
+
+    /// Forgets what was put, and makes room for blocks of this length.
+    ///
+    /// # Errors
+    /// When nothing can be forgotten, or nothing made.
+    fn begin(&self, block_bytes: u32, span_bytes: u64) -> Result<()>;
+
+    /// Forgets all that was put, for good.
+    ///
+    /// # Errors
+    /// As `begin`.
+    fn remove(&self) -> Result<()>;
 }

@@ -7,14 +7,16 @@ use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::DirectIo;
 
 use crate::arms::{Arms, Driven, Kind, run_fio, scratch_bytes};
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Held};
 use crate::drive::{Clients, Load, Replay, Sweep, Tally, replay};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
-use crate::plan::{CHECKED, Case, CaseInfo, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes};
+use crate::plan::{
+    CHECKED, Case, CaseInfo, FILES, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes,
+};
 use crate::report::{Comparison, Ratio, aims};
 use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
 use crate::sidecar;
@@ -45,8 +47,8 @@ struct Storage<'a> {
     arms: Arms,
     clients: Clients,
     map: VersionMap,
-    /// What the store holds, where there is one.
-    blocks: Option<Blocks>,
+    /// What the arms with keys hold.
+    held: Held,
     workload: Workload,
     /// Of the case that runs.
     load: Load,
@@ -99,18 +101,22 @@ fn on(
     let served = ground.sidecar.as_ref();
     let served = served.map(|sidecar| (sidecar.client.clone(), sidecar.pids.clone()));
     let store = ground.sidecar.as_ref().and_then(|sidecar| sidecar.store.clone());
-    let blocks = store.map(|it| Blocks::new(it, ground.uuid, options.volume_size / STORE_SHARE));
     let arms = Arms::build(options, &mut ground, pattern_bytes)?;
+    let (volume, span_bytes) = (ground.uuid, options.volume_size / STORE_SHARE);
+    let held = Held {
+        store: store.map(|it| Blocks::new(it, volume, span_bytes)),
+        files: arms.files.clone().map(|it| Blocks::new(it, volume, span_bytes)),
+    };
     let environment = environment(options, &ground, &arms, pattern_bytes);
     let clients = clients(options, &ground);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
     let load = Load::Closed;
-    let mut storage = Storage { options, arms, clients, map, blocks, workload, load };
+    let mut storage = Storage { options, arms, clients, map, held, workload, load };
     storage.drop_cases()?;
     storage.sweep(&mut runner, Sweep::Fill)?;
     runner.run(&mut storage, options.rounds)?;
     storage.sweep(&mut runner, Sweep::Verify)?;
-    storage.blocks.as_ref().map_or(Ok(()), Blocks::remove)?;
+    storage.held.remove()?;
     let lanes = storage.lanes(&runner, null_lane.as_mut())?;
     let sidecar = match &served {
         Some((client, pids)) => Some(sidecar::cost(client, pids)?),
@@ -185,9 +191,9 @@ impl Suite for Storage<'_> {
         let others = self.arms().into_iter().filter(|arm| arm != RAW);
         let mut pairs: Vec<_> = others.map(|arm| (arm, RAW.to_owned())).collect();
         let has = |name: &str| self.arms.driven.iter().any(|arm| arm.name == name);
-        for volume in [KVRAIL, CHECKED] {
-            if has(STORE) && has(volume) {
-                pairs.push((STORE.to_owned(), volume.to_owned()));
+        for other in [KVRAIL, CHECKED, FILES] {
+            if has(STORE) && has(other) {
+                pairs.push((STORE.to_owned(), other.to_owned()));
             }
         }
         pairs
@@ -195,7 +201,7 @@ impl Suite for Storage<'_> {
 
     /// What reads and writes a volume gets and puts blocks of a store.
     fn case_of(&self, case: &CaseInfo, arm: &str) -> CaseInfo {
-        if arm == STORE { case.clone().keyed() } else { case.clone() }
+        if [STORE, FILES].contains(&arm) { case.clone().keyed() } else { case.clone() }
     }
 
     /// The load of the case. A percentage is of the slowest arm's maximum, so that every arm gets
@@ -205,8 +211,8 @@ impl Suite for Storage<'_> {
         self.load = Load::Closed;
         let Workload::Cases(cases) = &self.workload else { return Ok(None) };
         let case = cases[index];
-        if let Some(blocks) = self.blocks.as_mut().filter(|_| self.arms.has(Kind::Store)) {
-            blocks.prepare(&case)?;
+        for kind in self.kinds(&case) {
+            self.held.of_mut(kind).map_or(Ok(()), |blocks| blocks.prepare(&case))?;
         }
         let Pace::Open(rate) = case.pace else { return Ok(None) };
         let per_second = match rate {
@@ -216,14 +222,14 @@ impl Suite for Storage<'_> {
                 let twin = cases[..index].iter().position(|other| *other == closed);
                 let mut slowest = f64::INFINITY;
                 for arm in &self.arms.driven {
-                    if !takes(arm, &case, self.blocks.as_ref()) {
+                    if !takes(arm, &case, &self.held) {
                         continue;
                     }
                     let known = twin.and_then(|twin| so_far.iops(twin, &arm.name));
                     let most = match known {
                         Some(iops) => iops,
                         None => {
-                            let map = map_of(arm, &mut self.map, self.blocks.as_mut());
+                            let map = map_of(arm, &mut self.map, &mut self.held);
                             arm.calibrate(&closed, &self.clients, map)?
                         }
                     };
@@ -242,10 +248,10 @@ impl Suite for Storage<'_> {
         match (&self.workload, driven) {
             (Workload::Cases(cases), Some(arm)) => {
                 let case = &cases[case];
-                if !takes(arm, case, self.blocks.as_ref()) {
+                if !takes(arm, case, &self.held) {
                     return Ok(None);
                 }
-                let map = map_of(arm, &mut self.map, self.blocks.as_mut());
+                let map = map_of(arm, &mut self.map, &mut self.held);
                 arm.run(case, self.load, &self.clients, map).map(Some)
             }
             (Workload::Cases(cases), None) => {
@@ -261,43 +267,46 @@ impl Suite for Storage<'_> {
         }
     }
 
-    fn finish(&mut self, _: usize) -> Result<Tally> {
-        match (&self.workload, &mut self.blocks) {
-            (Workload::Cases(_), Some(blocks)) if self.arms.has(Kind::Store) => blocks.verify(),
-            _ => Ok(Tally::default()),
+    fn finish(&mut self, case: usize) -> Result<Tally> {
+        let mut sum = Tally::default();
+        let Workload::Cases(cases) = &self.workload else { return Ok(sum) };
+        for kind in self.kinds(&cases[case]) {
+            if let Some(blocks) = self.held.of_mut(kind) {
+                sum.merge(blocks.verify()?);
+            }
         }
+        Ok(sum)
     }
 }
 
 /// Whether an arm takes part in a case.
-fn takes(arm: &Driven, case: &Case, blocks: Option<&Blocks>) -> bool {
+fn takes(arm: &Driven, case: &Case, held: &Held) -> bool {
     match arm.kind {
         Kind::Volume => case.fits_volumes(),
-        Kind::Store => blocks.is_some_and(|blocks| blocks.take(case)),
+        kind => held.of(kind).is_some_and(|blocks| blocks.take(case)),
     }
 }
 
 /// The versions of what an arm moves.
-fn map_of<'a>(
-    arm: &Driven,
-    volume: &'a mut VersionMap,
-    blocks: Option<&'a mut Blocks>,
-) -> &'a mut VersionMap {
-    match blocks {
-        Some(blocks) if arm.kind == Kind::Store => blocks.map(),
-        _ => volume,
-    }
+fn map_of<'a>(arm: &Driven, volume: &'a mut VersionMap, held: &'a mut Held) -> &'a mut VersionMap {
+    held.of_mut(arm.kind).map_or(volume, Blocks::map)
 }
 
 impl Storage<'_> {
+    /// What the arms of a case move.
+    fn kinds(&self, case: &Case) -> Vec<Kind> {
+        let taking = self.arms.driven.iter().filter(|arm| takes(arm, case, &self.held));
+        taking.map(|arm| arm.kind).collect()
+    }
+
     /// Drops the cases that no arm takes, and says so; all but lookups must have one.
     fn drop_cases(&mut self) -> Result<()> {
         let Workload::Cases(cases) = &mut self.workload else { return Ok(()) };
         if self.arms.driven.is_empty() {
             cases.clear();
         }
-        let (arms, blocks) = (&self.arms.driven, self.blocks.as_ref());
-        let taken = |case: &Case| arms.iter().any(|arm| takes(arm, case, blocks));
+        let (arms, held) = (&self.arms.driven, &self.held);
+        let taken = |case: &Case| arms.iter().any(|arm| takes(arm, case, held));
         let (kept, dropped): (Vec<_>, Vec<_>) = cases.drain(..).partition(taken);
         if let (true, Some(case)) = (kept.is_empty(), dropped.first()) {
             let why = "volumes take multiples of 512 bytes and have no keys, and the store is not \

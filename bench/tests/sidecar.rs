@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 use kvrail_bench::drive::{Sweep, sweep};
-use kvrail_bench::port::{Done, Operation, Port, Shape, Target, Wait, Work};
+use kvrail_bench::port::{Done, KeyedTarget, Operation, Port, Shape, Target, Wait, Work};
 use kvrail_bench::report::Ratio;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::versions::VersionMap;

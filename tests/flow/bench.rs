@@ -160,6 +160,32 @@ fn the_store_puts_gets_and_looks_up_beside_the_volume() {
     self_contained(&html);
 }
 
+/// A file for each block beside the store: the same case with every byte verified, and no file left.
+#[test]
+fn files_put_and_get_beside_the_store() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let (_place, folder) = place_with_folder();
+    let mut command = bench_of("store,files", "0.1");
+    command.args(["--op", "mixed", "--block", "64KiB,5000B", "--depth", "1,2", "--clients", "2"]);
+    let outcome = run(command.args(["--format", "json", "--dir"]).arg(&folder));
+    outcome.expect(0, &[]);
+    let report = report(&outcome.stdout);
+    clean(&report);
+    let runs = report["runs"].as_array().unwrap();
+    let of = |arm: &str| {
+        let own = runs.iter().filter(|run| run["arm"] == arm);
+        own.map(|run| [&run["block_bytes"], &run["depth"]].map(|it| it.as_u64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("files"), [[65_536, 1], [5000, 1]], "more than one at once takes more clients");
+    assert_eq!(of("store").len(), 4);
+    let beside = |ratio: &&Value| ratio["arm"] == "store" && ratio["against"] == "files";
+    assert_eq!(report["ratios"].as_array().unwrap().iter().filter(beside).count(), 2);
+    nothing_left(&folder);
+}
+
 /// A place, and an empty folder in it for the benchmark's volume.
 fn place_with_folder() -> (Place, PathBuf) {
     let place = Place::empty(0);

@@ -26,14 +26,14 @@ const ENTRY_BYTES_MAX: usize = 1 << 30;
 
 /// The buffers of a port: one region, one stretch of `stride` bytes for each slot.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     region: Region,
     stride: usize,
     slots_per_entry: usize,
 }
 
 impl Memory {
-    pub(super) fn new(shape: Shape) -> Result<Self> {
+    pub(crate) fn new(shape: Shape) -> Result<Self> {
         let stride = shape.buffer_bytes.next_multiple_of(4096) as usize;
         let bytes = stride * shape.slots as usize;
         // The reason for ordinary pages stands in the report's environment.
@@ -66,6 +66,14 @@ impl Memory {
     fn address(&self, at: usize) -> *mut u8 {
         assert!(at < self.region.bytes(), "an address within the region");
         self.region.base().as_ptr().wrapping_add(at)
+    }
+
+    /// The bytes of a slot, for who shares them with no kernel.
+    pub(crate) fn slot_bytes(&mut self, slot: u32) -> &mut [u8] {
+        let (base, _) = self.slot(slot);
+        // SAFETY: `stride` bytes from a slot's base lie in the region, and `&mut self` says that
+        // nobody else has them: a port that gives addresses to the kernel holds an `Arc` instead.
+        unsafe { std::slice::from_raw_parts_mut(base, self.stride) }
     }
 
     /// First byte of a slot, and the table entry it lies in.

@@ -7,7 +7,7 @@ use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::plan::STORE;
+use crate::plan::{FILES, STORE};
 use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
 use crate::show::{show_ns, show_rate};
 use crate::statistics::Spread;
@@ -131,9 +131,12 @@ fn runs(runs: &[Run]) -> String {
     table.to_string()
 }
 
-/// The arm; of a store also what it does, which is not what the case is called by.
+/// The arm; where blocks have keys also what it does, which is not what the case is called by.
 fn arm(run: &Run) -> String {
-    if run.arm == STORE { format!("{STORE} {}", run.case.op) } else { run.arm.clone() }
+    match [STORE, FILES].contains(&run.arm.as_str()) {
+        true => format!("{} {}", run.arm, run.case.op),
+        false => run.arm.clone(),
+    }
 }
 
 fn comparisons(all: &[Comparison]) -> String {

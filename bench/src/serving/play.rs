@@ -18,6 +18,7 @@ use crate::error::BenchError;
 use crate::harness::{Ground, Harness, Sidecar};
 use crate::options::{BenchOptions, Serving};
 use crate::pattern::Pattern;
+use crate::port::KeyedTarget;
 
 /// Bytes of the volume beside the store, which nobody uses.
 const VOLUME_BYTES: u64 = 16 << 20;

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::queue::{ClientWait, SlotQueue};
 use crate::port::{
-    Direction, Done, Fault, LOOKUP_KEYS, Operation, Port, Shape, Target, Wait, Work,
+    Direction, Done, Fault, KeyedTarget, LOOKUP_KEYS, Operation, Port, Shape, Target, Wait, Work,
 };
 
 /// Alignment of buffers, in bytes.
@@ -78,45 +78,6 @@ impl StoreTarget {
         self.store.volume().geometry().capacity()
     }
 
-    /// Bytes that may be put before blocks that were put earlier may be gone.
-    #[must_use]
-    pub fn kept_bytes(&self) -> u64 {
-        self.bytes() / 100 * KEPT_PERCENT
-    }
-
-    /// Bytes put so far.
-    #[must_use]
-    pub fn put_bytes(&self) -> u64 {
-        self.put_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Most bytes of a block.
-    #[must_use]
-    pub fn block_bytes_max(&self) -> u32 {
-        self.store.block_bytes_max()
-    }
-
-    /// Forgets what was put, and makes room for the keys of blocks of this length.
-    ///
-    /// # Errors
-    /// `SidecarGone`, `Timeout`.
-    pub fn begin(&self, block_bytes: u32, span_bytes: u64) -> Result<()> {
-        self.space.clear().context("clearing the benchmark's namespace")?;
-        let blocks = span_bytes / u64::from(block_bytes);
-        let puts = (0..blocks).map(|_| AtomicU64::new(0)).collect();
-        let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
-        *area = Arc::new(Area { block_bytes, puts });
-        Ok(())
-    }
-
-    /// Forgets all that was put, for good.
-    ///
-    /// # Errors
-    /// `SidecarGone`, `Timeout`.
-    pub fn remove(&self) -> Result<()> {
-        self.store.remove(self.space.name()).context("removing the benchmark's namespace")
-    }
-
     fn area(&self) -> Arc<Area> {
         Arc::clone(&self.area.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -135,6 +96,41 @@ fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
+}
+
+impl KeyedTarget for Arc<StoreTarget> {
+    fn kept_bytes(&self) -> u64 {
+        self.bytes() / 100 * KEPT_PERCENT
+    }
+
+    fn put_bytes(&self) -> u64 {
+        self.put_bytes.load(Ordering::Relaxed)
+    }
+
+    fn block_bytes_max(&self) -> u32 {
+        self.store.block_bytes_max()
+    }
+
+    fn depth_max(&self) -> Option<u32> {
+        None
+    }
+
+    fn looks_up(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, block_bytes: u32, span_bytes: u64) -> Result<()> {
+        self.space.clear().context("clearing the benchmark's namespace")?;
+        let blocks = span_bytes / u64::from(block_bytes);
+        let puts = (0..blocks).map(|_| AtomicU64::new(0)).collect();
+        let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
+        *area = Arc::new(Area { block_bytes, puts });
+        Ok(())
+    }
+
+    fn remove(&self) -> Result<()> {
+        self.store.remove(self.space.name()).context("removing the benchmark's namespace")
+    }
 }
 
 impl Target for Arc<StoreTarget> {
@@ -172,7 +168,7 @@ struct Running {
 /// One client thread's way to the store.
 #[derive(Debug)]
 struct StorePort<'a> {
-    target: &'a StoreTarget,
+    target: &'a Arc<StoreTarget>,
     area: Arc<Area>,
     slots: SlotQueue,
     running: Vec<Running>,
@@ -190,7 +186,12 @@ impl StorePort<'_> {
 }
 
 /// How an end reads to the drivers.
-fn outcome(ended: &Ended, run: Running, area: &Area, target: &StoreTarget) -> Result<(), Fault> {
+fn outcome(
+    ended: &Ended,
+    run: Running,
+    area: &Area,
+    target: &Arc<StoreTarget>,
+) -> Result<(), Fault> {
     let long = run.put == 0 || target.put_bytes() - run.put > target.kept_bytes();
     match (ended.status, run.writes) {
         // A key that is new is not there: what was not written counts as nothing moved.
