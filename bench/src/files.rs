@@ -1,8 +1,8 @@
 //! The arm `files`: blocks as plain files, which is what a cache without a store of its own does.
 //!
 //! One file a block in hashed folders, opened for each operation with O_DIRECT, read and written by
-//! the client's thread. A put takes the CRC that a store takes, writes a new file and renames it, so
-//! that a block is there as a whole or not at all; a get compares the CRC, which memory keeps.
+//! the client's thread. A put takes the CRC that a store takes, writes a new file and renames it: a
+//! block is there as a whole or not at all. A get compares the CRC, which memory keeps.
 //! Nothing is flushed. Folders and inodes stay in the page cache, bytes of blocks never do.
 
 use std::path::{Path, PathBuf};

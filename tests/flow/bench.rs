@@ -160,7 +160,7 @@ fn the_store_puts_gets_and_looks_up_beside_the_volume() {
     self_contained(&html);
 }
 
-/// A file for each block beside the store: the same case with every byte verified, and no file left.
+/// A file for each block beside the store: the same cases, no wrong byte, and no file left.
 #[test]
 fn files_put_and_get_beside_the_store() {
     if !can_pin(PINNED) {
