@@ -150,7 +150,7 @@ impl Writes {
     }
 
     /// Whether a read took more than twice what all but one in a hundred take without writes.
-    fn is_slow(&self, took_ns: u64, bytes: u64) -> bool {
+    fn is_slow(&mut self, took_ns: u64, bytes: u64) -> bool {
         took_ns > FAST_NS && took_ns > self.alone.p99_ns(bytes).saturating_mul(2)
     }
 

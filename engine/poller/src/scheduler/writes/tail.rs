@@ -14,13 +14,14 @@ const SEEN_MAX: u32 = 1024;
 pub(super) struct Tail {
     buckets: [u32; BUCKETS],
     seen: u32,
-    /// Upper bound of what all but one in a hundred took.
-    p99_ns: u64,
+    /// Upper bound of what all but one in a hundred took; none until somebody asks again. Finding
+    /// it takes longer than counting a read.
+    p99_ns: Option<u64>,
 }
 
 impl Default for Tail {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], seen: 0, p99_ns: 0 }
+        Self { buckets: [0; BUCKETS], seen: 0, p99_ns: None }
     }
 }
 
@@ -34,7 +35,7 @@ impl Tail {
             self.buckets.iter_mut().for_each(|bucket| *bucket /= 2);
             self.seen = self.buckets.iter().sum();
         }
-        self.p99_ns = self.find();
+        self.p99_ns = None;
     }
 
     /// How many count.
@@ -43,8 +44,10 @@ impl Tail {
     }
 
     /// What all but one in a hundred reads of so many bytes take.
-    pub(super) fn p99_ns(&self, bytes: u64) -> u64 {
-        self.p99_ns.saturating_mul(bytes + FIXED_BYTES) / FIXED_BYTES
+    pub(super) fn p99_ns(&mut self, bytes: u64) -> u64 {
+        let each_ns = self.p99_ns.unwrap_or_else(|| self.find());
+        self.p99_ns = Some(each_ns);
+        each_ns.saturating_mul(bytes + FIXED_BYTES) / FIXED_BYTES
     }
 
     fn find(&self) -> u64 {
