@@ -238,6 +238,14 @@ def test_drain_ends_before_the_kill(tmp_path):
     assert pod_of(documents)["terminationGracePeriodSeconds"] == 105
 
 
+def test_the_operator_scrapes_under_the_job_that_alerts_are_for(tmp_path):
+    rules = (ROOT / "dist/prometheus/kvrail-alerts.yaml").read_text()
+    documents = render(GOOD["plugin"], tmp_path)
+    label = of_kind("PodMonitor", documents)["spec"].get("jobLabel")
+    job = of_kind("DaemonSet", documents)["spec"]["template"]["metadata"]["labels"].get(label)
+    assert f'up{{job="{job}"}}' in rules
+
+
 def test_no_variable_of_a_service_reaches_the_sidecar(tmp_path):
     assert pod_of(render(FILE, tmp_path))["enableServiceLinks"] is False
 
