@@ -1,5 +1,6 @@
 //! C and C++ programs against a real sidecar: warnings are errors, sanitizers and valgrind watch.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -171,6 +172,33 @@ fn a_c_program_survives_its_sidecar() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("waiting") && said.contains("came back"), "{said}");
+}
+
+#[test]
+fn a_c_program_goes_on_over_upgrades() {
+    if !have("cc") || !can_pin(192 << 20) {
+        return;
+    }
+    let place = Place::with_store(2, 256 << 20);
+    let program = compile("tests/flow/c/upgrade.c", Watch::Sanitizers, &place);
+    let mut sidecar = Sidecar::start(&place);
+    let mut command = watched(&program, Watch::Sanitizers, &sidecar);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut hear = |life: u32| {
+        let line = lines.next().map(|line| line.expect("its output"));
+        assert_eq!(line.as_deref(), Some(format!("right in life {life}").as_str()));
+    };
+    hear(1);
+    sidecar.stop();
+    sidecar = Sidecar::start(&place);
+    hear(2);
+    // What a stop made durable outlives a crash, too.
+    sidecar.kill();
+    sidecar = Sidecar::start(&place);
+    hear(3);
+    assert!(child.wait().expect("it ends").success());
+    sidecar.stop();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kvrail_client::Pages;
 use kvrail_tests::{Tally, span_bytes, verify};
 use rustix::process::Signal;
 
@@ -113,6 +114,19 @@ fn a_sidecar_starts_again_the_moment_the_old_one_is_gone() {
         Sidecar::start(&place).stop();
         actor.tally().assert_right();
     }
+}
+
+/// The kernel tells a process of the end of the thread that started it.
+#[test]
+fn a_sidecar_outlives_the_thread_that_started_it() {
+    let place = Place::with_volume(1, 4 << 20);
+    let mut sidecar = std::thread::scope(|scope| {
+        scope.spawn(|| Sidecar::start(&place)).join().expect("it starts")
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    sidecar.assert_alive();
+    assert!(sidecar.attach().create_arena(4096, Pages::Base).is_ok(), "it serves");
+    sidecar.stop();
 }
 
 /// A named pipe as its configuration holds the sidecar up between its first step and the moment at

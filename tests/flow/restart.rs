@@ -1,6 +1,8 @@
 //! The sidecar dies: every request is reported once, and what was acknowledged is there.
 
-use kvrail_client::{Client, ClientError, Pages, Request, Status};
+use std::time::{Duration, Instant};
+
+use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
 use kvrail_tests::{Tally, span_bytes, verify};
 
 use crate::rig::{Actor, LONG, Place, Sidecar, can_pin};
@@ -20,7 +22,7 @@ fn a_killed_sidecar_reports_each_request_once_and_loses_nothing_acknowledged() {
         for actor in &mut actors {
             assert!(actor.wait_until_running(), "traffic before the kill");
         }
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         sidecar.kill();
         let mut all = Tally::default();
         for actor in actors {
@@ -54,7 +56,7 @@ fn a_client_learns_of_the_death_once_and_can_attach_again() {
     assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
     sidecar.kill();
     // Nothing was in flight: nothing is reported, and new requests are refused.
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         let request = Request::read(&volume, 0, arena.lease(4096).unwrap());
         match queue.submit(request) {
@@ -73,6 +75,18 @@ fn a_client_learns_of_the_death_once_and_can_attach_again() {
     }
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
     assert!(matches!(Client::attach(place.socket()), Err(ClientError::NoSidecar { .. })));
+    // One that waits attaches as soon as there is one, and not for longer than it was told to.
+    let waits = |wait| AttachOptions { wait, ..AttachOptions::default() };
+    let brief = Duration::from_millis(50);
+    let start = Instant::now();
+    let refused = Client::attach_with(place.socket(), &waits(brief));
+    assert!(matches!(refused, Err(ClientError::NoSidecar { .. })) && start.elapsed() >= brief);
+    let socket = place.socket();
+    let waiting = std::thread::spawn(move || Client::attach_with(socket, &waits(LONG)));
+    let sidecar = Sidecar::start(&place);
+    let attached = waiting.join().unwrap().unwrap();
+    assert!(attached.epoch() > client.epoch());
+    sidecar.stop();
     let sidecar = Sidecar::start(&place);
     assert_eq!(sidecar.attach().volume("kv").unwrap().uuid(), volume.uuid());
     sidecar.stop();

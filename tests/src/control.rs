@@ -66,7 +66,8 @@ impl Control {
     /// # Errors
     /// When it cannot.
     pub fn attach(socket: &Path) -> Result<Self, ClientError> {
-        let options = AttachOptions { name: "control".into(), timeout: PATIENCE };
+        let options =
+            AttachOptions { name: "control".into(), timeout: PATIENCE, ..AttachOptions::default() };
         let mut control = Self { socket: socket.to_owned(), options, client: None };
         control.client()?;
         Ok(control)

@@ -259,6 +259,9 @@ typedef struct kvrail_attach_options {
     uint64_t timeout_ns;
     // How this client is called in `kvrail status`; NULL is the program's name.
     const char *name;
+    // Longest wait in nanoseconds for a sidecar where there is none or one that is stopping, as
+    // while it is upgraded; 0: that is KVRAIL_E_NO_SIDECAR or KVRAIL_E_GONE at once.
+    uint64_t wait_ns;
 } kvrail_attach_options;
 
 // What there is to know about a session.

@@ -133,6 +133,9 @@ pub struct AttachOptions {
     pub timeout_ns: u64,
     /// How this client is called in `kvrail status`; NULL is the program's name.
     pub name: *const c_char,
+    /// Longest wait in nanoseconds for a sidecar where there is none or one that is stopping, as
+    /// while it is upgraded; 0: that is KVRAIL_E_NO_SIDECAR or KVRAIL_E_GONE at once.
+    pub wait_ns: u64,
 }
 
 // SAFETY: integers and a pointer without padding, the size first; zeroes are a value of it.
@@ -196,10 +199,11 @@ unsafe fn options(from: *const AttachOptions) -> Result<Options, Failure> {
         return Ok(options);
     }
     // SAFETY: the caller's structure, as the header wants it.
-    let AttachOptions { reserved, timeout_ns, name, .. } = unsafe { read(from) }?;
+    let AttachOptions { reserved, timeout_ns, name, wait_ns, .. } = unsafe { read(from) }?;
     if reserved != 0 {
         return Err(Failure::argument("kvrail_attach_options.reserved must be 0"));
     }
+    options.wait = Duration::from_nanos(wait_ns);
     if timeout_ns > 0 {
         options.timeout = Duration::from_nanos(timeout_ns);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
-    PacketBuffer, SidecarMessage, Version, Welcome, unspill,
+    PacketBuffer, RefusalCode, SidecarMessage, Version, Welcome, unspill,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +15,9 @@ use crate::error::ClientError;
 
 /// Number of the hello.
 pub(crate) const HELLO_SEQ: u64 = 1;
+
+/// Between two tries to attach while there is no sidecar: little beside the restart of one.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// Name and version of this library, for the sidecar's logs.
 const LIBRARY: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
@@ -26,22 +29,49 @@ pub struct AttachOptions {
     pub name: String,
     /// Longest wait for the sidecar's answers, those aside that wait for devices.
     pub timeout: Duration,
+    /// Longest wait for a sidecar where there is none or one that is stopping, as while it is
+    /// upgraded. Zero: that is an error at once.
+    pub wait: Duration,
 }
 
 impl Default for AttachOptions {
-    /// The program's name and 30 seconds: making a large arena takes long.
+    /// The program's name; 30 seconds for answers, for making a large arena takes long; no wait
+    /// for a sidecar.
     fn default() -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
         let name = Path::new(&program).file_name().unwrap_or_default();
-        Self { name: name.to_string_lossy().into_owned(), timeout: Duration::from_secs(30) }
+        let name = name.to_string_lossy().into_owned();
+        Self { name, timeout: Duration::from_secs(30), wait: Duration::ZERO }
     }
 }
 
-/// Connects and says hello.
+/// Connects and says hello, again as long as the options wait for a sidecar.
 pub(crate) fn attach(
     socket: &Path,
     options: &AttachOptions,
 ) -> Result<(Channel, Welcome), ClientError> {
+    let start = Instant::now();
+    loop {
+        match try_attach(socket, options) {
+            Err(error) if is_absent(&error) && start.elapsed() < options.wait => {
+                std::thread::sleep(RETRY);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether the next sidecar may let this client in.
+fn is_absent(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::NoSidecar { .. }
+            | ClientError::SidecarGone { .. }
+            | ClientError::NotAdmitted { code: RefusalCode::Draining, .. }
+    )
+}
+
+fn try_attach(socket: &Path, options: &AttachOptions) -> Result<(Channel, Welcome), ClientError> {
     let deadline = Instant::now() + options.timeout;
     let channel = connect(socket, options, deadline)?;
     let hello = Hello {

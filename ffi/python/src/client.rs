@@ -49,17 +49,21 @@ fn forget(arena: Result<kvrail_client::Arena, ClientError>) {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (socket, *, name=None, timeout=None))]
+    #[pyo3(signature = (socket, *, name=None, timeout=None, wait=None))]
     fn new(
         py: Python<'_>,
         socket: PathBuf,
         name: Option<String>,
         timeout: Option<Bound<'_, PyAny>>,
+        wait: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut options = AttachOptions::default();
         options.name = name.unwrap_or(options.name);
         if let Some(timeout) = timeout {
             options.timeout = seconds("timeout", &timeout)?;
+        }
+        if let Some(wait) = wait {
+            options.wait = seconds("wait", &wait)?;
         }
         let attach = move || kvrail_client::Client::attach_with(&socket, &options);
         let session = Session::new(ask(py, attach, drop)?.map_err(from_client)?);

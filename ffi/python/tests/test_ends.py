@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import kvrail
 import kvrail.aio
 import pytest
+from host import Host
 
 SLOW = "import kvrail, signal, sys, os, time\n"
 
@@ -65,6 +67,35 @@ def test_the_sidecar_drains():
         with pytest.raises(kvrail.SessionEndedError):
             volume.read(arena, 0, 4096)
         client.close()
+
+
+def test_a_client_goes_on_over_restarts(tmp_path):
+    host = Host(tmp_path)
+    host.start()
+    blocks = {b"%d" % number: bytes([number + 1]) * (1 + 5003 * number) for number in range(16)}
+    epochs, restart = [], threading.Thread()
+    while len(epochs) < 3:
+        # Waits for the next sidecar by itself.
+        with kvrail.Client(host.socket, wait=30) as client:
+            space = client.store("kv").namespace("restarts", {"model": "test"})
+            if not epochs:
+                assert all(space.put(*block, durable=True) == "OK" for block in blocks.items())
+            epochs.append(client.epoch)
+            assert all(space.get(key) == block for key, block in blocks.items())
+            host.kill()
+            with pytest.raises(kvrail.SessionEndedError):
+                space.get(b"0")
+            restart = threading.Timer(0.2, host.start)
+            restart.start()
+    restart.join()
+    assert len(set(epochs)) == 3
+    start = time.monotonic()
+    with pytest.raises(kvrail.NoSidecarError):
+        kvrail.Client(tmp_path / "none", wait=0.1)
+    assert time.monotonic() - start >= 0.1
+    with pytest.raises(kvrail.RequestError, match="wait is -1"):
+        kvrail.Client(host.socket, wait=-1)
+    host.kill()
 
 
 def test_a_wait_ends_in_time(volume, arena):
@@ -188,6 +219,31 @@ time.sleep(60)
         after, regions = sessions(client), client.status()["regions"]
         os.killpg(process.pid, signal.SIGKILL)
     assert after == before and regions["bytes"] == 0
+
+
+def test_a_killed_program_takes_the_sidecar_of_an_ended_thread_along():
+    code = """
+kept = []
+serve = threading.Thread(target=lambda: kept.append(kvrail.serve("16MiB")))
+serve.start()
+serve.join()
+print(kept[0].socket, flush=True)
+kvrail.Client(sys.stdin.readline().strip()).close()
+print("serves", flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", "import threading\n" + SLOW + code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        socket = process.stdout.readline()
+        process.stdin.write(socket)
+        process.stdin.flush()
+        assert process.stdout.readline() == "serves\n"
+        process.kill()
+    deadline = time.monotonic() + 30
+    while (folder := Path(socket.strip()).parent).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not folder.exists()
 
 
 def test_the_end_of_the_interpreter_with_everything_open(sidecar):

@@ -52,19 +52,19 @@ pub(crate) struct ServeArgs {
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
 pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
     let parent = if args.exit_with_parent { Some(Parent::watch()?) } else { None };
-    let outcome = serve(parent.as_ref(), &args.remove, context);
+    let outcome = serve(parent, &args.remove, context);
     if let Some(parent) = parent {
         parent.clean_up(&args.remove);
     }
     outcome
 }
 
-fn serve(parent: Option<&Parent>, remove: &[PathBuf], context: &Context) -> Result<(), Failure> {
+fn serve(parent: Option<Parent>, remove: &[PathBuf], context: &Context) -> Result<(), Failure> {
     let loaded = context.config()?;
     let entered = confine(&loaded.config, context.config_file(), remove)?;
     let (set_log, lost_lines, _log) = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
-    let sidecar = Sidecar::start(&loaded.config, reload, lost_lines, entered)?;
+    let sidecar = Sidecar::start(&loaded.config, reload, lost_lines, entered, parent)?;
     parent.map_or(Ok(()), Parent::catch_up)?;
     match context.format {
         Format::Human => context.note(sidecar.report.trim_end()),

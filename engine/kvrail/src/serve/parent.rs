@@ -4,9 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
@@ -15,43 +12,41 @@ use signal_hook::consts::SIGUSR1;
 
 use crate::failure::{Exit, Failure};
 
-/// How long a process takes to end that was killed: the kernel frees some 10 GiB a second. Where
-/// only a thread of it has ended, we end so much later.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
-
 /// The process that started this one.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Parent {
+    /// None: it is in another PID namespace.
     pid: Option<Pid>,
-    /// Its thread that started this process has ended.
-    ending: Arc<AtomicBool>,
 }
 
 impl Parent {
-    /// Has the kernel send SIGUSR1 when the parent's thread that started this process ends.
+    /// Has the kernel send SIGUSR1 when the parent's thread that started this process ends, then
+    /// when the thread ends that has it instead, and so on: the last one is the end of the parent.
     pub(crate) fn watch() -> Result<Self, Failure> {
-        let (pid, ending) = (getppid(), Arc::default());
-        signal_hook::flag::register(SIGUSR1, Arc::clone(&ending)).map_err(failed)?;
+        let pid = getppid();
+        // Until `signals` listens it would kill us.
+        signal_hook::flag::register(SIGUSR1, Arc::default()).map_err(failed)?;
         set_parent_process_death_signal(Some(Signal::USR1)).map_err(failed)?;
-        Ok(Self { pid, ending })
+        Ok(Self { pid })
+    }
+
+    /// Whether a signal that came means the parent's end, not that of a thread of it. One that
+    /// cannot be looked at is believed.
+    pub(crate) fn signals_its_end(self) -> bool {
+        self.pid.is_none() || self.has_ended()
     }
 
     /// Sends the signal again if it came before anybody listened. Call it once that signal stops
     /// the sidecar.
-    pub(crate) fn catch_up(&self) -> Result<(), Failure> {
-        if self.is_ending() {
+    pub(crate) fn catch_up(self) -> Result<(), Failure> {
+        if self.has_ended() {
             kill_process(getpid(), Signal::USR1).map_err(failed)?;
         }
         Ok(())
     }
 
     /// Removes what the parent could not, because it was killed.
-    pub(crate) fn clean_up(&self, folders: &[PathBuf]) {
-        // A process that was killed ends thread by thread, and gives its memory back last.
-        let deadline = Instant::now() + ENDS_WITHIN;
-        while self.is_ending() && !self.has_ended() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
+    pub(crate) fn clean_up(self, folders: &[PathBuf]) {
         if self.has_ended() {
             for folder in folders {
                 // Somebody else may have been quicker.
@@ -60,13 +55,8 @@ impl Parent {
         }
     }
 
-    fn is_ending(&self) -> bool {
-        // Relaxed: pairs with the store in the signal handler; nothing else is read by it.
-        self.ending.load(Ordering::Relaxed) || self.has_ended()
-    }
-
-    fn has_ended(&self) -> bool {
-        getppid() != self.pid
+    fn has_ended(self) -> bool {
+        self.pid.is_some() && getppid() != self.pid
     }
 }
 

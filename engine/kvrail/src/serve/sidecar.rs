@@ -15,6 +15,7 @@ use super::device_recovery::DeviceRecovery;
 use super::gpus::Gpus;
 use super::host::check_host;
 use super::metrics::Metrics;
+use super::parent::Parent;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
@@ -50,12 +51,13 @@ impl Sidecar {
         reload: Reload,
         lost_lines: ErrorCounter,
         entered: Entered,
+        parent: Option<Parent>,
     ) -> Result<Self, Failure> {
         let annex = Annex::default();
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         let (door, inbox) = target::door();
-        let (asker, handle) = signals::listen(reload, door.clone())?;
+        let (asker, handle) = signals::listen(reload, door.clone(), parent)?;
         let metrics = Metrics::open(config);
         let probe = memory::probe(config)?;
         let mut served = volumes::open_all(config)?;

@@ -1,5 +1,5 @@
-//! Signals: the first SIGTERM, SIGINT or SIGUSR1 (a parent that ended) drains, the second stops at
-//! once; SIGHUP reads the configuration again.
+//! Signals: the first SIGTERM, SIGINT or SIGUSR1 (of a parent that ended) drains, the second stops
+//! at once; SIGHUP reads the configuration again.
 
 use std::thread;
 
@@ -7,6 +7,7 @@ use kvrail_session::{HandleReceiver, ServerHandle, server_handle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::parent::Parent;
 use super::reload::Reload;
 use super::target::Door;
 use crate::failure::{Exit, Failure, exhausted};
@@ -15,7 +16,11 @@ use crate::failure::{Exit, Failure, exhausted};
 type Handle = (ServerHandle, HandleReceiver);
 
 /// Listens on a thread of its own until the process ends; the server gets its handle.
-pub(super) fn listen(mut reload: Reload, target: Door) -> Result<Handle, Failure> {
+pub(super) fn listen(
+    mut reload: Reload,
+    target: Door,
+    parent: Option<Parent>,
+) -> Result<Handle, Failure> {
     let (sender, receiver) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
     let handle = sender.clone();
     let failed = |error: std::io::Error| {
@@ -26,7 +31,7 @@ pub(super) fn listen(mut reload: Reload, target: Door) -> Result<Handle, Failure
         for signal in signals.forever() {
             if signal == SIGHUP {
                 reload.run(&sender, &target);
-            } else {
+            } else if signal != SIGUSR1 || parent.is_none_or(Parent::signals_its_end) {
                 // A supervisor that is not there is told nothing.
                 let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
                 sender.stop();

@@ -32,9 +32,12 @@ class Client:
         *,
         name: str | None = None,
         timeout: float | None = None,
+        wait: float | None = None,
     ) -> None:
         """Attaches. `name` is shown by `kvrail status`; `timeout` is the longest wait for the
-        sidecar's answers in seconds (30 unless said otherwise)."""
+        sidecar's answers in seconds (30 unless said otherwise). `wait` is the longest wait in
+        seconds for a sidecar where there is none or one that is stopping, as while it is upgraded;
+        without it that is an error at once."""
     @property
     def epoch(self) -> int:
         """Number of the sidecar's run."""
