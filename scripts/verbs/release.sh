@@ -16,7 +16,8 @@ rm -rf "$out"
 mkdir -p "$out"
 cargo build --release --locked -p kvrail -p kvrail-c
 
-config/debian/build.sh "$target/release/kvrail" "$out"
+package=$(config/debian/build.sh "$target/release/kvrail" "$out")
+scripts/dev image "$package" "$out"
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
