@@ -1,6 +1,6 @@
 //! Which arms run here, and how each runs a case.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +12,12 @@ use crate::drive::{Clients, Load, Way, measure};
 use crate::environment::ArmMode;
 use crate::files::FilesTarget;
 use crate::fio::Fio;
+#[cfg(feature = "peers")]
+use crate::foyer::FoyerTarget;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{CHECKED, Case, FILES, KVRAIL, Op, RAW, STORE};
-use crate::port::Target;
+use crate::plan::{CHECKED, Case, FILES, FOYER, KVRAIL, Op, RAW, STORE};
+use crate::port::{KeyedTarget, Target};
 use crate::raw::RawTarget;
 use crate::runner::Outcome;
 use crate::sidecar::StoreTarget;
@@ -33,6 +35,8 @@ pub enum Kind {
     Store,
     /// Blocks in files of their own.
     Files,
+    /// Blocks of foyer's cache.
+    Foyer,
 }
 
 /// An arm that our own drivers drive.
@@ -57,8 +61,8 @@ pub struct Driven {
 pub struct Arms {
     /// Driven by us, in the order of the first round.
     pub driven: Vec<Driven>,
-    /// The way to blocks in files, where there is such an arm.
-    pub(crate) files: Option<Arc<FilesTarget>>,
+    /// The ways to blocks that other stores than ours hold.
+    pub(crate) peers: Vec<(Kind, Box<dyn KeyedTarget>)>,
     /// fio, and in how many rounds it runs.
     pub fio: Option<(Fio, u32)>,
     /// Whether lanes are to be measured.
@@ -79,13 +83,14 @@ impl Arms {
             [ArmName::Kvrail, ArmName::Raw(None), ArmName::Store, ArmName::Fio, ArmName::Lanes];
         let store = ground.sidecar.as_mut().and_then(|sidecar| sidecar.store.take());
         let pids = ground.sidecar.as_ref().map_or_else(Vec::new, |sidecar| sidecar.pids.clone());
-        for name in if named { options.named_arms() } else { &all } {
+        for name in if named { options.named_arms() } else { all.to_vec() } {
             let missing = match name {
                 ArmName::Kvrail => arms.add_volume(options, ground, KVRAIL)?,
                 ArmName::Checked => arms.add_volume(options, ground, CHECKED)?,
                 ArmName::Store => arms.add_store(options, ground, store.as_ref(), &pids)?,
                 ArmName::Files => arms.add_files(options, ground)?,
-                ArmName::Raw(mode) => arms.add_raw(options, ground, *mode)?,
+                ArmName::Foyer => arms.add_foyer(options, ground)?,
+                ArmName::Raw(mode) => arms.add_raw(options, ground, mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
                 ArmName::Lanes => {
                     arms.lanes = true;
@@ -143,21 +148,39 @@ impl Arms {
         Ok(None)
     }
 
-    /// Beside the volume's files: on the same storage.
     fn add_files(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
-        let ours = options.attach.is_none() && options.members.is_empty();
-        let places = ground.members.iter().filter_map(|member| member.parent());
-        let places: Vec<_> = places.map(Path::to_owned).collect();
-        if !ours || places.is_empty() {
-            let why = "files: lie beside a volume in files of the benchmark's own; use --dir";
-            return Ok(Some(why.to_owned()));
-        }
+        let Some(places) = places(options, ground) else { return Ok(Some(no_places(FILES))) };
         let files = Arc::new(FilesTarget::new(places));
-        let target: Box<dyn Target> = Box::new(Arc::clone(&files));
-        self.files = Some(files);
-        let (name, reason) = (FILES.to_owned(), "a file for each block".to_owned());
+        self.add_peer(options, ground, (FILES, Kind::Files, "a file for each block"), files)
+    }
+
+    #[cfg(feature = "peers")]
+    fn add_foyer(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
+        let Some(places) = places(options, ground) else { return Ok(Some(no_places(FOYER))) };
+        let Ok([place]) = <[PathBuf; 1]>::try_from(places) else {
+            return Ok(Some(format!("{FOYER}: lies in one folder; give --dir once")));
+        };
+        let foyer = Arc::new(FoyerTarget::new(place, options.store_bytes_min())?);
+        self.add_peer(options, ground, (FOYER, Kind::Foyer, "as large as the store"), foyer)
+    }
+
+    #[cfg(not(feature = "peers"))]
+    fn add_foyer(&mut self, _: &BenchOptions, _: &Ground) -> Result<Option<String>> {
+        Ok(Some(format!("{FOYER}: not built; its feature is `peers`")))
+    }
+
+    /// All that others need is this process.
+    fn add_peer<T: KeyedTarget + Clone + 'static>(
+        &mut self,
+        options: &BenchOptions,
+        ground: &Ground,
+        (name, kind, reason): (&str, Kind, &str),
+        target: T,
+    ) -> Result<Option<String>> {
+        self.peers.push((kind, Box::new(target.clone())));
+        let (name, reason) = (name.to_owned(), reason.to_owned());
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
-        let (kind, meters) = (Kind::Files, meters(&[])?);
+        let (target, meters) = (Box::new(target), meters(&[])?);
         self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
@@ -280,6 +303,18 @@ impl Driven {
         let short = Clients { read_back: Duration::ZERO, ..clients.clone() };
         Ok(self.run(case, Load::Closed, &short, map)?.figures.iops)
     }
+}
+
+/// Where others keep their blocks: beside the volume's files, on the same storage.
+fn places(options: &BenchOptions, ground: &Ground) -> Option<Vec<PathBuf>> {
+    let ours = options.attach.is_none() && options.members.is_empty();
+    let places = ground.members.iter().filter_map(|member| member.parent());
+    let places: Vec<_> = places.map(Path::to_owned).collect();
+    (ours && !places.is_empty()).then_some(places)
+}
+
+fn no_places(arm: &str) -> String {
+    format!("{arm}: lies beside a volume in files of the benchmark's own; use --dir")
 }
 
 fn meters(pids: &[i32]) -> Result<Meters> {

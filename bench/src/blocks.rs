@@ -24,8 +24,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn new(target: impl KeyedTarget + 'static, volume: Uuid, span_bytes: u64) -> Self {
-        let target = Box::new(target);
+    pub(crate) fn new(target: Box<dyn KeyedTarget>, volume: Uuid, span_bytes: u64) -> Self {
         Self { target, volume, span_bytes, map: VersionMap::new(0, 1), filled_at: 0 }
     }
 
@@ -76,32 +75,21 @@ impl Blocks {
 
 /// What the arms with keys hold.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
-    pub(crate) store: Option<Blocks>,
-    pub(crate) files: Option<Blocks>,
-}
+pub(crate) struct Held(pub(crate) Vec<(Kind, Blocks)>);
 
 impl Held {
     /// Of an arm of this kind.
     pub(crate) fn of(&self, kind: Kind) -> Option<&Blocks> {
-        match kind {
-            Kind::Volume => None,
-            Kind::Store => self.store.as_ref(),
-            Kind::Files => self.files.as_ref(),
-        }
+        self.0.iter().find(|(held, _)| *held == kind).map(|(_, blocks)| blocks)
     }
 
     /// Of an arm of this kind, to change.
     pub(crate) fn of_mut(&mut self, kind: Kind) -> Option<&mut Blocks> {
-        match kind {
-            Kind::Volume => None,
-            Kind::Store => self.store.as_mut(),
-            Kind::Files => self.files.as_mut(),
-        }
+        self.0.iter_mut().find(|(held, _)| *held == kind).map(|(_, blocks)| blocks)
     }
 
     /// Forgets them all.
     pub(crate) fn remove(&self) -> Result<()> {
-        [&self.store, &self.files].into_iter().flatten().try_for_each(Blocks::remove)
+        self.0.iter().try_for_each(|(_, blocks)| blocks.remove())
     }
 }

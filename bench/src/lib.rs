@@ -19,6 +19,8 @@ pub mod environment;
 mod error;
 mod files;
 pub mod fio;
+#[cfg(feature = "peers")]
+mod foyer;
 mod gpu;
 mod harness;
 pub mod lanes;

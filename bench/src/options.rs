@@ -12,7 +12,7 @@ use kvrail_units::Size;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use crate::plan::{Arrivals, Axes, Case, Op, Rate, parse_rate};
+use crate::plan::{Arrivals, Axes, Case, Op, Rate, keyed_case, parse_rate};
 use crate::sidecar::ClientWait;
 use crate::trace::Trace;
 
@@ -41,6 +41,8 @@ pub enum ArmName {
     Store,
     /// The same with a plain file for each block.
     Files,
+    /// The same with foyer's hybrid cache, which the feature `peers` builds.
+    Foyer,
     /// A bare ring in this process; in the sidecar's mode, or in the mode named.
     Raw(Option<ModeName>),
     /// fio on the same file.
@@ -62,12 +64,13 @@ impl FromStr for ArmName {
             None if text == "checked" => Ok(Self::Checked),
             None if text == "store" => Ok(Self::Store),
             None if text == "files" => Ok(Self::Files),
+            None if text == "foyer" => Ok(Self::Foyer),
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
             None if text == "lanes" => Ok(Self::Lanes),
             _ => Err(format!(
-                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, fio or \
-                 lanes"
+                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, foyer, \
+                 fio or lanes"
             )),
         }
     }
@@ -77,9 +80,9 @@ impl FromStr for ArmName {
 /// storage, in one interleaved run, with every block verified.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
-    /// Arms to run, by default all that this machine has but `checked` and `files`, which takes
-    /// depth 1 with any number of clients [kvrail, checked, raw, raw:MODE, store, files, fio,
-    /// lanes]
+    /// Arms to run, by default all that this machine has but `checked`, `files`, which takes depth
+    /// 1 with any number of clients, and `foyer`, which only a build with `--features peers` has
+    /// [kvrail, checked, raw, raw:MODE, store, files, foyer, fio, lanes]
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,
     /// Operations; the store puts and gets instead of writing and reading, and lookups ask it for
@@ -173,8 +176,9 @@ pub struct BenchOptions {
     /// Play the first so many requests of that trace
     #[arg(long, value_name = "N", requires = "trace")]
     pub requests: Option<usize>,
-    /// Measure the keyed store alone, as with --arms store
-    #[arg(long, conflicts_with = "arms")]
+    /// Measure the keyed store: alone, or beside the arms `files` and `foyer` of --arms, where
+    /// `kvrail` then is the store, with 1 MiB, 70 % gets and 8 clients unless a case is chosen
+    #[arg(long)]
     pub store: bool,
     /// How much faster than recorded a trace is replayed; 1e6 is as fast as it goes
     #[arg(long, default_value = "1", value_name = "FACTOR")]
@@ -251,8 +255,35 @@ impl BenchOptions {
 
     /// The arms that were named; none: all that this machine has.
     #[must_use]
-    pub fn named_arms(&self) -> &[ArmName] {
-        if self.store { &[ArmName::Store] } else { &self.arms }
+    pub fn named_arms(&self) -> Vec<ArmName> {
+        match (self.store, self.arms.as_slice()) {
+            (false, named) => named.to_vec(),
+            (true, []) => vec![ArmName::Store],
+            (true, named) => {
+                let keyed = |arm: &ArmName| match arm {
+                    ArmName::Kvrail => ArmName::Store,
+                    other => *other,
+                };
+                named.iter().map(keyed).collect()
+            }
+        }
+    }
+
+    /// Checks that this build has the arms, and that those of a store have keys.
+    fn check_arms(&self) -> Result<()> {
+        let named = self.named_arms();
+        ensure!(
+            cfg!(feature = "peers") || !named.contains(&ArmName::Foyer),
+            "--arms foyer: this kvrail is built without it; build one that has it with `cargo \
+             build --release --features peers`"
+        );
+        let keyed = |arm: &ArmName| matches!(arm, ArmName::Store | ArmName::Files | ArmName::Foyer);
+        ensure!(
+            !self.store || named.iter().all(keyed),
+            "--store measures arms that have keys: kvrail, files and foyer; leave --store out for \
+             the others"
+        );
+        Ok(())
     }
 
     /// Whether an arm takes part where the machine has it.
@@ -267,8 +298,14 @@ impl BenchOptions {
     pub fn store_bytes(&self) -> Option<u64> {
         let wanted = self.wants(ArmName::Store);
         let there = self.members.is_empty() && self.replay.is_none();
+        (wanted && there).then(|| self.store_bytes_min())
+    }
+
+    /// Bytes of a store, ours or another's.
+    #[must_use]
+    pub fn store_bytes_min(&self) -> u64 {
         let times = if self.trace.is_some() { 1 } else { 2 };
-        (wanted && there).then_some((times * self.volume_size).max(STORE_BYTES_MIN))
+        (times * self.volume_size).max(STORE_BYTES_MIN)
     }
 
     /// How a trace of requests is to be played.
@@ -293,6 +330,7 @@ impl BenchOptions {
     pub fn workload(&self) -> Result<Workload> {
         self.check_times()?;
         self.check_speed()?;
+        self.check_arms()?;
         ensure!(
             self.replay.is_some() || (self.speed - 1.0).abs() < f64::EPSILON,
             "--speed {}: there is nothing to be replayed; name a file with --replay or --trace",
@@ -329,7 +367,8 @@ impl BenchOptions {
             clients: self.clients.clone(),
             rates: self.open.clone(),
         };
-        let cases = axes.cases()?;
+        let beside = self.store && !self.arms.is_empty() && !axes.chosen();
+        let cases = if beside { vec![keyed_case()] } else { axes.cases()? };
         for case in &cases {
             ensure!(
                 case.span_bytes_min() <= self.volume_size,
@@ -429,6 +468,28 @@ mod tests {
         assert_eq!(cases.len(), 4);
         let wanted = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Raw(Some(ModeName::Sqpoll))];
         assert_eq!(options.arms, wanted);
+    }
+
+    #[test]
+    fn arms_beside_a_store_have_keys_and_a_case_of_their_own() {
+        let options = parse("--store --arms kvrail,files").unwrap();
+        assert_eq!(options.named_arms(), [ArmName::Store, ArmName::Files]);
+        let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
+        assert_eq!(cases, [crate::plan::keyed_case()]);
+        let options = parse("--store --arms kvrail,files --op read --block 4KiB --depth 1");
+        let Workload::Cases(cases) = options.unwrap().workload().unwrap() else { panic!("cases") };
+        assert_eq!(cases.len(), 1);
+        assert_eq!(parse("--store").unwrap().named_arms(), [ArmName::Store]);
+        let said = parse("--store --arms kvrail,raw").unwrap().workload().unwrap_err().to_string();
+        assert!(said.contains("leave --store out"), "{said}");
+    }
+
+    #[test]
+    #[cfg(not(feature = "peers"))]
+    fn an_arm_that_is_not_built_is_refused_with_the_remedy() {
+        let options = parse("--store --arms kvrail,foyer").unwrap();
+        let said = options.workload().unwrap_err().to_string();
+        assert!(said.contains("cargo build --release --features peers"), "{said}");
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub const CHECKED: &str = "checked";
 pub const STORE: &str = "store";
 /// The name of the arm with a plain file for each block.
 pub const FILES: &str = "files";
+/// The name of the arm of foyer's hybrid cache.
+pub const FOYER: &str = "foyer";
+/// The arms that get and put blocks by key.
+pub const KEYED: [&str; 3] = [STORE, FILES, FOYER];
 
 /// What a case does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
@@ -283,6 +287,13 @@ pub fn default_cases() -> Vec<Case> {
     ]
 }
 
+/// What stores are compared in when nothing was chosen: an engine's mixture of gets and puts, by
+/// eight threads that wait for each.
+#[must_use]
+pub fn keyed_case() -> Case {
+    Case { clients: 8, ..Case::closed(Op::Mixed, 1 << 20, 1) }
+}
+
 /// The values that span a matrix of cases; an empty list stands for its default.
 #[derive(Clone, Debug, Default)]
 pub struct Axes {
@@ -299,17 +310,22 @@ pub struct Axes {
 }
 
 impl Axes {
+    /// Whether any of them was.
+    #[must_use]
+    pub fn chosen(&self) -> bool {
+        !(self.ops.is_empty()
+            && self.blocks.is_empty()
+            && self.depths.is_empty()
+            && self.clients.is_empty()
+            && self.rates.is_empty())
+    }
+
     /// Every combination, the blocks slowest; the default cases when nothing was chosen.
     ///
     /// # Errors
     /// As `Case::check`.
     pub fn cases(&self) -> Result<Vec<Case>> {
-        let chosen = !(self.ops.is_empty()
-            && self.blocks.is_empty()
-            && self.depths.is_empty()
-            && self.clients.is_empty()
-            && self.rates.is_empty());
-        let cases = if chosen { self.product() } else { default_cases() };
+        let cases = if self.chosen() { self.product() } else { default_cases() };
         for case in &cases {
             case.check()?;
         }

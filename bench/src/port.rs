@@ -44,7 +44,8 @@ pub enum Fault {
     },
     /// The CRC of the bytes is not the one that they were put with.
     Check,
-    /// The block was put so long ago that the store's ring may have come round. No error.
+    /// The block was put so long ago that the store's ring may have come round, or a cache, which
+    /// may drop what it likes, has dropped it or not taken it. No error.
     Evicted,
     /// A lookup said of a key that it is there, or is not, and it is the other way round.
     Lookup {

@@ -15,8 +15,10 @@ use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
 use crate::plan::{
-    CHECKED, Case, CaseInfo, FILES, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes,
+    CHECKED, Case, CaseInfo, FILES, FOYER, KEYED, KVRAIL, Pace, RAW, Rate, STORE,
+    version_unit_bytes,
 };
+use crate::port::KeyedTarget;
 use crate::report::{Comparison, Ratio, aims};
 use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
 use crate::sidecar;
@@ -101,12 +103,12 @@ fn on(
     let served = ground.sidecar.as_ref();
     let served = served.map(|sidecar| (sidecar.client.clone(), sidecar.pids.clone()));
     let store = ground.sidecar.as_ref().and_then(|sidecar| sidecar.store.clone());
-    let arms = Arms::build(options, &mut ground, pattern_bytes)?;
+    let mut arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let (volume, span_bytes) = (ground.uuid, options.volume_size / STORE_SHARE);
-    let held = Held {
-        store: store.map(|it| Blocks::new(it, volume, span_bytes)),
-        files: arms.files.clone().map(|it| Blocks::new(it, volume, span_bytes)),
-    };
+    let store = store.map(|it| (Kind::Store, Box::new(it) as Box<dyn KeyedTarget>));
+    let keyed = store.into_iter().chain(arms.peers.drain(..));
+    let held = keyed.map(|(kind, target)| (kind, Blocks::new(target, volume, span_bytes)));
+    let held = Held(held.collect());
     let environment = environment(options, &ground, &arms, pattern_bytes);
     let clients = clients(options, &ground);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
@@ -191,7 +193,7 @@ impl Suite for Storage<'_> {
         let others = self.arms().into_iter().filter(|arm| arm != RAW);
         let mut pairs: Vec<_> = others.map(|arm| (arm, RAW.to_owned())).collect();
         let has = |name: &str| self.arms.driven.iter().any(|arm| arm.name == name);
-        for other in [KVRAIL, CHECKED, FILES] {
+        for other in [KVRAIL, CHECKED, FILES, FOYER] {
             if has(STORE) && has(other) {
                 pairs.push((STORE.to_owned(), other.to_owned()));
             }
@@ -201,7 +203,7 @@ impl Suite for Storage<'_> {
 
     /// What reads and writes a volume gets and puts blocks of a store.
     fn case_of(&self, case: &CaseInfo, arm: &str) -> CaseInfo {
-        if [STORE, FILES].contains(&arm) { case.clone().keyed() } else { case.clone() }
+        if KEYED.contains(&arm) { case.clone().keyed() } else { case.clone() }
     }
 
     /// The load of the case. A percentage is of the slowest arm's maximum, so that every arm gets

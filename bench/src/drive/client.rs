@@ -111,6 +111,11 @@ impl<'a, 'm> Client<'a, 'm> {
             }
             (Direction::Read, Err(fault)) => self.tally.failed("read", offset, fault),
             (Direction::Write, Ok(())) => self.share.written(offset, bytes, version),
+            // A cache that takes a put only when it likes to did not take this one.
+            (Direction::Write, Err(Fault::Evicted)) => {
+                self.tally.evicted += 1;
+                self.share.lost(offset, bytes);
+            }
             (Direction::Write, Err(fault)) => {
                 self.share.lost(offset, bytes);
                 self.tally.failed("write", offset, fault);

@@ -1,7 +1,10 @@
 //! The speed that kvrail aims for, against what was measured.
 
 use crate::lanes::Keyed;
-use crate::plan::{CHECKED, Case, CaseInfo, DEPTH_MAX, FILES, KVRAIL, Op, Pace, RAW, Rate, STORE};
+use crate::plan::{
+    CHECKED, Case, CaseInfo, DEPTH_MAX, FILES, FOYER, KVRAIL, Op, Pace, RAW, Rate, STORE,
+    keyed_case,
+};
 use crate::report::schema::{Aim, Bound, Comparison, Report, Run};
 use crate::statistics::Spread;
 
@@ -57,9 +60,10 @@ fn store(report: &Report) -> Vec<Option<Aim>> {
     let put = to(RAW, Case::closed(Op::Write, MIB, 8));
     let read = Case::closed(Op::Read, MIB, 8).info();
     let (get, read) = (cpu(report, &read.clone().keyed(), STORE), cpu(report, &read, KVRAIL));
-    let mixed = Case { clients: 8, ..Case::closed(Op::Mixed, MIB, 1) };
-    let files = to(FILES, mixed).filter(|_| report.environment.read_percent == 70);
+    let files = to(FILES, keyed_case()).filter(|_| report.environment.read_percent == 70);
     let files_cpu = files.and_then(|one| middle(one.relation.cpu));
+    let foyer = to(FOYER, keyed_case()).filter(|_| report.environment.read_percent == 70);
+    let foyer_cpu = foyer.and_then(|one| middle(one.relation.cpu));
     let lookup = Case::closed(Op::Lookup, 4 * KIB, 1).info();
     let lookup = run(report, &lookup, STORE).map(|run| run.latency_ns.p50 / 1000.0);
     vec![
@@ -88,6 +92,8 @@ fn store(report: &Report) -> Vec<Option<Aim>> {
         Aim::new("put 1MiB d8: throughput / raw write", AtLeast, 0.97, throughput(put)),
         Aim::new("1MiB, 70 % gets, 8 clients: throughput / files", AtLeast, 1.0, throughput(files)),
         Aim::new("1MiB, 70 % gets, 8 clients: CPU per GiB / files", AtMost, 0.5, files_cpu),
+        Aim::new("1MiB, 70 % gets, 8 clients: throughput / foyer", AtLeast, 1.5, throughput(foyer)),
+        Aim::new("1MiB, 70 % gets, 8 clients: CPU per GiB / foyer", AtMost, 0.333, foyer_cpu),
         Aim::new("lookup of 1000 keys: p50, us", AtMost, 100.0, lookup),
     ]
 }

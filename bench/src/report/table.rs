@@ -7,7 +7,7 @@ use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
-use crate::plan::{FILES, STORE};
+use crate::plan::KEYED;
 use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
 use crate::show::{show_ns, show_rate};
 use crate::statistics::Spread;
@@ -133,7 +133,7 @@ fn runs(runs: &[Run]) -> String {
 
 /// The arm; where blocks have keys also what it does, which is not what the case is called by.
 fn arm(run: &Run) -> String {
-    match [STORE, FILES].contains(&run.arm.as_str()) {
+    match KEYED.contains(&run.arm.as_str()) {
         true => format!("{} {}", run.arm, run.case.op),
         false => run.arm.clone(),
     }
@@ -234,7 +234,8 @@ fn verdict(report: &Report) -> String {
     )];
     if verification.evicted > 0 {
         let gone = verification.evicted;
-        lines.push(format!("{gone} blocks of the store were gone: its ring had come round"));
+        let why = "a store's ring had come round, or a cache dropped them";
+        lines.push(format!("{gone} blocks were gone: {why}"));
     }
     lines.extend(verification.first.iter().map(|said| format!("  {said}")));
     if let Some(cost) = &report.sidecar {

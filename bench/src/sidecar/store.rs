@@ -18,9 +18,12 @@ use crate::port::{
 
 /// Alignment of buffers, in bytes.
 const ALIGNMENT: usize = 4096;
-/// Of the ring's bytes, in percent, those behind which a block is surely there: the rest is what
-/// reclaim keeps free, and what is being moved.
+/// Of the ring's bytes, in percent, those that puts may write before any block is gone: the rest is
+/// what reclaim keeps free.
 const KEPT_PERCENT: u64 = 50;
+/// The same once the ring has come round: reclaim moves up to 7/8 of each segment, which leaves an
+/// eighth to puts, less what it keeps free.
+const ROUND_PERCENT: u64 = 10;
 
 /// A store of an attached sidecar, with a namespace of the benchmark's own.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub struct StoreTarget {
 #[derive(Debug, Default)]
 struct Area {
     block_bytes: u32,
+    /// What `put_bytes` was when there was none of them.
+    begun: u64,
     /// For each block what `put_bytes` was when it was put last: 0 before that. Makes its key.
     puts: Box<[AtomicU64]>,
 }
@@ -124,7 +129,7 @@ impl KeyedTarget for Arc<StoreTarget> {
         let blocks = span_bytes / u64::from(block_bytes);
         let puts = (0..blocks).map(|_| AtomicU64::new(0)).collect();
         let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
-        *area = Arc::new(Area { block_bytes, puts });
+        *area = Arc::new(Area { block_bytes, begun: self.put_bytes(), puts });
         Ok(())
     }
 
@@ -185,6 +190,13 @@ impl StorePort<'_> {
     }
 }
 
+/// Whether a block that was put then can be gone.
+fn can_be_gone(put: u64, area: &Area, target: &Arc<StoreTarget>) -> bool {
+    let (now, percent) = (target.put_bytes(), target.bytes() / 100);
+    let round = now - area.begun > percent * KEPT_PERCENT;
+    put == 0 || round && now - put > percent * ROUND_PERCENT
+}
+
 /// How an end reads to the drivers.
 fn outcome(
     ended: &Ended,
@@ -192,7 +204,6 @@ fn outcome(
     area: &Area,
     target: &Arc<StoreTarget>,
 ) -> Result<(), Fault> {
-    let long = run.put == 0 || target.put_bytes() - run.put > target.kept_bytes();
     match (ended.status, run.writes) {
         // A key that is new is not there: what was not written counts as nothing moved.
         (Status::Ok, true) if ended.note != BlockNote::None => Err(Fault::Short { moved: 0 }),
@@ -205,7 +216,11 @@ fn outcome(
             }
             Ok(())
         }
-        (Status::Miss, false) if long && ended.note != BlockNote::Wrong => Err(Fault::Evicted),
+        (Status::Miss, false)
+            if ended.note != BlockNote::Wrong && can_be_gone(run.put, area, target) =>
+        {
+            Err(Fault::Evicted)
+        }
         (status, _) => Err(Fault::Status(status)),
     }
 }
