@@ -237,7 +237,7 @@ impl Steady {
                 *known = Known::There(version);
                 self.tally.puts += 1;
             }
-            // Too much at once, or recovery is still under way: later.
+            // Too much at once, or recovery still goes on: later.
             (Verb::Put | Verb::Drop, Status::Declined, _) => {}
             (Verb::Get, Status::Miss, BlockNote::Warming) => {}
             // MISS: recovery has not come to the block, which is dropped all the same.

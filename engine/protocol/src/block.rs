@@ -115,7 +115,7 @@ pub struct KeyReport {
 pub enum KeyState {
     /// Its block can be got.
     There(KeyBlock),
-    /// A put of it is under way.
+    /// A put of it is in flight.
     Putting {
         /// Bytes of the block.
         length: u32,

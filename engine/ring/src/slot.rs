@@ -143,7 +143,7 @@ pub const FLAGS_KNOWN: u8 = FLAG_DURABLE;
 pub const FLAG_NOTICE: u8 = 1 << 0;
 /// Completion flag of a put that ended OK: the key was there already; nothing was written.
 pub const FLAG_PRESENT: u8 = 1 << 1;
-/// Completion flag of a put that ended OK: another put of the key is under way; nothing was
+/// Completion flag of a put that ended OK: another put of the key is in flight; nothing was
 /// written, and nothing is promised.
 pub const FLAG_PENDING: u8 = 1 << 2;
 /// Completion flag of a put that ended OK: this part is written, others are missing.

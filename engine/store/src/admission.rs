@@ -3,7 +3,7 @@
 //! Everything is taken until the ring has been full once, and while the bucket is well filled: half
 //! for the head of a chain, three quarters for its tail. Below that a key has to be put twice, and
 //! when the bucket is empty nothing is taken. All that the store writes is paid from the bucket.
-//! What is under way does not wait for it: the bucket may owe what a segment takes.
+//! What is in flight does not wait for it: the bucket may owe what a segment takes.
 
 use crate::config::{Budget, Geometry};
 use crate::entry::{DEPTH_MAX, HITS_MAX};

@@ -17,7 +17,7 @@ pub enum Explained {
     UnknownSpace,
     /// Its block can be got.
     There(Block),
-    /// A put of it is under way.
+    /// A put of it is in flight.
     Putting {
         /// Bytes of the block.
         length: u32,

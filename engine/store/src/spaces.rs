@@ -305,7 +305,7 @@ impl Spaces {
         .encode(instance, change.slot, &mut bytes[..SPACE_BYTES]);
     }
 
-    /// The uid whose blocks the change under way ends.
+    /// The uid whose blocks the change in flight ends.
     pub(crate) fn ending(&self) -> Option<u64> {
         let change = self.change.as_ref()?;
         let ends = matches!(change.kind, ChangeKind::Clear | ChangeKind::Remove);

@@ -165,7 +165,7 @@
 #define KVRAIL_NOTE_NONE 0
 // KVRAIL_OK of a put: the block was there already; nothing was written.
 #define KVRAIL_NOTE_PRESENT 1
-// KVRAIL_OK of a put: another put of that key is under way; nothing was written or is promised.
+// KVRAIL_OK of a put: another put of that key is in flight; nothing was written or is promised.
 #define KVRAIL_NOTE_PENDING 2
 // KVRAIL_MISS: recovery has not seen everything yet; the block may still turn up.
 #define KVRAIL_NOTE_WARMING 3

@@ -11,7 +11,7 @@ use kvrail_client::{BlockNote, Decline};
 pub const KVRAIL_NOTE_NONE: u32 = 0;
 /// KVRAIL_OK of a put: the block was there already; nothing was written.
 pub const KVRAIL_NOTE_PRESENT: u32 = 1;
-/// KVRAIL_OK of a put: another put of that key is under way; nothing was written or is promised.
+/// KVRAIL_OK of a put: another put of that key is in flight; nothing was written or is promised.
 pub const KVRAIL_NOTE_PENDING: u32 = 2;
 /// KVRAIL_MISS: recovery has not seen everything yet; the block may still turn up.
 pub const KVRAIL_NOTE_WARMING: u32 = 3;

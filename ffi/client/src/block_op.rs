@@ -40,7 +40,7 @@ pub(crate) struct BlockOp {
     check: u64,
     /// Of a get that the program verifies: the CRC of what was put.
     crc: u64,
-    /// First byte of the part under way.
+    /// First byte of the part in flight.
     at: u32,
     step: Step,
     /// Wrong bytes were seen once.

@@ -47,7 +47,7 @@ pub enum BlockNote {
     None,
     /// OK of a put: the block was there already; nothing was written.
     Present,
-    /// OK of a put: another put of that key is under way; nothing was written or is promised.
+    /// OK of a put: another put of that key is in flight; nothing was written or is promised.
     Pending,
     /// MISS: recovery has not seen everything yet; the block may still turn up.
     Warming,
@@ -92,7 +92,7 @@ impl BlockNote {
         match self {
             Self::None => "nothing to add",
             Self::Present => "the block was there already",
-            Self::Pending => "another put of that key is under way",
+            Self::Pending => "another put of that key is in flight",
             Self::Warming => "recovery has not seen everything yet",
             Self::Wrong => "the bytes were not what had been put",
             Self::Stale => "the namespace was cleared or removed; refresh it",

@@ -1,4 +1,4 @@
-//! Groups and lookups that one queue has under way: submitted now, fetched when they have ended.
+//! Groups and lookups that one queue has in flight: submitted now, fetched when they have ended.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

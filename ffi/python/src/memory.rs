@@ -30,7 +30,7 @@ pub(crate) fn named(arena: &Arena, position: u64, length: u64) -> PyResult<Lease
 /// As `named`, without Python.
 pub(crate) fn lent(arena: &Arena, position: usize, length: usize) -> Result<Lease, ClientError> {
     // SAFETY: only the client library looks at the bytes, to compute and verify checks and to copy
-    // the tails of blocks, and only while their request is under way. Until it has ended they are
+    // the tails of blocks, and only while their request is in flight. Until it has ended they are
     // not the program's, as the package's documentation says; a program that looks all the same
     // sees bytes in the middle of a move, as a C program would.
     let memory = unsafe { arena.pool().assume(position, length) };

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Looks at a lane between looks at the socket.
 const LOOKS: u32 = 256;
 
-/// The session has ended; what was under way may have happened or not.
+/// The session has ended; what was in flight may have happened or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone(pub String);
 

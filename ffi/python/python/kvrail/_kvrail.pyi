@@ -324,7 +324,7 @@ class Namespace:
     moved without a copy if it begins at a multiple of `Store.memory_alignment`; anything else is
     copied once (`Client.copied_bytes`).
 
-    A namespace that another program clears is opened anew: what was under way ends as a miss, and
+    A namespace that another program clears is opened anew: what was in flight ends as a miss, and
     is never another block."""
 
     @property

@@ -97,7 +97,7 @@ class Batch:
 
 class Mover:
     """The GPU that a cache is on. `slots` are addresses in `arena`; at most `batches` of `most`
-    blocks are under way."""
+    blocks are in flight."""
 
     def __init__(
         self, shape: Shape, arena: memoryview, *, most: int, batches: int, check: str
@@ -256,7 +256,7 @@ class Mover:
         return list(_crc.joined(sums, batch.count, shape.slices, shape.block_bytes))
 
     def close(self) -> None:
-        """Lets go of everything. Nothing may be under way."""
+        """Lets go of everything. Nothing may be in flight."""
         opened, self._open = self._open[::-1], []
         # A GPU that has failed, or a driver that is being unloaded, has let go already.
         with contextlib.suppress(GpuError), self._driver.within(self._context):

@@ -27,7 +27,7 @@ class Pages:
         """
         self.pool, self.lengths = pool, _lengths(name, pool)
         self.moves = getattr(pool, "shared_allocation_domain", None) is not None
-        """Whether the pool moves its pages about when no call is under way: then a call lasts until
+        """Whether the pool moves its pages about when no call is in flight: then a call lasts until
         drives have let go of them."""
         told = [type(pool).__name__, rank, self.lengths]
         told += [str(getattr(pool, field, None)) for field in FIELDS]

@@ -320,7 +320,7 @@ class _Worker(OffloadingWorker):
         return True
 
     def _take(self, seconds: float) -> None:
-        """Brings all groups forward; waits for the first that has something under way."""
+        """Brings all groups forward; waits for the first that has something in flight."""
         for group, cache in enumerate(self._caches):
             for ended in cache.wait(timeout=seconds) if seconds else cache.poll():
                 self._ended(group, ended)

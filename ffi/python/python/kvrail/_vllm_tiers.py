@@ -102,7 +102,7 @@ class Tiers:
             self.manager.on_request_finished(request)
 
     def settle(self) -> None:
-        """Until no transfer is under way."""
+        """Until no transfer is in flight."""
         self.until(lambda: not self.manager.has_pending_work())
 
     def forget(self) -> None:

@@ -293,7 +293,7 @@ class Cache:
         return ended
 
     def close(self, timeout: float = 5.0) -> None:
-        """Waits until nothing is under way, and lets go of the pinned memory."""
+        """Waits until nothing is in flight, and lets go of the pinned memory."""
         if self._closed:
             return
         for waiting in self._waiting.values():
