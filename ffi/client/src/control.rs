@@ -76,9 +76,19 @@ impl Control {
         ask: ControlRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Packet<ControlReply>, ClientError> {
-        let deadline = Instant::now() + self.timeout;
         let seq = self.post(what, ask, fds)?;
-        self.answer(what, seq, Some(deadline))
+        self.answer(what, seq, Some(self.timeout))
+    }
+
+    /// Asks and waits for the answer for so long, at most as long as the attach options say.
+    pub(crate) fn call_within(
+        &self,
+        limit: Duration,
+        what: &'static str,
+        ask: ControlRequest,
+    ) -> Result<Packet<ControlReply>, ClientError> {
+        let seq = self.post(what, ask, &[])?;
+        self.answer(what, seq, Some(limit.min(self.timeout)))
     }
 
     /// Asks and waits for the answer as long as the sidecar lives.
@@ -196,8 +206,9 @@ impl Control {
         &self,
         what: &'static str,
         seq: u64,
-        deadline: Option<Instant>,
+        limit: Option<Duration>,
     ) -> Result<Packet<ControlReply>, ClientError> {
+        let begun = Instant::now();
         let mut state = self.lock();
         loop {
             if let Some(packet) = state.answers.remove(&seq) {
@@ -213,10 +224,10 @@ impl Control {
                 state.wanted.remove(&seq);
                 return Err(self.gone_error());
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            if let (Some(Duration::ZERO), Some(after)) = (left, limit) {
                 state.wanted.remove(&seq);
-                return Err(ClientError::Timeout { what, after: self.timeout });
+                return Err(ClientError::Timeout { what, after });
             }
             state = self.wait(state, left);
         }

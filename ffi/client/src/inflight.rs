@@ -42,7 +42,7 @@ pub(crate) enum Settled {
 }
 
 /// Bytes of a block whose check takes longer than a request's way to its device.
-pub(crate) const LONG_BYTES: u64 = 64 << 10;
+const LONG_BYTES: u64 = 64 << 10;
 
 /// What a request owns while it is in flight.
 #[derive(Debug)]

@@ -5,6 +5,10 @@ use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring, Side};
 use crate::inflight::{BogusCompletion, InflightTable, Settled};
 use crate::sink::CompletionSink;
 
+/// Bytes of puts that are summed, about 20 us, before what was staged ahead of them is published: a
+/// poller that is woken for each put of 64 KiB takes a third more CPU time.
+const SUMMED_BYTES: u64 = 192 << 10;
+
 /// What is wrong with a lane. Boxed where it is returned: no error fits into a register then.
 #[derive(Debug)]
 pub(crate) enum LaneError {
@@ -99,12 +103,14 @@ pub(crate) struct Lanes {
     ends: Vec<LaneEnd>,
     /// Lanes with staged requests, one bit each.
     staged: u64,
+    /// Bytes of puts that were summed since the last publication.
+    summed: u64,
 }
 
 impl Lanes {
     pub(crate) fn new(lanes: impl Iterator<Item = (ClientLane, Doorbell)>) -> Self {
         let end = |(lane, doorbell)| LaneEnd { lane, doorbell, outstanding: 0 };
-        Self { ends: lanes.map(end).collect(), staged: 0 }
+        Self { ends: lanes.map(end).collect(), staged: 0, summed: 0 }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -125,9 +131,19 @@ impl Lanes {
         Ok(self.ends[usize::from(lane)].lane.free(wanted)? >= wanted)
     }
 
+    /// Publishes what is staged if it would wait for too long while so many bytes more are summed.
+    #[inline]
+    pub(crate) fn publish_before(&mut self, bytes: u64) {
+        if self.summed + bytes > SUMMED_BYTES {
+            self.publish();
+        }
+        self.summed += bytes;
+    }
+
     /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.
     #[inline]
     pub(crate) fn publish(&mut self) {
+        self.summed = 0;
         while self.staged != 0 {
             let end = &mut self.ends[self.staged.trailing_zeros() as usize];
             self.staged &= self.staged - 1;

@@ -175,7 +175,16 @@ impl Events {
     /// # Errors
     /// `SidecarGone`, `Timeout`.
     pub fn poll(&mut self) -> Result<EventBatch, ClientError> {
-        let page = self.store.ask_for_events(Some(self.position))?;
+        self.poll_within(Duration::MAX)
+    }
+
+    /// As `poll`, for callers that cannot wait for a sidecar that is slow to answer: what was not
+    /// told in that time is told by a later call.
+    ///
+    /// # Errors
+    /// As `poll`.
+    pub fn poll_within(&mut self, limit: Duration) -> Result<EventBatch, ClientError> {
+        let page = self.store.ask_for_events(Some(self.position), limit)?;
         self.position = page.next;
         let events = page.events.into_iter().map(Event::from).collect();
         Ok(EventBatch { events, lost: page.lost, more: page.more })
@@ -200,13 +209,18 @@ impl Store {
     /// # Errors
     /// `SidecarGone`, `Timeout`.
     pub fn events(&self) -> Result<Events, ClientError> {
-        let position = self.ask_for_events(None)?.next;
+        let position = self.ask_for_events(None, Duration::MAX)?.next;
         Ok(Events { store: self.clone(), position })
     }
 
-    fn ask_for_events(&self, since: Option<u64>) -> Result<EventPage, ClientError> {
+    fn ask_for_events(
+        &self,
+        since: Option<u64>,
+        limit: Duration,
+    ) -> Result<EventPage, ClientError> {
         let ask = ControlRequest::Events { volume: self.volume().id().0, since };
-        match self.session().control().call("asking for events", ask, &[])?.message {
+        let control = self.session().control();
+        match control.call_within(limit, "asking for events", ask)?.message {
             ControlReply::Events(page) => Ok(page),
             other => Err(ClientError::protocol(format!("answer to events: {other:?}"))),
         }

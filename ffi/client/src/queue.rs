@@ -13,7 +13,7 @@ use crate::block_op::{BlockOp, Verified};
 use crate::block_request::{BlockRequest, RefusedBlock};
 use crate::done::{BlockNote, Completed, Ticket};
 use crate::error::ClientError;
-use crate::inflight::{InflightTable, KeysAnswer, LONG_BYTES};
+use crate::inflight::{InflightTable, KeysAnswer};
 use crate::lanes::{LaneError, Lanes, Until};
 use crate::lease::Lease;
 use crate::request::Request;
@@ -357,8 +357,8 @@ impl Queue {
     }
 
     /// Checks a request for a block and writes it into its lane; the sidecar sees it after
-    /// `publish`. The check of a put is computed here: a pass over its bytes. Before it passes over
-    /// many, what was staged earlier is published.
+    /// `publish`. The check of a put is computed here: a pass over its bytes. What was staged
+    /// earlier is published before that has passed over many.
     ///
     /// # Errors
     /// `RefusedBlock` gives the request back with the reason; nothing happened.
@@ -366,8 +366,8 @@ impl Queue {
         if let Err(reason) = self.check_block(&request) {
             return Err(RefusedBlock { request: Box::new(request), reason });
         }
-        if request.is_to_be_summed() && request.bytes >= LONG_BYTES {
-            self.lanes.publish();
+        if request.is_to_be_summed() {
+            self.lanes.publish_before(request.bytes);
         }
         let opened = request.namespace.opened();
         let lane = request.namespace.lane_of(opened.uid, request.key());

@@ -220,10 +220,13 @@ fn a_put_is_whole_or_it_is_internal() {
 }
 
 #[test]
-fn what_is_staged_is_on_its_way_while_the_next_long_block_is_summed() {
+fn what_is_staged_is_on_its_way_before_many_bytes_more_are_summed() {
     let mut rig = rig();
     let space = rig.space(3);
-    for (length, there) in [(MIB, 0), (4096, 0), (MIB, 2), (4096, 0)] {
+    let short = 64 << 10;
+    let long_ones = [(MIB, 0), (4096, 1), (MIB, 1), (4096, 1)];
+    // A poller is woken for three of 64 KiB together.
+    for (length, there) in long_ones.into_iter().chain([0, 0, 3, 0].map(|it| (short, it))) {
         let lease = rig.lease(length);
         rig.queue.stage_block(BlockRequest::put(&space, key(), lease)).unwrap();
         assert_eq!(rig.sidecar.take().len(), there, "{length}");
