@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Adapters against real engines:
-# scripts/dev engines [vllm|lmcache|sglang] [--bench] [--python PYTHON].
+# scripts/dev engines [vllm|lmcache|sglang|flexkv] [--bench] [--python PYTHON] [--flexkv CHECKOUT].
 set -euo pipefail
 
 newest_vllm=0.33.0 oldest_vllm=0.30.0 lmcache=0.5.6 sglang=0.5.23 nixl=1.5.1
-engines=(vllm lmcache sglang) bench= python=
+engines=(vllm lmcache sglang flexkv) bench= python= flexkv=
 while (($#)); do
     case $1 in
-        vllm | lmcache | sglang) engines=("$1") ;;
+        vllm | lmcache | sglang | flexkv) engines=("$1") ;;
         --bench) bench=1 ;;
         --python) python=${2:?"--python needs a program"} && shift ;;
+        --flexkv) flexkv=$(realpath "${2:?"--flexkv needs a checkout of FlexKV"}") && shift ;;
         *)
-            echo "scripts/dev engines: no argument '$1'; there are vllm, lmcache, sglang," \
-                "--bench, --python PYTHON" >&2
+            echo "scripts/dev engines: no argument '$1'; there are vllm, lmcache, sglang, flexkv," \
+                "--bench, --python PYTHON, --flexkv CHECKOUT" >&2
             exit 2
             ;;
     esac
@@ -94,17 +95,36 @@ END
 
 cd_python() { echo "cd ffi/python && exec \"\$0\" -m pytest \"\$@\""; }
 
-suite() { step 420 "$1" "$2" bash -c "$(cd_python)" "$python" "tests/engines/test_$3.py"; }
+suite() { step 600 "$1" "$2" bash -c "$(cd_python)" "$python" "tests/engines/test_$3.py"; }
 
 try() {
     step 180 "try $1" "kvrail engines try $1 moves blocks end to end" \
         "$unpacked/kvrail/bin/kvrail" engines try "$1" --python "$python"
 }
 
+# FlexKV is in no registry. Its Python opens CUDA's runtime, which came with PyTorch.
+flexkv() {
+    if [[ -z $flexkv ]]; then
+        row skipped "F1 on FlexKV" "no --flexkv CHECKOUT" "its worker finds its blocks in kvrail"
+        return
+    fi
+    local cudart=$home/cudart found
+    found=$("$python" -c 'import glob, torch; print(*glob.glob(
+        torch.__path__[0] + "/../nvidia/*/lib/libcudart.so.*"))')
+    mkdir -p "$cudart"
+    ln -sfn "${found%% *}" "$cudart/libcudart.so"
+    LD_LIBRARY_PATH=$cudart PYTHONPATH=$unpacked:$flexkv:$("$python" -m kvrail.mooncake) \
+        suite "F1 on FlexKV $(git -C "$flexkv" rev-parse --short HEAD 2>/dev/null)" "blocks come \
+back through its own worker; kills, hangs and other models give no other bytes" flexkv
+}
+
 for engine in "${engines[@]}"; do
     case $engine$bench in
         vllm1) measure 420 vllm_tier ;;
-        lmcache1) measure 420 lmcache_l2 ;;
+        lmcache1)
+            measure 420 lmcache_l2
+            measure 420 lmcache_requests
+            ;;
         sglang1) measure 420 sglang_pages ;;
         vllm)
             same="chunks come back through vLLM's manager; misses, failures, kills and full stores \
@@ -121,6 +141,9 @@ what lookups find" vllm_events
         lmcache)
             suite "L1, L3 on LMCache $lmcache" "LMCache's own bench verifies every byte; its \
 contract holds while the sidecar is killed and comes back" lmcache
+            suite "L2, L3, L4 on LMCache $lmcache" "requests come back through its own server over \
+a shared L1 without a copy; faults and kills give no other bytes; its coordinator knows what is \
+there" lmcache_server
             try lmcache
             ;;
         sglang)
@@ -128,6 +151,8 @@ contract holds while the sidecar is killed and comes back" lmcache
 failures and a drive that hangs give no other bytes and no hang" sglang
             try sglang
             ;;
+        flexkv1) ;; # Without a GPU there is nothing of its own to measure beside.
+        flexkv) flexkv ;;
     esac
 done
 echo

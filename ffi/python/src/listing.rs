@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use kvrail_client::{Event, EventKind, ListedBlock};
 use pyo3::prelude::*;
@@ -10,6 +11,7 @@ use pyo3::types::PyBytes;
 use crate::errors::from_client;
 use crate::errors::raised::QueueBusyError;
 use crate::fork::ForkGeneration;
+use crate::options::duration;
 use crate::wait::ask;
 
 /// A block that a listing has met.
@@ -191,11 +193,14 @@ impl Events {
 #[pymethods]
 impl Events {
     /// Events that are there, and how many were lost.
-    fn poll(&self, py: Python<'_>) -> PyResult<(Vec<Gone>, u64)> {
+    #[pyo3(signature = (*, timeout=None))]
+    fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Vec<Gone>, u64)> {
         self.birth.check()?;
+        let limit = timeout.map_or(Ok(Duration::MAX), |it| duration("timeout", it))?;
         let (mut all, mut lost) = (Vec::new(), 0);
         loop {
-            let batch = self.events.ask(py, |events| events.poll())?.map_err(from_client)?;
+            let asked = self.events.ask(py, move |events| events.poll_within(limit))?;
+            let batch = asked.map_err(from_client)?;
             lost += batch.lost;
             all.extend(batch.events.into_iter().map(|event| Gone { event }));
             if !batch.more {

@@ -1,6 +1,8 @@
 """A sidecar that can be killed and started again in one place, as on a host of engines."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -21,8 +23,10 @@ class Host:
         unsealed: str = "accept",
         budget: str = "auto",
         raw: str | None = None,
+        metrics: str = "off",
     ) -> None:
-        self.unsealed = unsealed
+        folder.mkdir(exist_ok=True)
+        self.unsealed, self.metrics = unsealed, metrics
         self.socket, self._image = folder / "s", folder / "kv.img"
         self._log, self._config = folder / "log", folder / "kvrail.toml"
         self._process: subprocess.Popen[bytes] | None = None
@@ -35,7 +39,7 @@ class Host:
             self._run(*create, str(folder / "raw.img"))
         self._config.write_text(
             f"sidecar.socket = {json.dumps(str(self.socket))}\n"
-            'device.direct = "optional"\n'
+            f'device.direct = "optional"\nmetrics.listen = "{metrics}"\n'
             f'memory.unsealed_imports = "{unsealed}"\n'
             + "".join(
                 f'[[volume]]\nname = "{name}"\nmembers = [{json.dumps(str(image))}]\n{more}'
@@ -64,6 +68,14 @@ class Host:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def freeze(self) -> None:
+        """It stands still when this returns, as if each of its drives hung."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     @property
     def pid(self) -> int:

@@ -1,5 +1,6 @@
 """`kvrail engines`: what is installed, what to paste, whether blocks are copied."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import kvrail
 import pytest
 from host import Host
 from kvrail._binary import binary
-from kvrail.engines import ENGINES
+from kvrail.engines import ENGINES, require
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +75,22 @@ def test_a_try_without_the_engine_fails_by_its_step(tmp_path):
         assert done.returncode == 1
         steps = json.loads(done.stdout)["steps"]
         assert not steps[-1]["ok"] and "No module named" in steps[-1]["error"]
+
+
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_an_engine_that_is_too_old_is_refused_by_name(name, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.0.9")
+    sys.modules.pop(f"kvrail.{name}", None)
+    with pytest.raises(ImportError, match=f"0.0.9 is too old.*{ENGINES[name].oldest} or later"):
+        importlib.import_module(f"kvrail.{name}")
+
+
+def test_a_newer_one_is_warned_of_and_a_tested_one_is_not(monkeypatch, caplog):
+    for version, words in (("99.1", ["99.1", "newer than 0.33.0"]), ("0.31.0", [])):
+        caplog.clear()
+        monkeypatch.setattr(importlib.metadata, "version", lambda _, it=version: it)
+        require("vllm")
+        assert [all(it in caplog.text for it in words), bool(caplog.records)] == [True, bool(words)]
 
 
 def _is_installed(name: str) -> bool:

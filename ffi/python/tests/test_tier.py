@@ -99,6 +99,23 @@ def test_other_memory_is_copied_and_that_is_said(host, caplog):
     tie.close()
 
 
+def test_a_file_whose_pages_wait_for_their_use_is_taken_without_a_copy(host):
+    """As LMCache's server leaves its L1: what is in it stays, the rest is reserved."""
+    fd = os.memfd_create("sparse")
+    os.ftruncate(fd, 64 * BLOCK)
+    rows = numpy.frombuffer(mmap.mmap(fd, 64 * BLOCK), numpy.uint8).reshape(64, BLOCK)
+    fill(rows[:2])
+    wanted, tie = rows[:2].copy(), link(host)
+    lane = tie.lane()
+    lane.begin("put", 1, blocks(rows, range(2)))
+    assert all(end_of(lane).ok)
+    lane.begin("get", 2, blocks(rows, range(2), first=60))
+    assert all(end_of(lane).ok) and (rows[60:62] == wanted).all() and (rows[:2] == wanted).all()
+    assert tie.status()["copied_bytes"] == 0 and not rows[2:60].any()
+    tie.close()
+    os.close(fd)
+
+
 def test_a_sidecar_that_refuses_the_file_gets_copies(tmp_path, rows):
     host = Host(tmp_path, unsealed="refuse")
     host.start()
@@ -141,6 +158,53 @@ def test_another_identity_finds_nothing_and_under_a_name_it_is_refused(host, row
         link(host, namespace="mine", identity=IDENTITY | {"dtype": "float16"})
     for it in (one, other, named):
         it.close()
+
+
+def test_two_of_one_identity_share_blocks_and_both_hear_what_goes(host, rows):
+    one, other, stranger = link(host), link(host), link(host, identity={"model_name": "other"})
+    lane, keys = one.lane(), blocks(rows, range(4)).keys
+    lane.begin("put", 1, blocks(rows, range(4)))
+    assert all(end_of(lane).ok)
+    assert list(other.lookup(keys)) == [True] * 4 and list(stranger.lookup(keys)) == [False] * 4
+    told: list[set[bytes]] = [set(), set(), set()]
+    for first in range(64, 6400, 64):  # more than fits
+        lane.begin("put", first, blocks(rows, range(first, first + 64)))
+        assert end_of(lane).went_well
+    deadline = time.monotonic() + 10
+    while not told[0] or told[0] != told[1]:
+        assert time.monotonic() < deadline, [len(it) for it in told]
+        time.sleep(1.1 * _tier.FEED_S)
+        for heard, it in zip(told, (one, other, stranger), strict=True):
+            heard |= {gone.metadata for gone in it.gone()}
+    assert told[0].issuperset(keys) and not told[2]
+    assert not any(other.lookup(keys))
+    for it in (one, other, stranger):
+        it.close()
+
+
+def test_a_sidecar_that_hangs_keeps_nobody(host, rows):
+    tie, keys = link(host), blocks(rows, range(4)).keys
+    assert list(tie.lookup(keys)) == [False] * 4 and tie.gone() == []
+    host.freeze()
+    try:
+        time.sleep(1.1 * _tier.FEED_S)
+        begun = time.monotonic()
+        assert tie.gone() == []
+        assert time.monotonic() - begun < 0.5
+        begun = time.monotonic()
+        for _ in range(5):
+            assert list(tie.lookup(keys)) == [False] * 4 and tie.gone() == []
+        assert time.monotonic() - begun < _tier.LOOKUP_S
+    finally:
+        host.thaw()
+    lane = tie.lane()
+    lane.begin("put", 1, blocks(rows, range(4)))
+    assert all(end_of(lane).ok)
+    deadline = time.monotonic() + 10
+    while list(tie.lookup(keys)) != [True] * 4:
+        assert time.monotonic() < deadline, "never asked again"
+        time.sleep(0.05)
+    tie.close()
 
 
 def test_what_is_wrong_with_the_configuration_is_said_at_once(host, tmp_path):

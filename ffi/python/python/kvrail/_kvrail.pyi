@@ -485,9 +485,10 @@ class Gone:
 class Events:
     """The feed of what is gone from a store. Any number of them may follow one store."""
 
-    def poll(self) -> tuple[list[Gone], int]:
+    def poll(self, *, timeout: float | None = None) -> tuple[list[Gone], int]:
         """What is gone since the last call, and how many more are gone that the sidecar has not
-        remembered: above 0, list again."""
+        remembered: above 0, list again. A sidecar that is slow to answer is waited for as long as
+        the client says, or for so many seconds; then a later call tells."""
 
 class GroupEnd:
     """The end of what a `BlockQueue` was given: all its blocks have ended."""

@@ -138,14 +138,20 @@ class Memory:
             self._copied(f"the file {mapping.path or 'of its memory'} cannot be opened")
             return None
         try:
-            return self._arenas.setdefault(
-                file, self._client.import_arena(fd, os.fstat(fd).st_size)
-            )
-        except kvrail.KvrailError as error:
+            return self._arenas.setdefault(file, self._import(fd))
+        except (kvrail.KvrailError, OSError) as error:
             self._copied(str(error))
             return None
         finally:
             os.close(fd)
+
+    def _import(self, fd: int) -> kvrail.Arena:
+        """The whole file. Engines leave pages of it to their first use, and the sidecar takes none
+        that a drive's transfer could fail for: they are reserved here, which changes no byte."""
+        about = os.fstat(fd)
+        if about.st_blocks * 512 < about.st_size:
+            os.posix_fallocate(fd, 0, about.st_size)
+        return self._client.import_arena(fd, about.st_size)
 
     def _copied(self, why: str) -> None:
         self.why_copied = why

@@ -26,14 +26,15 @@ RETRY_S = 1.0
 """Time between two tries to attach to a sidecar that is gone."""
 
 LOOKUP_S = 0.5
-"""Longest wait for a lookup; what is not answered then is not there."""
+"""Longest wait for a lookup; what is not answered then is not there, and for `RETRY_S` nothing is
+looked up."""
 
 HUNG_S = 10.0
 """A group that takes longer says that a drive hangs: until it ends, lookups find nothing and
 nothing new is begun."""
 
-FEED_S = 0.1
-"""Time between two looks at what is gone."""
+FEED_S, NEWS_S = 0.1, 0.1
+"""Time between two looks at what is gone, and the longest wait for an answer."""
 
 FIELD_BYTES = 256
 """Longer values of an identity are hashed."""
@@ -67,7 +68,7 @@ class Link:
         self._named = (namespace or _name(engine, document), document)
         self._lanes: list[Lane[Any]] = []
         self._lock = threading.Lock()
-        self._retry_at = self._look_at = 0.0
+        self._retry_at = self._look_at = self._ask_at = 0.0
         self._session: Session | None = self._attach()
 
     def lane(self, depth: int = 128) -> "Lane[Any]":
@@ -97,7 +98,7 @@ class Link:
     def lookup(self, keys: Sequence[bytes], *, hold: float = 0.0) -> Sequence[bool]:
         """Which blocks are there; those are not evicted for so many seconds."""
         nothing = [False] * len(keys)
-        if self.hangs or not keys:
+        if self.hangs or not keys or time.monotonic() < self._ask_at:
             return nothing
         return self.call(lambda it: it.lookup(keys, hold=hold, timeout=LOOKUP_S), nothing)
 
@@ -116,11 +117,11 @@ class Link:
         remembered is logged; so is that all of it was cleared."""
         session, now = self._session, time.monotonic()
         with self._lock:
-            if session is None or now < self._look_at:
+            if session is None or now < max(self._look_at, self._ask_at):
                 return []
             self._look_at = now + FEED_S
         try:
-            gone, lost = session.events.poll()
+            gone, lost = session.events.poll(timeout=NEWS_S)
         except kvrail.KvrailError as error:
             self.failed(session, error)
             return []
@@ -131,9 +132,11 @@ class Link:
 
     def failed(self, session: "Session", error: kvrail.KvrailError) -> None:
         """Says what went wrong. A session that has ended is let go: its lanes hear of it from
-        their queues."""
+        their queues. A sidecar that does not answer is left alone for a while."""
         log.warning("kvrail for %s: %s", self._engine, error)
         ended = kvrail.SessionEndedError | kvrail.NoSidecarError | kvrail.ClosedError
+        if isinstance(error, kvrail.TimedOutError):
+            self._ask_at = time.monotonic() + RETRY_S
         with self._lock:
             if isinstance(error, ended) and self._session is session:
                 self._session = None

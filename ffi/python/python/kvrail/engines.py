@@ -6,6 +6,7 @@ It needs nothing but Python to look around; `try` needs the kvrail package besid
 import argparse
 import importlib.metadata
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SOCKET = "/run/kvrail/kvrail.sock"
+TRY = "try it with `kvrail engines try`"
+
+log = logging.getLogger("kvrail")
 
 
 @dataclass(frozen=True)
@@ -100,18 +104,31 @@ def look(socket: str, store: str) -> dict[str, Any]:
 
 def _found(name: str, engine: Engine, socket: str, store: str, copies: Copies) -> Found:
     version = _version(engine.distribution)
-    if version is None:
-        verdict = "not installed"
-    elif _numbers(version) < _numbers(engine.oldest):
-        verdict = f"too old: kvrail needs {engine.oldest} or later"
-    elif _numbers(version) > _numbers(engine.newest):
-        verdict = "newer than what was tested: try it with `kvrail engines try`"
-    else:
-        verdict = "tested"
+    verdict = "not installed" if version is None else _verdict(version, engine)
     if copies.avoided:
         copies = Copies(True, engine.memory)
     configuration = CONFIGURATIONS[name](socket, store)
     return Found(name, version, engine.oldest, engine.newest, verdict, configuration, copies)
+
+
+def _verdict(version: str, engine: Engine) -> str:
+    if _numbers(version) < _numbers(engine.oldest):
+        return f"too old: kvrail needs {engine.oldest} or later"
+    if _numbers(version) > _numbers(engine.newest):
+        return f"newer than {engine.newest}, the newest that was tested: {TRY}"
+    return "tested"
+
+
+def require(name: str) -> None:
+    """Refuses an engine that is too old, and says of one that is newer than what was tested. Its
+    module calls this before it imports the engine, whose names differ from release to release."""
+    engine = ENGINES[name]
+    version = _version(engine.distribution)
+    verdict = "tested" if version is None else _verdict(version, engine)
+    if verdict.startswith("too old"):
+        raise ImportError(f"{engine.module}: {engine.distribution} {version} is {verdict}")
+    if verdict != "tested":
+        log.warning("%s: %s %s is %s", engine.module, engine.distribution, version, verdict)
 
 
 def _vllm(socket: str, store: str) -> str:
@@ -135,7 +152,8 @@ def _lmcache(socket: str, store: str) -> str:
     adapter = {"type": "plugin", "module_path": "kvrail.lmcache", "class_name": "L2Adapter"}
     whole = adapter | {"adapter_params": {"socket": socket, "store": store}}
     return (
-        "lmcache server --l1-size-gb 64 --no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 "
+        "lmcache server --l1-size-gb 64 --eviction-policy LRU "
+        "--no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 "
         f"--l2-adapter '{json.dumps(whole)}'"
     )
 

@@ -1,6 +1,7 @@
 """kvrail as an L2 adapter of LMCache: LMCache 0.5.6 and later.
 
-    lmcache server --l1-size-gb 64 --no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 \\
+    lmcache server --l1-size-gb 64 --eviction-policy LRU \\
+      --no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 \\
       --l2-adapter '{"type": "plugin", "module_path": "kvrail.lmcache", "class_name": "L2Adapter",
         "adapter_params": {"socket": "/run/kvrail/kvrail.sock", "store": "kv"}}'
 
@@ -19,6 +20,10 @@ from itertools import compress, count, islice
 from math import inf
 from types import MappingProxyType
 from typing import Any
+
+from kvrail.engines import require
+
+require("lmcache")
 
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.api import (

@@ -18,6 +18,10 @@ from itertools import takewhile
 from math import inf
 from typing import Any, NoReturn
 
+from kvrail.engines import require
+
+require("sglang")
+
 from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorage,
     HiCacheStorageConfig,

@@ -21,6 +21,10 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, ClassVar
 
+from kvrail.engines import require
+
+require("vllm")
+
 import numpy
 from vllm.v1.kv_offload.base import (
     Locality,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("lmcache", reason="LMCache is not installed")
 
 import torch  # noqa: E402
+from host import Host  # noqa: E402
 from kvrail import _lane, _tier  # noqa: E402
 from kvrail.lmcache import L2Adapter  # noqa: E402
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
@@ -218,6 +220,70 @@ def test_three_descriptors(adapter):
 def test_unknown_parameters_are_refused(host):
     with pytest.raises(ValueError, match="sockett.*socket"):
         L2Adapter({"sockett": str(host.socket)})
+
+
+def test_a_store_and_a_sidecar_that_are_not_there_are_named(host):
+    with pytest.raises(Exception, match="other"):
+        L2Adapter({"socket": str(host.socket), "store": "other"})
+    with pytest.raises(Exception, match="no sidecar"):
+        L2Adapter({"socket": "/nowhere/s"})
+    L2Adapter({"socket": str(host.socket), "namespace": "shared"}).close()
+    with pytest.raises(Exception, match="revision"):
+        other = {"namespace": "shared", "identity": {"revision": "2"}}
+        L2Adapter({"socket": str(host.socket)} | other)
+
+
+def test_memory_that_is_not_shared_is_copied_and_counted(adapter):
+    keys, out, back = keys_of(range(4)), objects(4, seed=1), objects(4)
+    store(adapter, keys, out)
+    assert load(adapter, keys, back) == [True] * 4 and equal(out, back)
+    status = adapter.report_status()
+    assert status["copied_bytes"] == 2 * 4 * OBJECT and "no shared file" in status["copies"]
+
+
+def test_a_store_that_takes_nothing_more_fails_stores_and_nothing_else(tmp_path):
+    full = Host(tmp_path / "full", "64MiB", budget="0.001dwpd")
+    full.start()
+    adapter, out = L2Adapter({"socket": str(full.socket)}), objects(8, seed=1)
+    told = [store(adapter, keys_of(range(at, at + 8)), out) for at in range(0, 128, 8)]
+    assert told[0].is_successful() and not told[-1].is_successful()
+    keys, back = keys_of(range(128)), objects(8)
+    assert 0 < sum(lookup(adapter, keys)) < 128
+    for at in range(0, 128, 8):
+        came = load(adapter, keys[at : at + 8], back)
+        assert equal(list(compress(out, came)), list(compress(back, came)))
+    assert adapter.report_status()["is_healthy"]
+    adapter.close()
+    full.kill()
+
+
+def test_a_drive_that_hangs_keeps_its_loads_and_no_call_waits_for_it(adapter, host, monkeypatch):
+    monkeypatch.setattr(_tier, "HUNG_S", 0.3)
+    keys, out, back = keys_of(range(8)), objects(8, seed=1), objects(8)
+    store(adapter, keys, out)
+    assert lookup(adapter, keys) == [True] * 8
+    assert load(adapter, keys[:1], back[:1]) == [True]
+    host.freeze()
+    try:
+        begun = time.monotonic()
+        task = adapter.submit_load_task(keys, back)
+        later = adapter.submit_store_task(keys_of(range(50, 52)), objects(2, seed=2))
+        assert time.monotonic() - begun < 1
+        assert lookup(adapter, keys_of(range(60, 64))) == [False] * 4
+        time.sleep(0.4)
+        begun = time.monotonic()
+        assert not adapter.report_status()["is_healthy"]
+        assert lookup(adapter, keys) == [False] * 8, "while it hangs nobody asks it"
+        assert not store(adapter, keys_of(range(70, 72)), objects(2, seed=3)).is_successful()
+        adapter.submit_unlock(keys)
+        assert adapter.query_load_result(task) is None, "its memory is not LMCache's yet"
+        assert time.monotonic() - begun < 2
+    finally:
+        host.thaw()
+    came = wait(adapter.get_load_event_fd(), lambda: adapter.query_load_result(task))
+    assert came.popcount() == 8 and equal(out, back)
+    done = wait(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)
+    assert done[later].is_successful() and adapter.report_status()["is_healthy"]
 
 
 def test_the_server_goes_on_without_a_sidecar_and_has_its_objects_again(adapter, host, monkeypatch):

@@ -6,7 +6,6 @@ import importlib.util
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -113,12 +112,6 @@ def attempt(call: Callable[[], str]) -> str:
         return call()
     except Exception as error:
         return str(error)
-
-
-def stop(host: Host) -> None:
-    """The sidecar stands still when this returns."""
-    os.kill(host.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, host.pid, os.WSTOPPED)
 
 
 def objects(keys: list[str], size: int) -> list[tuple[Any, ...]]:
@@ -270,7 +263,7 @@ def test_a_release_waits_for_what_is_in_flight(host, agent):
     keys = keys_of(16)
     assert agent.write(keys) == "DONE"
     agent.bytes[agent.half :] = 0
-    stop(host)
+    host.freeze()
     at = [agent.half + i * SIZE for i in range(16)]
     handle, _, state = agent.begin("READ", at, objects(keys, SIZE), "OBJ")
     assert state == "PROC"
@@ -292,7 +285,7 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     assert agent.write(keys) == "DONE"
     # What says where they are is written a moment after them.
     time.sleep(0.5)
-    stop(host)
+    host.freeze()
     flying = [
         agent.begin("WRITE", [i * SIZE for i in range(16)], objects(other, SIZE), "OBJ"),
         agent.begin("READ", [agent.half + i * SIZE for i in range(16)], objects(keys, SIZE), "OBJ"),

@@ -1,8 +1,6 @@
 """S1, S3: pages go from SGLang's own host pools to the store and back, as its controller moves
 them, and every call returns in time."""
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 pytest.importorskip("sglang", reason="SGLang is not installed")
 
 import torch  # noqa: E402
+from host import Host  # noqa: E402
 from kvrail import _lane, _tier  # noqa: E402
 from kvrail._sglang_hosts import (  # noqa: E402
     EXTRA,
@@ -283,6 +282,8 @@ def test_wrong_configurations_are_refused_by_name(host):
         backend("dynamic", good | {"interface_v1": 0}, pool)
     with pytest.raises(Exception, match="no sidecar"):
         backend("dynamic", good | {"socket": "/nowhere/s"}, pool)
+    with pytest.raises(Exception, match="other"):
+        backend("dynamic", good | {"store": "other"}, pool)
     pool.layout = "page_unified"
     with pytest.raises(ValueError, match="page_unified.*page_first"):
         backend("dynamic", good, pool)
@@ -321,6 +322,24 @@ def test_injected_failures_give_no_other_bytes(make):
     assert answers == {True, False}
 
 
+def test_a_store_that_takes_nothing_more_costs_hits_and_nothing_else(make, tmp_path):
+    full = Host(tmp_path / "full", "64MiB", budget="0.001dwpd")
+    full.start()
+    pool = mha(64, PAGE)
+    storage, where = make(pool, {"socket": str(full.socket)}), places(0, 32)
+    fill(pool, where, 1)
+    wanted = content(pool, where)
+    keys = [keys_of(range(at, at + 32)) for at in range(0, 512, 32)]
+    answers = [storage.batch_set_v1(some, where) for some in keys]
+    assert all(answers[0]) and not all(answers[-1]), "everything is taken until it was full once"
+    for some in keys:
+        fill(pool, places(32, 32), None)
+        came = storage.batch_get_v1(some, places(32, 32))
+        there = [at for at, ok in enumerate(came) if ok]
+        assert all(same(pool, places(32 + at, 1), [wanted[at]]) for at in there)
+    full.kill()
+
+
 def test_the_engine_goes_on_without_a_sidecar_and_has_its_pages_again(make, host, brisk):
     pool = mha(64, PAGE)
     storage = make(pool)
@@ -350,7 +369,7 @@ def test_a_drive_that_hangs_keeps_its_pages_and_nothing_else(make, host):
     assert got(storage, pool, keys, wanted)
     mine = pool.alloc(8 * 16)
     other = pool.alloc(16)
-    os.kill(host.pid, signal.SIGSTOP)
+    host.freeze()
     try:
         for call in (
             lambda: storage.batch_get_v1(keys, mine),
@@ -366,7 +385,7 @@ def test_a_drive_that_hangs_keeps_its_pages_and_nothing_else(make, host):
         assert pool.available_size() == 64 * 16 - 9 * 16
         assert not set(mine.tolist()) & set(pool.alloc(pool.available_size()).tolist())
     finally:
-        os.kill(host.pid, signal.SIGCONT)
+        host.thaw()
     deadline = time.monotonic() + 10
     while pool.available_size() != 9 * 16:
         assert time.monotonic() < deadline, "never given back"

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from host import Host  # noqa: E402
 from kvrail import _lane, _tier  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
@@ -205,3 +206,64 @@ def test_more_than_the_store_has_room_for(make):
     tiers.forget()
     oldest = tiers.load(keys_of(range(16)))
     assert not oldest
+
+
+def test_wrong_configurations_are_refused_by_name(make, host):
+    with pytest.raises(Exception, match="other"):
+        make({"store": "other"})
+    with pytest.raises(Exception, match="no sidecar"):
+        make({"socket": "/nowhere/s"})
+    make({"namespace": "shared"})
+    with pytest.raises(Exception, match="dtype"):
+        make({"namespace": "shared"}, dtype="float16")
+
+
+def test_rows_that_the_sidecar_may_not_map_are_copied_and_counted(make, tmp_path):
+    other = Host(tmp_path / "other", unsealed="refuse")
+    other.start()
+    tiers, keys, content = make({"socket": str(other.socket)}), keys_of(range(4)), contents(4)
+    put_down(tiers, keys, content)
+    assert same(tiers.load(keys), keys, content)
+    status = tiers.tier.status()
+    assert status["copied_bytes"] == 2 * 4 * CHUNK and "unsealed" in status["copies"]
+    other.kill()
+
+
+def test_a_store_that_takes_nothing_more_costs_hits_and_nothing_else(make, tmp_path):
+    full = Host(tmp_path / "full", "64MiB", budget="0.001dwpd")
+    full.start()
+    tiers, content = make({"socket": str(full.socket)}), contents(16)
+    for first in range(0, 128, 16):
+        put_down(tiers, keys_of(range(first, first + 16)), content)
+    last = keys_of(range(112, 128))
+    came = tiers.load(last)
+    assert len(came) < 16 and same(came, list(came), content[[last.index(it) for it in came]])
+    full.kill()
+
+
+def test_a_drive_that_hangs_keeps_its_rows_and_no_call_waits_for_it(make, host, monkeypatch):
+    monkeypatch.setattr(_tier, "HUNG_S", 0.3)
+    tiers, keys, content = make(), keys_of(range(8)), contents(8)
+    put_down(tiers, keys, content)
+    assert same(tiers.load(keys), keys, content)
+    tiers.forget()
+    request, slowest = tiers.request(keys), 0.0
+    assert set(tiers.look(keys, request)) == {LookupResult.HIT_PENDING}
+    host.freeze()
+    try:
+        for turn in range(40):
+            begun = time.monotonic()
+            tiers.step()
+            tiers.look(keys_of(range(100 + turn, 104 + turn)), tiers.request())
+            slowest = max(slowest, time.monotonic() - begun)
+            time.sleep(0.02)
+        assert slowest < 4 * 2 * _tier.LOOKUP_S and tiers.tier.status()["drive_hangs"]
+        assert set(tiers.look(keys, request)) == {LookupResult.HIT_PENDING}, "its rows are kept"
+        begun = time.monotonic()
+        assert tiers.find(keys_of(range(300, 310)))[1] == []
+        assert time.monotonic() - begun < 1, "while it hangs nobody asks it"
+    finally:
+        host.thaw()
+    tiers.settle()
+    assert set(tiers.look(keys, request)) == {LookupResult.HIT}
+    assert tiers.same(keys, content) and not tiers.tier.status()["drive_hangs"]
