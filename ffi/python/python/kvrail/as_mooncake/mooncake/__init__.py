@@ -1,0 +1,1 @@
+"""kvrail in the place of Mooncake's package: only its store."""
