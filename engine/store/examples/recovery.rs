@@ -75,9 +75,9 @@ impl Medium {
 
     /// Reads, or writes what is no moved block.
     fn perform(&mut self, task: &Task) {
-        let (Memory::Pool { buffer, .. }, false) = (task.memory, task.length == 0) else { return };
+        let (Memory::Pool { buffer, at }, false) = (task.memory, task.length == 0) else { return };
         let buffer = &mut self.buffers[usize::from(buffer)];
-        let at = aligned(buffer);
+        let at = aligned(buffer) + at as usize;
         let bytes = &mut buffer[at..at + usize::try_from(task.length).expect("a buffer")];
         let first = task.offset / PAGE as u64;
         let own = task.length <= 8192;
@@ -197,7 +197,9 @@ fn config(area_bytes: u64, block_mean: u32) -> Config {
         spaces: 256,
         puts: 1024,
         writes: 4096,
-        holds: 65_536,
+        holds: u32::try_from(area_bytes / u64::from(block_mean) / 32)
+            .unwrap_or(u32::MAX)
+            .clamp(8192, 65_536),
         owners: 65,
         owner_holds: 4096,
         buffers: 6,

@@ -74,8 +74,8 @@ impl Bench {
         self.store.step(&self.medium, budget, self.now);
         self.stepped += since.elapsed();
         while let Some(task) = self.store.next_task(&mut self.medium) {
-            if let Memory::Pool { buffer, .. } = task.memory {
-                let bytes = &mut self.medium.buffers[usize::from(buffer)];
+            if let Memory::Pool { buffer, at } = task.memory {
+                let bytes = &mut self.medium.buffers[usize::from(buffer)][at as usize..];
                 let length = usize::try_from(task.length).expect("small");
                 for (page, bytes) in (0..).zip(bytes[..length].chunks_mut(4096)) {
                     let at = task.offset / 4096 + page;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::format::{PAGE_BYTES, SPACE_BYTES, SUPER_AT};
+use crate::format::{PAGE, PAGE_BYTES, SPACE_BYTES, SUPER_AT};
 
 /// Most bytes of a block.
 pub const BLOCK_BYTES_MAX: u32 = 128 << 20;
@@ -18,6 +18,12 @@ pub const SEGMENTS_MAX: u32 = 1 << 16;
 pub(crate) const UNIT_BYTES: u32 = 512;
 /// Bits of a place in units: 512 TiB.
 const PLACE_BITS: u32 = 40;
+
+/// Most cells of a buffer. A store that starts reads into each cell by itself, so that a drive has
+/// many reads at once.
+const CELLS_OF_BUFFER: u32 = 8;
+/// Fewest bytes of a cell.
+const CELL_BYTES_MIN: u32 = 8 << 10;
 
 /// Sizes of one member's store. Everything is allocated from them at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +229,22 @@ impl Geometry {
 }
 
 impl Config {
+    /// Transfers at once with the store's own buffers.
+    #[must_use]
+    pub fn transfers_max(&self) -> u32 {
+        u32::from(self.buffers) * self.cells()
+    }
+
+    /// Cells of a buffer.
+    pub(crate) fn cells(&self) -> u32 {
+        (self.buffer_bytes / CELL_BYTES_MIN).clamp(1, CELLS_OF_BUFFER)
+    }
+
+    /// Bytes of a cell: whole pages.
+    pub(crate) fn cell_bytes(&self) -> u32 {
+        self.buffer_bytes / self.cells() / PAGE * PAGE
+    }
+
     /// Checks the tables' sizes; the geometry checks the rest.
     pub(crate) fn check(&self) -> Result<Geometry, ConfigError> {
         let geometry = Geometry::of(self)?;

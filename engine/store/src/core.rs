@@ -61,6 +61,10 @@ pub(crate) struct Writing {
     task: Task,
 }
 
+/// Bytes of RAM of a task and of a reply that nobody has taken.
+pub(crate) const TASK_BYTES: u64 = size_of::<Task>() as u64;
+pub(crate) const REPLY_BYTES: u64 = size_of::<Reply>() as u64;
+
 /// How often a write of an image is tried.
 const TRIES: u8 = 3;
 
@@ -121,9 +125,10 @@ impl Core {
     ) -> Self {
         // The last buffer is for listings.
         let images = u32::from(config.images) - 1;
-        let tasks = config.writes + images + u32::from(config.buffers) + 3;
+        let tasks = config.writes + images + config.transfers_max() + 3;
         let index = Index::new(buckets, crate::entry::NUMBERS);
-        let replies = 2 * (2 * config.writes + config.puts) + 2;
+        // One for each row that owes one, and one for a change of a namespace.
+        let replies = 2 * config.writes + config.puts + 2;
         Self {
             config: *config,
             geometry,
@@ -360,6 +365,20 @@ impl Core {
         let id = TaskId::new(Origin::Buffer, buffer);
         let urgency = Urgency::Background;
         self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+    }
+
+    /// Queues a read into a cell of the buffers.
+    pub(crate) fn cell_task(&mut self, cell: u32, offset: u64, length: u64) {
+        let (buffer, at) = self.cell(cell);
+        let (id, memory) = (TaskId::new(Origin::Buffer, cell), Memory::Pool { buffer, at });
+        let (verb, urgency) = (Verb::Read, Urgency::Background);
+        self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+    }
+
+    /// Where a cell is: its buffer, and its first byte there.
+    pub(crate) fn cell(&self, cell: u32) -> (u16, u32) {
+        let cells = self.config.cells();
+        (small(cell / cells), cell % cells * self.config.cell_bytes())
     }
 
     /// The buffer that pages of listings are read into: the last one, which no image has.

@@ -12,7 +12,7 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 pub(crate) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64 + 1;
 
 /// How full the table is planned to be, in percent.
-pub(crate) const LOAD_PERCENT: u64 = 85;
+pub(crate) const LOAD_PERCENT: u64 = 88;
 /// From here on space is made early.
 const CROWDED_PERCENT: u64 = 92;
 

@@ -4,7 +4,7 @@
 //! (`log.rs` says why that is the order in which they were made). So what is in the index already
 //! stays, except for entries of the segment that is being read itself.
 
-use crate::config::UNIT_BYTES;
+use crate::config::{Geometry, UNIT_BYTES};
 use crate::core::Core;
 use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
@@ -14,8 +14,11 @@ use crate::index::Hash;
 use crate::key::Key;
 use crate::log::Log;
 use crate::segments::State;
-use crate::task::{Outcome, Pool, Verb};
+use crate::task::{Outcome, Pool};
 
+/// Pages in a row that are none of the segment's, behind the last one that is: there the segment
+/// ends. One alone may be damaged.
+const END_PAGES: u32 = 8;
 /// Segments that are read before older ones may be evicted for space.
 const READ_FIRST: usize = 4;
 
@@ -26,7 +29,7 @@ enum Transfer {
     Unreadable,
 }
 
-/// A run of pages of one segment, in a buffer.
+/// A run of pages of one segment, in a cell of the buffers.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     segment: u32,
@@ -48,14 +51,12 @@ enum Ending {
 /// The reading of all pages.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// Buffers in the order in which they are looked at.
+    /// Cells of the buffers in the order in which they are looked at.
     queue: Fifo<u32>,
     chunks: Box<[Option<(Chunk, Transfer)>]>,
     pages_first: u32,
     page: Page,
     next_page: u32,
-    /// A page of the chunk belongs to the segment.
-    any: bool,
     /// Pages of the segment so far.
     pages: u32,
     loaded: bool,
@@ -77,14 +78,18 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn new(buffers: u16, pages_first: u32) -> Self {
+    pub(crate) fn new(cells: u32, geometry: &Geometry, block_mean: u32) -> Self {
+        // What a segment of such blocks has, two pages that were not full, and those that show
+        // its end: most segments take one read.
+        let records = geometry.segment_bytes / u64::from(block_mean);
+        let full = u32::try_from(records.div_ceil(RECORDS_MAX as u64)).unwrap_or(u32::MAX);
+        let pages_first = full.saturating_add(2 + END_PAGES);
         Self {
-            queue: Fifo::with_limit(usize::from(buffers)),
-            chunks: vec![None; usize::from(buffers)].into_boxed_slice(),
+            queue: Fifo::with_limit(cells as usize),
+            chunks: vec![None; cells as usize].into_boxed_slice(),
             pages_first,
             page: Page::new(),
             next_page: 0,
-            any: false,
             pages: 0,
             loaded: false,
             record_at: 0,
@@ -115,8 +120,8 @@ impl Recovery {
         self.ending == Ending::Done
     }
 
-    pub(crate) fn ended(&mut self, buffer: u32, end: Outcome) {
-        let chunk = self.chunks[buffer as usize].as_mut().expect("the buffer is in use");
+    pub(crate) fn ended(&mut self, cell: u32, end: Outcome) {
+        let chunk = self.chunks[cell as usize].as_mut().expect("the cell is in use");
         let well = end == Outcome::Done;
         chunk.1 = if well { Transfer::There } else { Transfer::Unreadable };
     }
@@ -152,30 +157,30 @@ impl Recovery {
         }
     }
 
-    /// Begins to read the next segments while there are buffers.
+    /// Begins to read the next segments while there is room.
     fn issue(&mut self, core: &mut Core) {
         loop {
             let queued = (0..self.queue.len()).filter_map(|at| self.queue.get(at));
-            let chunks = queued.filter_map(|&buffer| self.chunks[buffer as usize]);
+            let chunks = queued.filter_map(|&cell| self.chunks[cell as usize]);
             let open = chunks.filter(|(chunk, _)| {
                 matches!(core.segments.state(chunk.segment), State::Unread | State::Reading)
             });
             let Some(at) = core.recovery.unread.checked_sub(open.count() + 1) else { return };
             let Some(free) = self.chunks.iter().position(Option::is_none) else { return };
             let segment = core.segments.nth(at).expect("unread ones are in the order");
-            let buffer = u32::try_from(free).expect("at most 1024 buffers");
-            self.read(core, buffer, segment, 0, self.pages_first);
-            self.queue.push(buffer);
+            let cell = u32::try_from(free).expect("made of a u32");
+            self.read(core, cell, segment, 0, self.pages_first);
+            self.queue.push(cell);
         }
     }
 
-    fn read(&mut self, core: &mut Core, buffer: u32, segment: u32, first: u32, most: u32) {
-        let most = most.min(core.config().buffer_bytes / PAGE);
+    fn read(&mut self, core: &mut Core, cell: u32, segment: u32, first: u32, most: u32) {
+        let most = most.min(core.config().cell_bytes() / PAGE);
         let count = most.min(core.geometry().pages_max() - first);
         let chunk = Chunk { segment, first, count };
-        self.chunks[buffer as usize] = Some((chunk, Transfer::Reading));
+        self.chunks[cell as usize] = Some((chunk, Transfer::Reading));
         let at = core.geometry().page_at(segment, first + count - 1);
-        core.buffer_task(buffer, Verb::Read, at, u64::from(count) * u64::from(PAGE));
+        core.cell_task(cell, at, u64::from(count) * u64::from(PAGE));
     }
 
     /// Takes one step with the first chunk. `false`: it is not there, or there is none.
@@ -186,14 +191,14 @@ impl Recovery {
         pool: &impl Pool,
         left: &mut u32,
     ) -> bool {
-        let Some(&buffer) = self.queue.front() else {
+        let Some(&cell) = self.queue.front() else {
             if core.recovery.unread == 0 {
                 core.know_all();
                 self.ending = Ending::Saying;
             }
             return false;
         };
-        let (chunk, transfer) = self.chunks[buffer as usize].expect("queued ones are in use");
+        let (chunk, transfer) = self.chunks[cell as usize].expect("queued ones are in use");
         if transfer == Transfer::Reading {
             return false;
         }
@@ -202,18 +207,18 @@ impl Recovery {
             State::Reading => {}
             // Given up meanwhile.
             _ => {
-                self.free(buffer);
+                self.free(cell);
                 return true;
             }
         }
-        if transfer == Transfer::Unreadable || self.next_page == chunk.count {
-            self.chunk_end(core, drops, buffer, chunk);
+        if transfer == Transfer::Unreadable || !self.loaded && self.is_over(chunk) {
+            self.chunk_end(core, drops, cell, (chunk, transfer));
             return true;
         }
         if !self.loaded {
             *left = left.saturating_sub(1);
-            if self.load(core, drops, pool, buffer, chunk) == Hole::Damage {
-                self.distrust(core, drops, buffer, chunk.segment);
+            if self.load(core, drops, pool, cell, chunk) == Hole::Damage {
+                self.distrust(core, drops, cell, chunk.segment);
                 return true;
             }
         }
@@ -229,25 +234,24 @@ impl Recovery {
         true
     }
 
-    /// Takes the next page out of its buffer.
+    /// Takes the next page out of its cell.
     fn load(
         &mut self,
         core: &mut Core,
         drops: &mut Drops,
         pool: &impl Pool,
-        buffer: u32,
+        cell: u32,
         chunk: Chunk,
     ) -> Hole {
+        let (buffer, first) = core.cell(cell);
         let at = (chunk.count - 1 - self.next_page) * PAGE;
-        let buffer = u16::try_from(buffer).expect("at most 1024 buffers");
-        pool.load(buffer, at, self.page.bytes_mut());
+        pool.load(buffer, first + at, self.page.bytes_mut());
         (self.loaded, self.record_at) = (true, 0);
         let index = chunk.first + self.next_page;
         let epoch = core.segments.epoch(chunk.segment);
         let Some(header) = self.page.decode(core.instance(), epoch, chunk.segment, index) else {
             return Hole::Harmless;
         };
-        self.any = true;
         self.pages = index + 1;
         self.sequence = self.sequence.max(header.sequence + u64::from(self.page.count()));
         drops.durable(header.drops_durable);
@@ -328,14 +332,28 @@ impl Recovery {
         }
     }
 
+    /// Whether all pages of a chunk are seen that count. Where chunks end makes no difference.
+    fn is_over(&self, chunk: Chunk) -> bool {
+        let seen = chunk.first + self.next_page;
+        self.next_page == chunk.count || seen - self.pages >= END_PAGES
+    }
+
     /// All pages of a chunk are seen: goes on with the segment's next ones, or ends it.
-    fn chunk_end(&mut self, core: &mut Core, drops: &mut Drops, buffer: u32, chunk: Chunk) {
-        let first = chunk.first + chunk.count;
-        let more = self.any && first < core.geometry().pages_max();
-        (self.next_page, self.any, self.loaded) = (0, false, false);
+    fn chunk_end(
+        &mut self,
+        core: &mut Core,
+        drops: &mut Drops,
+        cell: u32,
+        (chunk, transfer): (Chunk, Transfer),
+    ) {
+        let first = chunk.first + self.next_page;
+        let more = transfer == Transfer::There
+            && self.next_page == chunk.count
+            && first - self.pages < END_PAGES
+            && first < core.geometry().pages_max();
+        (self.next_page, self.loaded) = (0, false);
         if more {
-            // Most segments end in the first chunk: the next one is small, to see that they do.
-            return self.read(core, buffer, chunk.segment, first, chunk.count.saturating_mul(2));
+            return self.read(core, cell, chunk.segment, first, chunk.count.saturating_mul(2));
         }
         let at = core.recovery.unread - 1;
         assert!(core.segments.nth(at) == Some(chunk.segment), "segments are read in order");
@@ -343,39 +361,39 @@ impl Recovery {
             core.segments.release_nth(at);
         } else {
             if drops.segment_end() == Hole::Damage {
-                return self.distrust(core, drops, buffer, chunk.segment);
+                return self.distrust(core, drops, cell, chunk.segment);
             }
             core.segments.seal(chunk.segment, self.pages);
         }
         core.recovery.unread -= 1;
-        self.segment_over(core, buffer);
+        self.segment_over(core, cell);
         if core.recovery.overflow {
             self.give_up_older(core);
         }
     }
 
-    fn segment_over(&mut self, core: &mut Core, buffer: u32) {
+    fn segment_over(&mut self, core: &mut Core, cell: u32) {
         self.segments_read += 1;
         core.recovery.may_evict_unread |= self.segments_read >= READ_FIRST;
         self.newest_read |= self.pages > 0;
         self.pages = 0;
-        self.free(buffer);
+        self.free(cell);
     }
 
-    fn free(&mut self, buffer: u32) {
+    fn free(&mut self, cell: u32) {
         let front = self.queue.pop();
-        assert!(front == Some(buffer), "chunks are looked at in order");
-        self.chunks[buffer as usize] = None;
-        (self.next_page, self.any, self.loaded) = (0, false, false);
+        assert!(front == Some(cell), "chunks are looked at in order");
+        self.chunks[cell as usize] = None;
+        (self.next_page, self.loaded) = (0, false);
     }
 
     /// Durable drops are missing in or behind this segment: it and all older ones do not count.
-    fn distrust(&mut self, core: &mut Core, drops: &mut Drops, buffer: u32, segment: u32) {
+    fn distrust(&mut self, core: &mut Core, drops: &mut Drops, cell: u32, segment: u32) {
         let _ = drops.segment_end();
         core.stats.distrusted += core.recovery.unread as u64;
         core.segments.set(segment, State::Dead);
         core.recovery.unread -= 1;
-        self.segment_over(core, buffer);
+        self.segment_over(core, cell);
         self.give_up_older(core);
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::admission::seen_bytes;
 use crate::config::{Config, ConfigError, Geometry, METADATA_BYTES_MAX};
+use crate::core::{REPLY_BYTES, TASK_BYTES};
 use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
@@ -15,6 +16,9 @@ use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
 const WAYS: u64 = 8;
 /// Bytes of RAM of a segment, with its places in the queues.
 const SEGMENT_BYTES: u64 = 48;
+
+/// Bytes of RAM of a cell of the buffers, in the start and in recovery.
+const CELL_RAM_BYTES: u64 = 48;
 
 /// How large the tables of a store are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +60,9 @@ impl Sizing {
             (u64::from(geometry.segments), SEGMENT_BYTES),
             (u64::from(geometry.spaces), SPACE_RAM_BYTES),
             (1, NUMBERS_RAM_BYTES),
-            (config.puts.into(), BLOCK_RAM_BYTES),
-            (config.writes.into(), WRITE_RAM_BYTES + 160),
+            (config.puts.into(), BLOCK_RAM_BYTES + REPLY_BYTES),
+            (config.writes.into(), WRITE_RAM_BYTES + TASK_BYTES + 2 * REPLY_BYTES),
+            (config.transfers_max().into(), TASK_BYTES + CELL_RAM_BYTES),
             (config.holds.into(), HOLD_BYTES),
             (config.owners.into(), 8),
             (buffers, METADATA_BYTES_MAX as u64 + 256),

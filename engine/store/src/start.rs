@@ -88,7 +88,7 @@ enum Stage {
 /// A slot or segment, and which copy.
 type What = (u32, u32);
 
-/// A buffer's transfer.
+/// The read into a cell of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
     None,
@@ -102,7 +102,7 @@ enum Transfer {
 pub(crate) struct Starting {
     stage: Stage,
     start: Option<Start>,
-    buffers: Box<[(Transfer, What)]>,
+    cells: Box<[(Transfer, What)]>,
     superblock: Option<Super>,
     floor: u64,
     highest: u64,
@@ -110,11 +110,11 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    pub(crate) fn new(buffers: u16) -> Self {
+    pub(crate) fn new(cells: u32) -> Self {
         Self {
             stage: Stage::Idle,
             start: None,
-            buffers: vec![(Transfer::None, (0, 0)); usize::from(buffers)].into_boxed_slice(),
+            cells: vec![(Transfer::None, (0, 0)); cells as usize].into_boxed_slice(),
             superblock: None,
             floor: 0,
             highest: 0,
@@ -172,14 +172,14 @@ impl Starting {
         self.superblock = Some(superblock);
     }
 
-    fn read(&mut self, core: &mut Core, buffer: u32, what: What, offset: u64, length: u64) {
-        self.buffers[buffer as usize] = (Transfer::Reading, what);
-        core.buffer_task(buffer, Verb::Read, offset, length);
+    fn read(&mut self, core: &mut Core, cell: u32, what: What, offset: u64, length: u64) {
+        self.cells[cell as usize] = (Transfer::Reading, what);
+        core.cell_task(cell, offset, length);
     }
 
-    pub(crate) fn ended(&mut self, buffer: u32, end: Outcome) {
+    pub(crate) fn ended(&mut self, cell: u32, end: Outcome) {
         let well = end == Outcome::Done;
-        self.buffers[buffer as usize].0 = if well { Transfer::There } else { Transfer::Unreadable };
+        self.cells[cell as usize].0 = if well { Transfer::There } else { Transfer::Unreadable };
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -196,7 +196,7 @@ impl Starting {
     pub(crate) fn step(&mut self, core: &mut Core, drops: &mut Drops, pool: &impl Pool) {
         match self.stage {
             Stage::Supers => {
-                let both = [self.buffers[0].0, self.buffers[1].0];
+                let both = [self.cells[0].0, self.cells[1].0];
                 if !both.contains(&Transfer::Reading) {
                     self.supers(core, pool);
                 }
@@ -209,11 +209,12 @@ impl Starting {
 
     fn supers(&mut self, core: &mut Core, pool: &impl Pool) {
         let mut copies = [[0; PAGE_BYTES]; 2];
-        for (buffer, copy) in (0_u16..).zip(&mut copies) {
-            if self.buffers[usize::from(buffer)].0 == Transfer::There {
-                pool.load(buffer, 0, copy);
+        for (cell, copy) in (0_u32..).zip(&mut copies) {
+            let transfer = std::mem::replace(&mut self.cells[cell as usize].0, Transfer::None);
+            if transfer == Transfer::There {
+                let (buffer, at) = core.cell(cell);
+                pool.load(buffer, at, copy);
             }
-            self.buffers[usize::from(buffer)].0 = Transfer::None;
         }
         let Some(Start::Open(expect)) = self.start else { unreachable!("only an open reads") };
         let found = Super::choose(&copies).map_err(StartError::from);
@@ -242,7 +243,7 @@ impl Starting {
     fn spaces(&mut self, core: &mut Core, pool: &impl Pool, copy: u32, slot: u32, at: u32) {
         let most = core.config().buffer_bytes / SPACE;
         let count = most.min(core.geometry().spaces - slot);
-        match self.buffers[0].0 {
+        match self.cells[0].0 {
             Transfer::Reading => return,
             Transfer::None => {
                 let length = u64::from(count) * SPACE_BYTES as u64;
@@ -265,7 +266,7 @@ impl Starting {
                 }
             }
         }
-        self.buffers[0].0 = Transfer::None;
+        self.cells[0].0 = Transfer::None;
         self.stage = if slot + count < core.geometry().spaces {
             Stage::Spaces { copy, slot: slot + count, at: 0 }
         } else if copy == 0 {
@@ -283,17 +284,18 @@ impl Starting {
     fn heads(&mut self, core: &mut Core, drops: &mut Drops, pool: &impl Pool, next: u32) {
         let mut next = next;
         let mut busy = false;
-        for buffer in 0..u16::try_from(self.buffers.len()).expect("made of a u16") {
-            let (transfer, (segment, copy)) = self.buffers[usize::from(buffer)];
+        for cell in 0..u32::try_from(self.cells.len()).expect("made of a u32") {
+            let (transfer, (segment, copy)) = self.cells[cell as usize];
             if transfer == Transfer::Reading {
                 busy = true;
                 continue;
             }
             let mut wanted = None;
             if transfer != Transfer::None {
-                self.buffers[usize::from(buffer)].0 = Transfer::None;
+                self.cells[cell as usize].0 = Transfer::None;
                 let page = &mut self.page[..PAGE_BYTES];
-                pool.load(buffer, 0, page);
+                let (buffer, at) = core.cell(cell);
+                pool.load(buffer, at, page);
                 let head = Head::decode(page, core.instance(), segment);
                 let head = head.filter(|_| transfer == Transfer::There);
                 if head.is_none() && copy == 0 {
@@ -308,7 +310,7 @@ impl Starting {
             }
             if let Some(what) = wanted {
                 let at = core.geometry().head_copy_at(what.0, what.1);
-                self.read(core, buffer.into(), what, at, PAGE_BYTES as u64);
+                self.read(core, cell, what, at, PAGE_BYTES as u64);
                 busy = true;
             }
         }

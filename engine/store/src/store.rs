@@ -84,16 +84,13 @@ impl Store {
         let geometry = config.check()?;
         let sizing = Sizing::with(config, &geometry);
         let admission = Admission::new(config.budget, &geometry, sizing.blocks);
-        // What a segment of such blocks has, and one read more for pages that were not full.
-        let records = geometry.segment_bytes / u64::from(config.block_mean);
-        let pages_first = u32::try_from(records / 64 + 3).unwrap_or(u32::MAX);
         Ok(Self {
             core: Core::new(config, geometry, sizing.buckets, admission),
             log: Log::new(),
             writes: Writes::new(config.puts, config.writes),
             holds: Holds::new(config.holds, config.owners, config.owner_holds),
-            starting: Starting::new(config.buffers),
-            recovery: Recovery::new(config.buffers, pages_first),
+            starting: Starting::new(config.transfers_max()),
+            recovery: Recovery::new(config.transfers_max(), &geometry, config.block_mean),
             drops: Drops::new(),
             prepare: Prepare::new(),
             reclaim: Reclaim::new(config.buffers),

@@ -46,7 +46,7 @@ pub(crate) const BLOCK_RAM_BYTES: u64 =
     size_of::<Option<Block>>() as u64 + METADATA_BYTES_MAX as u64 + 40;
 /// Bytes of RAM of a part or a drop.
 pub(crate) const WRITE_RAM_BYTES: u64 =
-    (size_of::<Option<Part>>() + size_of::<Option<Dropping>>()) as u64 + 48;
+    (size_of::<Option<Part>>() + size_of::<Option<Dropping>>()) as u64 + 56;
 
 impl Writes {
     pub(crate) fn new(puts: u32, writes: u32) -> Self {

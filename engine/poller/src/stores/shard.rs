@@ -153,7 +153,7 @@ impl Shard {
     /// Tasks of such a store at the device at most, beside those of requests.
     pub(super) fn tasks_max(config: &Config) -> u32 {
         // A flush, a discard, and a read of a block that was reported.
-        u32::from(config.buffers) + u32::from(config.images) + 3
+        config.transfers_max() + u32::from(config.images) + 3
     }
 
     pub(super) fn start(&mut self, start: Start, now: Now) {

@@ -204,14 +204,54 @@ fn recovery_reads_little_more_than_the_summaries() {
     world.settle();
     let (pages, blocks) = (world.store.stats().pages, world.store.entries());
     world.cut(Cut::Power);
-    let before = world.own_reads;
+    let before = (world.own_reads, world.own_read_tasks);
     world.reopen();
     world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
     assert_eq!(world.store.entries(), blocks);
-    let read = world.own_reads - before;
-    println!("recovery: {read} bytes for {pages} pages of {blocks} blocks");
+    let (read, reads) = (world.own_reads - before.0, world.own_read_tasks - before.1);
+    println!("recovery: {reads} reads of {read} bytes for {pages} pages of {blocks} blocks");
     // The front, two copies of each head, and the pages with about as many behind them.
     assert!(read < 4 * pages * 4096 + 24 * 3 * 4096 + (512 << 10), "{read} bytes, {pages} pages");
+    // Two supers, four reads of namespaces at most, three of heads that are none, one of pages.
+    assert!(reads <= 6 + 24 * 3, "{reads} reads");
+}
+
+/// Pages that cannot be read hide none behind them, as long as they are no more than show the end
+/// of a segment.
+#[test]
+fn damaged_pages_in_a_row_hide_none_behind_them() {
+    let segment_bytes = 256 << 10;
+    let area_bytes = (1 << 20) + 8 * segment_bytes;
+    let config = Config { segment_bytes, area_bytes, ..small(8, 512) };
+    let after = |damaged: usize| {
+        let mut world = World::new(9, config);
+        for key in 0..40 {
+            world.put_length(0, key, true, 600, 1);
+            world.run_until("put", World::is_idle);
+        }
+        world.settle();
+        let stats = world.store.stats();
+        let (all, pages) = (world.store.entries(), stats.pages);
+        world.cut(Cut::Power);
+        world.lying = true;
+        world.model.forget_must();
+        let medium = world.drive.medium();
+        let is_page = |at: &usize| medium[*at..].starts_with(b"kvr-page");
+        let mut pages_at: Vec<usize> = (0..medium.len()).step_by(4096).filter(is_page).collect();
+        // They grow towards lower addresses; the first few stay.
+        pages_at.reverse();
+        assert!(pages >= 40 && pages_at.len() >= 40, "{pages} pages, {}", pages_at.len());
+        for at in &pages_at[5..5 + damaged] {
+            world.drive.medium()[at + 100] ^= 1;
+        }
+        world.reopen();
+        world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+        (all, world.store.entries())
+    };
+    let (all, found) = after(7);
+    assert!(found + 7 >= all && found < all, "{found} of {all}");
+    let (all, found) = after(8);
+    assert!(found < all / 2, "a segment goes on behind 8 pages of nobody: {found} of {all}");
 }
 
 #[test]

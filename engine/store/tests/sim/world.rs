@@ -91,8 +91,9 @@ pub(crate) struct World {
     pub(crate) slow_reads: bool,
     /// Whether random requests drop and clear.
     pub(crate) drops: bool,
-    /// Bytes that the store read for itself.
+    /// Bytes that the store read for itself, and in how many reads.
     pub(crate) own_reads: u64,
+    pub(crate) own_read_tasks: u64,
 }
 
 /// Small sizes, so that little work fills the ring.
@@ -148,6 +149,7 @@ impl World {
             slow_reads: false,
             drops: true,
             own_reads: 0,
+            own_read_tasks: 0,
         };
         let identity = Identity {
             volume: VOLUME,
@@ -384,6 +386,7 @@ impl World {
         match task.memory {
             Memory::Pool { buffer, at } => {
                 self.own_reads += task.length;
+                self.own_read_tasks += 1;
                 self.pool.0[usize::from(buffer)][at as usize..][..bytes.len()]
                     .copy_from_slice(&bytes);
             }
