@@ -3,7 +3,7 @@
 set -euo pipefail
 
 names=(model crash cut kill rot misdirect wrap twins hostile death identity full odd lost-member
-    budget prefix mutants speed recovery upgrade)
+    budget prefix drives mutants speed recovery upgrade)
 
 usage() {
     echo "usage: scripts/dev store <${names[*]}> [how many lives or rounds] [seed]" >&2
@@ -36,7 +36,7 @@ esac
 # The long form, unless it is said how long: so many lives or rounds.
 declare -A long=([model]=20000 [crash]=10000 [cut]=40 [kill]=50 [rot]=2000 [misdirect]=2000
     [wrap]=500 [twins]=20 [hostile]=100 [death]=10000 [identity]=1 [full]=100 [odd]=8
-    [lost-member]=20 [budget]=200 [prefix]=1)
+    [lost-member]=20 [budget]=200 [prefix]=1 [drives]=20)
 [[ -n ${long[$name]:-} ]] || usage
 many=${1:-${long[$name]}}
 seed=${2:-}
@@ -70,6 +70,10 @@ case $name in
     odd)
         lives odd::
         rounds store::odd
+        ;;
+    drives)
+        lives start::keys_of
+        rounds store::drives
         ;;
     lost-member)
         lives start::a_member start::segments

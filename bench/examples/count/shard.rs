@@ -8,7 +8,7 @@ use kvrail_poller::{STORE_OWNERS, StoreSetup};
 use kvrail_protocol::{StoreInfo, VolumeContent};
 use kvrail_ring::{DeviceIndex, Geometry};
 use kvrail_session::{ServedShard, ServedStore};
-use kvrail_store::{Identity, Start};
+use kvrail_store::{Identity, Members, Start};
 use kvrail_volume::{StoreMember, StoreShape};
 
 /// Its shape: segments that hold a few of the largest blocks of a benchmark.
@@ -20,8 +20,8 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
     let config = SHAPE.config(member, STORE_OWNERS);
     let bytes = StoreSetup::pool_bytes(&config);
     let (pool, _) = Region::create_best("kvrail-store", bytes).expect("some memory");
-    let identity =
-        Identity { volume: 1, instance: 2, seed: 3, member: 0, members: 1, generation: 1 };
+    let members = Members::first(1);
+    let identity = Identity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
     let buffer = BufferIndex(BUFFERS_MAX - 1);
     StoreSetup {
         config,
@@ -47,5 +47,5 @@ pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> Se
 /// What clients are told of it.
 pub(crate) fn content() -> VolumeContent {
     let (block_bytes_max, segment_bytes) = (SHAPE.block_bytes_max(), SHAPE.segment_bytes);
-    VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes })
+    VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes, members: None })
 }

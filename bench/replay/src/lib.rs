@@ -8,11 +8,13 @@ mod member;
 mod peers;
 mod plot;
 mod report;
+mod rings;
 mod run;
 mod store;
 mod trace;
 
 pub use plot::plot;
 pub use report::{Report, Run, StoreCounts, TraceFacts};
+pub use rings::Placement;
 pub use run::{Plan, Policy, ReplayError, Share, replay};
 pub use trace::{Trace, TraceError};

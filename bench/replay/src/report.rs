@@ -34,6 +34,21 @@ pub struct StoreCounts {
     pub declined_budget: u64,
 }
 
+impl StoreCounts {
+    /// Those of two members of one shape.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            segment_bytes: self.segment_bytes,
+            segments: self.segments + other.segments,
+            puts: self.puts + other.puts,
+            moved: self.moved + other.moved,
+            evicted: self.evicted + other.evicted,
+            declined_first_sight: self.declined_first_sight + other.declined_first_sight,
+            declined_budget: self.declined_budget + other.declined_budget,
+        }
+    }
+}
+
 /// One policy at one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Run {

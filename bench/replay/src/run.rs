@@ -8,7 +8,8 @@ use thiserror::Error;
 
 use crate::peers::{Access, Belady, Lru, Peer, S3Fifo};
 use crate::report::{Report, Run, StoreCounts, TraceFacts};
-use crate::store::{Replayed, Shape};
+use crate::rings::{Placement, Rings};
+use crate::store::Shape;
 use crate::trace::Trace;
 
 const DAY_NS: f64 = 86_400e9;
@@ -110,6 +111,10 @@ pub struct Plan {
     pub policies: Vec<Policy>,
     /// Bytes of a block, 1 to 128 MiB.
     pub block_bytes: u32,
+    /// Members of the store, 1 to 64, each with its share of the size.
+    pub members: u16,
+    /// Which of them has a block.
+    pub placement: Placement,
 }
 
 impl Plan {
@@ -151,10 +156,11 @@ pub fn replay(
         for policy in &plan.policies {
             let played = match peer(*policy, blocks, trace) {
                 Some(mut cache) => Some(play(&mut *cache, trace, plan.block_bytes, progress)),
-                None => match Shape::of(blocks, plan.block_bytes) {
+                None => match Shape::of(blocks / u64::from(plan.members), plan.block_bytes) {
                     Some(shape) => {
                         let limits = (plan.block_bytes, policy.budget(trace, plan.block_bytes));
-                        Some(play_store(shape, limits, trace, progress)?)
+                        let rings = (plan.members, plan.placement);
+                        Some(play_store((shape, rings), limits, trace, progress)?)
                     }
                     None => None,
                 },
@@ -162,8 +168,8 @@ pub fn replay(
             match played {
                 Some(played) => report.runs.push(played.run(*policy, *size, blocks, plan, trace)),
                 None => report.notes.push(format!(
-                    "{policy} at {size}: {blocks} blocks are too few for a store, which has {} \
-                     segments at least",
+                    "{policy} at {size}: {blocks} blocks are too few for a store, of which each \
+                     member has {} segments at least",
                     kvrail_store::SEGMENTS_MIN
                 )),
             }
@@ -230,12 +236,12 @@ fn play(
 }
 
 fn play_store(
-    shape: Shape,
+    (shape, members): (Shape, (u16, Placement)),
     (block_bytes, budget): (u32, Budget),
     trace: &Trace,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Played, ReplayError> {
-    let mut store = Replayed::new(shape, block_bytes, budget).map_err(ReplayError)?;
+    let mut store = Rings::new(members, shape, (block_bytes, budget)).map_err(ReplayError)?;
     if budget != Budget::Unlimited {
         store.fill().map_err(ReplayError)?;
     }

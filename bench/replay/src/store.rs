@@ -2,8 +2,8 @@
 
 use kvrail_store::{
     Begun, Budget, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Identity, Key,
-    Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MIN, SpaceId, Start, Stats, Status, Store,
-    Times,
+    Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MIN, SpaceId, Start, Stats, Status,
+    Store, Times,
 };
 
 use crate::member::Member;
@@ -78,8 +78,9 @@ impl Replayed {
         let config = config(shape, block_bytes, budget);
         let mut store = Store::new(&config).map_err(|why| why.to_string())?;
         let now = Now { ns: 1, unix: SECONDS_1970 };
+        let members = Members::first(1);
         let identity =
-            Identity { volume: 1, instance: 2, seed: 3, member: 0, members: 1, generation: 1 };
+            Identity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
         store.start(Start::Create(identity), now);
         let member = Member::new(&config);
         let space = SpaceId::NONE;
@@ -106,29 +107,26 @@ impl Replayed {
         Ok(())
     }
 
-    /// One request: gets from the front until the first miss, then puts of the rest. The number of
-    /// hits.
-    ///
-    /// # Errors
-    /// A store that is stuck or fails: a fault of its own.
-    pub(crate) fn request(&mut self, at_ns: u64, blocks: &[u32]) -> Result<u64, String> {
+    /// The trace has come to this time.
+    pub(crate) fn pass(&mut self, at_ns: u64) {
         self.now.ns = self.now.ns.max(at_ns);
         let seconds = u32::try_from(self.now.ns / 1_000_000_000).unwrap_or(u32::MAX);
         self.now.unix = SECONDS_1970.saturating_add(seconds);
-        let mut hits = 0;
-        for block in blocks {
-            if !self.get(*block)? {
-                break;
-            }
-            hits += 1;
-        }
-        for (depth, block) in (0..).zip(blocks).skip(hits) {
-            self.put(Named::Asked(*block), depth)?;
-        }
-        Ok(hits as u64)
     }
 
-    fn get(&mut self, block: u32) -> Result<bool, String> {
+    /// Puts a block of the trace at this depth of its chain.
+    ///
+    /// # Errors
+    /// A store that is stuck or fails: a fault of its own.
+    pub(crate) fn store(&mut self, block: u32, depth: usize) -> Result<(), String> {
+        self.put(Named::Asked(block), depth)
+    }
+
+    /// Whether a block of the trace is there.
+    ///
+    /// # Errors
+    /// As `store`.
+    pub(crate) fn get(&mut self, block: u32) -> Result<bool, String> {
         let extent = Extent::Whole { capacity: self.block_bytes };
         let get = Get { space: self.space, key: Named::Asked(block).key(), extent };
         match self.store.get(&get) {
@@ -141,7 +139,7 @@ impl Replayed {
         }
     }
 
-    fn put(&mut self, block: Named, depth: u32) -> Result<(), String> {
+    fn put(&mut self, block: Named, depth: usize) -> Result<(), String> {
         let put = Put {
             user: 0,
             owner: 0,
@@ -242,6 +240,11 @@ fn config(shape: Shape, block_bytes: u32, budget: Budget) -> Config {
         discard: Discard::Off,
         budget,
     }
+}
+
+/// The lower half of a block's key: what members are chosen by.
+pub(crate) fn lower_half(block: u32) -> u64 {
+    Named::Asked(block).key().lo()
 }
 
 /// Whose block it is: the trace's, or another one.

@@ -95,8 +95,26 @@ pub(crate) fn members(
     named: &[Selector],
     context: &Context,
 ) -> Result<Vec<PathBuf>, Failure> {
+    paths(&selected(name, named, context)?)
+}
+
+/// As `members`, without those that are not found: one of them is dead.
+pub(crate) fn members_there(
+    name: &VolumeName,
+    named: &[Selector],
+    context: &Context,
+) -> Result<Vec<PathBuf>, Failure> {
+    let selected = selected(name, named, context)?;
+    Ok(selected.iter().filter_map(|one| Some(locate(one).ok()?.path)).collect())
+}
+
+fn selected(
+    name: &VolumeName,
+    named: &[Selector],
+    context: &Context,
+) -> Result<Vec<Selector>, Failure> {
     if !named.is_empty() {
-        return paths(named);
+        return Ok(named.to_vec());
     }
     let loaded = context.config()?;
     let volume = loaded.config.volume.into_iter().find(|volume| volume.name == *name);
@@ -105,5 +123,5 @@ pub(crate) fn members(
         Failure::new(Exit::Usage, words)
             .with_remedy(format!("name its devices or files behind {name}, or configure it"))
     })?;
-    paths(&volume.members)
+    Ok(volume.members)
 }

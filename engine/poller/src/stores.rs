@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvrail_device::{Description, Slots};
 use kvrail_ring::{DeviceIndex, SideCopy};
-use kvrail_store::{ConfigError, Now, shard_of};
+use kvrail_store::{ConfigError, Members, Now};
 
 use crate::backend::Route;
 use crate::limits::{HANDLES_MAX, SESSIONS_MAX, SessionSlot, TASKS_MAX};
@@ -37,7 +37,7 @@ use shard::Shard;
 #[derive(Debug)]
 struct Group {
     /// All its members, those of other pollers included.
-    members: u16,
+    members: Members,
     /// Shard of each member that is here.
     local: Vec<(u16, u8)>,
 }
@@ -45,7 +45,7 @@ struct Group {
 impl Group {
     /// The shard that has a key, if it is here.
     fn shard_of(&self, uid: u64, lo: u64) -> Option<usize> {
-        let member = shard_of(uid, lo, self.members);
+        let member = self.members.owner(uid, lo);
         let here = self.local.iter().find(|(it, _)| *it == member);
         here.map(|(_, shard)| usize::from(*shard))
     }
@@ -112,13 +112,14 @@ impl Stores {
         let mut of_device = vec![None; devices.len()];
         let (mut shards, mut groups) = (Vec::new(), Vec::new());
         for route in routes {
-            let mut group = Group { members: route.geometry.members, local: Vec::new() };
+            let mut group = Group { members: Members::NONE, local: Vec::new() };
             let here =
                 setups.iter().filter(|(device, _)| route.members.contains(&devices[*device]));
             for (device, setup) in here {
                 let number = u8::try_from(shards.len()).expect("256 devices");
                 let block = descriptions[*device].logical_block.max(setup.config.logical_block);
                 let shard = Shard::new((number, *device), setup, (&route.geometry, block))?;
+                group.members = setup.start.members();
                 group.local.push((shard.member(), number));
                 of_device[*device] = Some(number);
                 shards.push(shard);

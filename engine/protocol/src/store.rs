@@ -19,6 +19,10 @@ pub struct StoreInfo {
     pub block_bytes_max: u32,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// The members' numbers, a bit for each, where they are not those from 0 on without a gap:
+    /// which member has a key follows from them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<u64>,
 }
 
 /// A namespace.

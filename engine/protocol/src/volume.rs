@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::ChannelError;
-use crate::store::VolumeContent;
+use crate::store::{StoreInfo, VolumeContent};
 
 /// A `kvrail_ring::Geometry` in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +111,11 @@ impl VolumeInfo {
         let geometry = Geometry::try_from(self.geometry)?;
         let owned = self.pollers.len() == usize::from(geometry.members)
             && self.pollers.iter().all(|poller| usize::from(*poller) < pollers);
+        let numbered = match self.content {
+            VolumeContent::Store(StoreInfo { members: Some(bits), .. }) => bits.count_ones(),
+            _ => geometry.members.into(),
+        };
+        let owned = owned && numbered == u32::from(geometry.members);
         if owned {
             return Ok(geometry);
         }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Config, Discard, Durability, Expect, Extent, Get, Got, Identity, Key, Memory, Now,
-    Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times, Verb,
+    Begun, Config, Discard, Durability, Expect, Extent, Get, Got, Identity, Key, Members, Memory,
+    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times, Verb,
 };
 
 const PAGE: usize = 4096;
@@ -247,7 +247,7 @@ fn main() {
         instance: 2,
         seed: 3 << 70 | 9,
         member: 0,
-        members: 1,
+        members: Members::first(1),
         generation: 1,
     };
     let medium = Medium::new(&config, file.as_ref());
@@ -256,7 +256,13 @@ fn main() {
     let blocks = life.store.sizing().blocks;
     fill(&mut life, blocks, length);
     let there = life.store.entries();
-    let expect = Expect { volume: 1, member: 0, generation: 1, next_generation: 1 };
+    let expect = Expect {
+        volume: 1,
+        member: 0,
+        generation: 1,
+        next_generation: 1,
+        members: Members::first(1),
+    };
     let mut medium = Some(life.medium);
     for round in 1..=5 {
         let pages = medium.take().expect("the medium");

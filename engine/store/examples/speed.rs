@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_store::{
     Begun, Budget, Config, Discard, Durability, Expect, Extent, Get, Got, Hold, Identity, Key,
-    Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Times, Verb,
+    Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Times, Verb,
 };
 
 /// Operations given before tasks are drained.
@@ -133,7 +133,7 @@ fn main() {
         instance: 2,
         seed: 3 << 70 | 9,
         member: 0,
-        members: 1,
+        members: Members::first(1),
         generation: 1,
     };
     let buffers = (0..config.buffers).map(|_| vec![0; config.buffer_bytes as usize]);
@@ -162,7 +162,13 @@ fn main() {
 
 /// Starts the store that is there several times; the median counts.
 fn recoveries(medium: Medium, config: &Config, puts: u64) {
-    let expect = Expect { volume: 1, member: 0, generation: 1, next_generation: 1 };
+    let expect = Expect {
+        volume: 1,
+        member: 0,
+        generation: 1,
+        next_generation: 1,
+        members: Members::first(1),
+    };
     let mut times = Vec::new();
     let mut medium = Some(medium);
     for _ in 0..5 {

@@ -13,6 +13,7 @@ use crate::request::{Answer, DeclineReason, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
+use crate::standing::Standing;
 use crate::stats::Stats;
 use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
@@ -107,6 +108,7 @@ pub(crate) struct Core {
     pub(crate) admission: Admission,
     witness: Box<dyn Witness>,
     pub(crate) recovery: Recovery,
+    standing: Standing,
     /// The drive refuses what the store must write.
     broken: bool,
     tasks: Fifo<Task>,
@@ -149,6 +151,7 @@ impl Core {
                 may_evict_unread: false,
                 dropped: 0,
             },
+            standing: Standing::ALONE,
             broken: false,
             tasks: Fifo::with_limit(tasks as usize),
             replies: Fifo::with_limit(replies as usize),
@@ -186,6 +189,16 @@ impl Core {
 
     pub(crate) fn set_instance(&mut self, instance: u128) {
         self.instance = instance;
+    }
+
+    /// Who has which keys, now and before.
+    pub(crate) fn set_standing(&mut self, standing: Standing) {
+        self.standing = standing;
+    }
+
+    /// Whether a record of a segment is none of this member's any more.
+    pub(crate) fn is_strange(&self, uid: u64, lo: u64, segment: u32) -> bool {
+        self.standing.is_strange(uid, lo, self.segments.epoch(segment))
     }
 
     #[inline(always)]

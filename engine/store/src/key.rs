@@ -62,40 +62,9 @@ pub fn check(payload_crc: u64, uid: u64, key: Key, length: u32) -> u64 {
     payload_crc ^ fold(uid, key, length)
 }
 
-/// Which of so many members has a key, by its lower half: the one of the highest weight, so that a
-/// member more or less moves no key but its own.
-#[must_use]
-pub fn shard_of(uid: u64, lo: u64, members: u16) -> u16 {
-    let key = mixed(uid ^ mixed(lo));
-    let weight = |member: &u16| mixed(key ^ u64::from(*member).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    if members < 2 { 0 } else { (0..members).max_by_key(weight).unwrap_or(0) }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-const fn mixed(bits: u64) -> u64 {
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Key, check, shard_of};
-
-    #[test]
-    fn keys_spread_evenly_and_stay_when_a_member_joins() {
-        let keys = 0..30_000_u64;
-        let mut of = [0_u32; 3];
-        for lo in keys.clone() {
-            of[usize::from(shard_of(7, lo, 3))] += 1;
-            let (three, four) = (shard_of(7, lo, 3), shard_of(7, lo, 4));
-            assert!(four == three || four == 3, "{lo} went from {three} to {four}");
-            assert_eq!(shard_of(7, lo, 1), 0);
-        }
-        assert!(of.iter().all(|count| (9_500..10_500).contains(count)), "{of:?}");
-        let apart = keys.filter(|lo| shard_of(7, *lo, 3) != shard_of(8, *lo, 3)).count();
-        assert!((18_000..22_000).contains(&apart), "namespaces spread apart: {apart}");
-    }
+    use super::{Key, check};
 
     #[test]
     fn halves_make_the_key() {

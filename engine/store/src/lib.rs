@@ -26,6 +26,7 @@ mod index;
 mod key;
 mod list;
 mod log;
+mod members;
 mod moves;
 mod prepare;
 mod reads;
@@ -36,6 +37,7 @@ mod segments;
 mod sizing;
 mod slab;
 mod spaces;
+mod standing;
 mod start;
 mod stats;
 mod store;
@@ -52,10 +54,12 @@ pub use core::Now;
 pub use explain::{Block, Explained};
 pub use feed::{Evicted, Gone};
 pub use format::{
-    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, SUPER_AT, Super, SuperError,
+    CHANGED_FORMAT_VERSION, DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES,
+    SUPER_AT, Super, SuperError,
 };
-pub use key::{Key, check, fold, shard_of};
+pub use key::{Key, check, fold};
 pub use list::{Cursor, Listed, Listing};
+pub use members::{MEMBERS_MAX, Members};
 pub use request::{
     Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId,
     Reading, Reply, SpaceId, Status,

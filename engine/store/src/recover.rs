@@ -283,6 +283,9 @@ impl Recovery {
             drops.known(record.key.lo(), record.key.hi());
             return;
         }
+        if core.is_strange(record.uid, record.key.lo(), segment) {
+            return;
+        }
         let (hash, Some(number)) = self.hashes[self.nth] else { return };
         let position = core.index.find(hash, |entry| entry.is(record.key, number));
         let found = position.map(|position| (position, core.index.get(position)));

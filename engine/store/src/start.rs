@@ -7,6 +7,8 @@ use crate::drops::Drops;
 use crate::format::{
     Head, PAGE_BYTES, SPACE, SPACE_BYTES, SUPER_AT, SpaceImage, Super, SuperError,
 };
+use crate::members::Members;
+use crate::standing::Standing;
 use crate::task::{Outcome, Pool, Verb};
 
 /// Namespace slots looked at in one step.
@@ -23,8 +25,8 @@ pub struct Identity {
     pub seed: u128,
     /// Which member of the volume this is.
     pub member: u16,
-    /// How many there are.
-    pub members: u16,
+    /// All that are served, this one too.
+    pub members: Members,
     /// Generation of the other members, or 1.
     pub generation: u64,
 }
@@ -39,8 +41,10 @@ pub struct Expect {
     /// Highest generation that any member's super says. A member of a lower one was away while the
     /// others were served: its blocks are misses.
     pub generation: u64,
-    /// The generation to write: one more when a member is missing now.
+    /// The generation to write: one more when a member is missing now that was there before.
     pub next_generation: u64,
+    /// All that are served, this one too.
+    pub members: Members,
 }
 
 /// Whether to make a store or to open one.
@@ -50,6 +54,26 @@ pub enum Start {
     Create(Identity),
     /// Opens what is there.
     Open(Expect),
+}
+
+impl Start {
+    /// Which member of its store it is.
+    #[must_use]
+    pub fn member(&self) -> u16 {
+        match self {
+            Self::Create(identity) => identity.member,
+            Self::Open(expect) => expect.member,
+        }
+    }
+
+    /// All members that are served.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        match self {
+            Self::Create(identity) => identity.members,
+            Self::Open(expect) => expect.members,
+        }
+    }
 }
 
 /// Why a store does not start. Nothing was written.
@@ -149,7 +173,7 @@ impl Starting {
             volume: identity.volume,
             instance: identity.instance,
             member: identity.member,
-            members: identity.members,
+            members: identity.members.slots(),
             logical_block: geometry.logical_block,
             area_bytes: geometry.area_bytes,
             segment_bytes: geometry.segment_bytes,
@@ -162,6 +186,9 @@ impl Starting {
             epoch: 0,
             uid_mark: 0,
             created: core.now().unix.into(),
+            served: identity.members,
+            left: [0; 64],
+            outdated: [0; 64],
         }
     }
 
@@ -344,7 +371,13 @@ impl Starting {
         core.segments.raise_epoch(self.highest.max(superblock.epoch));
         core.recovery.unread = core.segments.with_content();
         drops.heads_end();
-        self.mark(core, expect.next_generation.max(superblock.generation));
+        let generation = expect.next_generation.max(superblock.generation);
+        let newest = self.highest.max(superblock.epoch);
+        let superblock = superblock.met(expect.members, generation, newest);
+        let it = &superblock;
+        core.set_standing(Standing::new(it.member, it.served, &it.left));
+        self.superblock = Some(superblock);
+        self.mark(core, generation);
     }
 
     /// Writes the supers, one after the other.

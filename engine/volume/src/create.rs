@@ -21,7 +21,7 @@ use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MA
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
 use crate::purpose::{Purpose, StoreMember, StoreShape};
-use crate::shard;
+use crate::shard::{self, Place};
 use crate::signature::HEAD_BYTES;
 use crate::staged::Staged;
 use crate::survey::{Survey, survey_device, survey_file};
@@ -105,9 +105,7 @@ pub fn create(
         allocate(claim, shape.file_bytes(), new.fill)?;
     }
     for (claim, found) in staged.claims_mut().iter_mut().zip(&found) {
-        if !found.is_blank() {
-            erase(claim, &found.survey)?;
-        }
+        found.erase(claim)?;
     }
     new.write_once(staged.claims(), shape, progress)?;
     let labels = new.labels(staged.claims(), shape)?;
@@ -115,14 +113,16 @@ pub fn create(
         // Stores know nothing of memory's alignment.
         let made = |(claim, label): (&Claim, &Label)| {
             let of = (label.volume_uuid, &label.geometry(1));
-            shard::make((claim, label.member_index), of, store)
+            let (index, members) = (label.member_index, label.members());
+            shard::make((claim, Place { index, members, generation: 1 }), of, store)
         };
         staged.claims().iter().zip(&labels).try_for_each(made)?;
     }
     for (claim, label) in staged.claims().iter().zip(&labels) {
         write_label(claim, label)?;
     }
-    Ok(Volume::assemble(staged.commit()?, labels))
+    let pairs = staged.commit()?.into_iter().zip(labels).collect();
+    Ok(Volume::assemble(pairs))
 }
 
 /// What is the same on all members.
@@ -266,6 +266,7 @@ impl NewVolume {
             volume_name: self.name.clone(),
             member_index,
             member_uuids: member_uuids.clone(),
+            changes: 0,
             logical_block: shape.logical_block,
             data_offset: LABEL_BYTES,
             stripe_bytes: shape.stripe_bytes,
@@ -279,13 +280,13 @@ impl NewVolume {
 }
 
 /// What is on a member before a volume is made there.
-struct Found {
+pub(crate) struct Found {
     content: Content,
     survey: Survey,
 }
 
 impl Found {
-    fn on(claim: &Claim) -> Result<Self, VolumeError> {
+    pub(crate) fn on(claim: &Claim) -> Result<Self, VolumeError> {
         let (content, bytes) = (claim.content()?, claim.bytes());
         let survey = match claim.kind() {
             MemberKind::File => survey_file(claim, bytes),
@@ -295,12 +296,17 @@ impl Found {
         Ok(Self { content, survey })
     }
 
+    /// Makes it blank, if it is not.
+    pub(crate) fn erase(&self, claim: &mut Claim) -> Result<(), VolumeError> {
+        if self.is_blank() { Ok(()) } else { erase(claim, &self.survey) }
+    }
+
     fn is_blank(&self) -> bool {
         self.content == Content::Blank && self.survey.is_blank()
     }
 
     /// Whether it may be overwritten. What is known is said before what is not.
-    fn check(&self, overwrite: Overwrite) -> Result<(), Reason> {
+    pub(crate) fn check(&self, overwrite: Overwrite) -> Result<(), Reason> {
         match self.content.clone() {
             Content::Ours(label) => {
                 return Err(Reason::Labelled { volume: label.volume_name.to_string() });
@@ -328,7 +334,7 @@ impl Found {
 }
 
 /// Counts what the files still need on each file system they lie on.
-fn check_space(claims: &[Claim], file_bytes: u64) -> Result<(), VolumeError> {
+pub(crate) fn check_space(claims: &[Claim], file_bytes: u64) -> Result<(), VolumeError> {
     let mut needs: BTreeMap<u64, (u64, &Claim)> = BTreeMap::new();
     for claim in claims.iter().filter(|claim| claim.kind() == MemberKind::File) {
         let stat = fstat(claim).map_err(|errno| claim.failed("examining it", errno))?;
@@ -348,7 +354,7 @@ fn check_space(claims: &[Claim], file_bytes: u64) -> Result<(), VolumeError> {
 }
 
 /// Gives a file its blocks. Larger files keep what they have.
-fn allocate(claim: &mut Claim, file_bytes: u64, fill: Fill) -> Result<(), VolumeError> {
+pub(crate) fn allocate(claim: &mut Claim, file_bytes: u64, fill: Fill) -> Result<(), VolumeError> {
     if claim.kind() == MemberKind::Block {
         return Ok(());
     }
@@ -387,7 +393,7 @@ fn erase(claim: &mut Claim, survey: &Survey) -> Result<(), VolumeError> {
 }
 
 /// Writes a label, makes it durable, and reads it back.
-fn write_label(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
+pub(crate) fn write_label(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
     let failed = |errno| claim.failed("writing its label", errno);
     write_at(claim, &AlignedBytes::copy_of(&label.encode()), 0).map_err(failed)?;
     fsync(claim).map_err(failed)?;

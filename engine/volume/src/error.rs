@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::content::Damage;
 use crate::holder::Holder;
-use crate::label::{LABEL_VERSION, MEMBERS_MAX, STORE_LABEL_VERSION};
+use crate::label::{CHANGED_LABEL_VERSION, LABEL_VERSION, MEMBERS_MAX};
 use crate::name::{NAME_BYTES_MAX, VolumeName};
 use crate::signature::Signature;
 
@@ -129,6 +129,21 @@ pub enum Reason {
     /// Members are missing.
     #[error("of its {count} members these are missing{}", colon_list(missing))]
     Incomplete { missing: Vec<u16>, count: u16 },
+    /// Too few members are there to be sure that those that are not were not served without them.
+    #[error(
+        "{present} of its {count} members are there, and more than half must be{}",
+        colon_list(absent)
+    )]
+    TooFew { present: u16, count: u16, absent: Vec<String> },
+    /// It was taken out of its volume.
+    #[error("it is member {index} of volume {volume} no longer: it was retired")]
+    Retired { volume: String, index: u16 },
+    /// A member that the volume does not have.
+    #[error("it has no member {index}")]
+    NoMember { index: u16 },
+    /// None would be left.
+    #[error("no member would be left")]
+    NoneLeft,
     /// Fewer bytes than when the volume was made.
     #[error("it has {have_bytes} bytes, its label needs {need_bytes}: it shrank")]
     Shrunk { have_bytes: u64, need_bytes: u64 },
@@ -233,6 +248,8 @@ impl Reason {
             | Self::NoSize
             | Self::BadSize { .. }
             | Self::Duplicate { .. }
+            | Self::NoMember { .. }
+            | Self::NoneLeft
             | Self::NotStorage { .. }
             | Self::NoDevice
             | Self::Partition { .. } => ErrorClass::Usage,
@@ -258,6 +275,8 @@ impl Reason {
             | Self::Disagree { .. }
             | Self::SameIndex { .. }
             | Self::Incomplete { .. }
+            | Self::TooFew { .. }
+            | Self::Retired { .. }
             | Self::Shrunk { .. }
             | Self::Truncated { .. }
             | Self::Lost
@@ -287,8 +306,8 @@ impl Reason {
             }
             Self::OtherVersion { .. } => {
                 return format!(
-                    "use a kvrail that reads it (this one reads formats {LABEL_VERSION} and \
-                     {STORE_LABEL_VERSION}), or zero \
+                    "use a kvrail that reads it (this one reads formats {LABEL_VERSION} to \
+                     {CHANGED_LABEL_VERSION}), or zero \
                      its first MiB if nobody needs it"
                 );
             }
@@ -348,7 +367,10 @@ impl Reason {
             | Self::Unreadable { .. }
             | Self::Written => "name another one, or overwrite it with --force if nobody needs it",
             Self::Labelled { .. } => "wipe that volume first with `kvrail volume wipe`",
-            Self::Blank => "make a volume there with `kvrail volume create`",
+            Self::Blank => {
+                "make a volume there with `kvrail volume create`, or let a store have it with \
+                 `kvrail volume add`"
+            }
             Self::Damaged { damage } if damage.lost_copy.is_some() => {
                 "find out what wrote there; `kvrail volume repair` restores the label from its \
                  other copy"
@@ -360,8 +382,18 @@ impl Reason {
                 "name the members of one volume only; `kvrail volume inspect` shows each label"
             }
             Self::Incomplete { .. } => {
-                "name all of them; `kvrail volume list` shows what is on this host"
+                "name all of them; `kvrail volume list` shows what is on this host; `kvrail volume \
+                 retire` takes a dead one out of a store"
             }
+            Self::TooFew { .. } => {
+                "bring drives back, or take those that are dead out for good with `kvrail volume \
+                 retire`"
+            }
+            Self::Retired { .. } => {
+                "take it from the members; `kvrail volume wipe` makes it free for another use"
+            }
+            Self::NoMember { .. } => "`kvrail volume list` shows the members and their numbers",
+            Self::NoneLeft => "`kvrail volume wipe` ends a volume",
             Self::Shrunk { .. } => "grow it back, or wipe and create the volume again (--force)",
             Self::Block { .. } => {
                 "format the device with a block size that divides the volume's, or create the \

@@ -7,6 +7,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_ring::Geometry;
+use kvrail_store::Members;
 use serde::Serialize;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -29,6 +30,10 @@ pub const LABEL_VERSION: u32 = 1;
 /// Version of the label format of stores: the same with three fields more. A program that knows
 /// only the first version refuses it, and does not take a store for a raw volume.
 pub const STORE_LABEL_VERSION: u32 = 2;
+
+/// Version of the label format of stores whose members changed: retired members leave gaps in the
+/// list. A program that does not know it would look for keys where they no longer are.
+pub const CHANGED_LABEL_VERSION: u32 = 3;
 
 /// Members of a volume at most: the label names them all, and 64 also bounds the pollers.
 pub const MEMBERS_MAX: u16 = 64;
@@ -73,12 +78,14 @@ struct Image {
     purpose: U32,
     block_mean: U32,
     segment_bytes: U64,
+    /// Zero in versions 1 and 2.
+    changes: U64,
     reserved: [u8; RESERVED],
     /// CRC-64/NVME of all bytes before it.
     crc: U64,
 }
 
-const RESERVED: usize = COPY_BYTES - 152 - 16 * MEMBERS_MAX as usize - 16 - 8;
+const RESERVED: usize = COPY_BYTES - 152 - 16 * MEMBERS_MAX as usize - 24 - 8;
 
 /// `Image::purpose` of a store.
 const PURPOSE_STORE: u32 = 1;
@@ -91,6 +98,7 @@ const _: () = assert!(std::mem::offset_of!(Image, member_index) == 104);
 const _: () = assert!(std::mem::offset_of!(Image, member_uuids) == 152);
 const _: () = assert!(std::mem::offset_of!(Image, purpose) == 1176);
 const _: () = assert!(std::mem::offset_of!(Image, segment_bytes) == 1184);
+const _: () = assert!(std::mem::offset_of!(Image, changes) == 1192);
 const _: () = assert!(std::mem::offset_of!(Image, crc) == CRC_AT);
 const _: () = assert!(COPIES_AT[1] + COPY_BYTES <= LABEL_LENGTH && LABEL_LENGTH == 1 << 20);
 const _: () = assert!(crate::name::NAME_BYTES_MAX < NAME_FIELD);
@@ -104,8 +112,10 @@ pub struct Label {
     pub volume_name: VolumeName,
     /// Which member this is, 0 upwards.
     pub member_index: u16,
-    /// Identities of all members, in order.
+    /// Identities of all members, in order; nil where one was retired.
     pub member_uuids: Vec<Uuid>,
+    /// How often members were added or retired. The label that says most is the one that counts.
+    pub changes: u64,
     /// Unit of offsets and lengths in bytes: the largest logical block when the volume was made.
     pub logical_block: u32,
     /// Where the data begins, in bytes.
@@ -141,7 +151,25 @@ impl Label {
     /// How many members the volume has.
     #[must_use]
     pub fn member_count(&self) -> u16 {
+        self.members().count()
+    }
+
+    /// The members that the volume has.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        let there = (0..).zip(&self.member_uuids).filter(|(_, uuid)| !uuid.is_nil());
+        there.fold(Members::NONE, |all, (member, _)| all.with(member))
+    }
+
+    /// How many members the list has, gaps counted in.
+    fn slots(&self) -> u16 {
         u16::try_from(self.member_uuids.len()).expect("at most MEMBERS_MAX")
+    }
+
+    /// This label with another one's list of members.
+    pub(crate) fn with_members_of(&self, other: &Self) -> Self {
+        let (member_uuids, changes) = (other.member_uuids.clone(), other.changes);
+        Self { member_uuids, changes, ..self.clone() }
     }
 
     /// This member's own identity.
@@ -187,6 +215,9 @@ impl Label {
         }
         let (version, purpose, shape) = match self.purpose {
             Purpose::Raw => (LABEL_VERSION, 0, None),
+            Purpose::Store(shape) if self.changes > 0 => {
+                (CHANGED_LABEL_VERSION, PURPOSE_STORE, Some(shape))
+            }
             Purpose::Store(shape) => (STORE_LABEL_VERSION, PURPOSE_STORE, Some(shape)),
         };
         let mut image = Image {
@@ -196,7 +227,7 @@ impl Label {
             volume_uuid: *self.volume_uuid.as_bytes(),
             volume_name,
             member_index: self.member_index.into(),
-            member_count: self.member_count().into(),
+            member_count: self.slots().into(),
             logical_block: self.logical_block.into(),
             data_offset: self.data_offset.into(),
             stripe_bytes: self.stripe_bytes.into(),
@@ -207,6 +238,7 @@ impl Label {
             purpose: purpose.into(),
             block_mean: shape.map_or(0, |shape| shape.block_mean).into(),
             segment_bytes: shape.map_or(0, |shape| shape.segment_bytes).into(),
+            changes: self.changes.into(),
             reserved: [0; RESERVED],
             crc: 0.into(),
         };
@@ -218,7 +250,8 @@ impl Label {
     fn is_possible(&self) -> bool {
         let block = u64::from(self.logical_block);
         let end = self.member_bytes.checked_add(self.data_offset);
-        self.member_index < self.member_count()
+        self.member_index < self.slots()
+            && !self.member_uuid().is_nil()
             && self.logical_block.is_power_of_two()
             && (512..=1 << 16).contains(&self.logical_block)
             && self.data_offset >= LABEL_BYTES
@@ -245,7 +278,8 @@ pub(crate) fn read_copy(area: &[u8; LABEL_LENGTH], copy: usize) -> Copy {
     if checksum(CrcAlgorithm::Crc64Nvme, &bytes[..CRC_AT]) != image.crc.get() {
         return Copy::Torn;
     }
-    if ![LABEL_VERSION, STORE_LABEL_VERSION].contains(&image.version.get()) {
+    let known = [LABEL_VERSION, STORE_LABEL_VERSION, CHANGED_LABEL_VERSION];
+    if !known.contains(&image.version.get()) {
         return Copy::OtherVersion(image.version.get());
     }
     match decode(image) {
@@ -272,6 +306,10 @@ fn decode(image: &Image) -> Option<Label> {
         data_offset: image.data_offset.get(),
         stripe_bytes: image.stripe_bytes.get(),
         member_bytes: image.member_bytes.get(),
+        changes: match image.version.get() {
+            CHANGED_LABEL_VERSION => image.changes.get(),
+            _ => 0,
+        },
         device_bytes: image.device_bytes.get(),
         created_unix_ns: image.created_unix_ns.get(),
         purpose: purpose(image)?,
@@ -283,10 +321,12 @@ fn purpose(image: &Image) -> Option<Purpose> {
     let (version, purpose) = (image.version.get(), image.purpose.get());
     match (version, purpose) {
         (LABEL_VERSION, _) => Some(Purpose::Raw),
-        (STORE_LABEL_VERSION, PURPOSE_STORE) => Some(Purpose::Store(StoreShape {
-            segment_bytes: image.segment_bytes.get(),
-            block_mean: image.block_mean.get(),
-        })),
+        (STORE_LABEL_VERSION | CHANGED_LABEL_VERSION, PURPOSE_STORE) => {
+            Some(Purpose::Store(StoreShape {
+                segment_bytes: image.segment_bytes.get(),
+                block_mean: image.block_mean.get(),
+            }))
+        }
         _ => None,
     }
 }
@@ -308,6 +348,7 @@ pub(crate) fn sample() -> Label {
         volume_name: "kv0".parse().unwrap(),
         member_index: 1,
         member_uuids: vec![Uuid::from_u128(1), Uuid::from_u128(2)],
+        changes: 0,
         logical_block: 512,
         data_offset: LABEL_BYTES,
         stripe_bytes: 1_124_352,
@@ -365,6 +406,20 @@ mod tests {
             let impossible = area(&Label { purpose, ..sample() });
             assert_eq!(read_copy(&impossible, 0), Copy::Impossible, "{purpose:?}");
         }
+    }
+
+    #[test]
+    fn a_store_whose_members_changed_has_a_format_of_its_own() {
+        let shape = StoreShape { segment_bytes: 256 << 20, block_mean: 1 << 20 };
+        let mut label = Label { purpose: Purpose::Store(shape), changes: 4, ..sample() };
+        label.member_uuids.insert(0, uuid::Uuid::nil());
+        label.member_index = 2;
+        assert_eq!((label.member_count(), label.members().bits()), (2, 0b110));
+        let stored = area(&label);
+        assert_eq!((stored[16], stored[1192]), (3, 4));
+        assert_eq!(read_copy(&stored, 1), Copy::Whole(Box::new(label.clone())));
+        label.member_index = 0;
+        assert_eq!(read_copy(&area(&label), 0), Copy::Impossible, "a member that was retired");
     }
 
     const FORMAT_1_CRC: u64 = 0xdccd_1a5f_d67a_5218;

@@ -7,6 +7,7 @@
 //! label (or blankness) was not verified in this process.
 #![forbid(unsafe_code)]
 
+mod add;
 mod alignment;
 mod beneath;
 mod bytes;
@@ -16,6 +17,7 @@ mod create;
 mod cut;
 mod error;
 mod fill;
+mod fit;
 mod holder;
 mod identity;
 mod inspect;
@@ -24,10 +26,14 @@ mod label;
 mod name;
 mod open;
 mod patience;
+mod present;
 mod purpose;
 mod rejoin;
+mod relabel;
 mod remains;
 mod repair;
+mod retire;
+mod set;
 mod shard;
 mod signature;
 mod stack;
@@ -37,6 +43,7 @@ mod sysfs;
 mod userspace;
 mod wipe;
 
+pub use add::{NewMember, add};
 pub use alignment::{Alignment, IoPath, MemberKind};
 pub use claim::{Claim, DirectIo};
 pub use content::{Content, Damage};
@@ -46,11 +53,15 @@ pub use error::{ErrorClass, Reason, VolumeError};
 pub use fill::Progress;
 pub use holder::Holder;
 pub use inspect::{Inspection, block_devices, holders, inspect};
-pub use label::{LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX, STORE_LABEL_VERSION};
+pub use label::{
+    CHANGED_LABEL_VERSION, LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX, STORE_LABEL_VERSION,
+};
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};
+pub use present::{Wanted, open_present};
 pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
+pub use retire::retire;
 pub use shard::{erase, supers};
 pub use signature::Signature;
 pub use wipe::wipe;

@@ -4,17 +4,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use kvrail_ring::Geometry;
+use kvrail_store::Members;
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
-use crate::alignment::MemberKind;
 use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::identity::identity_of;
-use crate::label::{GUARD_BYTES, Label, MEMBERS_MAX};
+use crate::label::{Label, MEMBERS_MAX};
 use crate::name::VolumeName;
 use crate::purpose::Purpose;
+use crate::set::Set;
 
 /// An open volume: its members are claimed until it is dropped.
 #[derive(Debug)]
@@ -27,8 +28,12 @@ pub struct Volume {
     pub geometry: Geometry,
     /// What it is for.
     pub purpose: Purpose,
-    /// Its members in the order of their indices.
+    /// Its members in the order of their numbers: those that are there.
     pub members: Vec<Member>,
+    /// Their numbers.
+    pub present: Members,
+    /// The numbers of all members that it has.
+    pub expected: Members,
 }
 
 /// A member of an open volume.
@@ -55,16 +60,24 @@ impl AsFd for Member {
 }
 
 impl Volume {
-    /// Puts claims and their labels, in the order of the indices, together.
-    pub(crate) fn assemble(claims: Vec<Claim>, labels: Vec<Label>) -> Self {
-        let alignment = claims.iter().map(Claim::alignment).reduce(Alignment::join);
+    /// Puts claims and their labels, in the order of the numbers, together.
+    pub(crate) fn assemble(pairs: Vec<(Claim, Label)>) -> Self {
+        let alignment = pairs.iter().map(|(claim, _)| claim.alignment()).reduce(Alignment::join);
         let memory = alignment.expect("a volume has a member").memory;
-        let first = &labels[0];
-        let (name, uuid) = (first.volume_name.clone(), first.volume_uuid);
-        let geometry = first.geometry(memory);
-        let pairs = claims.into_iter().zip(&labels);
-        let members = pairs.map(|(claim, label)| Member { uuid: label.member_uuid(), claim });
-        Self { name, uuid, geometry, purpose: first.purpose, members: members.collect() }
+        let first = pairs[0].1.clone();
+        let present = pairs.iter().fold(Members::NONE, |all, it| all.with(it.1.member_index));
+        let geometry = Geometry { members: present.count(), ..first.geometry(memory) };
+        let members =
+            pairs.into_iter().map(|(claim, label)| Member { uuid: label.member_uuid(), claim });
+        Self {
+            uuid: first.volume_uuid,
+            geometry,
+            purpose: first.purpose,
+            members: members.collect(),
+            present,
+            expected: first.members(),
+            name: first.volume_name,
+        }
     }
 }
 
@@ -91,13 +104,9 @@ pub fn open(
         let label = labelled(&claim)?;
         pairs.push((claim, label));
     }
-    check_set(&pairs, expected_name)?;
-    pairs.sort_by_key(|(_, label)| label.member_index);
-    for (claim, label) in &mut pairs {
-        check_fit(claim, label)?;
-    }
-    let (claims, labels) = pairs.into_iter().unzip();
-    Ok(Volume::assemble(claims, labels))
+    let set = Set::of(pairs, expected_name)?;
+    set.check_whole()?;
+    Ok(Volume::assemble(set.fitting()?))
 }
 
 /// Refuses two paths to one device or file. A path that does not exist is only compared by name.
@@ -127,87 +136,6 @@ pub(crate) fn labelled(claim: &Claim) -> Result<Label, VolumeError> {
         Content::Unknown { offset } => Reason::Unknown { offset },
     };
     Err(VolumeError::at(claim.path(), reason))
-}
-
-/// One volume, each member once, none missing.
-fn check_set(
-    pairs: &[(Claim, Label)],
-    expected_name: Option<&VolumeName>,
-) -> Result<(), VolumeError> {
-    let first = &pairs[0].1;
-    let mut owners: Vec<Option<&Path>> = vec![None; first.member_uuids.len()];
-    for (claim, label) in pairs {
-        let refuse = |reason| VolumeError::at(claim.path(), reason);
-        if let Some(expected) = expected_name.filter(|&name| *name != label.volume_name) {
-            let (expected, found) = (expected.to_string(), label.volume_name.to_string());
-            return Err(refuse(Reason::OtherName { expected, found }));
-        }
-        if label.volume_uuid != first.volume_uuid {
-            return Err(refuse(Reason::Mixed { first: describe(first), found: describe(label) }));
-        }
-        if let Some(what) = disagreement(first, label) {
-            return Err(refuse(Reason::Disagree { what }));
-        }
-        let owner = &mut owners[usize::from(label.member_index)];
-        if let Some(other) = *owner {
-            let (index, other) = (label.member_index, other.to_owned());
-            return Err(refuse(Reason::SameIndex { index, other }));
-        }
-        *owner = Some(claim.path());
-    }
-    let missing: Vec<u16> =
-        (0..).zip(&owners).filter(|(_, owner)| owner.is_none()).map(|(index, _)| index).collect();
-    if !missing.is_empty() {
-        let count = first.member_count();
-        let subject = format!("volume {}", first.volume_name);
-        return Err(VolumeError::new(subject, Reason::Incomplete { missing, count }));
-    }
-    Ok(())
-}
-
-fn describe(label: &Label) -> String {
-    format!("{} ({})", label.volume_name, label.volume_uuid)
-}
-
-/// What two members of one volume must agree in.
-fn disagreement(first: &Label, other: &Label) -> Option<&'static str> {
-    let checks = [
-        (first.volume_name == other.volume_name, "volume name"),
-        (first.member_uuids == other.member_uuids, "list of members"),
-        (first.stripe_bytes == other.stripe_bytes, "stripe"),
-        (first.member_bytes == other.member_bytes, "member size"),
-        (first.logical_block == other.logical_block, "logical block"),
-        (first.data_offset == other.data_offset, "data offset"),
-        (first.created_unix_ns == other.created_unix_ns, "time of creation"),
-        (first.purpose == other.purpose, "purpose"),
-    ];
-    checks.into_iter().find(|(agree, _)| !agree).map(|(_, what)| what)
-}
-
-/// Whether the device is still what it was labelled as. A file gets the block behind its data that
-/// it lacks where it was made without one.
-pub(crate) fn check_fit(claim: &mut Claim, label: &Label) -> Result<(), VolumeError> {
-    let path = claim.path().to_owned();
-    let refuse = |reason| Err(VolumeError::at(&path, reason));
-    let (have_bytes, data_end) = (claim.bytes(), label.data_end());
-    match claim.kind() {
-        MemberKind::Block if have_bytes < data_end => {
-            return refuse(Reason::Shrunk { have_bytes, need_bytes: data_end });
-        }
-        MemberKind::File if have_bytes < data_end + GUARD_BYTES => {
-            let need_bytes = label.device_bytes.max(data_end + GUARD_BYTES);
-            if have_bytes != label.device_bytes {
-                return refuse(Reason::Truncated { have_bytes, need_bytes });
-            }
-            claim.grow(need_bytes)?;
-        }
-        MemberKind::Block | MemberKind::File => {}
-    }
-    let (volume_bytes, device_bytes) = (label.logical_block, claim.alignment().logical_block);
-    if !volume_bytes.is_multiple_of(device_bytes) {
-        return refuse(Reason::Block { volume_bytes, device_bytes });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use uuid::Uuid;
 use crate::alignment::MemberKind;
 use crate::claim::{Claim, DirectIo};
 use crate::error::{Reason, VolumeError};
-use crate::open::{Member, check_fit, labelled};
+use crate::fit::check_fit;
+use crate::open::{Member, labelled};
 
 impl Member {
     /// Claims what is at `path` now and checks that it is this member of that volume. A device

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_ring::Geometry;
 use kvrail_store::{
-    Identity, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store, Super,
-    SuperError, Task, Verb,
+    Identity, Members, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
+    Super, SuperError, Task, Verb,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::bytes::{AlignedBytes, read_at, write_at};
 use crate::claim::Claim;
 use crate::error::{Reason, VolumeError};
-use crate::open::{Member, Volume};
+use crate::open::Volume;
 use crate::purpose::{StoreMember, StoreShape};
 
 /// Records or buckets of one step.
@@ -99,12 +99,22 @@ fn random() -> Result<u128, Errno> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
+/// Who a member is among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) index: u16,
+    /// All members, this one too.
+    pub(crate) members: Members,
+    /// The generation of the others, or 1.
+    pub(crate) generation: u64,
+}
+
 /// Makes the store of one of a volume's members over whatever is there.
 ///
 /// # Errors
 /// `Reason::Io` when the member cannot be written.
 pub(crate) fn make(
-    (claim, index): (&Claim, u16),
+    (claim, place): (&Claim, Place),
     (volume, geometry): (Uuid, &Geometry),
     shape: StoreShape,
 ) -> Result<(), VolumeError> {
@@ -126,9 +136,9 @@ pub(crate) fn make(
         volume: volume.as_u128(),
         instance: random().map_err(failed)?,
         seed: random().map_err(failed)?,
-        member: index,
-        members: geometry.members,
-        generation: 1,
+        member: place.index,
+        members: place.members,
+        generation: place.generation,
     };
     store.start(Start::Create(identity), now(Instant::now()));
     run(&mut store, &mut pool, (claim, geometry.data_offset)).map_err(failed)
@@ -145,7 +155,11 @@ pub fn erase(volume: &Volume) -> Result<(), VolumeError> {
         return Err(VolumeError::new(format!("volume {}", volume.name), Reason::Raw));
     };
     let of = (volume.uuid, &volume.geometry);
-    (0..).zip(&volume.members).try_for_each(|(index, it)| make((&it.claim, index), of, shape))
+    let members = volume.present;
+    let mut all = members.iter().zip(&volume.members);
+    all.try_for_each(|(index, it)| {
+        make((&it.claim, Place { index, members, generation: 1 }), of, shape)
+    })
 }
 
 /// What a member's supers say. A copy that cannot be read is as good as none.
@@ -160,25 +174,24 @@ fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
     Super::choose(&copies)
 }
 
-/// What the stores on a volume's members, in their order, say of themselves.
+/// What the stores on a volume's members, in the order of their numbers, say of themselves.
 ///
 /// # Errors
 /// `VolumeError` names the member whose store cannot be opened, and why: both supers damaged,
 /// another format, another volume's, or made with other sizes.
 pub fn supers(
-    members: &[&Member],
-    (volume, geometry): (Uuid, &Geometry),
+    members: &[&Claim],
+    (volume, geometry, numbers): (Uuid, &Geometry, Members),
     shape: StoreShape,
 ) -> Result<Vec<Super>, VolumeError> {
-    let count = geometry.members;
-    let check = |(index, member): (u16, &&Member)| {
+    let check = |(index, member): (u16, &&Claim)| {
         let refuse = |reason| Err(VolumeError::at(member.path(), reason));
         let found = match read_super(member, geometry.data_offset) {
             Ok(found) => found,
             Err(why) => return refuse(Reason::NoStore { why }),
         };
         let place = found.member;
-        if (found.volume, place, found.members) != (volume.as_u128(), index, count) {
+        if (found.volume, place) != (volume.as_u128(), index) {
             return refuse(Reason::ForeignStore { index, place });
         }
         let same = found.area_bytes == geometry.member_bytes
@@ -186,5 +199,5 @@ pub fn supers(
             && found.segment_bytes == shape.segment_bytes;
         if same { Ok(found) } else { refuse(Reason::OtherStore) }
     };
-    (0..count).zip(members).map(check).collect()
+    numbers.iter().zip(members).map(check).collect()
 }

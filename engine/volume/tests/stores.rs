@@ -13,9 +13,9 @@ fn new_store(members: &[std::path::PathBuf]) -> NewVolume {
 }
 
 fn read(volume: &Volume) -> Result<Vec<Super>, kvrail_volume::VolumeError> {
-    let members: Vec<_> = volume.members.iter().collect();
+    let members: Vec<_> = volume.members.iter().map(|member| &member.claim).collect();
     let shape = volume.purpose.store().expect("a store");
-    kvrail_volume::supers(&members, (volume.uuid, &volume.geometry), shape)
+    kvrail_volume::supers(&members, (volume.uuid, &volume.geometry, volume.present), shape)
 }
 
 fn supers(volume: &Volume) -> Vec<Super> {

@@ -13,7 +13,8 @@ impl Store {
         let session = self.session();
         // A sidecar that is gone tells nobody what the next one has.
         let lives = session.control().was_seen();
-        if lives { self.shown().get(session, self.volume().id().0) } else { None }
+        let volume = self.volume().id().0;
+        if lives { self.shown().get(session, volume, self.members()) } else { None }
     }
 
     fn known_tables(&self) -> Option<Arc<Tables>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo, StoreInfo, VolumeContent};
 use kvrail_ring::Status;
-use kvrail_store::shard_of;
+use kvrail_store::Members;
 
 use crate::error::ClientError;
 use crate::identity::Identity;
@@ -22,6 +22,7 @@ pub struct Store {
     session: Arc<Session>,
     volume: Volume,
     info: StoreInfo,
+    members: Members,
     shown: Arc<Shown>,
 }
 
@@ -50,7 +51,9 @@ impl Store {
         match volume.info.content {
             VolumeContent::Store(info) => {
                 let (session, shown) = (Arc::clone(session), Arc::default());
-                Ok(Self { session, volume, info, shown })
+                let without_gaps = Members::first(volume.geometry.members);
+                let members = info.members.map_or(without_gaps, Members::of_bits);
+                Ok(Self { session, volume, info, members, shown })
             }
             VolumeContent::Raw => Err(ClientError::NoStore { name: volume.name().to_owned() }),
         }
@@ -93,6 +96,11 @@ impl Store {
             identity: identity.clone(),
             opened,
         })))
+    }
+
+    /// The numbers of its members.
+    pub(crate) fn members(&self) -> Members {
+        self.members
     }
 
     /// Its presence tables.
@@ -253,7 +261,7 @@ impl Namespace {
     /// The member of a key, and its lane.
     pub(crate) fn shard(&self, uid: u64, key: BlockKey) -> (u16, u16) {
         let pollers = &self.0.store.volume.info.pollers;
-        let member = shard_of(uid, key.lo(), self.0.store.volume.geometry.members);
+        let member = self.0.store.members.place_of(uid, key.lo());
         (member, pollers[usize::from(member)])
     }
 

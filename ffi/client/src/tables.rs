@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvrail_memory::View;
 use kvrail_protocol::{ControlReply, ControlRequest};
 use kvrail_ring::{Presence, PresenceReader};
-use kvrail_store::shard_of;
+use kvrail_store::Members;
 
 use crate::error::ClientError;
 use crate::session::Session;
@@ -17,13 +17,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The tables of a store's members.
 #[derive(Debug)]
-pub(crate) struct Tables(Vec<Option<PresenceReader>>);
+pub(crate) struct Tables {
+    of: Vec<Option<PresenceReader>>,
+    members: Members,
+}
 
 impl Tables {
-    fn get(session: &Session, volume: u16) -> Result<Self, ClientError> {
+    fn get(session: &Session, volume: u16, members: Members) -> Result<Self, ClientError> {
         let ask = ControlRequest::ShowPresence { volume };
         let packet = session.control().call("asking for presence tables", ask, &[])?;
-        let ControlReply::Presence { members } = packet.message else {
+        let ControlReply::Presence { members: bytes } = packet.message else {
             let what = format!("answer about presence tables: {:?}", packet.message);
             return Err(ClientError::protocol(what));
         };
@@ -32,18 +35,21 @@ impl Tables {
             let file = if bytes > 0 { files.next() } else { None };
             file.map_or(Ok(None), |file| Ok(PresenceReader::new(View::open(file, bytes)?)))
         };
-        let tables = members.into_iter().map(table).collect::<Result<_, ClientError>>();
-        Ok(Self(tables?))
+        let of = bytes.into_iter().map(table).collect::<Result<Vec<_>, ClientError>>()?;
+        if of.len() != usize::from(members.count()) {
+            let what = format!("presence tables of {} members, not {}", of.len(), members.count());
+            return Err(ClientError::protocol(what));
+        }
+        Ok(Self { of, members })
     }
 
     fn is_retired(&self) -> bool {
-        self.0.iter().flatten().any(PresenceReader::is_retired)
+        self.of.iter().flatten().any(PresenceReader::is_retired)
     }
 
     /// Whether its member has a key, by its lower half.
     pub(crate) fn probe(&self, uid: u64, lo: u64) -> Presence {
-        let members = u16::try_from(self.0.len()).unwrap_or(u16::MAX);
-        let table = &self.0[usize::from(shard_of(uid, lo, members))];
+        let table = &self.of[usize::from(self.members.place_of(uid, lo))];
         table.as_ref().map_or(Presence::Maybe, |table| table.probe(uid, lo))
     }
 }
@@ -57,8 +63,13 @@ pub(crate) struct Shown {
 
 impl Shown {
     /// The tables; nothing where they cannot be had now.
-    pub(crate) fn get(&self, session: &Session, volume: u16) -> Option<Arc<Tables>> {
-        self.known().or_else(|| self.ask(session, volume))
+    pub(crate) fn get(
+        &self,
+        session: &Session,
+        volume: u16,
+        members: Members,
+    ) -> Option<Arc<Tables>> {
+        self.known().or_else(|| self.ask(session, volume, members))
     }
 
     /// The tables, if somebody asked for them before. Does not wait for the sidecar.
@@ -68,12 +79,12 @@ impl Shown {
     }
 
     #[cold]
-    fn ask(&self, session: &Session, volume: u16) -> Option<Arc<Tables>> {
+    fn ask(&self, session: &Session, volume: u16, members: Members) -> Option<Arc<Tables>> {
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         if tried.is_some_and(|at| at.elapsed() < PAUSE) {
             return None;
         }
-        let tables = Tables::get(session, volume).ok().map(Arc::new);
+        let tables = Tables::get(session, volume, members).ok().map(Arc::new);
         *tried = Some(Instant::now());
         self.tables.write().unwrap_or_else(PoisonError::into_inner).clone_from(&tables);
         tables

@@ -3,6 +3,7 @@
 
 mod budget;
 mod death;
+mod drives;
 mod full;
 mod hostile;
 mod identity;

@@ -9,14 +9,14 @@ use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_memory::{Pinned, Region, Sealing, load, store};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
-    PacketBuffer, Pages, SidecarMessage, Version, VolumeInfo, unspill,
+    PacketBuffer, Pages, SidecarMessage, StoreInfo, Version, VolumeContent, VolumeInfo, unspill,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_NOTICE, FLAG_PART};
 use kvrail_ring::{
     ClientLane, Doorbell, KeyedRequest, Opcode, RegionId, Ring, Segment, Side, Status, keys_slot,
 };
-use kvrail_store::{Key, check, shard_of};
+use kvrail_store::{Key, Members, check};
 
 /// Bytes of a page of the tail arena.
 const TAIL: usize = 4096;
@@ -211,7 +211,14 @@ impl Seat {
     /// The member that has a key.
     #[must_use]
     pub fn member_of(&self, key: Key) -> u16 {
-        shard_of(self.uid, key.lo(), self.volume.geometry.members)
+        self.members().owner(self.uid, key.lo())
+    }
+
+    fn members(&self) -> Members {
+        match self.volume.content {
+            VolumeContent::Store(StoreInfo { members: Some(bits), .. }) => Members::of_bits(bits),
+            _ => Members::first(self.volume.geometry.members),
+        }
     }
 
     /// Requests name this from now on, whatever was granted.
@@ -345,7 +352,7 @@ impl Seat {
 
     fn stage(&mut self, place: usize, op: &Op<'_>) {
         let key = op.key();
-        let member = self.member_of(key);
+        let member = self.members().place_of(self.uid, key.lo());
         let base = KeyedRequest {
             handle: self.handle,
             depth: 0,

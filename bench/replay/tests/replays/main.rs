@@ -5,7 +5,7 @@ mod chats;
 mod odd;
 mod prefix;
 
-use kvrail_replay::{Plan, Policy, Report, Run, Trace, replay};
+use kvrail_replay::{Placement, Plan, Policy, Report, Run, Trace, replay};
 
 /// Runs a scenario for one seed after another.
 fn each_seed(name: &str, cases: u64, scenario: impl Fn(u64)) {
@@ -28,7 +28,9 @@ fn read(text: &str) -> Trace {
 
 fn run(trace: &Trace, sizes: &str, policies: &[Policy], block_bytes: u32) -> Report {
     let sizes = sizes.split(',').map(|size| size.parse().unwrap()).collect();
-    let plan = Plan { sizes, policies: policies.to_vec(), block_bytes };
+    let policies = policies.to_vec();
+    let (members, placement) = (1, Placement::Hash);
+    let plan = Plan { sizes, policies, block_bytes, members, placement };
     let mut asked = 0;
     let report = replay(trace, &plan, &mut |more| asked += more).unwrap();
     let ran = report.runs.len() as u64;

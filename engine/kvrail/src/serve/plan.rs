@@ -9,6 +9,7 @@ use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
 use kvrail_session::NumaPolicy;
+use kvrail_store::Members;
 use kvrail_volume::Purpose;
 
 use super::numa;
@@ -273,6 +274,9 @@ pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
             Purpose::Store(shape) => VolumeContent::Store(StoreInfo {
                 block_bytes_max: shape.block_bytes_max(),
                 segment_bytes: shape.segment_bytes,
+                members: Some(volume.present)
+                    .filter(|it| *it != Members::first(it.count()))
+                    .map(Members::bits),
             }),
         },
     };

@@ -14,9 +14,9 @@ use kvrail_ring::DeviceIndex;
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_session::{ServedShard, ServedStore, presence_table};
 use kvrail_store::{
-    Config as StoreConfig, Discard, Expect, Identity, Sizing, Start, StartError, Super,
+    Config as StoreConfig, Discard, Expect, Identity, Members, Sizing, Start, StartError, Super,
 };
-use kvrail_volume::{Member, StoreMember, StoreShape};
+use kvrail_volume::{Claim, Member, StoreMember, StoreShape};
 use rustix::fs::{FileType, fstat, major, minor};
 use uuid::Uuid;
 
@@ -175,44 +175,76 @@ fn place(pollers: &[PollerHandle], device: DeviceIndex) -> Option<(usize, usize)
     })
 }
 
-/// How a member's store begins, and the slots for namespaces that it has.
-type Begin = (Start, StoreMember);
+/// How a member's store begins, now and when its device is back, and the member as it sees it.
+#[derive(Clone, Copy, Debug)]
+struct Begin {
+    start: Start,
+    restart: Start,
+    member: StoreMember,
+}
 
 /// How the stores on a volume's members begin. A null member forgets, so it gets a new one.
 fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
     let geometry = &served.geometry;
     let fresh = StoreMember::new(geometry.member_bytes, geometry.logical_block);
-    let members: Vec<&Member> = served.members.iter().filter_map(Source::claimed).collect();
-    if members.is_empty() {
-        let identity = Identity {
-            volume: served.uuid.as_u128(),
-            instance: Uuid::new_v4().as_u128(),
-            seed: Uuid::new_v4().as_u128(),
-            member: 0,
-            members: 1,
-            generation: 1,
-        };
-        return Ok(vec![(Start::Create(identity), fresh)]);
+    let claims = served.members.iter().filter_map(Source::claimed).map(|member| &member.claim);
+    let claims: Vec<&Claim> = claims.collect();
+    if claims.is_empty() {
+        let start = Start::Create(identity(served, 0, 1));
+        return Ok(vec![Begin { start, restart: start, member: fresh }]);
     }
-    let (volume, shape) = (served.uuid, shape);
-    let supers = kvrail_volume::supers(&members, (volume, geometry), shape)?;
-    let generation = supers.iter().map(|it| it.generation).max().unwrap_or(1);
+    let of = (served.uuid, geometry, served.present);
+    let supers = kvrail_volume::supers(&claims, of, shape)?;
+    let generation = generation(served, &supers);
     let begin = |it: &Super| {
-        let expect = Expect {
-            volume: volume.as_u128(),
+        let restart = Start::Open(Expect {
+            volume: served.uuid.as_u128(),
             member: it.member,
-            generation,
+            generation: it.generation,
             next_generation: generation,
+            members: served.present,
+        });
+        let start = match is_outdated(it, &supers) {
+            true => Start::Create(identity(served, it.member, generation)),
+            false => restart,
         };
-        (Start::Open(expect), StoreMember { spaces: it.spaces, ..fresh })
+        Begin { start, restart, member: StoreMember { spaces: it.spaces, ..fresh } }
     };
     Ok(supers.iter().map(begin).collect())
+}
+
+/// That of a store that is made.
+fn identity(served: &Served, member: u16, generation: u64) -> Identity {
+    Identity {
+        volume: served.uuid.as_u128(),
+        instance: Uuid::new_v4().as_u128(),
+        seed: Uuid::new_v4().as_u128(),
+        member,
+        members: served.present,
+        generation,
+    }
+}
+
+/// The generation of the members from now on: another one if somebody is missing who was served
+/// before, or who belongs to them.
+fn generation(served: &Served, supers: &[Super]) -> u64 {
+    let newest = supers.iter().map(|it| it.generation).max().unwrap_or(1);
+    let known = supers.iter().fold(served.expected, |all, it| all.and(it.served));
+    let is_missed = known.without(served.present) != Members::NONE;
+    newest + u64::from(is_missed)
+}
+
+/// Whether a member was away while others were served. Its keys may have been dropped meanwhile,
+/// and its namespaces cleared: what it has does not count.
+fn is_outdated(one: &Super, supers: &[Super]) -> bool {
+    let known = supers.iter().map(|it| it.outdated[usize::from(one.member)]);
+    known.max().is_some_and(|least| one.generation < least)
 }
 
 impl Shard {
     fn new(
         (device, served, shape): (&PlannedDevice, &Served, StoreShape),
-        (start, member): Begin,
+        begin: Begin,
         buffer: BufferIndex,
     ) -> Result<Self, Failure> {
         let source = &served.members[device.member];
@@ -222,7 +254,7 @@ impl Shard {
             Some(member) if takes_discards(member) => Discard::Segments,
             _ => Discard::Off,
         };
-        let config = StoreConfig { discard, ..shape.config(member, STORE_OWNERS) };
+        let config = StoreConfig { discard, ..shape.config(begin.member, STORE_OWNERS) };
         let sizing = Sizing::of(&config).map_err(|error| refuse(error.to_string()))?;
         let bytes = StoreSetup::pool_bytes(&config);
         debug_assert!(bytes as u64 <= ENTRY_BYTES, "one entry of the buffer table");
@@ -236,11 +268,12 @@ impl Shard {
                 .with_remedy("free memory, or give the sidecar more")
         })?;
         let shown: Arc<dyn Pinned> = Arc::clone(&presence) as Arc<dyn Pinned>;
-        let setup = StoreSetup { config, start, pool, buffer, presence: Some(shown) };
+        let setup = StoreSetup { config, start: begin.start, pool, buffer, presence: Some(shown) };
         let (device, volume) = (device.index, device.volume);
         let remark = remark.map(|why| why.to_string());
         let rated = source.claimed().and_then(|member| rated(member.path()));
-        Ok(Self { device, volume, name, setup, presence, restart: start, sizing, rated, remark })
+        let restart = begin.restart;
+        Ok(Self { device, volume, name, setup, presence, restart, sizing, rated, remark })
     }
 }
 

@@ -1,8 +1,11 @@
 //! The configured volumes: claimed and verified, or null for benchmarks.
 
 use kvrail_ring::Geometry;
+use kvrail_store::Members;
 use kvrail_units::Size;
-use kvrail_volume::{LABEL_BYTES, Member, Purpose, StoreMember, StoreShape, Volume};
+use kvrail_volume::{
+    LABEL_BYTES, Member, Purpose, Reason, StoreMember, StoreShape, Volume, Wanted, open_present,
+};
 use uuid::Uuid;
 
 use crate::config::{Config, NullContent, Volume as Configured};
@@ -29,6 +32,9 @@ pub(crate) struct Served {
     pub(crate) geometry: Geometry,
     pub(crate) purpose: Purpose,
     pub(crate) members: Vec<Source>,
+    /// The numbers of these members, and of all that the volume has.
+    pub(crate) present: Members,
+    pub(crate) expected: Members,
     /// Which device each member that is not named by its node is today.
     pub(crate) notes: Vec<String>,
 }
@@ -64,14 +70,27 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     if let Some(Ok(size)) = null_size {
         return null(volume, size.bytes());
     }
-    let located = volume.members.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
-    let notes = located.iter().filter_map(Located::note).collect();
+    let (located, unfound): (Vec<_>, Vec<_>) =
+        volume.members.iter().map(|member| (member, locate(member))).partition(|it| it.1.is_ok());
+    let located: Vec<Located> = located.into_iter().filter_map(|(_, found)| found.ok()).collect();
+    let mut notes: Vec<String> = located.iter().filter_map(Located::note).collect();
+    notes.extend(unfound.iter().map(|(member, _)| format!("{member} is not there")));
     let paths: Vec<_> = located.into_iter().map(|member| member.path).collect();
     let direct = config.device_of(volume).claim_direct();
-    let Volume { name, uuid, geometry, purpose, members } =
-        kvrail_volume::open(&paths, Some(&volume.name), direct)?;
+    let wanted = Wanted { members: &paths, unfound: unfound.len(), name: &volume.name, direct };
+    let unfound = unfound.into_iter().find_map(|(_, why)| why.err());
+    let opened = match (open_present(&wanted), unfound) {
+        (Ok((opened, _)), Some(why)) if opened.purpose == Purpose::Raw => return Err(why),
+        (Err(error), Some(why)) if !matches!(error.reason, Reason::TooFew { .. }) => {
+            return Err(why);
+        }
+        (opened, _) => opened?,
+    };
+    let (Volume { name, uuid, geometry, purpose, members, present, expected }, remarks) = opened;
+    notes.extend(remarks);
     let members = members.into_iter().map(Source::Claimed).collect();
-    Ok(Served { name: name.to_string(), uuid, geometry, purpose, members, notes })
+    let name = name.to_string();
+    Ok(Served { name, uuid, geometry, purpose, members, present, expected, notes })
 }
 
 /// A null volume, in stripes of 1 MiB; a store if the configuration says so.
@@ -94,7 +113,8 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
         Some(NullContent::Raw) | None => Purpose::Raw,
     };
     let (name, uuid) = (volume.name.to_string(), Uuid::nil());
-    Ok(Served { name, uuid, geometry, purpose, members, notes: Vec::new() })
+    let (present, expected, notes) = (Members::first(1), Members::first(1), Vec::new());
+    Ok(Served { name, uuid, geometry, purpose, members, present, expected, notes })
 }
 
 impl Source {

@@ -168,7 +168,7 @@ impl Stores {
         let group = &self.groups[number];
         let first = usize::from(group.local[0].1);
         let grant = self.shards[first].resolve(session, handle)?;
-        if group.members < 2 {
+        if group.members.count() < 2 {
             return Ok((first, grant));
         }
         let shard = self.groups[number].shard_of(grant.uid, lo).ok_or(Status::Invalid)?;
@@ -285,7 +285,7 @@ impl Stores {
             ms => Hold::For(u64::from(ms) * 1_000_000),
         };
         let (first, grant) = self.find(session, request.handle(), lows[0])?;
-        let several = self.groups[self.group_of_shard(first)].members > 1;
+        let several = self.groups[self.group_of_shard(first)].members.count() > 1;
         if !several {
             let found = self.look(first, &grant, (session, &lows[..count]), hold, now)?;
             return Ok((bits(&found), Status::Ok));

@@ -108,10 +108,7 @@ impl Shard {
         (geometry, logical_block): (&Geometry, u32),
     ) -> Result<Self, ConfigError> {
         assert_eq!(logical_block, setup.config.logical_block, "the store's unit is the device's");
-        let member = match setup.start {
-            Start::Create(identity) => identity.member,
-            Start::Open(expect) => expect.member,
-        };
+        let member = setup.start.member();
         let mut store = Box::new(Store::new(&setup.config)?);
         if let Some(memory) = &setup.presence {
             store.set_witness(presence_witness(memory));

@@ -21,7 +21,7 @@ use kvrail_ring::{
     Request, Segment, Side, Status, keys_slot,
 };
 use kvrail_store::{
-    Config, Discard, Expect, Identity, Key, SpaceId, Start, Status as Ending, Times, check,
+    Config, Discard, Expect, Identity, Key, Members, SpaceId, Start, Status as Ending, Times, check,
 };
 
 /// Bytes of each client's arena.
@@ -134,14 +134,20 @@ pub(crate) fn create() -> Start {
         instance: 0x0123_4567,
         seed: 99,
         member: 0,
-        members: 1,
+        members: Members::first(1),
         generation: 1,
     })
 }
 
 /// The start of the one that is there.
 pub(crate) fn open() -> Start {
-    Start::Open(Expect { volume: VOLUME, member: 0, generation: 1, next_generation: 1 })
+    Start::Open(Expect {
+        volume: VOLUME,
+        member: 0,
+        generation: 1,
+        next_generation: 1,
+        members: Members::first(1),
+    })
 }
 
 impl Rig {

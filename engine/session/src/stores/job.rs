@@ -5,7 +5,7 @@
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreFound};
 use kvrail_protocol::ListCursor;
 use kvrail_ring::Status;
-use kvrail_store::{Key, shard_of};
+use kvrail_store::{Key, Members};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 
@@ -139,7 +139,7 @@ impl Job {
     }
 
     /// Decides from what all members say.
-    pub(super) fn next(&mut self, seen: &[Seen<'_>]) -> Next {
+    pub(super) fn next(&mut self, seen: &[Seen<'_>], members: Members) -> Next {
         if self.rounds == ROUNDS_MAX {
             let message = "the members of the store do not agree on the namespace; ask again";
             return Next::Refuse((Status::Internal, message.into()));
@@ -152,7 +152,7 @@ impl Job {
                 let list = Next::List { name: name.clone(), from: *from };
                 self.highest(seen).map(|_| list)
             }
-            (Wish::Explain { key, .. }, _) => self.explain(seen, *key),
+            (Wish::Explain { key, .. }, _) => self.explain((seen, members), *key),
             _ => self.agree(seen),
         };
         match next {
@@ -218,10 +218,9 @@ impl Job {
     }
 
     /// Asks the one member that can have a key.
-    fn explain(&self, seen: &[Seen<'_>], key: Key) -> Result<Next, Failure> {
+    fn explain(&self, (seen, members): (&[Seen<'_>], Members), key: Key) -> Result<Next, Failure> {
         let uid = self.highest(seen)?.uid;
-        let members = u16::try_from(seen.len()).unwrap_or(u16::MAX);
-        let member = usize::from(shard_of(uid, key.lo(), members));
+        let member = usize::from(members.place_of(uid, key.lo()));
         let space = seen[member].space.filter(|space| space.uid == uid);
         match (space, self.stage) {
             (_, Stage::Changing) => Ok(Next::Explained { member, uid, key }),
@@ -300,7 +299,7 @@ mod tests {
     use kvrail_poller::{Permit, SpaceRecord, StoreAsk};
     use kvrail_protocol::ListCursor;
     use kvrail_ring::Status;
-    use kvrail_store::{Key, shard_of};
+    use kvrail_store::{Key, Members};
     use serde_json::json;
 
     use super::{Asker, Create, Job, Next, Seen, Stage, Wish};
@@ -329,7 +328,8 @@ mod tests {
             .zip(&spaces)
             .map(|((uid, mark), space)| Seen { space: (*uid > 0).then_some(space), mark: *mark })
             .collect();
-        match job.next(&seen) {
+        let all = Members::first(u16::try_from(seen.len()).unwrap());
+        match job.next(&seen, all) {
             Next::ControlRequest(asks) => asks
                 .into_iter()
                 .map(|(at, ask)| match ask {
@@ -397,7 +397,7 @@ mod tests {
     fn a_key_is_explained_by_the_one_member_that_can_have_it() {
         let key = Key::of(1, 2);
         let explain = || job(Wish::Explain { name: "n".into(), key });
-        let member = usize::from(shard_of(9, key.lo(), 2));
+        let member = usize::from(Members::first(2).owner(9, key.lo()));
         let mut asked_first = explain();
         assert_eq!(asked(&mut asked_first, &[(9, 9), (9, 9)]), [(member, '?', 0)]);
         assert_eq!(asked(&mut asked_first, &[(9, 9), (9, 9)]), [(member, 'e', 9)]);

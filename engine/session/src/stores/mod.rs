@@ -26,7 +26,7 @@ use kvrail_poller::{
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo, ShardReport};
 use kvrail_ring::Status;
 use kvrail_store::{
-    Fault, Key, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards,
+    Fault, Key, Members, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards,
 };
 
 use calls::Calls;
@@ -341,7 +341,9 @@ impl Stores {
         let name = job.wish.name()?;
         let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
-        match job.next(&seen) {
+        let first = store.shards.first();
+        let members = first.map_or(Members::NONE, |it| it.served.restart.members());
+        match job.next(&seen, members) {
             Next::ControlRequest(asks) => {
                 self.send(at, asks, pollers);
                 None

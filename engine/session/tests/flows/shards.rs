@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
 use kvrail_store::{
-    Begun, Config, Expect, Identity, Memory, Now, Outcome, Phase, Pool, SpaceId, Start, Status,
-    Store, Task, Verb,
+    Begun, Config, Expect, Identity, Members, Memory, Now, Outcome, Phase, Pool, SpaceId, Start,
+    Status, Store, Task, Verb,
 };
 use kvrail_volume::{StoreMember, StoreShape};
 
@@ -28,7 +28,8 @@ pub(crate) fn config() -> Config {
 }
 
 pub(crate) fn open(member: u16) -> Start {
-    Start::Open(Expect { volume: VOLUME, member, generation: 1, next_generation: 1 })
+    let members = Members::first(2);
+    Start::Open(Expect { volume: VOLUME, member, generation: 1, next_generation: 1, members })
 }
 
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Shard {
             instance: u128::from(member) + 1,
             seed: 5,
             member,
-            members: 2,
+            members: Members::first(2),
             generation: 1,
         };
         let start = if blank { Start::Create(identity) } else { open(member) };

@@ -268,7 +268,8 @@ impl Sidecar {
         };
         let mut volumes = vec![kv];
         if !config.stores.is_empty() {
-            let info = StoreInfo { block_bytes_max: 32 << 10, segment_bytes: 64 << 10 };
+            let info =
+                StoreInfo { block_bytes_max: 32 << 10, segment_bytes: 64 << 10, members: None };
             volumes.push(VolumeInfo {
                 id: 1,
                 name: "shelf".into(),

@@ -8,15 +8,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::PAGE_BYTES;
 use super::seal::{is_whole, seal};
+use crate::members::{MEMBERS_MAX, Members};
+use crate::standing::OfEach;
 
-/// The format that this program reads and writes.
+/// The format of a store that was served with all its members from the first day on.
 pub const FORMAT_VERSION: u32 = 1;
+
+/// The same with the three fields behind `created`: what this member knows of those that came and
+/// went. A program that does not read them would bring old blocks back.
+pub const CHANGED_FORMAT_VERSION: u32 = 2;
 
 /// Where the two copies begin, in bytes of the area.
 pub const SUPER_AT: [u64; 2] = [0, 32 << 10];
 
 const MAGIC: [u8; 16] = *b"kvrail store\r\n\x1a\0";
-const RESERVED: usize = PAGE_BYTES - 152 - 8;
+const SERVED_AT: usize = 2048;
+const BEFORE: usize = SERVED_AT - 152;
+const BEHIND: usize = PAGE_BYTES - SERVED_AT - 8 - 2 * 64 * 8 - 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -40,11 +48,16 @@ struct Image {
     epoch: U64,
     uid_mark: U64,
     created: U64,
-    reserved: [u8; RESERVED],
+    before: [u8; BEFORE],
+    served: U64,
+    left: [U64; 64],
+    outdated: [U64; 64],
+    behind: [u8; BEHIND],
     crc: U64,
 }
 
 const _: () = assert!(size_of::<Image>() == PAGE_BYTES && align_of::<Image>() == 1);
+const _: () = assert!(offset_of!(Image, served) == SERVED_AT);
 const _: () = assert!(offset_of!(Image, area_bytes) == 64 && offset_of!(Image, serial) == 112);
 
 /// What a super says.
@@ -56,7 +69,7 @@ pub struct Super {
     pub instance: u128,
     /// Which member this is.
     pub member: u16,
-    /// How many there are.
+    /// How many there are, gaps in their numbers counted in.
     pub members: u16,
     /// Unit of transfers in bytes.
     pub logical_block: u32,
@@ -83,6 +96,13 @@ pub struct Super {
     pub uid_mark: u64,
     /// Seconds since 1970 when the store was made.
     pub created: u64,
+    /// Those that were served when this one was served last.
+    pub served: Members,
+    /// For each member that was there once and was missed at a later start: the highest epoch of
+    /// this member then. Older records of keys that it had had do not count.
+    pub left: OfEach,
+    /// For each member that was not there: the generation that it must have to be up to date.
+    pub outdated: OfEach,
 }
 
 /// Why two copies of a super make no store.
@@ -95,7 +115,10 @@ pub enum SuperError {
     #[error("both supers are damaged; starting empty needs an explicit erase")]
     Damaged,
     /// Whole, of another version.
-    #[error("store format {0}; this program reads format {FORMAT_VERSION}; erase to start empty")]
+    #[error(
+        "store format {0}; this program reads formats {FORMAT_VERSION} and \
+             {CHANGED_FORMAT_VERSION}; erase to start empty"
+    )]
     OtherVersion(u32),
     /// Whole, with values that no store has.
     #[error("a super whose values are impossible")]
@@ -105,9 +128,10 @@ pub enum SuperError {
 impl Super {
     /// One copy as it lies on the medium.
     pub fn encode(&self, copy: u32, page: &mut [u8; PAGE_BYTES]) {
+        let plain = self.version() == FORMAT_VERSION;
         let mut image = Image {
             magic: MAGIC,
-            version: FORMAT_VERSION.into(),
+            version: self.version().into(),
             copy: copy.into(),
             volume: self.volume.to_le_bytes(),
             instance: self.instance.to_le_bytes(),
@@ -125,7 +149,11 @@ impl Super {
             epoch: self.epoch.into(),
             uid_mark: self.uid_mark.into(),
             created: self.created.into(),
-            reserved: [0; RESERVED],
+            before: [0; BEFORE],
+            served: if plain { 0 } else { self.served.bits() }.into(),
+            left: self.left.map(U64::new),
+            outdated: self.outdated.map(U64::new),
+            behind: [0; BEHIND],
             crc: 0.into(),
         };
         seal(image.as_mut_bytes());
@@ -144,7 +172,7 @@ impl Super {
         if !is_whole(page) {
             return Err(SuperError::Damaged);
         }
-        if image.version.get() != FORMAT_VERSION {
+        if ![FORMAT_VERSION, CHANGED_FORMAT_VERSION].contains(&image.version.get()) {
             return Err(SuperError::OtherVersion(image.version.get()));
         }
         if image.copy.get() != copy {
@@ -173,13 +201,41 @@ impl Super {
     }
 }
 
+impl Super {
+    /// The format that says all this.
+    fn version(&self) -> u32 {
+        let changed = self.served != Members::first(self.members)
+            || [self.left, self.outdated].concat().iter().any(|it| *it > 0);
+        if changed { CHANGED_FORMAT_VERSION } else { FORMAT_VERSION }
+    }
+
+    /// The super of a start with these members, where `newest` is the highest epoch so far.
+    pub(crate) fn met(mut self, members: Members, generation: u64, newest: u64) -> Self {
+        for gone in self.served.without(members).iter() {
+            self.left[usize::from(gone)] = newest;
+        }
+        if self.served != members || generation > self.generation {
+            for away in Members::first(MEMBERS_MAX).without(members).iter() {
+                self.outdated[usize::from(away)] = generation;
+            }
+        }
+        self.served = members;
+        self.members = members.slots().max(self.members);
+        self
+    }
+}
+
 impl Image {
     fn read(&self) -> Super {
+        let changed = self.version.get() == CHANGED_FORMAT_VERSION;
+        let of_each = |field: &[U64; 64]| if changed { field.map(U64::get) } else { [0; 64] };
+        let members = self.members.get();
+        let served = Members::of_bits(self.served.get());
         Super {
             volume: u128::from_le_bytes(self.volume),
             instance: u128::from_le_bytes(self.instance),
             member: self.member.get(),
-            members: self.members.get(),
+            members,
             logical_block: self.logical_block.get(),
             area_bytes: self.area_bytes.get(),
             segment_bytes: self.segment_bytes.get(),
@@ -192,13 +248,16 @@ impl Image {
             epoch: self.epoch.get(),
             uid_mark: self.uid_mark.get(),
             created: self.created.get(),
+            served: if changed { served } else { Members::first(members) },
+            left: of_each(&self.left),
+            outdated: of_each(&self.outdated),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PAGE_BYTES, Super, SuperError, seal};
+    use super::{Members, PAGE_BYTES, Super, SuperError, seal};
 
     fn sample() -> Super {
         Super {
@@ -218,6 +277,9 @@ mod tests {
             epoch: 8,
             uid_mark: 9,
             created: 10,
+            served: Members::first(4),
+            left: [0; 64],
+            outdated: [0; 64],
         }
     }
 

@@ -1,6 +1,6 @@
 //! The course of a world: rest, cuts, starts.
 
-use kvrail_store::{Expect, Hold, Phase, Start, Store, Verb};
+use kvrail_store::{Expect, Hold, Members, Phase, Start, Store, Verb};
 
 use crate::drive::Cut;
 use crate::ledger::Ledger;
@@ -66,7 +66,13 @@ impl World {
 
     /// Starts the store that is there.
     pub(crate) fn open(&mut self) {
-        let expect = Expect { volume: VOLUME, member: 0, generation: 1, next_generation: 1 };
+        let expect = Expect {
+            volume: VOLUME,
+            member: 0,
+            generation: 1,
+            next_generation: 1,
+            members: Members::first(1),
+        };
         self.open_as(expect);
     }
 
@@ -75,7 +81,13 @@ impl World {
     }
 
     pub(crate) fn expect() -> Expect {
-        Expect { volume: VOLUME, member: 0, generation: 1, next_generation: 1 }
+        Expect {
+            volume: VOLUME,
+            member: 0,
+            generation: 1,
+            next_generation: 1,
+            members: Members::first(1),
+        }
     }
 
     /// Opens, and waits until requests are taken.

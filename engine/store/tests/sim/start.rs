@@ -1,6 +1,8 @@
 //! Starts: what is refused, what is taken, and what a member that was away may not bring back.
 
-use kvrail_store::{Begun, Config, Expect, Fault, Phase, Start, StartError, Status, SuperError};
+use kvrail_store::{
+    Begun, Config, Expect, Fault, Members, Phase, Start, StartError, Status, SuperError,
+};
 
 use crate::drive::Cut;
 use crate::world::{World, small};
@@ -46,11 +48,11 @@ fn a_foreign_or_unknown_member_is_refused() {
     let mut world = stopped(1);
     for at in [0, SUPER_B] {
         let page = &mut world.drive.medium()[at..at + 4096];
-        page[16] = 2;
+        page[16] = 3;
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page[..4088]);
         page[4088..].copy_from_slice(&crc.to_le_bytes());
     }
-    assert_eq!(refused(world, expect), StartError::Super(SuperError::OtherVersion(2)));
+    assert_eq!(refused(world, expect), StartError::Super(SuperError::OtherVersion(3)));
 }
 
 #[test]
@@ -312,4 +314,59 @@ fn the_last_epoch() {
     world.cut(Cut::Power);
     world.reopen();
     world.verify();
+}
+
+/// Members 0 and 1 of a store are served, and 1 comes and goes. What lies here of its keys from
+/// before it came may have been dropped there, so it never counts again.
+#[test]
+fn keys_of_a_member_that_came_and_went_do_not_come_back() {
+    const KEYS: u64 = 16;
+    let (alone, both) = (Members::first(1), Members::first(2));
+    let expect = |members, generation| Expect {
+        members,
+        generation: 1,
+        next_generation: generation,
+        ..World::expect()
+    };
+    let mut world = World::new(9, small(12, 512));
+    let put_all = |world: &mut World| {
+        for key in 0..KEYS {
+            world.put_length(0, key, true, 700, 1);
+            world.run_until("put", World::is_idle);
+        }
+        world.settle();
+    };
+    put_all(&mut world);
+    let uid = world.spaces[0].expect("made by the world").uid;
+    world.cut(Cut::Power);
+    let begin = |world: &mut World, expect| {
+        world.model.forget_must();
+        world.open_as(expect);
+        world.run_until("open", |world| world.store.phase() == Phase::Serving);
+        world.adopt_spaces();
+    };
+    let of_other = |key: u64| both.owner(uid, World::key(key).lo()) == 1;
+    let found = |world: &mut World| {
+        let found = |key| {
+            let answer = world.get(0, key);
+            world.run_until("got", World::is_idle);
+            answer != Some(Status::Miss)
+        };
+        (0..KEYS).map(found).collect::<Vec<_>>()
+    };
+    let own: Vec<bool> = (0..KEYS).map(|key| !of_other(key)).collect();
+    assert!(own.contains(&true) && own.contains(&false), "{own:?}");
+    begin(&mut world, expect(both, 1));
+    assert_eq!(found(&mut world), own, "another member has them now");
+    world.cut(Cut::Power);
+    for _ in 0..2 {
+        begin(&mut world, expect(alone, 2));
+        assert_eq!(found(&mut world), own, "they may have been dropped where they were");
+        world.cut(Cut::Power);
+    }
+    begin(&mut world, expect(alone, 2));
+    put_all(&mut world);
+    world.cut(Cut::Kill);
+    begin(&mut world, expect(alone, 2));
+    assert_eq!(found(&mut world), vec![true; own.len()], "put here since then");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use kvrail_store::{
-    Begun, Budget, Config, Discard, Identity, Key, Memory, Now as Time, Outcome, Phase, Pool,
-    Reading, Reply, SpaceId, Start, Store, Task, Times, Verb,
+    Begun, Budget, Config, Discard, Identity, Key, Members, Memory, Now as Time, Outcome, Phase,
+    Pool, Reading, Reply, SpaceId, Start, Store, Task, Times, Verb,
 };
 
 use crate::drive::Drive;
@@ -156,7 +156,7 @@ impl World {
             instance: seed.into(),
             seed: u128::from(seed) << 64 | 99,
             member: 0,
-            members: 1,
+            members: Members::first(1),
             generation: 1,
         };
         world.store.start(Start::Create(identity), world.time());

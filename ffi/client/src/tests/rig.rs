@@ -112,7 +112,7 @@ impl Rig {
         let mut welcome = welcome(geometry(members, 1 << 20), members, 0);
         let (block_bytes_max, segment_bytes) = (128 << 20, 256 << 20);
         welcome.volumes[0].content =
-            VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes });
+            VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes, members: None });
         Self::assemble(welcome, members, depth, arena_bytes)
     }
 

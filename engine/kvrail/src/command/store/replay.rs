@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvrail_replay::{Plan, Policy, Report, Share, Trace, plot, replay};
+use kvrail_replay::{Placement, Plan, Policy, Report, Share, Trace, plot, replay};
 use kvrail_units::Size;
 
 use crate::context::{Context, Verbosity};
@@ -41,6 +41,14 @@ pub(crate) struct ReplayArgs {
     /// Bytes of a block, up to 128MiB; the store's segments are chosen to suit
     #[arg(long, value_name = "SIZE", default_value_t = Size::new(BLOCK_BYTES))]
     block_bytes: Size,
+    /// Members of the store: each has its share of the size, and of the keys
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
+    members: u16,
     /// Who caches
     #[arg(
         long,
@@ -125,7 +133,8 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
             policies.push(policy);
         }
     }
-    Ok(Plan { sizes: args.sizes.clone(), policies, block_bytes })
+    let (sizes, members, placement) = (args.sizes.clone(), args.members, Placement::Hash);
+    Ok(Plan { sizes, policies, block_bytes, members, placement })
 }
 
 fn load(args: &ReplayArgs, context: &Context) -> Result<Trace, Failure> {

@@ -81,7 +81,7 @@ enum KindArg {
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum FillArg {
+pub(super) enum FillArg {
     /// Files are written, devices only labelled
     #[default]
     Files,
@@ -92,7 +92,7 @@ enum FillArg {
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum DirectArg {
+pub(super) enum DirectArg {
     /// Members without O_DIRECT are refused
     #[default]
     Required,
@@ -198,7 +198,7 @@ fn made_store(shape: StoreShape, one: &Sizing, members: u16) -> MadeStore {
 }
 
 /// Draws on standard error, where that is a terminal.
-fn bar(context: &Context) -> ProgressBar {
+pub(super) fn bar(context: &Context) -> ProgressBar {
     let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
     let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let template = "writing {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_nvme::Selector;
-use kvrail_volume::{Content, Inspection, Purpose, block_devices, inspect};
+use kvrail_volume::{Content, Inspection, Label, Purpose, block_devices, inspect};
 use serde::Serialize;
 
 use crate::command::describe;
@@ -132,7 +132,7 @@ fn survey(named: &BTreeSet<PathBuf>) -> Listing {
     Listing { volumes: labels.into_values().map(found).collect(), odd, unreadable }
 }
 
-fn whole_or_surviving(seen: &Inspection) -> Option<&kvrail_volume::Label> {
+fn whole_or_surviving(seen: &Inspection) -> Option<&Label> {
     match &seen.content {
         Content::Ours(label) => Some(label),
         Content::Damaged(damage) => damage.surviving.as_deref(),
@@ -144,12 +144,19 @@ fn label_of(seen: &Inspection) -> Option<String> {
     whole_or_surviving(seen).map(|label| label.volume_uuid.to_string())
 }
 
+/// Whether a volume's newest label names the member of another one: it was not retired.
+fn is_named(newest: &Label, label: &Label) -> bool {
+    newest.member_uuids.get(usize::from(label.member_index)) == Some(&label.member_uuid())
+}
+
 /// One volume out of the members that name it; there is at least one.
 fn found(seen: Vec<Inspection>) -> Found {
+    let labels = seen.iter().filter_map(whole_or_surviving);
+    let label = labels.max_by_key(|label| label.changes).expect("a label led here");
     let mut members: Vec<FoundMember> = seen
         .iter()
         .filter_map(|one| {
-            whole_or_surviving(one).map(|label| FoundMember {
+            whole_or_surviving(one).filter(|it| is_named(label, it)).map(|label| FoundMember {
                 index: label.member_index,
                 path: one.path.clone(),
                 used: !one.holders.is_empty(),
@@ -158,7 +165,6 @@ fn found(seen: Vec<Inspection>) -> Found {
         })
         .collect();
     members.sort_by_key(|member| member.index);
-    let label = seen.iter().find_map(whole_or_surviving).expect("a label led here");
     Found {
         name: label.volume_name.to_string(),
         uuid: label.volume_uuid.to_string(),

@@ -1,9 +1,11 @@
-//! `kvrail volume`: create, list, inspect, repair, wipe.
+//! `kvrail volume`: create, add, retire, list, inspect, repair, wipe.
 
+mod add;
 mod create;
 mod inspect;
 mod list;
 mod repair;
+mod retire;
 mod wipe;
 
 use clap::Subcommand;
@@ -14,6 +16,8 @@ use crate::failure::Failure;
 const EXAMPLES: &str = "\
 Examples:
   kvrail volume create kv0 /data/kv0.img --size 64GiB
+  kvrail volume add cache /dev/nvme5n1
+  kvrail volume retire cache --member 2
   kvrail volume list
   kvrail volume inspect /data/kv0.img
   kvrail volume wipe kv0 /data/kv0.img
@@ -26,6 +30,10 @@ Serve it: kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]
 pub(crate) enum VolumeCommand {
     /// Make a volume on files or block devices
     Create(create::CreateArgs),
+    /// Add a device or file to a store that is not served
+    Add(add::AddArgs),
+    /// Take a member out of a store for good: a drive that is dead, most often
+    Retire(retire::RetireArgs),
     /// List the volumes of this host: configured ones and all block devices
     List(list::ListArgs),
     /// Show what devices or files hold: label, foreign data, users
@@ -40,6 +48,8 @@ pub(crate) enum VolumeCommand {
 pub(crate) fn run(command: VolumeCommand, context: &Context) -> Result<(), Failure> {
     match command {
         VolumeCommand::Create(args) => create::run(&args, context),
+        VolumeCommand::Add(args) => add::run(&args, context),
+        VolumeCommand::Retire(args) => retire::run(&args, context),
         VolumeCommand::List(args) => list::run(&args, context),
         VolumeCommand::Inspect(args) => inspect::run(&args, context),
         VolumeCommand::Repair(args) => repair::run(&args, context),

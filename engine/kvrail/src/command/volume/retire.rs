@@ -1,0 +1,86 @@
+//! `kvrail volume retire`.
+
+use clap::Args;
+use kvrail_nvme::Selector;
+use kvrail_volume::{Volume, VolumeName, retire};
+use serde::Serialize;
+
+use super::create::DirectArg;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::members::members_there;
+use crate::output::{Format, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvrail volume retire cache --member 2                 the others as configured
+  kvrail volume retire cache --member 2 /dev/nvme1n1 /dev/nvme3n1
+
+For a store that nobody serves. Its blocks are lost, and its keys spread over the others. All others
+must be there. Take it from the configuration, too; a drive that was retired is never served again,
+before it is wiped. `kvrail volume list` shows the numbers of members.";
+
+/// Arguments of `kvrail volume retire`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RetireArgs {
+    /// Name of the store, as its labels carry it
+    name: VolumeName,
+    /// Number of a member to be taken out; may be given several times
+    #[arg(long = "member", value_name = "NUMBER", required = true)]
+    numbers: Vec<u16>,
+    /// All members that stay [default: the members configured for NAME]
+    #[arg(value_name = "MEMBER")]
+    members: Vec<Selector>,
+    /// How members are opened
+    #[arg(long, value_enum, default_value_t)]
+    direct: DirectArg,
+}
+
+/// A store with other members than before.
+#[derive(Serialize)]
+pub(super) struct Changed {
+    name: String,
+    uuid: String,
+    members: Vec<ChangedMember>,
+}
+
+#[derive(Serialize)]
+struct ChangedMember {
+    number: u16,
+    path: String,
+}
+
+impl Changed {
+    pub(super) fn of(volume: &Volume) -> Self {
+        let members = volume.present.iter().zip(&volume.members);
+        let members = members.map(|(number, member)| ChangedMember {
+            number,
+            path: member.path().display().to_string(),
+        });
+        let (name, uuid) = (volume.name.to_string(), volume.uuid.to_string());
+        Self { name, uuid, members: members.collect() }
+    }
+
+    pub(super) fn print(&self, what: &str, context: &Context) -> Result<(), Failure> {
+        if context.format == Format::Json {
+            return print_json(self);
+        }
+        let member = |it: &ChangedMember| format!("\n  member {}: {}", it.number, it.path);
+        let members: String = self.members.iter().map(member).collect();
+        print_text(&format!(
+            "{what}: store {} has {} member(s); configure these{members}",
+            self.name,
+            self.members.len()
+        ))
+    }
+}
+
+/// Takes them out.
+pub(super) fn run(args: &RetireArgs, context: &Context) -> Result<(), Failure> {
+    let paths = members_there(&args.name, &args.members, context)?;
+    let volume = retire(&args.name, &paths, &args.numbers, args.direct.into())?;
+    let numbers: Vec<String> = args.numbers.iter().map(ToString::to_string).collect();
+    let what = format!("retired member {}", numbers.join(", "));
+    Changed::of(&volume).print(&what, context)
+}

@@ -1,0 +1,197 @@
+//! Members of a store that come and go.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal};
+use kvrail_store::Members;
+use kvrail_volume::{
+    DirectIo, Fill, Layout, NewMember, NewVolume, Overwrite, Volume, VolumeError, Wanted, add,
+    open_present, retire,
+};
+
+const LABEL: usize = 1 << 20;
+/// Where the copies of a label lie.
+const COPIES: [usize; 2] = [0, LABEL / 2];
+
+fn store_of(members: &[PathBuf]) {
+    let layout = Layout::Store { segment_bytes: None, block_mean: Some(64 << 10) };
+    let capacity_bytes = Some(4 * MIB * members.len() as u64);
+    let new = NewVolume { layout, capacity_bytes, fill: Fill::Nothing, ..new_volume(members) };
+    make(&new).unwrap();
+}
+
+fn present(members: &[PathBuf]) -> Result<(Volume, Vec<String>), VolumeError> {
+    let name = &"kv0".parse().unwrap();
+    open_present(&Wanted { members, unfound: 0, name, direct: DirectIo::Optional })
+}
+
+fn adding(members: &[PathBuf], path: &Path) -> NewMember {
+    NewMember {
+        name: "kv0".parse().unwrap(),
+        members: members.to_vec(),
+        path: path.to_owned(),
+        fill: Fill::Nothing,
+        overwrite: Overwrite::Foreign,
+        direct: DirectIo::Optional,
+    }
+}
+
+fn without(members: &[PathBuf], numbers: &[u16]) -> Result<Volume, VolumeError> {
+    retire(&"kv0".parse().unwrap(), members, numbers, DirectIo::Optional)
+}
+
+fn label(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap()[..LABEL].to_vec()
+}
+
+/// A change of labels: for each member, what its label was and what it became, in the order in
+/// which they are written.
+struct Change(Vec<(PathBuf, Vec<u8>, Vec<u8>)>);
+
+impl Change {
+    /// The label writes of an act on these members.
+    fn of(members: &[PathBuf], act: impl FnOnce()) -> Self {
+        let before: Vec<_> = members.iter().map(|path| label(path)).collect();
+        act();
+        let both = members.iter().zip(before);
+        Self(both.map(|(path, before)| (path.clone(), before, label(path))).collect())
+    }
+
+    /// Makes the medium what a kill after so many writes leaves.
+    fn cut_after(&self, writes: usize) {
+        for (at, (path, before, after)) in self.0.iter().enumerate() {
+            poke(path, 0, before);
+            for (copy, from) in COPIES.into_iter().enumerate() {
+                if 2 * at + copy < writes {
+                    poke(path, from as u64, &after[from..from + 4096]);
+                }
+            }
+        }
+    }
+}
+
+fn three() -> (tempfile::TempDir, Vec<PathBuf>) {
+    let directory = directory();
+    let members = ["a", "b", "c"].map(|name| directory.path().join(name)).to_vec();
+    store_of(&members);
+    (directory, members)
+}
+
+#[test]
+fn an_add_that_is_cut_after_any_write_starts_and_goes_on() {
+    let (directory, three) = three();
+    let new = directory.path().join("d");
+    let four = [&three[..], std::slice::from_ref(&new)].concat();
+    fs::write(&new, vec![0; LABEL]).unwrap();
+    let order = [std::slice::from_ref(&new), &three[..]].concat();
+    let change = Change::of(&order, || {
+        let added = add(&adding(&three, &new), &mut go_on).unwrap();
+        assert_eq!((added.present, added.members.len()), (Members::first(4), 4));
+    });
+    for writes in [0].into_iter().chain(2..=8) {
+        change.cut_after(writes);
+        let (old, remarks) = present(&three).unwrap();
+        assert_eq!(old.present, Members::first(3), "after {writes}: {remarks:?}");
+        assert_eq!(remarks.is_empty(), writes < 3, "after {writes}: {remarks:?}");
+        drop(old);
+        let (all, remarks) = present(&four).unwrap();
+        let count = if writes == 0 { 3 } else { 4 };
+        assert_eq!(all.present, Members::first(count), "after {writes}: {remarks:?}");
+        drop(all);
+        drop(add(&adding(&three, &new), &mut go_on).unwrap());
+        assert_eq!(open_any(&four).unwrap().present, Members::first(4));
+        // Once more does nothing.
+        drop(add(&adding(&four, &new), &mut go_on).unwrap());
+        assert_eq!(open_any(&four).unwrap().expected, Members::first(4));
+    }
+}
+
+#[test]
+fn a_retirement_that_is_cut_after_any_write_starts_and_goes_on() {
+    let (_directory, three) = three();
+    let stay = [three[0].clone(), three[2].clone()];
+    let change = Change::of(&stay, || drop(without(&three, &[1]).unwrap()));
+    for writes in 0..=4 {
+        change.cut_after(writes);
+        let (all, remarks) = present(&three).unwrap();
+        let retired = writes > 0;
+        assert_eq!(all.present.has(1), !retired, "after {writes}: {remarks:?}");
+        assert_eq!(remarks.len(), usize::from(retired));
+        drop(all);
+        drop(without(&stay, &[1]).unwrap());
+        let left = open_any(&stay).unwrap();
+        assert_eq!((left.present.bits(), left.geometry.members), (0b101, 2));
+        drop(left);
+        assert_says(&refusal(open_any(&three)), &["/b", "member 1", "retired", "volume wipe"]);
+    }
+}
+
+#[test]
+fn the_number_of_a_retired_member_goes_to_the_next_one() {
+    let (directory, three) = three();
+    let stay = [three[0].clone(), three[2].clone()];
+    drop(without(&three, &[1]).unwrap());
+    let new = directory.path().join("d");
+    drop(add(&adding(&stay, &new), &mut go_on).unwrap());
+    let all = [&stay[..], std::slice::from_ref(&new)].concat();
+    let opened = open_any(&all).unwrap();
+    assert_eq!(opened.members[1].path(), new);
+    assert_eq!(opened.present, Members::first(3));
+    drop(opened);
+    let old = [&stay[..], std::slice::from_ref(&three[1])].concat();
+    assert_says(&refusal(open_any(&old)), &["/b", "retired"]);
+    let (some, remarks) = present(&[&all[..], std::slice::from_ref(&three[1])].concat()).unwrap();
+    assert_eq!(some.present, Members::first(3));
+    assert_says(&remarks.join(""), &["/b", "retired"]);
+    drop(some);
+    let other = refusal(add(&adding(&all, &three[1]), &mut go_on));
+    assert_says(&other, &["/b", "belongs to the kvrail volume kv0", "volume wipe"]);
+    assert_says(&refusal(without(&all, &[9])), &["no member 9", "volume list"]);
+    assert_says(&refusal(without(&all, &[0, 1, 2])), &["no member would be left"]);
+}
+
+#[test]
+fn a_store_starts_with_more_than_half_of_its_members() {
+    let (_directory, three) = three();
+    fs::rename(&three[1], three[1].with_extension("away")).unwrap();
+    let (two, remarks) = present(&three).unwrap();
+    assert_eq!((two.present.bits(), two.expected), (0b101, Members::first(3)));
+    assert_says(&remarks.join("\n"), &["/b: cannot be opened", "member 1 is not there"]);
+    drop(two);
+    assert_says(&refusal(open_any(&three)), &["/b"]);
+    let unnamed = [three[0].clone(), three[2].clone()];
+    assert_says(&refusal(present(&unnamed)), &["3 members these are missing: 1"]);
+    assert_says(&refusal(without(&three, &[2])), &["these are missing: 1"]);
+    fs::rename(&three[2], three[2].with_extension("away")).unwrap();
+    let few = refusal(present(&three));
+    assert_says(&few, &["1 of its 3 members", "/b: cannot", "/c: cannot", "volume retire"]);
+    drop(without(&three, &[1, 2]).unwrap());
+    assert_eq!(present(&three[..1]).unwrap().0.present, Members::first(1));
+}
+
+#[test]
+fn one_torn_copy_of_a_label_does_not_keep_a_store_from_its_start() {
+    let (_directory, three) = three();
+    poke(&three[1], 100, &[0xff; 8]);
+    let (all, remarks) = present(&three).unwrap();
+    assert_eq!(all.present, Members::first(3));
+    assert_says(&remarks.join(""), &["/b: its kvrail label is damaged", "volume repair"]);
+    drop(all);
+    poke(&three[1], LABEL as u64 / 2 + 100, &[0xff; 8]);
+    assert_says(&refusal(present(&three)), &["/b: its kvrail label is damaged"]);
+}
+
+#[test]
+fn a_raw_volume_needs_and_keeps_all_its_members() {
+    let directory = directory();
+    let members = common::two_files(directory.path());
+    let new = directory.path().join("c");
+    assert_says(&refusal(add(&adding(&members, &new), &mut go_on)), &["raw volume"]);
+    assert!(!new.exists());
+    assert_says(&refusal(without(&members, &[1])), &["raw volume"]);
+    fs::remove_file(&members[1]).unwrap();
+    assert_says(&refusal(present(&members)), &["/b: cannot be opened"]);
+}
