@@ -26,8 +26,7 @@ CHUNK, TOKENS = 256, 4096
 SHAPE = "(2,2000,16,2,64):float16:4"
 """K and V of 4 layers: a token has 2 KiB, an object 512 KiB, a request 8 MiB in 16 objects."""
 
-READY_WITHIN_S = 120.0
-PATIENCE_S = 60.0
+READY_WITHIN_S, PATIENCE_S, QUIET_S = 120.0, 60.0, 2.0
 
 POLL_S = 0.001
 """Between two questions of a lookup that loads: the bench's own 50 ms would be all that is seen."""
@@ -154,12 +153,13 @@ class Server(Process):
         return bool(self.get("/healthcheck")["status"] == "healthy")
 
     def settle(self) -> None:
-        """Until nothing is on its way to the L2."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        """Until nothing has been on its way to the L2 for a while: what was stored a moment ago is
+        not pending yet, and is lost if a load takes its place in the L1 before."""
+        deadline, since = time.monotonic() + PATIENCE_S, time.monotonic()
+        while time.monotonic() < since + QUIET_S:
             stores = self.status()["store_controller"]
-            if not stores["pending_keys_count"] and not stores["in_flight_task_count"]:
-                return
+            if stores["pending_keys_count"] or stores["in_flight_task_count"]:
+                since = time.monotonic()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the server still stores: {stores}")
             time.sleep(0.05)

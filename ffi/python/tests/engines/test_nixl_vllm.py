@@ -19,6 +19,7 @@ CHUNK = 1 << 20
 def test_chunks_of_the_tier_obj_come_back_without_a_copy(host):
     plugin = ctypes.CDLL(str(Path(os.environ["NIXL_PLUGIN_DIR"]) / "libplugin_OBJ.so"))
     plugin.kvrail_nixl_copied_bytes.restype = ctypes.c_uint64
+    before = plugin.kvrail_nixl_copied_bytes()  # other tests copy, in the same library
     where = {"bucket": "models", "endpoint_override": str(host.socket)}
     tiers = Tiers({"type": "obj", "store_config": where}, chunks=32, chunk_bytes=CHUNK)
     keys = keys_of(range(16))
@@ -29,5 +30,5 @@ def test_chunks_of_the_tier_obj_come_back_without_a_copy(host):
     came = tiers.load([*keys, *keys_of([99])])
     assert len(came) == 16
     assert all((came[key] == wanted).all() for key, wanted in zip(keys, content, strict=True))
-    assert plugin.kvrail_nixl_copied_bytes() == 0
+    assert plugin.kvrail_nixl_copied_bytes() == before
     tiers.close()
