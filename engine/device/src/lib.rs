@@ -43,7 +43,7 @@ pub use probe::{Probe, probe_memory};
 pub use replacement::Replacement;
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};
-pub use target::open_path;
+pub use target::{WriteStream, open_path};
 pub use uring::{
     Hybrid, Interrupt, Iopoll, KernelThread, Mode, ModeName, Passthrough, PassthroughIopoll,
     Sqpoll, SqpollIopoll, UnknownMode, Uring, UringOptions,

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::contract::DirectIo;
 use crate::error::DeviceError;
-use crate::queue::{Cache, Fua, Queue};
+use crate::queue::{Cache, Fua, Part, Queue};
 use crate::system::kernel_version;
 
 /// Unit of buffered I/O as we do it, and the smallest block there is.
@@ -58,6 +58,19 @@ pub(crate) enum Discard {
 /// deleting it together costs the drive no copying. Counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(pub(crate) NonZeroU8);
+
+/// Which stream all writes of a device go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteStream {
+    /// None: the drive places them beside those of everybody who names none.
+    #[default]
+    Unnamed,
+    /// This one; the drive must have it.
+    Number(NonZeroU8),
+    /// One that nobody has without asking for it, where the drive has several: the last. The first
+    /// is that of writes which name none.
+    Apart,
+}
 
 /// An opened file or block device.
 #[derive(Debug)]
@@ -159,19 +172,29 @@ impl Target {
         }
     }
 
-    /// The stream with that number, 0 for none, if writes can be placed by it.
+    /// Streams that there are. A partition has none: the kernel refuses them there.
+    pub(crate) fn streams(&self) -> u8 {
+        let whole = self.queue.as_ref().filter(|queue| queue.part == Part::Whole);
+        whole.map_or(0, |queue| queue.write_streams)
+    }
+
+    /// The stream that is meant, if writes can be placed by it.
     ///
     /// # Errors
     /// `Unfit` with the number of streams there are.
-    pub(crate) fn stream(&self, number: u8) -> Result<Option<Stream>, DeviceError> {
-        let there = self.queue.as_ref().map_or(0, |queue| queue.write_streams);
-        if number > there {
-            let what = format!("has {there} write streams and write_stream is {number}");
-            let remedy = "set write_stream = 0, or use a drive with data placement (FDP) enabled \
-                          and kernel 6.16 or later";
-            return Err(DeviceError::unfit(&self.path, &what, remedy));
+    pub(crate) fn stream(&self, wanted: WriteStream) -> Result<Option<Stream>, DeviceError> {
+        let there = self.streams();
+        match wanted {
+            WriteStream::Unnamed => Ok(None),
+            WriteStream::Apart => Ok(NonZeroU8::new(there).filter(|it| it.get() > 1).map(Stream)),
+            WriteStream::Number(number) if number.get() <= there => Ok(Some(Stream(number))),
+            WriteStream::Number(number) => {
+                let what = format!("has {there} write streams and write_stream is {number}");
+                let remedy = "set write_stream = \"auto\" or 0, or use a drive with data placement \
+                              (FDP) enabled and kernel 6.16 or later";
+                Err(DeviceError::unfit(&self.path, &what, remedy))
+            }
         }
-        Ok(NonZeroU8::new(number).map(Stream))
     }
 
     /// What a write needs to be durable here.
@@ -253,8 +276,11 @@ fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Io, Kind, Target, open_path};
+    use std::num::NonZeroU8;
+
+    use super::{Io, Kind, Stream, Target, WriteStream, open_path};
     use crate::contract::DirectIo;
+    use crate::queue::{Cache, Part, Polling, Queue};
 
     fn memfd(bytes: u64) -> std::os::fd::OwnedFd {
         let fd = rustix::fs::memfd_create("target", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -268,6 +294,39 @@ mod tests {
         assert_eq!((target.kind, target.io), (Kind::File, Io::Buffered));
         assert_eq!((target.logical_block, target.memory_alignment), (512, 512));
         assert_eq!(target.capacity_bytes, 1 << 20);
+    }
+
+    /// A target whose drive has so many streams.
+    fn with_streams(write_streams: u8) -> Target {
+        let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
+        let queue = Queue {
+            disk: "nvme0n1".into(),
+            logical_block: None,
+            memory_alignment: None,
+            request_bytes_max: None,
+            hardware_bytes_max: None,
+            segments_max: None,
+            polling: Polling::No,
+            cache: Cache::None,
+            discard_bytes_max: 0,
+            write_streams,
+            part: Part::Whole,
+        };
+        Target { queue: Some(queue), ..target }
+    }
+
+    #[test]
+    fn a_stream_apart_is_never_that_of_writes_which_name_none() {
+        let stream = |number| NonZeroU8::new(number).map(Stream);
+        for (there, apart) in [(0, 0), (1, 0), (2, 2), (8, 8)] {
+            let target = with_streams(there);
+            assert_eq!(target.stream(WriteStream::Apart).unwrap(), stream(apart), "{there}");
+            assert_eq!(target.stream(WriteStream::Unnamed).unwrap(), None);
+        }
+        let [second, third] = [2, 3].map(|it| WriteStream::Number(NonZeroU8::new(it).unwrap()));
+        assert_eq!(with_streams(2).stream(second).unwrap(), stream(2));
+        let refused = with_streams(2).stream(third).unwrap_err().to_string();
+        assert!(refused.contains("has 2 write streams and write_stream is 3"), "{refused}");
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub(crate) trait Described {
     const WORDS: &'static str;
 }
 
+impl Described for u8 {
+    const WORDS: &'static str = "a whole number from 0 to 255";
+}
+
 impl Described for u16 {
     const WORDS: &'static str = "a whole number from 0 to 65535";
 }

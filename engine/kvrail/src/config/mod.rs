@@ -23,6 +23,7 @@ mod write_budget;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use auto::Auto;
 pub(crate) use enums::{LogFormat, NullContent, Unsealed};
 pub(crate) use error::ConfigError;
 pub(crate) use gpu::GpuName;

@@ -152,7 +152,7 @@ pub(crate) struct Device {
     pub(crate) direct: DirectIo,
     pub(crate) queue_depth: u32,
     pub(crate) in_flight_bytes: Auto<Size>,
-    pub(crate) write_stream: u8,
+    pub(crate) write_stream: Auto<u8>,
     pub(crate) sq_idle: Period,
     pub(crate) sq_cpu: Auto<u16>,
 }
@@ -164,7 +164,7 @@ impl Default for Device {
             direct: DirectIo::Required,
             queue_depth: 256,
             in_flight_bytes: Auto::Auto,
-            write_stream: 0,
+            write_stream: Auto::Auto,
             sq_idle: Period::from_ms(20),
             sq_cpu: Auto::Auto,
         }
@@ -211,7 +211,7 @@ pub(crate) struct DeviceOverrides {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_flight_bytes: Option<Auto<Size>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) write_stream: Option<u8>,
+    pub(crate) write_stream: Option<Auto<u8>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sq_idle: Option<Period>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -193,11 +193,12 @@ impl Watched {
             return Err("it moves no bytes".into());
         };
         let path = self.place(member)?;
-        let settings = &self.planned.settings;
-        let back = member.claim_again(&path, volume.uuid, settings.claim_direct());
+        let direct = self.planned.settings.claim_direct();
+        let back = member.claim_again(&path, volume.uuid, direct);
         let back = back.map_err(|error| error.to_string())?;
         let fd = back.claim.duplicate().map_err(|error| error.to_string())?;
-        let options = devices::options(path.display().to_string(), fd, settings, self.spare_cpu);
+        let options =
+            devices::options(path.display().to_string(), fd, &self.planned, self.spare_cpu);
         let replacement = Replacement::examine(&self.description, options);
         let replacement = replacement.map_err(|error| error.to_string())?;
         let sent = self.mailbox.send(Command::Replace(self.local, Box::new(replacement)));

@@ -10,16 +10,15 @@ use kvrail_device::{
 
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source as Member};
-use crate::config::Device;
 use crate::failure::Failure;
 
 /// What a device is opened from.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A claimed member; the claim stays with the volume.
-    Uring { fd: OwnedFd, path: String, settings: Device, spare_cpu: Option<u32> },
+    Uring(ModeChoice, UringOptions),
     /// Nothing.
-    Null { bytes: u64, settings: Device },
+    Null(NullOptions),
 }
 
 /// One source for each device of the plan, in order; each is taken by its poller.
@@ -28,15 +27,21 @@ pub(super) fn sources(plan: &Plan, served: &[Served]) -> Result<Vec<Option<Sourc
 }
 
 fn source(plan: &Plan, device: &PlannedDevice, served: &[Served]) -> Result<Source, Failure> {
-    let settings = device.settings.clone();
+    let settings = &device.settings;
     Ok(match &served[device.volume].members[device.member] {
-        Member::Null { bytes } => Source::Null { bytes: *bytes, settings },
-        Member::Claimed(member) => Source::Uring {
-            fd: member.claim.duplicate()?,
-            path: member.path().display().to_string(),
-            settings,
-            spare_cpu: plan.spare_cpu,
-        },
+        Member::Null { bytes } => Source::Null(NullOptions {
+            capacity_bytes: *bytes,
+            logical_block: 512,
+            depth: settings.queue_depth,
+        }),
+        Member::Claimed(member) => {
+            let (path, fd) = (member.path().display().to_string(), member.claim.duplicate()?);
+            let choice = match settings.mode.fixed() {
+                None => ModeChoice::Auto,
+                Some(&mode) => ModeChoice::Fixed(mode),
+            };
+            Source::Uring(choice, options(path, fd, device, plan.spare_cpu))
+        }
     })
 }
 
@@ -44,19 +49,8 @@ impl Source {
     /// Opens the device on this thread.
     pub(super) fn open(self) -> Result<AnyDevice, DeviceError> {
         match self {
-            Self::Null { bytes, settings } => {
-                let depth = settings.queue_depth;
-                let options = NullOptions { capacity_bytes: bytes, logical_block: 512, depth };
-                Ok(AnyDevice::Null(Box::new(NullDevice::new(options))))
-            }
-            Self::Uring { fd, path, settings, spare_cpu } => {
-                let options = options(path, fd, &settings, spare_cpu);
-                let choice = match settings.mode.fixed() {
-                    None => ModeChoice::Auto,
-                    Some(&mode) => ModeChoice::Fixed(mode),
-                };
-                AnyDevice::open(choice, options)
-            }
+            Self::Null(options) => Ok(AnyDevice::Null(Box::new(NullDevice::new(options)))),
+            Self::Uring(choice, options) => AnyDevice::open(choice, options),
         }
     }
 }
@@ -65,15 +59,16 @@ impl Source {
 pub(super) fn options(
     path: String,
     fd: OwnedFd,
-    settings: &Device,
+    device: &PlannedDevice,
     spare_cpu: Option<u32>,
 ) -> UringOptions {
+    let (settings, write_stream) = (&device.settings, device.write_stream);
     let direct: DirectIo = settings.direct;
     let idle_ms = settings.sq_idle.duration().as_millis();
     let thread = KernelThread {
         cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
         idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
     };
-    let Device { queue_depth: depth, write_stream, .. } = *settings;
+    let depth = settings.queue_depth;
     UringOptions { direct, depth, thread, write_stream, ..UringOptions::new(path, fd) }
 }

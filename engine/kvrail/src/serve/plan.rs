@@ -1,7 +1,9 @@
 //! Which poller drives which device, and where it runs.
 
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
+use kvrail_device::WriteStream;
 use kvrail_gpu::Gpu;
 use kvrail_memory::{Near, Topology};
 use kvrail_poller::{Budget, InFlightBytes, Route, Seat};
@@ -14,7 +16,7 @@ use kvrail_volume::Purpose;
 
 use super::numa;
 use super::volumes::{Served, Source};
-use crate::config::{Config, Device};
+use crate::config::{Auto, Config, Device};
 use crate::failure::{Exit, Failure};
 
 /// Longest spin of a poller: the time of a client that is woken first, 35 to 45 us in virtual
@@ -38,6 +40,7 @@ pub(crate) struct PlannedDevice {
     /// Place in the volume.
     pub(crate) member: usize,
     pub(crate) settings: Device,
+    pub(crate) write_stream: WriteStream,
 }
 
 /// A poller, where it runs and what it drives.
@@ -146,10 +149,24 @@ fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
         for member in 0..opened.members.len() {
             let index = u16::try_from(devices.len()).expect("the configuration bounds members");
             let settings = config.device_of(settings);
-            devices.push(PlannedDevice { index: DeviceIndex(index), volume, member, settings });
+            let write_stream = write_stream(&settings, &opened.purpose);
+            let index = DeviceIndex(index);
+            devices.push(PlannedDevice { index, volume, member, settings, write_stream });
         }
     }
     devices
+}
+
+/// A store is a ring that is overwritten front to back, and what else is on the drive is not: it
+/// has a stream of its own, unless somebody says otherwise.
+fn write_stream(settings: &Device, purpose: &Purpose) -> WriteStream {
+    match (settings.write_stream, purpose) {
+        (Auto::Fixed(number), _) => {
+            NonZeroU8::new(number).map_or(WriteStream::Unnamed, WriteStream::Number)
+        }
+        (Auto::Auto, Purpose::Store(_)) => WriteStream::Apart,
+        (Auto::Auto, Purpose::Raw) => WriteStream::Unnamed,
+    }
 }
 
 /// Cores that are left for pollers of devices and for clients, for the GPUs that are named.

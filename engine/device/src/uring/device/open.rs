@@ -16,7 +16,7 @@ use crate::probe_reads;
 use crate::queue::Polling;
 use crate::removal::Removal;
 use crate::split::{Flights, Limits};
-use crate::target::{Discard, Io, Kind, Target};
+use crate::target::{Discard, Io, Kind, Stream, Target, WriteStream};
 use crate::uring::device::Uring;
 use crate::uring::held::Held;
 use crate::uring::kernel_thread::KernelThread;
@@ -47,8 +47,8 @@ pub struct UringOptions {
     pub transfer_bytes_max: Option<u32>,
     /// For modes with a kernel thread.
     pub thread: KernelThread,
-    /// The stream that the drive is to place all writes by; 0 for none.
-    pub write_stream: u8,
+    /// The stream that the drive is to place all writes by.
+    pub write_stream: WriteStream,
     /// Why this mode; printed at start.
     pub reason: String,
     /// What a trial of the device moved in a second, if there was one.
@@ -66,7 +66,7 @@ impl UringOptions {
             depth: 128,
             transfer_bytes_max: None,
             thread: KernelThread::default(),
-            write_stream: 0,
+            write_stream: WriteStream::Unnamed,
             reason: "configured".into(),
             bytes_per_second: None,
         }
@@ -125,7 +125,7 @@ impl<M: Mode> Uring<M> {
         } else {
             None
         };
-        let features = features::<M>(&target, made.features, options.write_stream);
+        let features = features::<M>(&target, made.features, options.write_stream, stream);
         let description = Description {
             bytes_per_second: options.bytes_per_second,
             ..describe::<M>(&target, &limits, options.reason, features)
@@ -201,7 +201,12 @@ fn limits<M: Mode>(
 }
 
 /// What is in force, beside what the ring says.
-fn features<M: Mode>(target: &Target, mut features: Vec<String>, stream: u8) -> Vec<String> {
+fn features<M: Mode>(
+    target: &Target,
+    mut features: Vec<String>,
+    wanted: WriteStream,
+    stream: Option<Stream>,
+) -> Vec<String> {
     if M::NAME.has_side_ring() {
         features.push("second ring for flush and discard".into());
     }
@@ -211,11 +216,11 @@ fn features<M: Mode>(target: &Target, mut features: Vec<String>, stream: u8) -> 
             Discard::Deallocate => "discard: deallocate".into(),
             Discard::PunchHole => "discard: write zeroes".into(),
         });
-        let there = target.queue.as_ref().map_or(0, |queue| queue.write_streams);
-        features.push(match (stream, there) {
-            (0, 0) => "write streams: none here".into(),
-            (0, _) => format!("write streams: {there} here, none used"),
-            (used, _) => format!("write streams: {used} of {there}"),
+        let why = if wanted == WriteStream::Apart { "auto: a store's own" } else { "configured" };
+        features.push(match (stream, target.streams()) {
+            (None, 0) => "write streams: none here".into(),
+            (None, there) => format!("write streams: {there} here, none used"),
+            (Some(used), there) => format!("write streams: {} of {there} ({why})", used.0),
         });
     }
     features

@@ -164,7 +164,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("[device]\nmode = \"iopoll\"\ndirect = \"off\"", &["device.mode = \"iopoll\"", "O_DIRECT"]),
     ("[device]\nmode = \"sqpoll+iopoll\"\ndirect = \"optional\"", &["O_DIRECT only"]),
     ("[device]\nmode = \"passthrough\"\ndirect = \"off\"", &["\"passthrough\"", "O_DIRECT only"]),
-    ("[device]\nwrite_stream = 300", &["line 2", "300"]),
+    ("[device]\nwrite_stream = 300", &["line 2", "300", "\"auto\" or a whole number"]),
     ("[device]\nmode = \"interrupt\"\nsq_cpu = 1", &["device.sq_cpu = 1", "no kernel thread"]),
     ("[device]\nmode = \"iopoll\"\nsq_cpu = 1", &["device.sq_cpu = 1", "no kernel thread"]),
     ("[pollers]\ncpus = [1]\n[device]\nmode = \"sqpoll\"\nsq_cpu = 1",
