@@ -22,6 +22,7 @@ mod removal;
 mod resize;
 mod slow;
 mod starved;
+mod store_power;
 mod target;
 mod timeline;
 mod unplug;

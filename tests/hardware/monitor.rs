@@ -45,6 +45,12 @@ impl Monitor {
         eventually("the namespace is back", || machine::find(serial, 1).is_some());
     }
 
+    /// Resets the machine, which ends it: nobody hears the answer.
+    pub(crate) fn reset(&mut self) {
+        let line = json!({ "execute": "system_reset", "id": 0 });
+        writeln!(self.port.get_mut(), "{line}").expect("the emulator listens");
+    }
+
     /// Lets so many operations a second through to `kvr-slow`; 0 lets all.
     pub(crate) fn throttle(&mut self, per_second: u64) {
         let limits = json!({ "iops-total": per_second });

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Boots a machine, runs one command in it as root, passes on its output and exit status.
 #
-#   boot.sh KERNEL [--limit SECONDS] [--out FOLDER] [--programs FOLDER] [--systemd]
-#       (--shell | -- COMMAND...)
+#   boot.sh KERNEL [--limit SECONDS] [--out FOLDER] [--programs FOLDER] [--images FOLDER]
+#       [--systemd] (--shell | -- COMMAND...)
 #
 # With --systemd the first process is systemd, and the command a service's.
+# With --images the drives' contents are kept there, and the command may end the machine: a file
+# /out/cut says that it is about to, a file /out/kill asks for the emulator to be killed.
 # The command sees the programs' folder as /job/programs and writes what is to be kept to /out.
 # 124: the time limit; 125: the machine could not be booted, or died.
 # shellcheck disable=SC2054,SC2317 # the emulator's arguments have commas; a trap calls `cleanup`
@@ -13,13 +15,14 @@ set -euo pipefail
 . "$vm/topology.sh"
 
 kernel=${1:?which kernel}
-limit=300 out='' programs='' shell=no systemd=no
+limit=300 out='' programs='' images='' shell=no systemd=no
 shift
 while [[ ${1:-} == --?* ]]; do
     case $1 in
         --limit) limit=$2 ;;
         --out) out=$2 ;;
         --programs) programs=$2 ;;
+        --images) images=$2 ;;
         --systemd) systemd=yes && shift && continue ;;
         --shell) shell=yes && limit=86400 && break ;;
         *) die "boot.sh: no option $1" ;;
@@ -44,9 +47,10 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 out=${out:-$work/out}
+images=${images:-$work}
 mkdir -p "$work/job/programs" "$out"
 out=$(cd "$out" && pwd)
-rm -f "$out"/{status,started,log}
+rm -f "$out"/{status,started,log,cut,kill}
 : >"$out/log"
 
 cp "$vm/guest.sh" "$vm/inside.sh" "$work/job/"
@@ -125,10 +129,17 @@ for _ in 1 2 3; do
     say "the machine did not come up, once more"
 done
 tail -n +1 -f --pid "$emulator" "$out/log" &
+if [[ $images != "$work" ]]; then
+    (while kill -0 "$emulator" 2>/dev/null; do
+        [[ ! -e $out/kill ]] || kill -KILL -- "-$emulator"
+        sleep 0.1
+    done) &
+fi
 status=0
-wait "$emulator" || status=$?
+wait "$emulator" 2>/dev/null || status=$?
 emulator=''
 wait # for the rest of the log
+[[ ! -e $out/cut || -e $out/status ]] || exit 0
 
 [[ ! -e $out/status ]] || exit "$(cat "$out/status")"
 tail -n 30 "$out/console" "$out/emulator" >&2

@@ -30,6 +30,10 @@ step() {
 }
 
 echo "== machine: kernel $(uname -r), $(nproc) processors"
+case ${KVRAIL_SUITE:-all} in
+    store-power) step store-power $programs/hardware store_power:: && exit $status ;;
+    power) step power $programs/hardware store_power::reset:: && exit $status ;;
+esac
 step hardware $programs/hardware
 KVRAIL_CONTRACT_DEVICE=$(namespace kvr-main 1) step contract $programs/contract polled::
 # Blocks of 4 KiB.

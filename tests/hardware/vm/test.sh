@@ -1,10 +1,19 @@
 #!/usr/bin/env bash
 # The hardware suite in a machine of each kernel; results in target/vm. Ends in bounded time.
+#
+#   test.sh [store-power] [KERNEL...]
+#
+# With `store-power` only what a store keeps when power ends, and all of it: each flush replayed.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # Seconds one machine may take; it takes a quarter of that where nothing else runs.
 limit=${KVRAIL_VM_LIMIT:-1500}
+suite_of=all points='' cuts=2
+if [[ ${1:-} == store-power ]]; then
+    shift
+    suite_of=store-power points=KVRAIL_STORE_POINTS=${KVRAIL_STORE_POINTS:-1000000} cuts=6
+fi
 (($#)) || set -- "${kernels[@]}"
 
 "$vm/build.sh"
@@ -19,7 +28,10 @@ for kernel in "$@"; do
     began=$SECONDS
     say "$kernel kernel"
     "$vm/boot.sh" "$kernel" --limit "$limit" --out "$results/$kernel" --programs "$programs" \
-        -- /job/programs/suite.sh || failed+=("$kernel: status $?")
+        -- env KVRAIL_SUITE="$suite_of" ${points:+"$points"} /job/programs/suite.sh ||
+        failed+=("$kernel: status $?")
+    "$vm/power.sh" "$kernel" "$cuts" "$results/$kernel/power" "$programs" ||
+        failed+=("$kernel, end of power: status $?")
     # One line of JSON for each test.
     awk -v kernel="$kernel" '
         /^== / { part = $2 }

@@ -9,8 +9,8 @@ controllers=0
 # own that later layers can stand on.
 disk() {
     local node=$1 size=$2 rules=${3:-} under=$1-file
-    truncate -s "$size" "$work/$node.img"
-    nvme_args+=(-blockdev "driver=file,node-name=$under,filename=$work/$node.img,\
+    truncate -s "$size" "$images/$node.img"
+    nvme_args+=(-blockdev "driver=file,node-name=$under,filename=$images/$node.img,\
 discard=unmap,cache.no-flush=on")
     if [[ -n $rules ]]; then
         nvme_args+=(-blockdev "driver=blkdebug,node-name=$node-bad,image=$under,config=$rules")
@@ -66,6 +66,12 @@ all_controllers() {
     nvme_args+=(-blockdev driver=throttle,node-name=slow1-lane,throttle-group=slow,file=slow1)
     controller kvr-slow
     namespace kvr-slow 1 slow1-lane
+
+    # Data placement: four handles, each with a unit that no test fills.
+    disk fdp1 64M
+    nvme_args+=(-device "nvme-subsys,id=subsys-fdp,nqn=fdp,fdp=on,fdp.nruh=4,fdp.nrg=1,fdp.runs=1G")
+    controller kvr-fdp subsys=subsys-fdp
+    namespace kvr-fdp 1 fdp1 'fdp.ruhs=0;1;2;3'
 
     # Formats: 4 KiB blocks, and blocks with protection information.
     disk format1 128M

@@ -1,0 +1,134 @@
+//! Where a drive with data placement (FDP) puts a store's writes: all of them under the handle
+//! that the store took, counted by the drive.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use kvrail_ring::Status;
+use kvrail_tests::{Op, Seat, bytes_of, key_of};
+use serde_json::Value;
+
+use super::load::seat;
+use super::{create, place_on};
+use crate::machine::{self, name, namespace, tool};
+use crate::rig::{Place, Sidecar};
+
+const SERIAL: &str = "kvr-fdp";
+/// Bytes of the store's member: its ring is written several times over.
+const MEMBER_BYTES: u64 = 28 << 20;
+/// Bytes of a block.
+const BLOCK_BYTES: u32 = 256 << 10;
+/// Blocks that are put.
+const BLOCKS: u64 = 160;
+/// Blocks that are asked for again and again.
+const HOT: u64 = 8;
+
+/// Bytes of reclaim units that are left, by handle: what is written under a handle takes of it.
+fn left(node: &str) -> BTreeMap<u64, u64> {
+    let text = tool(&format!("nvme fdp status -o json /dev/{node}"));
+    let said: Value = serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
+    let lists = said.as_object().expect("an object").values();
+    let handles = lists.filter_map(Value::as_array).flatten();
+    let number =
+        |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {said}"));
+    handles.map(|it| (number(it, "pid"), number(it, "ruamw") * 512)).collect()
+}
+
+/// Bytes written to the drive's endurance group by everybody.
+fn host_bytes(node: &str) -> u64 {
+    let text = tool(&format!("nvme fdp stats -e 1 -o json /dev/{node}"));
+    let said: Value = serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
+    let bytes = &said["hbmw"];
+    bytes.as_u64().or_else(|| bytes.as_str()?.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+}
+
+/// Bytes written under each handle meanwhile.
+fn taken(before: &BTreeMap<u64, u64>, after: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
+    before.iter().map(|(handle, bytes)| (*handle, bytes - after[handle])).collect()
+}
+
+/// Writes the ring several times over; some blocks stay because they are asked for.
+fn churn(seat: &mut Seat) {
+    for number in 0..BLOCKS {
+        let (key, block) = (key_of(number), bytes_of(number, 1, BLOCK_BYTES));
+        loop {
+            match seat.one(Op::put(key, &block)).expect("the sidecar stays").status {
+                Status::Ok => break,
+                Status::Declined => std::thread::sleep(std::time::Duration::from_millis(5)),
+                other => panic!("{number} ended {other}"),
+            }
+        }
+        for hot in 0..HOT.min(number) {
+            let end = seat.one(Op::Get { key: key_of(hot), capacity: BLOCK_BYTES });
+            let end = end.expect("the sidecar stays");
+            let found = seat.verified(0, BLOCK_BYTES, key_of(hot), &end);
+            let right = || bytes_of(hot, 1, BLOCK_BYTES);
+            assert!(end.status == Status::Miss || found == Some(right()), "{hot}: {end:?}");
+        }
+    }
+}
+
+/// What a store in this mode says of the streams, and what the drive counts for it.
+fn placed(place: &Place, node: &str, streams: u64) {
+    let sidecar = Sidecar::start(place);
+    let feature =
+        sidecar.status().devices[0].features.iter().find(|it| it.contains("streams:")).cloned();
+    let words = match streams {
+        0 => "write streams: none here".to_owned(),
+        _ => format!("write streams: {streams} of {streams} (auto: a store's own)"),
+    };
+    assert_eq!(feature.as_deref(), Some(words.as_str()));
+    assert!(sidecar.said().contains(&words), "not in the start report: {}", sidecar.said());
+    let mut seat = seat(&sidecar);
+    let (handles, host) = (left(node), host_bytes(node));
+    let counters = || sidecar.status().shards[0].counters.clone();
+    let before = counters();
+    churn(&mut seat);
+    drop(seat);
+    let after = counters();
+    sidecar.stop();
+    let (taken, host) = (taken(&handles, &left(node)), host_bytes(node) - host);
+    let grown = |name: &str| after[name] - before[name];
+    println!(
+        "store-power: {} B put, {} B moved, {} pages, {} segments reclaimed, {} B written; the \
+         drive counts {host} B, by handle {taken:?}",
+        grown("put_bytes"),
+        grown("moved_bytes"),
+        grown("pages"),
+        grown("reclaimed"),
+        grown("written_bytes")
+    );
+    for kind in ["put_bytes", "moved_bytes", "pages", "reclaimed"] {
+        assert!(grown(kind) > 0, "no {kind}");
+    }
+    // The last pages are written at the stop, behind the counters.
+    assert!(host >= grown("written_bytes"), "{host} B");
+    let own = streams.saturating_sub(1);
+    for (handle, bytes) in &taken {
+        assert_eq!(*bytes, if *handle == own { host } else { 0 }, "handle {handle}: {taken:?}");
+    }
+}
+
+/// Blocks of clients, blocks that move, pages and heads: all go under the store's own handle, past
+/// the block layer as well; a raw volume's go where everybody's go.
+#[test]
+fn a_store_writes_under_a_handle_of_its_own() {
+    if !machine::is_ours() {
+        return;
+    }
+    let node = name(SERIAL, 1);
+    let limit = fs::read_to_string(format!("/sys/block/{node}/queue/max_write_streams"));
+    let streams: u64 = limit.map_or(0, |text| text.trim().parse().expect("a number"));
+    println!("store-power: {streams} write streams, {:?}", left(&node));
+    for mode in ["interrupt", "iopoll", "passthrough"] {
+        machine::wipe_label(&namespace(SERIAL, 1));
+        let place = place_on(namespace(SERIAL, 1), mode);
+        let before = left(&node);
+        create(&place, MEMBER_BYTES).expect(0, &[]);
+        let making = taken(&before, &left(&node));
+        assert!(making[&0] > 0 && making.values().sum::<u64>() == making[&0], "{making:?}");
+        println!("store-power: {mode}");
+        placed(&place, &node, streams);
+    }
+    machine::wipe_label(&namespace(SERIAL, 1));
+}
