@@ -229,10 +229,15 @@ impl<D: Device> Executor<D> {
         self.blocks.ended.pop()
     }
 
-    /// Begins a task of a store's.
+    /// Begins a task of a store's. Records wait for nobody, and no limit holds for them: blocks
+    /// are acknowledged before their records are written, and a kill takes what waits here.
     pub(crate) fn begin_of_store(&mut self, task: Task) {
         let id = self.tasks.claim(task).expect("stores' tasks add up to the table");
-        self.start_or_wait(id);
+        let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
+        let begun = task.is_record() && self.queues[task.device()].start(&task, kind, operation);
+        if !begun {
+            self.start_or_wait(id);
+        }
     }
 
     /// The next task of a store's that has ended.

@@ -290,6 +290,13 @@ impl Task {
         }
     }
 
+    /// Whether it writes a page, a head or a super of a store's: a write of the sidecar's own that
+    /// somebody may wait for.
+    pub(crate) fn is_record(&self) -> bool {
+        let demand = (self.header.opcode(), self.header.class()) == (Opcode::Write, Class::Demand);
+        demand && self.owner.session() == SIDECAR
+    }
+
     /// The poller's own number of its device.
     #[inline(always)]
     pub(crate) fn device(&self) -> usize {

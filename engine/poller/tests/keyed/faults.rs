@@ -132,3 +132,26 @@ fn gets_under_way_when_a_device_goes_end_once_and_the_next_store_knows_nothing_o
     rig.mailbox.send(Command::Detach(client.session, client.region)).unwrap();
     rig.until(|rig| rig.notices.iter().any(|it| matches!(it, Notice::Detached(..))));
 }
+
+/// What was acknowledged is on the device 100 ms later, however long other requests take there: a
+/// kill takes what still waits in the poller.
+#[test]
+fn a_record_waits_for_no_other_request() {
+    let mut rig = Rig::tight(config(512, 120 << 20, 8 << 20), SimOptions::default(), 4);
+    let mut client = rig.client(0);
+    let (read, put) = (Key::of(1, 1), Key::of(2, 2));
+    assert_eq!(rig.put(&mut client, read, &block(1, 8192)).status(), Status::Ok);
+    rig.pass(100_000_000);
+    rig.sim.borrow_mut().plan().add(Rule::always(Fault::Hang).on(Opcode::Read).times(4));
+    assert_eq!(rig.put(&mut client, put, &block(2, 8192)).status(), Status::Ok);
+    let written = rig.stats.devices[0].writes.get();
+    for place in 0..8 {
+        let request = keyed(&client, read, (8192, 0), (place * 8192, 0)).slot(Opcode::Get);
+        client.post(&Asked { request, side: None });
+    }
+    rig.pass(100_000_000);
+    assert_eq!(rig.sim.borrow().control().hung(), 4, "the device may hold no more");
+    assert_eq!(rig.stats.devices[0].writes.get(), written + 1, "the page is not written");
+    rig.sim.borrow().control().release();
+    rig.until(|rig| rig.poller.in_flight() == 0);
+}

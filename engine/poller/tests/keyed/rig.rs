@@ -93,6 +93,8 @@ pub(crate) struct Rig {
     calls: u64,
     /// Places in the device's table that were given out.
     buffers: u16,
+    /// Operations that the device may hold at once.
+    operations: u32,
 }
 
 /// One client: a lane, an arena and a tail arena.
@@ -158,6 +160,11 @@ impl Rig {
 
     /// A new store of these sizes.
     pub(crate) fn with(config: Config, options: SimOptions) -> Self {
+        Self::tight(config, options, 64)
+    }
+
+    /// The same, on a device that may hold so many operations at once.
+    pub(crate) fn tight(config: Config, options: SimOptions, operations: u32) -> Self {
         let clock = FakeClock::default();
         let options = SimOptions {
             capacity_bytes: DATA_OFFSET + config.area_bytes,
@@ -165,7 +172,7 @@ impl Rig {
             ..options
         };
         let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
-        let mut rig = Self::on(sim, clock, (config, create()), 0);
+        let mut rig = Self::on(sim, clock, (config, create()), (0, operations));
         rig.serve();
         let made = rig.make_space("first", 1_000);
         assert_eq!(made, Ending::Ok);
@@ -177,7 +184,7 @@ impl Rig {
         sim: Rc<RefCell<SimDevice<FakeClock>>>,
         clock: FakeClock,
         (config, start): (Config, Start),
-        buffers: u16,
+        (buffers, operations): (u16, u32),
     ) -> Self {
         let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
         let geometry = Geometry {
@@ -194,7 +201,7 @@ impl Rig {
         let setup = Setup {
             routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
             devices: vec![DeviceIndex(0)],
-            budgets: vec![Budget { operations: 64, bytes: InFlightBytes::Fixed(1 << 30) }],
+            budgets: vec![Budget { operations, bytes: InFlightBytes::Fixed(1 << 30) }],
             stores: vec![(0, store)],
             spin_ns: 0,
             beat_ns: 200_000_000,
@@ -206,23 +213,35 @@ impl Rig {
         let poller = Poller::new(setup, devices, clock.clone(), mail, Arc::clone(&stats)).unwrap();
         let (ringer, notices) = (RingerThread::start().unwrap(), Vec::new());
         let (calls, buffers) = (0, buffers + 1);
-        Self { poller, clock, sim, mailbox, stats, config, notices, ringer, calls, buffers }
+        Self {
+            poller,
+            clock,
+            sim,
+            mailbox,
+            stats,
+            config,
+            notices,
+            ringer,
+            calls,
+            buffers,
+            operations,
+        }
     }
 
     /// The sidecar dies, and another one opens what is there. Clients are new ones.
     pub(crate) fn restart(self) -> Self {
-        let Self { poller, clock, sim, config, buffers, .. } = self;
+        let Self { poller, clock, sim, config, buffers, operations, .. } = self;
         drop(poller);
-        let mut rig = Self::on(sim, clock, (config, open()), buffers);
+        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
         rig.serve();
         rig
     }
 
     /// As `restart`, of a store that does not start.
     pub(crate) fn restart_failed(self) -> Self {
-        let Self { poller, clock, sim, config, buffers, .. } = self;
+        let Self { poller, clock, sim, config, buffers, operations, .. } = self;
         drop(poller);
-        let mut rig = Self::on(sim, clock, (config, open()), buffers);
+        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
         rig.until(|rig| rig.phase() == 4);
         rig
     }
