@@ -33,11 +33,12 @@ take_down() {
 
 # Files in memory, and loop devices over them where there are any.
 prepare() {
-    local member=${MEMBER:-3072} name file device
+    local member=${MEMBER:-3072} set=${SET:-1024} name file device
     memory=$(mktemp -d "${PLACE:-/dev/shm}/kvrail-drives.XXXXXX") loops=() mounted='' server=''
     trap take_down EXIT
-    if [[ $(id -u) == 0 ]] && mount -t tmpfs -o "huge=within_size,size=$((member * 5 + 512))M" \
-        tmpfs "$memory" 2>/dev/null; then
+    local size=$((member * 5 + set + 512))M
+    if [[ $(id -u) == 0 ]] &&
+        mount -t tmpfs -o "huge=within_size,size=$size" tmpfs "$memory" 2>/dev/null; then
         mounted=yes
     fi
     for name in one four-{0..3}; do
@@ -52,6 +53,9 @@ prepare() {
         members[$name]=$device
     done
     kind=files && [[ ${#loops[@]} == 5 ]] && kind="loop devices"
+    # A benchmark names a raw volume too, and leaves it alone here.
+    "$kvrail" volume create raw "$memory/raw" --size "${set}MiB" --fill nothing --direct optional \
+        --quiet >/dev/null
     make one "${members[one]}"
     make four "${members[four-0]}" "${members[four-1]}" "${members[four-2]}" "${members[four-3]}"
 }
@@ -61,16 +65,17 @@ make() {
     local name=$1 list
     shift
     "$kvrail" volume create store --kind store --block-mean 1MiB --fill nothing --direct optional \
-        --force --quiet "$@"
+        --force "$@" >/dev/null
     list=$(printf '"%s", ' "$@")
     cat >"$memory/$name.toml" <<END
 sidecar.socket = "$memory/$name.s"
 metrics.listen = "off"
 device.direct = "optional"
 limits.sessions_per_uid = 64
+limits.arenas_per_session = 256
 [[volume]]
 name = "raw"
-members = ["null:${SET:-1024}MiB"]
+members = ["$memory/raw"]
 [[volume]]
 name = "store"
 members = [${list%, }]
@@ -137,11 +142,14 @@ counter() {
 # Bytes per second that the sidecar counts, in GB, while all that runs only gets.
 counted() {
     local puts before after begun ended look
-    for look in {1..600}; do
+    for look in {1..60}; do
         puts=$(counter puts) before=$(counter hits)
         sleep 1
         [[ $(counter puts) == "$puts" && $(counter hits) -gt $before ]] && break
-        [[ $look == 600 ]] && echo "drives: the processes do not get" >&2 && return 1
+        if [[ $look == 60 ]]; then
+            echo "drives: the processes do not get" >&2
+            return 1
+        fi
     done
     sleep 2
     puts=$(counter puts) before=$(counter hits) begun=$(date +%s%N)
@@ -162,8 +170,8 @@ beside() {
         gets "$threads" "$depth" "${LONG:-40}" "$results/process-$processes-$process.json" &
         pids+=($!)
     done
-    rate=$(counted)
-    for pid in "${pids[@]}"; do wait "$pid"; done
+    rate=$(counted) || { kill "${pids[@]}" && return 1; }
+    for pid in "${pids[@]}"; do wait "$pid" || return 1; done
     echo "$rate"
 }
 
@@ -191,7 +199,9 @@ run() {
     declare -gA members=()
     prepare
     echo "$(uname -sr), $(nproc) cores, $kind in memory, $("$kvrail" --version)"
-    members_of "$rounds" | tee "$results/members.txt"
+    # No pipe: what starts and stops the sidecar must be this shell.
+    members_of "$rounds" >"$results/members.txt"
+    cat "$results/members.txt"
     one=$(awk '$1 == "one" { print $2 }' "$results/members.txt" | median)
     four=$(awk '$1 == "four" { print $2 }' "$results/members.txt" | median)
     ratio "4 members / 1 member" "$four" "$one" 3.6

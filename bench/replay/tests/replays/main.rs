@@ -27,9 +27,20 @@ fn read(text: &str) -> Trace {
 }
 
 fn run(trace: &Trace, sizes: &str, policies: &[Policy], block_bytes: u32) -> Report {
+    run_on(1, trace, sizes, policies, block_bytes)
+}
+
+/// As `run`, with a store of so many members.
+fn run_on(
+    members: u16,
+    trace: &Trace,
+    sizes: &str,
+    policies: &[Policy],
+    block_bytes: u32,
+) -> Report {
     let sizes = sizes.split(',').map(|size| size.parse().unwrap()).collect();
     let policies = policies.to_vec();
-    let (members, placement) = (1, Placement::Hash);
+    let placement = Placement::Hash;
     let plan = Plan { sizes, policies, block_bytes, members, placement };
     let mut asked = 0;
     let report = replay(trace, &plan, &mut |more| asked += more).unwrap();

@@ -3,7 +3,7 @@
 use kvrail_replay::Policy;
 
 use crate::chats::chats;
-use crate::{each_seed, of, read, run};
+use crate::{each_seed, of, read, run, run_on};
 
 /// The store loses little against LRU, whose order it does not keep, and nothing has more hits
 /// than Belady.
@@ -53,4 +53,20 @@ fn a_cache_for_all_misses_once() {
     for run in &report.runs {
         assert_eq!(run.hits, trace.asked() - u64::from(trace.distinct()), "{run:?}");
     }
+}
+
+/// Rings that age apart leave few holes: each has its share of the size and of the blocks.
+#[test]
+fn eight_members_hit_nearly_as_often_as_one() {
+    each_seed("members", 1, |seed| {
+        let trace = read(&chats(seed, 3000));
+        let on = |members| run_on(members, &trace, "20%,50%", &[Policy::All], 1 << 20);
+        for (one, eight) in on(1).runs.iter().zip(&on(8).runs) {
+            println!("seed {seed}, {}: {:.3}, {:.3}", one.size, one.hit_ratio, eight.hit_ratio);
+            assert!((one.hit_ratio - eight.hit_ratio).abs() < 0.05, "{one:?} {eight:?}");
+            let counts = eight.store.unwrap();
+            let there = counts.puts - counts.evicted;
+            assert!(there <= eight.blocks, "{there} of {}: {counts:?}", eight.blocks);
+        }
+    });
 }
