@@ -3,10 +3,10 @@
 set -euo pipefail
 
 names=(model crash cut kill rot misdirect wrap twins hostile death identity full odd lost-member
-    budget prefix drives mutants speed recovery upgrade)
+    budget prefix drives soak mutants speed recovery upgrade)
 
 usage() {
-    echo "usage: scripts/dev store <${names[*]}> [how many lives or rounds] [seed]" >&2
+    echo "usage: scripts/dev store <${names[*]}> [how many lives, rounds or hours] [seed]" >&2
     exit 2
 }
 
@@ -28,6 +28,13 @@ name=${1:-}
 shift
 case $name in
     list) printf '%s\n' "${names[@]}" && exit ;;
+    # Hours instead of rounds.
+    soak)
+        seconds=$(awk -v hours="${1:-2}" 'BEGIN { print hours * 3600 }')
+        export KVRAIL_SOAK_SECONDS=$seconds
+        cargo build -p kvrail --release --locked
+        exec cargo test -p kvrail-tests --test flow --release --locked -- --nocapture store::soak
+        ;;
     mutants | upgrade) exec "scripts/store/$name.sh" "$@" ;;
     speed | recovery)
         exec cargo run --release --locked -p kvrail-store --example "$name" -- "$@"
