@@ -58,6 +58,9 @@ impl Block {
     }
 }
 
+/// A wait that is too short to be interrupted.
+const SHORT: Duration = Duration::from_millis(250);
+
 /// Something that one call at a time takes away, asks the sidecar with, and brings back.
 #[derive(Debug)]
 struct Turn<T>(Mutex<Option<T>>);
@@ -72,10 +75,7 @@ impl<T: Send + 'static> Turn<T> {
         py: Python<'_>,
         question: impl FnOnce(&mut T) -> A + Send + 'static,
     ) -> PyResult<A> {
-        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut value = taken.ok_or_else(|| {
-            QueueBusyError::new_err("another thread uses it now, or was interrupted; begin anew")
-        })?;
+        let mut value = self.take()?;
         let (value, answer) = ask(
             py,
             move || {
@@ -84,8 +84,31 @@ impl<T: Send + 'static> Turn<T> {
             },
             drop,
         )?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        self.bring_back(value);
         Ok(answer)
+    }
+
+    /// As `ask`, for a question that ends before somebody would interrupt it: no thread is started.
+    fn ask_shortly<A: Send>(
+        &self,
+        py: Python<'_>,
+        question: impl FnOnce(&mut T) -> A + Send,
+    ) -> PyResult<A> {
+        let mut value = self.take()?;
+        let answer = py.detach(|| question(&mut value));
+        self.bring_back(value);
+        Ok(answer)
+    }
+
+    fn take(&self) -> PyResult<T> {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken.ok_or_else(|| {
+            QueueBusyError::new_err("another thread uses it now, or was interrupted; begin anew")
+        })
+    }
+
+    fn bring_back(&self, value: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
     }
 }
 
@@ -199,8 +222,13 @@ impl Events {
         let limit = timeout.map_or(Ok(Duration::MAX), |it| duration("timeout", it))?;
         let (mut all, mut lost) = (Vec::new(), 0);
         loop {
-            let asked = self.events.ask(py, move |events| events.poll_within(limit))?;
-            let batch = asked.map_err(from_client)?;
+            let question = move |events: &mut kvrail_client::Events| events.poll_within(limit);
+            let asked = if limit <= SHORT {
+                self.events.ask_shortly(py, question)
+            } else {
+                self.events.ask(py, question)
+            };
+            let batch = asked?.map_err(from_client)?;
             lost += batch.lost;
             all.extend(batch.events.into_iter().map(|event| Gone { event }));
             if !batch.more {
