@@ -2,9 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_tests::SteadyTally;
+use kvrail_protocol::{
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hello, PacketBuffer,
+    RefusalCode, SidecarMessage, Version,
+};
+use kvrail_ring::limits::LANE_VERSION;
+use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{Place, Sidecar, StoreShape, Told, VOLUME, can_pin};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, can_pin};
 
 const CLIENTS: usize = 2;
 const UPGRADES: usize = 3;
@@ -50,5 +55,58 @@ fn clients_go_on_over_an_upgrade() {
         assert!(tally.cut_off.keys().all(|status| status == "DRAINING"), "{tally:?}");
         assert!(!tally.cut_off.is_empty(), "no upgrade under load: {tally:?}");
     }
+    sidecar.stop();
+}
+
+/// What a sidecar answers to this hello.
+fn greet(sidecar: &Sidecar, protocol: Version, lane_version: u32) -> ControlReply {
+    let channel = Channel::connect_within(sidecar.socket(), LONG).unwrap();
+    let (name, library) = ("of another release".into(), "kvrail 9.9.9".into());
+    let hello = Hello { protocol, lane_version, name, library };
+    channel.send(&ClientMessage { seq: 1, ask: ControlRequest::Hello(hello) }, &[]).unwrap();
+    loop {
+        match channel.receive::<SidecarMessage>(&mut PacketBuffer::default(), 0) {
+            Ok(packet) => match packet.message {
+                SidecarMessage::Reply { answer, .. } => return answer,
+                other => panic!("{other:?}"),
+            },
+            Err(ChannelError::WouldBlock) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// After an upgrade clients of another generation come again and again: each is told what to do,
+/// none is taken for one that breaks rules, and clients that fit notice nothing.
+#[test]
+fn clients_of_another_generation_are_told_so_and_disturb_nobody() {
+    let place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let mut quiet = Quiet::attach(sidecar.socket(), VOLUME).unwrap();
+    let newer = Version { major: Version::CURRENT.major + 1, minor: 0 };
+    std::thread::scope(|scope| {
+        let strangers = scope.spawn(|| {
+            for (protocol, lanes) in
+                [(newer, LANE_VERSION), (Version::CURRENT, LANE_VERSION + 1)].repeat(100)
+            {
+                let answer = greet(&sidecar, protocol, lanes);
+                let ControlReply::Refused { code, message } = answer else { panic!("{answer:?}") };
+                assert_eq!(code, RefusalCode::Version, "{message}");
+                for word in ["kvrail 9.9.9", "install both from the same release"] {
+                    assert!(message.contains(word), "no {word:?} in {message}");
+                }
+            }
+        });
+        while !strangers.is_finished() {
+            let round = quiet.round(Duration::from_millis(100));
+            assert_eq!((round.wrong, round.errors), (0, 0), "{round:?}");
+        }
+        strangers.join().unwrap();
+    });
+    // One of a later minor is spoken down to.
+    let later = Version { minor: Version::CURRENT.minor + 9, ..Version::CURRENT };
+    let answer = greet(&sidecar, later, LANE_VERSION);
+    assert!(matches!(answer, ControlReply::Welcome(_)), "{answer:?}");
+    drop(quiet);
     sidecar.stop();
 }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::gpu::GpuInfo;
 use crate::volume::VolumeInfo;
 
-/// Version of this protocol. Another major is refused; of two minors the lower one is spoken.
+/// Version of this protocol. Another major is refused; of two minors the lower one is spoken, and
+/// clients ask nothing that it lacks (`ControlRequest::minor`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
     /// Changes when a message changes its meaning.
@@ -16,7 +17,7 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 0 };
+    pub const CURRENT: Self = Self { major: 2, minor: 1 };
 
     /// What two sides of one major speak with each other.
     #[must_use]

@@ -165,6 +165,34 @@ pub enum ControlRequest {
 }
 
 impl ControlRequest {
+    /// The first minor of the protocol that has it. A sidecar of an earlier one ends a session
+    /// that asks so, as it would for any packet that is no message.
+    #[must_use]
+    pub const fn minor(&self) -> u16 {
+        match self {
+            Self::Hello(_)
+            | Self::CreateArena { .. }
+            | Self::ImportArena { .. }
+            | Self::AttachGpu(_)
+            | Self::DetachArena { .. }
+            | Self::OpenQueue { .. }
+            | Self::QueueMapped { .. }
+            | Self::CloseQueue { .. }
+            | Self::OpenNamespace { .. }
+            | Self::ClearNamespace { .. }
+            | Self::RemoveNamespace { .. }
+            | Self::ListNamespaces { .. }
+            | Self::Status
+            | Self::Bye
+            | Self::Spilled { .. } => 0,
+            Self::ListBlocks { .. }
+            | Self::Events { .. }
+            | Self::ExplainKey { .. }
+            | Self::ShowPresence { .. }
+            | Self::Trace { .. } => 1,
+        }
+    }
+
     /// Whether descriptors may belong to it.
     #[must_use]
     pub fn takes_fds(&self) -> bool {

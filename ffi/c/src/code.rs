@@ -96,7 +96,8 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
             ClientError::NoSidecar { .. } => KVRAIL_E_NO_SIDECAR,
-            ClientError::NotAdmitted { code: RefusalCode::Version, .. } => KVRAIL_E_VERSION,
+            ClientError::NotAdmitted { code: RefusalCode::Version, .. }
+            | ClientError::TooOld { .. } => KVRAIL_E_VERSION,
             ClientError::NotAdmitted { .. } => KVRAIL_E_NOT_ADMITTED,
             ClientError::Denied { status, .. } => i32::from(status.number()),
             ClientError::Timeout { .. } => KVRAIL_E_TIMEOUT,

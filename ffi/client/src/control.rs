@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hardware, Packet,
-    PacketBuffer, SidecarMessage, unspill,
+    PacketBuffer, SidecarMessage, Version, Welcome, unspill,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::attach::HELLO_SEQ;
 use crate::error::ClientError;
 
 /// How a session ended.
@@ -39,6 +40,10 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Control {
     channel: Channel,
+    /// What both sides speak.
+    protocol: Version,
+    /// The sidecar's release.
+    sidecar: String,
     state: Mutex<State>,
     news: Condvar,
     timeout: Duration,
@@ -54,11 +59,13 @@ pub(crate) struct Control {
 const SEEN_US: u64 = 1000;
 
 impl Control {
-    /// `last_seq` is the number of the hello.
-    pub(crate) fn new(channel: Channel, last_seq: u64, timeout: Duration) -> Self {
+    /// Over a connection that was let in.
+    pub(crate) fn new(channel: Channel, welcome: &Welcome, timeout: Duration) -> Self {
         Self {
             channel,
-            state: Mutex::new(State { last_seq, ..State::default() }),
+            protocol: welcome.protocol,
+            sidecar: welcome.sidecar.clone(),
+            state: Mutex::new(State { last_seq: HELLO_SEQ, ..State::default() }),
             news: Condvar::new(),
             timeout,
             pid: std::process::id(),
@@ -174,6 +181,7 @@ impl Control {
         if !self.is_ours() {
             return Err(ClientError::Forked);
         }
+        self.check_known(what, &ask)?;
         let deadline = Instant::now() + self.timeout;
         let mut message = ClientMessage { seq: 0, ask };
         loop {
@@ -200,6 +208,16 @@ impl Control {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// An ask that the sidecar's release lacks would end the session.
+    fn check_known(&self, what: &'static str, ask: &ControlRequest) -> Result<(), ClientError> {
+        let (speaks, minor) = (self.protocol, ask.minor());
+        if minor <= speaks.minor {
+            return Ok(());
+        }
+        let (sidecar, needs) = (self.sidecar.clone(), Version { minor, ..speaks });
+        Err(ClientError::TooOld { what, sidecar, speaks, needs })
     }
 
     fn answer(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvrail_layout::LayoutError;
 use kvrail_memory::MemoryError;
-use kvrail_protocol::{ChannelError, RefusalCode};
+use kvrail_protocol::{ChannelError, RefusalCode, Version};
 use kvrail_ring::{SegmentError, Status};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -30,6 +30,22 @@ pub enum ClientError {
         code: RefusalCode,
         /// The sidecar's words.
         message: String,
+    },
+    /// The sidecar is of an earlier release, which does not know what was asked. The session goes
+    /// on: it was not asked.
+    #[error(
+        "{what}: the sidecar ({sidecar}) is too old for this: it speaks protocol {speaks}, and \
+         {needs} is needed; upgrade it and start it again"
+    )]
+    TooOld {
+        /// What was to be asked.
+        what: &'static str,
+        /// The sidecar's release.
+        sidecar: String,
+        /// What it speaks with this client.
+        speaks: Version,
+        /// The first version that has it.
+        needs: Version,
     },
     /// The sidecar refused what was asked; the session goes on.
     #[error("{what}: {status}: {message}")]

@@ -8,7 +8,6 @@ use kvrail_protocol::{
 };
 use kvrail_ring::{Epoch, RegionId, SessionId};
 
-use crate::attach::HELLO_SEQ;
 use crate::control::Control;
 use crate::error::ClientError;
 use crate::lease::Lease;
@@ -44,7 +43,7 @@ impl Session {
             Ok(Volume { tag, id: info.volume_id(), geometry, info: Arc::new(info.clone()) })
         });
         Ok(Self {
-            control: Control::new(channel, HELLO_SEQ, timeout),
+            control: Control::new(channel, &welcome, timeout),
             tag,
             volumes: volumes.collect::<Result<_, ChannelError>>()?,
             spin: SpinLimits::new(&welcome.spin),

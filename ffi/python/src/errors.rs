@@ -53,9 +53,8 @@ pub(crate) fn from_client(error: ClientError) -> PyErr {
     let text = error.to_string();
     match error {
         ClientError::NoSidecar { .. } => NoSidecarError::new_err(text),
-        ClientError::NotAdmitted { code: RefusalCode::Version, .. } => {
-            VersionMismatchError::new_err(text)
-        }
+        ClientError::NotAdmitted { code: RefusalCode::Version, .. }
+        | ClientError::TooOld { .. } => VersionMismatchError::new_err(text),
         ClientError::NotAdmitted { .. } => NotAdmittedError::new_err(text),
         ClientError::Denied { status, .. } => from_status(status, text, Vec::new()),
         ClientError::Timeout { .. } => TimedOutError::new_err(text),

@@ -57,6 +57,29 @@ fn answers_find_their_askers_in_any_order() {
 }
 
 #[test]
+fn an_older_sidecar_is_not_asked_what_it_lacks() {
+    let (ours, socket) = Channel::pair().unwrap();
+    let mut welcome = welcome(geometry(1, 4096), 1, 0);
+    (welcome.protocol.minor, welcome.sidecar) = (0, "0.0.9".into());
+    let client = Client::assemble(ours, welcome, LONG).unwrap();
+    let error = client.trace(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error, ClientError::TooOld { .. }), "{error}");
+    let words = error.to_string();
+    for word in ["slow requests", "sidecar (0.0.9) is too old", "2.0", "2.1", "upgrade it"] {
+        assert!(words.contains(word), "no {word:?} in {words}");
+    }
+    // The session goes on, and that was never sent.
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| client.open_queue(2).unwrap_err());
+        let ask = hear(&socket);
+        assert!(matches!(ask.ask, ControlRequest::OpenQueue { .. }), "{ask:?}");
+        let message = "not now".into();
+        say(&socket, ask.seq, ControlReply::Error { status: Status::Quota, message });
+        assert!(asker.join().unwrap().to_string().contains("not now"));
+    });
+}
+
+#[test]
 fn silence_ends_at_the_timeout_and_a_late_answer_confuses_nobody() {
     let (client, socket) = connected(Duration::from_millis(20));
     let error = client.status().unwrap_err();
