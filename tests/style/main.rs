@@ -20,5 +20,6 @@ mod report;
 mod rooms;
 mod scripts;
 mod source;
+mod supply;
 mod tokens;
 mod unused;

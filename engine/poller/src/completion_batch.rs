@@ -2,7 +2,7 @@
 //! whatever is counted of them. All but the completion itself is done once for each batch.
 
 use kvrail_device::WINDOW_BYTES;
-use kvrail_ring::{Completion, Status};
+use kvrail_ring::{Completion, Opcode, Status};
 
 use crate::task::{ClientRequest, Owner, RequestHeader, Task};
 
@@ -46,6 +46,11 @@ impl CompletionBatch {
             length: 0,
             moved: 0,
         }
+    }
+
+    /// What was asked of the device, or of the store where the read is a block's.
+    pub(crate) fn opcode(&self) -> Opcode {
+        if self.header.is_of_block() { Opcode::Get } else { self.header.opcode() }
     }
 
     /// When its tasks were taken from their lane.

@@ -14,6 +14,7 @@ use crate::device_queue::DeviceQueue;
 use crate::front_end::{Begun, FrontEnd, Seat};
 use crate::limits::{SessionSlot, TASKS_MAX};
 use crate::mailbox::{DeviceFailure, Mailbox};
+use crate::probes;
 use crate::regions::{Pass, Regions};
 use crate::scheduler::budget::Budget;
 use crate::scheduler::deadlines::Deadlines;
@@ -472,6 +473,7 @@ impl<D: Device> Executor<D> {
     #[inline(never)]
     fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
         self.account(device, batch);
+        probes::batch_ended(device, batch);
         if let Some(tracer) = front_end.tracer() {
             tracer.ended(device, batch);
         }

@@ -9,6 +9,7 @@ use kvrail_ring::{Completion, LaneFault, RegionId, RequestSnapshot, SideSlot, St
 use crate::completion_batch::CompletionBatch;
 use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
+use crate::probes;
 use crate::regions::Regions;
 use crate::sessions::{Held, Sessions};
 use crate::stats::{PollerStats, SessionStats};
@@ -188,6 +189,7 @@ impl FrontEnd {
         let entered = lane.server().outstanding() - before;
         self.sessions.enter(session, entered);
         counters.accepted.add(u64::from(count));
+        probes::requests_taken(session, index, count);
         if let Some(tracer) = &mut self.tracer {
             tracer.taken(index, count, max);
         }

@@ -22,6 +22,7 @@ mod lanes;
 mod limits;
 mod mailbox;
 mod poller;
+mod probes;
 mod regions;
 mod ringer;
 mod scheduler;

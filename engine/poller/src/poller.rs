@@ -20,6 +20,7 @@ use crate::front_end::{Begun, Fetched, FrontEnd};
 use crate::idle::{IdleAction, IdlePolicy, WaitReason};
 use crate::limits::{DEVICES_MAX, SessionSlot};
 use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
+use crate::probes;
 use crate::regions::Memory;
 use crate::scheduler::budget::Budget;
 use crate::stats::PollerStats;
@@ -456,10 +457,12 @@ impl<D: Device, C: Clock> Poller<D, C> {
             if let Some(stores) = &self.stores {
                 timeout_ns = stores.sleep_ns(self.executor.now_ns(), timeout_ns);
             }
+            probes::poller_sleeps(timeout_ns);
             match self.block_on {
                 Some(index) => self.executor.queues()[index].device().block(timeout_ns),
                 None => self.epoll.block(timeout_ns),
             }
+            probes::poller_wakes();
         }
         self.mailbox.nudge().retract(&mut self.sleeper);
         self.front_end.lanes().retract_sleep();

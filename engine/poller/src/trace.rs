@@ -227,7 +227,7 @@ impl Tracer {
         let work = Work {
             session: None,
             device,
-            opcode: if batch.header.is_of_block() { Opcode::Get } else { batch.header.opcode() },
+            opcode: batch.opcode(),
             class: batch.header.class(),
             status: batch.status,
             count: batch.count,

@@ -8,6 +8,7 @@ use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, PacketBuffer, SessionReport,
     SidecarMessage, Waker,
 };
+use probe::probe_lazy;
 use rustix::io::Errno;
 
 use crate::access::Peer;
@@ -235,6 +236,7 @@ impl Session {
         self.library = printable(&hello.library);
         self.phase = Phase::Attached;
         self.since = Instant::now();
+        probe_lazy!(kvrail, session_attached, self.id, self.peer.pid, self.peer.uid);
     }
 
     /// Logs that it has attached, after so many lines that were held back.
@@ -247,6 +249,7 @@ impl Session {
     /// Its place in the pollers' tables from now on.
     pub(crate) fn seat(&mut self, slot: SessionSlot, counted_before: Counts) {
         (self.slot, self.counted_before) = (Some(slot), counted_before);
+        probe_lazy!(kvrail, session_seated, self.id, slot.0);
     }
 
     /// Answers a control request. An error is why the session has to end.
@@ -282,6 +285,7 @@ impl Session {
             let _told = channel.send(&closing, &[]);
         }
         self.disconnect(events);
+        probe_lazy!(kvrail, session_ended, self.id, self.peer.pid);
         self.phase = Phase::Reclaiming { reason: reason.words().to_owned(), waiting };
         self.since = Instant::now();
     }

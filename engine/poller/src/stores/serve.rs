@@ -14,6 +14,7 @@ use crate::executor::{Executor, StoreEnd};
 use crate::front_end::{Ended, FrontEnd};
 use crate::limits::{HANDLES_MAX, SessionSlot};
 use crate::mailbox::{Mailbox, Notice};
+use crate::probes;
 use crate::sessions::Held;
 use crate::store_call::{StoreAsk, StoreCall};
 
@@ -221,11 +222,14 @@ impl Stores {
 
     /// Completes a request.
     fn complete(&self, pending: &Pending, ended: &Ended, front_end: &mut FrontEnd) {
-        if let Some(tracer) = front_end.tracer() {
-            let wanted = pending.wanted();
+        let wanted = pending.wanted();
+        let work = || {
             let device = self.shards[usize::from(wanted.shard)].device();
-            let (work, spent) =
-                (pending.work(device, &ended.completion), pending.spent(tracer.now_ns()));
+            pending.work(device, &ended.completion)
+        };
+        probes::block_ended(wanted.key, &ended.completion, work);
+        if let Some(tracer) = front_end.tracer() {
+            let (work, spent) = (work(), pending.spent(tracer.now_ns()));
             let taken = (wanted.client.lane, pending.accepted_ns);
             tracer.answered(taken, (work, wanted.key), spent);
         }

@@ -1,0 +1,117 @@
+//! The clock is set, by years and back, under a client of a store.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use kvrail_tests::SteadyTally;
+
+use crate::rig::{Place, Sidecar, StoreShape, Told, VOLUME, can_pin, run};
+
+/// Steps, in seconds from the true time.
+const STEPS: [i64; 4] = [315_360_000, -630_720_000, 3600, 0];
+const BETWEEN: Duration = Duration::from_millis(400);
+
+/// Adds what a file says to the time of day, and to no other clock.
+const SHIM: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static const volatile long *step;
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("CLOCK_STEP");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    void *at = fd < 0 ? MAP_FAILED : mmap(0, sizeof *step, PROT_READ, MAP_SHARED, fd, 0);
+    if (at != MAP_FAILED) step = at;
+    if (fd >= 0) close(fd);
+}
+int clock_gettime(clockid_t clock, struct timespec *at) {
+    long outcome = syscall(SYS_clock_gettime, clock, at);
+    if (outcome == 0 && clock == CLOCK_REALTIME && step) at->tv_sec += *step;
+    return (int)outcome;
+}
+"#;
+
+/// A clock that can be set, of the processes that are started with it.
+struct Clock {
+    library: PathBuf,
+    step: PathBuf,
+}
+
+impl Clock {
+    /// Says so where there is no C compiler.
+    fn make(place: &Place) -> Option<Self> {
+        let (source, library) = (place.path("clock.c"), place.path("clock.so"));
+        fs::write(&source, SHIM).unwrap();
+        let mut compile = Command::new("cc");
+        compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
+        match compile.status() {
+            Ok(status) => assert!(status.success(), "{status}"),
+            Err(_) => {
+                println!("skipped: no C compiler (cc) for a clock that can be set");
+                return None;
+            }
+        }
+        let it = Self { library, step: place.path("step") };
+        it.set(0);
+        Some(it)
+    }
+
+    /// Written in place: processes have the file mapped.
+    fn set(&self, seconds: i64) {
+        let file = fs::File::options().write(true).create(true).truncate(false).open(&self.step);
+        std::os::unix::fs::FileExt::write_all_at(&file.unwrap(), &seconds.to_ne_bytes(), 0)
+            .unwrap();
+    }
+
+    fn start(&self, place: &Place) -> Sidecar {
+        let mut serve = place.serve();
+        serve.env("LD_PRELOAD", &self.library).env("CLOCK_STEP", &self.step);
+        Sidecar::start_as(place, serve)
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_disturbs_nobody() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let shape =
+        StoreShape { member_bytes: 256 << 20, segment_bytes: 8 << 20, block_mean: 16 << 10 };
+    let place = Place::with_shaped_store(1, &shape);
+    let Some(clock) = Clock::make(&place) else { return };
+    clock.set(STEPS[0]);
+    let sidecar = clock.start(&place);
+    let begun = sidecar.status().sidecar.started_unix_s;
+    let now = run(Command::new("date").arg("+%s")).stdout.trim().parse::<u64>().unwrap();
+    assert!(begun > now + 300_000_000, "the clock is not set: {begun} {now}");
+    let socket = place.socket();
+    let mut client = Told::start(&["steady", socket.to_str().unwrap(), VOLUME, "a"]);
+    client.expect("running");
+    let mut uptime_ms = 0;
+    for step in STEPS {
+        clock.set(step);
+        std::thread::sleep(BETWEEN);
+        let report = sidecar.status();
+        assert!(report.sidecar.uptime_ms >= uptime_ms, "time went back");
+        uptime_ms = report.sidecar.uptime_ms;
+        assert!(uptime_ms < 600_000, "{uptime_ms}: time jumped");
+        assert!(report.pollers.iter().all(|it| it.stalled.is_none()), "{:?}", report.pollers);
+        assert!(report.devices.iter().all(|it| it.overdue == 0 && it.late == 0));
+    }
+    // The next start finds records of the future, and a time that is before the first one's.
+    clock.set(STEPS[1]);
+    sidecar.stop();
+    let sidecar = clock.start(&place);
+    std::thread::sleep(BETWEEN);
+    let tally: SteadyTally = serde_json::from_str(&client.end()).expect("a tally");
+    assert!(tally.wrong.is_empty(), "{:#?}", tally.wrong);
+    assert!(tally.puts > 10 && tally.right > 0, "{tally:?}");
+    assert_eq!(tally.interruptions_ms.len(), 1, "{tally:?}");
+    sidecar.stop();
+}

@@ -1,0 +1,77 @@
+//! Scrapers without manners, beside a client that compares every byte.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use kvrail_tests::Quiet;
+
+use crate::rig::{Place, Sidecar, VOLUME, eventually};
+
+/// Those that ask and never read.
+const SILENT: usize = 300;
+/// Those that scrape, and how often each does.
+const SCRAPERS: usize = 10;
+const SCRAPES: usize = 1000;
+
+/// The status of an answer; nothing for a connection that was cut off.
+fn ask(address: &str, path: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    text.split(' ').nth(1)?.parse().ok()
+}
+
+/// Asks for what is long, and reads nothing of it.
+fn ask_and_wait(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream
+}
+
+#[test]
+fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
+    let place = Place::with_volume(2, 8 << 20);
+    let mut command = place.serve();
+    command.args(["--set", "metrics.listen=127.0.0.1:0"]);
+    let sidecar = Sidecar::start_as(&place, command);
+    let mark = "metrics and page: http://";
+    eventually("it says where", || sidecar.said().contains(mark));
+    let said = sidecar.said();
+    let address = said.split_once(mark).unwrap().1.split_once('/').unwrap().0;
+    let mut quiet = Quiet::attach(sidecar.socket(), VOLUME).unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let rounds = scope.spawn(|| {
+            let mut operations = 0;
+            // Relaxed: pairs with the store below, a round later is soon enough.
+            while !over.load(Ordering::Relaxed) {
+                let round = quiet.round(Duration::from_millis(200));
+                assert_eq!((round.wrong, round.errors), (0, 0), "{round:?}");
+                operations += round.operations;
+            }
+            operations
+        });
+        let silent: Vec<_> = (0..SILENT).map(|_| ask_and_wait(address)).collect();
+        let scrape = || {
+            // The oldest connections are cut off where there are many: those that do not read.
+            let answered = (0..SCRAPES).filter(|_| ask(address, "/metrics") == Some(200));
+            answered.count()
+        };
+        let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
+        let answered: usize = scrapers.into_iter().map(|it| it.join().unwrap()).sum();
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(answered, SCRAPERS * SCRAPES);
+        assert!(rounds.join().unwrap() > 0);
+        assert_eq!(ask(address, "/healthz"), Some(200));
+        drop(silent);
+    });
+    drop(quiet);
+    let report = sidecar.status();
+    assert!(report.pollers.iter().all(|it| it.allocations == 0 && it.stalled.is_none()));
+    assert_eq!(report.sidecar.log_lines_lost, 0);
+    sidecar.stop();
+}

@@ -1,0 +1,63 @@
+//! SIGTERM at any moment of a start: while devices are tried and claimed, while a store is read
+//! back, and while it serves before all of it is.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::rig::{Place, Sidecar, StoreShape, VOLUME, actor_program, can_pin, eventually, run};
+
+/// Blocks of the store.
+const BLOCKS: u64 = 6000;
+/// Moments at which a start is stopped.
+const STOPS: u64 = 14;
+const APART: Duration = Duration::from_millis(30);
+
+fn blocks(sidecar: &Sidecar) -> u64 {
+    sidecar.status().shards.iter().map(|shard| shard.blocks).sum()
+}
+
+#[test]
+fn a_stop_at_any_moment_of_a_start_loses_nothing() {
+    if !can_pin(64 << 20) {
+        return;
+    }
+    let shape =
+        StoreShape { member_bytes: 256 << 20, segment_bytes: 4 << 20, block_mean: 16 << 10 };
+    let place = Place::with_shaped_store(2, &shape);
+    let sidecar = Sidecar::start(&place);
+    let socket = place.socket();
+    let socket = socket.to_str().expect("a plain path");
+    let count = BLOCKS.to_string();
+    let mut fill = Command::new(actor_program());
+    run(fill.args(["fill", socket, VOLUME, "a", "0", &count, "4096"])).expect(0, &[]);
+    assert_eq!(blocks(&sidecar), BLOCKS);
+    sidecar.stop();
+
+    let (mut drained, mut early) = (0, 0);
+    for stop in 0..STOPS {
+        let before = std::fs::read_to_string(place.path("log")).unwrap().len();
+        let mut sidecar = Sidecar::launch(&place, place.serve());
+        std::thread::sleep(APART * u32::try_from(stop).unwrap());
+        sidecar.signal(Signal::TERM);
+        let status = sidecar.wait();
+        let said = sidecar.said().split_off(before);
+        if status.success() {
+            // One clear word at its end.
+            assert!(said.trim_end().ends_with("drained and stopped"), "{said}");
+            drained += 1;
+        } else {
+            // Before it had looked at anything.
+            assert_eq!(status.code(), None, "{status}: {said}");
+            assert!(said.is_empty(), "{said}");
+            early += 1;
+        }
+        assert!(!said.contains("ERROR") && !said.contains("panicked"), "{said}");
+    }
+    println!("starts: {drained} drained, {early} ended before they had begun");
+    assert!(drained > 0);
+    let sidecar = Sidecar::start(&place);
+    eventually("all blocks are there again", || blocks(&sidecar) == BLOCKS);
+    sidecar.stop();
+}
