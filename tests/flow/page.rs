@@ -1,5 +1,7 @@
 //! The live page in a real browser, where there is one (Debian package `chromium`).
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,42 +30,52 @@ fn traffic(client: &Client, stop: &AtomicBool) {
 
 /// What a browser shows of an address, as text; the picture lies at `picture`.
 fn browse(address: &str, picture: &Path) -> Option<String> {
-    let browser = |argument: &str| {
-        let mut browser = Command::new("chromium");
-        browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", LOOKS]);
-        browser.args(["--window-size=1400,1000", argument, address]).output().ok()
+    browser(&format!("--screenshot={}", picture.display()), LOOKS, address)?;
+    browser("--dump-dom", LOOKS, address)
+}
+
+/// What a browser says when it has looked for so long; says so where there is none.
+fn browser(wanted: &str, looks: &str, address: &str) -> Option<String> {
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", looks]);
+    let Ok(said) = browser.args(["--window-size=1400,1000", wanted, address]).output() else {
+        println!("skipped: no chromium in PATH (Debian package chromium)");
+        return None;
     };
-    browser(&format!("--screenshot={}", picture.display()))?;
-    Some(String::from_utf8_lossy(&browser("--dump-dom")?.stdout).into_owned())
+    Some(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+/// A sidecar, and where its page is.
+fn with_page(place: &Place) -> (Sidecar, String) {
+    let mut command = place.serve();
+    command.args(["--set", "metrics.listen=127.0.0.1:0"]);
+    let sidecar = Sidecar::start_as(place, command);
+    let mark = "metrics and page: ";
+    eventually("it says where", || sidecar.said().contains(mark));
+    let said = sidecar.said();
+    let address = said.split_once(mark).unwrap().1.lines().next().unwrap().to_owned();
+    (sidecar, address)
 }
 
 #[test]
 fn a_browser_shows_what_happens() {
     let place = Place::with_volume(2, 8 << 20);
-    let mut command = place.serve();
-    command.args(["--set", "metrics.listen=127.0.0.1:0"]);
-    let sidecar = Sidecar::start_as(&place, command);
-    let mark = "metrics and page: ";
-    eventually("it says where", || sidecar.said().contains(mark));
-    let said = sidecar.said();
-    let address = said.split_once(mark).unwrap().1.lines().next().unwrap();
+    let (sidecar, address) = with_page(&place);
     let (client, stop) = (sidecar.attach(), AtomicBool::new(false));
     let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.png");
     let shown = thread::scope(|scope| {
         scope.spawn(|| traffic(&client, &stop));
-        let shown = browse(address, &picture);
+        let shown = browse(&address, &picture);
         stop.store(true, Ordering::Relaxed);
         shown
     });
     drop(client);
     sidecar.stop();
-    let Some(shown) = shown else {
-        println!("skipped: no chromium in PATH (Debian package chromium)");
-        return;
-    };
+    let Some(shown) = shown else { return };
     println!("the page looks like {}", picture.display());
     let member = place.members[1].display().to_string();
-    for word in ["● serving", "Throughput", "Latency at the drives", "the test", "turns", &member]
+    for word in
+        ["● serving", "Throughput", "Latency at the slowest drive", "the test", "turns", &member]
     {
         assert!(shown.contains(word), "no {word:?} in {shown}");
     }
@@ -71,4 +83,57 @@ fn a_browser_shows_what_happens() {
     let moved = shown.split("<b>").nth(2).and_then(|rest| rest.split('<').next());
     assert!(moved.is_some_and(|it| it.ends_with("iB/s")), "{moved:?} in {shown}");
     assert!(std::fs::metadata(&picture).unwrap().len() > 20_000);
+}
+
+/// Answers for the page in the sidecar's place, as fast as it asks: a second passes from one to the
+/// next, now and then there is none, and twice it is another life of the sidecar.
+const ANSWERS: &str = r#"<script>
+let asked = 0;
+window.fetch = async (what) => {
+  if (what === "readyz") return { ok: true, text: async () => "ok" };
+  asked += 1;
+  document.body.dataset.asked = asked;
+  if (asked % 500 < 3) throw new Error("nobody is there");
+  const report = structuredClone(REPORT);
+  report.sidecar.uptime_ms += 1000 * asked;
+  report.sidecar.epoch += Math.floor(asked / 3000);
+  report.devices[0].reads.bytes += 1048576 * asked;
+  return { ok: true, json: async () => report };
+};
+</script>"#;
+
+/// Two hours of the browser's clock.
+const HOURS: &str = "--virtual-time-budget=7200000";
+
+/// Points of a chart, and elements of the page: what it keeps does not grow.
+const POINTS_MAX: usize = 600;
+const ELEMENTS_MAX: usize = 400;
+
+#[test]
+fn a_page_that_is_open_for_hours_stays_as_it_is() {
+    let place = Place::with_volume(2, 8 << 20);
+    let (sidecar, address) = with_page(&place);
+    let report = serde_json::to_string(&sidecar.status()).unwrap();
+    let host = address.strip_prefix("http://").unwrap().trim_end_matches('/');
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    sidecar.stop();
+    let (_, page) = text.split_once("\r\n\r\n").unwrap();
+    let answers = ANSWERS.replace("REPORT", &report);
+    let file = place.path("page.html");
+    std::fs::write(&file, page.replacen("<script>", &format!("{answers}<script>"), 1)).unwrap();
+    let address = format!("file://{}", file.display());
+    let Some(shown) = browser("--dump-dom", HOURS, &address) else { return };
+    let asked = shown.split_once("data-asked=\"").map(|(_, rest)| rest.split('"').next().unwrap());
+    let asked: u64 = asked.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{shown}"));
+    assert!(asked > 3600, "it asked {asked} times");
+    let (shown, _) = shown.split_once("<script>").unwrap();
+    assert!(shown.contains("● serving") && shown.contains("1.0 MiB/s"), "{shown}");
+    let lines = shown.split("<path d=\"").skip(1).map(|it| it.split('"').next().unwrap());
+    let points = lines.map(|line| line.matches(',').count()).max().expect("charts");
+    assert!((100..=POINTS_MAX).contains(&points), "{points} points");
+    let elements = shown.matches("</").count();
+    assert!(elements < ELEMENTS_MAX, "{elements} elements");
 }

@@ -90,7 +90,7 @@ impl Plan {
             served.iter().flat_map(|volume| volume.notes.iter().cloned()).collect();
         if count < devices.len() {
             notes.push(format!(
-                "{} devices share {count} pollers: {cores} cores are usable",
+                "{} devices share {count} poller(s): {cores} core(s) are usable",
                 devices.len()
             ));
         }

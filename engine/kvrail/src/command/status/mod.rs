@@ -20,7 +20,7 @@ use super::silent::explain;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_text, say};
-use text::text;
+use text::{Area, screen, verbose};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Clears a terminal and begins at its top.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// A screen of which nothing is known.
+const AREA: Area = (80, 24);
 
 /// Arguments of `kvrail status`.
 #[derive(Debug, Args)]
@@ -170,8 +173,17 @@ fn watch(
 fn show(report: &StatusReport, detail: Detail, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(report),
-        Format::Human => print_text(&text(report, detail)),
+        Format::Human if detail == Detail::Verbose => print_text(&verbose(report)),
+        Format::Human => print_text(&screen(report, area())),
     }
+}
+
+/// What a terminal has, less a line for what is typed next.
+fn area() -> Area {
+    let size = stdout().is_terminal().then(ratatui::crossterm::terminal::size);
+    let known = size.and_then(Result::ok).filter(|(columns, lines)| *columns > 0 && *lines > 1);
+    let (columns, lines) = known.map_or(AREA, |(columns, lines)| (columns.into(), lines.into()));
+    (columns, lines - 1)
 }
 
 /// What keeps a sidecar from doing all that it is configured for.

@@ -11,8 +11,14 @@ use Detail::{Screen, Verbose};
 
 use crate::output::{human_bytes, table};
 
-/// Sessions that are shown without `--verbose`: those that moved most.
-const BUSIEST: usize = 8;
+/// Rows of a table on a screen, at most.
+const ROWS_MAX: usize = 8;
+/// As few of them before the blank lines between tables go.
+const ROWS_SPACED: usize = 4;
+const ROWS_MIN: usize = 2;
+
+/// Characters of a cell on a screen.
+const CELL: usize = 14;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,21 +32,90 @@ pub(crate) enum Detail {
 /// A column of a table: its head, from which detail on it is shown, and what stands in it.
 pub(crate) type Column<T> = (&'static str, Detail, fn(&T) -> String);
 
+/// Columns and lines that there are.
+pub(crate) type Area = (usize, usize);
+
 /// The whole report.
-pub(crate) fn text(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn verbose(report: &StatusReport) -> String {
     let sections = [
-        sidecar(report),
-        rows(&VOLUMES, &report.volumes, detail),
-        rows(&SHARDS, &report.shards, detail),
-        rows(&DEVICES, &report.devices, detail),
+        sidecar(report, Verbose),
+        rows(&VOLUMES, &report.volumes, Verbose),
+        rows(&SHARDS, &report.shards, Verbose),
+        rows(&DEVICES, &report.devices, Verbose),
         doubts(report),
-        gpus(report, detail),
-        rows(&POLLERS, &report.pollers, detail) + &stalls(report),
-        sessions(report, detail),
-        reasons(report, detail),
+        gpus(report, Verbose),
+        rows(&POLLERS, &report.pollers, Verbose) + &stalls(report),
+        rows(&SESSIONS, &report.sessions, Verbose),
+        reasons(report, Verbose),
         notes(report),
     ];
-    sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n\n")
+    joined(&sections, "\n\n")
+}
+
+/// As much of it as a screen of this size has room for: of each table what is out of service, then
+/// what is busiest.
+pub(crate) fn screen(report: &StatusReport, (columns, lines): Area) -> String {
+    let taken = |text: &str| -> usize {
+        text.lines().map(|line| line.chars().count().div_ceil(columns.max(1)).max(1)).sum()
+    };
+    let spaced = (ROWS_SPACED..=ROWS_MAX).rev().map(|most| (most, "\n\n"));
+    let dense = (ROWS_MIN..=ROWS_MAX).rev().map(|most| (most, "\n"));
+    let mut text = String::new();
+    for (most, between) in spaced.chain(dense) {
+        text = joined(&sections(report, most), between);
+        if taken(&text) <= lines {
+            break;
+        }
+    }
+    text
+}
+
+fn sections(report: &StatusReport, most: usize) -> [String; 9] {
+    let stores = stores(report);
+    [
+        sidecar(report, Screen),
+        some_rows(&VOLUMES, &report.volumes, most, |_| ()),
+        some_rows(&STORES, &stores, most, |it| it.members == it.serving),
+        some_rows(&DEVICES, &report.devices, most, |it| {
+            let well = it.state == DeviceState::Serving && it.overdue == 0 && it.errors == 0;
+            (well, Reverse(it.reads.bytes + it.writes.bytes))
+        }),
+        doubts(report),
+        gpus(report, Screen),
+        some_rows(&POLLERS, &report.pollers, most, |it| {
+            (it.stalled.is_none(), Reverse(it.busy_ticks))
+        }) + &stalls(report),
+        some_rows(&SESSIONS, &report.sessions, most, |it| {
+            (it.state == "attached", Reverse(it.bytes))
+        }),
+        notes(report),
+    ]
+}
+
+fn joined(sections: &[String], between: &str) -> String {
+    let filled: Vec<&str> =
+        sections.iter().map(String::as_str).filter(|section| !section.is_empty()).collect();
+    filled.join(between)
+}
+
+/// Of many items the first ones of this order, and how many more there are.
+fn some_rows<T, K: Ord>(
+    columns: &[Column<T>],
+    items: &[T],
+    most: usize,
+    order: impl Fn(&T) -> K,
+) -> String {
+    let mut shown: Vec<_> = items.iter().enumerate().collect();
+    if shown.len() > most {
+        shown.sort_by_key(|(at, it)| (order(it), *at));
+        shown.truncate(most);
+        shown.sort_by_key(|(at, _)| *at);
+    }
+    let text = cells(columns, shown.iter().map(|(_, it)| *it), Screen, short);
+    match items.len() - shown.len() {
+        0 => text,
+        hidden => format!("{text}\n  and {hidden} more: kvrail status --verbose"),
+    }
 }
 
 /// A table of the columns that the detail asks for; nothing where there are no items.
@@ -49,27 +124,38 @@ pub(crate) fn rows<'a, T: 'a>(
     items: impl IntoIterator<Item = &'a T>,
     detail: Detail,
 ) -> String {
+    cells(columns, items, detail, |cell| cell)
+}
+
+/// As `rows`, with each cell changed.
+fn cells<'a, T: 'a>(
+    columns: &[Column<T>],
+    items: impl IntoIterator<Item = &'a T>,
+    detail: Detail,
+    change: fn(String) -> String,
+) -> String {
     let shown = || columns.iter().filter(|(_, from, _)| *from <= detail);
     let mut rows = table(&shown().map(|(head, ..)| *head).collect::<Vec<_>>());
-    rows.add_rows(items.into_iter().map(|item| shown().map(move |(.., show)| show(item))));
+    let row = |item| shown().map(move |(.., show)| change(show(item)));
+    rows.add_rows(items.into_iter().map(row));
     if rows.is_empty() {
         return String::new();
     }
     rows.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn sidecar(report: &StatusReport) -> String {
+fn sidecar(report: &StatusReport, detail: Detail) -> String {
     let it = &report.sidecar;
     let regions = &report.regions;
+    let epoch = if detail == Verbose { format!(" (epoch {})", it.epoch) } else { String::new() };
     let mut text = format!(
-        "kvrail {} pid {} {:?} for {} s on {} (epoch {})\n{} arenas, {} of {} shared; \
-         {} of {} sessions, at most {} of one user",
+        "kvrail {} pid {} {:?} for {} s on {}{epoch}\n{} arenas, {} of {}; {} of {} sessions, {} \
+         of one user",
         it.version,
         it.pid,
         it.state,
         it.uptime_s,
         it.socket,
-        it.epoch,
         regions.arenas,
         human_bytes(regions.bytes),
         human_bytes(regions.limit_bytes),
@@ -91,8 +177,11 @@ fn sidecar(report: &StatusReport) -> String {
             it.closing
         );
     }
-    if !report.sandbox.mode.is_empty() {
-        text += &format!("\nsandbox {}", report.sandbox.words());
+    let sandbox = &report.sandbox;
+    if detail == Screen && sandbox.files == "whole" && sandbox.calls_filtered {
+        text += &format!("\nsandbox {}", sandbox.mode);
+    } else if !sandbox.mode.is_empty() {
+        text += &format!("\nsandbox {}", sandbox.words());
     }
     if it.refused > 0 {
         text += &format!("\n{} connections were refused", it.refused);
@@ -100,14 +189,70 @@ fn sidecar(report: &StatusReport) -> String {
     text
 }
 
-const VOLUMES: [Column<VolumeReport>; 6] = [
+const VOLUMES: [Column<VolumeReport>; 7] = [
     ("VOLUME", Screen, |it| it.name.clone()),
     ("UUID", Verbose, |it| it.uuid.to_string()),
     ("CAPACITY", Screen, |it| human_bytes(it.capacity_bytes)),
     ("STRIPE", Screen, |it| human_bytes(it.stripe_bytes)),
     ("BLOCK", Screen, |it| format!("{} B", it.logical_block)),
-    ("MEMBERS", Screen, |it| it.members.join(" ")),
+    ("MEMBERS", Screen, |it| it.members.len().to_string()),
+    ("THEY ARE", Verbose, |it| it.members.join(" ")),
 ];
+
+/// A store, its members together.
+struct StoreRow {
+    name: String,
+    members: usize,
+    serving: usize,
+    blocks: u64,
+    blocks_max: u64,
+    hits: u64,
+    misses: u64,
+    memory_bytes: u64,
+}
+
+/// States of a member that serves.
+const IN_SERVICE: [&str; 2] = ["warming", "serving"];
+
+const STORES: [Column<StoreRow>; 7] = [
+    ("STORE", Screen, |it| it.name.clone()),
+    ("SERVING", Screen, |it| format!("{} of {}", it.serving, it.members)),
+    ("BLOCKS", Screen, |it| it.blocks.to_string()),
+    ("FILL", Screen, |it| {
+        format!("{:.1} %", 100.0 * it.blocks as f64 / it.blocks_max.max(1) as f64)
+    }),
+    ("HITS", Screen, |it| it.hits.to_string()),
+    ("MISSES", Screen, |it| it.misses.to_string()),
+    ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
+];
+
+fn stores(report: &StatusReport) -> Vec<StoreRow> {
+    let mut stores: Vec<StoreRow> = Vec::new();
+    for shard in &report.shards {
+        if stores.last().is_none_or(|last| last.name != shard.store) {
+            stores.push(StoreRow {
+                name: shard.store.clone(),
+                members: 0,
+                serving: 0,
+                blocks: 0,
+                blocks_max: 0,
+                hits: 0,
+                misses: 0,
+                memory_bytes: 0,
+            });
+        }
+        let store = stores.last_mut().expect("just pushed");
+        let counter = |name: &str| shard.counters.get(name).copied().unwrap_or(0);
+        store.members += 1;
+        store.serving += usize::from(IN_SERVICE.contains(&shard.state.as_str()));
+        store.blocks += shard.blocks;
+        store.blocks_max += shard.blocks_max;
+        store.hits += counter("hits");
+        store.misses += counter("misses");
+        store.memory_bytes += shard.memory_bytes;
+    }
+    stores
+}
 
 /// Members of stores.
 pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
@@ -137,10 +282,10 @@ const DEVICES: [Column<DeviceReport>; 19] = [
     ("READ", Screen, |it| human_bytes(it.reads.bytes)),
     ("WRITES", Verbose, |it| it.writes.operations.to_string()),
     ("WRITTEN", Screen, |it| human_bytes(it.writes.bytes)),
-    ("P50", Screen, |it| micros(it.device_latency.p50_ns)),
+    ("P50", Verbose, |it| micros(it.device_latency.p50_ns)),
     ("P99", Screen, |it| micros(it.device_latency.p99_ns)),
     ("P99.9", Verbose, |it| micros(it.device_latency.p999_ns)),
-    ("QUEUED P99", Screen, |it| micros(it.queue_latency.p99_ns)),
+    ("QUEUED P99", Verbose, |it| micros(it.queue_latency.p99_ns)),
     ("ERRORS", Screen, |it| it.errors.to_string()),
     ("LATE", Verbose, |it| it.late.to_string()),
 ];
@@ -208,10 +353,37 @@ const POLLERS: [Column<PollerReport>; 8] = [
         None => format!("{} ms ago", it.heartbeat_age_ns / 1_000_000),
         Some(stall) => format!("STALLED {} s", stall.for_s),
     }),
-    ("DEVICES", Screen, |it| {
-        it.devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-    }),
+    ("DEVICES", Screen, |it| ranges(&it.devices)),
 ];
+
+/// Rising numbers in few words.
+fn ranges(numbers: &[u16]) -> String {
+    let mut runs: Vec<(u16, u16)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let words = runs.into_iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first} {last}"),
+        _ => format!("{first}-{last}"),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// A long cell, cut: of a path its end is kept, where names and serial numbers differ.
+fn short(cell: String) -> String {
+    let count = cell.chars().count();
+    if count <= CELL {
+        return cell;
+    }
+    if cell.starts_with('/') {
+        return std::iter::once('…').chain(cell.chars().skip(count + 1 - CELL)).collect();
+    }
+    cell.chars().take(CELL - 1).chain(std::iter::once('…')).collect()
+}
 
 /// What keeps the pollers that do not turn.
 pub(crate) fn stalls(report: &StatusReport) -> String {
@@ -225,33 +397,19 @@ pub(crate) fn stalls(report: &StatusReport) -> String {
 const SESSIONS: [Column<SessionReport>; 14] = [
     ("SESSION", Screen, |it| it.id.to_string()),
     ("PID", Screen, |it| it.pid.to_string()),
-    ("UID", Screen, |it| it.uid.to_string()),
+    ("UID", Verbose, |it| it.uid.to_string()),
     ("NAME", Screen, |it| it.name.clone()),
     ("STATE", Screen, |it| it.state.clone()),
-    ("FOR", Screen, |it| format!("{} s", it.since_s)),
+    ("FOR", Verbose, |it| format!("{} s", it.since_s)),
     ("QUEUES", Verbose, |it| it.queues.to_string()),
     ("WOKEN BY", Verbose, |it| waker(it.woken_by).to_owned()),
     ("ARENAS", Screen, |it| human_bytes(it.arena_bytes)),
     ("GPU REGIONS", Verbose, |it| format!("{} ({})", it.gpu_regions, human_bytes(it.gpu_bytes))),
     ("ACCEPTED", Verbose, |it| it.accepted.to_string()),
-    ("COMPLETED", Screen, |it| it.completed.to_string()),
+    ("COMPLETED", Verbose, |it| it.completed.to_string()),
     ("FAILED", Screen, |it| it.failed.to_string()),
     ("MOVED", Screen, |it| human_bytes(it.bytes)),
 ];
-
-/// The sessions; of many those that moved most, and those that are on their way out.
-fn sessions(report: &StatusReport, detail: Detail) -> String {
-    let mut all: Vec<_> = report.sessions.iter().collect();
-    let shown = if detail == Verbose { all.len() } else { BUSIEST.min(all.len()) };
-    if shown < all.len() {
-        all.sort_by_key(|it| (it.state == "attached", Reverse(it.bytes), it.id));
-    }
-    let mut text = rows(&SESSIONS, all.iter().take(shown).copied(), detail);
-    if shown < all.len() {
-        text += &format!("\n  and {} more: kvrail status --verbose", all.len() - shown);
-    }
-    text
-}
 
 /// Where a thread runs.
 pub(crate) fn cpu(number: Option<u32>) -> String {
@@ -284,7 +442,7 @@ pub(super) mod tests {
     use kvrail_protocol::StatusReport;
     use serde_json::{Value, json};
 
-    use super::{Detail, text};
+    use super::{ranges, screen, short, verbose};
 
     /// A sidecar with eight drives and a session for each of sixty clients.
     pub(in super::super) fn report() -> StatusReport {
@@ -338,21 +496,50 @@ pub(super) mod tests {
         .expect("a report")
     }
 
+    fn lines_and_width(shown: &str) -> (usize, usize) {
+        (shown.lines().count(), shown.lines().map(|it| it.chars().count()).max().unwrap_or(0))
+    }
+
     #[test]
     fn a_busy_host_fits_a_screen() {
-        let shown = text(&report(), Detail::Screen);
-        let width = shown.lines().map(|line| line.chars().count()).max();
-        assert!(shown.lines().count() <= 45 && width <= Some(120), "{width:?}\n{shown}");
-        // Who is on its way out is named, then those that moved most.
-        for word in ["reclaiming", "4000059", "and 52 more", "/dev/nvme7n1", "84.3 us"] {
-            assert!(shown.contains(word), "no {word:?} in\n{shown}");
+        for area in [(80, 24), (120, 45), (200, 100)] {
+            let shown = screen(&report(), area);
+            let (lines, width) = lines_and_width(&shown);
+            assert!(lines <= area.1 && width <= area.0, "{area:?}: {lines} {width}\n{shown}");
+            // Who is on its way out is named, then those that moved most.
+            for word in
+                ["reclaiming", "4000059", "more: kvrail status", "/dev/nvme0n1", "1920.4 us"]
+            {
+                assert!(shown.contains(word), "no {word:?} in\n{shown}");
+            }
+            assert!(!shown.contains("4000051") && !shown.contains("auto: "), "{shown}");
         }
-        assert!(!shown.contains("4000051") && !shown.contains("auto: "), "{shown}");
+        // Where there is room, there are blank lines and more rows.
+        let roomy = screen(&report(), (200, 100));
+        assert!(roomy.contains("\n\n") && roomy.contains("nvme7n1"), "{roomy}");
+        assert!(roomy.contains("and 52 more"), "{roomy}");
+    }
+
+    #[test]
+    fn what_is_out_of_service_is_on_every_screen() {
+        let mut report = report();
+        report.devices[6].state = kvrail_protocol::DeviceState::Gone;
+        let shown = screen(&report, (80, 24));
+        assert!(shown.contains("/dev/nvme6n1") && shown.contains("gone"), "{shown}");
+    }
+
+    #[test]
+    fn numbers_are_few_words() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 5, 7, 8]), "0-3 5 7 8");
+        assert_eq!(ranges(&[]), "");
+        let cut = ["/dev/disk/by-id/nvme-A_B_S5XYZ123", "reclaiming: it ended", "iopoll"]
+            .map(|cell| short(cell.to_owned()));
+        assert_eq!(cut, ["…-A_B_S5XYZ123", "reclaiming: i…", "iopoll"]);
     }
 
     #[test]
     fn all_is_there_when_asked_for() {
-        let shown = text(&report(), Detail::Verbose);
+        let shown = verbose(&report());
         for word in ["4000000", "device 7: auto: the fastest of four; NODROP", "5d5d5d5d-", "LATE"]
         {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
