@@ -35,6 +35,6 @@ END
 "$kvrail" serve --config "$data/kvrail.toml" 2>"$data/log" &
 pid=$!
 mark='  metrics and page: http://'
-for _ in {1..200}; do grep -q "$mark" "$data/log" && break || sleep 0.1; done
+for _ in {1..200}; do grep -qs "$mark" "$data/log" && break || sleep 0.1; done
 address=$(sed -n "s|^$mark\(.*\)/|\1|p" "$data/log")
 "$home/release/examples/scrape" "$data/s" "$address" "${1:-1}" "${2:-20}"
