@@ -3,14 +3,18 @@
 //! Everything is taken until the ring has been full once, and while the bucket is well filled: half
 //! for the head of a chain, three quarters for its tail. Below that a key has to be put twice, and
 //! when the bucket is empty nothing is taken. All that the store writes is paid from the bucket.
-//! What is in flight does not wait for it: the bucket may owe what a segment takes.
+//! What is in flight does not wait for it: the bucket may owe what a segment takes. Each pool has
+//! its own bucket, filled by the segments that it has or may claim, whichever are more.
 
 use crate::config::{Budget, Geometry};
 use crate::entry::{DEPTH_MAX, HITS_MAX};
+use crate::format::POOLS_MAX;
 use crate::index::Hash;
 use crate::request::DeclineReason;
 
-const DAY_NS: u128 = 86_400_000_000_000;
+const DAY_NS: u64 = 86_400_000_000_000;
+/// Parts of buckets are of this.
+const WHOLE: u64 = 1 << 16;
 /// The bucket takes one in so many bytes of the store.
 const BURST_SHARE: u64 = 20;
 /// Keys of a row of the memory; one place says which of them is the oldest.
@@ -61,35 +65,52 @@ pub(crate) fn seen_bytes(blocks: u64) -> u64 {
     rows(blocks) * size_of::<Row>() as u64
 }
 
-/// What may be written.
+/// What may be written into one pool.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// Bytes that the bucket has; below 0 they are owed.
+    tokens: i64,
+    /// What was earned and was less than a byte.
+    rest: u128,
+    /// Its part of what is earned, of `WHOLE`.
+    part: u64,
+    /// Most bytes that it takes.
+    burst: i64,
+    /// Whether everything is taken: the pool was never full.
+    filling: bool,
+}
+
+/// What may be written: a bucket for each pool, so that none uses up what is another's.
 #[derive(Debug)]
 pub(crate) struct Admission {
     budget: Budget,
-    /// Bytes that the bucket has; below 0 they are owed.
-    tokens: i64,
+    buckets: [Bucket; POOLS_MAX],
+    /// Most bytes of all buckets, and the least of one.
     burst: i64,
-    /// Until when that was earned, and what was less than a byte then.
+    least: i64,
+    /// Until when they earned.
     earned_ns: u64,
-    rest: u128,
-    /// Whether everything is taken: the ring was never full.
-    filling: bool,
     seen: Seen,
 }
 
 impl Admission {
-    /// The bucket is empty at first: a store that is started again and again gets no more.
+    /// The buckets are empty at first: a store that is started again and again gets no more.
     pub(crate) fn new(budget: Budget, geometry: &Geometry, blocks: u64) -> Self {
         let segment = geometry.segment_bytes;
         let burst = (u64::from(geometry.segments) * segment / BURST_SHARE).max(segment);
-        Self {
+        let bucket = Bucket { tokens: 0, rest: 0, part: 0, burst: 0, filling: true };
+        let mut new = Self {
             budget,
-            tokens: 0,
+            buckets: [bucket; POOLS_MAX],
             burst: i64::try_from(burst).unwrap_or(i64::MAX),
+            least: i64::try_from(segment).unwrap_or(i64::MAX),
             earned_ns: 0,
-            rest: 0,
-            filling: true,
             seen: Seen::new(blocks),
-        }
+        };
+        let mut all = [0; POOLS_MAX];
+        all[0] = 1;
+        new.set_shares(&all);
+        new
     }
 
     /// The store starts: time before that earns nothing.
@@ -97,7 +118,7 @@ impl Admission {
         self.earned_ns = now_ns;
     }
 
-    /// From now on another budget holds. What the bucket has stays.
+    /// From now on another budget holds. What the buckets have stays.
     pub(crate) fn set_budget(&mut self, budget: Budget, now_ns: u64) {
         self.earn(now_ns);
         self.budget = budget;
@@ -107,30 +128,74 @@ impl Admission {
         self.budget
     }
 
-    /// Bytes that the bucket has; below 0 they are owed.
+    /// Each pool earns by the segments that it has or may claim.
+    pub(crate) fn set_shares(&mut self, shares: &[u32; POOLS_MAX]) {
+        let all = shares.iter().map(|it| u64::from(*it)).sum::<u64>().max(1);
+        for (bucket, share) in self.buckets.iter_mut().zip(shares) {
+            bucket.part = u64::from(*share) * WHOLE / all;
+            let burst = i128::from(self.burst) * i128::from(bucket.part) / i128::from(WHOLE);
+            let burst = i64::try_from(burst).unwrap_or(i64::MAX);
+            bucket.burst = if *share == 0 { 0 } else { burst.max(self.least) };
+        }
+    }
+
+    fn bucket(&self, pool: u8) -> &Bucket {
+        &self.buckets[usize::from(pool)]
+    }
+
+    /// Bytes that the buckets have; below 0 they are owed.
     pub(crate) fn tokens(&self) -> i64 {
-        self.tokens
+        self.buckets.iter().fold(0, |sum, it| sum.saturating_add(it.tokens))
     }
 
-    /// The ring is full: from now on the budget counts.
-    pub(crate) fn ring_is_full(&mut self) {
-        self.filling = false;
+    /// Those of a pool.
+    pub(crate) fn tokens_of(&self, pool: u8) -> i64 {
+        self.bucket(pool).tokens
     }
 
-    /// Fills the bucket with what the time since then allows.
+    /// A pool's ring is full: from now on the budget counts there.
+    pub(crate) fn ring_is_full(&mut self, pool: u8) {
+        self.buckets[usize::from(pool)].filling = false;
+    }
+
+    /// Fills the buckets with what the time since then allows.
     pub(crate) fn earn(&mut self, now_ns: u64) {
-        let since = now_ns.saturating_sub(self.earned_ns);
-        self.earned_ns += since;
-        let Budget::BytesPerDay(bytes) = self.budget else { return };
-        let earned = u128::from(bytes) * u128::from(since) + self.rest;
-        self.rest = earned % DAY_NS;
-        let earned = i64::try_from(earned / DAY_NS).unwrap_or(i64::MAX);
-        self.tokens = self.tokens.saturating_add(earned).min(self.burst);
+        while self.earned_ns < now_ns {
+            let since = (now_ns - self.earned_ns).min(DAY_NS);
+            self.earned_ns += since;
+            if let Budget::BytesPerDay(bytes) = self.budget {
+                self.deal(bytes, since);
+            }
+        }
     }
 
-    /// Whether a block may be put; `spend` pays for it.
+    /// Fills the buckets with what up to a day allows. What one has too much is the others'.
+    fn deal(&mut self, bytes: u64, since: u64) {
+        let day = u128::from(DAY_NS) * u128::from(WHOLE);
+        let mut beyond: i64 = 0;
+        for bucket in &mut self.buckets {
+            let earned = u128::from(bytes) * u128::from(since) * u128::from(bucket.part);
+            let earned = earned.saturating_add(bucket.rest);
+            bucket.rest = earned % day;
+            let earned = i64::try_from(earned / day).unwrap_or(i64::MAX);
+            let tokens = bucket.tokens.saturating_add(earned);
+            bucket.tokens = tokens.min(bucket.burst);
+            beyond = tokens.saturating_sub(bucket.tokens).saturating_add(beyond);
+        }
+        let lacking = |it: &&mut Bucket| it.part > 0 && it.tokens < it.burst;
+        let count = self.buckets.iter_mut().filter(lacking).count();
+        for (nth, bucket) in self.buckets.iter_mut().filter(lacking).enumerate() {
+            let left = i64::try_from(count - nth).expect("16 pools");
+            let given = (beyond / left).min(bucket.burst - bucket.tokens);
+            bucket.tokens += given;
+            beyond -= given;
+        }
+    }
+
+    /// Whether a block may be put into a pool; `spend` pays for it.
     pub(crate) fn admit(
         &mut self,
+        pool: u8,
         hash: Hash,
         depth: u16,
         now_ns: u64,
@@ -141,9 +206,10 @@ impl Admission {
         self.earn(now_ns);
         // Keys that are taken are remembered too: their blocks may be evicted soon.
         let again = self.seen.again(hash);
-        if self.filling || self.tokens > self.enough(depth) {
+        let bucket = self.bucket(pool);
+        if bucket.filling || bucket.tokens > bucket.enough(depth) {
             Ok(())
-        } else if self.tokens <= 0 {
+        } else if bucket.tokens <= 0 {
             Err(DeclineReason::Budget)
         } else if again {
             Ok(())
@@ -152,32 +218,36 @@ impl Admission {
         }
     }
 
-    /// Tokens above which a block is taken at first sight. A tail without its head is worth
-    /// nothing, a head without its tail is: heads may use what tails must leave.
-    fn enough(&self, depth: u16) -> i64 {
-        let depth = i64::from(depth.min(DEPTH_MAX.into()));
-        self.burst / 2 + self.burst / 4 * depth / i64::from(DEPTH_MAX)
-    }
-
     /// Hits that a block needs to be moved. One is enough where blocks at first sight are taken;
     /// else it must be worth more than a key at second sight. When the bucket owes something only
     /// held blocks move: segments full of hot blocks would owe more and more.
-    pub(crate) fn hits_to_move(&self) -> u8 {
-        let unlimited = self.budget == Budget::Unlimited || self.filling;
-        if unlimited || self.tokens > self.enough(DEPTH_MAX.into()) {
+    pub(crate) fn hits_to_move(&self, pool: u8) -> u8 {
+        let bucket = self.bucket(pool);
+        let unlimited = self.budget == Budget::Unlimited || bucket.filling;
+        if unlimited || bucket.tokens > bucket.enough(DEPTH_MAX.into()) {
             1
-        } else if self.tokens > 0 {
+        } else if bucket.tokens > 0 {
             2
         } else {
             HITS_MAX + 1
         }
     }
 
-    /// Bytes are written.
-    pub(crate) fn spend(&mut self, bytes: u64) {
-        if self.budget != Budget::Unlimited && !self.filling {
+    /// Bytes are written into a pool.
+    pub(crate) fn spend(&mut self, pool: u8, bytes: u64) {
+        let bucket = &mut self.buckets[usize::from(pool)];
+        if self.budget != Budget::Unlimited && !bucket.filling {
             let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-            self.tokens = self.tokens.saturating_sub(bytes);
+            bucket.tokens = bucket.tokens.saturating_sub(bytes);
         }
+    }
+}
+
+impl Bucket {
+    /// Tokens above which a block is taken at first sight. A tail without its head is worth
+    /// nothing, a head without its tail is: heads may use what tails must leave.
+    fn enough(&self, depth: u16) -> i64 {
+        let depth = i64::from(depth.min(DEPTH_MAX.into()));
+        self.burst / 2 + self.burst / 4 * depth / i64::from(DEPTH_MAX)
     }
 }

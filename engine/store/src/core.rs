@@ -6,9 +6,10 @@ use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
 use crate::flush::Flush;
-use crate::format::{PAGE_BYTES, Record, SPACE_BYTES};
+use crate::format::{PAGE_BYTES, POOLS_MAX, PoolNames, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
+use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
 use crate::request::{Answer, DeclineReason, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
@@ -32,7 +33,8 @@ pub struct Now {
 pub(crate) enum Image {
     /// A page of an open segment.
     Page {
-        /// Row of the log's open segments.
+        /// The segment, and its row among the log's open ones.
+        segment: u32,
         open: u8,
         /// Which of the segment's pages.
         index: u32,
@@ -82,14 +84,25 @@ pub(crate) enum Knowledge {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
     pub(crate) knowledge: Knowledge,
-    /// A tombstone found no room in the index while recovery went on: nothing older may count.
-    pub(crate) overflow: bool,
+    /// Pools, as bits, of which a tombstone found no room in the index while recovery went on:
+    /// nothing older may count there.
+    pub(crate) overflow: u16,
     /// Segments at the old end of the ring whose pages are not read yet.
     pub(crate) unread: usize,
     /// Whether segments may be given up unread: the newest were read.
     pub(crate) may_evict_unread: bool,
     /// Entries that say `Dropped`.
     pub(crate) dropped: u64,
+    /// Of `unread`, those of each pool.
+    pub(crate) unread_of: [u32; POOLS_MAX],
+}
+
+impl Recovery {
+    /// A segment of a pool needs no reading any more.
+    pub(crate) fn seen(&mut self, pool: u8) {
+        self.unread -= 1;
+        self.unread_of[usize::from(pool)] -= 1;
+    }
 }
 
 /// Shared state.
@@ -109,6 +122,11 @@ pub(crate) struct Core {
     witness: Box<dyn Witness>,
     pub(crate) recovery: Recovery,
     standing: Standing,
+    pools: Pools,
+    /// The store has pools with names, now or once.
+    pooled: bool,
+    /// Of the segments' shares, as admission knows them.
+    shared: u64,
     /// The drive refuses what the store must write.
     broken: bool,
     tasks: Fifo<Task>,
@@ -146,12 +164,16 @@ impl Core {
             witness: Box::new(Nobody),
             recovery: Recovery {
                 knowledge: Knowledge::Partial,
-                overflow: false,
+                overflow: 0,
                 unread: 0,
                 may_evict_unread: false,
                 dropped: 0,
+                unread_of: [0; POOLS_MAX],
             },
             standing: Standing::ALONE,
+            pools: Pools::default(),
+            pooled: false,
+            shared: 0,
             broken: false,
             tasks: Fifo::with_limit(tasks as usize),
             replies: Fifo::with_limit(replies as usize),
@@ -213,8 +235,10 @@ impl Core {
     /// Entries of the index that one segment may take, however small its blocks are: so that an
     /// index that is full is spread over segments that can be reclaimed one by one.
     pub(crate) fn entries_of_segment(&self) -> u64 {
-        // Twice the fair share where there are few segments: their blocks' mean is a guess.
-        (self.index.capacity() / u64::from(self.geometry.segments / 2).min(8)).max(1)
+        // Twice the fair share where there are few segments: their blocks' mean is a guess. Open
+        // ones of several pools are not half of it together.
+        let pools = u64::from(self.segments.wanted().count_ones());
+        (self.index.capacity() / u64::from(self.geometry.segments / 2).min(8 * pools)).max(1)
     }
 
     /// The entry of a key.
@@ -270,7 +294,7 @@ impl Core {
         let entry = Entry::new(key, number, Kind::Dropped).with_place(place);
         let taken = self.index.insert(hash, entry);
         self.recovery.dropped += u64::from(taken);
-        self.recovery.overflow |= !taken;
+        self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(number);
     }
 
     fn count_in(&mut self, entry: &Entry) {
@@ -316,8 +340,10 @@ impl Core {
 
     /// Removes the entry of a block that is given up for space.
     pub(crate) fn evict(&mut self, position: Position, record: &Record, metadata: &[u8]) {
+        let entry = self.index.get(position);
         self.remove(position);
         self.stats.evicted += 1;
+        self.pool_stats(self.spaces.pool(entry.number())).evicted += 1;
         let Record { uid, key, length, .. } = *record;
         self.feed.push(&Evicted { uid, key, length, why: Gone::Evicted, metadata });
     }
@@ -352,12 +378,69 @@ impl Core {
         }
     }
 
-    /// Whether a block may be put.
-    pub(crate) fn admit(&mut self, hash: Hash, depth: u16) -> Result<(), DeclineReason> {
-        if self.segments.is_full() {
-            self.admission.ring_is_full();
+    pub(crate) fn pool_stats(&mut self, pool: u8) -> &mut PoolStats {
+        &mut self.stats.pools[usize::from(pool)]
+    }
+
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    pub(crate) fn set_pool_rules(&mut self, rules: Vec<PoolRule>) {
+        self.pools.set_rules(rules);
+    }
+
+    /// Gives the rules' pools the numbers by which the medium knows them. `None`: there are more
+    /// than `most`.
+    pub(crate) fn number_pools(&mut self, known: &PoolNames, most: usize) -> Option<PoolNames> {
+        let Self { pools, spaces, .. } = self;
+        pools.number(known, most, |pool| spaces.uses_pool(pool))
+    }
+
+    /// Whether the store has pools with names.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled
+    }
+
+    /// From now on the store has pools with names.
+    pub(crate) fn set_pooled(&mut self) {
+        self.pooled = true;
+    }
+
+    /// Other limits, in the rules' order.
+    pub(crate) fn set_pool_limits(&mut self, limits: &[PoolLimits]) {
+        self.pools.set_limits(limits);
+        self.limit_pools();
+    }
+
+    /// What each pool may have, as the rules say it now.
+    pub(crate) fn limit_pools(&mut self) {
+        self.segments.set_limits(&self.pools.limits());
+    }
+
+    /// Of each pool: segments of lower epochs are not part of its ring.
+    pub(crate) fn floors(&self) -> [u64; POOLS_MAX] {
+        let known = |pool| if pool == 0 || self.pooled { self.segments.floor(pool) } else { 0 };
+        let mut pools = 0..;
+        std::array::from_fn(|_| known(pools.next().expect("an endless range")))
+    }
+
+    /// Whether a block may be put into a pool.
+    pub(crate) fn admit(&mut self, pool: u8, hash: Hash, depth: u16) -> Result<(), DeclineReason> {
+        if self.segments.is_full(pool) {
+            self.admission.ring_is_full(pool);
         }
-        self.admission.admit(hash, depth, self.now.ns)
+        if self.pooled {
+            if self.shared != self.segments.version() {
+                self.shared = self.segments.version();
+                self.admission.set_shares(&self.segments.shares());
+            }
+            // Small blocks of one pool must not take the index of the others.
+            if self.index.is_crowded() && self.segments.is_dense(pool, self.index.capacity()) {
+                return Err(DeclineReason::IndexFull);
+            }
+        }
+        self.admission.admit(pool, hash, depth, self.now.ns)
     }
 
     /// Queues the write of a part of a put, of so many bytes.
@@ -370,10 +453,6 @@ impl Core {
 
     /// Queues a transfer between the medium and a buffer.
     pub(crate) fn buffer_task(&mut self, buffer: u32, verb: Verb, offset: u64, length: u64) {
-        if verb == Verb::Write {
-            self.stats.written_bytes += length;
-            self.admission.spend(length);
-        }
         let memory = Memory::Pool { buffer: small(buffer), at: 0 };
         let id = TaskId::new(Origin::Buffer, buffer);
         let urgency = Urgency::Background;
@@ -445,8 +524,23 @@ impl Core {
         let buffer = self.config.buffers + small(slot);
         writing.task.memory = Memory::Pool { buffer, at: 0 };
         self.tasks.push(writing.task);
-        self.stats.written_bytes += length as u64;
-        self.admission.spend(length as u64);
+        self.spend(self.pool_of(image), length as u64);
+    }
+
+    /// The store writes so many bytes of its own for a pool.
+    pub(crate) fn spend(&mut self, pool: u8, bytes: u64) {
+        self.stats.written_bytes += bytes;
+        self.admission.spend(pool, bytes);
+    }
+
+    /// The pool that pays for an image.
+    fn pool_of(&self, image: Image) -> u8 {
+        match image {
+            Image::Page { segment, .. } | Image::Head { segment, .. } => {
+                self.segments.pool(segment)
+            }
+            Image::Super { .. } | Image::Space { .. } => 0,
+        }
     }
 
     /// The write of an image has ended: what it was, unless it is tried again.

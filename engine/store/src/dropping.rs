@@ -13,21 +13,28 @@ pub(crate) struct Dropping {
     owner: u16,
     key: Key,
     uid: u64,
+    pool: u8,
     durability: Durability,
     status: Status,
 }
 
 impl Dropping {
     /// `there`: the key was in the index.
-    pub(crate) fn new(drop: &DropKey, uid: u64, there: bool) -> Self {
+    pub(crate) fn new(drop: &DropKey, (uid, pool): (u64, u8), there: bool) -> Self {
         Self {
             user: drop.user,
             owner: drop.owner,
             key: drop.key,
             uid,
+            pool,
             durability: drop.durability,
             status: if there { Status::Ok } else { Status::Miss },
         }
+    }
+
+    /// The pool of its namespace.
+    pub(crate) fn pool(&self) -> u8 {
+        self.pool
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -37,7 +44,7 @@ impl Dropping {
     /// Appends its record. The serial of the page, or nothing when there is no space or page now.
     pub(crate) fn append(&self, core: &mut Core, log: &mut Log) -> Option<u64> {
         let record = Record::plain(RecordKind::Drop, self.key, self.uid, core.now().unix);
-        log.append_plain(core, &record, self.is_durable())
+        log.append_plain(core, self.pool, &record, self.is_durable())
     }
 
     pub(crate) fn answer(&self, core: &mut Core) {

@@ -58,7 +58,8 @@ pub struct Block {
     pub held_until: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.
     pub suspect: bool,
-    /// Segments that are reclaimed before its own; 0: its own is the next one, or at work.
+    /// Segments of its pool that are reclaimed before its own; 0: its own is the next one, or at
+    /// work.
     pub ahead: u32,
     /// Whether reclaim would move it: it was hit or is held. Of more than 7/8 of a segment, those
     /// with fewer hits and deeper in their chains are evicted nevertheless.
@@ -90,7 +91,7 @@ impl Explained {
 impl Block {
     fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
         let segment = core.geometry().segment_of(entry.place());
-        let least_hits = core.admission.hits_to_move();
+        let least_hits = core.admission.hits_to_move(core.segments.pool(segment));
         Self {
             segment,
             epoch: core.segments.epoch(segment),
@@ -102,7 +103,7 @@ impl Block {
             depth: entry.depth(),
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
-            ahead: core.segments.before(core.segments.epoch(segment)),
+            ahead: core.segments.before(segment),
             would_move: Reclaim::rank(core, holds, entry, entry.lo(), least_hits).is_some(),
         }
     }

@@ -50,6 +50,13 @@ impl<T> Fifo<T> {
         self.items.is_empty()
     }
 
+    /// # Panics
+    /// As `push`.
+    pub(crate) fn insert(&mut self, at: usize, item: T) {
+        assert!(self.items.len() < self.limit, "a queue of {} overflows", self.limit);
+        self.items.insert(at, item);
+    }
+
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.items.remove(at)
     }

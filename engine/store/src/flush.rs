@@ -1,5 +1,7 @@
 //! Which writes are on stable media.
 
+use crate::format::POOLS_MAX;
+
 /// Counts finished writes; a flush covers those that were finished before it began.
 #[derive(Debug, Default)]
 pub(crate) struct Flush {
@@ -13,7 +15,7 @@ pub(crate) struct Flush {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     covers: u64,
-    drops: u64,
+    drops: [u64; POOLS_MAX],
 }
 
 impl Flush {
@@ -44,13 +46,13 @@ impl Flush {
     }
 
     /// A flush begins; `drops` is what its end makes durable.
-    pub(crate) fn begin(&mut self, drops: u64) {
+    pub(crate) fn begin(&mut self, drops: [u64; POOLS_MAX]) {
         self.running = Some(Running { covers: self.finished, drops });
         self.dirty_since = None;
     }
 
-    /// The flush has ended well: how many drops are durable.
-    pub(crate) fn succeed(&mut self) -> u64 {
+    /// The flush has ended well: how many drops of each pool are durable.
+    pub(crate) fn succeed(&mut self) -> [u64; POOLS_MAX] {
         let run = self.running.take().expect("a flush was running");
         self.durable = self.durable.max(run.covers);
         run.drops
@@ -76,13 +78,13 @@ mod tests {
         assert!(!flush.is_due(5, 10) && flush.is_due(11, 10));
         flush.want(first);
         assert!(flush.is_due(2, 10));
-        flush.begin(3);
+        flush.begin([3; 16]);
         flush.wrote(4);
         let second = flush.ticket();
         assert!(!flush.is_due(100, 0));
-        assert_eq!(flush.succeed(), 3);
+        assert_eq!(flush.succeed(), [3; 16]);
         assert!(flush.is_durable(first) && !flush.is_durable(second));
-        flush.begin(4);
+        flush.begin([4; 16]);
         flush.fail(6);
         assert!(!flush.is_durable(second) && flush.is_due(100, 10));
     }

@@ -24,11 +24,14 @@ mod format;
 mod holds;
 mod index;
 mod key;
+mod lines;
 mod list;
 mod log;
 mod members;
 mod moves;
+mod pools;
 mod prepare;
+mod quota;
 mod reads;
 mod reclaim;
 mod recover;
@@ -55,11 +58,14 @@ pub use explain::{Block, Explained};
 pub use feed::{Evicted, Gone};
 pub use format::{
     CHANGED_FORMAT_VERSION, DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES,
-    SUPER_AT, Super, SuperError,
+    POOL_NAME_BYTES_MAX, POOLED_FORMAT_VERSION, POOLS_MAX, PoolNames, SUPER_AT, Super, SuperError,
 };
 pub use key::{Key, check, fold};
 pub use list::{Cursor, Listed, Listing};
 pub use members::{MEMBERS_MAX, Members};
+pub use pools::{
+    DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolStats, PoolView, pools_max,
+};
 pub use request::{
     Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId,
     Reading, Reply, SpaceId, Status,

@@ -1,16 +1,16 @@
-//! The writing end of the ring: where blocks are placed, and the pages their records go to.
+//! The writing ends of the rings: where blocks are placed, and the pages their records go to.
 //!
-//! One segment is open, and takes blocks and drops. Up to three before it are closing: blocks
-//! placed there are still being written, and their records go there. A drop goes to the open
-//! segment, which has the highest epoch of all with content, so that it is never reclaimed before
-//! what it drops; records of one key have ascending epochs for that reason.
+//! One segment of a pool is open, and takes its blocks and drops. Up to three before it are
+//! closing: blocks placed there are still being written, and their records go there. A drop goes
+//! to the open segment, which has the highest epoch of all with content in its pool, so that it is
+//! never reclaimed before what it drops; records of one key have ascending epochs for that reason.
 
 use crate::core::{Core, Image};
-use crate::format::{Head, PAGE_BYTES, Page, PageHeader, Record, RecordKind};
-use crate::segments::State;
+use crate::format::{Head, PAGE_BYTES, POOLS_MAX, Page, PageHeader, Record, RecordKind};
+use crate::segments::{State, bits};
 use crate::task::Verb;
 
-/// Segments that take records at once.
+/// Segments of a pool that take records at once.
 const OPENS: usize = 4;
 
 /// Where a block was placed.
@@ -23,6 +23,22 @@ pub(crate) struct Placed {
     /// In units from the segment's begin.
     offset: u32,
 }
+
+impl Placed {
+    /// The pool that it is in.
+    pub(crate) fn pool(self) -> u8 {
+        pool_of(self.open)
+    }
+}
+
+/// The pool of an open segment's row.
+pub(crate) fn pool_of(row: u8) -> u8 {
+    row / OPENS_ROWS
+}
+
+/// The same number as rows are counted.
+const OPENS_ROWS: u8 = 4;
+const _: () = assert!(OPENS_ROWS as usize == OPENS);
 
 /// Who wants space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,54 +72,124 @@ struct Open {
     writing: u32,
 }
 
-/// The writing end.
-#[derive(Debug)]
-pub(crate) struct Log {
-    opens: [Option<Open>; OPENS],
+/// A pool's account of drops, and its open segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
     current: Option<usize>,
-    spare_pages: Vec<Page>,
-    /// Records and drops of the store's life.
-    sequence: u64,
+    /// Drops of the pool's life.
     drops: u64,
     drops_durable: u64,
     /// What the last page said of that.
     said: u64,
+}
+
+/// The writing ends.
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// `OPENS` rows for each pool.
+    opens: Box<[Option<Open>]>,
+    /// Rows in use, as bits of each pool.
+    used: [u8; POOLS_MAX],
+    ends: [End; POOLS_MAX],
+    /// Pools with a row in use, as bits.
+    active: u16,
+    spare_pages: Vec<Page>,
+    /// There are pages for all pools.
+    pooled: bool,
+    /// Records of the store's life.
+    sequence: u64,
     next_serial: u64,
 }
+
+/// Segments that each pool can have open at any time, and what is left for whoever needs more.
+const OWN: usize = 2;
+const PAGES: usize = POOLS_MAX * OWN + OPENS - OWN;
+
+/// Bytes of RAM of all rows, and of the pages of a store without pools; with some they are
+/// `PAGES`.
+pub(crate) const LOG_BYTES: u64 = (POOLS_MAX * OPENS * size_of::<Option<Open>>()
+    + OPENS * (size_of::<Page>() + PAGE_BYTES)) as u64;
 
 impl Log {
     pub(crate) fn new() -> Self {
         Self {
-            opens: [const { None }; OPENS],
-            current: None,
+            opens: (0..POOLS_MAX * OPENS).map(|_| None).collect(),
+            used: [0; POOLS_MAX],
+            ends: [End::default(); POOLS_MAX],
+            active: 0,
             spare_pages: (0..OPENS).map(|_| Page::new()).collect(),
+            pooled: false,
             sequence: 0,
-            drops: 0,
-            drops_durable: 0,
-            said: 0,
             next_serial: 1,
         }
     }
 
-    /// Goes on counting where the medium ends.
-    pub(crate) fn resume(&mut self, sequence: u64, drops: u64) {
+    /// Allocates what pools need. Before any segment is open.
+    pub(crate) fn set_pooled(&mut self) {
+        if !self.pooled {
+            self.pooled = true;
+            self.spare_pages.extend((OPENS..PAGES).map(|_| Page::new()));
+        }
+    }
+
+    fn end(&mut self, pool: u8) -> &mut End {
+        &mut self.ends[usize::from(pool)]
+    }
+
+    /// Rows that are in use: of one pool.
+    fn rows_of(&self, pool: u8) -> impl Iterator<Item = usize> + use<> {
+        let used = self.used[usize::from(pool)];
+        let first = usize::from(pool) * OPENS;
+        (0..OPENS).filter(move |row| used >> row & 1 == 1).map(move |row| first + row)
+    }
+
+    /// Of all pools.
+    fn rows(&self) -> impl Iterator<Item = usize> + '_ {
+        bits(self.active).flat_map(|pool| self.rows_of(pool))
+    }
+
+    fn open_rows(&self) -> impl Iterator<Item = &Open> {
+        self.rows().filter_map(|row| self.opens[row].as_ref())
+    }
+
+    /// A row begins or ends to be in use.
+    fn mark(&mut self, row: usize, open: Option<Open>) -> Option<Open> {
+        let (pool, bit) = (row / OPENS, 1 << (row % OPENS));
+        self.used[pool] &= !bit;
+        self.used[pool] |= if open.is_some() { bit } else { 0 };
+        self.active &= !(1 << pool);
+        self.active |= u16::from(self.used[pool] != 0) << pool;
+        std::mem::replace(&mut self.opens[row], open)
+    }
+
+    /// Goes on counting where a pool ends on the medium.
+    pub(crate) fn resume(&mut self, pool: u8, sequence: u64, drops: u64) {
         self.sequence = self.sequence.max(sequence);
-        self.drops = self.drops.max(drops);
+        let end = self.end(pool);
+        end.drops = end.drops.max(drops);
     }
 
-    /// From now on pages and heads say that so many drops are durable.
-    pub(crate) fn set_drops_durable(&mut self, drops: u64) {
-        self.drops_durable = self.drops_durable.max(drops);
+    /// From now on pages and heads say that so many drops of a pool are durable.
+    pub(crate) fn set_drops_durable(&mut self, pool: u8, drops: u64) {
+        let end = self.end(pool);
+        end.drops_durable = end.drops_durable.max(drops);
     }
 
-    /// Drops that a flush beginning now makes durable: all before the first that is not written.
-    pub(crate) fn drops_written(&self, core: &Core) -> u64 {
+    /// Of each pool: drops that a flush beginning now makes durable, all before the first that is
+    /// not written.
+    pub(crate) fn drops_written(&self, core: &Core) -> [u64; POOLS_MAX] {
+        let mut drops = self.ends.map(|end| end.drops);
         let images = core.images().filter_map(|image| match image {
-            Image::Page { drops_before, .. } => drops_before,
+            Image::Page { open, drops_before, .. } => Some((pool_of(open), drops_before?)),
             _ => None,
         });
-        let pages = self.opens.iter().flatten().filter(|open| open.page.has_drops());
-        images.chain(pages.map(|open| open.header.drops_before)).min().unwrap_or(self.drops)
+        let pages = self.open_rows().filter(|open| open.page.has_drops());
+        for (pool, before) in images.chain(pages.map(|it| (it.header.pool, it.header.drops_before)))
+        {
+            let written = &mut drops[usize::from(pool)];
+            *written = before.min(*written);
+        }
+        drops
     }
 
     /// The lowest serial of a page that is not written.
@@ -112,7 +198,7 @@ impl Log {
             Image::Page { serial, .. } => Some(serial),
             _ => None,
         });
-        let pages = self.opens.iter().flatten().filter(|open| !open.page.is_empty());
+        let pages = self.open_rows().filter(|open| !open.page.is_empty());
         images.chain(pages.map(|open| open.serial)).min().unwrap_or(self.next_serial)
     }
 
@@ -120,12 +206,14 @@ impl Log {
         self.opens[usize::from(row)].as_mut().expect("an open segment has a row")
     }
 
-    /// Whether the current segment takes one more record, and a block of that many bytes if that
-    /// is not 0.
-    fn has_room(&self, core: &Core, bytes: u64) -> bool {
-        let Some(open) = self.current.and_then(|row| self.opens[row].as_ref()) else {
-            return false;
-        };
+    fn current(&self, pool: u8) -> Option<&Open> {
+        self.ends[usize::from(pool)].current.and_then(|row| self.opens[row].as_ref())
+    }
+
+    /// Whether a pool's current segment takes one more record, and a block of that many bytes if
+    /// that is not 0.
+    fn has_room(&self, core: &Core, pool: u8, bytes: u64) -> bool {
+        let Some(open) = self.current(pool) else { return false };
         // A segment with all of the index could not be reclaimed, being the open one.
         let entries = u64::from(core.segments.live(open.segment) + open.in_flight);
         if bytes > 0 && entries >= core.entries_of_segment() {
@@ -137,20 +225,34 @@ impl Log {
         open.used + bytes + pages * PAGE_BYTES as u64 <= core.geometry().segment_bytes
     }
 
-    /// Makes the next ready segment the current one. `false`: not now.
-    fn roll(&mut self, core: &mut Core, claim: Claim) -> bool {
+    /// Whether a pool may have one more segment open: what other pools need is left.
+    fn has_page(&self, pool: u8) -> bool {
+        if !self.pooled {
+            return true;
+        }
+        let rows = |used: &u8| used.count_ones() as usize;
+        let kept: usize = self.used.iter().map(|it| OWN.saturating_sub(rows(it))).sum();
+        rows(&self.used[usize::from(pool)]) < OWN || self.spare_pages.len() > kept
+    }
+
+    /// Makes a pool's next ready segment the current one. `false`: not now.
+    fn roll(&mut self, core: &mut Core, pool: u8, claim: Claim) -> bool {
+        core.segments.want(pool);
         let kept = if claim == Claim::Put { 1 } else { 0 };
-        let Some(row) = self.opens.iter().position(Option::is_none) else { return false };
-        if core.segments.ready() <= kept {
+        let first = usize::from(pool) * OPENS;
+        let free = (first..first + OPENS).find(|row| self.opens[*row].is_none());
+        let Some(row) = free else { return false };
+        if core.segments.ready(pool) <= kept || !self.has_page(pool) {
             return false;
         }
-        let Some(segment) = core.segments.open() else { return false };
-        if let Some(old) = self.current.and_then(|row| self.opens[row].as_mut()) {
-            old.frozen = Some(self.drops);
+        let Some(segment) = core.segments.open(pool) else { return false };
+        let End { current, drops, .. } = *self.end(pool);
+        if let Some(old) = current.and_then(|row| self.opens[row].as_mut()) {
+            old.frozen = Some(drops);
             core.segments.close(old.segment);
         }
-        let page = self.spare_pages.pop().expect("one for each row");
-        self.opens[row] = Some(Open {
+        let page = self.spare_pages.pop().expect("has_page");
+        let open = Open {
             segment,
             // Behind the copy of the head.
             used: PAGE_BYTES as u64,
@@ -163,27 +265,35 @@ impl Log {
             frozen: None,
             in_flight: 0,
             writing: 0,
-        });
-        self.current = Some(row);
+        };
+        self.mark(row, Some(open));
+        self.end(pool).current = Some(row);
         true
     }
 
-    /// Finds room for a block of that many bytes on the medium.
-    pub(crate) fn place(&mut self, core: &mut Core, bytes: u32, claim: Claim) -> Option<Placed> {
+    /// Finds room for a block of that many bytes on the medium, in a pool.
+    pub(crate) fn place(
+        &mut self,
+        core: &mut Core,
+        pool: u8,
+        bytes: u32,
+        claim: Claim,
+    ) -> Option<Placed> {
         // While space is short, what is there belongs to moves: else reclaim cannot end.
-        if claim == Claim::Put && core.segments.ready() == 0 {
+        if claim == Claim::Put && core.segments.ready(pool) == 0 {
+            core.segments.want(pool);
             return None;
         }
-        if !self.has_room(core, bytes.into()) && !self.roll(core, claim) {
+        if !self.has_room(core, pool, bytes.into()) && !self.roll(core, pool, claim) {
             return None;
         }
-        let row = self.current.expect("has_room or roll");
+        let row = self.end(pool).current.expect("has_room or roll");
         let open = self.opens[row].as_mut().expect("the current one is open");
         let offset = u32::try_from(open.used / 512).expect("a segment has at most 16 GiB");
         open.used += u64::from(bytes);
         open.in_flight += 1;
         let place = core.geometry().place(open.segment, offset);
-        Some(Placed { open: u8::try_from(row).expect("four rows"), place, offset })
+        Some(Placed { open: u8::try_from(row).expect("64 rows"), place, offset })
     }
 
     /// A placed block will have no record: what it took stays a hole.
@@ -207,19 +317,21 @@ impl Log {
         Some(serial)
     }
 
-    /// Appends a record that belongs to no block to the current segment: a drop.
+    /// Appends a record that belongs to no block to a pool's current segment: a drop.
     pub(crate) fn append_plain(
         &mut self,
         core: &mut Core,
+        pool: u8,
         record: &Record,
         urgent: bool,
     ) -> Option<u64> {
-        let current = self.current.and_then(|row| self.opens[row].as_ref());
+        let current = self.current(pool);
         let fits = current.is_some_and(|open| !open.page.is_empty() && open.page.fits(0));
-        if !fits && !self.has_room(core, 0) && !self.roll(core, Claim::Move) {
+        if !fits && !self.has_room(core, pool, 0) && !self.roll(core, pool, Claim::Move) {
             return None;
         }
-        self.write(core, self.current.expect("has_room or roll"), record, &[], urgent)
+        let row = self.end(pool).current.expect("has_room or roll");
+        self.write(core, row, record, &[], urgent)
     }
 
     fn write(
@@ -234,25 +346,28 @@ impl Log {
         if full && !self.close_page(core, row) {
             return None;
         }
-        let (sequence, drops) = (self.sequence, self.drops);
+        let sequence = self.sequence;
+        let end = self.ends[row / OPENS];
         let open = self.opens[row].as_mut().expect("the row is open");
         if open.page.is_empty() {
             open.header = PageHeader {
                 epoch: core.segments.epoch(open.segment),
                 sequence,
-                drops_before: open.frozen.unwrap_or(drops),
+                drops_before: open.frozen.unwrap_or(end.drops),
                 drops_durable: 0,
                 segment: open.segment,
                 index: open.pages,
+                pool: core.segments.pool(open.segment),
             };
             (open.serial, open.since, open.urgent) = (self.next_serial, core.now().ns, false);
             self.next_serial += 1;
         }
         open.page.append(record, metadata);
         open.urgent |= urgent;
+        let serial = open.serial;
         self.sequence += 1;
-        self.drops += u64::from(record.kind == RecordKind::Drop);
-        Some(open.serial)
+        self.ends[row / OPENS].drops += u64::from(record.kind == RecordKind::Drop);
+        Some(serial)
     }
 
     /// Hands a page to the medium. `false`: no image is free.
@@ -260,12 +375,14 @@ impl Log {
         if !core.has_image() {
             return false;
         }
-        let drops_durable = self.drops_durable;
-        self.said = drops_durable;
+        let end = &mut self.ends[row / OPENS];
+        let drops_durable = end.drops_durable;
+        end.said = drops_durable;
         let open = self.opens[row].as_mut().expect("the row is open");
         let header = PageHeader { drops_durable, ..open.header };
         let image = Image::Page {
-            open: u8::try_from(row).expect("four rows"),
+            segment: open.segment,
+            open: u8::try_from(row).expect("64 rows"),
             index: open.pages,
             serial: open.serial,
             drops_before: open.page.has_drops().then_some(header.drops_before),
@@ -284,9 +401,13 @@ impl Log {
 
     /// Of a segment that takes records: its row, its closed pages, and the page that is not closed.
     pub(crate) fn open_page(&self, segment: u32) -> Option<(u8, u32, &Page)> {
-        let rows = (0..).zip(&self.opens).filter_map(|(row, open)| Some((row, open.as_ref()?)));
-        let mut of = rows.filter(|(_, open)| open.segment == segment);
-        of.next().map(|(row, open)| (row, open.pages, &open.page))
+        let mut rows = self.rows();
+        let row = rows.find(|row| {
+            let open = self.opens[*row].as_ref();
+            open.is_some_and(|open| open.segment == segment)
+        })?;
+        let open = self.opens[row].as_ref()?;
+        Some((u8::try_from(row).expect("64 rows"), open.pages, &open.page))
     }
 
     /// A page is on the medium.
@@ -296,25 +417,39 @@ impl Log {
 
     /// Asks that all records so far be written soon.
     pub(crate) fn hurry(&mut self) {
-        for open in self.opens.iter_mut().flatten() {
-            open.urgent |= !open.page.is_empty();
+        for pool in bits(self.active) {
+            for row in self.rows_of(pool) {
+                if let Some(open) = self.opens[row].as_mut() {
+                    open.urgent |= !open.page.is_empty();
+                }
+            }
         }
     }
 
     /// Sees to it that some page says how many drops are durable: else the loss of the last page
     /// with drops would not be noticed.
-    fn say_durable(&mut self, core: &mut Core) {
-        let empty = self.opens.iter().flatten().all(|open| open.page.is_empty());
-        if self.drops_durable > self.said && empty && self.current.is_some() && !core.is_broken() {
+    fn say_durable(&mut self, core: &mut Core, pool: u8) {
+        let End { current, drops_durable, said, .. } = *self.end(pool);
+        if drops_durable <= said || current.is_none() || core.is_broken() {
+            return;
+        }
+        let mut own = self.rows_of(pool).filter_map(|row| self.opens[row].as_ref());
+        if own.all(|open| open.page.is_empty()) {
             let record = Record::mark(core.now().unix);
-            let _ = self.append_plain(core, &record, false);
+            let _ = self.append_plain(core, pool, &record, false);
         }
     }
 
     /// Closes pages that are due, and seals segments that are complete.
     pub(crate) fn step(&mut self, core: &mut Core) {
-        self.say_durable(core);
-        for row in 0..OPENS {
+        for pool in bits(self.active) {
+            self.say_durable(core, pool);
+            self.step_pool(core, pool);
+        }
+    }
+
+    fn step_pool(&mut self, core: &mut Core, pool: u8) {
+        for row in self.rows_of(pool) {
             let Some(open) = &self.opens[row] else { continue };
             let closing = core.segments.state(open.segment) == State::Closing;
             let complete = closing && open.in_flight == 0;
@@ -325,18 +460,19 @@ impl Log {
             let Some(open) = &self.opens[row] else { continue };
             if complete && open.page.is_empty() && open.writing == 0 {
                 core.segments.seal(open.segment, open.pages);
-                let open = self.opens[row].take().expect("the row is open");
+                let open = self.mark(row, None).expect("the row is open");
                 self.spare_pages.push(open.page);
             }
         }
     }
 
     /// What a head written now says.
-    pub(crate) fn head(&self, core: &Core, segment: u32, floor: u64) -> Head {
+    pub(crate) fn head(&self, core: &Core, segment: u32, floors: [u64; POOLS_MAX]) -> Head {
         Head {
             epoch: core.segments.epoch(segment),
-            floor,
-            drops: self.drops_durable,
+            pool: core.segments.pool(segment),
+            floors,
+            drops: self.ends.map(|end| end.drops_durable),
             time: core.now().unix,
         }
     }

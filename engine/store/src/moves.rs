@@ -93,6 +93,9 @@ impl Moves {
         let length = core.config().buffer_bytes.min(it.padded - it.done);
         let place = if verb == Verb::Read { it.from } else { it.placed.place };
         let offset = Geometry::place_at(place) + u64::from(it.done);
+        if verb == Verb::Write {
+            core.spend(it.placed.pool(), length.into());
+        }
         let buffer = u32::try_from(slot).expect("at most 1024 buffers");
         core.buffer_task(buffer, verb, offset, length.into());
     }
@@ -158,6 +161,7 @@ impl Moves {
         let (position, _) = found.expect("appending changes no entry");
         core.replace(position, &entry, entry.with_place(it.placed.place).with_hits(0));
         core.stats.moved += 1;
+        core.pool_stats(it.placed.pool()).moved += 1;
         core.stats.moved_bytes += u64::from(it.padded);
         self.take(slot);
     }

@@ -6,20 +6,18 @@
 
 use crate::config::Discard;
 use crate::core::{Core, Image};
-use crate::format::{Head, PAGE_BYTES};
+use crate::format::{Head, PAGE_BYTES, POOLS_MAX};
 use crate::log::Log;
 use crate::task::{Origin, Verb};
-
-/// Segments kept ready.
-const READY: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Idle,
-    /// What was written so far becomes durable; the ring's floor was read before that.
+    /// What was written so far becomes durable; the rings' floors were read before that.
     Flushing {
         ticket: u64,
-        floor: u64,
+        pool: u8,
+        floors: [u64; POOLS_MAX],
     },
     Head(Head),
     Discarding {
@@ -31,33 +29,37 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Prepare {
     stage: Stage,
+    /// The pool that got the last one.
+    last: u8,
 }
 
 impl Prepare {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Idle }
+        Self { stage: Stage::Idle, last: 0 }
     }
 
-    pub(crate) fn step(&mut self, core: &mut Core, log: &Log) {
+    /// `may`: pools whose new pages know what to count on from.
+    pub(crate) fn step(&mut self, core: &mut Core, log: &Log, may: impl Fn(u8) -> bool) {
         // Nothing can be written any more: puts are declined, and do not wait for ever.
         if core.segments.is_worn_out() {
             core.set_broken();
         }
         if self.stage == Stage::Idle
-            && core.segments.ready() < READY
-            && core.segments.has_free()
             && !core.is_broken()
+            && let Some(pool) = core.segments.next_pool(self.last, may)
         {
-            let (ticket, floor) = (core.flush.ticket(), core.segments.floor());
+            let (ticket, floors) = (core.flush.ticket(), core.floors());
             core.flush.want(ticket);
-            self.stage = Stage::Flushing { ticket, floor };
+            self.stage = Stage::Flushing { ticket, pool, floors };
+            self.last = pool;
         }
-        if let Stage::Flushing { ticket, floor } = self.stage
+        if let Stage::Flushing { ticket, pool, floors } = self.stage
             && core.flush.is_durable(ticket)
             && core.has_image()
-            && let Some(segment) = core.segments.prepare(core.now().unix)
+            && let Some(segment) = core.segments.prepare(pool, core.now().unix)
         {
-            let head = log.head(core, segment, floor.min(core.segments.epoch(segment)));
+            let epoch = core.segments.epoch(segment);
+            let head = log.head(core, segment, floors.map(|floor| floor.min(epoch)));
             self.write(core, segment, head, 0);
         }
     }

@@ -1,4 +1,5 @@
 //! Reclaim: the oldest segment's blocks are evicted, those that were hit or are held are moved.
+//! Which pool's oldest it is, `quota.rs` says; what is moved stays in its pool.
 //!
 //! The victim's pages are read twice: to weigh what should move, and to move or evict it. At most
 //! 7/8 of a segment moves, so each segment gains space. A hold is no reason to wait: a held block
@@ -11,11 +12,9 @@ use crate::holds::Holds;
 use crate::index::Position;
 use crate::log::{Claim, Log};
 use crate::moves::Moves;
-use crate::segments::State;
+use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool, Verb};
 
-/// Spare segments below which the oldest is reclaimed.
-const SPARE: usize = 2;
 /// Ranks of blocks: held, then hits, then shallow before deep.
 const RANKS: usize = 64;
 const HELD: u8 = 63;
@@ -48,6 +47,9 @@ enum Chunk {
 pub(crate) struct Reclaim {
     stage: Stage,
     victim: u32,
+    /// The victim's pool, and the one that gets the segment.
+    pool: u8,
+    taker: u8,
     chunk: Chunk,
     /// First page of the chunk, and how many it has.
     first: u32,
@@ -71,6 +73,8 @@ impl Reclaim {
         Self {
             stage: Stage::Idle,
             victim: 0,
+            pool: 0,
+            taker: 0,
             chunk: Chunk::None,
             first: 0,
             count: 0,
@@ -113,47 +117,94 @@ impl Reclaim {
             Stage::Settle => {
                 log.hurry();
                 if log.unwritten(core) > self.moves.last_serial() {
-                    self.release(core);
+                    self.release(core, self.pool);
                 }
             }
         }
     }
 
-    fn release(&mut self, core: &mut Core) {
-        core.segments.release_oldest();
+    fn release(&mut self, core: &mut Core, pool: u8) {
+        core.segments.release_oldest(pool);
         core.stats.reclaimed += 1;
+        let given = pool != self.taker;
+        let stats = core.pool_stats(pool);
+        stats.reclaimed += 1;
+        stats.given += u64::from(given);
         self.stage = Stage::Idle;
     }
 
-    fn choose(&mut self, core: &mut Core) {
-        let Some(oldest) = core.segments.oldest() else { return };
-        let state = core.segments.state(oldest);
-        if state == State::Dead {
-            if core.segments.live(oldest) == 0 {
-                self.release(core);
-            }
-            return;
-        }
-        let short = core.segments.spare() < SPARE || core.index.is_crowded();
-        if !short || core.is_broken() {
-            return;
-        }
-        match state {
+    /// Whether a pool's oldest segment can be reclaimed now.
+    fn can_go(core: &Core, pool: u8) -> bool {
+        let Some(oldest) = core.segments.oldest(pool) else { return false };
+        match core.segments.state(oldest) {
             // After a restart nothing is known of its hits: nothing of it would move.
-            State::Unread if core.recovery.may_evict_unread => {
-                core.recovery.unread -= 1;
-                self.release(core);
+            State::Unread => core.recovery.may_evict_unread,
+            State::Sealed => {
+                let whole = core.recovery.knowledge == Knowledge::Whole;
+                core.segments.live(oldest) == 0 || whole
             }
-            State::Sealed if core.segments.live(oldest) == 0 => self.release(core),
-            State::Sealed if core.recovery.knowledge == Knowledge::Whole => {
+            _ => false,
+        }
+    }
+
+    /// The pool that a segment is taken from, and the pool that it is taken for.
+    fn victim(&self, core: &Core) -> Option<(u8, u8)> {
+        let can_go = |pool: u8| Self::can_go(core, pool);
+        let wanted = core.segments.wanted();
+        // Those behind the last one first, so that each has its turn.
+        let behind = wanted.rotate_right(u32::from(self.taker) + 1);
+        let takers = bits(behind).map(|bit| (bit + self.taker + 1) % 16);
+        for taker in takers {
+            if core.segments.is_short(taker)
+                && let Some(pool) = core.segments.donor(taker, can_go)
+            {
+                return Some((pool, taker));
+            }
+        }
+        let mut over = bits(core.segments.holding()).filter(|pool| core.segments.is_over(*pool));
+        let over = over.find(|pool| can_go(*pool)).map(|pool| (pool, pool));
+        over.or_else(|| {
+            let capacity = core.index.capacity();
+            let dense = |pool: u8| can_go(pool) && core.segments.is_dense(pool, capacity);
+            let find = || core.segments.densest(dense).or_else(|| core.segments.densest(can_go));
+            let found = core.index.is_crowded().then(find);
+            found.flatten().map(|pool| (pool, pool))
+        })
+    }
+
+    fn choose(&mut self, core: &mut Core) {
+        if core.segments.has_dead() {
+            let dead = bits(core.segments.holding()).find(|pool| {
+                let oldest = core.segments.oldest(*pool);
+                oldest.is_some_and(|segment| {
+                    core.segments.state(segment) == State::Dead && core.segments.live(segment) == 0
+                })
+            });
+            if let Some(pool) = dead {
+                self.taker = pool;
+                return self.release(core, pool);
+            }
+        }
+        if core.is_broken() {
+            return;
+        }
+        let Some((pool, taker)) = self.victim(core) else { return };
+        self.taker = taker;
+        let oldest = core.segments.oldest(pool).expect("it can go");
+        match core.segments.state(oldest) {
+            State::Unread => {
+                core.recovery.seen(pool);
+                self.release(core, pool);
+            }
+            _ if core.segments.live(oldest) == 0 => self.release(core, pool),
+            _ => {
                 core.segments.set(oldest, State::Victim);
-                self.victim = oldest;
+                (self.victim, self.pool) = (oldest, pool);
                 self.weights = [0; RANKS];
                 core.admission.earn(core.now().ns);
-                self.least_hits = core.admission.hits_to_move();
+                self.least_hits = core.admission.hits_to_move(pool);
                 self.begin(Stage::Weigh);
             }
-            _ => {}
         }
     }
 
@@ -244,7 +295,7 @@ impl Reclaim {
                     if !self.moves.has_room() {
                         return false;
                     }
-                    let placed = log.place(core, padded, Claim::Move);
+                    let placed = log.place(core, self.pool, padded, Claim::Move);
                     match placed {
                         Some(placed) => {
                             self.quota -= u64::from(padded);

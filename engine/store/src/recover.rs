@@ -1,4 +1,5 @@
-//! Recovery: the pages of all segments, newest first, while requests are served.
+//! Recovery: the pages of all segments, newest first, while requests are served. Pools are read
+//! together, in the order of epochs; each keeps its own account of drops.
 //!
 //! Of two records of a key the one in the newer segment counts, and in one segment the later one
 //! (`log.rs` says why that is the order in which they were made). So what is in the index already
@@ -9,11 +10,11 @@ use crate::core::Core;
 use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
-use crate::format::{PAGE, Page, RECORDS_MAX, Record, RecordKind};
+use crate::format::{PAGE, POOLS_MAX, Page, PageHeader, RECORDS_MAX, Record, RecordKind};
 use crate::index::Hash;
 use crate::key::Key;
 use crate::log::Log;
-use crate::segments::State;
+use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool};
 
 /// Pages in a row that are none of the segment's, behind the last one that is: there the segment
@@ -67,9 +68,10 @@ pub(crate) struct Recovery {
     nth: usize,
     segments_read: usize,
     sequence: u64,
-    /// The newest segment with pages was read.
-    newest_read: bool,
-    resumed: bool,
+    /// Pools, as bits: of which the newest segment with pages was read, and those whose new pages
+    /// know what to count on from.
+    newest_read: u16,
+    resumed: u16,
     /// Page of the last gap written down.
     gap_serial: Option<u64>,
     ending: Ending,
@@ -97,8 +99,8 @@ impl Recovery {
             nth: 0,
             segments_read: 0,
             sequence: 0,
-            newest_read: false,
-            resumed: false,
+            newest_read: 0,
+            resumed: 0,
             gap_serial: None,
             ending: Ending::Reading,
             touched: 0,
@@ -110,8 +112,8 @@ impl Recovery {
         self.ending == Ending::Reading
     }
 
-    /// Whether new pages know what to count on from.
-    pub(crate) fn has_resumed(&self) -> bool {
+    /// Pools, as bits, whose new pages know what to count on from.
+    pub(crate) fn resumed(&self) -> u16 {
         self.resumed
     }
 
@@ -131,7 +133,7 @@ impl Recovery {
         &mut self,
         core: &mut Core,
         log: &mut Log,
-        drops: &mut Drops,
+        drops: &mut [Drops; POOLS_MAX],
         pool: &impl Pool,
         budget: u32,
     ) {
@@ -187,7 +189,7 @@ impl Recovery {
     fn go_on(
         &mut self,
         core: &mut Core,
-        drops: &mut Drops,
+        drops: &mut [Drops; POOLS_MAX],
         pool: &impl Pool,
         left: &mut u32,
     ) -> bool {
@@ -211,6 +213,7 @@ impl Recovery {
                 return true;
             }
         }
+        let drops = &mut drops[usize::from(core.segments.pool(chunk.segment))];
         if transfer == Transfer::Unreadable || !self.loaded && self.is_over(chunk) {
             self.chunk_end(core, drops, cell, (chunk, transfer));
             return true;
@@ -249,7 +252,10 @@ impl Recovery {
         (self.loaded, self.record_at) = (true, 0);
         let index = chunk.first + self.next_page;
         let epoch = core.segments.epoch(chunk.segment);
-        let Some(header) = self.page.decode(core.instance(), epoch, chunk.segment, index) else {
+        let header = self.page.decode(core.instance(), epoch, chunk.segment, index);
+        let of_pool = |it: &PageHeader| it.pool == core.segments.pool(chunk.segment);
+        let Some(header) = header.filter(of_pool) else {
+            self.page.clear();
             return Hole::Harmless;
         };
         self.pages = index + 1;
@@ -368,17 +374,18 @@ impl Recovery {
             }
             core.segments.seal(chunk.segment, self.pages);
         }
-        core.recovery.unread -= 1;
-        self.segment_over(core, cell);
-        if core.recovery.overflow {
-            self.give_up_older(core);
+        let pool = core.segments.pool(chunk.segment);
+        core.recovery.seen(pool);
+        self.segment_over(core, cell, pool);
+        for pool in bits(core.recovery.overflow) {
+            Self::give_up_older(core, pool);
         }
     }
 
-    fn segment_over(&mut self, core: &mut Core, cell: u32) {
+    fn segment_over(&mut self, core: &mut Core, cell: u32, pool: u8) {
         self.segments_read += 1;
         core.recovery.may_evict_unread |= self.segments_read >= READ_FIRST;
-        self.newest_read |= self.pages > 0;
+        self.newest_read |= u16::from(self.pages > 0) << pool;
         self.pages = 0;
         self.free(cell);
     }
@@ -390,44 +397,55 @@ impl Recovery {
         (self.next_page, self.loaded) = (0, false);
     }
 
-    /// Durable drops are missing in or behind this segment: it and all older ones do not count.
+    /// Durable drops are missing in or behind this segment: it and all older ones of its pool do
+    /// not count.
     fn distrust(&mut self, core: &mut Core, drops: &mut Drops, cell: u32, segment: u32) {
         let _ = drops.segment_end();
-        core.stats.distrusted += core.recovery.unread as u64;
+        let pool = core.segments.pool(segment);
+        core.stats.distrusted += u64::from(core.recovery.unread_of[usize::from(pool)]);
         core.segments.set(segment, State::Dead);
-        core.recovery.unread -= 1;
-        self.segment_over(core, cell);
-        self.give_up_older(core);
+        core.recovery.seen(pool);
+        self.segment_over(core, cell, pool);
+        Self::give_up_older(core, pool);
     }
 
-    /// Segments that are not read yet do not count.
-    fn give_up_older(&mut self, core: &mut Core) {
-        while core.recovery.unread > 0 {
-            core.recovery.unread -= 1;
-            core.segments.release_oldest();
+    /// A pool's segments that are not read yet do not count.
+    fn give_up_older(core: &mut Core, pool: u8) {
+        while core.recovery.unread_of[usize::from(pool)] > 0 {
+            core.recovery.seen(pool);
+            core.segments.release_oldest(pool);
         }
     }
 
-    /// Lets new pages count on from what the newest ones say.
-    fn resume(&mut self, core: &Core, log: &mut Log, drops: &Drops) {
-        if !self.resumed && (self.newest_read || core.recovery.unread == 0) {
-            self.resumed = true;
-            log.resume(self.sequence, drops.last());
-            log.set_drops_durable(drops.drops_durable());
+    /// Lets new pages count on from what the newest ones of their pools say.
+    fn resume(&mut self, core: &Core, log: &mut Log, drops: &[Drops; POOLS_MAX]) {
+        if self.resumed == u16::MAX {
+            return;
+        }
+        for (pool, drops) in (0_u8..).zip(drops) {
+            let bit = 1 << pool;
+            let unread = core.recovery.unread_of[usize::from(pool)] > 0;
+            if self.resumed & bit == 0 && (self.newest_read & bit != 0 || !unread) {
+                self.resumed |= bit;
+                log.resume(pool, self.sequence, drops.last());
+                log.set_drops_durable(pool, drops.drops_durable());
+            }
         }
     }
 
     /// Writes down which drops are missing without harm.
-    fn say(&mut self, core: &mut Core, log: &mut Log, drops: &mut Drops) {
-        while let Some((from, to)) = drops.unsaid() {
-            let key = Key::of(to, from);
-            let record = Record::plain(RecordKind::Gap, key, 0, core.now().unix);
-            let serial = log.append_plain(core, &record, true);
-            let Some(serial) = serial else { break };
-            self.gap_serial = Some(serial);
-            drops.said();
+    fn say(&mut self, core: &mut Core, log: &mut Log, drops: &mut [Drops; POOLS_MAX]) {
+        for (pool, drops) in (0..).zip(drops.iter_mut()) {
+            while let Some((from, to)) = drops.unsaid() {
+                let key = Key::of(to, from);
+                let record = Record::plain(RecordKind::Gap, key, 0, core.now().unix);
+                let serial = log.append_plain(core, pool, &record, true);
+                let Some(serial) = serial else { break };
+                self.gap_serial = self.gap_serial.max(Some(serial));
+                drops.said();
+            }
         }
-        if drops.unsaid().is_none() {
+        if drops.iter().all(|drops| drops.unsaid().is_none()) {
             self.ending = self.gap_serial.map_or(Ending::Done, Ending::Unwritten);
         }
     }

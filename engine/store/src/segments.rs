@@ -1,9 +1,16 @@
-//! The ring of segments: who is in which state, and in which order they were opened.
+//! The rings of segments: who is in which state, in which pool, and in which order of epochs.
 
 use crate::fifo::Fifo;
+use crate::format::POOLS_MAX;
+use crate::pools::PoolLimits;
+use crate::quota::Quota;
 
-/// Segments with a head and nothing else, at most: two ready, one being made ready.
+/// Segments of a pool with a head and nothing else, at most: two ready, one being made ready.
 const EMPTY_MAX: usize = 3;
+/// Segments that a pool has ready.
+const READY: usize = 2;
+/// Segments that a pool can get below which one is reclaimed.
+const SPARE: usize = 2;
 
 /// What a segment is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,32 +49,55 @@ struct Segment {
     readers: u32,
     pages: u32,
     state: State,
+    pool: u8,
+}
+
+/// One pool's segments.
+#[derive(Debug)]
+struct Ring {
+    /// Ready ones in the order of their epochs.
+    ready: Fifo<u32>,
+    /// The one with content of the lowest epoch.
+    oldest: Option<u32>,
+    /// Entries of the index that point to them.
+    live: u64,
+    preparing: usize,
 }
 
 /// All segments of a shard.
 #[derive(Debug)]
 pub(crate) struct Segments {
     table: Box<[Segment]>,
-    /// Segments with content, oldest first.
+    /// Segments with content of all pools, oldest first.
     order: Fifo<u32>,
-    /// Ready ones in the order of their epochs.
-    ready: Fifo<u32>,
     free: Fifo<u32>,
-    preparing: usize,
+    rings: Box<[Ring]>,
+    quota: Quota,
+    /// Segments whose entries go.
+    dead: usize,
     next_epoch: u64,
 }
 
 impl Segments {
     pub(crate) fn new(count: u32) -> Self {
-        let segment =
-            Segment { epoch: 0, time: 0, live: 0, readers: 0, pages: 0, state: State::Free };
+        let segment = Segment {
+            epoch: 0,
+            time: 0,
+            live: 0,
+            readers: 0,
+            pages: 0,
+            state: State::Free,
+            pool: 0,
+        };
         let queue = || Fifo::with_limit(count as usize);
+        let ring = || Ring { ready: Fifo::with_limit(READY), oldest: None, live: 0, preparing: 0 };
         Self {
             table: vec![segment; count as usize].into_boxed_slice(),
             order: queue(),
-            ready: queue(),
             free: queue(),
-            preparing: 0,
+            rings: (0..POOLS_MAX).map(|_| ring()).collect(),
+            quota: Quota::new(),
+            dead: 0,
             next_epoch: 1,
         }
     }
@@ -76,12 +106,29 @@ impl Segments {
         &mut self.table[segment as usize]
     }
 
+    fn ring(&self, pool: u8) -> &Ring {
+        &self.rings[usize::from(pool)]
+    }
+
+    fn ring_mut(&mut self, pool: u8) -> &mut Ring {
+        &mut self.rings[usize::from(pool)]
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.table.len()).expect("made of a u32")
+    }
+
     pub(crate) fn state(&self, segment: u32) -> State {
         self.table[segment as usize].state
     }
 
     pub(crate) fn epoch(&self, segment: u32) -> u64 {
         self.table[segment as usize].epoch
+    }
+
+    /// The pool that the segment is in; of a free one the pool that it was in last.
+    pub(crate) fn pool(&self, segment: u32) -> u8 {
+        self.table[segment as usize].pool
     }
 
     pub(crate) fn pages(&self, segment: u32) -> u32 {
@@ -97,12 +144,17 @@ impl Segments {
     }
 
     pub(crate) fn gain(&mut self, segment: u32) {
-        self.at(segment).live += 1;
+        let it = self.at(segment);
+        it.live += 1;
+        let pool = it.pool;
+        self.ring_mut(pool).live += 1;
     }
 
     pub(crate) fn lose(&mut self, segment: u32) {
-        let live = &mut self.at(segment).live;
-        *live = live.checked_sub(1).expect("an entry is counted once");
+        let it = self.at(segment);
+        it.live = it.live.checked_sub(1).expect("an entry is counted once");
+        let pool = it.pool;
+        self.ring_mut(pool).live -= 1;
     }
 
     pub(crate) fn read_begins(&mut self, segment: u32) {
@@ -114,9 +166,9 @@ impl Segments {
         *readers = readers.checked_sub(1).expect("a read is counted once");
     }
 
-    /// The oldest segment with content.
-    pub(crate) fn oldest(&self) -> Option<u32> {
-        self.order.front().copied()
+    /// The oldest segment with content of a pool.
+    pub(crate) fn oldest(&self, pool: u8) -> Option<u32> {
+        self.ring(pool).oldest
     }
 
     /// The content at a position in the order of epochs.
@@ -124,14 +176,20 @@ impl Segments {
         self.order.get(at).copied()
     }
 
-    /// The segment with content of the lowest epoch that is not below this one.
-    pub(crate) fn first_since(&self, epoch: u64) -> Option<u32> {
-        self.nth(self.order.partition_point(|segment| self.epoch(*segment) < epoch))
+    fn position(&self, epoch: u64) -> usize {
+        self.order.partition_point(|segment| self.epoch(*segment) < epoch)
     }
 
-    /// Segments with content of lower epochs.
-    pub(crate) fn before(&self, epoch: u64) -> u32 {
-        let count = self.order.partition_point(|segment| self.epoch(*segment) < epoch);
+    /// The segment with content of the lowest epoch that is not below this one.
+    pub(crate) fn first_since(&self, epoch: u64) -> Option<u32> {
+        self.nth(self.position(epoch))
+    }
+
+    /// Segments with content of the same pool and of lower epochs.
+    pub(crate) fn before(&self, segment: u32) -> u32 {
+        let older = (0..self.position(self.epoch(segment))).filter_map(|at| self.nth(at));
+        let pool = self.pool(segment);
+        let count = older.filter(|older| self.pool(*older) == pool).count();
         u32::try_from(count).expect("segments are numbered by u32")
     }
 
@@ -139,39 +197,133 @@ impl Segments {
         self.order.len()
     }
 
-    /// Segments that are free or on the way to be opened.
-    pub(crate) fn spare(&self) -> usize {
-        self.free.len() + self.preparing + self.ready.len()
+    /// What the pools may have from now on.
+    pub(crate) fn set_limits(&mut self, limits: &[PoolLimits; POOLS_MAX]) {
+        self.quota.set_limits(limits);
+    }
+
+    /// Somebody wants space in a pool.
+    pub(crate) fn want(&mut self, pool: u8) {
+        self.quota.want(pool);
+    }
+
+    /// Pools that somebody wanted space in since the start, as bits.
+    pub(crate) fn wanted(&self) -> u16 {
+        self.quota.wanted()
+    }
+
+    /// Pools that have segments, as bits.
+    pub(crate) fn holding(&self) -> u16 {
+        self.quota.held_bits()
+    }
+
+    /// Segments of a pool: with content, ready, and being made ready.
+    pub(crate) fn held(&self, pool: u8) -> u32 {
+        self.quota.held(pool)
+    }
+
+    /// What each pool has or may claim: its part in what is shared by size.
+    pub(crate) fn shares(&self) -> [u32; POOLS_MAX] {
+        self.quota.shares()
+    }
+
+    /// Another number when shares are others.
+    pub(crate) fn version(&self) -> u64 {
+        self.quota.version()
+    }
+
+    /// Segments that a pool has or can get without any reclaim, to put blocks into.
+    fn spare(&self, pool: u8) -> usize {
+        let ring = self.ring(pool);
+        let free = u32::try_from(self.free.len()).expect("segments are numbered by u32");
+        ring.ready.len() + ring.preparing + self.quota.takeable(pool, free) as usize
     }
 
     /// Whether no epoch is left for another segment, and puts may not take the last ready one.
     pub(crate) fn is_worn_out(&self) -> bool {
-        self.next_epoch == u64::MAX && self.ready.len() < 2 && self.preparing == 0
+        let short = |pool| {
+            let ring = self.ring(pool);
+            ring.ready.len() < READY && ring.preparing == 0
+        };
+        self.next_epoch == u64::MAX && bits(self.wanted()).any(short)
     }
 
-    /// Whether no more segments are without content than in a ring that goes round.
-    pub(crate) fn is_full(&self) -> bool {
-        self.spare() <= EMPTY_MAX
+    /// Whether a pool has no more segments without content than a ring that goes round.
+    pub(crate) fn is_full(&self, pool: u8) -> bool {
+        self.spare(pool) <= EMPTY_MAX
     }
 
-    pub(crate) fn has_free(&self) -> bool {
-        !self.free.is_empty()
+    /// Whether a segment must be reclaimed so that the pool can go on.
+    pub(crate) fn is_short(&self, pool: u8) -> bool {
+        self.spare(pool) < SPARE
     }
 
-    pub(crate) fn ready(&self) -> usize {
-        self.ready.len()
+    /// Whether a pool has more than it may.
+    pub(crate) fn is_over(&self, pool: u8) -> bool {
+        self.quota.is_over(pool)
     }
 
-    /// Epochs below this are not part of the ring.
-    pub(crate) fn floor(&self) -> u64 {
-        let first = |queue: &Fifo<u32>| queue.front().map(|&segment| self.epoch(segment));
-        first(&self.order).or_else(|| first(&self.ready)).unwrap_or(self.next_epoch)
+    /// The pool that gives a segment when this one is short, of those whose oldest one can go.
+    pub(crate) fn donor(&self, pool: u8, can_go: impl Fn(u8) -> bool) -> Option<u8> {
+        self.quota.donor(pool, can_go)
+    }
+
+    /// The pool with the most entries for what it has, of those whose oldest segment can go.
+    pub(crate) fn densest(&self, can_go: impl Fn(u8) -> bool) -> Option<u8> {
+        let denser = |one: &u8, other: &u8| {
+            let weigh = |pool: u8, by: u8| {
+                u128::from(self.ring(pool).live) * u128::from(self.held(by).max(1))
+            };
+            weigh(*one, *other).cmp(&weigh(*other, *one))
+        };
+        // Of equals the first.
+        bits(self.quota.held_bits()).filter(|pool| can_go(*pool)).rev().max_by(denser)
+    }
+
+    /// Whether a pool has more than its part of an index with room for so many entries.
+    pub(crate) fn is_dense(&self, pool: u8, capacity: u64) -> bool {
+        let part = u128::from(capacity) * u128::from(self.held(pool));
+        u128::from(self.ring(pool).live) * u128::from(self.count()) > part
+    }
+
+    /// Entries of the index that point into a pool.
+    pub(crate) fn live_of(&self, pool: u8) -> u64 {
+        self.ring(pool).live
+    }
+
+    /// The pool that gets the next free segment: of those that may, the one with the fewest ready
+    /// ones; of equals the next one behind `last`.
+    pub(crate) fn next_pool(&self, last: u8, may: impl Fn(u8) -> bool) -> Option<u8> {
+        let free = u32::try_from(self.free.len()).expect("segments are numbered by u32");
+        if free == 0 {
+            return None;
+        }
+        let wants = |pool: &u8| {
+            let ring = self.ring(*pool);
+            let ready = ring.ready.len() + ring.preparing;
+            ready < READY && may(*pool) && self.quota.takeable(*pool, free) > 0
+        };
+        let after = |pool: &u8| pool.wrapping_sub(last + 1) % small(POOLS_MAX);
+        bits(self.wanted()).filter(wants).min_by_key(|it| (self.ring(*it).ready.len(), after(it)))
+    }
+
+    pub(crate) fn ready(&self, pool: u8) -> usize {
+        self.ring(pool).ready.len()
+    }
+
+    /// Epochs below this are not part of a pool's ring.
+    pub(crate) fn floor(&self, pool: u8) -> u64 {
+        let ring = self.ring(pool);
+        let first = ring.oldest.or_else(|| ring.ready.front().copied());
+        first.map_or(self.next_epoch, |segment| self.epoch(segment))
     }
 
     /// An epoch that the medium will never fall behind. The newest segments may be empty: they are
     /// made ready again after a restart, and a crash may leave them without a head then.
     pub(crate) fn lasting_epoch(&self) -> u64 {
-        let at = self.order.len().checked_sub(EMPTY_MAX + 1);
+        let pools = self.quota.held_bits().count_ones() as usize;
+        let empty = READY * pools + EMPTY_MAX - READY;
+        let at = self.order.len().checked_sub(empty + 1);
         at.and_then(|at| self.nth(at)).map_or(0, |segment| self.epoch(segment))
     }
 
@@ -180,8 +332,8 @@ impl Segments {
         self.next_epoch = self.next_epoch.max(seen.saturating_add(1));
     }
 
-    /// Takes the first free segment that no get reads, and gives it an epoch.
-    pub(crate) fn prepare(&mut self, time: u32) -> Option<u32> {
+    /// Takes the first free segment that no get reads for a pool, and gives it an epoch.
+    pub(crate) fn prepare(&mut self, pool: u8, time: u32) -> Option<u32> {
         let segment = *self.free.front()?;
         if self.table[segment as usize].readers > 0 || self.next_epoch == u64::MAX {
             return None;
@@ -192,26 +344,35 @@ impl Segments {
         let it = self.at(segment);
         assert!(it.live == 0, "a segment is written again while entries point to it");
         (it.epoch, it.time, it.pages, it.state) = (epoch, time, 0, State::Preparing);
-        self.preparing += 1;
+        it.pool = pool;
+        self.ring_mut(pool).preparing += 1;
+        self.quota.take(pool);
         Some(segment)
     }
 
     pub(crate) fn prepared(&mut self, segment: u32) {
         self.at(segment).state = State::Ready;
-        self.preparing -= 1;
-        self.ready.push(segment);
+        let pool = self.pool(segment);
+        let ring = self.ring_mut(pool);
+        ring.preparing -= 1;
+        ring.ready.push(segment);
     }
 
     pub(crate) fn refused(&mut self, segment: u32) {
         self.at(segment).state = State::Bad;
-        self.preparing -= 1;
+        let pool = self.pool(segment);
+        self.ring_mut(pool).preparing -= 1;
+        self.quota.give(pool);
     }
 
-    /// Opens the next ready segment.
-    pub(crate) fn open(&mut self) -> Option<u32> {
-        let segment = self.ready.pop()?;
+    /// Opens the next ready segment of a pool.
+    pub(crate) fn open(&mut self, pool: u8) -> Option<u32> {
+        let segment = self.ring_mut(pool).ready.pop()?;
         self.at(segment).state = State::Open;
-        self.order.push(segment);
+        // Another pool may have opened one of a higher epoch before.
+        let at = self.position(self.epoch(segment));
+        self.order.insert(at, segment);
+        self.ring_mut(pool).oldest.get_or_insert(segment);
         Some(segment)
     }
 
@@ -226,19 +387,33 @@ impl Segments {
     }
 
     pub(crate) fn set(&mut self, segment: u32, state: State) {
-        self.at(segment).state = state;
+        let before = std::mem::replace(&mut self.at(segment).state, state);
+        self.dead -= usize::from(before == State::Dead);
+        self.dead += usize::from(state == State::Dead);
+    }
+
+    /// Whether entries of any segment go.
+    pub(crate) fn has_dead(&self) -> bool {
+        self.dead > 0
+    }
+
+    /// Whether there are any such entries.
+    pub(crate) fn has_dead_entries(&self) -> bool {
+        let oldest = bits(self.holding()).filter_map(|pool| self.oldest(pool));
+        oldest.into_iter().any(|it| self.state(it) == State::Dead && self.live(it) > 0)
     }
 
     /// A segment found at the start, by its head.
-    pub(crate) fn found(&mut self, segment: u32, epoch: u64, time: u32) {
+    pub(crate) fn found(&mut self, segment: u32, pool: u8, epoch: u64, time: u32) {
         let it = self.at(segment);
-        (it.epoch, it.time, it.state) = (epoch, time, State::Unread);
+        (it.epoch, it.time, it.state, it.pool) = (epoch, time, State::Unread, pool);
         self.order.push(segment);
+        self.quota.take(pool);
     }
 
     /// A segment whose content does not count.
     pub(crate) fn found_free(&mut self, segment: u32) {
-        self.at(segment).state = State::Free;
+        self.set(segment, State::Free);
         self.free.push(segment);
     }
 
@@ -246,17 +421,27 @@ impl Segments {
     pub(crate) fn sort(&mut self) {
         let table = &self.table;
         self.order.sort_by_key(|&segment| table[segment as usize].epoch);
+        for segment in (0..self.order.len()).filter_map(|at| self.order.get(at).copied()) {
+            let pool = usize::from(self.table[segment as usize].pool);
+            self.rings[pool].oldest.get_or_insert(segment);
+        }
     }
 
-    /// The oldest segment's content does not count any more.
-    pub(crate) fn release_oldest(&mut self) {
-        let segment = self.order.pop().expect("the caller has it");
-        self.found_free(segment);
+    /// The content of a pool's oldest segment does not count any more.
+    pub(crate) fn release_oldest(&mut self, pool: u8) {
+        let segment = self.oldest(pool).expect("the caller has it");
+        self.release_nth(self.position(self.epoch(segment)));
     }
 
-    /// The content at a position does not count: nothing was found in it.
+    /// The content at a position does not count.
     pub(crate) fn release_nth(&mut self, at: usize) {
         let segment = self.order.remove(at).expect("the caller has it");
+        let pool = self.pool(segment);
+        if self.oldest(pool) == Some(segment) {
+            let newer = (at..self.order.len()).filter_map(|at| self.nth(at));
+            self.ring_mut(pool).oldest = newer.into_iter().find(|it| self.pool(*it) == pool);
+        }
+        self.quota.give(pool);
         self.found_free(segment);
     }
 
@@ -264,4 +449,24 @@ impl Segments {
     pub(crate) fn live_in_all(&self) -> u64 {
         self.table.iter().map(|segment| u64::from(segment.live)).sum()
     }
+
+    /// Whether pools count what their segments do. Takes long.
+    pub(crate) fn audit(&self) {
+        for (pool, ring) in (0..).zip(&self.rings) {
+            let own = || self.table.iter().filter(|it| it.pool == pool);
+            let live: u64 = own().map(|it| u64::from(it.live)).sum();
+            assert_eq!(live, ring.live, "entries of pool {pool}");
+            let held = own().filter(|it| !matches!(it.state, State::Free | State::Bad)).count();
+            assert_eq!(held, self.held(pool) as usize, "segments of pool {pool}");
+        }
+    }
+}
+
+fn small(number: usize) -> u8 {
+    u8::try_from(number).expect("16 pools")
+}
+
+/// Numbers of the bits that are set.
+pub(crate) fn bits(mask: u16) -> impl DoubleEndedIterator<Item = u8> {
+    (0..small(POOLS_MAX)).filter(move |bit| mask >> bit & 1 == 1)
 }

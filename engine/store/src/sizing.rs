@@ -9,6 +9,7 @@ use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
+use crate::log::LOG_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
 
@@ -68,6 +69,7 @@ impl Sizing {
             (buffers, METADATA_BYTES_MAX as u64 + 256),
             (1, images),
             (1, FEED_BYTES),
+            (1, LOG_BYTES),
             (1, seen_bytes(blocks)),
         ];
         Self {

@@ -1,7 +1,7 @@
 //! Namespaces: names, uids and identity documents, and the numbers that entries know them by.
 
 use crate::entry::NUMBERS;
-use crate::format::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
+use crate::format::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX, POOLS_MAX};
 use crate::format::{SPACE_BYTES, SpaceImage, SpaceState};
 use crate::request::{Fault, SpaceId};
 
@@ -21,6 +21,7 @@ struct Slot {
     serial: u64,
     created: u64,
     number: u16,
+    pool: u8,
     /// Copies read at the start that say what counts; fewer than two are mended.
     copies: u8,
 }
@@ -39,6 +40,7 @@ struct Number {
     uid: u64,
     generation: u16,
     state: Use,
+    pool: u8,
     blocks: u64,
     bytes: u64,
 }
@@ -78,6 +80,8 @@ pub struct SpaceView<'a> {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// The pool that it is in.
+    pub pool: u8,
 }
 
 /// All namespaces of a shard.
@@ -91,8 +95,10 @@ pub(crate) struct Spaces {
     retired: u32,
     /// Number of the uid that was asked for last.
     recent: Option<(u64, Option<u16>)>,
-    /// Of all blocks.
-    bytes: u64,
+    /// Of the blocks of each pool.
+    bytes: [u64; POOLS_MAX],
+    /// Namespaces that are open in each pool.
+    open_in: [u32; POOLS_MAX],
 }
 
 impl Spaces {
@@ -106,9 +112,11 @@ impl Spaces {
             serial: 0,
             created: 0,
             number: 0,
+            pool: 0,
             copies: 0,
         };
-        let number = Number { uid: 0, generation: 0, state: Use::Free, blocks: 0, bytes: 0 };
+        let state = Use::Free;
+        let number = Number { uid: 0, generation: 0, state, pool: 0, blocks: 0, bytes: 0 };
         Self {
             slots: vec![slot; count as usize].into_boxed_slice(),
             documents: vec![0; count as usize * DOCUMENT_BYTES_MAX].into_boxed_slice(),
@@ -117,7 +125,8 @@ impl Spaces {
             change: None,
             retired: 0,
             recent: None,
-            bytes: 0,
+            bytes: [0; POOLS_MAX],
+            open_in: [0; POOLS_MAX],
         }
     }
 
@@ -131,6 +140,17 @@ impl Spaces {
 
     pub(crate) fn uid(&self, number: u16) -> u64 {
         self.numbers[usize::from(number)].uid
+    }
+
+    /// The pool that a number's blocks are in.
+    #[inline(always)]
+    pub(crate) fn pool(&self, number: u16) -> u8 {
+        self.numbers[usize::from(number)].pool
+    }
+
+    /// Whether a namespace is open in a pool.
+    pub(crate) fn uses_pool(&self, pool: u8) -> bool {
+        self.open_in[usize::from(pool)] > 0
     }
 
     pub(crate) fn is_open(&self, number: u16) -> bool {
@@ -168,14 +188,14 @@ impl Spaces {
     pub(crate) fn gain(&mut self, number: u16, bytes: u32) {
         let it = &mut self.numbers[usize::from(number)];
         (it.blocks, it.bytes) = (it.blocks + 1, it.bytes + u64::from(bytes));
-        self.bytes += u64::from(bytes);
+        self.bytes[usize::from(it.pool)] += u64::from(bytes);
     }
 
     pub(crate) fn lose(&mut self, number: u16, bytes: u32) {
         let it = &mut self.numbers[usize::from(number)];
         it.blocks = it.blocks.checked_sub(1).expect("a block is counted once");
         it.bytes -= u64::from(bytes);
-        self.bytes -= u64::from(bytes);
+        self.bytes[usize::from(it.pool)] -= u64::from(bytes);
     }
 
     fn position(&self, name: &[u8]) -> Option<u32> {
@@ -200,6 +220,7 @@ impl Spaces {
             document: self.document(slot),
             blocks: number.blocks,
             bytes: number.bytes,
+            pool: it.pool,
         })
     }
 
@@ -220,7 +241,7 @@ impl Spaces {
     /// Begins to make a namespace; its slot is what to write.
     pub(crate) fn create(
         &mut self,
-        asker: (u64, u16),
+        (asker, pool): ((u64, u16), u8),
         name: &[u8],
         document: &[u8],
         uid: u64,
@@ -239,6 +260,7 @@ impl Spaces {
         let it = &mut self.slots[slot as usize];
         it.name[..name.len()].copy_from_slice(name);
         (it.name_bytes, it.document_bytes) = (name.len(), document.len());
+        it.pool = pool;
         let at = slot as usize * DOCUMENT_BYTES_MAX;
         self.documents[at..at + document.len()].copy_from_slice(document);
         self.begin(asker, ChangeKind::Create, slot, uid, unix);
@@ -298,6 +320,7 @@ impl Spaces {
             serial: slot.serial + 1,
             uid: change.uid,
             state: if removed { SpaceState::Removed } else { SpaceState::Open },
+            pool: slot.pool,
             created: change.created,
             name: &slot.name[..slot.name_bytes],
             document: self.document(change.slot),
@@ -357,13 +380,15 @@ impl Spaces {
         let it = &mut self.slots[slot as usize];
         (it.state, it.number) = (Some(SpaceState::Open), number);
         let named = &mut self.numbers[usize::from(number)];
-        (named.uid, named.state) = (it.uid, Use::Open);
+        (named.uid, named.state, named.pool) = (it.uid, Use::Open, it.pool);
+        self.open_in[usize::from(it.pool)] += 1;
         (number, it.uid)
     }
 
     fn retire(&mut self, number: u16) {
         let it = &mut self.numbers[usize::from(number)];
         it.state = Use::Retired;
+        self.open_in[usize::from(it.pool)] -= 1;
         it.generation = it.generation.wrapping_add(1);
         self.retired += 1;
     }
@@ -395,6 +420,7 @@ impl Spaces {
         it.copies = if it.state.is_some() { 0 } else { 1 };
         it.state = Some(image.state);
         (it.uid, it.serial, it.created) = (image.uid, image.serial, image.created);
+        it.pool = image.pool;
         (it.name_bytes, it.document_bytes) = (image.name.len(), image.document.len());
         it.name[..image.name.len()].copy_from_slice(image.name);
         let at = slot as usize * DOCUMENT_BYTES_MAX;
@@ -408,12 +434,23 @@ impl Spaces {
 
     /// Bytes of the blocks of all namespaces, cleared ones too.
     pub(crate) fn bytes_in_all(&self) -> u64 {
-        self.bytes
+        self.bytes.iter().sum()
+    }
+
+    /// Those of the namespaces in one pool.
+    pub(crate) fn bytes_of_pool(&self, pool: u8) -> u64 {
+        self.bytes[usize::from(pool)]
     }
 
     /// Blocks of all namespaces, cleared ones too.
     pub(crate) fn blocks_in_all(&self) -> u64 {
         self.numbers.iter().map(|number| number.blocks).sum()
+    }
+
+    /// Blocks of the namespaces in one pool, cleared ones too.
+    pub(crate) fn blocks_of_pool(&self, pool: u8) -> u64 {
+        let own = self.numbers.iter().filter(|number| number.pool == pool);
+        own.map(|number| number.blocks).sum()
     }
 
     /// Slots.

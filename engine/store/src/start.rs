@@ -5,9 +5,11 @@ use thiserror::Error;
 use crate::core::{Core, Image};
 use crate::drops::Drops;
 use crate::format::{
-    Head, PAGE_BYTES, SPACE, SPACE_BYTES, SUPER_AT, SpaceImage, Super, SuperError,
+    Head, PAGE_BYTES, POOLS_MAX, PoolNames, SPACE, SPACE_BYTES, SUPER_AT, SpaceImage, Super,
+    SuperError,
 };
 use crate::members::Members;
+use crate::pools::pools_max;
 use crate::standing::Standing;
 use crate::task::{Outcome, Pool, Verb};
 
@@ -96,6 +98,12 @@ pub enum StartError {
     /// The supers cannot be written.
     #[error("the drive refuses the supers")]
     Device,
+    /// More pools are configured, or have namespaces, than the store can have.
+    #[error("pools: it can have {most} with `default` and those that namespaces are in")]
+    Pools {
+        /// So many.
+        most: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +136,7 @@ pub(crate) struct Starting {
     start: Option<Start>,
     cells: Box<[(Transfer, What)]>,
     superblock: Option<Super>,
-    floor: u64,
+    floors: [u64; POOLS_MAX],
     highest: u64,
     page: Box<[u8]>,
 }
@@ -140,7 +148,7 @@ impl Starting {
             start: None,
             cells: vec![(Transfer::None, (0, 0)); cells as usize].into_boxed_slice(),
             superblock: None,
-            floor: 0,
+            floors: [0; POOLS_MAX],
             highest: 0,
             page: vec![0; SPACE_BYTES].into_boxed_slice(),
         }
@@ -189,6 +197,7 @@ impl Starting {
             served: identity.members,
             left: [0; 64],
             outdated: [0; 64],
+            pools: PoolNames::default(),
         }
     }
 
@@ -220,7 +229,12 @@ impl Starting {
         }
     }
 
-    pub(crate) fn step(&mut self, core: &mut Core, drops: &mut Drops, pool: &impl Pool) {
+    pub(crate) fn step(
+        &mut self,
+        core: &mut Core,
+        drops: &mut [Drops; POOLS_MAX],
+        pool: &impl Pool,
+    ) {
         match self.stage {
             Stage::Supers => {
                 let both = [self.cells[0].0, self.cells[1].0];
@@ -308,7 +322,13 @@ impl Starting {
         };
     }
 
-    fn heads(&mut self, core: &mut Core, drops: &mut Drops, pool: &impl Pool, next: u32) {
+    fn heads(
+        &mut self,
+        core: &mut Core,
+        drops: &mut [Drops; POOLS_MAX],
+        pool: &impl Pool,
+        next: u32,
+    ) {
         let mut next = next;
         let mut busy = false;
         for cell in 0..u32::try_from(self.cells.len()).expect("made of a u32") {
@@ -347,30 +367,41 @@ impl Starting {
         }
     }
 
-    fn head(&mut self, core: &mut Core, drops: &mut Drops, segment: u32, head: Option<Head>) {
+    fn head(
+        &mut self,
+        core: &mut Core,
+        drops: &mut [Drops; POOLS_MAX],
+        segment: u32,
+        head: Option<Head>,
+    ) {
         let Some(head) = head else { return core.segments.found_free(segment) };
-        self.floor = self.floor.max(head.floor);
+        for (pool, drops) in drops.iter_mut().enumerate() {
+            self.floors[pool] = self.floors[pool].max(head.floors[pool]);
+            drops.durable(head.drops[pool]);
+        }
         self.highest = self.highest.max(head.epoch);
-        drops.durable(head.drops);
-        core.segments.found(segment, head.epoch, head.time);
+        core.segments.found(segment, head.pool, head.epoch, head.time);
     }
 
     /// Puts the ring in order, and leaves out what does not belong to it.
-    fn heads_end(&mut self, core: &mut Core, drops: &mut Drops) {
+    fn heads_end(&mut self, core: &mut Core, drops: &mut [Drops; POOLS_MAX]) {
         let Some(Start::Open(expect)) = self.start else { unreachable!("only an open reads") };
         let superblock = self.superblock.expect("read before");
         core.segments.sort();
         let stale = superblock.generation < expect.generation;
         let behind = self.highest < superblock.epoch;
-        let floor = if stale || behind { u64::MAX } else { self.floor };
-        while let Some(oldest) = core.segments.oldest()
-            && core.segments.epoch(oldest) < floor
-        {
-            core.segments.release_oldest();
+        for (pool, floor) in (0_u8..).zip(self.floors) {
+            let floor = if stale || behind { u64::MAX } else { floor };
+            while let Some(oldest) = core.segments.oldest(pool)
+                && core.segments.epoch(oldest) < floor
+            {
+                core.segments.release_oldest(pool);
+            }
+            core.recovery.unread_of[usize::from(pool)] = core.segments.held(pool);
+            drops[usize::from(pool)].heads_end();
         }
         core.segments.raise_epoch(self.highest.max(superblock.epoch));
         core.recovery.unread = core.segments.with_content();
-        drops.heads_end();
         let generation = expect.next_generation.max(superblock.generation);
         let newest = self.highest.max(superblock.epoch);
         let superblock = superblock.met(expect.members, generation, newest);
@@ -383,6 +414,16 @@ impl Starting {
     /// Writes the supers, one after the other.
     fn mark(&mut self, core: &mut Core, generation: u64) {
         let superblock = self.superblock.as_mut().expect("read or made before");
+        let most = pools_max(core.segments.count());
+        let Some(names) = core.number_pools(&superblock.pools, most) else {
+            self.stage = Stage::Failed(StartError::Pools { most });
+            return;
+        };
+        superblock.pools = names;
+        if superblock.has_pools() {
+            core.set_pooled();
+        }
+        core.limit_pools();
         superblock.generation = generation;
         superblock.epoch = superblock.epoch.max(core.segments.lasting_epoch());
         superblock.uid_mark = core.spaces.mark();

@@ -1,5 +1,7 @@
 //! What a store counts.
 
+use crate::format::POOLS_MAX;
+use crate::pools::PoolStats;
 use crate::request::DeclineReason;
 
 /// Counters since the start.
@@ -55,6 +57,8 @@ pub struct Stats {
     pub distrusted: u64,
     /// Blocks that readers reported.
     pub suspects: u64,
+    /// Of each pool, by its number.
+    pub pools: [PoolStats; POOLS_MAX],
 }
 
 impl Stats {

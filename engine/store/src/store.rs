@@ -7,11 +7,12 @@ use crate::drops::Drops;
 use crate::entry::Kind;
 use crate::explain::Explained;
 use crate::feed::{Evicted, Gone};
-use crate::format::SPACE_BYTES;
+use crate::format::{POOLS_MAX, SPACE_BYTES};
 use crate::holds::Holds;
 use crate::key::Key;
 use crate::list::{Cursor, Lister, Listing};
 use crate::log::Log;
+use crate::pools::{PoolLimits, PoolRule, PoolView};
 use crate::prepare::Prepare;
 use crate::reads::{self, Count};
 use crate::reclaim::Reclaim;
@@ -67,7 +68,8 @@ pub struct Store {
     holds: Holds,
     starting: Starting,
     recovery: Recovery,
-    drops: Drops,
+    /// Of each pool.
+    drops: [Drops; POOLS_MAX],
     prepare: Prepare,
     reclaim: Reclaim,
     sweep: Sweep,
@@ -91,7 +93,7 @@ impl Store {
             holds: Holds::new(config.holds, config.owners, config.owner_holds),
             starting: Starting::new(config.transfers_max()),
             recovery: Recovery::new(config.transfers_max(), &geometry, config.block_mean),
-            drops: Drops::new(),
+            drops: std::array::from_fn(|_| Drops::new()),
             prepare: Prepare::new(),
             reclaim: Reclaim::new(config.buffers),
             sweep: Sweep::default(),
@@ -103,6 +105,45 @@ impl Store {
     /// From now on this one hears which blocks are there. Before `start`.
     pub fn set_witness(&mut self, witness: Box<dyn Witness>) {
         self.core.set_witness(witness);
+    }
+
+    /// Which namespaces are made in which pool, and what the pools may have. Before `start`. The
+    /// medium keeps the names of pools that once were; a namespace stays in the pool that it was
+    /// made in.
+    pub fn set_pools(&mut self, rules: Vec<PoolRule>) {
+        if !rules.is_empty() {
+            self.log.set_pooled();
+        }
+        self.core.set_pool_rules(rules);
+    }
+
+    /// From now on the pools may have this, in the order of the rules that they were given by. One
+    /// that has more than its maximum gives its oldest segments up, one after the other.
+    pub fn set_pool_limits(&mut self, limits: &[PoolLimits], now: Now) {
+        self.core.set_now(now);
+        self.core.set_pool_limits(limits);
+    }
+
+    /// Pools that have a rule, a namespace or segments; the first is the default one.
+    pub fn pools(&self) -> impl Iterator<Item = PoolView<'_>> {
+        let limits = self.core.pools().limits();
+        (0_u8..).zip(limits).filter_map(|(number, limits)| {
+            let core = &self.core;
+            let segments = core.segments.held(number);
+            let ruled = core.pools().has_rule(number);
+            let shown = number == 0 || ruled || segments > 0 || core.spaces.uses_pool(number);
+            shown.then(|| PoolView {
+                number,
+                name: core.pools().name(number),
+                ruled,
+                limits,
+                segments,
+                blocks: core.segments.live_of(number),
+                bytes: core.spaces.bytes_of_pool(number),
+                stats: core.stats.pools[usize::from(number)],
+                write_tokens: core.admission.tokens_of(number),
+            })
+        })
     }
 
     /// Begins to read what is on the medium, or to make a store there. Once.
@@ -174,7 +215,7 @@ impl Store {
     /// Seconds since 1970 when the oldest segment with content was opened.
     #[must_use]
     pub fn oldest(&self) -> Option<u32> {
-        self.core.segments.oldest().map(|segment| self.core.segments.time(segment))
+        self.core.segments.nth(0).map(|segment| self.core.segments.time(segment))
     }
 
     /// Counts every entry of the index: takes long.
@@ -186,6 +227,12 @@ impl Store {
         let there = buckets.filter(|(_, entry)| entry.is_there()).count() as u64;
         assert_eq!(there, self.core.segments.live_in_all(), "entries and segments");
         assert_eq!(there, self.core.spaces.blocks_in_all(), "entries and namespaces");
+        self.core.segments.audit();
+        for pool in 0..POOLS_MAX.try_into().expect("16 pools") {
+            let (blocks, own) =
+                (self.core.spaces.blocks_of_pool(pool), self.core.segments.live_of(pool));
+            assert_eq!(blocks, own, "blocks and entries of pool {pool}");
+        }
     }
 
     /// Buffers that the pool must have: the first are `Config::buffer_bytes` long, the last
@@ -437,7 +484,8 @@ impl Store {
     ) -> Begun {
         self.core.set_now(now);
         let unix = u64::from(now.unix);
-        self.change_space(|spaces| spaces.create(asker, name, document, uid, unix))
+        let pool = self.core.pools().of_space(name);
+        self.change_space(|spaces| spaces.create((asker, pool), name, document, uid, unix))
     }
 
     /// Gives a namespace another uid: all its blocks become unreachable, and its id unknown.
@@ -505,13 +553,17 @@ impl Store {
     pub fn step(&mut self, pool: &impl Pool, budget: u32, now: Now) {
         self.core.set_now(now);
         if !self.starting.is_done() {
-            return self.starting.step(&mut self.core, &mut self.drops, pool);
+            self.starting.step(&mut self.core, &mut self.drops, pool);
+            // Pools that have no rule any more: else it was allocated with the rules.
+            if self.core.is_pooled() {
+                self.log.set_pooled();
+            }
+            return;
         }
         let Self { core, log, drops, .. } = self;
         self.recovery.step(core, log, drops, pool, budget);
-        if self.recovery.has_resumed() {
-            self.prepare.step(core, log);
-        }
+        let resumed = self.recovery.resumed();
+        self.prepare.step(core, log, |pool| resumed >> pool & 1 == 1);
         if !self.recovery.is_reading() || core.recovery.unread > 0 {
             self.reclaim.step(core, log, &self.holds, pool, budget);
         }
@@ -566,7 +618,9 @@ impl Store {
             Origin::Flush if well => {
                 let drops = self.core.flush.succeed();
                 if self.recovery.is_done() {
-                    self.log.set_drops_durable(drops);
+                    for (pool, drops) in (0..).zip(drops) {
+                        self.log.set_drops_durable(pool, drops);
+                    }
                 }
             }
             Origin::Flush => {

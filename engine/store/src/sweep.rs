@@ -16,9 +16,7 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     fn is_needed(core: &Core) -> bool {
-        let dead = core.segments.oldest().is_some_and(|segment| {
-            core.segments.state(segment) == State::Dead && core.segments.live(segment) > 0
-        });
+        let dead = core.segments.has_dead() && core.segments.has_dead_entries();
         let dropped = core.recovery.knowledge == Knowledge::Whole && core.recovery.dropped > 0;
         dead || dropped || core.spaces.has_retired()
     }

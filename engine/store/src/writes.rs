@@ -1,8 +1,8 @@
 //! Puts and drops: from the request to the record.
 //!
 //! A put's entry says `writing` until every part is on the medium and its record is appended. What
-//! needs space waits in one queue, strictly in order: a put that follows a drop of its key is never
-//! placed before the drop's record is appended.
+//! needs space waits in its pool's queue, strictly in order: a put that follows a drop of its key
+//! is never placed before the drop's record is appended.
 
 use crate::block::{Block, Part, Stage};
 use crate::config::{Geometry, METADATA_BYTES_MAX};
@@ -13,8 +13,10 @@ use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{Record, RecordKind};
+use crate::lines::Lines;
 use crate::log::{Claim, Log};
 use crate::request::{Answer, Begun, DeclineReason, DropKey, Durability, Fault, Put, Status};
+use crate::segments::bits;
 use crate::slab::Slab;
 use crate::task::{Origin, Outcome, TaskId};
 
@@ -35,7 +37,7 @@ pub(crate) struct Writes {
     metadata: Box<[u8]>,
     parts: Slab<Part>,
     drops: Slab<Dropping>,
-    waiting: Fifo<Waiter>,
+    waiting: Lines<Waiter>,
     unrecorded: Fifo<u32>,
     durables: Durables,
     hand: u32,
@@ -56,7 +58,7 @@ impl Writes {
             metadata: vec![0; puts as usize * METADATA_BYTES_MAX].into_boxed_slice(),
             parts: Slab::with_slots(writes),
             drops: Slab::with_slots(writes),
-            waiting: Fifo::with_limit(2 * writes as usize),
+            waiting: Lines::with_limit(2 * writes),
             unrecorded: Fifo::with_limit(puts as usize),
             durables: Durables::new(durable),
             hand: 0,
@@ -82,11 +84,18 @@ impl Writes {
                 match answer.status {
                     Status::Present => core.stats.present += 1,
                     Status::Pending => core.stats.pending += 1,
-                    Status::Declined(why) => core.stats.decline(why),
+                    Status::Declined(why) => Self::declined(core, put, why),
                     _ => {}
                 }
                 Begun::Done(answer)
             }
+        }
+    }
+
+    fn declined(core: &mut Core, put: &Put<'_>, why: DeclineReason) {
+        core.stats.decline(why);
+        if let Ok(number) = core.spaces.resolve(put.space) {
+            core.pool_stats(core.spaces.pool(number)).declined += 1;
         }
     }
 
@@ -116,7 +125,8 @@ impl Writes {
         if self.room() == 0 {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
-        core.admit(hash, put.depth).map_err(Status::Declined)?;
+        let pool = core.spaces.pool(number);
+        core.admit(pool, hash, put.depth).map_err(Status::Declined)?;
         let slot = self.blocks.insert(Block::new(core, number, put)).expect("there is room");
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
@@ -131,7 +141,7 @@ impl Writes {
                 return Err(Status::Declined(DeclineReason::IndexFull).into());
             }
         }
-        core.admission.spend(core.geometry().padded(put.length).into());
+        core.admission.spend(pool, core.geometry().padded(put.length).into());
         let at = slot as usize * METADATA_BYTES_MAX;
         self.metadata[at..at + put.metadata.len()].copy_from_slice(put.metadata);
         Ok(self.add_part(slot, put))
@@ -164,9 +174,21 @@ impl Writes {
         self.parts.insert(part).expect("room was asked for")
     }
 
+    /// The pool that something needs space in.
+    fn pool_of(&self, core: &Core, waiter: Waiter) -> u8 {
+        match waiter {
+            Waiter::Part(slot) => {
+                let block = self.blocks.get(self.parts.get(slot).block);
+                core.spaces.pool(block.number)
+            }
+            Waiter::Drop(slot) => self.drops.get(slot).pool(),
+        }
+    }
+
     fn begin_part(&mut self, core: &mut Core, log: &mut Log, part: u32) {
-        if !self.waiting.is_empty() || !self.issue(core, log, part) {
-            self.waiting.push(Waiter::Part(part));
+        let pool = self.pool_of(core, Waiter::Part(part));
+        if !self.waiting.is_empty(pool) || !self.issue(core, log, part) {
+            self.waiting.push(pool, Waiter::Part(part));
         }
     }
 
@@ -186,7 +208,8 @@ impl Writes {
             return self.issue(core, log, slot);
         }
         let padded = core.geometry().padded(block.length);
-        let placed = block.placed.or_else(|| log.place(core, padded, Claim::Put));
+        let pool = core.spaces.pool(block.number);
+        let placed = block.placed.or_else(|| log.place(core, pool, padded, Claim::Put));
         let Some(placed) = placed else { return false };
         block.placed = Some(placed);
         let offset = Geometry::place_at(placed.place) + u64::from(part.at);
@@ -259,6 +282,8 @@ impl Writes {
         core.replace(position, &old, old.with_kind(Kind::Live).with_place(placed.place));
         core.stats.puts += 1;
         core.stats.put_bytes += u64::from(block.length);
+        let stats = core.pool_stats(placed.pool());
+        (stats.puts, stats.put_bytes) = (stats.puts + 1, stats.put_bytes + u64::from(block.length));
         if urgent {
             self.blocks.get_mut(slot).stage = Stage::Waiting;
             self.durables.push(serial, Durable::Block(slot));
@@ -298,8 +323,9 @@ impl Writes {
     pub(crate) fn drop_key(&mut self, core: &mut Core, log: &mut Log, drop: &DropKey) -> Begun {
         match self.begin_drop(core, log, drop) {
             Ok(slot) => {
-                if !self.waiting.is_empty() || !self.record_drop(core, log, slot) {
-                    self.waiting.push(Waiter::Drop(slot));
+                let pool = self.pool_of(core, Waiter::Drop(slot));
+                if !self.waiting.is_empty(pool) || !self.record_drop(core, log, slot) {
+                    self.waiting.push(pool, Waiter::Drop(slot));
                 }
                 Begun::Taken
             }
@@ -349,7 +375,7 @@ impl Writes {
             let (key, length, why) = (drop.key, entry.length(), Gone::Dropped);
             core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
         }
-        let dropping = Dropping::new(drop, uid, there);
+        let dropping = Dropping::new(drop, (uid, core.spaces.pool(number)), there);
         Ok(self.drops.insert(dropping).expect("there is room"))
     }
 
@@ -387,15 +413,17 @@ impl Writes {
             }
             self.unrecorded.pop();
         }
-        while let Some(&waiter) = self.waiting.front() {
-            let went = match waiter {
-                Waiter::Part(slot) => self.issue(core, log, slot),
-                Waiter::Drop(slot) => self.record_drop(core, log, slot),
-            };
-            if !went {
-                break;
+        for pool in bits(self.waiting.used()) {
+            while let Some(waiter) = self.waiting.front(pool) {
+                let went = match waiter {
+                    Waiter::Part(slot) => self.issue(core, log, slot),
+                    Waiter::Drop(slot) => self.record_drop(core, log, slot),
+                };
+                if !went {
+                    break;
+                }
+                self.waiting.pop(pool);
             }
-            self.waiting.pop();
         }
         self.answer_durable(core, log);
         self.expire(core, log);

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::PAGE_BYTES;
 use super::seal::{is_whole, seal};
+use super::superblock::POOLS_MAX;
 
 const MAGIC: [u8; 8] = *b"kvr-head";
 
@@ -20,21 +21,28 @@ struct Image {
     drops: U64,
     segment: U32,
     time: U32,
-    reserved: [u8; PAGE_BYTES - 64],
+    pool: U32,
+    spare: U32,
+    floors: [U64; POOLS_MAX - 1],
+    drops_of: [U64; POOLS_MAX - 1],
+    reserved: [u8; PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1)],
     crc: U64,
 }
 
 const _: () = assert!(size_of::<Image>() == PAGE_BYTES && offset_of!(Image, segment) == 48);
+const _: () = assert!(offset_of!(Image, floors) == 64 && offset_of!(Image, drops_of) == 184);
 
 /// What a head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// Which life of the segment: grows by one with each opening of any segment.
     pub(crate) epoch: u64,
-    /// Segments of a lower epoch are not part of the ring any more.
-    pub(crate) floor: u64,
-    /// Drops (counted over the store's life) that were durable when the head was written.
-    pub(crate) drops: u64,
+    /// The pool that the segment belongs to in this life.
+    pub(crate) pool: u8,
+    /// Of each pool: segments of a lower epoch are not part of its ring any more.
+    pub(crate) floors: [u64; POOLS_MAX],
+    /// Of each pool: drops (counted over its life) that were durable when the head was written.
+    pub(crate) drops: [u64; POOLS_MAX],
     /// Seconds since 1970 when it was written.
     pub(crate) time: u32,
 }
@@ -45,11 +53,15 @@ impl Head {
             magic: MAGIC,
             instance: instance.to_le_bytes(),
             epoch: self.epoch.into(),
-            floor: self.floor.into(),
-            drops: self.drops.into(),
+            floor: self.floors[0].into(),
+            drops: self.drops[0].into(),
             segment: segment.into(),
             time: self.time.into(),
-            reserved: [0; PAGE_BYTES - 64],
+            pool: u32::from(self.pool).into(),
+            spare: 0.into(),
+            floors: behind(&self.floors),
+            drops_of: behind(&self.drops),
+            reserved: [0; PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1)],
             crc: 0.into(),
         };
         seal(image.as_mut_bytes());
@@ -63,22 +75,40 @@ impl Head {
             && image.instance == instance.to_le_bytes()
             && image.segment.get() == segment
             && is_whole(page);
-        ours.then(|| Self {
+        let pool = u8::try_from(image.pool.get()).ok();
+        let pool = pool.filter(|pool| ours && usize::from(*pool) < POOLS_MAX)?;
+        Some(Self {
             epoch: image.epoch.get(),
-            floor: image.floor.get(),
-            drops: image.drops.get(),
+            pool,
+            floors: with_first(image.floor, &image.floors),
+            drops: with_first(image.drops, &image.drops_of),
             time: image.time.get(),
         })
     }
 }
 
+/// What the pools behind the first one have.
+fn behind(all: &[u64; POOLS_MAX]) -> [U64; POOLS_MAX - 1] {
+    std::array::from_fn(|at| all[at + 1].into())
+}
+
+fn with_first(first: U64, others: &[U64; POOLS_MAX - 1]) -> [u64; POOLS_MAX] {
+    std::array::from_fn(|at| at.checked_sub(1).map_or(first, |at| others[at]).get())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Head, PAGE_BYTES};
+    use super::{Head, PAGE_BYTES, POOLS_MAX};
+
+    fn head() -> Head {
+        let numbers = |first: u64| std::array::from_fn(|at| first + at as u64);
+        let (floors, drops): ([u64; POOLS_MAX], _) = (numbers(3), numbers(90));
+        Head { epoch: u64::MAX - 1, pool: 15, floors, drops, time: 77 }
+    }
 
     #[test]
     fn a_head_is_taken_by_its_own_segment_and_store_only() {
-        let head = Head { epoch: u64::MAX - 1, floor: 3, drops: 9, time: 77 };
+        let head = head();
         let mut page = [0xee; PAGE_BYTES];
         head.encode(5, 8, &mut page);
         assert_eq!(Head::decode(&page, 5, 8), Some(head));
@@ -87,9 +117,16 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_that_cannot_be_is_no_head() {
+        let mut page = [0; PAGE_BYTES];
+        Head { pool: 16, ..head() }.encode(5, 8, &mut page);
+        assert_eq!(Head::decode(&page, 5, 8), None);
+    }
+
+    #[test]
     fn every_flipped_bit_is_noticed() {
         let mut page = [0; PAGE_BYTES];
-        Head { epoch: 1, floor: 1, drops: 0, time: 0 }.encode(5, 8, &mut page);
+        head().encode(5, 8, &mut page);
         for bit in 0..PAGE_BYTES * 8 {
             page[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Head::decode(&page, 5, 8), None, "bit {bit}");

@@ -35,7 +35,7 @@ struct HeaderImage {
     count: U16,
     used: U16,
     drops: U16,
-    flags: U16,
+    pool: U16,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -107,13 +107,15 @@ pub(crate) struct PageHeader {
     pub(crate) epoch: u64,
     /// Records of the store's life before this page was begun.
     pub(crate) sequence: u64,
-    /// Drops of the store's life in all pages before this one.
+    /// Drops of the pool's life in all its pages before this one.
     pub(crate) drops_before: u64,
-    /// Drops of the store's life that were durable when the page was written.
+    /// Drops of the pool's life that were durable when the page was written.
     pub(crate) drops_durable: u64,
     pub(crate) segment: u32,
     /// 0 is the page right before the head; pages grow towards lower addresses.
     pub(crate) index: u32,
+    /// That of the segment's head.
+    pub(crate) pool: u8,
 }
 
 /// One page in memory, filled record by record or read back.
@@ -206,7 +208,7 @@ impl Page {
             count: self.count.into(),
             used: self.used.into(),
             drops: self.drops.into(),
-            flags: 0.into(),
+            pool: u16::from(header.pool).into(),
         };
         self.bytes[..HEADER_BYTES].copy_from_slice(image.as_bytes());
         self.bytes[HEADER_BYTES + usize::from(self.used)..].fill(0);
@@ -255,6 +257,7 @@ impl Page {
             drops_durable: image.drops_durable.get(),
             segment,
             index,
+            pool: u8::try_from(image.pool.get()).ok()?,
         };
         (self.count, self.used, self.drops) =
             (image.count.get(), image.used.get(), image.drops.get());
@@ -325,6 +328,7 @@ mod tests {
             drops_durable: 1,
             segment: 3,
             index: 4,
+            pool: 7,
         }
     }
 

@@ -6,6 +6,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::seal::{is_whole, seal};
+use super::superblock::POOLS_MAX;
 
 /// Most bytes of a namespace's name.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -32,7 +33,8 @@ struct Image {
     state: U16,
     name_bytes: U16,
     document_bytes: U16,
-    spare: [u8; 6],
+    pool: U16,
+    spare: [u8; 4],
     created: U64,
     name: [u8; NAME_BYTES_MAX],
     document: [u8; DOCUMENT_BYTES_MAX],
@@ -59,6 +61,8 @@ pub(crate) struct SpaceImage<'a> {
     /// The namespace's uid.
     pub(crate) uid: u64,
     pub(crate) state: SpaceState,
+    /// The pool that its blocks are in.
+    pub(crate) pool: u8,
     /// Seconds since 1970.
     pub(crate) created: u64,
     pub(crate) name: &'a [u8],
@@ -80,6 +84,7 @@ impl<'a> SpaceImage<'a> {
         };
         image.name_bytes = short(self.name.len());
         image.document_bytes = short(self.document.len());
+        image.pool = u16::from(self.pool).into();
         image.created = self.created.into();
         image.name[..self.name.len()].copy_from_slice(self.name);
         image.document[..self.document.len()].copy_from_slice(self.document);
@@ -100,10 +105,13 @@ impl<'a> SpaceImage<'a> {
         };
         let name = image.name.get(..usize::from(image.name_bytes.get()))?;
         let document = image.document.get(..usize::from(image.document_bytes.get()))?;
+        let pool = u8::try_from(image.pool.get()).ok();
+        let pool = pool.filter(|pool| usize::from(*pool) < POOLS_MAX)?;
         ours.then(|| Self {
             serial: image.serial.get(),
             uid: image.uid.get(),
             state,
+            pool,
             created: image.created.get(),
             name,
             document,
@@ -125,6 +133,7 @@ mod tests {
             serial: 3,
             uid: 77,
             state: SpaceState::Open,
+            pool: 9,
             created: 5,
             name: b"llama",
             document: &[b'x'; 4096],
@@ -133,6 +142,7 @@ mod tests {
         image.encode(9, 4, &mut bytes);
         let back = SpaceImage::decode(&bytes, 9, 4).unwrap();
         assert_eq!((back.uid, back.name, back.document.len()), (77, &b"llama"[..], 4096));
+        assert_eq!(back.pool, 9);
         assert!(SpaceImage::decode(&bytes, 9, 5).is_none());
         assert!(SpaceImage::decode(&bytes, 8, 4).is_none());
         bytes[4000] ^= 4;

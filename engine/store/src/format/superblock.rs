@@ -14,16 +14,29 @@ use crate::standing::OfEach;
 /// The format of a store that was served with all its members from the first day on.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Pools of a store at most. The first is everybody's, and has no name on the medium.
+pub const POOLS_MAX: usize = 16;
+/// Bytes of a pool's name at most.
+pub const POOL_NAME_BYTES_MAX: usize = 32;
+
+/// The names of a store's pools by their numbers; one of zeroes is none.
+pub type PoolNames = [[u8; POOL_NAME_BYTES_MAX]; POOLS_MAX];
+
 /// The same with the three fields behind `created`: what this member knows of those that came and
 /// went. A program that does not read them would bring old blocks back.
 pub const CHANGED_FORMAT_VERSION: u32 = 2;
+
+/// The same with names of pools. A program that does not know them would take one pool's records for
+/// another's.
+pub const POOLED_FORMAT_VERSION: u32 = 3;
 
 /// Where the two copies begin, in bytes of the area.
 pub const SUPER_AT: [u64; 2] = [0, 32 << 10];
 
 const MAGIC: [u8; 16] = *b"kvrail store\r\n\x1a\0";
 const SERVED_AT: usize = 2048;
-const BEFORE: usize = SERVED_AT - 152;
+const POOLS_BYTES: usize = (POOLS_MAX - 1) * POOL_NAME_BYTES_MAX;
+const BEFORE: usize = SERVED_AT - 152 - POOLS_BYTES;
 const BEHIND: usize = PAGE_BYTES - SERVED_AT - 8 - 2 * 64 * 8 - 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -48,6 +61,8 @@ struct Image {
     epoch: U64,
     uid_mark: U64,
     created: U64,
+    /// Names of pools 1 to 15.
+    pools: [[u8; POOL_NAME_BYTES_MAX]; POOLS_MAX - 1],
     before: [u8; BEFORE],
     served: U64,
     left: [U64; 64],
@@ -103,6 +118,8 @@ pub struct Super {
     pub left: OfEach,
     /// For each member that was not there: the generation that it must have to be up to date.
     pub outdated: OfEach,
+    /// Names of its pools.
+    pub pools: PoolNames,
 }
 
 /// Why two copies of a super make no store.
@@ -116,8 +133,7 @@ pub enum SuperError {
     Damaged,
     /// Whole, of another version.
     #[error(
-        "store format {0}; this program reads formats {FORMAT_VERSION} and \
-             {CHANGED_FORMAT_VERSION}; erase to start empty"
+        "store format {0}; this program reads 1 to {POOLED_FORMAT_VERSION}; erase to start empty"
     )]
     OtherVersion(u32),
     /// Whole, with values that no store has.
@@ -126,6 +142,11 @@ pub enum SuperError {
 }
 
 impl Super {
+    /// Whether the store has pools with names: programs that know of none must refuse it.
+    pub(crate) fn has_pools(&self) -> bool {
+        self.pools != PoolNames::default()
+    }
+
     /// One copy as it lies on the medium.
     pub fn encode(&self, copy: u32, page: &mut [u8; PAGE_BYTES]) {
         let plain = self.version() == FORMAT_VERSION;
@@ -149,6 +170,7 @@ impl Super {
             epoch: self.epoch.into(),
             uid_mark: self.uid_mark.into(),
             created: self.created.into(),
+            pools: std::array::from_fn(|at| self.pools[at + 1]),
             before: [0; BEFORE],
             served: if plain { 0 } else { self.served.bits() }.into(),
             left: self.left.map(U64::new),
@@ -172,7 +194,7 @@ impl Super {
         if !is_whole(page) {
             return Err(SuperError::Damaged);
         }
-        if ![FORMAT_VERSION, CHANGED_FORMAT_VERSION].contains(&image.version.get()) {
+        if !(FORMAT_VERSION..=POOLED_FORMAT_VERSION).contains(&image.version.get()) {
             return Err(SuperError::OtherVersion(image.version.get()));
         }
         if image.copy.get() != copy {
@@ -206,7 +228,11 @@ impl Super {
     fn version(&self) -> u32 {
         let changed = self.served != Members::first(self.members)
             || [self.left, self.outdated].concat().iter().any(|it| *it > 0);
-        if changed { CHANGED_FORMAT_VERSION } else { FORMAT_VERSION }
+        match changed {
+            _ if self.has_pools() => POOLED_FORMAT_VERSION,
+            true => CHANGED_FORMAT_VERSION,
+            false => FORMAT_VERSION,
+        }
     }
 
     /// The super of a start with these members, where `newest` is the highest epoch so far.
@@ -226,8 +252,17 @@ impl Super {
 }
 
 impl Image {
+    /// In other formats the bytes are zero.
+    fn pools(&self) -> PoolNames {
+        let mut pools = PoolNames::default();
+        if self.version.get() == POOLED_FORMAT_VERSION {
+            pools[1..].copy_from_slice(&self.pools);
+        }
+        pools
+    }
+
     fn read(&self) -> Super {
-        let changed = self.version.get() == CHANGED_FORMAT_VERSION;
+        let changed = self.version.get() >= CHANGED_FORMAT_VERSION;
         let of_each = |field: &[U64; 64]| if changed { field.map(U64::get) } else { [0; 64] };
         let members = self.members.get();
         let served = Members::of_bits(self.served.get());
@@ -251,13 +286,14 @@ impl Image {
             served: if changed { served } else { Members::first(members) },
             left: of_each(&self.left),
             outdated: of_each(&self.outdated),
+            pools: self.pools(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Members, PAGE_BYTES, Super, SuperError, seal};
+    use super::{Members, PAGE_BYTES, PoolNames, Super, SuperError, seal};
 
     fn sample() -> Super {
         Super {
@@ -280,6 +316,7 @@ mod tests {
             served: Members::first(4),
             left: [0; 64],
             outdated: [0; 64],
+            pools: PoolNames::default(),
         }
     }
 
@@ -299,6 +336,18 @@ mod tests {
         copies[0][70] ^= 1;
         assert_eq!(Super::choose(&copies), Err(SuperError::Damaged));
         assert_eq!(Super::choose(&[[0; PAGE_BYTES]; 2]), Err(SuperError::Absent));
+    }
+
+    #[test]
+    fn a_name_of_a_pool_makes_it_another_format() {
+        let mut page = [0; PAGE_BYTES];
+        sample().encode(0, &mut page);
+        assert_eq!((page[16], page[152..4088].iter().all(|byte| *byte == 0)), (1, true));
+        let mut named = sample();
+        named.pools[15][..4].copy_from_slice(b"deep");
+        named.encode(0, &mut page);
+        assert_eq!((page[16], &page[152 + 14 * 32..][..5]), (3, &b"deep\0"[..]));
+        assert_eq!(Super::decode(&page, 0), Ok(named));
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl World {
         self.model.crashed();
         self.asked.clear();
         self.store = Store::new(&self.config).unwrap();
+        self.store.set_pools(self.rules.clone());
         self.pool = Self::pool(&self.config);
         self.evicted = 0;
         self.ledger = Ledger::default();

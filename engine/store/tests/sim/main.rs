@@ -13,6 +13,7 @@ mod listing;
 mod model;
 mod mutants;
 mod odd;
+mod pools;
 mod reclaim;
 mod start;
 mod world;

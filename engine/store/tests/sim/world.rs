@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use kvrail_store::{
     Begun, Budget, Config, Discard, Identity, Key, Members, Memory, Now as Time, Outcome, Phase,
-    Pool, Reading, Reply, SpaceId, Start, Store, Task, Times, Verb,
+    Pool, PoolRule, Reading, Reply, SpaceId, Start, Store, Task, Times, Verb,
 };
 
 use crate::drive::Drive;
@@ -60,6 +60,8 @@ pub(crate) struct Space {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) config: Config,
+    /// Given to each store that is made.
+    pub(crate) rules: Vec<PoolRule>,
     pub(crate) store: Store,
     pub(crate) drive: Drive,
     pub(crate) model: Model,
@@ -120,12 +122,19 @@ pub(crate) fn small(segments: u64, logical_block: u32) -> Config {
 
 impl World {
     pub(crate) fn new(seed: u64, config: Config) -> Self {
+        Self::with_pools(seed, config, Vec::new())
+    }
+
+    /// One whose namespaces are in pools.
+    pub(crate) fn with_pools(seed: u64, config: Config, rules: Vec<PoolRule>) -> Self {
         let mut rng = Rng::with_seed(seed);
         let drive = Drive::new(usize::try_from(config.area_bytes).unwrap(), &mut rng);
-        let store = Store::new(&config).unwrap();
+        let mut store = Store::new(&config).unwrap();
+        store.set_pools(rules.clone());
         let pool = Self::pool(&config);
         let mut world = Self {
             config,
+            rules,
             store,
             drive,
             model: Model::default(),

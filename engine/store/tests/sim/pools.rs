@@ -1,0 +1,336 @@
+//! Several pools in one store: each keeps its blocks, and what was dropped stays away.
+
+use kvrail_store::{Budget, Config, Phase, PoolLimits, PoolRule, PoolView, StartError, Status};
+
+use crate::drive::Cut;
+use crate::each_seed;
+use crate::world::{World, small};
+
+/// The pool of a namespace, with minimum and maximum.
+pub(crate) fn rule(name: &str, namespaces: &str, (minimum, maximum): (u32, u32)) -> PoolRule {
+    let limits = PoolLimits { minimum, maximum };
+    PoolRule { name: name.into(), namespaces: namespaces.into(), limits }
+}
+
+/// The pool of space 0 is the default one, that of space 1 has a rule.
+fn world(seed: u64, segments: u64, limits: (u32, u32)) -> World {
+    World::with_pools(seed, small(segments, 512), vec![rule("one", "space 1", limits)])
+}
+
+fn pool<'a>(world: &'a World, name: &str) -> PoolView<'a> {
+    world.store.pools().find(|it| it.name == name).expect("the pool is there")
+}
+
+/// Puts a block, however long it must wait.
+fn put(world: &mut World, space: u16, key: u64, length: u32) {
+    let mut tries = 0;
+    while let Some(status) = world.put_length(space, key, false, length, 1) {
+        if status == Status::Present {
+            return;
+        }
+        assert!(matches!(status, Status::Declined(_)), "{status:?}");
+        world.tick();
+        tries += 1;
+        assert!(tries < 20_000, "puts are declined for ever: {:?}", world.store.stats());
+    }
+    world.run_until("put", World::is_idle);
+}
+
+fn flood(world: &mut World, keys: std::ops::Range<u64>) {
+    for key in keys {
+        put(world, 0, key, 1500);
+    }
+}
+
+/// Every one of these blocks of space 1 is there.
+fn all_there(world: &mut World, keys: u64) {
+    for key in 0..keys {
+        let status = world.get(1, key);
+        assert_eq!(status, None, "key {key} is gone: {:?}", pool(world, "one"));
+        world.run_until("got", World::is_idle);
+    }
+}
+
+/// Rules change, pools come and go, the power fails: no wrong byte, nothing that was dropped.
+fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
+    let largest = u32::try_from(segments).unwrap();
+    let mut world = world(seed, segments, (0, largest));
+    for _ in 0..3 {
+        for _ in 0..world.rng.u32(1..acts) {
+            world.act(keys);
+            if world.rng.u8(..3) > 0 {
+                world.tick();
+            }
+            if world.rng.u8(..50) == 0 {
+                let [one, other] = [0, 0].map(|from| world.rng.u32(from..largest));
+                let limits = PoolLimits { minimum: one.min(other), maximum: one.max(other) };
+                let time = world.time();
+                world.store.set_pool_limits(&[limits], time);
+            }
+        }
+        if world.rng.bool() {
+            world.settle();
+        }
+        if world.rng.u8(..3) == 0 {
+            // The rule is gone, or comes again, behind another or not.
+            let one = rule("one", "space 1", (world.rng.u32(..4), largest));
+            world.rules = match world.rng.u8(..3) {
+                0 => Vec::new(),
+                1 => vec![rule("two", "space 2", (0, 4)), one],
+                _ => vec![one, rule("default", "", (2, largest))],
+            };
+        }
+        let cut = if world.rng.u8(..3) == 0 { Cut::Kill } else { Cut::Power };
+        world.cut(cut);
+        while world.rng.bool() {
+            world.open();
+            for _ in 0..world.rng.u32(..60) {
+                world.tick();
+            }
+            let cut = if world.rng.bool() { Cut::Kill } else { Cut::Power };
+            world.cut(cut);
+        }
+        world.reopen();
+        if world.rng.bool() {
+            for _ in 0..world.rng.u32(..50) {
+                world.act(keys);
+                world.tick();
+            }
+        }
+        world.verify();
+    }
+    world
+}
+
+/// Nothing is evicted here: what must be found is.
+#[test]
+fn crash_with_pools() {
+    each_seed("crash with pools", 40, |seed| drop(life(seed, 60, 50, 150)));
+}
+
+/// The same in rings that go round, with limits that change.
+#[test]
+fn crash_in_small_rings() {
+    each_seed("crash in small rings", 40, |seed| drop(life(seed, 12, 60, 400)));
+}
+
+/// Long reads, holds and drops while segments go from pool to pool.
+#[test]
+fn wrap_with_pools() {
+    each_seed("wrap with pools", 12, |seed| {
+        let mut world = world(seed, 10, (3, 6));
+        world.slow_reads = seed.is_multiple_of(2);
+        for round in 0..2000 {
+            world.act(120);
+            if world.rng.u8(..4) > 0 {
+                world.tick();
+            }
+            if round % 700 == 699 {
+                world.cut(if seed.is_multiple_of(2) { Cut::Kill } else { Cut::Power });
+                world.reopen();
+            }
+        }
+        world.settle();
+        world.verify();
+        let stats = ["one", "default"].map(|name| pool(&world, name).stats);
+        assert!(stats.iter().all(|it| it.puts > 0), "{stats:?}");
+        assert!(world.laps() > 0, "the rings did not go round");
+    });
+}
+
+/// One pool is flooded, before and after kills and cuts: another one's blocks below its minimum
+/// all stay.
+#[test]
+fn a_flood_evicts_no_block_of_another_pool() {
+    each_seed("flood", 6, |seed| {
+        let mut world = world(seed, 24, (0, 24));
+        // Seven segments of 64 KiB, with room for a page of its own for each few blocks.
+        let keys = 7 * 14;
+        flood(&mut world, 10_000..11_000);
+        // The default pool has everything, and gives what the other one is to have.
+        world.rules = vec![rule("one", "space 1", (10, 24))];
+        let (limits, time) = (world.rules[0].limits, world.time());
+        world.store.set_pool_limits(&[limits], time);
+        (0..keys).for_each(|key| put(&mut world, 1, key, 2000));
+        assert!(pool(&world, "default").stats.given > 0, "{:?}", pool(&world, "default"));
+        for round in 0..4 {
+            let first = 20_000 + round * 1_000;
+            flood(&mut world, first..first + 800);
+            all_there(&mut world, keys);
+            let evicted = pool(&world, "one").stats.evicted;
+            assert_eq!(evicted, 0, "{:?}", pool(&world, "one"));
+            world.settle();
+            world.cut(if round % 2 == 0 { Cut::Kill } else { Cut::Power });
+            world.reopen();
+            if round % 2 == 0 {
+                // The flood goes on while recovery does.
+                flood(&mut world, first + 800..first + 900);
+            }
+            world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+            all_there(&mut world, keys);
+        }
+        world.settle();
+        world.verify();
+    });
+}
+
+/// A pool that is given less gives up its oldest segments one after the other, and goes on.
+#[test]
+fn a_pool_shrinks_while_it_serves() {
+    each_seed("shrink", 6, |seed| {
+        let mut world = world(seed, 24, (0, 18));
+        (0..600).for_each(|key| put(&mut world, 1, key, 2000));
+        assert!((17..=18).contains(&pool(&world, "one").segments), "{:?}", pool(&world, "one"));
+        let limits = PoolLimits { minimum: 0, maximum: 5 };
+        let time = world.time();
+        world.store.set_pool_limits(&[limits], time);
+        world.run_until("shrunk", |world| pool(world, "one").segments <= 5);
+        (600..700).for_each(|key| put(&mut world, 1, key, 2000));
+        assert!(pool(&world, "one").segments <= 5);
+        // The newest are the ones that stayed.
+        for key in 680..700 {
+            assert_eq!(world.get(1, key), None, "key {key}: {:?}", pool(&world, "one"));
+            world.run_until("got", World::is_idle);
+        }
+        flood(&mut world, 10_000..10_500);
+        assert!(pool(&world, "default").segments >= 18, "{:?}", pool(&world, "default"));
+        world.settle();
+        world.cut(Cut::Power);
+        world.reopen();
+        world.verify();
+    });
+}
+
+/// A pool whose rule is gone keeps its blocks and its namespaces, until others want the space; then
+/// it works with the least.
+#[test]
+fn a_pool_without_a_rule_keeps_what_nobody_needs() {
+    let mut world = world(3, 24, (10, 24));
+    (0..100).for_each(|key| put(&mut world, 1, key, 2000));
+    world.settle();
+    world.rules.clear();
+    world.cut(Cut::Kill);
+    world.reopen();
+    world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+    all_there(&mut world, 100);
+    assert_eq!((pool(&world, "one").ruled, pool(&world, "one").number), (false, 1));
+    put(&mut world, 1, 100, 2000);
+    flood(&mut world, 10_000..11_500);
+    let segments = pool(&world, "one").segments;
+    assert!((1..=24 - 4).contains(&segments), "{segments}");
+    put(&mut world, 1, 101, 2000);
+    world.settle();
+    world.verify();
+}
+
+/// Drops are counted by pool: those of one are no gap in the other.
+#[test]
+fn drops_are_numbered_by_pool() {
+    each_seed("drops by pool", 4, |seed| {
+        let mut world = world(seed, 40, (4, 40));
+        for round in 0..4 {
+            for key in 0..8 {
+                let space = u16::try_from(key % 2).unwrap();
+                put(&mut world, space, round * 10 + key, 900);
+                world.drop_key(space, round * 10 + key, true);
+                world.run_until("dropped", World::is_idle);
+                put(&mut world, space, 1000 + round * 10 + key, 900);
+            }
+            world.settle();
+            world.cut(if round % 2 == 0 { Cut::Kill } else { Cut::Power });
+            world.reopen();
+            world.verify();
+            assert_eq!(world.store.stats().distrusted, 0);
+        }
+    });
+}
+
+/// What is hot in a pool that gives segments stays in it.
+#[test]
+fn hot_blocks_stay_in_their_pool() {
+    let mut world = world(5, 16, (0, 16));
+    for key in 0..400 {
+        put(&mut world, 0, key, 1500);
+        world.get(0, key);
+        world.run_until("got", World::is_idle);
+    }
+    let limits = PoolLimits { minimum: 8, maximum: 16 };
+    let time = world.time();
+    world.store.set_pool_limits(&[limits], time);
+    (0..100).for_each(|key| put(&mut world, 1, key, 1500));
+    let stats = pool(&world, "default").stats;
+    assert!(stats.given > 0 && stats.moved > 50, "{stats:?}");
+    world.settle();
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+}
+
+/// A pool's share of the write budget is its own: a flood into another one does not use it up.
+#[test]
+fn a_flood_uses_up_no_other_budget() {
+    let budget = Budget::BytesPerDay(200_000 * 86_400);
+    let config = Config { budget, ..small(40, 512) };
+    let rules = vec![rule("one", "space 1", (20, 40))];
+    let mut world = World::with_pools(8, config, rules);
+    let mut next = 1000;
+    // Both are full once: from here on the budget counts.
+    let mut fill = |world: &mut World, space: u16, segments: u32| {
+        for _ in 0..2 * segments * 30 {
+            next += 1;
+            let status = world.put_length(space, next, false, 2000, 1);
+            if status.is_some() {
+                break;
+            }
+            world.run_until("put", World::is_idle);
+        }
+    };
+    fill(&mut world, 1, 20);
+    fill(&mut world, 0, 20);
+    fill(&mut world, 1, 20);
+    let (mut declined, mut taken) = (0, 0);
+    for round in 0..2000_u64 {
+        let status = world.put_length(0, 100_000 + round, false, 2000, 1);
+        declined += u32::from(matches!(status, Some(Status::Declined(_))));
+        // A tenth of what its part of the budget allows.
+        if round % 200 == 199 {
+            let status = world.put_length(1, 200_000 + round, false, 2000, 1);
+            assert!(status.is_none() || round < 1000, "{status:?} {:?}", pool(&world, "one"));
+            taken += u32::from(status.is_none());
+        }
+        world.run_until("put", World::is_idle);
+        world.now += 1_000_000;
+        world.tick();
+    }
+    assert!(declined > 200 && taken >= 5, "{declined} declined, {taken} taken");
+}
+
+/// Blocks that are much smaller than the index was made for: they crowd their own pool.
+#[test]
+fn small_blocks_crowd_their_own_pool() {
+    each_seed("small blocks", 6, |seed| {
+        let config = Config { block_mean: 4096, ..small(24, 512) };
+        let rules = vec![rule("one", "space 1", (10, 12))];
+        let mut world = World::with_pools(seed, config, rules);
+        (0..90).for_each(|key| put(&mut world, 1, key, 3900));
+        for key in 10_000..12_000 {
+            put(&mut world, 0, key, 300);
+        }
+        all_there(&mut world, 90);
+        assert!(pool(&world, "default").stats.evicted > 500, "{:?}", pool(&world, "default"));
+        world.settle();
+        world.verify();
+    });
+}
+
+/// A store has as many pools as can work in it, and says so when it is given more.
+#[test]
+fn more_pools_than_a_store_can_have() {
+    let mut world = World::with_pools(4, small(9, 512), vec![rule("one", "space 1", (0, 4))]);
+    world.settle();
+    world.rules = vec![rule("two", "space 2", (0, 4))];
+    world.cut(Cut::Kill);
+    world.open();
+    world.run_until("failed", |world| matches!(world.store.phase(), Phase::Failed(_)));
+    assert_eq!(world.store.phase(), Phase::Failed(StartError::Pools { most: 2 }));
+}
