@@ -3,7 +3,7 @@
 set -euo pipefail
 
 names=(model crash cut kill rot misdirect wrap twins hostile death identity full odd lost-member
-    budget prefix drives soak mutants speed recovery upgrade)
+    budget pools prefix drives soak mutants speed recovery upgrade)
 
 usage() {
     echo "usage: scripts/dev store <${names[*]}> [how many lives, rounds or hours] [seed]" >&2
@@ -43,7 +43,7 @@ esac
 # The long form, unless it is said how long: so many lives or rounds.
 declare -A long=([model]=20000 [crash]=10000 [cut]=40 [kill]=50 [rot]=2000 [misdirect]=2000
     [wrap]=500 [twins]=20 [hostile]=100 [death]=10000 [identity]=1 [full]=100 [odd]=8
-    [lost-member]=20 [budget]=200 [prefix]=1 [drives]=20)
+    [lost-member]=20 [budget]=200 [pools]=200 [prefix]=1 [drives]=20)
 [[ -n ${long[$name]:-} ]] || usage
 many=${1:-${long[$name]}}
 seed=${2:-}
@@ -61,6 +61,10 @@ case $name in
     budget)
         lives budget::
         rounds store::budget
+        ;;
+    pools)
+        lives pools:: cut::cut_with_pools
+        rounds store::pools
         ;;
     prefix) cargo test -p kvrail-replay --release --locked -- --nocapture ;;
     twins) rounds store::twins ;;

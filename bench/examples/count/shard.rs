@@ -25,6 +25,7 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
     let buffer = BufferIndex(BUFFERS_MAX - 1);
     StoreSetup {
         config,
+        pools: Vec::new(),
         start: Start::Create(identity),
         pool: Arc::new(pool),
         buffer,
@@ -37,6 +38,7 @@ pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> Se
     let shard = ServedShard {
         device,
         config: setup.config,
+        pools: Vec::new(),
         restart: setup.start,
         presence: None,
         rated: None,

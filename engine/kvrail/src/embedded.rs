@@ -309,6 +309,7 @@ fn own_config(
             content,
             write_budget,
             tenant: Vec::new(),
+            pool: Vec::new(),
             device: Default::default(),
         });
     }

@@ -49,7 +49,7 @@ pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
 pub use stats::{
     Counter, DeviceStats, IoLatencies, LATENCY_BUCKETS, Latencies, LatencyCounts, OperationKind,
-    PollerStats, SessionStats, StoreStats,
+    PollerStats, PoolCounters, SessionStats, StoreStats,
 };
 pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};

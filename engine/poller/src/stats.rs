@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use kvrail_ring::{Class, Opcode};
+use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX, PoolView, Store};
 
 /// Buckets of a latency histogram: four to each power of two from 256 ns (bucket 0 is all below)
 /// to 2^36 ns, about 69 s.
@@ -251,9 +252,91 @@ pub struct StoreStats {
     pub requests: Counter,
     /// Those of them that wait for room in the store's tables.
     pub parked: Counter,
+    /// Its pools, by their numbers on the medium.
+    pub pools: [PoolCounters; POOLS_MAX],
+}
+
+/// What a pool of a store did. See `kvrail_store::PoolView`.
+#[derive(Debug, Default)]
+pub struct PoolCounters {
+    /// 1 for a pool that is there, 2 for one with a rule.
+    pub state: Counter,
+    /// Its name, as numbers of eight bytes.
+    name: [Counter; POOL_NAME_BYTES_MAX / 8],
+    /// Segments kept for it.
+    pub minimum: Counter,
+    /// Segments that it has at most.
+    pub maximum: Counter,
+    /// Segments that it has.
+    pub segments: Counter,
+    /// Blocks in it.
+    pub blocks: Counter,
+    /// Bytes of them.
+    pub bytes: Counter,
+    /// See there.
+    pub puts: Counter,
+    /// See there.
+    pub put_bytes: Counter,
+    /// See there.
+    pub declined: Counter,
+    /// See there.
+    pub evicted: Counter,
+    /// See there.
+    pub moved: Counter,
+    /// See there.
+    pub reclaimed: Counter,
+    /// See there.
+    pub given: Counter,
+    /// Bytes that may be written at once, of a budget.
+    pub write_tokens: Counter,
+}
+
+impl PoolCounters {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let bytes = self.name.iter().flat_map(|word| word.get().to_le_bytes());
+        let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&name).into_owned()
+    }
+
+    fn show(&self, view: &PoolView<'_>, segments: u32) {
+        let mut name = [0; POOL_NAME_BYTES_MAX];
+        let length = view.name.len().min(name.len());
+        name[..length].copy_from_slice(&view.name.as_bytes()[..length]);
+        for (word, bytes) in self.name.iter().zip(name.chunks_exact(8)) {
+            word.set(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        }
+        let (limits, stats) = (view.limits, view.stats);
+        let rows = [
+            (&self.state, if view.ruled { 2 } else { 1 }),
+            (&self.minimum, limits.minimum.into()),
+            (&self.maximum, limits.maximum.min(segments).into()),
+            (&self.segments, view.segments.into()),
+            (&self.blocks, view.blocks),
+            (&self.bytes, view.bytes),
+            (&self.puts, stats.puts),
+            (&self.put_bytes, stats.put_bytes),
+            (&self.declined, stats.declined),
+            (&self.evicted, stats.evicted),
+            (&self.moved, stats.moved),
+            (&self.reclaimed, stats.reclaimed),
+            (&self.given, stats.given),
+            (&self.write_tokens, u64::try_from(view.write_tokens).unwrap_or(0)),
+        ];
+        rows.iter().for_each(|(counter, value)| counter.set(*value));
+    }
 }
 
 impl StoreStats {
+    /// Shows how a store's pools are.
+    pub(crate) fn show_pools(&self, store: &Store) {
+        let segments = store.sizing().segments;
+        for view in store.pools() {
+            self.pools[usize::from(view.number)].show(&view, segments);
+        }
+    }
+
     /// Shows what a store counted.
     pub(crate) fn show(&self, counted: &kvrail_store::Stats) {
         let rows = [

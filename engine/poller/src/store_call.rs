@@ -2,8 +2,8 @@
 //! come back, with all the memory that their answers need.
 
 use kvrail_store::{
-    Budget, Config, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, SpaceId, Start, StartError,
-    Status, Store,
+    Budget, Config, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, PoolLimits, PoolRule, SpaceId,
+    Start, StartError, Status, Store,
 };
 
 use crate::limits::{SESSIONS_MAX, SessionSlot};
@@ -23,6 +23,8 @@ pub(crate) const SUSPECT_BYTES: u32 = 64 << 10;
 pub struct StoreSetup {
     /// Its sizes. `owners` is `STORE_OWNERS`.
     pub config: Config,
+    /// Its pools.
+    pub pools: Vec<PoolRule>,
     /// How it begins.
     pub start: Start,
     /// Its pool: `Store::pool_buffers`, the larger ones first, each right behind the one before;
@@ -92,6 +94,9 @@ pub enum StoreAsk {
     Restart(Start),
     /// From now on this may be written. After `Restart` it is what the new store was made with.
     Budget(Budget),
+    /// From now on the pools may have this, in the order of `StoreSetup::pools`. After `Restart` it
+    /// is what the new store was given.
+    Pools(Vec<PoolLimits>),
     /// Requests of this session that name this handle mean this namespace from now on. Ends with
     /// the session. A handle is one store's: those of a session's other stores differ.
     Grant {

@@ -39,6 +39,6 @@ pub use report::{
     SidecarState, StallReport, StatusReport, TargetReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
-pub use store::{NamespaceInfo, ShardReport, StoreInfo, VolumeContent};
+pub use store::{NamespaceInfo, PoolReport, ShardReport, StoreInfo, VolumeContent};
 pub use trace::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
 pub use volume::{GeometryInfo, VolumeInfo};

@@ -65,4 +65,28 @@ pub struct ShardReport {
     pub oldest_unix_s: Option<u32>,
     /// Counters since the start, by name.
     pub counters: std::collections::BTreeMap<String, u64>,
+    /// Its pools.
+    #[serde(default)]
+    pub pools: Vec<PoolReport>,
+}
+
+/// How a pool of one member is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolReport {
+    /// Its name.
+    pub name: String,
+    /// Whether the configuration has it.
+    pub configured: bool,
+    /// Bytes that are kept for it.
+    pub minimum_bytes: u64,
+    /// Bytes that it has at most.
+    pub maximum_bytes: u64,
+    /// Bytes of its segments.
+    pub segment_bytes: u64,
+    /// Blocks in it.
+    pub blocks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Counters since the start, by name.
+    pub counters: std::collections::BTreeMap<String, u64>,
 }

@@ -9,6 +9,7 @@ use kvrail_ring::limits::LANE_DEPTH_MAX;
 use kvrail_store::Budget;
 
 use crate::access::Access;
+use crate::pools::PoolSize;
 use crate::tenants::Tenancy;
 
 /// What clients may have. Every field names its key in the configuration; messages about a limit
@@ -145,6 +146,8 @@ pub struct Policy {
     pub limits: Limits,
     /// What each store's members may write, by its volume's id; the rest what its drives bear.
     pub write_budgets: Vec<WriteBudget>,
+    /// What the pools of each store may have, by its volume's id, in the order of their rules.
+    pub pools: Vec<Vec<PoolSize>>,
     /// Who may do what with the namespaces of each store, by its volume's id: everybody everything
     /// where there is nothing, else who is not named nothing. Holds for who opens from now on.
     pub tenants: Vec<Vec<Tenancy>>,

@@ -127,6 +127,7 @@ impl Server {
         let busy = BusyShares::new(pollers.len());
         let mut pollers = Pollers::new(pollers);
         stores.set_budgets(&config.policy.write_budgets, &mut pollers);
+        stores.set_pools(&config.policy.pools, &mut pollers);
         Ok(Self {
             sessions: Sessions::new(Arc::clone(&events)),
             regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
@@ -206,6 +207,7 @@ impl Server {
         self.regions.limit(policy.limits.arena_bytes_total);
         self.pollers.set_overdue(policy.patience.overdue_after);
         self.stores.set_budgets(&policy.write_budgets, &mut self.pollers);
+        self.stores.set_pools(&policy.pools, &mut self.pollers);
         self.config.policy = policy;
         tracing::info!("a new policy holds for clients that ask from now on");
     }

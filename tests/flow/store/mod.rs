@@ -10,6 +10,7 @@ mod identity;
 mod kill;
 mod lost;
 mod odd;
+mod pools;
 mod soak;
 mod tenants;
 mod twins;

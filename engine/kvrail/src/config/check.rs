@@ -11,6 +11,7 @@ use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
+use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX};
 use kvrail_units::{Period, Size};
 use kvrail_volume::MEMBERS_MAX;
 use toml::Value;
@@ -265,6 +266,7 @@ impl Findings<'_> {
             }
             self.members(&format!("{prefix}.members"), volume, &mut owners);
             self.tenants(&prefix, volume);
+            self.pools(&prefix, volume);
             if volume.device != super::model::DeviceOverrides::default() {
                 let device = config.device_of(volume);
                 let before = self.problems.len();
@@ -285,11 +287,48 @@ impl Findings<'_> {
             self.unique(&format!("{prefix}.uids"), &tenant.uids);
             self.unique(&format!("{prefix}.gids"), &tenant.gids);
             let (key, names) = (format!("{prefix}.namespaces"), &tenant.namespaces);
-            let begin = names.strip_suffix('*').unwrap_or(names);
-            if names.is_empty() || begin.contains('*') {
-                let rule = "it must be a name, or how names begin with `*` at its end";
-                self.add(&key, names, rule, "write one table for each name or begin");
+            self.namespaces(&key, names);
+        }
+    }
+
+    fn namespaces(&mut self, key: &str, names: &str) {
+        let begin = names.strip_suffix('*').unwrap_or(names);
+        if names.is_empty() || begin.contains('*') {
+            let rule = "it must be a name, or how names begin with `*` at its end";
+            self.add(key, names, rule, "write one table for each name or begin");
+        }
+    }
+
+    fn pools(&mut self, prefix: &str, volume: &Volume) {
+        let mut names = BTreeMap::new();
+        for (at, pool) in volume.pool.iter().enumerate() {
+            let prefix = format!("{prefix}.pool.{at}");
+            let key = |name: &str| format!("{prefix}.{name}");
+            let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            if !(1..=POOL_NAME_BYTES_MAX).contains(&pool.name.len()) || !pool.name.bytes().all(good)
+            {
+                let rule = format!("1 to {POOL_NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -");
+                self.add(&key("name"), &pool.name, rule, "give the pool such a name");
             }
+            if let Some(earlier) = names.insert(pool.name.clone(), at) {
+                let rule = format!("pool {earlier} has this name too");
+                self.add(&key("name"), &pool.name, rule, "give each pool a name of its own");
+            }
+            if !pool.is_default() {
+                self.namespaces(&key("namespaces"), &pool.namespaces);
+            } else if !pool.namespaces.is_empty() {
+                let rule = "`default` has the namespaces that no other pool names";
+                self.add(&key("namespaces"), &pool.namespaces, rule, "remove the key");
+            }
+            if pool.minimum.is_above(pool.maximum) {
+                let rule = format!("at most its maximum, {}", pool.maximum);
+                let remedy = "lower the minimum or raise the maximum";
+                self.add(&key("minimum"), pool.minimum, rule, remedy);
+            }
+        }
+        if volume.pool.iter().filter(|pool| !pool.is_default()).count() >= POOLS_MAX {
+            let rule = format!("{POOLS_MAX} pools at most, with `default`");
+            self.add(&format!("{prefix}.pool"), "...", rule, "configure fewer pools");
         }
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::auto::Auto;
 use super::enums::{FileMode, LogFormat, NullContent, Pages, Unsealed};
 use super::gpu::Gpu;
+use super::pool::Pool;
 use super::target::Target;
 use super::tenant::Tenant;
 use super::write_budget::WriteBudget;
@@ -186,6 +187,9 @@ pub(crate) struct Volume {
     /// Of stores only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tenant: Vec<Tenant>,
+    /// Of stores only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pool: Vec<Pool>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub(crate) device: DeviceOverrides,
 }

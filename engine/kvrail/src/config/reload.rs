@@ -24,6 +24,11 @@ impl Config {
             if let Some(new) = new {
                 volume.write_budget = new.write_budget;
                 volume.tenant.clone_from(&new.tenant);
+                for pool in &mut volume.pool {
+                    if let Some(new) = new.pool.iter().find(|it| it.name == pool.name) {
+                        (pool.minimum, pool.maximum) = (new.minimum, new.maximum);
+                    }
+                }
             }
         }
         renewed.target = new.target.clone();
@@ -96,6 +101,20 @@ mod tests {
         ];
         assert_eq!(before.differing_keys(&renewed), keys);
         assert_eq!(renewed, after);
+    }
+
+    #[test]
+    fn a_pool_gets_another_size_and_keeps_its_namespaces() {
+        let pool = |names: &str, minimum: &str| {
+            config(&format!(
+                "[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"b\"\n\
+                 namespaces = \"{names}\"\nminimum = \"{minimum}\""
+            ))
+        };
+        let (before, after) = (pool("b *", "5%"), pool("c *", "1GiB"));
+        let renewed = before.apply_reload(&after);
+        assert_eq!(before.differing_keys(&renewed), ["volume.0.pool.0.minimum"]);
+        assert_eq!(renewed.differing_keys(&after), ["volume.0.pool.0.namespaces"]);
     }
 
     #[test]

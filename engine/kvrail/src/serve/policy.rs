@@ -1,7 +1,7 @@
 //! From configuration keys to what holds for clients.
 
 use kvrail_memory::Sealing;
-use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy, Tenancy};
+use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy, PoolSize, Tenancy};
 
 use crate::config::{Config, Unsealed, Volume};
 
@@ -28,6 +28,7 @@ pub(super) fn policy(config: &Config) -> Policy {
             handshake_timeout: limits.handshake_timeout.duration(),
         },
         write_budgets: config.volume.iter().map(|it| it.write_budget.wanted()).collect(),
+        pools: config.volume.iter().map(pools).collect(),
         tenants: config.volume.iter().map(tenants).collect(),
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),
         sealing: match config.memory.unsealed_imports {
@@ -40,6 +41,10 @@ pub(super) fn policy(config: &Config) -> Policy {
             overdue_after: config.pollers.overdue_after.duration(),
         },
     }
+}
+
+fn pools(volume: &Volume) -> Vec<PoolSize> {
+    volume.pool.iter().map(|pool| pool.size()).collect()
 }
 
 fn tenants(volume: &Volume) -> Vec<Tenancy> {

@@ -12,9 +12,10 @@ use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
 use kvrail_ring::DeviceIndex;
 use kvrail_ring::limits::ENTRY_BYTES;
-use kvrail_session::{ServedShard, ServedStore, presence_table};
+use kvrail_session::{ServedShard, ServedStore, pools_fit, presence_table};
 use kvrail_store::{
-    Config as StoreConfig, Discard, Expect, Identity, Members, Sizing, Start, StartError, Super,
+    Config as StoreConfig, Discard, Expect, Identity, Members, PoolRule, Sizing, Start, StartError,
+    Super,
 };
 use kvrail_volume::{Claim, Member, StoreMember, StoreShape};
 use rustix::fs::{FileType, fstat, major, minor};
@@ -22,7 +23,7 @@ use uuid::Uuid;
 
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
-use crate::config::WriteBudget;
+use crate::config::{Pool, WriteBudget};
 use crate::failure::{Exit, Failure};
 use crate::members::drive_of;
 use crate::output::human_bytes;
@@ -93,7 +94,8 @@ impl Stores {
             let volume = u16::try_from(it.volume).expect("the configuration bounds the volumes");
             let (config, restart) = (it.setup.config, it.restart);
             let (presence, rated) = (Some(Arc::clone(&it.presence)), it.rated);
-            let shard = ServedShard { device: it.device, config, restart, presence, rated };
+            let pools = it.setup.pools.clone();
+            let shard = ServedShard { device: it.device, config, pools, restart, presence, rated };
             match stores.last_mut().filter(|store| store.volume == volume) {
                 Some(store) => store.shards.push(shard),
                 None => stores.push(ServedStore { volume, shards: vec![shard] }),
@@ -137,6 +139,7 @@ impl Stores {
         let shard = self.0.iter().find(|it| it.device == device);
         let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
         let remedy = match error {
+            StartError::Pools { .. } => POOLS_REMEDY,
             StartError::Device => "see dmesg and the log; `kvrail devices` shows the drive",
             _ => "`kvrail store erase` makes the store empty: a cache fills itself",
         };
@@ -256,6 +259,7 @@ impl Shard {
         };
         let config = StoreConfig { discard, ..shape.config(begin.member, STORE_OWNERS) };
         let sizing = Sizing::of(&config).map_err(|error| refuse(error.to_string()))?;
+        let pools = pools(served, &sizing).map_err(|why| refuse(why).with_remedy(POOLS_REMEDY))?;
         let bytes = StoreSetup::pool_bytes(&config);
         debug_assert!(bytes as u64 <= ENTRY_BYTES, "one entry of the buffer table");
         let (region, remark) = Region::create_best("kvrail-store", bytes).map_err(|error| {
@@ -268,7 +272,9 @@ impl Shard {
                 .with_remedy("free memory, or give the sidecar more")
         })?;
         let shown: Arc<dyn Pinned> = Arc::clone(&presence) as Arc<dyn Pinned>;
-        let setup = StoreSetup { config, start: begin.start, pool, buffer, presence: Some(shown) };
+        let presence_of = Some(shown);
+        let setup =
+            StoreSetup { config, pools, start: begin.start, pool, buffer, presence: presence_of };
         let (device, volume) = (device.index, device.volume);
         let remark = remark.map(|why| why.to_string());
         let rated = source.claimed().and_then(|member| rated(member.path()));
@@ -276,6 +282,17 @@ impl Shard {
         Ok(Self { device, volume, name, setup, presence, restart, sizing, rated, remark })
     }
 }
+
+/// The pools of a member.
+fn pools(served: &Served, sizing: &Sizing) -> Result<Vec<PoolRule>, String> {
+    let members = served.members.len();
+    let rule = |pool: &Pool| pool.rule(pool.size().limits(sizing, members));
+    let rules: Vec<PoolRule> = served.pools.iter().map(rule).collect();
+    pools_fit(&rules, sizing.segments).map(|()| rules)
+}
+
+/// What to do when pools are too many or too large.
+const POOLS_REMEDY: &str = "change [[volume.pool]], or make the store with smaller segments";
 
 /// What the drive below a member bears, if it says so.
 fn rated(path: &Path) -> Option<u32> {

@@ -8,7 +8,7 @@ use kvrail_volume::{
 };
 use uuid::Uuid;
 
-use crate::config::{Config, NullContent, Volume as Configured};
+use crate::config::{Config, NullContent, Pool, Volume as Configured};
 use crate::failure::{Exit, Failure};
 use crate::members::{Located, locate};
 
@@ -31,6 +31,8 @@ pub(crate) struct Served {
     pub(crate) uuid: Uuid,
     pub(crate) geometry: Geometry,
     pub(crate) purpose: Purpose,
+    /// Of a store.
+    pub(crate) pools: Vec<Pool>,
     pub(crate) members: Vec<Source>,
     /// The numbers of these members, and of all that the volume has.
     pub(crate) present: Members,
@@ -53,6 +55,7 @@ pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
                 Err(no_store(volume, &format!("write_budget = \"{}\"", volume.write_budget)))
             }
             Purpose::Raw if !volume.tenant.is_empty() => Err(no_store(volume, "tenant")),
+            Purpose::Raw if !volume.pool.is_empty() => Err(no_store(volume, "pool")),
             _ => Ok(served),
         }
     };
@@ -89,8 +92,8 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     let (Volume { name, uuid, geometry, purpose, members, present, expected }, remarks) = opened;
     notes.extend(remarks);
     let members = members.into_iter().map(Source::Claimed).collect();
-    let name = name.to_string();
-    Ok(Served { name, uuid, geometry, purpose, members, present, expected, notes })
+    let (name, pools) = (name.to_string(), volume.pool.clone());
+    Ok(Served { name, uuid, geometry, purpose, pools, members, present, expected, notes })
 }
 
 /// A null volume, in stripes of 1 MiB; a store if the configuration says so.
@@ -114,7 +117,8 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
     };
     let (name, uuid) = (volume.name.to_string(), Uuid::nil());
     let (present, expected, notes) = (Members::first(1), Members::first(1), Vec::new());
-    Ok(Served { name, uuid, geometry, purpose, members, present, expected, notes })
+    let pools = volume.pool.clone();
+    Ok(Served { name, uuid, geometry, purpose, pools, members, present, expected, notes })
 }
 
 impl Source {

@@ -5,6 +5,7 @@ mod gpus;
 mod label;
 mod paths;
 mod pollers;
+mod pools;
 mod sessions;
 mod sidecar;
 mod stores;
@@ -16,12 +17,13 @@ pub use stores::COUNTERS as STORE_COUNTERS;
 use crate::exposition::{Dialect, Family};
 
 /// All families, by what they are about.
-pub(crate) const ALL: [&[Family]; 7] = [
+pub(crate) const ALL: [&[Family]; 8] = [
     &sidecar::FAMILIES,
     &pollers::FAMILIES,
     &devices::FAMILIES,
     &paths::FAMILIES,
     &stores::FAMILIES,
+    &pools::FAMILIES,
     &gpus::FAMILIES,
     &sessions::FAMILIES,
 ];

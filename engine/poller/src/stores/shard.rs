@@ -110,6 +110,7 @@ impl Shard {
         assert_eq!(logical_block, setup.config.logical_block, "the store's unit is the device's");
         let member = setup.start.member();
         let mut store = Box::new(Store::new(&setup.config)?);
+        store.set_pools(setup.pools.clone());
         if let Some(memory) = &setup.presence {
             store.set_witness(presence_witness(memory));
         }
@@ -550,6 +551,7 @@ impl Shard {
         };
         stats.budget_bytes_per_day.set(budget);
         stats.write_tokens.set(u64::try_from(self.store.write_tokens()).unwrap_or(0));
+        stats.show_pools(&self.store);
         stats.absolved.set(self.absolved);
         stats.rotten.set(self.rotten);
         stats.entries.set(self.store.entries());

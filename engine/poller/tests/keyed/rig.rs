@@ -196,8 +196,14 @@ impl Rig {
             memory_alignment: 4,
         };
         let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
-        let store =
-            StoreSetup { config, start, pool, buffer: BufferIndex(buffers), presence: None };
+        let store = StoreSetup {
+            config,
+            pools: Vec::new(),
+            start,
+            pool,
+            buffer: BufferIndex(buffers),
+            presence: None,
+        };
         let setup = Setup {
             routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
             devices: vec![DeviceIndex(0)],

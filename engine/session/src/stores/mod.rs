@@ -40,6 +40,7 @@ pub use served::{ServedShard, ServedStore, presence_table};
 use crate::failure::{Failure, invalid, quota};
 use crate::policy::WriteBudget;
 use crate::pollers::{PollerSet, Pollers};
+use crate::pools::{PoolSize, pools_fit};
 use crate::reply::Reply;
 use crate::tenants::{Right, Rights};
 use crate::watch::Watch;
@@ -139,6 +140,33 @@ impl Stores {
                     let poller = (shard.poller, shard.device);
                     self.calls.send((at, place), poller, call, pollers);
                 }
+            }
+        }
+    }
+
+    /// What the pools of stores may have from now on, by their volumes' ids.
+    pub(crate) fn set_pools(&mut self, pools: &[Vec<PoolSize>], pollers: &mut Pollers) {
+        for (at, store) in self.stores.iter_mut().enumerate() {
+            let Some(sizes) = pools.get(usize::from(store.volume)) else { continue };
+            let members = store.shards.len();
+            for (place, shard) in store.shards.iter_mut().enumerate() {
+                let mut rules = shard.served.pools.clone();
+                for (rule, size) in rules.iter_mut().zip(sizes) {
+                    rule.limits = size.limits(&shard.sizing, members);
+                }
+                if rules == shard.served.pools {
+                    continue;
+                }
+                if let Err(why) = pools_fit(&rules, shard.sizing.segments) {
+                    let name = &store.name;
+                    tracing::error!("store {name}: member {place}: pools stay as they were: {why}");
+                    continue;
+                }
+                let limits = rules.iter().map(|rule| rule.limits).collect();
+                // A store that begins anew has it from its rules.
+                shard.served.pools = rules;
+                let call = StoreCall::new(0, StoreAsk::Pools(limits));
+                self.calls.send((at, place), (shard.poller, shard.device), call, pollers);
             }
         }
     }
@@ -263,7 +291,7 @@ impl Stores {
                 }
                 return Vec::new();
             }
-            StoreAsk::Budget(_) => return Vec::new(),
+            StoreAsk::Budget(_) | StoreAsk::Pools(_) => return Vec::new(),
             StoreAsk::List { .. } => return self.listed(at, (place, failure), &call, pollers),
             StoreAsk::Explain { .. } => {
                 let job = store.jobs.front_mut();
@@ -439,6 +467,7 @@ impl Stores {
             shard.spaces = None;
             let start: Start = shard.served.restart;
             let Ok(mut anew) = Shards::new(&shard.served.config) else { continue };
+            anew.set_pools(shard.served.pools.clone());
             // The table of the life before says nothing once its store is dropped.
             shard.served.presence = match presence_table(&shard.sizing) {
                 Ok(region) => {

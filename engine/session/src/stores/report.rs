@@ -1,7 +1,7 @@
 //! What `kvrail store status` shows of a member.
 
-use kvrail_poller::StoreStats;
-use kvrail_protocol::ShardReport;
+use kvrail_poller::{PoolCounters, StoreStats};
+use kvrail_protocol::{PoolReport, ShardReport};
 use kvrail_store::Sizing;
 
 /// How a member is.
@@ -63,5 +63,32 @@ pub(super) fn shard(
         holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
         oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
         counters: counters.iter().map(|(name, it)| ((*name).to_owned(), it.get())).collect(),
+        pools: stats.pools.iter().filter_map(|it| pool(sizing, it)).collect(),
     }
+}
+
+/// How a pool is, if it is there.
+fn pool(sizing: &Sizing, it: &PoolCounters) -> Option<PoolReport> {
+    let state = it.state.get();
+    let segment = sizing.capacity_bytes / u64::from(sizing.segments);
+    let counters = [
+        ("puts", &it.puts),
+        ("put_bytes", &it.put_bytes),
+        ("declined", &it.declined),
+        ("evicted", &it.evicted),
+        ("moved", &it.moved),
+        ("reclaimed", &it.reclaimed),
+        ("given", &it.given),
+        ("write_tokens", &it.write_tokens),
+    ];
+    (state > 0).then(|| PoolReport {
+        name: it.name(),
+        configured: state > 1,
+        minimum_bytes: it.minimum.get() * segment,
+        maximum_bytes: it.maximum.get() * segment,
+        segment_bytes: it.segments.get() * segment,
+        blocks: it.blocks.get(),
+        bytes: it.bytes.get(),
+        counters: counters.iter().map(|(name, it)| ((*name).to_owned(), it.get())).collect(),
+    })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_memory::{MemoryError, Region};
 use kvrail_ring::{DeviceIndex, PresenceWriter};
-use kvrail_store::{Config, Sizing, Start};
+use kvrail_store::{Config, PoolRule, Sizing, Start};
 
 /// A volume that is a store.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct ServedShard {
     pub device: DeviceIndex,
     /// Its sizes.
     pub config: Config,
+    /// Its pools.
+    pub pools: Vec<PoolRule>,
     /// How it begins when its device is back after it was gone.
     pub restart: Start,
     /// Its presence table, if it has one.

@@ -159,7 +159,7 @@ impl Shard {
             }
             // Stand-ins say that they are through with it.
             StoreAsk::List { .. } | StoreAsk::Explain { .. } => Status::Ok,
-            StoreAsk::Restart(_) | StoreAsk::Budget(_) => {
+            StoreAsk::Restart(_) | StoreAsk::Budget(_) | StoreAsk::Pools(_) => {
                 unreachable!("no device comes back here, and no budget changes")
             }
         };

@@ -86,6 +86,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
                 handshake_timeout: Duration::from_millis(300),
                 ..Limits::default()
             },
+            pools: Vec::new(),
             write_budgets: vec![],
             tenants: vec![],
             pages: PagePolicy::Best,
@@ -224,6 +225,7 @@ impl Sidecar {
             rated: None,
             device: DeviceIndex(member),
             config: shards::config(),
+            pools: Vec::new(),
             restart: shards::open(member),
         };
         config.stores = vec![ServedStore { volume: 1, shards: vec![served(0), served(1)] }];

@@ -26,8 +26,8 @@ pub type PoolNames = [[u8; POOL_NAME_BYTES_MAX]; POOLS_MAX];
 /// went. A program that does not read them would bring old blocks back.
 pub const CHANGED_FORMAT_VERSION: u32 = 2;
 
-/// The same with names of pools. A program that does not know them would take one pool's records for
-/// another's.
+/// The same with names of pools. A program that does not know them would take one pool's records
+/// for another's.
 pub const POOLED_FORMAT_VERSION: u32 = 3;
 
 /// Where the two copies begin, in bytes of the area.

@@ -5,6 +5,7 @@ mod erase;
 mod explain;
 mod list;
 mod namespaces;
+mod pools;
 mod remove;
 mod replay;
 mod status;
@@ -35,6 +36,8 @@ pub(crate) enum StoreCommand {
     Status(status::StatusArgs),
     /// List the namespaces with their blocks and identities
     Namespaces(namespaces::NamespacesArgs),
+    /// Show what each pool is kept and has, and what happened in it
+    Pools(pools::PoolsArgs),
     /// List the blocks of a namespace: key, length, depth, age, place, metadata
     List(list::ListArgs),
     /// Say what is known of a key: where its block is, what becomes of it, or how it went
@@ -56,6 +59,7 @@ pub(crate) fn run(command: StoreCommand, context: &Context) -> Result<(), Failur
     match command {
         StoreCommand::Status(args) => status::run(&args, context),
         StoreCommand::Namespaces(args) => namespaces::run(&args, context),
+        StoreCommand::Pools(args) => pools::run(&args, context),
         StoreCommand::List(args) => list::run(&args, context),
         StoreCommand::Explain(args) => explain::run(&args, context),
         StoreCommand::Verify(args) => verify::run(&args, context),

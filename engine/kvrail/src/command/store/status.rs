@@ -9,6 +9,7 @@ use indicatif::HumanDuration;
 use kvrail_protocol::{ShardReport, StatusReport};
 use serde::Serialize;
 
+use super::pools::together;
 use super::target::TargetArgs;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -17,7 +18,8 @@ use crate::output::{Format, human_bytes, print_json, print_table, table};
 const EXAMPLES: &str = "\
 Examples:
   kvrail store status
-  kvrail store status --store cache --format json     every counter, each member and all of them
+  kvrail store status --store cache --format json     every counter, each member and all of them,
+                                                      and their pools
 
 FILL is the bytes of all blocks against what the member can hold; a ring that was round once stays
 below 100 % by what was dropped, cleared or padded. INDEX is the blocks against what the index is
@@ -83,6 +85,8 @@ fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> Sha
     let rank = |state: &str| order.iter().position(|it| *it == state).unwrap_or(order.len());
     let mut all = ShardReport { state: "serving".into(), ..ShardReport::default() };
     all.store = store.to_owned();
+    let members: Vec<&ShardReport> = members.collect();
+    all.pools = together(members.iter().copied());
     for it in members {
         if rank(&it.state) > rank(&all.state) {
             all.state.clone_from(&it.state);
@@ -231,6 +235,7 @@ mod tests {
             holds: 3,
             oldest_unix_s: oldest,
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+            pools: Vec::new(),
         }
     }
 

@@ -112,6 +112,15 @@ const FILES: &[(&str, &[&str])] = &[
       rights = \"own\"\nuids = [1, 1]", &["volume.0.tenant.0.uids = [1, 1]", "1 twice"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a\"\n\
       rights = \"drop\"", &["unknown variant `drop`", "`own`"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"b\"\n\
+      namespaces = \"*a\"", &["volume.0.pool.0.namespaces = *a", "`*` at its end"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"a b\"\n\
+      namespaces = \"a\"\nminimum = \"20%\"\nmaximum = \"10%\"",
+     &["volume.0.pool.0.name = a b", "1 to 32 of", "pool.0.minimum = 20%", "maximum, 10%"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"default\"\n\
+      namespaces = \"a\"", &["volume.0.pool.0.namespaces = a", "no other pool names"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"b\"\n\
+      namespaces = \"a\"\nminimum = \"110%\"", &["110%", "0% to 100%", "1TiB"]),
     ("[sidecar]\nlog = \"inof\"", &["sidecar.log", "\"inof\" is no level"]),
     ("[sidecar]\nlog = \"\"", &["sidecar.log", "no level"]),
     ("[pollers]\ncount = 0", &["pollers.count = 0", "toml:2", "1 to 64"]),

@@ -118,6 +118,10 @@ impl Shard {
             self.store.set_budget(budget, now);
             return Step::Ended(Status::Ok);
         }
+        if let StoreAsk::Pools(limits) = &call.ask {
+            self.store.set_pool_limits(limits, now);
+            return Step::Ended(Status::Ok);
+        }
         if self.state == State::Gone {
             return Step::Ended(GONE);
         }
@@ -135,9 +139,10 @@ impl Shard {
                 call.found = StoreFound::Key { known, now_ns: now.ns };
                 return Step::Ended(Status::Ok);
             }
-            StoreAsk::List { .. } | StoreAsk::Restart(_) | StoreAsk::Budget(_) => {
-                return Step::Ended(UNFIT);
-            }
+            StoreAsk::List { .. }
+            | StoreAsk::Restart(_)
+            | StoreAsk::Budget(_)
+            | StoreAsk::Pools(_) => return Step::Ended(UNFIT),
             StoreAsk::Create { name, document, uid } => {
                 self.store.create_space(asker, name.as_bytes(), document, *uid, now)
             }
