@@ -155,6 +155,7 @@ fn config(directory: &Path) -> ServerConfig {
             patience: Patience::default(),
             write_budgets: Vec::new(),
             tenants: Vec::new(),
+            pools: Vec::new(),
         },
         numa: NumaPolicy::Anywhere,
         identity: Identity { epoch: Epoch(1), version: "count".into() },
