@@ -227,7 +227,7 @@ impl Super {
     /// The format that says all this.
     fn version(&self) -> u32 {
         let changed = self.served != Members::first(self.members)
-            || [self.left, self.outdated].concat().iter().any(|it| *it > 0);
+            || self.left.iter().chain(&self.outdated).any(|it| *it > 0);
         match changed {
             _ if self.has_pools() => POOLED_FORMAT_VERSION,
             true => CHANGED_FORMAT_VERSION,
