@@ -32,7 +32,7 @@ fn a_stop_at_any_moment_of_a_start_loses_nothing() {
     let count = BLOCKS.to_string();
     let mut fill = Command::new(actor_program());
     run(fill.args(["fill", socket, VOLUME, "a", "0", &count, "4096"])).expect(0, &[]);
-    assert_eq!(blocks(&sidecar), BLOCKS);
+    eventually("all blocks are shown", || blocks(&sidecar) == BLOCKS);
     sidecar.stop();
 
     let (mut drained, mut early) = (0, 0);
