@@ -66,6 +66,13 @@ class Clock:
         return cpu_seconds() + (cpu_seconds(self.pid) if self.pid else 0.0)
 
 
+def keep(told: dict[str, list[float]], what: str, clock: Clock) -> None:
+    """Keeps what a clock shows as one of `what` and of its CPU."""
+    seconds, cpu = clock.stop()
+    told[what].append(seconds)
+    told[f"{what}_cpu"].append(cpu)
+
+
 @dataclass
 class Verdicts:
     """Ratios with their thresholds, as they are printed and kept."""

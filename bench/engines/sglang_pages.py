@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from kvrail import _sglang_hosts as hosts
-from measure import Clock, Verdicts, folder, median, p99, sidecar, write
+from measure import Clock, Verdicts, folder, keep, median, p99, sidecar, write
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.hicache_storage import STORAGE_BATCH_SIZE as PAGES
 
@@ -101,12 +101,6 @@ def measure(pool: Any, arms: list[Arm], rounds: int) -> Told:
                 sys.exit(f"{arm.name}: pages are not found")
             told[arm.name]["exists"].append(time.perf_counter() - begun)
     return {name: dict(it) for name, it in told.items()}
-
-
-def keep(told: dict[str, list[float]], what: str, clock: Clock) -> None:
-    seconds, cpu = clock.stop()
-    told[what].append(seconds)
-    told[f"{what}_cpu"].append(cpu)
 
 
 def judge(verdicts: Verdicts, name: str, told: Told, nbytes: int) -> None:

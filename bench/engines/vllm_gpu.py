@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import vllm._custom_ops  # noqa: F401
 from kvrail._vllm_tiers import keys_of
-from measure import Clock, Verdicts, folder, median, p99, sidecar, write
+from measure import Clock, Verdicts, folder, keep, median, p99, sidecar, write
 from vllm.distributed import parallel_state
 from vllm.v1.kv_offload.base import (
     CanonicalKVCacheRef,
@@ -231,12 +231,6 @@ def measure(arms: dict[str, Arm], cache: Cache, rounds: int, pid: int) -> dict[s
                     sys.exit(f"{name}: other bytes")
             arm.forget()
     return told
-
-
-def keep(told: dict[str, list[float]], what: str, clock: Clock) -> None:
-    seconds, cpu = clock.stop()
-    told[what].append(seconds)
-    told[f"{what}_cpu"].append(cpu)
 
 
 def judge(verdicts: Verdicts, shape: str, told: dict[str, Any], nbytes: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 from kvrail._vllm_tiers import Tiers, keys_of
-from measure import Clock, Verdicts, folder, median, p99, sidecar, write
+from measure import Clock, Verdicts, folder, keep, median, p99, sidecar, write
 
 SIZES = ((64, 2 << 20), (256, 640 << 10))
 LOOKUPS, TURNS = 10_000, 6
@@ -42,12 +42,6 @@ def promotions(arms: dict[str, Tiers], count: int, size: int, rounds: int, pid: 
                     sys.exit(f"{name}: {len(hits)} of {count} chunks, or other bytes")
             tiers.forget()
     return told
-
-
-def keep(told: dict[str, list[float]], what: str, clock: Clock) -> None:
-    seconds, cpu = clock.stop()
-    told[what].append(seconds)
-    told[f"{what}_cpu"].append(cpu)
 
 
 def lookups(tier: dict[str, Any], *, ahead: bool) -> dict[str, float]:

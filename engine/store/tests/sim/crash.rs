@@ -40,28 +40,33 @@ fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
         if world.rng.bool() {
             world.settle();
         }
-        let cut = if world.rng.u8(..3) == 0 { Cut::Kill } else { Cut::Power };
-        world.cut(cut);
-        // Another crash during recovery, at any point.
-        while world.rng.bool() {
-            world.open();
-            for _ in 0..world.rng.u32(..60) {
-                world.tick();
-            }
-            let cut = if world.rng.bool() { Cut::Kill } else { Cut::Power };
-            world.cut(cut);
-        }
-        world.reopen();
-        if world.rng.bool() {
-            // Requests while recovery goes on.
-            for _ in 0..world.rng.u32(..50) {
-                world.act(keys);
-                world.tick();
-            }
-        }
-        world.verify();
+        crash_and_verify(&mut world, keys);
     }
     world
+}
+
+/// A crash, others while recovery goes on, and a look at all that there is.
+pub(crate) fn crash_and_verify(world: &mut World, keys: u64) {
+    let cut = if world.rng.u8(..3) == 0 { Cut::Kill } else { Cut::Power };
+    world.cut(cut);
+    // Another crash during recovery, at any point.
+    while world.rng.bool() {
+        world.open();
+        for _ in 0..world.rng.u32(..60) {
+            world.tick();
+        }
+        let cut = if world.rng.bool() { Cut::Kill } else { Cut::Power };
+        world.cut(cut);
+    }
+    world.reopen();
+    if world.rng.bool() {
+        // Requests while recovery goes on.
+        for _ in 0..world.rng.u32(..50) {
+            world.act(keys);
+            world.tick();
+        }
+    }
+    world.verify();
 }
 
 /// Nothing is evicted here: what must be found is.

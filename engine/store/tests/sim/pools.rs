@@ -2,6 +2,7 @@
 
 use kvrail_store::{Budget, Config, Phase, PoolLimits, PoolRule, PoolView, StartError, Status};
 
+use crate::crash::crash_and_verify;
 use crate::drive::Cut;
 use crate::each_seed;
 use crate::world::{World, small};
@@ -80,24 +81,7 @@ fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
                 _ => vec![one, rule("default", "", (2, largest))],
             };
         }
-        let cut = if world.rng.u8(..3) == 0 { Cut::Kill } else { Cut::Power };
-        world.cut(cut);
-        while world.rng.bool() {
-            world.open();
-            for _ in 0..world.rng.u32(..60) {
-                world.tick();
-            }
-            let cut = if world.rng.bool() { Cut::Kill } else { Cut::Power };
-            world.cut(cut);
-        }
-        world.reopen();
-        if world.rng.bool() {
-            for _ in 0..world.rng.u32(..50) {
-                world.act(keys);
-                world.tick();
-            }
-        }
-        world.verify();
+        crash_and_verify(&mut world, keys);
     }
     world
 }
