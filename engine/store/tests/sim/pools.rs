@@ -122,6 +122,20 @@ fn wrap_with_pools() {
     });
 }
 
+/// What is kept for a pool that has nothing yet stays free, however much others put.
+#[test]
+fn a_flood_leaves_free_what_is_kept() {
+    each_seed("kept", 6, |seed| {
+        let mut world = world(seed, 24, (10, 24));
+        for first in [0, 1000, 2000] {
+            flood(&mut world, first..first + 1000);
+            let (taken, all) = (pool(&world, "default").segments, world.store.sizing().segments);
+            assert!(taken <= all - 10, "{taken} of {all} segments, and 10 are another pool's");
+        }
+        assert!(pool(&world, "default").stats.evicted > 0, "the ring came round");
+    });
+}
+
 /// One pool is flooded, before and after kills and cuts: another one's blocks below its minimum
 /// all stay.
 #[test]
