@@ -50,7 +50,9 @@ completions fish fish/vendor_completions.d/kvrail.fish
 
 libc=$(objdump -T "$tree/usr/bin/kvrail" | grep -o 'GLIBC_2[0-9.]*' | sort -V | tail -n 1)
 depends="libc6 (>= ${libc#GLIBC_}), libgcc-s1"
-kib=$(du -k -s --apparent-size "$tree" | cut -f 1)
+# As Debian counts: each file rounded up, each folder one KiB, whatever the file system takes.
+kib=$(find "$tree" -type f -printf '%s\n' -o -type d -printf '1\n' |
+    awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 install -d "$tree/DEBIAN"
 # Who builds it answers for it, as Debian's tools have it.
 maintainer="${DEBFULLNAME:-The kvrail authors} <${DEBEMAIL:-kvrail@localhost}>"

@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
 # Packages of a release, with an SBOM and checksums: scripts/dev release [FOLDER].
 set -euo pipefail
+# Two builds of a commit give the same bytes (docs/releasing.md says where they may differ).
+umask 022
 
 target=${CARGO_TARGET_DIR:-target}
 out=${1:-$target/packages}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# Panic messages name files: those of the builder's folders are named by what they are.
-here=$(pwd)
-export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$here=kvrail \
---remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+# Panic messages name files: those of the builder's folders are named by what they are. Of several
+# that fit the last one counts. The standard library's are named by its commit, as where its sources
+# are not installed.
+mkdir -p "$target"
+commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
+RUSTFLAGS=${RUSTFLAGS:-}
+for remap in "$(realpath .)=kvrail" "$(realpath "$target")=target" \
+    "${CARGO_HOME:-$HOME/.cargo}=cargo" \
+    "$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit"; do
+    RUSTFLAGS+=" --remap-path-prefix=$remap"
+done
+export RUSTFLAGS
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 machine=$(uname -m)
 
@@ -22,6 +32,9 @@ scripts/dev image "$package" "$out"
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 scripts/dev install "$tree/kvrail-$version" >/dev/null
+# It may be unpacked anywhere.
+# shellcheck disable=SC2016 # for pkg-config
+sed -i 's|^prefix=.*|prefix=${pcfiledir}/../..|' "$tree/kvrail-$version/lib/pkgconfig/kvrail.pc"
 tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     -C "$tree" -cf - "kvrail-$version" | gzip -9n >"$out/kvrail-$version-$machine.tar.gz"
 
