@@ -31,7 +31,7 @@ put 644 config/host/udev.rules etc/udev/rules.d/90-kvrail.rules
 put 644 config/default.toml etc/kvrail/kvrail.toml
 doc=usr/share/doc/kvrail
 put 644 LICENSE "$doc/copyright"
-put 644 config/README.md "$doc/README.md"
+put 644 docs/service.md "$doc/README.md"
 for file in config/host/*.conf config/examples/*.toml dist/grafana/*.json dist/prometheus/*.yaml; do
     put 644 "$file" "$doc/examples/$(basename "$file")"
 done

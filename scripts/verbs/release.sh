@@ -18,7 +18,9 @@ for remap in "$(realpath .)=kvrail" "$(realpath "$target")=target" \
     "$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit"; do
     RUSTFLAGS+=" --remap-path-prefix=$remap"
 done
-export RUSTFLAGS
+# Crates that are in part of C name folders too.
+CFLAGS="${CFLAGS:-} -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
+export RUSTFLAGS CFLAGS
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 machine=$(uname -m)
 

@@ -1,6 +1,7 @@
 //! Flows between real processes: the built `kvrail`, clients that behave, clients that do not.
 
 mod abuse;
+mod audit;
 mod bench;
 mod blocks;
 mod c_abi;
