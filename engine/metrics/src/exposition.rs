@@ -2,12 +2,19 @@
 //! came before it.
 
 use std::fmt::{Display, Write};
+use std::sync::LazyLock;
 
 use kvrail_protocol::{HistogramReport, StatusReport};
 
 /// Upper bounds of exposed histograms: each power of two from 1 us to 8.6 s, as nanoseconds. The
 /// sidecar's finer buckets end at each of them.
 const BOUNDS_NS: std::ops::RangeInclusive<u32> = 10..=33;
+
+/// Each bound, and how it reads as a label behind others. Nine of ten lines are buckets.
+static BOUNDS: LazyLock<Vec<(u64, String)>> = LazyLock::new(|| {
+    let bounds = BOUNDS_NS.map(|power| 1_u64 << power);
+    bounds.map(|bound_ns| (bound_ns, format!(",le=\"{}\"", seconds(bound_ns)))).collect()
+});
 
 /// Which of the two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +111,7 @@ impl Family {
         }
         let _fits = writeln!(text, "# HELP {name} {}", self.help);
         let head = text.len();
-        (self.samples)(report, &mut Samples { family: self, text });
+        (self.samples)(report, &mut Samples { family: self, text, labels: String::new() });
         if text.len() == head {
             text.truncate(begin);
         }
@@ -116,50 +123,58 @@ impl Family {
 pub(crate) struct Samples<'a> {
     family: &'a Family,
     text: &'a mut String,
+    /// How the labels of the sample read that is written.
+    labels: String,
 }
 
 impl Samples<'_> {
     /// A sample with these values of the family's labels.
     pub(crate) fn add(&mut self, labels: &[&str], value: impl Display) {
         let total = if self.family.kind == Kind::Counter { "_total" } else { "" };
-        self.line(total, labels, None, value);
+        self.take(labels);
+        self.line(total, "", value);
     }
 
-    /// A whole histogram.
+    /// A whole histogram. Its family has labels.
     pub(crate) fn add_histogram(&mut self, labels: &[&str], histogram: &HistogramReport) {
+        self.take(labels);
         let (mut finer, mut count) = (histogram.buckets.iter().peekable(), 0);
-        for power in BOUNDS_NS {
-            let bound_ns = 1_u64 << power;
-            while let Some((_, more)) = finer.next_if(|(upper_ns, _)| *upper_ns <= bound_ns) {
+        for (bound_ns, bound) in &*BOUNDS {
+            while let Some((_, more)) = finer.next_if(|(upper_ns, _)| upper_ns <= bound_ns) {
                 count += more;
             }
-            self.line("_bucket", labels, Some(&seconds(bound_ns)), count);
+            self.line("_bucket", bound, count);
         }
         count += finer.map(|(_, more)| more).sum::<u64>();
-        self.line("_bucket", labels, Some("+Inf"), count);
-        self.line("_sum", labels, None, seconds(histogram.sum_ns));
-        self.line("_count", labels, None, count);
+        self.line("_bucket", ",le=\"+Inf\"", count);
+        self.line("_sum", "", seconds(histogram.sum_ns));
+        self.line("_count", "", count);
     }
 
-    fn line(&mut self, suffix: &str, labels: &[&str], bound: Option<&str>, value: impl Display) {
-        let Self { family, text } = self;
-        assert_eq!(labels.len(), family.labels.len(), "labels of {}", family.name);
+    /// Writes the labels out, once for all lines of a sample.
+    fn take(&mut self, values: &[&str]) {
+        let names = self.family.labels;
+        assert_eq!(values.len(), names.len(), "labels of {}", self.family.name);
+        self.labels.clear();
+        for (name, value) in names.iter().zip(values) {
+            self.labels.push(if self.labels.is_empty() { '{' } else { ',' });
+            self.labels.push_str(name);
+            self.labels.push_str("=\"");
+            escape(value, &mut self.labels);
+            self.labels.push('"');
+        }
+    }
+
+    fn line(&mut self, suffix: &str, bound: &str, value: impl Display) {
+        let Self { family, text, labels } = self;
         text.push_str(family.name);
         text.push_str(suffix);
-        let bound = bound.map(|bound| ("le", bound));
-        let labels = family.labels.iter().copied().zip(labels.iter().copied()).chain(bound);
-        let mut before = '{';
-        for (name, value) in labels {
-            text.push(before);
-            text.push_str(name);
-            text.push_str("=\"");
-            escape(value, text);
-            text.push('"');
-            before = ',';
-        }
-        if before == ',' {
+        text.push_str(labels);
+        text.push_str(bound);
+        if !labels.is_empty() {
             text.push('}');
         }
+        // As everywhere here.
         let _fits = writeln!(text, " {value}");
     }
 }
@@ -173,6 +188,9 @@ pub(crate) fn seconds(ns: u64) -> String {
 }
 
 fn escape(value: &str, text: &mut String) {
+    if !value.contains(['\\', '"', '\n']) {
+        return text.push_str(value);
+    }
     for char in value.chars() {
         match char {
             '\\' => text.push_str("\\\\"),
