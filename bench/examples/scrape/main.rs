@@ -2,6 +2,8 @@
 //! `scrape SOCKET ADDRESS SECONDS ROUNDS`. `scripts/dev scrape` starts the sidecar.
 #![forbid(unsafe_code)]
 
+mod reader;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -9,10 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvrail_client::{
-    Arena, AttachOptions, BlockKey, BlockRequest, Client, Identity, Lease, Pages, Queue, Request,
-    Status, Volume,
-};
+use kvrail_client::{BlockKey, BlockRequest, Client, Identity, Lease, Pages, Status};
+
+use reader::{Reader, Round, medians};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -36,9 +37,9 @@ fn main() -> Result<(), Failure> {
     let put = fill(socket)?;
     // The one that reads is one of them.
     let others: Vec<_> =
-        (1..SESSIONS).map(|at| Seat::attach(socket, at)).collect::<Result<_, _>>()?;
-    let mut reader = Seat::attach(socket, 0)?;
-    let report = reader.client.status()?;
+        (1..SESSIONS).map(|at| Reader::attach(socket, at)).collect::<Result<_, _>>()?;
+    let mut reader = Reader::attach(socket, 0)?;
+    let report = reader.status()?;
     let (blocks, most) = report
         .shards
         .iter()
@@ -54,46 +55,6 @@ fn main() -> Result<(), Failure> {
     beside(address, &mut reader, time, rounds)?;
     drop(others);
     Ok(())
-}
-
-/// A client with something to show.
-struct Seat {
-    client: Client,
-    volume: Volume,
-    queue: Queue,
-    lease: Option<Lease>,
-    _arena: Arena,
-}
-
-impl Seat {
-    fn attach(socket: &Path, number: usize) -> Result<Self, Failure> {
-        let name = format!("engine-worker-{number}");
-        let client = Client::attach_with(socket, &AttachOptions { name, ..Default::default() })?;
-        let arena = client.create_arena(BLOCK, Pages::Base)?;
-        Ok(Self {
-            volume: client.volume("kv")?,
-            queue: client.open_queue(8)?,
-            lease: Some(arena.lease(BLOCK)?),
-            _arena: arena,
-            client,
-        })
-    }
-
-    /// Reads one block after the other; nanoseconds of each, sorted.
-    fn read(&mut self, time: Duration) -> Result<Vec<u64>, Failure> {
-        let (start, mut samples) = (Instant::now(), Vec::with_capacity(1 << 20));
-        while start.elapsed() < time {
-            let begin = Instant::now();
-            let lease = self.lease.take().ok_or("no lease")?;
-            self.queue.submit(Request::read(&self.volume, 0, lease))?;
-            let done = self.queue.wait(LONG)?.ok_or("no answer")?;
-            samples.push(u64::try_from(begin.elapsed().as_nanos())?);
-            assert_eq!(done.status, Status::Ok);
-            self.lease = done.lease;
-        }
-        samples.sort_unstable();
-        Ok(samples)
-    }
 }
 
 /// Puts until the store has evicted something: it is full. Returns how many.
@@ -159,14 +120,14 @@ fn scrapes(address: &str) -> Result<(), Failure> {
 }
 
 /// Reads of one client with a scrape every 110 ms and without, in turns.
-fn beside(address: &str, seat: &mut Seat, time: Duration, rounds: u32) -> Result<(), Failure> {
+fn beside(address: &str, reader: &mut Reader, time: Duration, rounds: u32) -> Result<(), Failure> {
     let stop = AtomicBool::new(false);
-    let mut rows: [Vec<[f64; 3]>; 2] = Default::default();
+    let mut rows: [Vec<Round>; 2] = Default::default();
     for round in 0..2 * rounds {
         // Alone, beside; beside, alone: what drifts hits both.
         let is_beside = matches!(round % 4, 1 | 2);
         stop.store(!is_beside, Ordering::Relaxed); // ends a loop, orders nothing
-        let samples = thread::scope(|scope| {
+        let round = thread::scope(|scope| {
             let scraper = scope.spawn(|| {
                 // Relaxed: as above.
                 while !stop.load(Ordering::Relaxed) {
@@ -175,23 +136,16 @@ fn beside(address: &str, seat: &mut Seat, time: Duration, rounds: u32) -> Result
                 }
                 Ok::<_, Failure>(())
             });
-            let samples = seat.read(time);
+            let round = reader.read(time);
             stop.store(true, Ordering::Relaxed); // as above
             scraper.join().expect("no panic")?;
-            samples
+            round
         })?;
-        let at = |share: usize| samples[(samples.len() - 1) * share / 1000] as f64 / 1e3;
-        rows[usize::from(is_beside)].push([at(500), at(990), at(999)]);
+        rows[usize::from(is_beside)].push(round);
     }
     println!("a read of 4 KiB, us: median of {rounds} rounds (least, most)");
     for (what, rounds) in ["alone", "beside a scrape each 110 ms"].iter().zip(&rows) {
-        let of = |which: usize| {
-            let mut values: Vec<f64> = rounds.iter().map(|it| it[which]).collect();
-            values.sort_by(f64::total_cmp);
-            let (least, most) = (values[0], values[values.len() - 1]);
-            format!("{:.1} ({least:.1}, {most:.1})", values[values.len() / 2])
-        };
-        println!("{what:28} p50 {}  p99 {}  p99.9 {}", of(0), of(1), of(2));
+        println!("{what:28} {}", medians(rounds));
     }
     Ok(())
 }
