@@ -8,7 +8,7 @@ use crate::failure::EXIT_HELP;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail bench                                       measure this machine, about a minute
+  kvrail bench                                       measure this machine, a minute and a half
   kvrail volume create kv0 /data/kv0.img --size 64GiB
   kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]'
   kvrail status

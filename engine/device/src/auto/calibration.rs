@@ -75,7 +75,7 @@ pub(super) fn run(options: &UringOptions, cores: usize, timed_from: usize) -> Ca
         measure(&mut devices, &mut trials);
     }
     let chosen = choose(&trials);
-    let reason = describe(chosen, &trials);
+    let reason = describe(&options.path, chosen, &trials);
     Calibration { path: options.path.clone(), chosen, reason, trials }
 }
 
@@ -108,7 +108,7 @@ fn measure(devices: &mut [(usize, AnyDevice)], trials: &mut [Trial]) {
 }
 
 /// Says in one line what was found.
-fn describe(chosen: ModeName, trials: &[Trial]) -> String {
+fn describe(path: &str, chosen: ModeName, trials: &[Trial]) -> String {
     let working = trials.iter().filter_map(|trial| Some((trial.mode, trial.rates()?)));
     let working: Vec<_> = working.collect();
     let found = match working.as_slice() {
@@ -121,14 +121,28 @@ fn describe(chosen: ModeName, trials: &[Trial]) -> String {
             format!("reads a second at {loads}: {}", rates.join(", "))
         }
     };
-    let others = trials.iter().filter_map(|trial| match &trial.result {
-        TrialResult::Measured { .. } => None,
-        TrialResult::NotTried { reason } => Some(format!("; {} not tried ({reason})", trial.mode)),
-        TrialResult::Refused { reason } => {
-            Some(format!("; {} does not work ({reason})", trial.mode))
+    // Modes that are out for the same reason are named together.
+    let mut others: Vec<(String, String)> = Vec::new();
+    for trial in trials {
+        let reason = match &trial.result {
+            TrialResult::Measured { .. } => continue,
+            TrialResult::NotTried { reason } => format!("not tried ({reason})"),
+            TrialResult::Refused { reason } => format!("refused ({})", plain(path, trial, reason)),
+        };
+        match others.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, modes)) => *modes += &format!(", {}", trial.mode),
+            None => others.push((reason, trial.mode.to_string())),
         }
-    });
+    }
+    let others = others.iter().map(|(reason, modes)| format!("; {modes} {reason}"));
     format!("{chosen}: {found}{}", others.collect::<String>())
+}
+
+/// Why a mode is refused, without what the line says already: the path, and the mode.
+fn plain<'a>(path: &str, trial: &Trial, reason: &'a str) -> &'a str {
+    let reason = reason.strip_prefix(path).and_then(|it| it.strip_prefix(": ")).unwrap_or(reason);
+    let again = format!("mode {} does not work here; ", trial.mode);
+    reason.strip_prefix(&again).unwrap_or(reason)
 }
 
 fn shown(mode: ModeName, rates: &[Rate]) -> String {
@@ -169,10 +183,20 @@ mod tests {
                 mode: ModeName::Sqpoll,
                 result: TrialResult::NotTried { reason: "too few cores".into() },
             },
+            refused(ModeName::Hybrid, "/f: mode hybrid does not work here; no queues"),
+            refused(ModeName::PassthroughIopoll, "/f: no namespace"),
+            refused(ModeName::SqpollIopoll, "/f: mode sqpoll+iopoll does not work here; no queues"),
         ];
-        let text = describe(ModeName::Interrupt, &trials);
+        let text = describe("/f", ModeName::Interrupt, &trials);
         assert!(text.starts_with("interrupt: ") && text.contains("256 KiB depth 8"), "{text}");
         assert!(text.contains("interrupt 18500/45000/7, iopoll 1/2/3; sqpoll not tried"), "{text}");
+        let end = "(too few cores); hybrid, sqpoll+iopoll refused (no queues); passthrough+iopoll \
+                   refused (no namespace)";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    fn refused(mode: ModeName, reason: &str) -> Trial {
+        Trial { mode, result: TrialResult::Refused { reason: reason.into() } }
     }
 
     #[test]
