@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Every test: unit, contract, flows, house rules, docs, Python, Helm chart, loom, Miri, instructions
-# of a request, NVMe in a machine.
+# Every test: unit, contract, flows, house rules, docs, Python, Helm chart, book, loom, Miri,
+# instructions of a request, NVMe in a machine.
 set -euo pipefail
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-failed=()
+failed=() took=()
 
 # Runs a step, keeps its output for the summary, and goes on when it fails.
 step() {
-    local name=$1
+    local name=$1 began=$SECONDS
     shift
     echo "== $name"
     "$@" 2>&1 | tee -a "$log" || failed+=("$name")
+    took+=("$name $((SECONDS - began)) s")
 }
 
 # Flows start the real binary; tests find it where a build of the workspace leaves it.
@@ -22,6 +23,7 @@ step test cargo test --workspace --all-targets --no-fail-fast --locked -- --show
 step doctest cargo test --workspace --doc --no-fail-fast --locked
 step python scripts/verbs/python.sh
 step helm scripts/verbs/helm.sh
+step book scripts/verbs/book.sh
 step loom scripts/verbs/loom.sh
 step miri scripts/verbs/miri.sh
 # The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.
@@ -35,6 +37,7 @@ else
 fi
 
 echo "== summary"
+printf '%s\n' "${took[@]}"
 marks='     Running|   Doc-tests|test result:|error(\[|:)|test .*(FAILED|failed)'
 marks+='|[0-9]+ (passed|failed)'
 grep -aE "^($marks)" "$log" || true

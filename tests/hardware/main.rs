@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bed;
+mod calibration;
 mod devices;
 mod errors;
 mod fabrics;

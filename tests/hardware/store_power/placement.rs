@@ -58,6 +58,10 @@ fn churn(seat: &mut Seat) {
                 other => panic!("{number} ended {other}"),
             }
         }
+        // Often enough that each has been asked for when its segment's turn comes.
+        if number % HOT != 0 {
+            continue;
+        }
         for hot in 0..HOT.min(number) {
             let end = seat.one(Op::Get { key: key_of(hot), capacity: BLOCK_BYTES });
             let end = end.expect("the sidecar stays");
