@@ -1,4 +1,4 @@
-"""The guide's snippets in Python do what the guide says."""
+"""The snippets of the guide and the READMEs in Python do what these say."""
 
 import re
 import subprocess
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
 SNIPPETS = dict(re.findall(r"^```python title=(\S+)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE))
 # On a real GPU: by tests/pytorch.
 ON_GPU = [SNIPPETS.pop(title) for title in ("tensors.py", "paged.py")]
-SNIPPETS["README.md"] = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[0]
+for page in ("ffi/python/README.md", "README.md"):
+    text = (ROOT / page).read_text()
+    SNIPPETS[page] = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0]
 
 
 @pytest.mark.parametrize("title", SNIPPETS)
@@ -25,4 +27,4 @@ def test_a_snippet_runs(title):
 def test_there_are_snippets():
     of_stores = {"first.py", "many.py", "blocks.py"}
     of_volumes = {"volume.py", "batches.py", "loop.py", "pages.py"}
-    assert set(SNIPPETS) == {"README.md"} | of_stores | of_volumes
+    assert set(SNIPPETS) == {"ffi/python/README.md", "README.md"} | of_stores | of_volumes
