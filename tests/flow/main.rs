@@ -28,6 +28,7 @@ mod restricted;
 mod rig;
 mod sandbox;
 mod scrapers;
+mod shares;
 mod soak;
 mod stalled;
 mod starts;

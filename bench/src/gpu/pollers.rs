@@ -17,7 +17,7 @@ use kvrail_gpu::{
 use kvrail_memory::{HeapBlock, Pinned, Region};
 use kvrail_poller::{
     Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle, QueueDoorbell, Route,
-    Seat, SessionSlot, Setup,
+    Seat, SessionSlot, Setup, TenantSlot,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
@@ -261,7 +261,8 @@ fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let bell = QueueDoorbell::trusted(bell);
     let doorbell = Doorbell::eventfd()?;
     let ours = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
-    let seat = Box::new(LaneSeat { queue: 0, lane, bell, doorbell, tails: None });
+    let (queue, tails, tenant) = (0, None, TenantSlot(SESSION.0));
+    let seat = Box::new(LaneSeat { queue, lane, bell, doorbell, tails, tenant });
     mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
     Ok(Client { lane: lanes.remove(0), doorbell: ours, sleep, hear })

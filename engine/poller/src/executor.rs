@@ -12,7 +12,7 @@ use crate::admission::{Admission, Admitted};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
 use crate::front_end::{Begun, FrontEnd, Seat};
-use crate::limits::{SessionSlot, TASKS_MAX};
+use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::probes;
 use crate::regions::{Pass, Regions};
@@ -531,6 +531,11 @@ impl<D: Device> Executor<D> {
         let mut batch = CompletionBatch::of(&task, status, self.now_ns);
         self.hand_back((id, &task), bytes, &mut batch, front_end);
         retire(&batch, front_end);
+    }
+
+    /// Has a session take part in a tenant's share of each device's time.
+    pub(crate) fn seat(&mut self, session: SessionSlot, tenant: TenantSlot) {
+        self.queues.iter_mut().for_each(|queue| queue.scheduler().seat(session, tenant));
     }
 
     /// Ends everything of a session that is at no device, for a client that is gone.

@@ -42,6 +42,7 @@ pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
 pub use handle::PollerHandle;
 pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
+    TenantSlot,
 };
 pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice, RottenBlock};
 pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};

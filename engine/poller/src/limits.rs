@@ -40,3 +40,8 @@ const _: () = assert!(SESSIONS_MAX == u64::BITS as usize);
 /// Index of a live session in every poller's tables, below `SESSIONS_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionSlot(pub u8);
+
+/// Whose share of a device's time a session has a part of; below `SESSIONS_MAX`, as there are no
+/// more tenants than sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantSlot(pub u8);

@@ -15,7 +15,7 @@ use kvrail_store::{Key, NAME_BYTES_MAX};
 
 use crate::bells::QueueDoorbell;
 use crate::limits::{
-    DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
+    DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot, TenantSlot,
 };
 use crate::store_call::StoreCall;
 use crate::store_page::GoneRows;
@@ -57,6 +57,8 @@ pub struct LaneSeat {
     pub doorbell: Doorbell,
     /// The arena whose pages take the tails of blocks, a page of 4 KiB each.
     pub tails: Option<RegionId>,
+    /// Whose share of the devices' time its session has a part of; the same for all its lanes.
+    pub tenant: TenantSlot,
 }
 
 /// From the control thread.

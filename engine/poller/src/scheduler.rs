@@ -21,7 +21,7 @@ pub(crate) use serial::{SERIAL, is_serial};
 use writes::Writes;
 
 use crate::completion_batch::CompletionBatch;
-use crate::limits::SessionSlot;
+use crate::limits::{SessionSlot, TenantSlot};
 use crate::task::{MemoryKind, Task};
 
 /// What waits for a device and what it holds, of one kind of memory.
@@ -242,6 +242,12 @@ impl Scheduler {
     /// The next flush that completes with one that has ended.
     pub(crate) fn next_joined(&mut self, nodes: &Nodes) -> Option<(SlotId, Status)> {
         self.serial.next_joined(nodes)
+    }
+
+    /// Has a session of which nothing waits take part in a tenant's share.
+    pub(crate) fn seat(&mut self, session: SessionSlot, tenant: TenantSlot) {
+        self.shares.iter_mut().for_each(|share| share.waiting.seat(session, tenant));
+        self.serial.seat(session, tenant);
     }
 
     /// Takes any waiting task of one session but its flushes, for a client that is gone.

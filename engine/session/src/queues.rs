@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region};
-use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, Waking};
+use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, TenantSlot, Waking};
 use kvrail_protocol::ControlReply;
 use kvrail_ring::{Doorbell, RegionId, Segment, Status};
 use rustix::io::Errno;
@@ -165,7 +165,7 @@ impl Queues {
         &mut self,
         (session, slot): (u64, SessionSlot),
         seq: u64,
-        (shape, tails): ((usize, u32), Option<RegionId>),
+        (shape, tails, tenant): ((usize, u32), Option<RegionId>, TenantSlot),
         worker: &MemoryWorker,
         waking: &Arc<Waking>,
     ) -> Result<Reply, Failure> {
@@ -173,7 +173,7 @@ impl Queues {
         let owned = self.sessions.entry(session);
         let owned = owned.or_insert_with(|| Owned { slot, worker, queues, tails: none, next: 0 });
         let queue = owned.number();
-        let ((segment, fds), seats) = make(shape, tails, (queue, waking))?;
+        let ((segment, fds), seats) = make(shape, (tails, tenant), (queue, waking))?;
         let answer = ControlReply::Queue { queue, segment_bytes: segment.bytes() as u64 };
         owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
         owned.tails.extend(tails.map(|tails| (queue, tails)));
@@ -309,7 +309,7 @@ type Offer = (Arc<Region>, Vec<OwnedFd>);
 /// Makes both ends of a queue.
 fn make(
     (lanes, depth): (usize, u32),
-    tails: Option<RegionId>,
+    (tails, tenant): (Option<RegionId>, TenantSlot),
     (queue, waking): (u32, &Arc<Waking>),
 ) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
@@ -327,7 +327,7 @@ fn make(
     for lane in servers {
         let doorbell = Doorbell::eventfd().map_err(descriptors)?;
         fds.push(doorbell.as_fd().try_clone_to_owned().map_err(descriptors_io)?);
-        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails });
+        seats.push(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails, tenant });
     }
     Ok(((segment, fds), seats))
 }

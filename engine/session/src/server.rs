@@ -471,8 +471,9 @@ impl Server {
                 let slot = self.seat(id)?;
                 let session = self.sessions.get(id).expect("an asking session lives");
                 let waking = self.wakers.waking(id, session.peer().uid);
-                let (shape, worker) = ((self.pollers.count(), depth), session.worker());
-                self.queues.open((id, slot), seq, (shape, tails), worker, waking).map(Some)
+                let (lanes, tenant) = (self.pollers.count(), session.tenant().expect("seated"));
+                let (shape, worker) = (((lanes, depth), tails, tenant), session.worker());
+                self.queues.open((id, slot), seq, shape, worker, waking).map(Some)
             }
             ControlRequest::QueueMapped { queue } => {
                 self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use kvrail_poller::SessionSlot;
+use kvrail_poller::{SessionSlot, TenantSlot};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, PacketBuffer, SessionReport,
     SidecarMessage, Waker,
@@ -106,6 +106,8 @@ pub(crate) struct Session {
     heard: Instant,
     /// Its place in the pollers' tables, from the first arena or queue on.
     slot: Option<SessionSlot>,
+    /// Whose share of devices' time it has a part of.
+    tenant: Option<TenantSlot>,
     /// What earlier sessions in that place had counted.
     counted_before: Counts,
 }
@@ -135,6 +137,7 @@ impl Session {
             since: now,
             heard: now,
             slot: None,
+            tenant: None,
             counted_before: Counts::default(),
         })
     }
@@ -153,6 +156,11 @@ impl Session {
 
     pub(crate) fn slot(&self) -> Option<SessionSlot> {
         self.slot
+    }
+
+    /// Whose share of devices' time it has a part of; none before it has a slot.
+    pub(crate) fn tenant(&self) -> Option<TenantSlot> {
+        self.tenant
     }
 
     pub(crate) fn worker(&self) -> &MemoryWorker {
@@ -247,8 +255,8 @@ impl Session {
     }
 
     /// Its place in the pollers' tables from now on.
-    pub(crate) fn seat(&mut self, slot: SessionSlot, counted_before: Counts) {
-        (self.slot, self.counted_before) = (Some(slot), counted_before);
+    pub(crate) fn seat(&mut self, (slot, tenant): (SessionSlot, TenantSlot), counted: Counts) {
+        (self.slot, self.tenant, self.counted_before) = (Some(slot), Some(tenant), counted);
         probe_lazy!(kvrail, session_seated, self.id, slot.0);
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvrail_poller::{SESSIONS_MAX, SessionSlot};
+use kvrail_poller::{SESSIONS_MAX, SessionSlot, TenantSlot};
 use kvrail_protocol::{Channel, ControlReply, Hello, RefusalCode, SidecarMessage};
 
 use crate::access::Peer;
@@ -298,10 +298,20 @@ impl Sessions {
             )));
         };
         let slot = SessionSlot(u8::try_from(place).expect("slots are few"));
+        let tenant = self.tenant(uid);
         self.slots[place] = Some(id);
         let session = self.sessions.get_mut(&id).expect("just seen");
-        session.seat(slot, counted(slot));
+        session.seat((slot, tenant), counted(slot));
         Ok(slot)
+    }
+
+    /// The place of a user's share: that of its other sessions, or the first that nobody has.
+    fn tenant(&self, uid: u32) -> TenantSlot {
+        let seated = || self.iter().filter_map(|it| Some((it.peer().uid, it.tenant()?)));
+        let own = seated().find(|(user, _)| *user == uid).map(|(_, tenant)| tenant);
+        let free = |place: &TenantSlot| seated().all(|(_, taken)| taken != *place);
+        let places = || (0..u8::MAX).map(TenantSlot);
+        own.or_else(|| places().find(free)).expect("there are fewer tenants than sessions")
     }
 
     /// Dead clients that keep their slots because a poller is stalled, in words; empty when there

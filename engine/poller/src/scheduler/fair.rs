@@ -1,8 +1,9 @@
-//! Who is next at one device: requests that wait, by class and session.
+//! Who is next at one device: requests that wait, by class, tenant and session.
 //!
 //! Between classes: the most urgent first, but for sixteen times the device time that more urgent
 //! classes take, a waiting class is owed one, so nothing starves. Within a class: start-time fair
-//! queueing over sessions, so that sessions share the device's time, not requests and not bytes.
+//! queueing over tenants, and over the sessions of the tenant whose turn it is, so that both share
+//! the device's time, not requests and not bytes, and more sessions are no larger share.
 //! Everything is in fixed arrays; a session is a bit in a word. A session's reads and writes stand
 //! in lines of their own, so that reads pass writes that have to wait; the time it is charged is
 //! one.
@@ -10,7 +11,7 @@
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
 
-use crate::limits::{SessionSlot, TURNS_MAX};
+use crate::limits::{SessionSlot, TURNS_MAX, TenantSlot};
 
 /// A less urgent class gets one nanosecond for so many of the more urgent ones.
 const STARVATION_SHARE: u64 = 16;
@@ -60,14 +61,23 @@ const EMPTY_LINE: Line = Line { first: NONE, last: NONE };
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     lines: [Line; WAYS],
-    /// The class's time at which its next one is due: when what the session had before it would
-    /// have ended, if it had its share only.
+    /// Whose share it has a part of.
+    tenant: u8,
+    /// The tenant's time at which its next one is due: when what the session had before it would
+    /// have ended, if it had its part only.
     due_ns: u64,
     /// Device time that its writes are owed because its reads went first.
     owed_ns: u64,
 }
 
-const EMPTY_TURN: Turn = Turn { lines: [EMPTY_LINE; WAYS], due_ns: 0, owed_ns: 0 };
+/// A tenant of one class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    /// The class's time at which the tenant's next request is due, as that of a turn.
+    due_ns: u64,
+    /// The tenant's time: when the request served last was due among its sessions.
+    now_ns: u64,
+}
 
 /// A request to be queued.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +165,8 @@ impl Chain {
 #[derive(Debug)]
 struct Round {
     turns: [Turn; TURNS_MAX],
+    /// Of tenants, each in a place of its own.
+    accounts: [Account; TURNS_MAX],
     /// Sessions with waiting requests of either way, one bit each.
     waiting: [u128; WAYS],
     /// The class's time: when the request served last was due. It passes as device time is given
@@ -173,9 +185,17 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new() -> Self {
-        let round =
-            || Round { turns: [EMPTY_TURN; TURNS_MAX], waiting: [0; WAYS], now_ns: 0, owed_ns: 0 };
-        Self { rounds: std::array::from_fn(|_| round()), counts: [0; WAYS] }
+        Self { rounds: std::array::from_fn(|_| Round::new()), counts: [0; WAYS] }
+    }
+
+    /// Has a session of which nothing waits take part in a tenant's share.
+    pub(crate) fn seat(&mut self, session: SessionSlot, tenant: TenantSlot) {
+        for round in &mut self.rounds {
+            let turn = &mut round.turns[usize::from(session.0)];
+            // Another tenant's time says nothing here.
+            let due_ns = if turn.tenant == tenant.0 { turn.due_ns } else { 0 };
+            (turn.tenant, turn.due_ns) = (tenant.0, due_ns);
+        }
     }
 
     /// Requests that wait.
@@ -202,11 +222,10 @@ impl Waiting {
         nodes.0[at as usize] = Node { id, length, next: NONE, cost_ns };
         let round = &mut self.rounds[class as usize];
         let bit = 1_u128 << session.0;
-        let turn = &mut round.turns[usize::from(session.0)];
-        if (round.waiting[0] | round.waiting[1]) & bit == 0 {
-            turn.due_ns = turn.due_ns.max(round.now_ns);
+        if round.among(Among::All) & bit == 0 {
+            round.enter(usize::from(session.0));
         }
-        let line = &mut turn.lines[way as usize];
+        let line = &mut round.turns[usize::from(session.0)].lines[way as usize];
         if line.first == NONE {
             line.first = at;
         } else {
@@ -228,10 +247,9 @@ impl Waiting {
     pub(crate) fn take(&mut self, nodes: &Nodes, class: Class, among: Among) {
         let round = &mut self.rounds[class as usize];
         let session = round.turn(among);
-        // Time does not go back where a session comes after a wait for other reasons.
-        round.now_ns = round.now_ns.max(round.turns[session].due_ns);
         let way = round.way(nodes, session, among);
         let cost_ns = round.pop(nodes, session, way);
+        round.charge(session, way, cost_ns);
         round.owed_ns = round.owed_ns.saturating_sub(cost_ns);
         for lower in &mut self.rounds[class as usize + 1..] {
             if lower.among(Among::All) != 0 {
@@ -249,7 +267,6 @@ impl Waiting {
         let way = round.way(nodes, mine, Among::All);
         let id = nodes.0[round.turns[mine].lines[way as usize].first as usize].id;
         round.pop(nodes, mine, way);
-        round.turns[mine].due_ns = 0; // the next one in its place owes nothing
         self.counts[way as usize] -= 1;
         Some(id)
     }
@@ -277,7 +294,59 @@ impl Waiting {
     }
 }
 
+/// The sessions whose bits are set.
+fn sessions(mut bits: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let first = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        first
+    })
+}
+
 impl Round {
+    /// Everybody is a tenant of its own until it is seated.
+    fn new() -> Self {
+        let turn = |tenant| Turn { lines: [EMPTY_LINE; WAYS], tenant, due_ns: 0, owed_ns: 0 };
+        let place = |at| u8::try_from(at).expect("turns are few");
+        Self {
+            turns: std::array::from_fn(|at| turn(place(at))),
+            accounts: [Account::default(); TURNS_MAX],
+            waiting: [0; WAYS],
+            now_ns: 0,
+            owed_ns: 0,
+        }
+    }
+
+    /// A session of which nothing waits has something to do: neither it nor its tenant is served
+    /// for the time in which it had nothing.
+    fn enter(&mut self, session: usize) {
+        let tenant = self.turns[session].tenant;
+        let mut waiting = sessions(self.among(Among::All));
+        let waits = waiting.any(|other| self.turns[other].tenant == tenant);
+        let account = &mut self.accounts[usize::from(tenant)];
+        if !waits {
+            account.due_ns = account.due_ns.max(self.now_ns);
+        }
+        let turn = &mut self.turns[session];
+        turn.due_ns = turn.due_ns.max(account.now_ns);
+    }
+
+    /// Charges a session and its tenant what was taken. Time does not go back where somebody comes
+    /// after a wait for other reasons.
+    fn charge(&mut self, session: usize, way: Way, cost_ns: u64) {
+        let Turn { lines, tenant, due_ns, owed_ns } = &mut self.turns[session];
+        let account = &mut self.accounts[usize::from(*tenant)];
+        self.now_ns = self.now_ns.max(account.due_ns);
+        account.now_ns = account.now_ns.max(*due_ns);
+        account.due_ns += cost_ns;
+        *due_ns += cost_ns;
+        *owed_ns = match way {
+            _ if lines[Way::Write as usize].first == NONE => 0,
+            Way::Read => *owed_ns + cost_ns / STARVATION_SHARE,
+            Way::Write => owed_ns.saturating_sub(cost_ns),
+        };
+    }
+
     /// Sessions that wait, one bit each.
     #[inline(always)]
     fn among(&self, among: Among) -> u128 {
@@ -294,19 +363,13 @@ impl Round {
         (nodes.0[self.turns[session].lines[way as usize].first as usize], way)
     }
 
-    /// Of the sessions that wait, the one whose request was due first.
+    /// Of the tenants with a session that waits the one that was due first, and of its sessions.
     fn turn(&self, among: Among) -> usize {
-        let mut rest = self.among(among);
-        debug_assert!(rest != 0);
-        let mut turn = rest.trailing_zeros() as usize;
-        while rest != 0 {
-            let session = rest.trailing_zeros() as usize;
-            if self.turns[session].due_ns < self.turns[turn].due_ns {
-                turn = session;
-            }
-            rest &= rest - 1;
-        }
-        turn
+        let due = |session: &usize| {
+            let Turn { tenant, due_ns, .. } = self.turns[*session];
+            (self.accounts[usize::from(tenant)].due_ns, tenant, due_ns)
+        };
+        sessions(self.among(among)).min_by_key(due).expect("somebody waits")
     }
 
     /// Which of a session's two lines goes first when it is its turn: reads, but for a sixteenth of
@@ -322,21 +385,14 @@ impl Round {
         if write { Way::Write } else { Way::Read }
     }
 
-    /// Takes the first request of a session's line and charges it; returns its cost.
+    /// Takes the first request of a session's line; returns its cost.
     fn pop(&mut self, nodes: &Nodes, session: usize, way: Way) -> u64 {
-        let Turn { lines, due_ns, owed_ns } = &mut self.turns[session];
-        let line = &mut lines[way as usize];
+        let line = &mut self.turns[session].lines[way as usize];
         let node = nodes.0[line.first as usize];
         line.first = node.next;
         if line.first == NONE {
             self.waiting[way as usize] &= !(1_u128 << session);
         }
-        *due_ns += node.cost_ns;
-        *owed_ns = match way {
-            _ if lines[Way::Write as usize].first == NONE => 0,
-            Way::Read => *owed_ns + node.cost_ns / STARVATION_SHARE,
-            Way::Write => owed_ns.saturating_sub(node.cost_ns),
-        };
         node.cost_ns
     }
 }
@@ -347,7 +403,7 @@ mod tests {
     use kvrail_ring::Class;
 
     use super::{Among, Nodes, Waiting, Wanted, Way};
-    use crate::limits::SessionSlot;
+    use crate::limits::{SessionSlot, TenantSlot};
 
     /// A device that takes 8 us for an operation and 0.4 us for each KiB.
     fn wanted(at: u64, session: u8, class: Class, length: u32) -> Wanted {
@@ -471,6 +527,22 @@ mod tests {
         let order = drain(&mut waiting, &nodes, 100);
         let second = order.iter().filter(|(at, _)| (200..300).contains(at)).count();
         assert!((49..=51).contains(&second), "{second} of 100");
+    }
+
+    #[test]
+    fn a_session_is_not_held_to_what_the_one_before_it_was_given() {
+        let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
+        (0..200).for_each(|at| waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 1 << 20)));
+        drain(&mut waiting, &nodes, 200);
+        waiting.seat(SessionSlot(0), TenantSlot(7));
+        waiting.seat(SessionSlot(1), TenantSlot(7));
+        for at in 200..400 {
+            let session = u8::try_from(at % 2).unwrap();
+            waiting.push(&mut nodes, wanted(at, session, Class::Demand, 1 << 20));
+        }
+        let order = drain(&mut waiting, &nodes, 100);
+        let anew = order.iter().filter(|(at, _)| at % 2 == 0).count();
+        assert!((49..=51).contains(&anew), "{anew} of 100");
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! Either locks what reads and writes of the same device need: the journal of a file system, the
 //! inode of a file. Many at once also occupy a kernel thread each. Flushes that wait are answered
 //! by one flush, which begins after all of them and so covers what each was to cover. Discards take
-//! turns by class and session.
+//! turns as reads and writes do.
 
 use kvrail_device::SlotId;
 use kvrail_ring::{Class, Opcode, Status};
 
 use super::fair::{Among, Chain, Nodes, Waiting, Wanted, Way};
-use crate::limits::SessionSlot;
+use crate::limits::{SessionSlot, TenantSlot};
 use crate::task::Task;
 
 /// Operations of which one is in flight at a time.
@@ -51,6 +51,11 @@ impl Serial {
     pub(super) fn new() -> Self {
         let discards = Discards { waiting: Waiting::new(), in_flight: false };
         Self { flushes: Flushes::default(), discards }
+    }
+
+    /// Has a session of which nothing waits take part in a tenant's share.
+    pub(super) fn seat(&mut self, session: SessionSlot, tenant: TenantSlot) {
+        self.discards.waiting.seat(session, tenant);
     }
 
     /// Tasks that wait, those that joined another included.

@@ -61,6 +61,26 @@ fn sessions_share_the_device_s_time_whatever_their_block_sizes_are() {
     }
 }
 
+/// Who opens more sessions gets no more, and its sessions share what it gets.
+#[test]
+fn tenants_share_the_device_s_time_however_many_sessions_they_have() {
+    for opcode in [Opcode::Read as u8, Opcode::Write as u8] {
+        let mut rig = Rig::new(8);
+        let seats = (0..8).map(|session| (5, session)).chain([(3, 8)]);
+        let asking = |(tenant, session)| {
+            let client = rig.client_of(tenant, session, 64);
+            let request = Request { opcode, ..client.read(1, 64 << 10) };
+            (client, request)
+        };
+        let mut clients: Vec<_> = seats.map(asking).collect();
+        let bytes = share(&mut rig, &mut clients, 1600);
+        let operations: Vec<_> = bytes.iter().map(|bytes| bytes >> 16).collect();
+        let (many, one) = operations.split_at(8);
+        assert!((780..=820).contains(&one[0]), "{one:?} of 1,600 are the other tenant's");
+        assert!(many.iter().all(|it| (90..=110).contains(it)), "{many:?} are the sessions'");
+    }
+}
+
 /// What the device holds is never more than the limit that is shown, which follows the device; a
 /// limit that fell waits for what is held already.
 #[test]

@@ -6,7 +6,7 @@ use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
     Command, LANES_MAX, LaneSeat, NOTICES_MAX, Notice, QueueDoorbell, REGIONS_MAX, SESSIONS_MAX,
-    SessionSlot,
+    SessionSlot, TenantSlot,
 };
 use kvrail_ring::{Doorbell, RegionId, Segment};
 
@@ -35,9 +35,9 @@ fn has_room_for_all_that_a_poller_owes_when_every_table_is_full() {
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
         let segment = Segment::format(Arc::clone(&memory), 1, 8).unwrap();
         let (lane, doorbell) = (segment.into_server().remove(0), Doorbell::eventfd().unwrap());
-        let queue = u32::from(number(at));
-        let seat =
-            Box::new(LaneSeat { queue, lane, bell: Arc::clone(&bell), doorbell, tails: None });
+        let (queue, bell, tails) = (u32::from(number(at)), Arc::clone(&bell), None);
+        let tenant = TenantSlot(slot(at).0);
+        let seat = Box::new(LaneSeat { queue, lane, bell, doorbell, tails, tenant });
         rig.tell(Command::AddLane(slot(at), seat));
         lanes.push(memory);
     }

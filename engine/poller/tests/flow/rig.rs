@@ -9,7 +9,7 @@ use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
     Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueDoorbell,
-    RingerThread, Route, SessionSlot, Setup, TickOutcome, Waking, WokenBy,
+    RingerThread, Route, SessionSlot, Setup, TenantSlot, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
     ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, Opcode, RegionId,
@@ -114,14 +114,28 @@ impl Rig {
         self.client_with(session, depth, Doorbell::heard().unwrap())
     }
 
+    /// The same in a session of this tenant.
+    pub(crate) fn client_of(&mut self, tenant: u8, session: u8, depth: u32) -> Client {
+        self.seat((session, tenant), depth, Doorbell::heard().unwrap())
+    }
+
     /// The same with a bell of this kind.
     pub(crate) fn client_with(
         &mut self,
         session: u8,
         depth: u32,
+        bell: (Doorbell, OwnedFd),
+    ) -> Client {
+        self.seat((session, session), depth, bell)
+    }
+
+    fn seat(
+        &mut self,
+        (session, tenant): (u8, u8),
+        depth: u32,
         (bell, hears): (Doorbell, OwnedFd),
     ) -> Client {
-        let session = SessionSlot(session);
+        let (session, tenant) = (SessionSlot(session), TenantSlot(tenant));
         let bytes = Segment::bytes_needed(1, depth).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
         let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
@@ -131,7 +145,7 @@ impl Rig {
         let bell = QueueDoorbell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
         let doorbell = Doorbell::eventfd().unwrap();
         let its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
-        let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell, tails: None });
+        let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell, tails: None, tenant });
         self.tell(Command::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));
         let memory_of_it: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));

@@ -14,7 +14,7 @@ use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{
     Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Permit, Poller, PollerStats,
     QueueDoorbell, RingerThread, Route, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall,
-    StoreSetup, TickOutcome, Waking, WokenBy,
+    StoreSetup, TenantSlot, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
     ClientLane, Completion, DeviceIndex, Doorbell, Geometry, KeyedRequest, Opcode, RegionId,
@@ -369,7 +369,8 @@ impl Rig {
             (RegionId(u32::from(session.0)), RegionId(100 + u32::from(session.0)));
         let arena = self.attach(session, region, ARENA_BYTES);
         let tails = self.attach(session, tails_region, TAILS * 4096);
-        let seat = LaneSeat { queue: 7, lane, bell, doorbell, tails: Some(tails_region) };
+        let (queue, tenant) = (7, TenantSlot(session.0));
+        let seat = LaneSeat { queue, lane, bell, doorbell, tails: Some(tails_region), tenant };
         self.mailbox.send(Command::AddLane(session, Box::new(seat))).unwrap();
         self.tick();
         Client { session, lane: lanes.remove(0), region, arena, tails, next: 1 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned, load, store};
-use kvrail_poller::{LaneSeat, QueueDoorbell, SessionSlot};
+use kvrail_poller::{LaneSeat, QueueDoorbell, SessionSlot, TenantSlot};
 use kvrail_ring::{ClientLane, Doorbell, RegionId, Request, Segment};
 
 use crate::watch::Asked;
@@ -56,7 +56,8 @@ impl LaneEnd {
         let (bell, hears) = Doorbell::heard().unwrap();
         let bell = QueueDoorbell::trusted(bell);
         let doorbell = Doorbell::eventfd().unwrap();
-        let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell, tails: None });
+        let (tails, tenant) = (None, TenantSlot(0));
+        let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell, tails, tenant });
         let (posted, life) = (VecDeque::new(), Life::Coming);
         let (outstanding, collected) = (0, 0);
         let _hears = hears;
