@@ -9,7 +9,7 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, can_pin};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, can_pin, kvrail, run};
 
 const CLIENTS: usize = 2;
 const UPGRADES: usize = 3;
@@ -108,5 +108,33 @@ fn clients_of_another_generation_are_told_so_and_disturb_nobody() {
     let answer = greet(&sidecar, later, LANE_VERSION);
     assert!(matches!(answer, ControlReply::Welcome(_)), "{answer:?}");
     drop(quiet);
+    sidecar.stop();
+}
+
+/// Which drive has a key follows from the drives' numbers: a client that does not know them is
+/// told so, once there is a gap.
+#[test]
+fn an_older_client_is_refused_by_a_store_with_a_gap() {
+    let shape = StoreShape { member_bytes: 40 << 20, segment_bytes: 1 << 20, block_mean: 32 << 10 };
+    let mut place = Place::with_shaped_store(3, &shape);
+    let older = Version { minor: 0, ..Version::CURRENT };
+    let sidecar = Sidecar::start(&place);
+    let answer = greet(&sidecar, older, LANE_VERSION);
+    assert!(matches!(answer, ControlReply::Welcome(_)), "{answer:?}");
+    sidecar.stop();
+    place.members.remove(1);
+    let mut retire = kvrail();
+    retire.args(["volume", "retire", VOLUME, "--member", "1", "--direct", "optional"]);
+    run(retire.args(&place.members)).expect(0, &[]);
+    let sidecar = Sidecar::start(&place);
+    let answer = greet(&sidecar, older, LANE_VERSION);
+    let ControlReply::Refused { code, message } = answer else { panic!("{answer:?}") };
+    assert_eq!(code, RefusalCode::Version, "{message}");
+    for word in ["kvrail 9.9.9", "protocol 2.0", "store kv", "install the client of the sidecar's"]
+    {
+        assert!(message.contains(word), "no {word:?} in {message}");
+    }
+    let answer = greet(&sidecar, Version::CURRENT, LANE_VERSION);
+    assert!(matches!(answer, ControlReply::Welcome(_)), "{answer:?}");
     sidecar.stop();
 }

@@ -25,6 +25,15 @@ pub struct StoreInfo {
     pub members: Option<u64>,
 }
 
+impl StoreInfo {
+    /// The first minor of the protocol whose clients know which member has a key. Earlier ones
+    /// would look in the wrong place.
+    #[must_use]
+    pub const fn minor(&self) -> u16 {
+        if self.members.is_some() { 1 } else { 0 }
+    }
+}
+
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceInfo {

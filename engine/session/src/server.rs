@@ -15,7 +15,7 @@ use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, Sess
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hardware, Hello, Incoming,
     LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport,
-    SidecarReport, StatusReport, Version, VolumeInfo, Waker, Welcome, unspill_ask,
+    SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo, Waker, Welcome, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -389,6 +389,21 @@ impl Server {
                 self.config.identity.version,
                 printable(&hello.library),
                 hello.lane_version
+            );
+            return self.sessions.turn_away(id, RefusalCode::Version, message);
+        }
+        let too_new = |volume: &&VolumeInfo| match volume.content {
+            VolumeContent::Store(store) => store.minor() > theirs.minor,
+            VolumeContent::Raw => false,
+        };
+        if let Some(store) = self.volumes.iter().find(too_new) {
+            let message = format!(
+                "the client ({}) speaks protocol {theirs} and does not know which drive of store \
+                 {} has a key since one was retired; install the client of the sidecar's release \
+                 ({})",
+                printable(&hello.library),
+                store.name,
+                self.config.identity.version,
             );
             return self.sessions.turn_away(id, RefusalCode::Version, message);
         }
