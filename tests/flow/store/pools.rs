@@ -80,12 +80,12 @@ fn a_flood_into_one_pool_evicts_nothing_of_another() {
         eventually("it serves", || shards(&sidecar)[0].state == "serving");
         got_all(&mut seat(&sidecar, "team a kv"), kept.clone());
     }
-    let mut command = kvrail();
-    command.args(["store", "pools", "--socket"]).arg(sidecar.socket());
-    let said = run(&mut command);
-    said.expect(0, &[]);
-    for words in ["kept", "default", "20.00 MiB", "CONFIGURED"] {
-        assert!(said.stdout.contains(words), "{words}: {said:?}");
+    for (command, head) in [("pools", "CONFIGURED"), ("status", "MEMBER")] {
+        let said = run(kvrail().args(["store", command, "--socket"]).arg(sidecar.socket()));
+        said.expect(0, &[]);
+        for words in ["POOL", "kept", "default", "20.00 MiB", head] {
+            assert!(said.stdout.contains(words), "{words}: {said:?}");
+        }
     }
     sidecar.stop();
 }

@@ -374,7 +374,7 @@ fn ranges(numbers: &[u16]) -> String {
 }
 
 /// A long cell, cut: of a path its end is kept, where names and serial numbers differ.
-fn short(cell: String) -> String {
+pub(crate) fn short(cell: String) -> String {
     let count = cell.chars().count();
     if count <= CELL {
         return cell;

@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use super::pools::together;
 use super::target::TargetArgs;
+use crate::command::status::short;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{Format, human_bytes, print_json, print_table, table};
+use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +29,10 @@ each byte put: above 1 by records, pages and moved blocks. DECLINED puts are no 
 (little write budget is left, and the block was not put before), budget (none is left), index full,
 broken (the drive refused a write of the store's own; it only reads), busy. BUDGET is what may be
 written. STATE: starting (reads its heads), warming (serves; what it does not find may yet turn up),
-serving, gone (its drive is).";
+serving, gone (its drive is). Pools follow where there are some, all members together.";
+
+/// Rows of pools.
+const POOLS_SHOWN: usize = 12;
 
 /// Arguments of `kvrail store status`.
 #[derive(Debug, Args)]
@@ -64,7 +68,36 @@ pub(super) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
         return print_json(&shown);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    print_table(&rows(&shown, now))
+    print_table(&rows(&shown, now))?;
+    let (pools, more) = pools(&shown);
+    if !pools.is_empty() {
+        print_text("")?;
+        print_table(&pools)?;
+    }
+    if more > 0 {
+        print_text(&format!("  and {more} more: kvrail store pools"))?;
+    }
+    Ok(())
+}
+
+/// The pools of stores that have some beside the default one, as far as they fit a terminal of 80
+/// by 24, and how many more there are.
+fn pools(all: &[Shown]) -> (Table, usize) {
+    let own = |it: &Shown| it.total.pools.len() > 1;
+    let all = all.iter().filter(|it| own(it));
+    let all = all.flat_map(|it| it.total.pools.iter().map(|pool| (it.store.clone(), pool)));
+    let mut table = table(&["STORE", "POOL", "MINIMUM", "MAXIMUM", "HAS", "BLOCKS"]);
+    table.add_rows(all.clone().take(POOLS_SHOWN).map(|(store, pool)| {
+        [
+            short(store),
+            short(pool.name.clone()),
+            human_bytes(pool.minimum_bytes),
+            human_bytes(pool.maximum_bytes),
+            human_bytes(pool.segment_bytes),
+            pool.blocks.to_string(),
+        ]
+    }));
+    (table, all.count().saturating_sub(POOLS_SHOWN))
 }
 
 fn shown(store: String, report: &StatusReport) -> Shown {
@@ -209,9 +242,9 @@ fn counter(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use kvrail_protocol::ShardReport;
+    use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{Member, Shown, rows, total};
+    use super::{Member, POOLS_SHOWN, Shown, pools, rows, total};
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
         let counters = [
@@ -237,6 +270,30 @@ mod tests {
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
             pools: Vec::new(),
         }
+    }
+
+    #[test]
+    fn pools_are_shown_where_there_are_some_and_fit_a_terminal() {
+        let pool = |at: u64| PoolReport {
+            name: format!("{at} is the pool of a team with a name"),
+            configured: true,
+            minimum_bytes: 1023 << 30,
+            maximum_bytes: 1023 << 40,
+            segment_bytes: 1023 << 40,
+            blocks: 999_999_999,
+            bytes: 1,
+            counters: [].into(),
+        };
+        let shown = |count: u64| {
+            let pools = (0..count).map(pool).collect();
+            let total = ShardReport { pools, ..ShardReport::default() };
+            Shown { store: "a store with a name".into(), members: Vec::new(), total }
+        };
+        assert!(pools(&[shown(0), shown(1)]).0.is_empty());
+        let (table, more) = pools(&[shown(1), shown(16)]);
+        assert_eq!((table.lines().count(), more), (1 + POOLS_SHOWN, 16 - POOLS_SHOWN));
+        let widest = table.lines().map(|line| line.trim_end().chars().count()).max();
+        assert!(widest <= Some(81), "a blank in front goes:\n{table}");
     }
 
     #[test]
