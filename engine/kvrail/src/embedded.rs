@@ -14,7 +14,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
@@ -32,6 +31,7 @@ use crate::config::{Config, NullContent, Volume, WriteBudget};
 use crate::context::Verbosity;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
+use crate::progress::bar_for;
 use crate::stop::ending_signals;
 
 /// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
@@ -81,7 +81,8 @@ impl Embedded {
     }
 
     fn make_volume(&self, new: &NewVolume) -> Result<()> {
-        let bar = self.bar();
+        let template = "writing the volume {bar:40} {binary_bytes}/{binary_total_bytes}";
+        let bar = bar_for(self.verbosity, template, None);
         let made = create(new, &mut |progress: Progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
@@ -97,17 +98,6 @@ impl Embedded {
                 .into(),
             _ => Failure::from(error).into(),
         })
-    }
-
-    fn bar(&self) -> ProgressBar {
-        let target = match self.verbosity {
-            Verbosity::Normal => ProgressDrawTarget::stderr(),
-            Verbosity::Quiet => ProgressDrawTarget::hidden(),
-        };
-        let template = "writing the volume {bar:40} {binary_bytes}/{binary_total_bytes}";
-        let style = ProgressStyle::with_template(template);
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::with_draw_target(None, target).with_style(style)
     }
 
     fn start(&mut self, dir: &Path, members: Members<'_>, mode: Option<&str>) -> Result<PathBuf> {

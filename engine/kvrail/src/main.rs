@@ -13,6 +13,7 @@ mod failure;
 mod format;
 mod members;
 mod output;
+mod progress;
 mod serve;
 mod stop;
 

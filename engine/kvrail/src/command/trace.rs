@@ -4,15 +4,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_client::{TraceInfo, TraceKind, TraceSpent, TraceWork};
 use kvrail_units::Period;
 use serde::Serialize;
 
 use super::status::{Looker, SidecarArgs, micros};
-use crate::context::{Context, Verbosity};
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use crate::progress::bar;
 use crate::stop::StopFlag;
 
 const EXAMPLES: &str = "\
@@ -94,7 +94,7 @@ fn collect(looker: &mut Looker, args: &TraceArgs, context: &Context) -> Result<F
     let (slow, stop) = (args.slow.duration(), StopFlag::register()?);
     let lasts = Duration::from_secs(args.seconds);
     let ask = |looker: &mut Looker| looker.ask(|client| client.trace(slow));
-    let (begun, bar) = (Instant::now(), bar(context, args.seconds));
+    let (begun, bar) = (Instant::now(), bar(context, BAR, Some(args.seconds)));
     let (mut events, mut lost) = (ask(looker)?.events, 0);
     while begun.elapsed() < lasts && !stop.is_set() {
         thread::sleep(ASK_EVERY.min(lasts.saturating_sub(begun.elapsed())));
@@ -112,14 +112,7 @@ fn collect(looker: &mut Looker, args: &TraceArgs, context: &Context) -> Result<F
     Ok(Found { slow_ns: args.slow.ns(), seconds, events, lost, hidden, requests, shares })
 }
 
-/// Draws on standard error, where that is a terminal.
-fn bar(context: &Context, seconds: u64) -> ProgressBar {
-    let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let style = ProgressStyle::with_template("tracing {bar:40} {pos}/{len} s")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(Some(seconds), target).with_style(style)
-}
+const BAR: &str = "tracing {bar:40} {pos}/{len} s";
 
 /// Clients' requests; turns and what stores do for themselves are none.
 fn of_clients(events: &[TraceInfo]) -> impl Iterator<Item = (&TraceWork, &TraceSpent)> {

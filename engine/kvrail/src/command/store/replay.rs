@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::HumanDuration;
 use kvrail_replay::{Placement, Plan, Policy, Report, Share, Trace, plot, replay};
 use kvrail_units::Size;
 
-use crate::context::{Context, Verbosity};
+use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use crate::progress::bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,7 +104,7 @@ fn share(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &ReplayArgs, context: &Context) -> Result<(), Failure> {
     let plan = plan(args)?;
     let trace = load(args, context)?;
-    let bar = bar(context, "replaying {bar:40} {percent} % {eta} left", plan.work(&trace));
+    let bar = bar(context, "replaying {bar:40} {percent} % {eta} left", Some(plan.work(&trace)));
     let report = replay(&trace, &plan, &mut |asked| bar.inc(asked));
     bar.finish_and_clear();
     let report = report.map_err(|why| Failure::new(Exit::Failed, why.to_string()))?;
@@ -139,18 +140,10 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
 
 fn load(args: &ReplayArgs, context: &Context) -> Result<Trace, Failure> {
     let bytes = std::fs::metadata(&args.trace).map_or(0, |file| file.len());
-    let bar = bar(context, "reading {bar:40} {binary_bytes}/{binary_total_bytes}", bytes);
+    let bar = bar(context, "reading {bar:40} {binary_bytes}/{binary_total_bytes}", Some(bytes));
     let trace = Trace::load(&args.trace, &mut |read| bar.set_position(read));
     bar.finish_and_clear();
     trace.map_err(|why| Failure::new(Exit::Failed, why.to_string()))
-}
-
-fn bar(context: &Context, template: &str, length: u64) -> ProgressBar {
-    let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let style = ProgressStyle::with_template(template);
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(Some(length), target).with_style(style)
 }
 
 fn show(report: &Report) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use kvrail_client::{
     Arena, BlockNote, BlockRequest, Class, Client, ClientError, ListedBlock, Namespace, Pages,
     Queue, Status, Volume,
@@ -11,9 +11,10 @@ use kvrail_client::{
 use serde::Serialize;
 
 use super::target::{Session, TargetArgs};
-use crate::context::{Context, Verbosity};
+use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use crate::progress::bar;
 use crate::stop::StopFlag;
 
 const EXAMPLES: &str = "\
@@ -96,7 +97,7 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         let known = session.ask(|client| client.store(store.name())?.namespaces())?;
         let wanted = |name: &str| args.namespace.as_deref().is_none_or(|it| it == name);
         let known: Vec<_> = known.into_iter().filter(|it| wanted(&it.name)).collect();
-        let bar = bar(context);
+        let bar = bar(context, BAR, None);
         bar.set_length(known.iter().map(|it| it.bytes).sum());
         let mut namespaces = Vec::new();
         for name in known.iter().map(|it| it.name.as_str()) {
@@ -117,16 +118,8 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
     judge(&reports)
 }
 
-/// Draws on standard error, where that is a terminal.
-fn bar(context: &Context) -> ProgressBar {
-    let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let template = "verifying {bar:40} {binary_bytes}/{binary_total_bytes} \
-                    {binary_bytes_per_sec} {eta} left";
-    let style =
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(None, target).with_style(style)
-}
+const BAR: &str = "verifying {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
+                   {eta} left";
 
 /// Reads one namespace.
 #[derive(Debug)]

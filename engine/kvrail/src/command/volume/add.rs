@@ -1,17 +1,15 @@
 //! `kvrail volume add`.
 
-use std::ops::ControlFlow;
-
 use clap::Args;
 use kvrail_nvme::Selector;
-use kvrail_volume::{NewMember, Overwrite, Progress, VolumeName, add};
+use kvrail_volume::{NewMember, Overwrite, VolumeName, add};
 
-use super::create::{DirectArg, FillArg, bar};
+use super::create::{DirectArg, FillArg};
 use super::retire::Changed;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::members::{locate, members};
-use crate::stop::StopFlag;
+use crate::progress::writing;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,14 +54,7 @@ pub(super) fn run(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
     };
-    let stop = StopFlag::register()?;
-    let bar = bar(context);
-    let added = add(&new, &mut |progress: Progress| {
-        bar.set_length(progress.total_bytes);
-        bar.set_position(progress.done_bytes);
-        if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.finish_and_clear();
+    let added = writing(context, |progress| add(&new, progress))?;
     let what = format!("added {}", new.path.display());
     Changed::of(&added?).print(&what, context)
 }

@@ -1,24 +1,21 @@
 //! `kvrail volume create`.
 
-use std::ops::ControlFlow;
-
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvrail_nvme::Selector;
 use kvrail_poller::SESSIONS_MAX;
 use kvrail_store::Sizing;
 use kvrail_units::Size;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Purpose, StoreMember, StoreShape,
-    Volume, VolumeName, create,
+    DirectIo, Fill, Layout, NewVolume, Overwrite, Purpose, StoreMember, StoreShape, Volume,
+    VolumeName, create,
 };
 use serde::Serialize;
 
-use crate::context::{Context, Verbosity};
+use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::members::members;
 use crate::output::{Format, human_bytes, print_json, print_text};
-use crate::stop::StopFlag;
+use crate::progress::writing;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -139,14 +136,7 @@ pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
     };
-    let stop = StopFlag::register()?;
-    let bar = bar(context);
-    let made = create(&new, &mut |progress: Progress| {
-        bar.set_length(progress.total_bytes);
-        bar.set_position(progress.done_bytes);
-        if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.finish_and_clear();
+    let made = writing(context, |progress| create(&new, progress))?;
     report(&made?, context)
 }
 
@@ -195,17 +185,6 @@ fn made_store(shape: StoreShape, one: &Sizing, members: u16) -> MadeStore {
         table_bytes: all(one.table_bytes),
         pool_bytes: all(one.pool_bytes),
     }
-}
-
-/// Draws on standard error, where that is a terminal.
-pub(super) fn bar(context: &Context) -> ProgressBar {
-    let hidden = context.verbosity == Verbosity::Quiet || context.format == Format::Json;
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let template = "writing {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
-                    {eta} left";
-    let style =
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(None, target).with_style(style)
 }
 
 fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
