@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kvrail_client::{Pages, Request, StatusReport};
 
-use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, kvrail, run};
 
 /// Asks for one path; status and body.
 fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
@@ -101,11 +101,7 @@ fn a_port_in_use_is_said_and_blocks_are_served() {
 #[test]
 fn the_start_report_says_where_it_is() {
     let place = Place::with_volume(1, 4 << 20);
-    let sidecar = Sidecar::start_as(&place, serve(&place, "127.0.0.1:0"));
-    let mark = "metrics and page: http://";
-    eventually("it says so", || sidecar.said().contains(mark));
-    let said = sidecar.said();
-    let address = said.split_once(mark).unwrap().1.split_once('/').unwrap().0;
+    let (sidecar, address) = Sidecar::start_with_metrics(&place);
     assert_eq!(exchange(TcpStream::connect(address).unwrap(), "/healthz"), (200, "ok\n".into()));
     sidecar.stop();
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use kvrail_client::{Client, Pages, Request};
 
-use crate::rig::{LONG, Place, Sidecar, eventually};
+use crate::rig::{LONG, Place, Sidecar};
 
 /// Its clock runs ahead whenever it has nothing to do; so many of its milliseconds it looks.
 const LOOKS: &str = "--virtual-time-budget=60000";
@@ -47,14 +47,8 @@ fn browser(wanted: &str, looks: &str, address: &str) -> Option<String> {
 
 /// A sidecar, and where its page is.
 fn with_page(place: &Place) -> (Sidecar, String) {
-    let mut command = place.serve();
-    command.args(["--set", "metrics.listen=127.0.0.1:0"]);
-    let sidecar = Sidecar::start_as(place, command);
-    let mark = "metrics and page: ";
-    eventually("it says where", || sidecar.said().contains(mark));
-    let said = sidecar.said();
-    let address = said.split_once(mark).unwrap().1.lines().next().unwrap().to_owned();
-    (sidecar, address)
+    let (sidecar, address) = Sidecar::start_with_metrics(place);
+    (sidecar, format!("http://{address}/"))
 }
 
 #[test]

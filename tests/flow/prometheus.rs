@@ -125,13 +125,7 @@ fn check_metrics(exposed: &str) {
 #[test]
 fn prometheus_scrapes_a_sidecar_and_its_alerts_stand_watch() {
     let place = Place::with_store(2, 64 << 20);
-    let mut command = place.serve();
-    command.args(["--set", "metrics.listen=127.0.0.1:0"]);
-    let sidecar = Sidecar::start_as(&place, command);
-    let mark = "metrics and page: http://";
-    eventually("it says where", || sidecar.said().contains(mark));
-    let said = sidecar.said();
-    let target = said.split_once(mark).unwrap().1.split_once('/').unwrap().0.to_owned();
+    let (sidecar, target) = Sidecar::start_with_metrics(&place);
     let Some(prometheus) = Prometheus::start(&target) else { return drop(sidecar.stop()) };
     check_metrics(&exposed(&target));
 

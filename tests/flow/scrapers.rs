@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kvrail_tests::Quiet;
 
-use crate::rig::{Place, Sidecar, VOLUME, eventually};
+use crate::rig::{Place, Sidecar, VOLUME};
 
 /// Those that ask and never read.
 const SILENT: usize = 300;
@@ -35,13 +35,7 @@ fn ask_and_wait(address: &str) -> TcpStream {
 #[test]
 fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
     let place = Place::with_volume(2, 8 << 20);
-    let mut command = place.serve();
-    command.args(["--set", "metrics.listen=127.0.0.1:0"]);
-    let sidecar = Sidecar::start_as(&place, command);
-    let mark = "metrics and page: http://";
-    eventually("it says where", || sidecar.said().contains(mark));
-    let said = sidecar.said();
-    let address = said.split_once(mark).unwrap().1.split_once('/').unwrap().0;
+    let (sidecar, address) = Sidecar::start_with_metrics(&place);
     let mut quiet = Quiet::attach(sidecar.socket(), VOLUME).unwrap();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -55,10 +49,10 @@ fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
             }
             operations
         });
-        let silent: Vec<_> = (0..SILENT).map(|_| ask_and_wait(address)).collect();
+        let silent: Vec<_> = (0..SILENT).map(|_| ask_and_wait(&address)).collect();
         let scrape = || {
             // The oldest connections are cut off where there are many: those that do not read.
-            let answered = (0..SCRAPES).filter(|_| ask(address, "/metrics") == Some(200));
+            let answered = (0..SCRAPES).filter(|_| ask(&address, "/metrics") == Some(200));
             answered.count()
         };
         let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
@@ -66,7 +60,7 @@ fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
         over.store(true, Ordering::Relaxed);
         assert_eq!(answered, SCRAPERS * SCRAPES);
         assert!(rounds.join().unwrap() > 0);
-        assert_eq!(ask(address, "/healthz"), Some(200));
+        assert_eq!(ask(&address, "/healthz"), Some(200));
         drop(silent);
     });
     drop(quiet);

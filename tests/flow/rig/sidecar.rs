@@ -46,6 +46,19 @@ impl Sidecar {
         it
     }
 
+    /// Starts one with its metrics and its page, and waits until it says where: `address:port`.
+    pub(crate) fn start_with_metrics(place: &Place) -> (Self, String) {
+        let mut command = place.serve();
+        command.args(["--set", "metrics.listen=127.0.0.1:0"]);
+        let it = Self::start_as(place, command);
+        let mark = "metrics and page: http://";
+        eventually("it says where", || it.said().contains(mark));
+        let said = it.said();
+        let address = said.split_once(mark).expect("just seen").1.split_once('/');
+        let address = address.expect("a path behind it").0.to_owned();
+        (it, address)
+    }
+
     /// Starts this command, which may not come to serve.
     pub(crate) fn launch(place: &Place, mut command: Command) -> Self {
         let log = place.path("log");
