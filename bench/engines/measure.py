@@ -99,6 +99,19 @@ def p99(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
+def show(told: dict[str, dict[str, list[float]]], nbytes: int) -> None:
+    """A line for each arm: stores and loads of so many bytes."""
+    gb, width = nbytes / 1e9, max(map(len, told))
+    for arm, all_ in told.items():
+        load_cpu, store_cpu = (statistics.mean(all_[f"{what}_cpu"]) for what in ("load", "store"))
+        print(
+            f"     {arm:{width}} load {gb / median(all_['load']):6.2f} GB/s, "
+            f"{load_cpu / gb:.3f} CPU-s/GB, p99 {1e3 * p99(all_['load']):.0f} ms; "
+            f"store {gb / median(all_['store']):6.2f} GB/s, {store_cpu / gb:.3f} CPU-s/GB",
+            file=sys.stderr,
+        )
+
+
 def machine() -> dict[str, Any]:
     """Where this was measured."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()

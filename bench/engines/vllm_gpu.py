@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import vllm._custom_ops  # noqa: F401
 from kvrail._vllm_tiers import keys_of
-from measure import Clock, Verdicts, folder, keep, median, p99, sidecar, write
+from measure import Clock, Verdicts, folder, keep, median, show, sidecar, write
 from vllm.distributed import parallel_state
 from vllm.v1.kv_offload.base import (
     CanonicalKVCacheRef,
@@ -234,15 +234,7 @@ def measure(arms: dict[str, Arm], cache: Cache, rounds: int, pid: int) -> dict[s
 
 
 def judge(verdicts: Verdicts, shape: str, told: dict[str, Any], nbytes: int) -> None:
-    gb = nbytes / 1e9
-    for arm, all_ in told.items():
-        print(
-            f"     {arm:22} load {gb / median(all_['load']):6.2f} GB/s, "
-            f"{sum(all_['load_cpu']) / len(all_['load_cpu']) / gb:.3f} CPU-s/GB, "
-            f"p99 {1e3 * p99(all_['load']):.0f} ms; store {gb / median(all_['store']):6.2f} GB/s, "
-            f"{sum(all_['store_cpu']) / len(all_['store_cpu']) / gb:.3f} CPU-s/GB",
-            file=sys.stderr,
-        )
+    show(told, nbytes)
     for other in list(told)[1:]:
         ours, theirs = told[SPEC], told[other]
         speed = median(theirs["load"]) / median(ours["load"])

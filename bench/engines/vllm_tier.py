@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 from kvrail._vllm_tiers import Tiers, keys_of
-from measure import Clock, Verdicts, folder, keep, median, p99, sidecar, write
+from measure import Clock, Verdicts, folder, keep, median, p99, show, sidecar, write
 
 SIZES = ((64, 2 << 20), (256, 640 << 10))
 LOOKUPS, TURNS = 10_000, 6
@@ -103,15 +103,7 @@ def judge(verdicts: Verdicts, name: str, told: dict[str, Any], nbytes: int) -> N
     verdicts.add("V2", f"{name}: cold load, GB/s per CPU-second over fs", speed * work, ">=", 4.0)
     late = p99(ours["load"]) / p99(theirs["load"])
     verdicts.add("V2", f"{name}: cold load, p99 over fs", late, "<=", 0.7)
-    gb = nbytes / 1e9
-    for arm, all_ in told.items():
-        print(
-            f"     {arm:8} load {gb / median(all_['load']):.2f} GB/s, "
-            f"{sum(all_['load_cpu']) / len(all_['load_cpu']) / gb:.3f} CPU-s/GB, "
-            f"p99 {1e3 * p99(all_['load']):.0f} ms; store {gb / median(all_['store']):.2f} GB/s, "
-            f"{sum(all_['store_cpu']) / len(all_['store_cpu']) / gb:.3f} CPU-s/GB",
-            file=sys.stderr,
-        )
+    show(told, nbytes)
 
 
 def judge_lookups(verdicts: Verdicts, told: dict[str, dict[str, float]]) -> None:
