@@ -30,7 +30,10 @@ suite=$(. /etc/os-release && echo "${VERSION_CODENAME:?no Debian}")
 work=$(mktemp -d)
 sidecar=
 finish() {
-    [[ -z $sidecar ]] || kill "$sidecar" 2>/dev/null || true
+    if [[ -n $sidecar ]]; then
+        kill -KILL -- "-$sidecar" 2>/dev/null || true
+        wait "$sidecar" 2>/dev/null || true
+    fi
     rm -rf "$work"
 }
 trap finish EXIT
@@ -75,9 +78,12 @@ inside() {
         exec chroot --userspec=64000:64000 "$0" /usr/bin/kvrail "$@"' "$root" "$@"
 }
 [[ $(inside --version) == "kvrail $version"* ]]
+# A process group of its own, so that it ends whole: unshare holds SIGTERM back.
+set -m
 inside serve --set metrics.listen=off \
     --set 'volume=[{name="kv", members=["null:1GiB"]}]' >"$work/serve.log" 2>&1 &
 sidecar=$!
+set +m
 for ((turn = 0; ; turn++)); do
     if inside status --format json >"$work/status.json" 2>"$work/status.log"; then
         break
