@@ -51,6 +51,7 @@ pids+=($!)
 for name in alone taken logged blocked; do
     for _ in {1..200}; do [[ -S $data/$name.s ]] && break || sleep 0.1; done
 done
+dd if=/dev/zero of="$data/pipe" bs=4k count=64 oflag=nonblock 2>/dev/null || true # until it is full
 grep -h "metrics.listen" "$data/taken.log" | head -n 1
 
 attach="while :; do \$KVRAIL status --socket $data/%s.s >/dev/null; done"

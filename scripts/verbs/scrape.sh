@@ -3,10 +3,16 @@
 # N rounds (20) of S seconds (1), with scrapes and without, in turns (bench/examples/scrape).
 set -euo pipefail
 
-cargo build -q --release --locked -p kvrail
-cargo build -q --release --locked -p kvrail-bench --example scrape
+# PROGRAMS is a folder with kvrail and the example, where nothing is built.
 home=${CARGO_TARGET_DIR:-target}
-kvrail=$home/release/kvrail
+programs=${PROGRAMS:-$home/release}
+example=$programs/scrape
+if [[ -z ${PROGRAMS:-} ]]; then
+    cargo build -q --release --locked -p kvrail
+    cargo build -q --release --locked -p kvrail-bench --example scrape
+    example=$programs/examples/scrape
+fi
+kvrail=$programs/kvrail
 data=$(realpath "$(mktemp -d "$home/scrape.XXXXXX")")
 pid=
 finish() {
@@ -37,4 +43,4 @@ pid=$!
 mark='  metrics and page: http://'
 for _ in {1..200}; do grep -qs "$mark" "$data/log" && break || sleep 0.1; done
 address=$(sed -n "s|^$mark\(.*\)/|\1|p" "$data/log")
-"$home/release/examples/scrape" "$data/s" "$address" "${1:-1}" "${2:-20}"
+"$example" "$data/s" "$address" "${1:-1}" "${2:-20}"
