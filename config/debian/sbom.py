@@ -77,7 +77,9 @@ def main() -> None:
     when = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     # The same release has the same number.
     number = uuid.uuid5(uuid.NAMESPACE_URL, f"kvrail {whole.version} {when}")
-    bom = Bom(serial_number=number, components=parts.values())
+    # The whole is no part of itself; a name that stands twice would be replaced by a random one.
+    others = [part for part in parts.values() if part is not whole]
+    bom = Bom(serial_number=number, components=others)
     bom.metadata.timestamp = datetime.fromtimestamp(when, UTC)
     bom.metadata.component = whole
     for node in graph["resolve"]["nodes"]:
