@@ -407,6 +407,10 @@ impl Reason {
                 "put a copy of the whole file in its place (mv), or restart the sidecar with a new \
                  volume"
             }
+            Self::NoStore { why: SuperError::OtherVersion(_) } => {
+                "serve it with the release that wrote it; or `kvrail store erase` makes the store \
+                 empty: a cache fills itself"
+            }
             Self::NoStore { .. } | Self::ForeignStore { .. } | Self::OtherStore => {
                 "find out what wrote there; then `kvrail store erase` makes the store empty: a \
                  cache fills itself"

@@ -129,12 +129,10 @@ pub enum SuperError {
     #[error("no store: neither super has its magic")]
     Absent,
     /// Neither copy is whole.
-    #[error("both supers are damaged; starting empty needs an explicit erase")]
+    #[error("both supers are damaged")]
     Damaged,
     /// Whole, of another version.
-    #[error(
-        "store format {0}; this program reads 1 to {POOLED_FORMAT_VERSION}; erase to start empty"
-    )]
+    #[error("store format {0}; this release reads 1 to {POOLED_FORMAT_VERSION}")]
     OtherVersion(u32),
     /// Whole, with values that no store has.
     #[error("a super whose values are impossible")]
