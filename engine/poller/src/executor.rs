@@ -36,11 +36,12 @@ pub(crate) struct StoreEnd {
     pub(crate) ended_ns: u64,
 }
 
-/// The read of a block that has ended: its client is told, its store is not.
+/// Reads of blocks that hold the same and have ended: their clients are told, their store is not.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadEnd {
+pub(crate) struct ReadEnds {
     pub(crate) read: BlockRead,
     pub(crate) status: Status,
+    pub(crate) count: u32,
 }
 
 /// Reads of blocks: what is told of them beside what is told of any read.
@@ -49,7 +50,7 @@ struct BlockReads {
     /// Check of the block that the task in each slot reads.
     checks: Box<[u64]>,
     /// Those of which no store was told: room for all.
-    ended: Vec<ReadEnd>,
+    ended: Vec<ReadEnds>,
 }
 
 impl BlockReads {
@@ -72,8 +73,12 @@ impl BlockReads {
         if !batch.header.is_of_block() {
             return completion;
         }
-        let read = task.owner.block_read();
-        self.ended.push(ReadEnd { read, status: batch.status });
+        let (read, status) = (task.owner.block_read(), batch.status);
+        match self.ended.last_mut() {
+            // Blocks that were put one after the other are mostly read so.
+            Some(ends) if (ends.read, ends.status) == (read, status) => ends.count += 1,
+            _ => self.ended.push(ReadEnds { read, status, count: 1 }),
+        }
         if batch.status == Status::Ok {
             Completion { checksum: self.checks[id.index() as usize], ..completion }
         } else {
@@ -212,21 +217,27 @@ impl<D: Device> Executor<D> {
     /// Begins the read of a block with this check, which is the client's task. A deadline of 0 is
     /// none.
     #[inline(always)]
-    pub(crate) fn begin_of_block(&mut self, task: &Task, check: u64, deadline_ns: u64) {
+    pub(crate) fn begin_of_block(
+        &mut self,
+        task: &Task,
+        kind: MemoryKind,
+        check: u64,
+        deadline_ns: u64,
+    ) {
         let id = self.tasks.claim(*task).expect("sessions' shares add up to the table");
         self.blocks.checks[id.index() as usize] = check;
         if deadline_ns != 0 {
             self.deadlines.set(self.now_ns.saturating_add(deadline_ns), id);
         }
-        let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
+        let operation = task.operation(id.to_u64());
         if !self.queues[task.device()].begin(task, kind, operation) {
             self.wait(id);
         }
     }
 
-    /// The next read of a block that has ended.
+    /// The next reads of blocks that have ended.
     #[inline(always)]
-    pub(crate) fn next_read_end(&mut self) -> Option<ReadEnd> {
+    pub(crate) fn next_read_ends(&mut self) -> Option<ReadEnds> {
         self.blocks.ended.pop()
     }
 

@@ -51,6 +51,17 @@ impl Group {
     }
 }
 
+/// Where requests with a handle go.
+#[derive(Clone, Copy, Debug)]
+enum Destination {
+    /// Nowhere: nothing was granted.
+    Nowhere,
+    /// To the only shard of a store.
+    Shard(u8),
+    /// To one shard of a group, by the key.
+    Group(u8),
+}
+
 /// The time as a store hears it.
 #[derive(Clone, Copy, Debug)]
 struct Calendar {
@@ -75,8 +86,8 @@ impl Calendar {
 pub(crate) struct Stores {
     shards: Vec<Shard>,
     groups: Vec<Group>,
-    /// Which group each handle of each session names, from 1; 0 is none.
-    handles: Box<[u8]>,
+    /// Of each handle of each session.
+    handles: Box<[Destination]>,
     /// The shard on each device.
     of_device: Vec<Option<u8>>,
     pending: Slots<Pending>,
@@ -135,7 +146,7 @@ impl Stores {
         Ok(Some(Self {
             shards,
             groups,
-            handles: vec![0; SESSIONS_MAX * HANDLES_MAX].into_boxed_slice(),
+            handles: vec![Destination::Nowhere; SESSIONS_MAX * HANDLES_MAX].into_boxed_slice(),
             of_device,
             pending: Slots::new(TASKS_MAX),
             deadlines: Deadlines::new(TASKS_MAX),
@@ -162,9 +173,15 @@ impl Stores {
         (handle < HANDLES_MAX).then(|| usize::from(session.0) * HANDLES_MAX + handle)
     }
 
-    fn group_of_shard(&self, shard: usize) -> usize {
+    /// Where requests go with a handle that a shard has granted.
+    fn destination(&self, shard: usize) -> Destination {
         let has = |group: &Group| group.local.iter().any(|(_, it)| usize::from(*it) == shard);
-        self.groups.iter().position(has).expect("each shard is in a group")
+        let group = self.groups.iter().position(has).expect("each shard is in a group");
+        let number = |at: usize| u8::try_from(at).expect("fewer shards than 255");
+        match self.groups[group].members.count() {
+            0 | 1 => Destination::Shard(number(shard)),
+            _ => Destination::Group(number(group)),
+        }
     }
 }
 

@@ -127,7 +127,7 @@ pub(crate) struct ClientRequest {
 }
 
 /// The read of a block, seen from its end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRead {
     /// Which of this poller's shards.
     pub(crate) shard: u8,
@@ -241,15 +241,16 @@ impl Task {
         }
     }
 
-    /// The read of a block, into memory of this region.
+    /// The read of a block that a get asks for.
     #[inline(always)]
     pub(crate) fn of_block(
         owner: Owner,
-        (class, region): (Class, RegionId),
-        (extent, memory, length): (DeviceExtent, BufferRef, u32),
+        get: &RequestSnapshot,
+        ((extent, memory, length), kind): ((DeviceExtent, BufferRef, u32), MemoryKind),
         now_ns: u64,
     ) -> Self {
-        let kinds = Opcode::Read as u64 | (class as u64) << 16 | u64::from(region.0) << 32;
+        // Class and region; a get's flags are none of a read's.
+        let kinds = get.kinds() & !0xffff | Opcode::Read as u64;
         let long = u64::from(length > WINDOW_BYTES);
         Self {
             owner,
@@ -257,7 +258,7 @@ impl Task {
             buffer_offset: memory.offset,
             accepted_ns: now_ns,
             submitted_ns: now_ns,
-            header: RequestHeader(kinds | (memory.kind() as u64 | long << 1 | 1 << 2) << 24),
+            header: RequestHeader(kinds | (kind as u64 | long << 1 | 1 << 2) << 24),
             length,
             buffer: memory.buffer,
             device: extent.device,

@@ -125,6 +125,14 @@ impl RequestSnapshot {
         [self.0[3], self.0[6]]
     }
 
+    /// Whether it has no flags, no depth and no check: what a get of a whole block has.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_whole_get(&self) -> bool {
+        let others = low(self.0[1]) & 0xff00 | low(self.0[2]) & 0xffff_0000;
+        u64::from(others) | self.0[5] == 0
+    }
+
     /// Page of the tail arena, or the layout block.
     #[must_use]
     #[inline(always)]

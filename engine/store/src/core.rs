@@ -245,8 +245,8 @@ impl Core {
     #[inline(always)]
     pub(crate) fn find(&self, number: u16, key: Key) -> (Hash, Option<(Position, Entry)>) {
         let hash = self.index.hash(number, key.lo());
-        let position = self.index.find(hash, |entry| entry.is(key, number));
-        (hash, position.map(|position| (position, self.index.get(position))))
+        let found = self.index.find(hash, |entry| entry.is(key, number));
+        (hash, found.map(|(position, entry)| (position, *entry)))
     }
 
     /// Puts a live entry where there is none. `false`: the index is full.
@@ -348,14 +348,16 @@ impl Core {
         self.feed.push(&Evicted { uid, key, length, why: Gone::Evicted, metadata });
     }
 
-    /// Whether an entry's block can be got: the records of its segment are all known.
+    /// The segment of an entry's block, if the block can be got: the records of that segment are
+    /// all known.
     #[inline(always)]
-    pub(crate) fn counts(&self, entry: &Entry) -> bool {
-        entry.is_there()
-            && !matches!(
-                self.segments.state(self.geometry.segment_of(entry.place())),
-                State::Reading | State::Dead
-            )
+    pub(crate) fn readable(&self, entry: &Entry) -> Option<u32> {
+        if !entry.is_there() {
+            return None;
+        }
+        let segment = self.geometry.segment_of(entry.place());
+        let known = !matches!(self.segments.state(segment), State::Reading | State::Dead);
+        known.then_some(segment)
     }
 
     /// Whether later records of the segment that the entry comes from may say otherwise.

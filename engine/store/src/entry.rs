@@ -23,6 +23,13 @@ struct Field {
     bits: u32,
 }
 
+impl Field {
+    /// Its bits in the word.
+    const fn mask(self) -> u64 {
+        ((1 << self.bits) - 1) << self.at
+    }
+}
+
 const PLACE: Field = Field { word: 2, at: 0, bits: PLACE_BITS };
 const HI_LOW: Field = Field { word: 2, at: 40, bits: 24 };
 const LENGTH: Field = Field { word: 3, at: 0, bits: LENGTH_BITS };
@@ -87,11 +94,15 @@ impl Entry {
         self.get(KIND) == 0
     }
 
-    /// Whether this is the entry of a key.
+    /// Whether this is the entry of a key: one comparison of all that a key and its namespace
+    /// decide.
+    #[inline(always)]
     pub(crate) fn is(&self, key: Key, number: u16) -> bool {
-        self.is_low(key.lo(), number)
-            && self.get(HI_LOW) == key.hi() & 0xff_ffff
-            && self.get(HI_HIGH) == (key.hi() >> 24) & 0xffff
+        let same = Self::new(key, number, Kind::Live);
+        let others = self.0[0] ^ same.0[0]
+            | (self.0[2] ^ same.0[2]) & HI_LOW.mask()
+            | (self.0[3] ^ same.0[3]) & (HI_HIGH.mask() | NUMBER.mask());
+        others == 0
     }
 
     /// Whether this may be the entry of a key of which only the lower half is known.

@@ -80,7 +80,7 @@ impl Explained {
                 let written = writes.written(entry.put());
                 Self::Putting { length: entry.length(), written }
             }
-            _ if core.counts(&entry) => Self::There(Block::of(core, holds, &entry)),
+            _ if core.readable(&entry).is_some() => Self::There(Block::of(core, holds, &entry)),
             _ if core.is_unsettled(&entry) => Self::Warming,
             Kind::Dropped => Self::Dropped,
             Kind::Live | Kind::Suspect => Self::Distrusted,

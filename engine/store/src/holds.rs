@@ -160,8 +160,11 @@ impl Holds {
 
     /// Ends some of those whose time is over.
     pub(crate) fn expire(&mut self, now: u64) {
+        if self.slots.used() == 0 {
+            return;
+        }
         for _ in 0..CHECKED.min(self.slots.slots()) {
-            self.hand = (self.hand + 1) % self.slots.slots();
+            self.hand = if self.hand + 1 < self.slots.slots() { self.hand + 1 } else { 0 };
             if self.slots.peek(self.hand).is_some_and(|hold| hold.until.get() <= now) {
                 self.remove(self.hand);
             }

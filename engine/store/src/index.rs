@@ -17,7 +17,7 @@ pub(crate) const LOAD_PERCENT: u64 = 88;
 const CROWDED_PERCENT: u64 = 92;
 
 /// An entry's position. Good until the next insertion, which may displace entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position(u64);
 
 /// A key's hash in this store.
@@ -104,33 +104,41 @@ impl Index {
 
     /// Tags of both candidates: asked for a batch of keys first, so that their cache misses
     /// overlap.
+    #[inline(always)]
     pub(crate) fn touch(&self, hash: Hash) -> u64 {
         let [first, second] = self.candidates(hash);
         self.tags[at(first)] ^ self.tags[at(second)]
     }
 
-    /// The same, and the line that an insertion would write now.
-    pub(crate) fn touch_free(&self, hash: Hash) -> u64 {
+    /// Where an entry is that may be the key's, or else the one that an insertion would write now.
+    #[inline(always)]
+    pub(crate) fn expect(&self, hash: Hash) -> Position {
         let [first, second] = self.candidates(hash);
-        let free = [first, second].map(|bucket| zeros(self.tags[at(bucket)]));
-        let second_better = free[1].count_ones() > free[0].count_ones();
-        let (bucket, free) = if second_better { (second, free[1]) } else { (first, free[0]) };
-        let way = u64::from(free.trailing_zeros() / 8).min(WAYS as u64 - 1);
-        self.entries[at(bucket)][at(way)].lo()
+        let tags = [first, second].map(|bucket| self.tags[at(bucket)]);
+        let alike = tags.map(|tags| zeros(tags ^ (ONES * tag(hash))));
+        let ways = if alike[0] | alike[1] != 0 { alike } else { tags.map(zeros) };
+        let second_better = marked(ways[1]) > marked(ways[0]);
+        let (bucket, ways) = if second_better { (second, ways[1]) } else { (first, ways[0]) };
+        let way = u64::from(ways.trailing_zeros() / 8).min(WAYS as u64 - 1);
+        Position(bucket * WAYS as u64 + way)
     }
 
-    /// Where the entry with that hash is that `is_it`. The entry itself is loaded by `get`: handed
-    /// back in memory it would be written word by word and loaded as a whole, which stalls.
+    /// The entry with that hash that `is_it`, and where it is.
     #[inline(always)]
-    pub(crate) fn find(&self, hash: Hash, is_it: impl Fn(&Entry) -> bool) -> Option<Position> {
+    pub(crate) fn find(
+        &self,
+        hash: Hash,
+        is_it: impl Fn(&Entry) -> bool,
+    ) -> Option<(Position, &Entry)> {
         let sought = ONES * tag(hash);
         for bucket in self.candidates(hash) {
             let mut hits = zeros(self.tags[at(bucket)] ^ sought);
             while hits != 0 {
                 let way = u64::from(hits.trailing_zeros() / 8);
                 let entry = &self.entries[at(bucket)][at(way)];
-                if is_it(entry) && !entry.is_empty() {
-                    return Some(Position(bucket * WAYS as u64 + way));
+                // Not an empty one: those have no tag.
+                if is_it(entry) {
+                    return Some((Position(bucket * WAYS as u64 + way), entry));
                 }
                 hits &= hits - 1;
             }
@@ -148,7 +156,7 @@ impl Index {
     /// Puts an entry that is not there. `false`: the table has no room for it.
     pub(crate) fn insert(&mut self, hash: Hash, entry: Entry) -> bool {
         let candidates = self.candidates(hash);
-        let counts = candidates.map(|bucket| zeros(self.tags[at(bucket)]).count_ones());
+        let counts = candidates.map(|bucket| marked(zeros(self.tags[at(bucket)])));
         let best = if counts[1] > counts[0] { 1 } else { 0 };
         let free = self.free_way(candidates[best]).map(|way| (candidates[best], way));
         let Some((bucket, way)) = free.or_else(|| self.make_room(candidates)) else {
@@ -220,6 +228,12 @@ impl Index {
         *old = entry;
     }
 
+    /// Counts a hit of an entry.
+    pub(crate) fn hit(&mut self, position: Position) {
+        let entry = self.get(position);
+        self.update(position, entry.with_hits(entry.hits() + 1));
+    }
+
     pub(crate) fn remove(&mut self, position: Position) -> Entry {
         let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
         let entry = self.entries[at(bucket)][at(way)];
@@ -269,9 +283,15 @@ fn zeros(word: u64) -> u64 {
     !(((word & !HIGHS) + !HIGHS) | word | !HIGHS)
 }
 
+/// How many bytes have their high bit set, of a word of nothing else. Fewer instructions than a
+/// count of bits, where the processor may have none for that.
+fn marked(highs: u64) -> u64 {
+    (highs >> 7).wrapping_mul(ONES) >> 56
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Index, zeros};
+    use super::{Index, marked, zeros};
     use crate::entry::{Entry, Kind};
     use crate::key::Key;
 
@@ -290,6 +310,7 @@ mod tests {
     fn zero_bytes_are_found_exactly() {
         assert_eq!(zeros(0x0100_0001_ff00_0080), 0x0080_8000_0080_8000);
         assert_eq!(zeros(u64::MAX), 0);
+        assert_eq!([0, 0x80, 0x8000_0080, super::HIGHS].map(marked), [0, 1, 2, 8]);
     }
 
     #[test]
@@ -303,11 +324,11 @@ mod tests {
         assert!(index.is_crowded() && index.used() == 7600);
         for key in &keys {
             let found = index.find(index.hash(3, key.lo()), |entry| entry.is(*key, 3));
-            assert!(found.is_some_and(|it| index.get(it).place() == key.lo() & 0xff));
+            assert!(found.is_some_and(|(_, it)| it.place() == key.lo() & 0xff));
         }
         for key in &keys {
             let found = index.find(index.hash(3, key.lo()), |entry| entry.is(*key, 3));
-            index.remove(found.unwrap());
+            index.remove(found.unwrap().0);
         }
         assert_eq!(index.used(), 0);
     }

@@ -257,7 +257,7 @@ impl Lister {
         let number = if wanted && same { numbers.of(uid) } else { None }?;
         let place = core.geometry().place(self.segment, record.offset);
         let (_, found) = core.find(number, key);
-        found.filter(|(_, entry)| core.counts(entry) && entry.place() == place)?;
+        found.filter(|(_, entry)| core.readable(entry).is_some() && entry.place() == place)?;
         Some(Listed {
             key,
             uid,

@@ -131,9 +131,9 @@ impl Pools {
         limits
     }
 
-    /// Whether a rule limits a pool.
-    pub(crate) fn has_rule(&self, number: u8) -> bool {
-        self.numbers.contains(&number)
+    /// Pools that have a rule, as bits.
+    pub(crate) fn ruled(&self) -> u16 {
+        self.numbers.iter().fold(0, |all, number| all | 1 << number)
     }
 
     /// The name of a pool; of one that lost it on the medium nothing.

@@ -17,11 +17,14 @@ pub(crate) enum Count {
 #[inline(always)]
 pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, Answer> {
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
-    let (_, found) = core.find(number, get.key);
-    let Some((position, entry)) = found.filter(|(_, entry)| core.counts(entry)) else {
-        return Err(absent(core, found.map(|(_, entry)| entry)).into());
+    let hash = core.index.hash(number, get.key.lo());
+    let found = core.index.find(hash, |entry| entry.is(get.key, number));
+    let Some((position, entry)) = found else { return Err(absent(core, None).into()) };
+    let Some(segment) = core.readable(entry) else {
+        let entry = *entry;
+        return Err(absent(core, Some(entry)).into());
     };
-    let (length, check) = (entry.length(), entry.check());
+    let (length, check, place, hits) = (entry.length(), entry.check(), entry.place(), entry.hits());
     let (at, exact) = match get.extent {
         Extent::Whole { capacity } if capacity < length => {
             return Err(Answer { status: Status::TooSmall, length, check });
@@ -29,13 +32,12 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
         Extent::Whole { .. } => (0, length),
         Extent::Part { at, bytes } => (at, part(core, (at, bytes), length)?),
     };
-    if count == Count::Hit && entry.hits() < HITS_MAX {
-        core.index.update(position, entry.with_hits(entry.hits() + 1));
+    if count == Count::Hit && hits < HITS_MAX {
+        core.index.hit(position);
     }
     core.stats.hits += 1;
-    let segment = core.geometry().segment_of(entry.place());
     core.segments.read_begins(segment);
-    let offset = Geometry::place_at(entry.place()) + u64::from(at);
+    let offset = Geometry::place_at(place) + u64::from(at);
     let answer = Answer { status: Status::Ok, length, check };
     Ok(Reading { id: ReadId::new(segment), offset, exact, answer })
 }

@@ -100,6 +100,11 @@ impl Reclaim {
         }
     }
 
+    /// Whether a segment is being reclaimed.
+    pub(crate) fn is_walking(&self) -> bool {
+        self.stage != Stage::Idle
+    }
+
     /// Does what can be done now; looks at `budget` records at most.
     pub(crate) fn step(
         &mut self,

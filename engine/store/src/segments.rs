@@ -118,6 +118,7 @@ impl Segments {
         u32::try_from(self.table.len()).expect("made of a u32")
     }
 
+    #[inline(always)]
     pub(crate) fn state(&self, segment: u32) -> State {
         self.table[segment as usize].state
     }
@@ -157,13 +158,14 @@ impl Segments {
         self.ring_mut(pool).live -= 1;
     }
 
+    #[inline(always)]
     pub(crate) fn read_begins(&mut self, segment: u32) {
         self.at(segment).readers += 1;
     }
 
-    pub(crate) fn read_ends(&mut self, segment: u32) {
+    pub(crate) fn reads_end(&mut self, segment: u32, count: u32) {
         let readers = &mut self.at(segment).readers;
-        *readers = readers.checked_sub(1).expect("a read is counted once");
+        *readers = readers.checked_sub(count).expect("a read is counted once");
     }
 
     /// The oldest segment with content of a pool.
@@ -274,10 +276,10 @@ impl Segments {
             let weigh = |pool: u8, by: u8| {
                 u128::from(self.ring(pool).live) * u128::from(self.held(by).max(1))
             };
-            weigh(*one, *other).cmp(&weigh(*other, *one))
+            // Of equals the first.
+            weigh(*one, *other).cmp(&weigh(*other, *one)).then(other.cmp(one))
         };
-        // Of equals the first.
-        bits(self.quota.held_bits()).filter(|pool| can_go(*pool)).rev().max_by(denser)
+        bits(self.quota.held_bits()).filter(|pool| can_go(*pool)).max_by(denser)
     }
 
     /// Whether a pool has more than its part of an index with room for so many entries.
@@ -467,6 +469,11 @@ fn small(number: usize) -> u8 {
 }
 
 /// Numbers of the bits that are set.
-pub(crate) fn bits(mask: u16) -> impl DoubleEndedIterator<Item = u8> {
-    (0..small(POOLS_MAX)).filter(move |bit| mask >> bit & 1 == 1)
+pub(crate) fn bits(mask: u16) -> impl Iterator<Item = u8> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let bit = u8::try_from(left.trailing_zeros()).expect("at most 16");
+        left &= left.wrapping_sub(1);
+        (bit < 16).then_some(bit)
+    })
 }

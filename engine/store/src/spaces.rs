@@ -93,6 +93,8 @@ pub(crate) struct Spaces {
     mark: u64,
     change: Option<Change>,
     retired: u32,
+    /// Slots before this one need no mending: copies are counted at the start only.
+    mended: usize,
     /// Number of the uid that was asked for last.
     recent: Option<(u64, Option<u16>)>,
     /// Of the blocks of each pool.
@@ -124,6 +126,7 @@ impl Spaces {
             mark: 0,
             change: None,
             retired: 0,
+            mended: 0,
             recent: None,
             bytes: [0; POOLS_MAX],
             open_in: [0; POOLS_MAX],
@@ -131,6 +134,7 @@ impl Spaces {
     }
 
     /// The number of a namespace that is open.
+    #[inline(always)]
     pub(crate) fn resolve(&self, id: SpaceId) -> Result<u16, Fault> {
         let (number, generation) = id.split();
         let known = self.numbers.get(usize::from(number)).ok_or(Fault::Space)?;
@@ -151,6 +155,11 @@ impl Spaces {
     /// Whether a namespace is open in a pool.
     pub(crate) fn uses_pool(&self, pool: u8) -> bool {
         self.open_in[usize::from(pool)] > 0
+    }
+
+    /// Pools with an open namespace, as bits.
+    pub(crate) fn pools(&self) -> u16 {
+        (0_u8..).zip(&self.open_in).fold(0, |all, (pool, open)| all | u16::from(*open > 0) << pool)
     }
 
     pub(crate) fn is_open(&self, number: u16) -> bool {
@@ -289,9 +298,11 @@ impl Spaces {
     /// A slot with a copy that must be written again, if there is one; begins that.
     pub(crate) fn mend(&mut self) -> Option<u32> {
         let uneven = |slot: &Slot| slot.state.is_some() && slot.copies < 2;
-        let slot = self.slots.iter().position(uneven).and_then(|at| u32::try_from(at).ok())?;
-        let it = &mut self.slots[slot as usize];
+        let rest = &self.slots[self.mended..];
+        self.mended = rest.iter().position(uneven).map_or(self.slots.len(), |at| self.mended + at);
+        let it = self.slots.get_mut(self.mended)?;
         it.copies = 2;
+        let slot = u32::try_from(self.mended).expect("made of a u32");
         let (uid, created) = (it.uid, it.created);
         self.begin((0, 0), ChangeKind::Mend, slot, uid, created);
         Some(slot)

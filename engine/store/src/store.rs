@@ -20,6 +20,7 @@ use crate::recover::Recovery;
 use crate::request::{
     Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Put, ReadId, Reply, SpaceId, Status,
 };
+use crate::segments::bits;
 use crate::sizing::Sizing;
 use crate::spaces::{SpaceView, Spaces};
 use crate::start::{Start, StartError, Starting};
@@ -126,23 +127,20 @@ impl Store {
 
     /// Pools that have a rule, a namespace or segments; the first is the default one.
     pub fn pools(&self) -> impl Iterator<Item = PoolView<'_>> {
-        let limits = self.core.pools().limits();
-        (0_u8..).zip(limits).filter_map(|(number, limits)| {
-            let core = &self.core;
-            let segments = core.segments.held(number);
-            let ruled = core.pools().has_rule(number);
-            let shown = number == 0 || ruled || segments > 0 || core.spaces.uses_pool(number);
-            shown.then(|| PoolView {
+        let (core, limits) = (&self.core, self.core.pools().limits());
+        let ruled = core.pools().ruled();
+        bits(1 | ruled | core.segments.holding() | core.spaces.pools()).map(move |number| {
+            PoolView {
                 number,
                 name: core.pools().name(number),
-                ruled,
-                limits,
-                segments,
+                ruled: ruled >> number & 1 == 1,
+                limits: limits[usize::from(number)],
+                segments: core.segments.held(number),
                 blocks: core.segments.live_of(number),
                 bytes: core.spaces.bytes_of_pool(number),
                 stats: core.stats.pools[usize::from(number)],
                 write_tokens: core.admission.tokens_of(number),
-            })
+            }
         })
     }
 
@@ -279,6 +277,7 @@ impl Store {
 
     /// Finds a block, or a part of one, that the caller is about to read. Each `Got::Read` is
     /// followed by one `read_ended`.
+    #[inline(always)]
     pub fn get(&mut self, get: &Get) -> Got {
         self.find(get, Count::Hit)
     }
@@ -301,8 +300,14 @@ impl Store {
 
     /// The read of a block that `get` found has ended: its segment may be used again.
     pub fn read_ended(&mut self, id: ReadId, outcome: Outcome) {
-        self.core.segments.read_ends(id.segment());
-        self.core.stats.failures += u64::from(outcome != Outcome::Done);
+        self.reads_ended(id, 1, outcome);
+    }
+
+    /// So many reads that have the same id have ended.
+    #[inline]
+    pub fn reads_ended(&mut self, id: ReadId, count: u32, outcome: Outcome) {
+        self.core.segments.reads_end(id.segment(), count);
+        self.core.stats.failures += if outcome == Outcome::Done { 0 } else { count.into() };
     }
 
     /// Drops a block. `Miss`: it was not there; a restart will not bring it back either.
@@ -343,7 +348,7 @@ impl Store {
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let entry = self.core.index.find(*hash, |entry| entry.is_low(*lo, number));
-            let there = entry.is_some_and(|it| self.core.counts(&self.core.index.get(it)));
+            let there = entry.is_some_and(|(_, it)| self.core.readable(it).is_some());
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
             if there && let Hold::For(time) = hold {
@@ -547,6 +552,12 @@ impl Store {
         if Spaces::is_asked(&change) {
             self.core.reply(change.user, change.owner, status);
         }
+    }
+
+    /// Whether there is more to look at than one step does.
+    #[must_use]
+    pub fn is_walking(&self) -> bool {
+        self.sweep.is_walking() || self.reclaim.is_walking()
     }
 
     /// Goes on with everything that can go on, looking at about `budget` records or index buckets.

@@ -34,6 +34,11 @@ impl Sweep {
         }
     }
 
+    /// Whether a walk goes on.
+    pub(crate) fn is_walking(&self) -> bool {
+        self.remaining > 0
+    }
+
     /// Looks at that many buckets.
     pub(crate) fn step(&mut self, core: &mut Core, writes: &Writes, budget: u32) {
         if self.remaining == 0 {

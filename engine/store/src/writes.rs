@@ -445,8 +445,11 @@ impl Writes {
 
     /// Gives up puts whose next part does not come.
     fn expire(&mut self, core: &mut Core, log: &mut Log) {
+        if self.blocks.used() == 0 {
+            return;
+        }
         for _ in 0..CHECKED.min(self.blocks.slots()) {
-            self.hand = (self.hand + 1) % self.blocks.slots();
+            self.hand = if self.hand + 1 < self.blocks.slots() { self.hand + 1 } else { 0 };
             let late = self.blocks.peek(self.hand).is_some_and(|block| {
                 let waited = core.now().ns.saturating_sub(block.touched);
                 block.stage == Stage::Writing

@@ -11,17 +11,17 @@ use kvrail_store::{
     Begun, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
 };
 
-use super::Stores;
 use super::grants::Grant;
 use super::parked::{PARKED_OF_SESSION, Room};
 use super::pending::{BlockCommand, Entered, Pending, Wanted, reason_number};
 use super::suspects::Report;
+use super::{Destination, Stores};
 use crate::executor::Executor;
 use crate::front_end::{Begun as Taken, Seat};
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
 use crate::store_call::Permit;
-use crate::task::{ClientRequest, MemoryKind};
+use crate::task::{BufferRef, ClientRequest, MemoryKind};
 
 /// Bytes of a page of the tail arena.
 const TAIL_BYTES: u32 = 4096;
@@ -36,20 +36,11 @@ impl Stores {
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Taken {
-        let begun = if request.opcode() == Some(Opcode::Get) {
-            self.get(request, seat, regions, executor)
-        } else {
-            let now = self.calendar.now(executor.now_ns());
-            self.begin(request, side, seat, regions, now)
-        };
-        match begun {
-            Ok(None) => Taken::Task,
-            Ok(Some(completion)) => {
-                *kept = completion;
-                Taken::Kept
-            }
-            Err(status) => Taken::Answer(status),
+        if request.opcode() == Some(Opcode::Get) {
+            return self.get(request, (seat, kept), regions, executor);
         }
+        let now = self.calendar.now(executor.now_ns());
+        taken(self.begin(request, side, seat, regions, now), kept)
     }
 
     #[cold]
@@ -164,15 +155,26 @@ impl Stores {
         lo: u64,
     ) -> Result<(usize, Grant), Status> {
         let place = Self::handle_at(session, handle).ok_or(Status::Invalid)?;
-        let number = usize::from(self.handles[place]).checked_sub(1).ok_or(Status::Invalid)?;
-        let group = &self.groups[number];
-        let first = usize::from(group.local[0].1);
-        let grant = self.shards[first].resolve(session, handle)?;
-        if group.members.count() < 2 {
-            return Ok((first, grant));
-        }
-        let shard = self.groups[number].shard_of(grant.uid, lo).ok_or(Status::Invalid)?;
+        let shard = match self.handles[place] {
+            Destination::Nowhere => return Err(Status::Invalid),
+            Destination::Shard(shard) => usize::from(shard),
+            Destination::Group(group) => self.find_among(group, (session, handle), lo)?,
+        };
         Ok((shard, self.shards[shard].resolve(session, handle)?))
+    }
+
+    /// The same, where a store has several members.
+    #[inline(never)]
+    fn find_among(
+        &mut self,
+        group: u8,
+        (session, handle): (SessionSlot, u16),
+        lo: u64,
+    ) -> Result<usize, Status> {
+        let group = &self.groups[usize::from(group)];
+        let first = usize::from(group.local[0].1);
+        let uid = self.shards[first].resolve(session, handle)?.uid;
+        group.shard_of(uid, lo).ok_or(Status::Invalid)
     }
 
     /// Enters the memory of a body and a tail.
@@ -285,8 +287,7 @@ impl Stores {
             ms => Hold::For(u64::from(ms) * 1_000_000),
         };
         let (first, grant) = self.find(session, request.handle(), lows[0])?;
-        let several = self.groups[self.group_of_shard(first)].members.count() > 1;
-        if !several {
+        if matches!(self.destination(first), Destination::Shard(_)) {
             let found = self.look(first, &grant, (session, &lows[..count]), hold, now)?;
             return Ok((bits(&found), Status::Ok));
         }
@@ -365,6 +366,18 @@ impl Stores {
     }
 }
 
+/// What came of a request, whose answer goes to the place given.
+pub(super) fn taken(begun: Result<Option<Completion>, Status>, kept: &mut Completion) -> Taken {
+    match begun {
+        Ok(None) => Taken::Task,
+        Ok(Some(completion)) => {
+            *kept = completion;
+            Taken::Kept
+        }
+        Err(status) => Taken::Answer(status),
+    }
+}
+
 /// The room that a request needs.
 pub(super) fn room_of(ask: &BlockCommand) -> Room {
     match ask {
@@ -391,9 +404,26 @@ pub(super) fn enter_body(
     if offset & memory_mask != 0 {
         return Err(Status::Invalid);
     }
-    let block = if regions.is_remote(region) { request.tail() } else { 0 };
-    let place = regions.enter(seat.session, region, (block, offset, body_bytes), Pass::Any)?;
+    let range = (0, offset, body_bytes);
+    let place = match regions.enter(seat.session, region, range, Pass::Common) {
+        Ok(place) => place,
+        Err(_) => enter_remote(request, body_bytes, seat, regions)?,
+    };
     Ok(Some(Entered { region, place }))
+}
+
+/// The same for what is in no memory of the host's.
+#[cold]
+#[inline(never)]
+fn enter_remote(
+    request: &RequestSnapshot,
+    body_bytes: u32,
+    seat: Seat,
+    regions: &mut Regions,
+) -> Result<BufferRef, Status> {
+    let (region, offset) = (request.region_id(), request.region_offset());
+    let block = if regions.is_remote(region) { request.tail() } else { 0 };
+    regions.enter(seat.session, region, (block, offset, body_bytes), Pass::Any)
 }
 
 /// Enters the page of a request's tail, if it has one. Bodies in remote memory have none.

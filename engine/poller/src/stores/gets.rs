@@ -5,20 +5,97 @@ use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::FLAG_PART;
 use kvrail_ring::{Class, Completion, RequestSnapshot, Status};
-use kvrail_store::{Durability, Extent, Get, Got, Outcome, Reading};
+use kvrail_store::{Durability, Extent, Get, Got, Outcome, Reading, SpaceId};
 
-use super::Stores;
-use super::admit::{enter_body, enter_tail, key_of, leave, sized};
+use super::admit::{enter_body, enter_tail, key_of, leave, sized, taken};
 use super::pending::{BlockCommand, Entered, Errand, Pending, Wanted, get_refused, outcome};
-use crate::executor::Executor;
-use crate::front_end::Seat;
-use crate::regions::Regions;
-use crate::task::{BlockRead, ClientRequest, Owner, Task};
+use super::shard::Shard;
+use super::{Destination, Stores};
+use crate::executor::{Executor, ReadEnds};
+use crate::front_end::{Begun as Taken, Seat};
+use crate::limits::SessionSlot;
+use crate::regions::{Pass, Regions};
+use crate::task::{BlockRead, ClientRequest, MemoryKind, Owner, Task};
+
+/// What a get asks for, and of whom.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    shard: usize,
+    space: SpaceId,
+    extent: Extent,
+}
+
+impl Ask {
+    /// Bytes of memory that it needs.
+    #[inline(always)]
+    fn bytes(&self) -> u32 {
+        let (Extent::Whole { capacity: bytes } | Extent::Part { bytes, .. }) = self.extent;
+        bytes
+    }
+
+    /// As its store is asked.
+    #[inline(always)]
+    fn of_store(&self, request: &RequestSnapshot) -> Get {
+        Get { space: self.space, key: key_of(request), extent: self.extent }
+    }
+}
 
 impl Stores {
-    /// Begins a get; its answer, if it has one already.
+    /// Begins a get; an answer that it has already goes to the place given. Most are for a whole
+    /// block of a store that has one member: they skip the checks of what is rare.
     #[inline(always)]
     pub(super) fn get<D: Device>(
+        &mut self,
+        request: &RequestSnapshot,
+        (seat, kept): (Seat, &mut Completion),
+        regions: &mut Regions,
+        executor: &mut Executor<D>,
+    ) -> Taken {
+        let Some((ask, body)) = self.common(request, seat.session, regions) else {
+            return taken(self.get_any(request, seat, regions, executor), kept);
+        };
+        let shard = &mut self.shards[ask.shard];
+        let got = shard.get(&ask.of_store(request));
+        if let Got::Read(reading) = &got
+            && shard.is_whole(reading.exact)
+        {
+            let kind = MemoryKind::Host;
+            read(shard, request, reading, (seat, body, kind), executor);
+            return Taken::Task;
+        }
+        taken(self.go_on(request, (ask, got), (seat, Some(body)), regions, executor), kept)
+    }
+
+    /// What most gets ask, and their memory, which is entered; nothing of others.
+    #[inline(always)]
+    fn common(
+        &mut self,
+        request: &RequestSnapshot,
+        session: SessionSlot,
+        regions: &mut Regions,
+    ) -> Option<(Ask, Entered)> {
+        let (class, handle, capacity) = (request.class()?, request.handle(), request.length());
+        let place = Self::handle_at(session, handle)?;
+        let Destination::Shard(number) = self.handles[place] else { return None };
+        let shard = usize::from(number);
+        let space = self.shards[shard].space(session, handle)?;
+        let (block_mask, memory_mask) = self.shards[shard].masks();
+        let (region, offset) = (request.region_id(), request.region_offset());
+        let body_bytes = capacity & !block_mask;
+        // Whoever checks everything has no use for any of it.
+        let wanted = request.is_whole_get() && class != Class::Background;
+        if !wanted || capacity > REQUEST_LENGTH_MAX || body_bytes == 0 || offset & memory_mask != 0
+        {
+            return None;
+        }
+        let place = regions.enter(session, region, (0, offset, body_bytes), Pass::Common).ok()?;
+        let ask = Ask { shard, space, extent: Extent::Whole { capacity } };
+        Some((ask, Entered { region, place }))
+    }
+
+    /// Begins any get.
+    #[inline(never)]
+    fn get_any<D: Device>(
         &mut self,
         request: &RequestSnapshot,
         seat: Seat,
@@ -27,51 +104,63 @@ impl Stores {
     ) -> Result<Option<Completion>, Status> {
         let class = request.class().ok_or(Status::Invalid)?;
         let extent = extent_of(request)?;
-        let key = key_of(request);
-        let (number, grant) = self.find(seat.session, request.handle(), key.lo())?;
-        let shard = &mut self.shards[number];
+        let (shard, grant) = self.find(seat.session, request.handle(), key_of(request).lo())?;
+        let ask = Ask { shard, space: grant.space, extent };
+        let shard = &mut self.shards[shard];
         if shard.is_gone() {
             return Err(Status::DeviceGone);
         }
-        let (Extent::Whole { capacity: bytes } | Extent::Part { bytes, .. }) = extent;
-        let body = enter_body(request, bytes, (seat, shard.masks()), regions)?;
-        let reading = match shard.find(&Get { space: grant.space, key, extent }, class) {
+        let body = enter_body(request, ask.bytes(), (seat, shard.masks()), regions)?;
+        let got = match class {
+            Class::Background => shard.inspect(&ask.of_store(request)),
+            Class::Demand | Class::Prefetch => shard.get(&ask.of_store(request)),
+        };
+        self.go_on(request, (ask, got), (seat, body), regions, executor)
+    }
+
+    /// Goes on with what its store says of a get: by value, as what has an address lies in memory,
+    /// for the common gets, too.
+    #[cold]
+    #[inline(never)]
+    fn go_on<D: Device>(
+        &mut self,
+        request: &RequestSnapshot,
+        (ask, got): (Ask, Got),
+        (seat, body): (Seat, Option<Entered>),
+        regions: &mut Regions,
+        executor: &mut Executor<D>,
+    ) -> Result<Option<Completion>, Status> {
+        let reading = match got {
             Got::Read(reading) => reading,
             Got::Done(answer) => {
                 leave([body, None], regions);
                 return Ok(Some(get_refused(request.user_data(), &answer)));
             }
         };
-        let Some(Entered { region, place }) = body.filter(|_| shard.is_whole(reading.exact)) else {
-            let wanted = (number, (class, extent), reading);
-            return self.get_with_tail(request, wanted, (seat, body), regions, executor);
+        let Some(whole) = body.filter(|_| self.shards[ask.shard].is_whole(reading.exact)) else {
+            return self.get_with_tail(request, (&ask, &reading), (seat, body), regions, executor);
         };
-        let (user_data, lane, session) = (request.user_data(), seat.lane, seat.session);
-        let client = ClientRequest { user_data, lane, session };
-        let read = BlockRead { shard: shard.number(), id: reading.id };
-        let range = (shard.extent(reading.offset), place, reading.exact);
-        let owner = Owner::getter(client, read);
-        let task = Task::of_block(owner, (class, region), range, executor.now_ns());
-        let deadline_ns = u64::from(request.deadline_us()) * 1000;
-        executor.begin_of_block(&task, reading.answer.check, deadline_ns);
+        let kind = whole.place.kind();
+        read(&self.shards[ask.shard], request, &reading, (seat, whole, kind), executor);
         Ok(None)
     }
 
-    /// The same for a block whose end fills no logical block: its tail goes to a page of its own.
+    /// Reads a block whose end fills no logical block: its tail goes to a page of its own.
     #[cold]
     #[inline(never)]
     fn get_with_tail<D: Device>(
         &mut self,
         request: &RequestSnapshot,
-        (number, (class, extent), reading): (usize, (Class, Extent), Reading),
+        (ask, reading): (&Ask, &Reading),
         (seat, body): (Seat, Option<Entered>),
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
-        let now_ns = executor.now_ns();
-        let shard = &mut self.shards[number];
+        let (now_ns, reading) = (executor.now_ns(), *reading);
+        let (class, extent) = (request.class().ok_or(Status::Invalid)?, ask.extent);
+        let shard = &mut self.shards[ask.shard];
         let Some(tail) = enter_tail(request, (seat, body), regions) else {
-            shard.read_ended(reading.id, Outcome::Done);
+            shard.reads_ended(reading.id, 1, Outcome::Done);
             leave([body, None], regions);
             return Err(Status::Invalid);
         };
@@ -81,7 +170,7 @@ impl Stores {
             shard: shard.number(),
             class,
             durability: Durability::Soon,
-            space: kvrail_store::SpaceId::NONE,
+            space: SpaceId::NONE,
             key: key_of(request),
             ask: BlockCommand::Get(extent),
             bytes: reading.exact,
@@ -101,13 +190,32 @@ impl Stores {
 
     /// Reads of blocks have ended, and their clients were told; returns how many.
     pub(super) fn take_read_ends<D: Device>(&mut self, executor: &mut Executor<D>) -> u64 {
-        let mut ends = 0;
-        while let Some(end) = executor.next_read_end() {
-            ends += 1;
-            self.shards[usize::from(end.read.shard)].read_ended(end.read.id, outcome(end.status));
+        let mut ended = 0;
+        while let Some(ReadEnds { read, status, count }) = executor.next_read_ends() {
+            ended += u64::from(count);
+            self.shards[usize::from(read.shard)].reads_ended(read.id, count, outcome(status));
         }
-        ends
+        ended
     }
+}
+
+/// Reads a block whose end fills a logical block: the client's own task.
+#[inline(always)]
+fn read<D: Device>(
+    shard: &Shard,
+    request: &RequestSnapshot,
+    reading: &Reading,
+    (seat, body, kind): (Seat, Entered, MemoryKind),
+    executor: &mut Executor<D>,
+) {
+    let (user_data, lane, session) = (request.user_data(), seat.lane, seat.session);
+    let client = ClientRequest { user_data, lane, session };
+    let held = BlockRead { shard: shard.number(), id: reading.id };
+    let range = (shard.extent(reading.offset), body.place, reading.exact);
+    let owner = Owner::getter(client, held);
+    let task = Task::of_block(owner, request, (range, kind), executor.now_ns());
+    let deadline_ns = u64::from(request.deadline_us()) * 1000;
+    executor.begin_of_block(&task, kind, reading.answer.check, deadline_ns);
 }
 
 /// Which bytes of its block a get asks for.

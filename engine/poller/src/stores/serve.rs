@@ -4,12 +4,12 @@ use kvrail_device::{Device, SlotId};
 use kvrail_ring::{Completion, Status};
 use kvrail_store::{Answer, Begun, DeclineReason, Status as Ending};
 
-use super::Stores;
 use super::admit::room_of;
 use super::own::OWN;
 use super::parked::{Parked, Room};
 use super::pending::{Errand, Pending, reason_number};
 use super::shard::Due;
+use super::{Destination, Stores};
 use crate::executor::{Executor, StoreEnd};
 use crate::front_end::{Ended, FrontEnd};
 use crate::limits::{HANDLES_MAX, SessionSlot};
@@ -112,7 +112,7 @@ impl Stores {
                 None => {}
                 Some((Errand::Part(part), outcome)) => shard.finish(part, outcome, now),
                 Some((Errand::Read(reading), outcome)) => {
-                    shard.read_ended(reading.id, outcome);
+                    shard.reads_ended(reading.id, 1, outcome);
                     self.end_by_answer(id, &reading.ended(outcome), front_end);
                 }
             }
@@ -287,14 +287,13 @@ impl Stores {
         answered
     }
 
-    /// Requests find the group of a handle that was granted.
+    /// Requests find their way with a handle that was granted.
     fn note_grant(&mut self, number: usize, call: &StoreCall) {
         if let StoreAsk::Grant { session, handle, .. } = call.ask
             && call.status == Ending::Ok
             && let Some(place) = Self::handle_at(session, handle)
         {
-            let group = self.group_of_shard(number);
-            self.handles[place] = u8::try_from(group + 1).expect("fewer stores than 255");
+            self.handles[place] = self.destination(number);
         }
     }
 
@@ -324,7 +323,7 @@ impl Stores {
             self.shards[number].forget(session, now_ns);
         }
         let first = Self::handle_at(session, 0).expect("the first handle");
-        self.handles[first..first + HANDLES_MAX].fill(0);
+        self.handles[first..first + HANDLES_MAX].fill(Destination::Nowhere);
     }
 
     fn report_late(&mut self, front_end: &mut FrontEnd, now_ns: u64) {

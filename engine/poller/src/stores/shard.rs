@@ -6,7 +6,7 @@ mod tasks;
 
 use std::collections::VecDeque;
 
-use kvrail_ring::{Class, Geometry, Status};
+use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
     Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Put, ReadId, Reply,
     SpaceId, Start, Store, TaskId,
@@ -29,14 +29,18 @@ use crate::store_witness::presence_witness;
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
 const BUDGET: u32 = 64;
 const BUDGET_WARMING: u32 = 256;
-/// A store that has nothing to do is asked so often.
+/// A store that looks through something is asked so often.
 const STEP_NS: u64 = 1_000_000;
 /// How long after its last work a store is asked that often.
 const ACTIVE_NS: u64 = 3_000_000_000;
 /// Counters are shown so often.
-const SHOW_NS: u64 = 2_000_000;
-/// What a poller that sleeps may be late for a store: a tenth of the time to a page's write.
+const SHOW_NS: u64 = 10_000_000;
+/// How late a poller may be for a store that waits for a time: a tenth of that to a page's write.
 const SLEEP_NS: u64 = 5_000_000;
+/// By then every page of what was put is written.
+const SETTLED_NS: u64 = 100_000_000;
+/// How late it may be from then on: a twentieth of the time to a flush.
+const SLEEP_SETTLED_NS: u64 = 50_000_000;
 /// The same while the store starts.
 const SLEEP_STARTING_NS: u64 = 1_000_000;
 
@@ -90,7 +94,8 @@ pub(super) struct Shard {
     reads: u32,
     discarding: Discarding,
     dirty: bool,
-    stepped_ns: u64,
+    /// When a step is due at the latest.
+    due_ns: u64,
     active_ns: u64,
     shown_ns: u64,
     absolved: u64,
@@ -138,7 +143,7 @@ impl Shard {
             reads: 0,
             discarding: Discarding::default(),
             dirty: true,
-            stepped_ns: 0,
+            due_ns: 0,
             active_ns: 0,
             shown_ns: 0,
             absolved: 0,
@@ -183,22 +188,25 @@ impl Shard {
 
     /// Finds a block for a client, who is about to read it.
     #[inline(always)]
-    pub(super) fn find(&mut self, get: &Get, class: Class) -> Got {
-        let got = match class {
-            // Whoever checks everything has no use for any of it.
-            Class::Background => self.store.inspect(get),
-            Class::Demand | Class::Prefetch => self.store.get(get),
-        };
+    pub(super) fn get(&mut self, get: &Get) -> Got {
+        let got = self.store.get(get);
         self.reads += u32::from(matches!(got, Got::Read(_)));
         got
     }
 
-    /// A client's read has ended.
+    /// The same for a client that looks at everything.
+    pub(super) fn inspect(&mut self, get: &Get) -> Got {
+        let got = self.store.inspect(get);
+        self.reads += u32::from(matches!(got, Got::Read(_)));
+        got
+    }
+
+    /// So many of clients' reads have ended, which hold the same.
     #[inline]
-    pub(super) fn read_ended(&mut self, id: ReadId, outcome: Outcome) {
-        let left = self.reads.checked_sub(1);
+    pub(super) fn reads_ended(&mut self, id: ReadId, count: u32, outcome: Outcome) {
+        let left = self.reads.checked_sub(count);
         self.reads = left.expect("invariant 1: more ends than reads");
-        self.store.read_ended(id, outcome);
+        self.store.reads_ended(id, count, outcome);
         if outcome == Outcome::Failed(Status::DeviceGone.number()) {
             self.state = State::Gone;
             self.dirty = true;
@@ -239,18 +247,16 @@ impl Shard {
     /// What a handle means to it. INVALID: nothing was ever granted. STALE: the namespace is gone.
     #[inline(always)]
     pub(super) fn resolve(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
-        let life = self.life;
-        let place = self.grants.at(session, handle).ok_or(Status::Invalid)?;
-        let grant = place.as_mut().ok_or(Status::Invalid)?;
-        if grant.life == life { Ok(*grant) } else { self.resolve_anew(session, handle) }
+        let grant = self.grants.at(session, handle).ok_or(Status::Invalid)?;
+        if grant.life == self.life { Ok(*grant) } else { self.resolve_anew(session, handle) }
     }
 
     /// The same for a handle of the life before: the same namespace has another name now.
     #[cold]
     #[inline(never)]
     fn resolve_anew(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
-        let place = self.grants.at(session, handle).ok_or(Status::Invalid)?;
-        let grant = place.as_mut().ok_or(Status::Invalid)?;
+        let grant = self.grants.at(session, handle).filter(|grant| grant.life > 0);
+        let grant = grant.ok_or(Status::Invalid)?;
         grant.space = SpaceId::NONE;
         if !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
             return Ok(*grant);
@@ -259,6 +265,13 @@ impl Shard {
         grant.space = space.map_or(SpaceId::NONE, |view| view.id);
         grant.life = self.life;
         Ok(*grant)
+    }
+
+    /// The namespace that a handle means; nothing where that is not known at once.
+    #[inline(always)]
+    pub(super) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {
+        let grant = self.grants.at(session, handle)?;
+        (grant.life == self.life && self.state != State::Gone).then_some(grant.space)
     }
 
     /// Whether the store has room for one more.
@@ -336,20 +349,22 @@ impl Shard {
 
     /// Whether a step is due.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
-        self.dirty
-            || now_ns >= self.stepped_ns + STEP_NS
-            || self.requests > 0
-            || matches!(self.phase(), Phase::Starting | Phase::Warming)
+        self.dirty || now_ns >= self.due_ns || self.requests > 0
     }
 
     /// Goes on with everything that can go on.
     pub(super) fn step(&mut self, now: Now) {
         self.dirty = false;
-        self.stepped_ns = now.ns;
         let serving = self.store.phase() == Phase::Serving;
         let budget = if serving { BUDGET } else { BUDGET_WARMING };
         self.look_at_suspects(now);
         self.store.step(&self.pool, budget, now);
+        let after_ns = match self.phase() {
+            Phase::Starting | Phase::Warming => 0,
+            _ if self.store.is_walking() => STEP_NS,
+            _ => SLEEP_NS,
+        };
+        self.due_ns = now.ns + after_ns;
     }
 
     /// Whether the poller must not sleep: the store works, and waits for no device.
@@ -371,8 +386,16 @@ impl Shard {
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
             Phase::Failed(_) => u64::MAX,
             Phase::Serving if self.requests > 0 => STEP_NS,
-            Phase::Serving if now_ns < self.active_ns.saturating_add(ACTIVE_NS) => SLEEP_NS,
-            Phase::Serving => u64::MAX,
+            Phase::Serving => self.sleep_idle_ns(now_ns.saturating_sub(self.active_ns)),
+        }
+    }
+
+    /// The same, so long after the last work.
+    fn sleep_idle_ns(&self, idle_ns: u64) -> u64 {
+        match idle_ns {
+            ACTIVE_NS.. => u64::MAX,
+            SETTLED_NS.. if !self.store.is_walking() => SLEEP_SETTLED_NS,
+            _ => SLEEP_NS,
         }
     }
 

@@ -169,7 +169,7 @@ impl Shard {
         };
         let grant = Grant { space, uid: view.uid, life: self.life, permit };
         let Some(place) = self.grants.at(session, handle) else { return UNFIT };
-        *place = Some(grant);
+        *place = grant;
         Status::Ok
     }
 
