@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Every test: unit, contract, flows, house rules, docs, Python, Helm chart, book, loom, Miri,
-# instructions of a request, NVMe in a machine.
+# Every test: unit, flows, house rules, docs, Python, Helm, book, loom, Miri, counts, NVMe machines.
 set -euo pipefail
 
 log=$(mktemp)
