@@ -1,17 +1,30 @@
 #!/usr/bin/env bash
 # Known vulnerabilities of what is locked: scripts/dev audit [--database FOLDER] [ARGUMENT...].
-# FOLDER is a checkout of RustSec's advisory-db; ARGUMENTs are those of `cargo audit`.
+# FOLDER is a checkout of RustSec's advisory-db, fetched where none is named;
+# ARGUMENTs are those of `cargo audit`.
 set -euo pipefail
 
+source=https://github.com/RustSec/advisory-db
 database=${CARGO_HOME:-$HOME/.cargo}/advisory-db
 if [[ ${1:-} == --database ]]; then
     database=${2:?which folder}
     shift 2
-fi
-if [[ ! -d $database/crates ]]; then
-    echo "skipped: known vulnerabilities: $database is no checkout of RustSec's advisory-db" \
-        "(scripts/dev audit --database FOLDER)"
-    exit 0
+    if [[ ! -d $database/crates ]]; then
+        echo "scripts/dev audit: $database is no checkout of $source" >&2
+        exit 2
+    fi
+elif [[ -d $database/crates ]]; then
+    timeout 120 git -C "$database" pull -q --depth 1 --rebase ||
+        echo "known vulnerabilities: those of an earlier time; $source cannot be reached"
+else
+    # Beside the place until it is whole: a clone that was cut off is no database.
+    rm -rf "$database.new"
+    GIT_TERMINAL_PROMPT=0 timeout 120 git clone -q --depth 1 "$source" "$database.new" &&
+        mv "$database.new" "$database" || {
+        echo "skipped: known vulnerabilities: $source cannot be reached" \
+            "(scripts/dev audit --database FOLDER, a checkout of it)"
+        exit 0
+    }
 fi
 if ! audit=$(command -v cargo-audit); then
     # A Python package has it built; building it takes minutes.

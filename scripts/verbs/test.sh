@@ -23,6 +23,7 @@ step doctest cargo test --workspace --doc --no-fail-fast --locked
 step python scripts/verbs/python.sh
 step helm scripts/verbs/helm.sh
 step book scripts/verbs/book.sh
+step audit scripts/verbs/audit.sh
 step loom scripts/verbs/loom.sh
 step miri scripts/verbs/miri.sh
 # The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.

@@ -42,10 +42,10 @@ fn an_advisory_against_what_is_locked_is_an_error() {
     assert!(said.contains("RUSTSEC-2099-0001") && said.contains("libc"), "{said}");
 }
 
-/// A folder that is none is no error, and says what is missing.
+/// Who names a folder means it: one that is no database is refused, not skipped.
 #[test]
-fn no_database_is_said() {
+fn a_folder_that_is_no_database_is_refused() {
     let (code, said) = audit(Path::new("/nonexistent"));
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.starts_with("skipped: known vulnerabilities: /nonexistent"), "{said}");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("/nonexistent is no checkout of"), "{said}");
 }

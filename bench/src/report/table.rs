@@ -217,10 +217,16 @@ fn aims_table(all: &[Aim]) -> String {
             Bound::AtLeast => ">=",
         };
         let met = if aim.met { "met" } else { "MISSED" };
-        let (wanted, value) = (format!("{sign} {}", aim.aim), format!("{:.3}", aim.value));
+        let (wanted, value) = (format!("{sign} {}", figure(aim.aim)), figure(aim.value));
         table.add_row([aim.what.clone(), met.to_owned(), wanted, value]);
     }
     table.to_string()
+}
+
+/// Three digits behind the point, without those that say nothing.
+fn figure(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn verdict(report: &Report) -> String {
@@ -264,4 +270,15 @@ pub(crate) fn empty(heads: &[&str], left_columns: usize) -> Table {
 
 fn dash() -> String {
     "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::figure;
+
+    #[test]
+    fn figures_have_no_digits_that_say_nothing() {
+        let said = [226.878_623, 1.0, 100.0, 0.0, 0.98].map(figure);
+        assert_eq!(said, ["226.879", "1", "100", "0", "0.98"]);
+    }
 }
