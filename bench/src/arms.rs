@@ -16,9 +16,11 @@ use crate::fio::Fio;
 use crate::foyer::FoyerTarget;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{CHECKED, Case, FILES, FOYER, KVRAIL, Op, RAW, STORE};
+use crate::plan::{CHECKED, Case, FILES, FOYER, KVRAIL, Op, RAW, ROCKSDB, STORE};
 use crate::port::{KeyedTarget, Target};
 use crate::raw::RawTarget;
+#[cfg(feature = "peers")]
+use crate::rocks::RocksTarget;
 use crate::runner::Outcome;
 use crate::sidecar::StoreTarget;
 use crate::versions::VersionMap;
@@ -37,6 +39,8 @@ pub enum Kind {
     Files,
     /// Blocks of foyer's cache.
     Foyer,
+    /// Blocks of RocksDB.
+    RocksDb,
 }
 
 /// An arm that our own drivers drive.
@@ -90,6 +94,7 @@ impl Arms {
                 ArmName::Store => arms.add_store(options, ground, store.as_ref(), &pids)?,
                 ArmName::Files => arms.add_files(options, ground)?,
                 ArmName::Foyer => arms.add_foyer(options, ground)?,
+                ArmName::RocksDb => arms.add_rocksdb(options, ground)?,
                 ArmName::Raw(mode) => arms.add_raw(options, ground, mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
                 ArmName::Lanes => {
@@ -156,9 +161,9 @@ impl Arms {
 
     #[cfg(feature = "peers")]
     fn add_foyer(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
-        let Some(places) = places(options, ground) else { return Ok(Some(no_places(FOYER))) };
-        let Ok([place]) = <[PathBuf; 1]>::try_from(places) else {
-            return Ok(Some(format!("{FOYER}: lies in one folder; give --dir once")));
+        let place = match place(options, ground, FOYER) {
+            Ok(place) => place,
+            Err(why) => return Ok(Some(why)),
         };
         let foyer = Arc::new(FoyerTarget::new(place, options.store_bytes_min())?);
         self.add_peer(options, ground, (FOYER, Kind::Foyer, "as large as the store"), foyer)
@@ -167,6 +172,21 @@ impl Arms {
     #[cfg(not(feature = "peers"))]
     fn add_foyer(&mut self, _: &BenchOptions, _: &Ground) -> Result<Option<String>> {
         Ok(Some(format!("{FOYER}: not built; its feature is `peers`")))
+    }
+
+    #[cfg(feature = "peers")]
+    fn add_rocksdb(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
+        let place = match place(options, ground, ROCKSDB) {
+            Ok(place) => place,
+            Err(why) => return Ok(Some(why)),
+        };
+        let rocks = Arc::new(RocksTarget::new(place, options.store_bytes_min()));
+        self.add_peer(options, ground, (ROCKSDB, Kind::RocksDb, "as large as the store"), rocks)
+    }
+
+    #[cfg(not(feature = "peers"))]
+    fn add_rocksdb(&mut self, _: &BenchOptions, _: &Ground) -> Result<Option<String>> {
+        Ok(Some(format!("{ROCKSDB}: not built; its feature is `peers`")))
     }
 
     /// All that others need is this process.
@@ -311,6 +331,15 @@ fn places(options: &BenchOptions, ground: &Ground) -> Option<Vec<PathBuf>> {
     let places = ground.members.iter().filter_map(|member| member.parent());
     let places: Vec<_> = places.map(Path::to_owned).collect();
     (ours && !places.is_empty()).then_some(places)
+}
+
+/// The one folder of an arm, or why there is none.
+#[cfg(feature = "peers")]
+fn place(options: &BenchOptions, ground: &Ground, arm: &str) -> Result<PathBuf, String> {
+    let places = places(options, ground).ok_or_else(|| no_places(arm))?;
+    let [place] = <[PathBuf; 1]>::try_from(places)
+        .map_err(|_| format!("{arm}: lies in one folder; give --dir once"))?;
+    Ok(place)
 }
 
 fn no_places(arm: &str) -> String {

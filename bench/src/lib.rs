@@ -30,6 +30,8 @@ pub mod plan;
 pub mod port;
 pub mod raw;
 pub mod report;
+#[cfg(feature = "peers")]
+mod rocks;
 mod run;
 mod runner;
 mod serving;

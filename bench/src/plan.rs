@@ -37,8 +37,10 @@ pub const STORE: &str = "store";
 pub const FILES: &str = "files";
 /// The name of the arm of foyer's hybrid cache.
 pub const FOYER: &str = "foyer";
+/// The name of the arm of RocksDB.
+pub const ROCKSDB: &str = "rocksdb";
 /// The arms that get and put blocks by key.
-pub const KEYED: [&str; 3] = [STORE, FILES, FOYER];
+pub const KEYED: [&str; 4] = [STORE, FILES, FOYER, ROCKSDB];
 
 /// What a case does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]

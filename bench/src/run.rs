@@ -15,7 +15,7 @@ use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
 use crate::plan::{
-    CHECKED, Case, CaseInfo, FILES, FOYER, KEYED, KVRAIL, Pace, RAW, Rate, STORE,
+    CHECKED, Case, CaseInfo, FILES, FOYER, KEYED, KVRAIL, Pace, RAW, ROCKSDB, Rate, STORE,
     version_unit_bytes,
 };
 use crate::port::KeyedTarget;
@@ -193,7 +193,7 @@ impl Suite for Storage<'_> {
         let others = self.arms().into_iter().filter(|arm| arm != RAW);
         let mut pairs: Vec<_> = others.map(|arm| (arm, RAW.to_owned())).collect();
         let has = |name: &str| self.arms.driven.iter().any(|arm| arm.name == name);
-        for other in [KVRAIL, CHECKED, FILES, FOYER] {
+        for other in [KVRAIL, CHECKED, FILES, FOYER, ROCKSDB] {
             if has(STORE) && has(other) {
                 pairs.push((STORE.to_owned(), other.to_owned()));
             }

@@ -20,7 +20,7 @@ Examples:
   kvrail bench --op read --block 4KiB,64KiB --depth 1,32 --arms kvrail,raw,raw:sqpoll
   kvrail bench --op read,write,lookup --block 640256 --depth 8 --arms store
   kvrail bench --arms store,files --op mixed --block 1MiB --depth 1 --clients 8
-  kvrail bench --store --arms kvrail,files     the store beside others; foyer with --features peers
+  kvrail bench --store --arms kvrail,files     the store beside others, see --arms
   kvrail bench --block 256KiB --depth 8 --open 80% --seconds 10
   kvrail bench --gpu 0 --dir /mnt/nvme --json gpu.json         between a file and GPU memory
   kvrail bench --set pollers.busy_poll_max=200us --set device.queue_depth=64
