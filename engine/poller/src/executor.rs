@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
-use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
+use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
 
 use crate::admission::{Admission, Admitted};
+use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
 use crate::front_end::{Begun, FrontEnd, Seat};
@@ -21,7 +22,7 @@ use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::{OperationKind, PollerStats};
-use crate::task::{BlockRead, ClientRequest, MemoryKind, StoreTask, Task};
+use crate::task::{MemoryKind, StoreTask, Task};
 
 /// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
 const JOINED_MAX: u64 = 64;
@@ -34,57 +35,6 @@ pub(crate) struct StoreEnd {
     /// When it went to its device, and when it was back.
     pub(crate) submitted_ns: u64,
     pub(crate) ended_ns: u64,
-}
-
-/// Reads of blocks that hold the same and have ended: their clients are told, their store is not.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadEnds {
-    pub(crate) read: BlockRead,
-    pub(crate) status: Status,
-    pub(crate) count: u32,
-}
-
-/// Reads of blocks: what is told of them beside what is told of any read.
-#[derive(Debug)]
-struct BlockReads {
-    /// Check of the block that the task in each slot reads.
-    checks: Box<[u64]>,
-    /// Those of which no store was told: room for all.
-    ended: Vec<ReadEnds>,
-}
-
-impl BlockReads {
-    fn new(tasks_max: u32, stores: bool) -> Self {
-        let most = if stores { tasks_max as usize } else { 0 };
-        Self { checks: vec![0; most].into_boxed_slice(), ended: Vec::with_capacity(most) }
-    }
-
-    /// Counts a client's task into its batch; returns its completion. The store of a block that was
-    /// read is told later.
-    #[inline(always)]
-    fn completion(
-        &mut self,
-        (id, task, client): (SlotId, &Task, ClientRequest),
-        bytes: u32,
-        batch: &mut CompletionBatch,
-    ) -> Completion {
-        let completion = batch.add(task, client, bytes);
-        // All of a batch are: its header is not loaded for each task.
-        if !batch.header.is_of_block() {
-            return completion;
-        }
-        let (read, status) = (task.owner.block_read(), batch.status);
-        match self.ended.last_mut() {
-            // Blocks that were put one after the other are mostly read so.
-            Some(ends) if (ends.read, ends.status) == (read, status) => ends.count += 1,
-            _ => self.ended.push(ReadEnds { read, status, count: 1 }),
-        }
-        if batch.status == Status::Ok {
-            Completion { checksum: self.checks[id.index() as usize], ..completion }
-        } else {
-            Completion { bytes: 0, ..completion }
-        }
-    }
 }
 
 /// All tasks, and the devices they are for.
@@ -225,7 +175,7 @@ impl<D: Device> Executor<D> {
         deadline_ns: u64,
     ) {
         let id = self.tasks.claim(*task).expect("sessions' shares add up to the table");
-        self.blocks.checks[id.index() as usize] = check;
+        self.blocks.begin(id, check);
         if deadline_ns != 0 {
             self.deadlines.set(self.now_ns.saturating_add(deadline_ns), id);
         }
@@ -238,7 +188,7 @@ impl<D: Device> Executor<D> {
     /// The next reads of blocks that have ended.
     #[inline(always)]
     pub(crate) fn next_read_ends(&mut self) -> Option<ReadEnds> {
-        self.blocks.ended.pop()
+        self.blocks.next_ends()
     }
 
     /// Begins a task of a store's. Records wait for nobody, and no limit holds for them: blocks

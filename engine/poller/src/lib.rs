@@ -11,6 +11,7 @@ mod ages;
 mod attaching;
 mod backend;
 mod bells;
+mod block_reads;
 mod completion_batch;
 mod device_queue;
 mod epoll;

@@ -1,12 +1,14 @@
 //! What all stages of a store share: tables, the queue of tasks, replies.
 
+mod images;
+
 use crate::admission::Admission;
 use crate::config::{Config, Geometry};
 use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
 use crate::flush::Flush;
-use crate::format::{PAGE_BYTES, POOLS_MAX, PoolNames, Record, SPACE_BYTES};
+use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
 use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
@@ -67,9 +69,6 @@ pub(crate) struct Writing {
 /// Bytes of RAM of a task and of a reply that nobody has taken.
 pub(crate) const TASK_BYTES: u64 = size_of::<Task>() as u64;
 pub(crate) const REPLY_BYTES: u64 = size_of::<Reply>() as u64;
-
-/// How often a write of an image is tried.
-const TRIES: u8 = 3;
 
 /// Whether recovery has seen every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,13 +231,15 @@ impl Core {
         self.now = now;
     }
 
-    /// Entries of the index that one segment may take, however small its blocks are: so that an
-    /// index that is full is spread over segments that can be reclaimed one by one.
-    pub(crate) fn entries_of_segment(&self) -> u64 {
+    /// Whether a segment with so many entries of the index takes no more, however small its blocks
+    /// are: so that an index that is full is spread over segments that can be reclaimed one by one.
+    pub(crate) fn is_many(&self, entries: u64) -> bool {
         // Twice the fair share where there are few segments: their blocks' mean is a guess. Open
         // ones of several pools are not half of it together.
-        let pools = u64::from(self.segments.wanted().count_ones());
-        (self.index.capacity() / u64::from(self.geometry.segments / 2).min(8 * pools)).max(1)
+        let pools = u64::from(self.segments.wanted_count());
+        let shares = u64::from(self.geometry.segments / 2).min(8 * pools);
+        // At least one. As a quotient this would be a division for every put.
+        entries > 0 && (entries + 1) * shares > self.index.capacity()
     }
 
     /// The entry of a key.
@@ -492,93 +493,6 @@ impl Core {
         let id = TaskId::new(origin, 0);
         let (memory, urgency) = (Memory::None, Urgency::Background);
         self.tasks.push(Task { id, verb, offset, length, memory, urgency });
-    }
-
-    /// Whether an image can be written now.
-    pub(crate) fn has_image(&self) -> bool {
-        self.images.room() > 0
-    }
-
-    /// Queues the write of an image whose bytes `fill` writes. `has_image` must hold.
-    pub(crate) fn write_image(
-        &mut self,
-        image: Image,
-        verb: Verb,
-        offset: u64,
-        length: usize,
-        fill: impl FnOnce(&Self, &mut [u8]),
-    ) {
-        let task = Task {
-            id: TaskId::new(Origin::Image, 0),
-            verb,
-            offset,
-            length: length as u64,
-            memory: Memory::None,
-            urgency: Urgency::Background,
-        };
-        let slot = self.images.insert(Writing { image, tries: 0, task }).expect("has_image");
-        let mut bytes = std::mem::take(&mut self.bytes);
-        let at = slot as usize * SPACE_BYTES;
-        fill(self, &mut bytes[at..at + length]);
-        self.bytes = bytes;
-        let writing = self.images.get_mut(slot);
-        writing.task.id = TaskId::new(Origin::Image, slot);
-        let buffer = self.config.buffers + small(slot);
-        writing.task.memory = Memory::Pool { buffer, at: 0 };
-        self.tasks.push(writing.task);
-        self.spend(self.pool_of(image), length as u64);
-    }
-
-    /// The store writes so many bytes of its own for a pool.
-    pub(crate) fn spend(&mut self, pool: u8, bytes: u64) {
-        self.stats.written_bytes += bytes;
-        self.admission.spend(pool, bytes);
-    }
-
-    /// The pool that pays for an image.
-    fn pool_of(&self, image: Image) -> u8 {
-        match image {
-            Image::Page { segment, .. } | Image::Head { segment, .. } => {
-                self.segments.pool(segment)
-            }
-            Image::Super { .. } | Image::Space { .. } => 0,
-        }
-    }
-
-    /// The write of an image has ended: what it was, unless it is tried again.
-    pub(crate) fn image_ended(&mut self, slot: u32, well: bool) -> Option<(Image, bool)> {
-        if well {
-            self.flush.wrote(self.now.ns);
-            return Some((self.images.remove(slot).image, true));
-        }
-        self.stats.failures += 1;
-        let writing = self.images.get_mut(slot);
-        writing.tries += 1;
-        if writing.tries < TRIES {
-            let task = writing.task;
-            self.tasks.push(task);
-            return None;
-        }
-        Some((self.images.remove(slot).image, false))
-    }
-
-    /// Images on their way.
-    pub(crate) fn images(&self) -> impl Iterator<Item = Image> + '_ {
-        (0..self.images.slots()).filter_map(|slot| Some(self.images.peek(slot)?.image))
-    }
-
-    /// A page that is on its way to the medium.
-    pub(crate) fn page_image(&self, row: u8, page: u32) -> Option<&[u8]> {
-        let mut slots = 0..self.images.slots();
-        let slot = slots.find(|slot| {
-            let writing = self.images.peek(*slot);
-            writing.is_some_and(|it| match it.image {
-                Image::Page { open, index, .. } => (open, index) == (row, page),
-                _ => false,
-            })
-        })?;
-        let at = slot as usize * SPACE_BYTES;
-        Some(&self.bytes[at..at + PAGE_BYTES])
     }
 
     /// The next task, with its bytes in the pool if they are the store's.

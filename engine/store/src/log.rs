@@ -216,7 +216,7 @@ impl Log {
         let Some(open) = self.current(pool) else { return false };
         // A segment with all of the index could not be reclaimed, being the open one.
         let entries = u64::from(core.segments.live(open.segment) + open.in_flight);
-        if bytes > 0 && entries >= core.entries_of_segment() {
+        if bytes > 0 && core.is_many(entries) {
             return false;
         }
         // Each record may need a page of its own; the head takes one.

@@ -22,6 +22,7 @@ pub(crate) struct Quota {
     rows: [Row; POOLS_MAX],
     /// Pools that somebody wanted space in.
     wanted: u16,
+    wanted_count: u32,
     /// Pools that have segments.
     held: u16,
     /// Segments kept for pools that do not have them.
@@ -33,7 +34,7 @@ pub(crate) struct Quota {
 impl Quota {
     pub(crate) fn new() -> Self {
         let rows = [Row::default(); POOLS_MAX];
-        let mut new = Self { rows, wanted: 0, held: 0, owed: 0, version: 0 };
+        let mut new = Self { rows, wanted: 0, wanted_count: 0, held: 0, owed: 0, version: 0 };
         new.want(0);
         new
     }
@@ -44,6 +45,10 @@ impl Quota {
 
     pub(crate) fn wanted(&self) -> u16 {
         self.wanted
+    }
+
+    pub(crate) fn wanted_count(&self) -> u32 {
+        self.wanted_count
     }
 
     pub(crate) fn held_bits(&self) -> u16 {
@@ -73,6 +78,7 @@ impl Quota {
         let bit = 1 << pool;
         if self.wanted & bit == 0 {
             self.wanted |= bit;
+            self.wanted_count = self.wanted.count_ones();
             self.count();
         }
     }

@@ -214,6 +214,11 @@ impl Segments {
         self.quota.wanted()
     }
 
+    /// How many they are.
+    pub(crate) fn wanted_count(&self) -> u32 {
+        self.quota.wanted_count()
+    }
+
     /// Pools that have segments, as bits.
     pub(crate) fn holding(&self) -> u16 {
         self.quota.held_bits()

@@ -1,13 +1,15 @@
 //! The store of one member: requests in, tasks out, results in, answers out.
 
+mod namespaces;
+
 use crate::admission::Admission;
 use crate::config::{Budget, Config, ConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
 use crate::drops::Drops;
 use crate::entry::Kind;
 use crate::explain::Explained;
-use crate::feed::{Evicted, Gone};
-use crate::format::{POOLS_MAX, SPACE_BYTES};
+use crate::feed::Evicted;
+use crate::format::POOLS_MAX;
 use crate::holds::Holds;
 use crate::key::Key;
 use crate::list::{Cursor, Lister, Listing};
@@ -22,7 +24,6 @@ use crate::request::{
 };
 use crate::segments::bits;
 use crate::sizing::Sizing;
-use crate::spaces::{SpaceView, Spaces};
 use crate::start::{Start, StartError, Starting};
 use crate::stats::Stats;
 use crate::sweep::Sweep;
@@ -458,100 +459,6 @@ impl Store {
     #[must_use]
     pub fn evictions_lost(&self) -> u64 {
         self.core.feed.lost()
-    }
-
-    /// The namespace of a name.
-    #[must_use]
-    pub fn space(&self, name: &[u8]) -> Option<SpaceView<'_>> {
-        self.core.spaces.by_name(name)
-    }
-
-    /// All namespaces.
-    pub fn spaces(&self) -> impl Iterator<Item = SpaceView<'_>> {
-        (0..self.core.spaces.count()).filter_map(|slot| self.core.spaces.view(slot))
-    }
-
-    /// Highest uid that any namespace ever had here. The next one must be higher; let it be higher
-    /// by a random step of 32 bits, so that members which did not see each other differ.
-    #[must_use]
-    pub fn uid_mark(&self) -> u64 {
-        self.core.spaces.mark()
-    }
-
-    /// Makes a namespace. Answered `Ok` when it is durable; `space` then has it.
-    pub fn create_space(
-        &mut self,
-        asker: (u64, u16),
-        name: &[u8],
-        document: &[u8],
-        uid: u64,
-        now: Now,
-    ) -> Begun {
-        self.core.set_now(now);
-        let unix = u64::from(now.unix);
-        let pool = self.core.pools().of_space(name);
-        self.change_space(|spaces| spaces.create((asker, pool), name, document, uid, unix))
-    }
-
-    /// Gives a namespace another uid: all its blocks become unreachable, and its id unknown.
-    /// Answered when that is durable.
-    pub fn clear_space(&mut self, asker: (u64, u16), space: SpaceId, uid: u64, now: Now) -> Begun {
-        self.core.set_now(now);
-        self.change_space(|spaces| spaces.clear(asker, space, uid))
-    }
-
-    /// Forgets a namespace. Answered when that is durable.
-    pub fn remove_space(&mut self, asker: (u64, u16), space: SpaceId, now: Now) -> Begun {
-        self.core.set_now(now);
-        self.change_space(|spaces| spaces.remove(asker, space))
-    }
-
-    fn change_space(&mut self, begin: impl FnOnce(&mut Spaces) -> Result<u32, Fault>) -> Begun {
-        if let Some(why) = self.refusal() {
-            return Begun::Done(why.into());
-        }
-        if self.core.spaces.is_busy() || !self.core.has_image() {
-            return Begun::Done(Status::Declined(DeclineReason::Busy).into());
-        }
-        match begin(&mut self.core.spaces) {
-            Ok(slot) => {
-                self.write_space(slot, 0);
-                Begun::Taken
-            }
-            Err(fault) => Begun::Done(Status::Invalid(fault).into()),
-        }
-    }
-
-    fn write_space(&mut self, slot: u32, copy: u32) {
-        let at = self.core.geometry().space_at(slot, copy);
-        let image = Image::Space { slot, copy };
-        self.core.write_image(image, Verb::WriteDurable, at, SPACE_BYTES, |core, bytes| {
-            core.spaces.image(core.instance(), bytes);
-        });
-    }
-
-    fn space_written(&mut self, slot: u32, copy: u32, well: bool) {
-        if well && copy == 0 {
-            return self.write_space(slot, 1);
-        }
-        let (change, status) = if well {
-            if let Some(uid) = self.core.spaces.ending() {
-                let (key, length, why) = (Key::default(), 0, Gone::Cleared);
-                self.core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
-                self.core.close_uid(uid);
-            }
-            let (change, opened) = self.core.spaces.commit();
-            if let Some((number, uid)) = opened {
-                self.core.open_uid(number, uid);
-            }
-            self.writes.space_gone(&mut self.core, &mut self.log);
-            (change, Status::Ok)
-        } else {
-            (self.core.spaces.abandon(), Status::Failed(0))
-        };
-        if Spaces::is_asked(&change) {
-            self.core.reply(change.user, change.owner, status);
-        }
     }
 
     /// Whether there is more to look at than one step does.
