@@ -35,7 +35,7 @@ const SPEED_MAX: f64 = 1e6;
 pub enum ArmName {
     /// The sidecar's volume, over the lanes.
     Kvrail,
-    /// The same, with the checksum of every read computed: what a get does, too.
+    /// The same, with the checksum of every request computed: what gets and puts do, too.
     Checked,
     /// Its store: gets and puts of the same sizes, and lookups.
     Store,

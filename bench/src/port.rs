@@ -112,6 +112,10 @@ pub trait Port {
     /// When the arm cannot go on at all. What one operation meets comes back as its `Fault`.
     fn stage(&mut self, slot: u32, operation: Operation) -> Result<()>;
 
+    /// From here on whoever reads only compares: a store does not take that for a use of its
+    /// blocks, and neither makes room for such reads among writes.
+    fn begin_read_back(&mut self) {}
+
     /// Hands over what was staged, and appends what has ended.
     ///
     /// # Errors

@@ -14,7 +14,9 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 use kvrail_bench::drive::{Sweep, sweep};
-use kvrail_bench::port::{Done, KeyedTarget, Operation, Port, Shape, Target, Wait, Work};
+use kvrail_bench::port::{
+    Direction, Done, Fault, KeyedTarget, Operation, Port, Shape, Target, Wait, Work,
+};
 use kvrail_bench::report::Ratio;
 use kvrail_bench::sidecar::{Serving, attach};
 use kvrail_bench::versions::VersionMap;
@@ -327,6 +329,43 @@ fn a_ring_that_comes_round_is_no_failure() {
     let gone = tally.evicted << 20;
     assert!(gone >= STORE_BYTES / 2, "{gone} bytes gone of {} put", map.span_bytes());
     assert!(tally.verified_bytes >= store.kept_bytes(), "{}", tally.verified_bytes);
+    drop((store, ground));
+    harness.close().unwrap();
+}
+
+/// Blocks that a get used are moved when the ring comes round to them: reading back is no use.
+#[test]
+fn what_was_read_back_goes_when_its_turn_comes() {
+    let mut harness = InProcess::default();
+    let mut ground = harness.open(&options("--arms store"), 16 << 20).unwrap();
+    let store = ground.sidecar.as_mut().unwrap().store.take().unwrap();
+    let (bytes, first, all) = (1 << 20, 16, (STORE_BYTES / 2 * 3) >> 20);
+    store.begin(bytes, all << 20).unwrap();
+    let mut gone = 0;
+    let one = |port: &mut dyn Port, direction, block: u64| -> Result<Result<(), Fault>> {
+        let mut done = Vec::new();
+        port.stage(0, Operation { direction, offset: block << 20, bytes })?;
+        while done.is_empty() {
+            port.turn(Wait::ForOne, &mut done)?;
+        }
+        Ok(done[0].outcome)
+    };
+    let mut work = |port: &mut dyn Port| {
+        port.begin_read_back();
+        for block in 0..all {
+            one(port, Direction::Write, block)?.unwrap();
+            if block < first {
+                one(port, Direction::Read, block)?.unwrap();
+            }
+        }
+        for block in 0..first {
+            let found = one(port, Direction::Read, block)?;
+            gone += u64::from(matches!(found, Err(Fault::Evicted)));
+        }
+        Ok(())
+    };
+    store.with_port(Shape { slots: 1, buffer_bytes: bytes }, &mut work).unwrap();
+    assert_eq!(gone, first);
     drop((store, ground));
     harness.close().unwrap();
 }

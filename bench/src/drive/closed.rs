@@ -66,6 +66,7 @@ pub(super) fn read_back(
     streams: &mut [SlotStream],
     until_ns: u64,
 ) -> Result<()> {
+    client.port.begin_read_back();
     let mut done = Vec::with_capacity(streams.len());
     let untimed = Window::NONE;
     let mut next = |slot: u32| Operation {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use kvrail_client::{Arena, Client, Completed as Ended, Lease, Pages, Queue};
+use kvrail_client::{Arena, Class, Client, Completed as Ended, Lease, Pages, Queue};
 
 use crate::port::{Done, Fault, HAND_OVER_AT, Shape, Wait};
 
@@ -34,6 +34,8 @@ pub(super) struct SlotQueue {
     ended: Vec<Ended>,
     /// Requests not yet published.
     staged: u32,
+    /// How urgent reads are.
+    pub(super) reads: Class,
 }
 
 impl fmt::Debug for SlotQueue {
@@ -54,7 +56,8 @@ impl SlotQueue {
         let arena = client.create_arena(bytes.next_multiple_of(alignment) * slots, Pages::Auto)?;
         let queue = client.open_queue(slots * pieces)?;
         let leases = (0..slots).map(|_| arena.lease(bytes).map(Some)).collect::<Result<_, _>>()?;
-        Ok(Self { queue, arena, wait, leases, ended: Vec::with_capacity(slots), staged: 0 })
+        let (ended, reads) = (Vec::with_capacity(slots), Class::Demand);
+        Ok(Self { queue, arena, wait, leases, ended, staged: 0, reads })
     }
 
     /// Waits for what is in flight, and gives queue and memory back.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{
-    BlockKey, BlockNote, BlockRequest, Client, Completed as Ended, Identity, Lookup, LookupExtent,
-    Namespace, Status, Store,
+    BlockKey, BlockNote, BlockRequest, Class, Client, Completed as Ended, Identity, Lookup,
+    LookupExtent, Namespace, Status, Store,
 };
 use uuid::Uuid;
 
@@ -243,7 +243,7 @@ impl Port for StorePort<'_> {
         self.running[slot as usize] = Running { index, put, writes };
         let (space, key, lease) = (&self.target.space, self.key(index, put), self.slots.take(slot));
         let request = match direction {
-            Direction::Read => BlockRequest::get(space, key, lease),
+            Direction::Read => BlockRequest::get(space, key, lease).class(self.slots.reads),
             Direction::Write => BlockRequest::put(space, key, lease),
         };
         let staged = self.slots.queue.stage_block(request.tag(slot.into()));
@@ -253,6 +253,10 @@ impl Port for StorePort<'_> {
             let why = self.slots.refused(slot, refused.request.into_lease());
             anyhow!("the client library refused a block of {bytes} bytes: {reason} ({why})")
         })
+    }
+
+    fn begin_read_back(&mut self) {
+        self.slots.reads = Class::Background;
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The way to a sidecar's volume.
 
 use anyhow::{Result, anyhow};
-use kvrail_client::{Client, Completed as Ended, Request, Status, Volume};
+use kvrail_client::{Class, Client, Completed as Ended, Request, Status, Volume};
 
 use super::queue::{ClientWait, SlotQueue};
 use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Target, Wait, Work};
@@ -13,7 +13,7 @@ pub struct SidecarTarget {
     volume: Volume,
     mode: String,
     wait: ClientWait,
-    /// Whether reads come with their checksum, which the client library computes.
+    /// Whether requests come with their checksum, which the client library computes.
     checked: bool,
 }
 
@@ -24,7 +24,7 @@ impl SidecarTarget {
         Self { client, volume, mode, wait, checked: false }
     }
 
-    /// The same, with a pass over every byte read: what a get of a block does, too.
+    /// The same, with a pass over every byte: what gets and puts of a block do, too.
     #[must_use]
     pub fn checked(self) -> Self {
         Self { checked: true, ..self }
@@ -81,12 +81,10 @@ impl Port for LanePort {
         let Operation { direction, offset, bytes } = operation;
         let lease = self.slots.take(slot);
         let request = match direction {
-            Direction::Read if self.checked => {
-                Request::read(&self.volume, offset, lease).checksum()
-            }
-            Direction::Read => Request::read(&self.volume, offset, lease),
+            Direction::Read => Request::read(&self.volume, offset, lease).class(self.slots.reads),
             Direction::Write => Request::write(&self.volume, offset, lease),
         };
+        let request = if self.checked { request.checksum() } else { request };
         // The end is told apart by slot, and its length checked against what was asked.
         let tag = u64::from(bytes) << 32 | u64::from(slot);
         let staged = self.slots.queue.stage(request.length(bytes.into()).tag(tag));
@@ -96,6 +94,10 @@ impl Port for LanePort {
             let why = self.slots.refused(slot, refused.into_lease());
             anyhow!("the client library refused {bytes} bytes at {offset}: {reason} ({why})")
         })
+    }
+
+    fn begin_read_back(&mut self) {
+        self.slots.reads = Class::Background;
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
