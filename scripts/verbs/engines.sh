@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Adapters against real engines:
-# scripts/dev engines [vllm|lmcache|sglang|flexkv] [--bench] [--python PYTHON] [--flexkv CHECKOUT].
+# scripts/dev engines [vllm|lmcache|sglang|nixl|flexkv] [--bench] [--python PYTHON]
+# [--flexkv CHECKOUT].
 set -euo pipefail
 
 newest_vllm=0.33.0 oldest_vllm=0.30.0 lmcache=0.5.6 sglang=0.5.23 nixl=1.5.1
-engines=(vllm lmcache sglang flexkv) bench= python= flexkv=
+engines=(vllm lmcache sglang nixl flexkv) bench= python= flexkv=
 while (($#)); do
     case $1 in
-        vllm | lmcache | sglang | flexkv) engines=("$1") ;;
+        vllm | lmcache | sglang | nixl | flexkv) engines=("$1") ;;
         --bench) bench=1 ;;
         --python) python=${2:?"--python needs a program"} && shift ;;
         --flexkv) flexkv=$(realpath "${2:?"--flexkv needs a checkout of FlexKV"}") && shift ;;
         *)
-            echo "scripts/dev engines: no argument '$1'; there are vllm, lmcache, sglang, flexkv," \
-                "--bench, --python PYTHON, --flexkv CHECKOUT" >&2
+            echo "scripts/dev engines: no argument '$1'; there are vllm, lmcache, sglang, nixl," \
+                "flexkv, --bench, --python PYTHON, --flexkv CHECKOUT" >&2
             exit 2
             ;;
     esac
@@ -26,7 +27,8 @@ mkdir -p "$home"
 if [[ -z $python ]]; then
     python=$home/engines/bin/python
     if [[ ! -x $home/engines/ready ]]; then
-        echo "== installing vLLM, LMCache and SGLang with PyTorch, about 7 GB, into $home/engines"
+        echo "== installing vLLM, LMCache, SGLang and NIXL with PyTorch, about 7 GB, into" \
+            "$home/engines"
         rm -rf "$home/engines"
         python3 -m venv "$home/engines"
         pip=(timeout 1800 "$home/engines/bin/pip" install -q)
@@ -84,12 +86,18 @@ measure() {
         return
     fi
     mv "$home/$2.json" "$results/$2.json"
-    ((told == 0)) || failed=1
-    "$python" - "$results/$2.json" >>"$table" <<'END'
+    thresholds "$results/$2.json"
+}
+
+# thresholds JSON: a row for each.
+thresholds() {
+    "$python" - "$1" >>"$table" <<'END' || failed=1
 import json, sys
-for it in json.load(open(sys.argv[1]))["verdicts"]:
+verdicts = json.load(open(sys.argv[1]))["verdicts"]
+for it in verdicts:
     word = "ok" if it["held"] else "MISSED"
     print(f"{word:7} {it['test']:30} {it['value']:<44} {it['what']} {it['bound']}")
+sys.exit(not all(it["held"] for it in verdicts))
 END
 }
 
@@ -126,6 +134,15 @@ for engine in "${engines[@]}"; do
             measure 420 lmcache_requests
             ;;
         sglang1) measure 420 sglang_pages ;;
+        nixl1)
+            told=0
+            scripts/verbs/nixl.sh bench --python "$python" || told=$?
+            if ((told > 1)); then
+                failed=1 && row FAILED nixl_transfers "ended with $told" "it ends within 600 s"
+            else
+                thresholds bench/results/engines/nixl_transfers.json
+            fi
+            ;;
         vllm)
             same="chunks come back through vLLM's manager; misses, failures, kills and full stores \
 give no other bytes and no hang; announced is what is there"
@@ -150,6 +167,11 @@ there" lmcache_server
             suite "S1, S3 on SGLang $sglang" "pages of all pools come back without a copy; kills, \
 failures and a drive that hangs give no other bytes and no hang" sglang
             try sglang
+            ;;
+        nixl)
+            step 600 "N1, N3 on NIXL $nixl" "objects and ranges come back through its own agent, \
+and chunks of vLLM's tier obj without kvrail's Python; kills and full stores end every call" \
+                scripts/verbs/nixl.sh test --python "$python"
             ;;
         flexkv1) ;; # Without a GPU there is nothing of its own to measure beside.
         flexkv) flexkv ;;
