@@ -56,6 +56,20 @@ def test_copies_are_as_the_sidecar_says(host):
         assert refused == (host.unsealed == "refuse")
 
 
+@pytest.mark.parametrize("option", ["never", "within_size"])
+def test_pages_are_those_that_dev_shm_has(option):
+    mount = ["mount", "-t", "tmpfs", "-o", f"huge={option},size=16m", "tmpfs", "/dev/shm"]
+    own = ["unshare", "-m", "--", "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
+    if subprocess.run([*own, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("nobody may mount here, or this kernel has no large pages")
+    look = [sys.executable, str(Path(kvrail.__file__).with_name("engines.py")), "--format", "json"]
+    done = subprocess.run([*own, *look], capture_output=True, text=True, check=True)
+    pages = {it["name"]: it["pages"] for it in json.loads(done.stdout)["engines"]}
+    assert pages["vllm"] == pages["lmcache"]
+    assert pages["vllm"]["huge"] is (option == "within_size")
+    assert ("remount,huge=within_size" in pages["vllm"]["why"]) is (option == "never")
+
+
 def test_configurations_are_json_that_shells_take(tmp_path):
     for it in told("--socket", "/run/s")["engines"]:
         quoted = it["configuration"].split("'")

@@ -16,6 +16,8 @@ from typing import Any
 
 SOCKET = "/run/kvrail/kvrail.sock"
 TRY = "try it with `kvrail engines try`"
+SHM, MEMFD = "/dev/shm", "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+HUGE_BYTES = 2 << 20
 
 log = logging.getLogger("kvrail")
 
@@ -32,6 +34,8 @@ class Engine:
     """The newest release that is tested."""
     memory: str
     """What makes the engine's memory a file that the sidecar can map."""
+    pages: str
+    """Who says how large the pages of that file are: SHM or MEMFD."""
 
 
 ENGINES = {
@@ -41,6 +45,7 @@ ENGINES = {
         "0.30.0",
         "0.33.0",
         "vLLM's primary tier always is a file below /dev/shm",
+        SHM,
     ),
     "lmcache": Engine(
         "lmcache",
@@ -48,6 +53,7 @@ ENGINES = {
         "0.5.6",
         "0.5.6",
         "LMCache's L1 is a file below /dev/shm with --no-l1-use-lazy --shm-name NAME",
+        SHM,
     ),
     "sglang": Engine(
         "sglang",
@@ -55,6 +61,7 @@ ENGINES = {
         "0.5.23",
         "0.5.23",
         'SGLang\'s host pools are memory files with "allocator": "shm"',
+        MEMFD,
     ),
 }
 
@@ -69,6 +76,14 @@ class Copies:
 
 
 @dataclass(frozen=True)
+class Pages:
+    """Whether the engine's memory would have pages of 2 MiB: drives take far fewer pieces then."""
+
+    huge: bool
+    why: str
+
+
+@dataclass(frozen=True)
 class Found:
     """What is known of an engine in this Python."""
 
@@ -79,6 +94,7 @@ class Found:
     verdict: str
     configuration: str
     copies: Copies
+    pages: Pages
 
 
 @dataclass
@@ -108,7 +124,8 @@ def _found(name: str, engine: Engine, socket: str, store: str, copies: Copies) -
     if copies.avoided:
         copies = Copies(True, engine.memory)
     configuration = CONFIGURATIONS[name](socket, store)
-    return Found(name, version, engine.oldest, engine.newest, verdict, configuration, copies)
+    about = (engine.oldest, engine.newest, verdict, configuration, copies, _pages(engine.pages))
+    return Found(name, version, *about)
 
 
 def _verdict(version: str, engine: Engine) -> str:
@@ -192,6 +209,26 @@ def _copies(socket: str) -> Copies:
             os.unlink(name)
 
 
+def _pages(kind: str) -> Pages:
+    """What a file of that kind would be made of. Memory that CUDA has pinned stays as it is, so
+    the host has to be set up before the engine starts."""
+    remedy = f"`echo within_size > {MEMFD}`"
+    try:
+        if kind == SHM:
+            remedy = "`mount -o remount,huge=within_size /dev/shm`"
+            fd = os.open(SHM, os.O_TMPFILE | os.O_RDWR, 0o600)
+        else:
+            fd = os.memfd_create("kvrail-engines")
+        try:
+            os.ftruncate(fd, HUGE_BYTES)
+            huge = os.fstat(fd).st_blksize >= HUGE_BYTES
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return Pages(False, str(error))
+    return Pages(huge, "" if huge else f"{remedy} before the engine starts makes them 2 MiB")
+
+
 def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
@@ -217,6 +254,8 @@ def text(told: dict[str, Any]) -> str:
         word = {True: "avoided", False: "each block is copied once", None: "not known"}[avoided]
         lines.append(f"  tested   {it['oldest_tested']} to {it['newest_tested']}")
         lines.append(f"  copies   {word}: {why}")
+        size = "2 MiB" if it["pages"]["huge"] else f"ordinary: {it['pages']['why']}"
+        lines.append(f"  pages    {size}")
         lines.append(f"  use      {it['configuration']}")
     return "\n".join(lines)
 
