@@ -39,7 +39,7 @@ impl Made {
         let _alone = lock(&self.making);
         if !self.has_room(bytes) {
             let wanted = bytes.next_power_of_two().max(BYTES);
-            let arena = client.create_arena(wanted, Pages::Base)?;
+            let arena = client.create_arena(wanted, Pages::Auto)?;
             lock(&self.arenas).push(Arc::new(arena));
         }
         Ok(())
