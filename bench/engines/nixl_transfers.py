@@ -8,6 +8,7 @@ that of this process and of the sidecar. JSON goes to standard output, the thres
 error.
 """
 
+import importlib.util
 import mmap
 import os
 import shutil
@@ -22,10 +23,12 @@ from typing import Any
 
 import numpy as np
 from measure import DISK, Clock, Verdicts, folder, median, write
-from nixl_cu12 import _bindings as bindings
-from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 import kvrail
+
+WHEEL = "nixl_cu13" if importlib.util.find_spec("nixl_cu13") else "nixl_cu12"
+nixl = importlib.import_module(f"{WHEEL}._api")
+bindings = importlib.import_module(f"{WHEEL}._bindings")
 
 # Bytes of a descriptor, and how many one request has.
 SHAPES = ((4 << 10, 2048), (64 << 10, 512), (1 << 20, 64), (4 << 20, 16))
@@ -47,11 +50,13 @@ class Arm:
     agent: Any
     kind: str
     places: Places
+    base: int
     pid: int | None
+    segment: str = "DRAM"
 
     def descriptors(self, base: int, size: int, many: int) -> Any:
         local = np.array([(base + i * size, size, 0) for i in range(many)], np.uint64)
-        return self.agent.get_xfer_descs(local, "DRAM")
+        return self.agent.get_xfer_descs(local, self.segment)
 
     def move(self, work: str, here: Any, there: Any) -> None:
         handle = self.agent.initialize_xfer(work, here, there, self.name)
@@ -64,11 +69,13 @@ class Arm:
         self.agent.release_xfer_handle(handle)
 
 
-def agent_of(name: str, backend: str, parameters: dict[str, str], base: int) -> Any:
-    agent = nixl_agent(name, nixl_agent_config(backends=[]))
+def agent_of(
+    name: str, backend: str, parameters: dict[str, str], base: int, segment: str = "DRAM"
+) -> Any:
+    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=[]))
     agent.create_backend(backend, parameters)
     agent.nixl_mems["BLK"] = bindings.BLK_SEG
-    agent.register_memory([(base, 2 * HALF, 0, "")], "DRAM")
+    agent.register_memory([(base, 2 * HALF, 0, "")], segment)
     return agent
 
 
@@ -90,22 +97,22 @@ def arms_of(base: int, place: str, raw: Any, keyed: Any) -> list[Arm]:
     made = []
     for name, parameter in (("uring", "use_uring"), ("aio", "use_aio")):
         agent = agent_of(name, "POSIX", {parameter: "true"}, base)
-        made.append(Arm(name, agent, "FILE", in_file(f"{place}/{name}"), None))
+        made.append(Arm(name, agent, "FILE", in_file(f"{place}/{name}"), base, None))
     volume = agent_of("kvrail", "KVRAIL", {"socket": str(raw.socket), "volume": "kv"}, base)
     store = agent_of("kvrail keyed", "KVRAIL", {"socket": str(keyed.socket)}, base)
-    made.append(Arm("kvrail", volume, "BLK", in_volume, raw.pid))
-    made.append(Arm("kvrail keyed", store, "OBJ", in_store, keyed.pid))
+    made.append(Arm("kvrail", volume, "BLK", in_volume, base, raw.pid))
+    made.append(Arm("kvrail keyed", store, "OBJ", in_store, base, keyed.pid))
     return made
 
 
 def measure(memory: Any, arms: list[Arm], size: int, many: int, rounds: int) -> Told:
     told: Told = defaultdict(lambda: defaultdict(list))
-    base, total = memory.ctypes.data, size * many
+    total = size * many
     for turn in range(rounds):
         memory[:total] = np.random.default_rng(turn).integers(0, 256, total, np.uint8)
         for arm in arms[:: -1 if turn % 2 else 1]:
             registered = arm.agent.register_memory(arm.places(turn, size, many), arm.kind)
-            out, back = (arm.descriptors(it, size, many) for it in (base, base + HALF))
+            out, back = (arm.descriptors(arm.base + at, size, many) for at in (0, HALF))
             there = registered.trim()
             timed(told[arm.name], "WRITE", arm, out, there)
             for _ in range(TURNS):
@@ -125,7 +132,7 @@ def timed(told: dict[str, list[float]], work: str, arm: Arm, here: Any, there: A
     told[f"{work}_cpu"].append(cpu)
 
 
-def judge(verdicts: Verdicts, name: str, told: Told, size: int, many: int) -> None:
+def show(name: str, told: Told, size: int, many: int) -> None:
     gib = size * many / (1 << 30)
     for arm, it in told.items():
         words = ", ".join(
@@ -134,6 +141,9 @@ def judge(verdicts: Verdicts, name: str, told: Told, size: int, many: int) -> No
             for what in ("WRITE", "READ")
         )
         print(f"     {name:10} {arm:12} {words}", file=sys.stderr)
+
+
+def judge(verdicts: Verdicts, name: str, told: Told, size: int) -> None:
     peers = [told["uring"], told["aio"]]
     for what in ("WRITE", "READ"):
         seconds, cpu = (min(median(it[key]) for it in peers) for key in (what, f"{what}_cpu"))
@@ -149,10 +159,14 @@ def judge(verdicts: Verdicts, name: str, told: Told, size: int, many: int) -> No
                 verdicts.add("N2", f"{name} {what}: CPU, {arm}", ratio, "<=", 0.7)
 
 
+def install(plugins: Path) -> None:
+    theirs = next(Path(bindings.__file__).parents[1].glob(f".{WHEEL}*/plugins"))
+    shutil.copy(plugins / "libplugin_KVRAIL.so", theirs)
+
+
 def main() -> int:
     plugins, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    theirs = next(Path(bindings.__file__).parents[1].glob(".nixl_cu12*/plugins"))
-    shutil.copy(plugins / "libplugin_KVRAIL.so", theirs)
+    install(plugins)
     file = os.memfd_create("engine")
     os.posix_fallocate(file, 0, 2 * HALF)
     memory = np.frombuffer(mmap.mmap(file, 2 * HALF), np.uint8)
@@ -170,7 +184,8 @@ def main() -> int:
         for size, many in SHAPES:
             name = f"{many} x {size >> 10} KiB"
             sizes[name] = measure(memory, arms, size, many, rounds)
-            judge(verdicts, name, sizes[name], size, many)
+            show(name, sizes[name], size, many)
+            judge(verdicts, name, sizes[name], size)
         for arm in arms:
             del arm.agent
     return write({"rounds": rounds, "sizes": sizes}, verdicts)

@@ -1,6 +1,7 @@
-/* kvrail as a back end of NIXL: objects by key (OBJ) and ranges of a volume (BLK), to and from host
- * memory (DRAM). The file's name in NIXL's folder is the back end's: as libplugin_OBJ.so it serves
- * engines that know only that one. No threads: check moves things on. */
+/* kvrail as a back end of NIXL: objects by key (OBJ) and ranges of a volume (BLK), to and from
+ * memory of the host (DRAM) and of GPUs (VRAM). The file's name in NIXL's folder is the back end's:
+ * as libplugin_OBJ.so it serves engines that know only that one. No threads: check moves things
+ * on. */
 #include <new>
 
 #include "core.h"
@@ -65,7 +66,7 @@ class Backend final : public core::Engine {
     Status unload(core::Registered *) override { return Status::done; }
 
     core::Segments segments() const override {
-        core::Segments it{Segment::host};
+        core::Segments it{Segment::host, Segment::gpu};
         if (!link_.settings().store.empty()) it.push_back(Segment::object);
         if (!link_.settings().volume.empty()) it.push_back(Segment::volume);
         return it;
@@ -136,12 +137,21 @@ class Backend final : public core::Engine {
             return object.release();
         }
         if (segment == Segment::volume && !link_.settings().volume.empty()) return new Area;
-        if (segment != Segment::host)
+        if (segment != Segment::host && segment != Segment::gpu)
             throw Failure(Status::unsupported,
-                          "this back end takes DRAM, OBJ with the parameter store, and BLK with "
-                          "the parameter volume; GPU memory (VRAM) and FILE it does not move");
-        auto memory = std::make_unique<Memory>(range);
-        memory->place(link_.session(), reinterpret_cast<uint8_t *>(range.address));
+                          "this back end takes DRAM, VRAM, OBJ with the parameter store, and BLK "
+                          "with the parameter volume; FILE it does not move");
+        std::optional<int> gpu;
+        if (segment == Segment::gpu) gpu = Cuda::driver().gpu_of(range);
+        auto memory = std::make_unique<Memory>(range, gpu);
+        auto session = link_.session();
+        if (!gpu) {
+            memory->place(session, reinterpret_cast<uint8_t *>(range.address));
+            return memory.release();
+        }
+        /* Now, not when the first request is posted. */
+        std::lock_guard guard(session->mutex);
+        session->gpu_way(*gpu);
         return memory.release();
     }
 };
@@ -162,7 +172,9 @@ static core::Plugin plugin{
     [] { return "KVRAIL"; },
     kvrail_version,
     Settings::defaults,
-    [] { return core::Segments{Segment::host, Segment::object, Segment::volume}; },
+    [] {
+        return core::Segments{Segment::host, Segment::gpu, Segment::object, Segment::volume};
+    },
 };
 
 extern "C" {
@@ -174,4 +186,9 @@ extern "C" {
 
 /* Bytes that were copied because the sidecar could not map the memory they were in. */
 [[gnu::visibility("default")]] uint64_t kvrail_nixl_copied_bytes() { return copied_bytes(); }
+
+/* Bytes that were copied between GPUs and staging memory. */
+[[gnu::visibility("default")]] uint64_t kvrail_nixl_gpu_copied_bytes() {
+    return gpu_copied_bytes();
+}
 }

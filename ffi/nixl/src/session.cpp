@@ -104,25 +104,40 @@ void Session::forget(uint32_t region) {
     kvrail_arena_detach(client_, region);
 }
 
-void Session::make_staging() {
-    kvrail_arena_options wanted{.size = sizeof wanted, .bytes = staging_bytes_};
-    staging_.size = sizeof staging_;
-    require(kvrail_arena_create(client_, &wanted, &staging_), "staging memory");
-    free_[0] = staging_.bytes;
+Staging::Staging(const kvrail_client *client, uint64_t bytes) {
+    kvrail_arena_options wanted{.size = sizeof wanted, .bytes = bytes};
+    arena_.size = sizeof arena_;
+    require(kvrail_arena_create(client, &wanted, &arena_), "staging memory");
+    free_[0] = arena_.bytes;
+}
+
+Staging &Session::staging() {
+    if (!staging_) staging_.emplace(client_, staging_bytes_);
+    return *staging_;
+}
+
+GpuWay Session::gpu_way(int gpu) {
+    if (!gpu_staging_) gpu_staging_.emplace(client_, staging_bytes_);
+    if (!copier_) {
+        copier_.emplace(gpu_staging_->base(), gpu_staging_->bytes(), gpu);
+        say("memory of GPUs is copied through " + std::to_string(gpu_staging_->bytes()) +
+            " bytes of pinned memory (staging_bytes)");
+    }
+    return {*gpu_staging_, *copier_};
 }
 
 static uint64_t rounded(uint64_t bytes) {
     return (bytes + STAGING_UNIT - 1) / STAGING_UNIT * STAGING_UNIT;
 }
 
-std::optional<Stage> Session::stage(uint64_t bytes) {
-    if (staging_.region == 0) make_staging();
+std::optional<Stage> Staging::take(uint64_t bytes) {
     bytes = rounded(bytes);
-    if (bytes > staging_.bytes)
+    if (bytes > arena_.bytes)
         throw Failure(core::Status::invalid,
                       std::to_string(bytes) + " bytes do not fit the staging memory of " +
-                          std::to_string(staging_.bytes) +
-                          " bytes; raise staging_bytes, or register memory that is a shared file");
+                          std::to_string(arena_.bytes) +
+                          " bytes; raise staging_bytes, or register host memory that is a "
+                          "shared file");
     auto room = std::find_if(free_.begin(), free_.end(),
                              [bytes](const auto &it) { return it.second >= bytes; });
     if (room == free_.end()) return {};
@@ -132,7 +147,7 @@ std::optional<Stage> Session::stage(uint64_t bytes) {
     return Stage{begin, bytes};
 }
 
-void Session::unstage(Stage stage) {
+void Staging::give(Stage stage) {
     auto at = free_.emplace(stage.position, stage.bytes).first;
     auto next = std::next(at);
     if (next != free_.end() && at->first + at->second == next->first) {

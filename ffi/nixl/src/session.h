@@ -7,23 +7,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <kvrail.h>
 
-#include "interface.h"
-
-/* What ends a call, with the words that people see. */
-class Failure : public std::runtime_error {
-    core::Status status_;
-
-  public:
-    Failure(core::Status status, const std::string &what)
-        : std::runtime_error(what), status_(status) {}
-    core::Status status() const { return status_; }
-};
+#include "copier.h"
+#include "failure.h"
 
 /* What a code of libkvrail is to NIXL. */
 core::Status status_of(int32_t code);
@@ -73,6 +63,30 @@ struct Stage {
     uint64_t bytes;
 };
 
+/* Memory of the sidecar that bytes pass through. Its size is fixed: whoever finds none waits. */
+class Staging {
+    kvrail_arena_info arena_{};
+    std::map<uint64_t, uint64_t> free_;
+
+  public:
+    Staging(const kvrail_client *client, uint64_t bytes);
+    /* Memory of so many bytes; nothing while others have it. */
+    std::optional<Stage> take(uint64_t bytes);
+    void give(Stage stage);
+    uint32_t region() const { return arena_.region; }
+    uint64_t bytes() const { return arena_.bytes; }
+    uint8_t *base() const { return static_cast<uint8_t *>(arena_.base); }
+    uint8_t *at(Stage stage) const { return base() + stage.position; }
+};
+
+/* What serves memory of GPUs: staging memory of its own, pinned, and copies from and to it. */
+struct GpuWay {
+    Staging &staging;
+    Copier &copier;
+};
+
+class Transfer;
+
 class Session {
     Handle<kvrail_client> client_{kvrail_close};
     Handle<kvrail_store> store_{kvrail_store_close};
@@ -81,18 +95,18 @@ class Session {
     kvrail_volume_info volume_{};
     uint64_t block_bytes_max_ = 0;
     uint64_t staging_bytes_;
-    kvrail_arena_info staging_{};
-    std::map<uint64_t, uint64_t> free_;
+    std::optional<Staging> staging_, gpu_staging_;
+    std::optional<Copier> copier_;
+    std::vector<Transfer *> open_;
     std::mutex uses_mutex_;
     std::map<uint32_t, uint32_t> uses_;
     std::atomic<bool> over_ = false;
 
     void attach(const Settings &settings, const std::string &agent);
     void open_store(const Settings &settings);
-    void make_staging();
 
   public:
-    /* Guards the queue and the staging memory. */
+    /* Guards the queue, the staging memory, and the transfers that are open. */
     std::mutex mutex;
 
     Session(const Settings &settings, const std::string &agent);
@@ -113,13 +127,16 @@ class Session {
     /* The memory that was found there is not used any more. */
     void forget(uint32_t region);
 
-    /* Staging memory of so many bytes; nothing while others have it. With the mutex, as unstage. */
-    std::optional<Stage> stage(uint64_t bytes);
-    void unstage(Stage stage);
-    uint32_t staging_region() const { return staging_.region; }
-    uint8_t *staged(Stage stage) const {
-        return static_cast<uint8_t *>(staging_.base) + stage.position;
-    }
+    /* All below with the mutex. Made when they are first asked for. */
+    Staging &staging();
+    GpuWay gpu_way(int gpu);
+    /* Nothing, before gpu_way. */
+    Copier *copier() { return copier_ ? &*copier_ : nullptr; }
+
+    /* The transfers that are under way, in the order that they were posted. */
+    const std::vector<Transfer *> &open() const { return open_; }
+    void enter(Transfer &transfer) { open_.push_back(&transfer); }
+    void leave(const Transfer &transfer) { std::erase(open_, &transfer); }
 
     /* For each key whether its block is there. */
     std::vector<uint8_t> present(const std::vector<kvrail_key> &keys);
@@ -141,8 +158,5 @@ class Link {
     /* Whether there is a living one beside that. */
     bool attached_since(const Session &that);
 };
-
-/* A line for people, on standard error. */
-void say(const std::string &line);
 
 #endif

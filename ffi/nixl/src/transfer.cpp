@@ -53,8 +53,8 @@ std::string name_of(const core::Described &described) {
 Transfer::Transfer(core::Direction direction, Link &link, const core::Ranges<core::Moved> &local,
                    const core::Ranges<core::Moved> &remote)
     : direction_(direction), link_(link) {
-    if (local.segment != core::Segment::host)
-        throw Failure(Status::unsupported, "the local side is no DRAM; kvrail moves host memory");
+    if (local.segment != core::Segment::host && local.segment != core::Segment::gpu)
+        throw Failure(Status::unsupported, "the local side is neither DRAM nor VRAM");
     if (local.items.size() != remote.items.size())
         throw Failure(Status::mismatch, "the sides have not as many descriptors");
     for (size_t at = 0; at < local.items.size(); at++) {
@@ -81,6 +81,10 @@ Status Transfer::post() {
     posted_ = Clock::now();
     waiting_.clear();
     for (Piece &piece : pieces_) waiting_.push_back(&piece);
+    {
+        std::lock_guard guard(session_->mutex);
+        session_->enter(*this);
+    }
     return check();
 }
 
@@ -90,19 +94,26 @@ void Transfer::cancel() {
     if (session_ == nullptr) return;
     {
         std::lock_guard guard(session_->mutex);
+        for (Piece *piece : waiting_) unstage(*piece);
         waiting_.clear();
         status_ = Status::failed;
     }
     while (progress(WAIT_NS) == Status::in_progress)
-        if (is_quiet()) std::this_thread::sleep_for(1ms);
+        if (is_quiet() || copying_ > 0) std::this_thread::sleep_for(copying_ > 0 ? 50us : 1ms);
 }
 
 Status Transfer::progress(uint64_t wait_ns) {
     std::lock_guard guard(session_->mutex);
-    if (flying_ > 0) drain(*session_, wait_ns);
-    submit();
-    bool is_over = flying_ == 0 && waiting_.empty() && !is_quiet();
-    return is_over ? status_ : Status::in_progress;
+    if (flying_ + copying_ > 0 || !waiting_.empty()) {
+        drain(*session_, flying_ > 0 ? wait_ns : 0);
+        take_copied(*session_);
+        /* Of all transfers: one that nobody looks at must not keep the staging memory. */
+        for (Transfer *it : session_->open()) it->submit();
+        if (auto *copier = session_->copier()) copier->flush();
+    }
+    if (!is_over()) return Status::in_progress;
+    session_->leave(*this);
+    return status_;
 }
 
 bool Transfer::is_quiet() const {
@@ -127,15 +138,50 @@ void Transfer::drain(Session &session, uint64_t wait_ns) {
     } while (count == ends.size());
 }
 
+void Transfer::take_copied(Session &session) {
+    Copier *copier = session.copier();
+    if (copier == nullptr) return;
+    while (auto piece = copier->next()) (*piece)->owner->copied(**piece, copier->broken());
+}
+
+Staging &Transfer::staging_of(const Piece &piece) {
+    auto gpu = piece.memory->gpu();
+    return gpu ? session_->gpu_way(*gpu).staging : session_->staging();
+}
+
+bool Transfer::begin_copy(Piece &piece) {
+    GpuWay way = session_->gpu_way(*piece.memory->gpu());
+    if (!piece.staged) piece.staged = way.staging.take(piece.room);
+    if (!piece.staged) return false;
+    way.copier.begin({direction_, *piece.memory->gpu(),
+                      reinterpret_cast<uintptr_t>(piece.address),
+                      way.staging.at(*piece.staged) + piece.first(), piece.bytes},
+                     &piece);
+    copying_++;
+    return true;
+}
+
+void Transfer::gather() {
+    for (size_t left = waiting_.size(); left > 0; left--) {
+        Piece *piece = waiting_.front();
+        bool is_leaving = leaves_gpu(*piece) && !piece->staged && begin_copy(*piece);
+        waiting_.pop_front();
+        if (!is_leaving) waiting_.push_back(piece);
+    }
+}
+
 std::optional<Place> Transfer::arrange(Piece &piece) {
-    bool is_whole = piece.room == piece.bytes;
-    auto place = is_whole ? piece.memory->place(session_, piece.address) : std::nullopt;
+    if (leaves_gpu(piece) && !piece.staged) return {};
+    if (piece.staged) return Place{staging_of(piece).region(), piece.staged->position};
+    bool is_mapped = piece.room == piece.bytes && !piece.memory->gpu();
+    auto place = is_mapped ? piece.memory->place(session_, piece.address) : std::nullopt;
     uint64_t unit = session_->volume().memory_alignment;
     if (place && place->position % unit == 0) return place;
-    piece.staged = session_->stage(piece.room);
+    Staging &staging = staging_of(piece);
+    piece.staged = staging.take(piece.room);
     if (!piece.staged) return {};
-    if (writes()) copy(session_->staged(*piece.staged), piece.address, piece.bytes);
-    return Place{session_->staging_region(), piece.staged->position};
+    if (writes()) copy(staging.at(*piece.staged), piece.address, piece.bytes);
+    return Place{staging.region(), piece.staged->position};
 }
 
 void Transfer::fill(kvrail_block_request &wanted, const Piece &piece, Place place) const {
@@ -170,7 +216,8 @@ template <class Wanted, class Submit> void Transfer::submit_all(Submit submit) {
         }
         if (count == 0) return;
         int32_t code = submit(wanted.data(), count, &taken);
-        for (size_t at = taken; at < count; at++) unstage(*waiting_[at]);
+        for (size_t at = taken; at < count; at++)
+            if (!leaves_gpu(*waiting_[at])) unstage(*waiting_[at]);
         waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(taken));
         flying_ += taken;
         if (code == KVRAIL_E_FULL) return;
@@ -182,6 +229,10 @@ template <class Wanted, class Submit> void Transfer::submit_all(Submit submit) {
 void Transfer::submit() {
     if (waiting_.empty()) return;
     try {
+        const auto *copier = session_->copier();
+        if (copier != nullptr && !copier->broken().empty() && pieces_.front().memory->gpu())
+            throw Failure(Status::failed, copier->broken());
+        gather();
         if (pieces_.front().object != nullptr)
             submit_all<kvrail_block_request>([this](auto *wanted, size_t count, size_t *taken) {
                 return kvrail_submit_blocks(session_->queue(), session_->space(), wanted, count,
@@ -197,7 +248,7 @@ void Transfer::submit() {
 }
 
 void Transfer::unstage(Piece &piece) {
-    if (piece.staged) session_->unstage(*piece.staged);
+    if (piece.staged) staging_of(piece).give(*piece.staged);
     piece.staged.reset();
 }
 
@@ -228,22 +279,46 @@ bool Transfer::again(Piece &piece, const kvrail_completion &end) {
     }
 }
 
-void Transfer::came(Piece &piece, const kvrail_completion &end) {
-    if (writes()) return;
+bool Transfer::came(Piece &piece, const kvrail_completion &end) {
+    if (writes()) return false;
     uint64_t until = piece.offset + piece.bytes;
-    if (piece.object != nullptr && end.bytes < until)
-        return fail(Status::mismatch, "object " + piece.object->name + " has " +
-                                          std::to_string(end.bytes) + " bytes; bytes up to " +
-                                          std::to_string(until) + " were asked for");
-    uint64_t first = piece.object != nullptr ? piece.offset : 0;
-    if (piece.staged) copy(piece.address, session_->staged(*piece.staged) + first, piece.bytes);
+    if (piece.object != nullptr && end.bytes < until) {
+        fail(Status::mismatch, "object " + piece.object->name + " has " +
+                                   std::to_string(end.bytes) + " bytes; bytes up to " +
+                                   std::to_string(until) + " were asked for");
+        return false;
+    }
+    if (!piece.staged) return false;
+    if (!piece.memory->gpu()) {
+        copy(piece.address, staging_of(piece).at(*piece.staged) + piece.first(), piece.bytes);
+        return false;
+    }
+    if (status_ != Status::done) return false;
+    try {
+        return begin_copy(piece);
+    } catch (const Failure &failure) {
+        fail(failure.status(), failure.what());
+        return false;
+    }
+}
+
+void Transfer::copied(Piece &piece, const std::string &broken) {
+    copying_--;
+    if (!broken.empty()) {
+        /* Its staging memory is lost: the GPU may still touch it. */
+        piece.staged.reset();
+        return fail(Status::failed, broken);
+    }
+    /* In front of those that wait for staging memory. */
+    if (writes() && status_ == Status::done) return waiting_.push_front(&piece);
+    unstage(piece);
 }
 
 void Transfer::ended(Piece &piece, const kvrail_completion &end) {
     flying_--;
     bool is_declined = end.status == KVRAIL_DECLINED;
     bool is_pending = end.status == KVRAIL_OK && end.note == KVRAIL_NOTE_PENDING;
-    if (end.status == KVRAIL_OK && !is_pending) came(piece, end);
+    if (end.status == KVRAIL_OK && !is_pending && came(piece, end)) return;
     bool is_again = (is_declined || is_pending || end.status == KVRAIL_TOO_SMALL ||
                      end.status == KVRAIL_MISS) && again(piece, end);
     bool was_direct = !piece.staged;

@@ -10,19 +10,22 @@
 
 #include "session.h"
 
-/* Host memory of this program. */
+/* Memory of this program, on the host or on a GPU. */
 class Memory final : public core::Registered {
     uint8_t *base_;
     uint64_t bytes_;
+    std::optional<int> gpu_;
     std::mutex mutex_;
     std::shared_ptr<Session> session_;
     std::optional<Place> place_;
 
   public:
-    explicit Memory(const core::Range &range)
-        : base_(reinterpret_cast<uint8_t *>(range.address)), bytes_(range.bytes) {}
+    Memory(const core::Range &range, std::optional<int> gpu)
+        : base_(reinterpret_cast<uint8_t *>(range.address)), bytes_(range.bytes), gpu_(gpu) {}
     ~Memory() override;
-    /* Where an address in it is for the sidecar; nothing if its bytes have to be copied. */
+    /* Which GPU it is on; nothing if it is the host's. */
+    std::optional<int> gpu() const { return gpu_; }
+    /* Where an address of host memory is for the sidecar; nothing if its bytes are to be copied. */
     std::optional<Place> place(const std::shared_ptr<Session> &session, const uint8_t *address);
 };
 
@@ -56,6 +59,9 @@ struct Piece {
     /* The staging memory that they are in, while they are. */
     std::optional<Stage> staged;
     class Transfer *owner;
+
+    /* Where its first byte is in the memory that the sidecar fills or reads. */
+    uint64_t first() const { return object != nullptr ? offset : 0; }
 };
 
 /* One request of NIXL. Nothing happens but in its calls. */
@@ -67,6 +73,8 @@ class Transfer final : public core::Request {
     std::shared_ptr<Session> session_;
     std::deque<Piece *> waiting_;
     size_t flying_ = 0;
+    /* Pieces that a GPU copies from or to staging memory. */
+    size_t copying_ = 0;
     core::Status status_ = core::Status::done;
     Clock::time_point posted_{};
     /* Until then hardware may still write the memory. */
@@ -75,6 +83,12 @@ class Transfer final : public core::Request {
     bool writes() const { return direction_ == core::Direction::write; }
     core::Status progress(uint64_t wait_ns);
     bool is_quiet() const;
+    bool is_over() const { return flying_ + copying_ == 0 && waiting_.empty() && !is_quiet(); }
+    bool leaves_gpu(const Piece &piece) const { return writes() && piece.memory->gpu(); }
+    /* Begins to copy what is to be written from GPUs, as far as there is staging memory. */
+    void gather();
+    bool begin_copy(Piece &piece);
+    Staging &staging_of(const Piece &piece);
     /* The sidecar's view of a piece's memory; nothing while there is no staging memory. */
     std::optional<Place> arrange(Piece &piece);
     void submit();
@@ -83,9 +97,11 @@ class Transfer final : public core::Request {
     void fill(kvrail_request &wanted, const Piece &piece, Place place) const;
     void unstage(Piece &piece);
     void fail(core::Status status, const std::string &why);
-    void came(Piece &piece, const kvrail_completion &end);
+    /* Whether the piece goes on: a copy to a GPU has begun. */
+    bool came(Piece &piece, const kvrail_completion &end);
     bool again(Piece &piece, const kvrail_completion &end);
     static void drain(Session &session, uint64_t wait_ns);
+    static void take_copied(Session &session);
 
   public:
     Transfer(core::Direction direction, Link &link, const core::Ranges<core::Moved> &local,
@@ -94,8 +110,9 @@ class Transfer final : public core::Request {
     core::Status check();
     /* Ends when nothing of it is in flight. */
     void cancel();
-    /* With the session's mutex: one of its pieces has ended. */
+    /* With the session's mutex: one of its pieces has ended, or its copy. */
     void ended(Piece &piece, const kvrail_completion &end);
+    void copied(Piece &piece, const std::string &broken);
 };
 
 /* Bytes that were copied through staging memory, by all backends of this process. */
