@@ -214,6 +214,7 @@ def test_an_event_loop_goes_on_beside_a_lookup_that_hangs():
         async def main():
             async with kvrail.aio.Namespace(space, 8) as blocks:
                 os.kill(sidecar.pid, signal.SIGSTOP)
+                os.waitid(os.P_PID, sidecar.pid, os.WSTOPPED)
                 lookup = asyncio.ensure_future(blocks.lookup(range(100)))
                 turns = 0
                 for _ in range(20):
