@@ -234,7 +234,7 @@ impl FrontEnd {
         counters.completed.add(1);
         if completion.status == Status::Ok.number() {
             counters.bytes.add(ended.bytes_moved());
-        } else {
+        } else if completion.status().is_failure() {
             counters.failed.add(1);
         }
         self.sessions.leave(client.session, 1);
@@ -259,7 +259,7 @@ impl FrontEnd {
         counters.completed.add(u64::from(count));
         if batch.status == Status::Ok {
             counters.bytes.add(batch.bytes());
-        } else {
+        } else if batch.status.is_failure() {
             counters.failed.add(u64::from(count));
         }
         self.sessions.leave(client.session, count);
@@ -281,7 +281,7 @@ fn answer(counters: &SessionStats, user_data: u64, status: Status) -> Completion
 #[cold]
 fn count_answer(counters: &SessionStats, completion: &Completion) -> Completion {
     counters.completed.add(1);
-    if completion.status != Status::Ok.number() {
+    if completion.status().is_failure() {
         counters.failed.add(1);
     }
     *completion

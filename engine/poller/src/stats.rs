@@ -423,7 +423,7 @@ pub struct SessionStats {
     pub accepted: Counter,
     /// Requests completed, refused ones included.
     pub completed: Counter,
-    /// Requests that ended with another status than OK.
+    /// Requests that failed: a miss, and a block that a store declined, did not.
     pub failed: Counter,
     /// Bytes moved.
     pub bytes: Counter,

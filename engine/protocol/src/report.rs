@@ -371,7 +371,7 @@ pub struct SessionReport {
     pub accepted: u64,
     /// Requests completed.
     pub completed: u64,
-    /// Requests that did not end OK.
+    /// Requests that failed: a miss, and a block that a store declined, did not.
     pub failed: u64,
     /// Bytes moved.
     pub bytes: u64,

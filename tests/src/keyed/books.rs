@@ -1,12 +1,17 @@
 //! What one process knows of its own keys: which bytes a get may return, and what must be there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::content::{bytes_of, length_of};
 
 /// How long after its answer a put is sure to survive the sidecar's end.
 const SOON: Duration = Duration::from_millis(100);
+
+/// Events of a key that are kept.
+const HISTORY: usize = 12;
 
 /// What is known of a key.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +25,17 @@ struct Known {
     young: bool,
     /// The highest version that was ever put.
     last: u32,
+    /// What happened to it last, for whoever has to find out why it is lost.
+    history: VecDeque<(Duration, String)>,
+}
+
+impl Known {
+    fn note(&mut self, now: Duration, what: String) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back((now, what));
+    }
 }
 
 /// All keys of a process.
@@ -46,13 +62,16 @@ impl Books {
         let known = self.keys.entry(key).or_default();
         known.last += 1;
         known.possible.push(known.last);
-        known.last
+        let last = known.last;
+        known.note(now(), format!("put v{last} begins"));
+        last
     }
 
     /// A put was acknowledged.
     pub fn put(&mut self, key: u64, version: u32, now: Duration) {
         let known = self.keys.entry(key).or_default();
         (known.possible, known.must) = (vec![version], Some((version, now)));
+        known.note(now, format!("put v{version}"));
     }
 
     /// A put was declined: nothing was written.
@@ -62,18 +81,23 @@ impl Books {
 
     /// A drop begins.
     pub fn drop_begins(&mut self, key: u64) {
-        self.keys.entry(key).or_default().must = None;
+        let known = self.keys.entry(key).or_default();
+        known.must = None;
+        known.note(now(), "drop begins".into());
     }
 
     /// A durable drop was acknowledged.
     pub fn dropped(&mut self, key: u64) {
-        self.keys.entry(key).or_default().possible.clear();
+        let known = self.keys.entry(key).or_default();
+        known.possible.clear();
+        known.note(now(), "dropped".into());
     }
 
     /// The sidecar of the session that ended last was killed then: what it had acknowledged less
     /// than 100 ms before may be gone.
     pub fn killed(&mut self, when: Duration) {
         for known in self.keys.values_mut() {
+            known.note(when, "killed".into());
             let Some((_, acknowledged)) = &mut known.must else { continue };
             // An answer may be read after the sidecar's end.
             if *acknowledged + SOON < when {
@@ -91,10 +115,12 @@ impl Books {
     pub fn missed(&mut self, key: u64) -> Result<bool, String> {
         let Some(known) = self.keys.get_mut(&key) else { return Ok(false) };
         if let Some((version, at)) = known.must {
-            return Err(format!("{key} v{version} is lost: acknowledged {at:?}"));
+            let history = &known.history;
+            return Err(format!("{key} v{version} is lost: acknowledged {at:?}: {history:?}"));
         }
         // Once it was missed it stays missed: nothing brings it back.
         known.possible.clear();
+        known.note(now(), "missed".into());
         Ok(std::mem::take(&mut known.young))
     }
 
@@ -112,8 +138,15 @@ impl Books {
         };
         (known.possible, known.young) = (vec![version], false);
         known.must.get_or_insert((version, now));
+        known.note(now, format!("got v{version}"));
         Ok(())
     }
+}
+
+/// Now, on the clock that all processes share.
+pub(super) fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::try_from(now).expect("after the machine's start")
 }
 
 /// Whether bytes are those of a version.

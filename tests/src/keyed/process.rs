@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use kvrail_ring::Status;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::books::{Books, is_version};
+use super::books::{Books, is_version, now};
 use super::content::{LARGE, key_of};
 use super::job::Job;
 use super::seat::{End, Gone, Op, Seat, SeatOptions};
@@ -110,12 +109,6 @@ pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: i
     }
 }
 
-/// Now, on the clock that all processes share.
-fn now() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::try_from(now).expect("after the machine's start")
-}
-
 struct Process {
     plan: KeyedPlan,
     books: Books,
@@ -200,15 +193,15 @@ impl Process {
         }
     }
 
+    /// What to do with a key of its own, or a get of another's. A key has one job at a time: a get
+    /// beside its put or drop may find the block or miss it.
     fn job(&mut self, number: u64) -> Job {
         if self.dice.u8(..8) == 0 {
             let process = self.dice.u64(..self.plan.processes);
-            let number = self.number_of(process);
-            return if process == self.plan.process {
-                Job::Get { number }
-            } else {
-                Job::Other { number }
-            };
+            if process == self.plan.process {
+                return Job::Get { number };
+            }
+            return Job::Other { number: self.number_of(process) };
         }
         if self.books.is_free(number) {
             return Job::put(number, self.books.put_begins(number));

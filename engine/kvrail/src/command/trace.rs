@@ -8,7 +8,7 @@ use kvrail_client::{TraceInfo, TraceKind, TraceSpent, TraceWork};
 use kvrail_units::Period;
 use serde::Serialize;
 
-use super::status::{Looker, SidecarArgs, micros};
+use super::status::{Looker, SidecarArgs, duration};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -197,10 +197,10 @@ fn print(found: &Found) -> Result<(), Failure> {
 fn row(event: &TraceInfo, last_unix_ms: u64) -> Vec<String> {
     let ago_ms = last_unix_ms.saturating_sub(event.ended_unix_ms);
     let mut cells =
-        vec![format!("-{}.{:03}s", ago_ms / 1000, ago_ms % 1000), micros(event.spent.total_ns)];
+        vec![format!("-{}.{:03}s", ago_ms / 1000, ago_ms % 1000), duration(event.spent.total_ns)];
     cells.extend(stages(&event.spent).map(|(stage, ns)| {
         let held = if stage == "lane" && event.spent.held { "*" } else { "" };
-        micros(ns) + held
+        duration(ns) + held
     }));
     let poller = format!("poller {}", event.poller);
     let Some(work) = &event.work else {
@@ -277,7 +277,7 @@ mod tests {
             TraceSpent { total_ns: 9_000_000, held: true, lane_ns: 1000, ..Default::default() };
         let cells = row(&event(TraceKind::Keyed, 2, spent), 6500).join("|");
         for part in [
-            "-1.500s|9000.0 us|1.0 us*|",
+            "-1.500s|9.0 ms|1.0 us*|",
             "|2 x demand get 4.00 KiB MISS 0000",
             "ab|nvme0n1 (poller 1)|7 vllm",
         ] {

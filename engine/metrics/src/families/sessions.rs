@@ -65,7 +65,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         kind: Kind::Counter,
         unit: Unit::None,
         labels: &["session"],
-        help: "Requests that did not end OK.",
+        help: "Requests that failed: misses and declined puts did not.",
         samples: |report, to| each(report, to, |it| it.failed),
     },
     Family {

@@ -47,6 +47,18 @@ fn a_sidecar_that_is_told_to_stop_writes_what_it_acknowledged() {
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 8192).1, block(1, 5000));
 }
 
+/// A cache is asked for what it does not have all day.
+#[test]
+fn misses_are_no_failures() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    assert_eq!(rig.get(&mut client, Key::of(1, 1), 4096).0.status(), Status::Miss);
+    assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
+    assert_eq!(rig.get(&mut client, Key::of(1, 1), 512).0.status(), Status::TooSmall);
+    let counters = &rig.stats.sessions[usize::from(client.session.0)];
+    assert_eq!((counters.completed.get(), counters.failed.get()), (3, 1));
+}
+
 #[test]
 fn a_session_that_dies_with_puts_half_done_leaves_nothing() {
     let mut rig = Rig::new(512);

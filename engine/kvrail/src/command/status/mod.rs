@@ -13,7 +13,7 @@ use kvrail_metrics::{health, readiness};
 use kvrail_protocol::{DeviceState, GpuState, StatusReport};
 
 pub(crate) use text::{
-    Column, Detail, SHARDS, cpu, doubts, gpus, micros, notes, reasons, rows, short, stalls,
+    Column, Detail, SHARDS, cpu, doubts, duration, gpus, notes, reasons, rows, short, stalls,
 };
 
 use super::silent::explain;

@@ -282,10 +282,10 @@ const DEVICES: [Column<DeviceReport>; 19] = [
     ("READ", Screen, |it| human_bytes(it.reads.bytes)),
     ("WRITES", Verbose, |it| it.writes.operations.to_string()),
     ("WRITTEN", Screen, |it| human_bytes(it.writes.bytes)),
-    ("P50", Verbose, |it| micros(it.device_latency.p50_ns)),
-    ("P99", Screen, |it| micros(it.device_latency.p99_ns)),
-    ("P99.9", Verbose, |it| micros(it.device_latency.p999_ns)),
-    ("QUEUED P99", Verbose, |it| micros(it.queue_latency.p99_ns)),
+    ("P50", Verbose, |it| duration(it.device_latency.p50_ns)),
+    ("P99", Screen, |it| duration(it.device_latency.p99_ns)),
+    ("P99.9", Verbose, |it| duration(it.device_latency.p999_ns)),
+    ("QUEUED P99", Verbose, |it| duration(it.queue_latency.p99_ns)),
     ("ERRORS", Screen, |it| it.errors.to_string()),
     ("LATE", Verbose, |it| it.late.to_string()),
 ];
@@ -428,13 +428,15 @@ pub(crate) fn notes(report: &StatusReport) -> String {
     report.notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Nanoseconds as microseconds.
-pub(crate) fn micros(ns: u64) -> String {
-    if ns == 0 {
-        return "-".to_owned();
-    }
-    let tenths = ns.div_ceil(100);
-    format!("{}.{} us", tenths / 10, tenths % 10)
+/// A length of time in the unit that people would say it in.
+pub(crate) fn duration(ns: u64) -> String {
+    let (unit_ns, unit) = match ns {
+        0 => return "-".to_owned(),
+        ..1_000_000 => (1_000, "us"),
+        ..1_000_000_000 => (1_000_000, "ms"),
+        _ => (1_000_000_000, "s"),
+    };
+    format!("{:.1} {unit}", ns as f64 / unit_ns as f64)
 }
 
 #[cfg(test)]
@@ -507,9 +509,7 @@ pub(super) mod tests {
             let (lines, width) = lines_and_width(&shown);
             assert!(lines <= area.1 && width <= area.0, "{area:?}: {lines} {width}\n{shown}");
             // Who is on its way out is named, then those that moved most.
-            for word in
-                ["reclaiming", "4000059", "more: kvrail status", "/dev/nvme0n1", "1920.4 us"]
-            {
+            for word in ["reclaiming", "4000059", "more: kvrail status", "/dev/nvme0n1", "1.9 ms"] {
                 assert!(shown.contains(word), "no {word:?} in\n{shown}");
             }
             assert!(!shown.contains("4000051") && !shown.contains("auto: "), "{shown}");

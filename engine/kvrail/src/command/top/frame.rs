@@ -11,7 +11,7 @@ use Detail::{Screen, Verbose};
 
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
-    Column, Detail, SHARDS, cpu, doubts, gpus, micros, notes, reasons, rows, stalls,
+    Column, Detail, SHARDS, cpu, doubts, duration, gpus, notes, reasons, rows, stalls,
 };
 use crate::output::human_bytes;
 
@@ -115,9 +115,9 @@ const DEVICES: [Column<DeviceRate>; 13] = [
     ("WRITTEN/S", Screen, |row| human_bytes(row.written_bytes)),
     ("READS/S", Screen, |row| row.reads.to_string()),
     ("WRITES/S", Screen, |row| row.writes.to_string()),
-    ("P50", Verbose, |row| micros(row.it.device_latency.p50_ns)),
-    ("P99", Screen, |row| micros(row.it.device_latency.p99_ns)),
-    ("QUEUED P99", Verbose, |row| micros(row.it.queue_latency.p99_ns)),
+    ("P50", Verbose, |row| duration(row.it.device_latency.p50_ns)),
+    ("P99", Screen, |row| duration(row.it.device_latency.p99_ns)),
+    ("QUEUED P99", Verbose, |row| duration(row.it.queue_latency.p99_ns)),
     ("NOW", Screen, |row| format!("{} of {}", row.it.in_flight, row.it.depth)),
     ("WAIT", Screen, |row| row.it.waiting.to_string()),
     ("ERRORS", Screen, |row| row.it.errors.to_string()),
