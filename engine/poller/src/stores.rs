@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvrail_device::{Description, Slots};
 use kvrail_ring::{DeviceIndex, SideCopy};
-use kvrail_store::{ConfigError, Members, Now, SpaceId};
+use kvrail_store::{ConfigError, Members, Now};
 
 use crate::backend::Route;
 use crate::limits::{HANDLES_MAX, SESSIONS_MAX, SessionSlot, TASKS_MAX};
@@ -62,22 +62,6 @@ enum Destination {
     Group(u8),
 }
 
-/// What most gets need to know of a handle, in one row.
-#[derive(Clone, Copy, Debug)]
-struct Handle {
-    destination: Destination,
-    /// Of a store's only shard: the namespace, and which life of the store that is of.
-    space: SpaceId,
-    life: u32,
-}
-
-impl Handle {
-    /// Goes there, and says no more: whoever asks the shard tells it.
-    fn to(destination: Destination) -> Self {
-        Self { destination, space: SpaceId::NONE, life: 0 }
-    }
-}
-
 /// The time as a store hears it.
 #[derive(Clone, Copy, Debug)]
 struct Calendar {
@@ -103,7 +87,7 @@ pub(crate) struct Stores {
     shards: Vec<Shard>,
     groups: Vec<Group>,
     /// Of each handle of each session.
-    handles: Box<[Handle]>,
+    handles: Box<[Destination]>,
     /// The shard on each device.
     of_device: Vec<Option<u8>>,
     pending: Slots<Pending>,
@@ -162,8 +146,7 @@ impl Stores {
         Ok(Some(Self {
             shards,
             groups,
-            handles: vec![Handle::to(Destination::Nowhere); SESSIONS_MAX * HANDLES_MAX]
-                .into_boxed_slice(),
+            handles: vec![Destination::Nowhere; SESSIONS_MAX * HANDLES_MAX].into_boxed_slice(),
             of_device,
             pending: Slots::new(TASKS_MAX),
             deadlines: Deadlines::new(TASKS_MAX),

@@ -94,21 +94,12 @@ impl Index {
 
     #[inline(always)]
     fn candidates(&self, hash: Hash) -> [u64; 2] {
-        let first = self.first(hash);
-        [first, self.second(hash, first)]
-    }
-
-    #[inline(always)]
-    fn first(&self, hash: Hash) -> u64 {
-        ((hash.0 & 0xffff_ffff) * self.buckets()) >> 32
-    }
-
-    #[inline(always)]
-    fn second(&self, hash: Hash, first: u64) -> u64 {
-        let second = ((hash.0 >> 32) * self.buckets()) >> 32;
+        let (low, high) = (hash.0 & 0xffff_ffff, hash.0 >> 32);
+        let first = (low * self.buckets()) >> 32;
+        let second = (high * self.buckets()) >> 32;
         // A remainder would be a division for every key.
         let next = if first + 1 == self.buckets() { 0 } else { first + 1 };
-        if second == first { next } else { second }
+        [first, if second == first { next } else { second }]
     }
 
     /// Tags of both candidates: asked for a batch of keys first, so that their cache misses
@@ -139,28 +130,18 @@ impl Index {
         hash: Hash,
         is_it: impl Fn(&Entry) -> bool,
     ) -> Option<(Position, &Entry)> {
-        let first = self.first(hash);
-        let found = self.find_in(first, hash, &is_it);
-        // Half of the keys are in the first.
-        found.or_else(|| self.find_in(self.second(hash, first), hash, &is_it))
-    }
-
-    #[inline(always)]
-    fn find_in(
-        &self,
-        bucket: u64,
-        hash: Hash,
-        is_it: impl Fn(&Entry) -> bool,
-    ) -> Option<(Position, &Entry)> {
-        let mut hits = zeros(self.tags[at(bucket)] ^ (ONES * tag(hash)));
-        while hits != 0 {
-            let way = u64::from(hits.trailing_zeros() / 8);
-            let entry = &self.entries[at(bucket)][at(way)];
-            // Not an empty one: those have no tag.
-            if is_it(entry) {
-                return Some((Position(bucket * WAYS as u64 + way), entry));
+        let sought = ONES * tag(hash);
+        for bucket in self.candidates(hash) {
+            let mut hits = zeros(self.tags[at(bucket)] ^ sought);
+            while hits != 0 {
+                let way = u64::from(hits.trailing_zeros() / 8);
+                let entry = &self.entries[at(bucket)][at(way)];
+                // Not an empty one: those have no tag.
+                if is_it(entry) {
+                    return Some((Position(bucket * WAYS as u64 + way), entry));
+                }
+                hits &= hits - 1;
             }
-            hits &= hits - 1;
         }
         None
     }

@@ -155,15 +155,12 @@ impl Stores {
         lo: u64,
     ) -> Result<(usize, Grant), Status> {
         let place = Self::handle_at(session, handle).ok_or(Status::Invalid)?;
-        let shard = match self.handles[place].destination {
+        let shard = match self.handles[place] {
             Destination::Nowhere => return Err(Status::Invalid),
             Destination::Shard(shard) => usize::from(shard),
             Destination::Group(group) => self.find_among(group, (session, handle), lo)?,
         };
-        let grant = self.shards[shard].resolve(session, handle)?;
-        let row = &mut self.handles[place];
-        (row.space, row.life) = (grant.space, grant.life);
-        Ok((shard, grant))
+        Ok((shard, self.shards[shard].resolve(session, handle)?))
     }
 
     /// The same, where a store has several members.

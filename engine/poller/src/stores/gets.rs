@@ -10,7 +10,7 @@ use kvrail_store::{Durability, Extent, Get, Got, Outcome, Reading, SpaceId};
 use super::admit::{enter_body, enter_tail, key_of, leave, sized, taken};
 use super::pending::{BlockCommand, Entered, Errand, Pending, Wanted, get_refused, outcome};
 use super::shard::Shard;
-use super::{Destination, Handle, Stores};
+use super::{Destination, Stores};
 use crate::block_reads::ReadEnds;
 use crate::executor::Executor;
 use crate::front_end::{Begun as Taken, Seat};
@@ -77,14 +77,9 @@ impl Stores {
     ) -> Option<(Ask, Entered)> {
         let (class, handle, capacity) = (request.class()?, request.handle(), request.length());
         let place = Self::handle_at(session, handle)?;
-        let Handle { destination: Destination::Shard(number), space, life } = self.handles[place]
-        else {
-            return None;
-        };
+        let Destination::Shard(number) = self.handles[place] else { return None };
         let shard = usize::from(number);
-        if !self.shards[shard].is_in(life) {
-            return None;
-        }
+        let space = self.shards[shard].space(session, handle)?;
         let (block_mask, memory_mask) = self.shards[shard].masks();
         let (region, offset) = (request.region_id(), request.region_offset());
         let body_bytes = capacity & !block_mask;

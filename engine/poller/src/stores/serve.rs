@@ -9,7 +9,7 @@ use super::own::OWN;
 use super::parked::{Parked, Room};
 use super::pending::{Errand, Pending, reason_number};
 use super::shard::Due;
-use super::{Destination, Handle, Stores};
+use super::{Destination, Stores};
 use crate::executor::{Executor, StoreEnd};
 use crate::front_end::{Ended, FrontEnd};
 use crate::limits::{HANDLES_MAX, SessionSlot};
@@ -293,7 +293,7 @@ impl Stores {
             && call.status == Ending::Ok
             && let Some(place) = Self::handle_at(session, handle)
         {
-            self.handles[place] = Handle::to(self.destination(number));
+            self.handles[place] = self.destination(number);
         }
     }
 
@@ -323,7 +323,7 @@ impl Stores {
             self.shards[number].forget(session, now_ns);
         }
         let first = Self::handle_at(session, 0).expect("the first handle");
-        self.handles[first..first + HANDLES_MAX].fill(Handle::to(Destination::Nowhere));
+        self.handles[first..first + HANDLES_MAX].fill(Destination::Nowhere);
     }
 
     fn report_late(&mut self, front_end: &mut FrontEnd, now_ns: u64) {

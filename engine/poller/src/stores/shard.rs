@@ -267,10 +267,11 @@ impl Shard {
         Ok(*grant)
     }
 
-    /// Whether this is the life of its store, which can be asked.
+    /// The namespace that a handle means; nothing where that is not known at once.
     #[inline(always)]
-    pub(super) fn is_in(&self, life: u32) -> bool {
-        life == self.life && self.state != State::Gone
+    pub(super) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {
+        let grant = self.grants.at(session, handle)?;
+        (grant.life == self.life && self.state != State::Gone).then_some(grant.space)
     }
 
     /// Whether the store has room for one more.

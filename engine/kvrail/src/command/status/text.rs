@@ -432,8 +432,8 @@ pub(crate) fn notes(report: &StatusReport) -> String {
 pub(crate) fn duration(ns: u64) -> String {
     let (unit_ns, unit) = match ns {
         0 => return "-".to_owned(),
-        ..1_000_000 => (1_000, "us"),
-        ..1_000_000_000 => (1_000_000, "ms"),
+        1..1_000_000 => (1_000, "us"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
         _ => (1_000_000_000, "s"),
     };
     format!("{:.1} {unit}", ns as f64 / unit_ns as f64)
