@@ -65,8 +65,8 @@ impl Status {
         self as u16
     }
 
-    /// Whether a request with this status went wrong. A miss and a block that the store did not take
-    /// are what a cache answers every day.
+    /// Whether a request with this status went wrong. A miss and a block that the store did not
+    /// take are what a cache answers every day.
     #[must_use]
     pub const fn is_failure(self) -> bool {
         !matches!(self, Self::Ok | Self::Miss | Self::Declined)
