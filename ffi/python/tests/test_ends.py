@@ -81,6 +81,11 @@ def test_a_client_goes_on_over_restarts(tmp_path):
             if not epochs:
                 assert all(space.put(*block, durable=True) == "OK" for block in blocks.items())
             epochs.append(client.epoch)
+            # Until all of the drive is read, what is not found yet is a miss.
+            deadline = time.monotonic() + 30
+            while space.lookup(list(blocks)).warming:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             assert all(space.get(key) == block for key, block in blocks.items())
             host.kill()
             with pytest.raises(kvrail.SessionEndedError):
