@@ -43,7 +43,9 @@ marks+='|[0-9]+ (passed|failed)'
 grep -aE "^($marks)" "$log" || true
 if grep -aq '^skipped:' "$log"; then
     echo "== skipped: how often, what, why, and how to have it"
-    grep -a '^skipped:' "$log" | sed 's/^skipped: //' | sort | uniq -c | sort -rn
+    # A file of a test counts as any other.
+    grep -a '^skipped:' "$log" | sed -e 's/^skipped: //' -e 's|[^ ]*/\.tmp[[:alnum:]]*|a file|' |
+        sort | uniq -c | sort -rn
 fi
 if ((${#failed[@]})); then
     echo "failed: ${failed[*]}" >&2
