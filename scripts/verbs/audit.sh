@@ -14,7 +14,9 @@ if [[ ${1:-} == --database ]]; then
         exit 2
     fi
 elif [[ -d $database/crates ]]; then
-    timeout 120 git -C "$database" pull -q --depth 1 --rebase ||
+    # No pull: a clone without history has nothing in common with what comes.
+    GIT_TERMINAL_PROMPT=0 timeout 120 git -C "$database" fetch -q --depth 1 origin HEAD &&
+        git -C "$database" reset -q --hard FETCH_HEAD ||
         echo "known vulnerabilities: those of an earlier time; $source cannot be reached"
 else
     # Beside the place until it is whole: a clone that was cut off is no database.

@@ -1,5 +1,6 @@
 //! `scripts/dev audit`: what a database of advisories has against the lock file is said.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -20,14 +21,55 @@ fn database(package: &str, patched: &str) -> TempDir {
     folder
 }
 
-/// How it ends, and what it says.
-fn audit(database: &Path) -> (Option<i32>, String) {
+/// How it ends, and what it says, with that database or the one of this home.
+fn run(arguments: &[&OsStr], home: Option<&Path>) -> (Option<i32>, String) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = Command::new("scripts/dev");
-    command.args(["audit", "--database"]).arg(database).current_dir(repository);
+    command.arg("audit").args(arguments).current_dir(repository);
+    command.envs(home.map(|home| ("CARGO_HOME", home)));
     let output = command.output().unwrap();
     let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     (output.status.code(), said.concat())
+}
+
+fn audit(database: &Path) -> (Option<i32>, String) {
+    run(&["--database".as_ref(), database.as_os_str()], None)
+}
+
+fn git(folder: &Path, arguments: &[&str]) {
+    let who = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
+    let mut command = Command::new("git");
+    let output = command.current_dir(folder).args(who).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The clone of an earlier time, without history, is brought up to date.
+#[test]
+fn a_database_that_is_there_is_fetched_anew() {
+    if Command::new("git").arg("--version").output().is_err() {
+        return println!("skipped: a database that is fetched: no git in PATH");
+    }
+    let (source, home) = (database("libc", "0.0.1"), TempDir::new().unwrap());
+    let commit = || {
+        git(source.path(), &["add", "--all"]);
+        git(source.path(), &["commit", "-q", "-m", "advisories"]);
+    };
+    git(source.path(), &["init", "-q"]);
+    commit();
+    let from = format!("file://{}", source.path().display());
+    git(home.path(), &["clone", "-q", "--depth", "1", &from, "advisory-db"]);
+    for patched in ["0.0.2", "99.0.0"] {
+        let later = database("libc", patched);
+        let file = Path::new("crates/libc/RUSTSEC-2099-0001.md");
+        fs::copy(later.path().join(file), source.path().join(file)).unwrap();
+        commit();
+    }
+    let (code, said) = run(&[], Some(home.path()));
+    if let Some(why) = said.lines().find(|line| line.starts_with("skipped:")) {
+        return println!("{why}");
+    }
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("RUSTSEC-2099-0001"), "{said}");
 }
 
 #[test]
