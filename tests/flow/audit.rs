@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -21,19 +23,18 @@ fn database(package: &str, patched: &str) -> TempDir {
     folder
 }
 
-/// How it ends, and what it says, with that database or the one of this home.
-fn run(arguments: &[&OsStr], home: Option<&Path>) -> (Option<i32>, String) {
+/// How it ends, and what it says, with those arguments and these folders for cargo.
+fn run(arguments: &[&OsStr], folders: &[(&str, &Path)]) -> (Option<i32>, String) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = Command::new("scripts/dev");
     command.arg("audit").args(arguments).current_dir(repository);
-    command.envs(home.map(|home| ("CARGO_HOME", home)));
-    let output = command.output().unwrap();
+    let output = command.envs(folders.iter().copied()).output().unwrap();
     let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     (output.status.code(), said.concat())
 }
 
 fn audit(database: &Path) -> (Option<i32>, String) {
-    run(&["--database".as_ref(), database.as_os_str()], None)
+    run(&["--database".as_ref(), database.as_os_str()], &[])
 }
 
 fn git(folder: &Path, arguments: &[&str]) {
@@ -64,7 +65,7 @@ fn a_database_that_is_there_is_fetched_anew() {
         fs::copy(later.path().join(file), source.path().join(file)).unwrap();
         commit();
     }
-    let (code, said) = run(&[], Some(home.path()));
+    let (code, said) = run(&[], &[("CARGO_HOME", home.path())]);
     if let Some(why) = said.lines().find(|line| line.starts_with("skipped:")) {
         return println!("{why}");
     }
@@ -82,6 +83,27 @@ fn an_advisory_against_what_is_locked_is_an_error() {
     let (code, said) = audit(database("libc", "99.0.0").path());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("RUSTSEC-2099-0001") && said.contains("libc"), "{said}");
+}
+
+/// What one of them builds is there for the others: none meets a half of it.
+#[test]
+fn several_at_once_on_a_machine_without_it() {
+    let (database, target) = (database("libc", "0.0.1"), TempDir::new().unwrap());
+    let arguments: [&OsStr; 2] = ["--database".as_ref(), database.path().as_os_str()];
+    // One after another, so that the later ones come while the first builds.
+    let one = |position: u64| {
+        thread::sleep(Duration::from_millis(1500 * position));
+        run(&arguments, &[("CARGO_TARGET_DIR", target.path())])
+    };
+    let all: Vec<_> = thread::scope(|scope| {
+        let started = [0, 1, 2].map(|position| scope.spawn(move || one(position)));
+        started.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let skipped = |said: &str| said.lines().any(|line| line.starts_with("skipped:"));
+    if all.iter().all(|(_, said)| skipped(said)) {
+        return println!("skipped: several audits at once: {}", all[0].1);
+    }
+    assert!(all.iter().all(|(code, said)| *code == Some(0) && !skipped(said)), "{all:?}");
 }
 
 /// Who names a folder means it: one that is no database is refused, not skipped.
