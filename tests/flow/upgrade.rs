@@ -58,6 +58,29 @@ fn clients_go_on_over_an_upgrade() {
     sidecar.stop();
 }
 
+/// Trying each mode of each device takes a third of a second, in which clients wait.
+#[test]
+fn what_auto_found_is_handed_on() {
+    let place = Place::with_volume(2, 8 << 20);
+    let handed_on = |garbage: Option<&str>| {
+        let left = place.socket().with_file_name("s.modes");
+        garbage.into_iter().for_each(|garbage| std::fs::write(&left, garbage).unwrap());
+        let sidecar = Sidecar::start(&place);
+        let devices = sidecar.status().devices;
+        assert!(devices.iter().all(|device| device.reason.starts_with("auto: ")), "{devices:?}");
+        let earlier = "(found by the process before this one)";
+        let handed_on = devices.iter().filter(|device| device.reason.ends_with(earlier)).count();
+        if garbage.is_some() {
+            let said = sidecar.said();
+            assert!(said.contains("s.modes") && said.contains("ignored"), "{said}");
+        }
+        sidecar.stop();
+        assert!(left.is_file());
+        handed_on
+    };
+    assert_eq!([None, None, None, Some("garbage"), None].map(handed_on), [0, 2, 2, 0, 2]);
+}
+
 /// What a sidecar answers to this hello.
 fn greet(sidecar: &Sidecar, protocol: Version, lane_version: u32) -> ControlReply {
     let channel = Channel::connect_within(sidecar.socket(), LONG).unwrap();

@@ -28,7 +28,7 @@ mod target;
 mod uring;
 
 pub use any_device::{AnyDevice, ModeChoice};
-pub use auto::{Calibration, Rate, Trial, TrialResult, calibrate};
+pub use auto::{Calibration, Found, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     Attached, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver, Durability,

@@ -7,17 +7,18 @@ set -euo pipefail
 kernel=${1:-stable}
 "$vm/build.sh"
 target=${CARGO_TARGET_DIR:-target}
-cargo build --locked -p kvrail -p kvrail-tests --bin kvrail --bin kvrail-actor
+cargo build --release --locked -p kvrail -p kvrail-tests --bin kvrail --bin kvrail-actor
 results=$target/vm/package
 programs=$results/programs
+built=$target/release
 rm -rf "$results"
 mkdir -p "$programs"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 for build in "$version-1" "$version-2"; do
     # Packing takes most of the time.
-    DPKG_DEB_COMPRESSOR_TYPE=none config/debian/build.sh "$target/debug/kvrail" "$programs" "$build"
+    DPKG_DEB_COMPRESSOR_TYPE=none config/debian/build.sh "$built/kvrail" "$programs" "$build"
 done
-strip -o "$programs/kvrail-actor" "$target/debug/kvrail-actor"
+strip -o "$programs/kvrail-actor" "$built/kvrail-actor"
 cp "$vm/life.sh" "$programs/"
 status=0
 "$vm/boot.sh" "$kernel" --systemd --limit "${KVRAIL_VM_LIMIT:-600}" --out "$results" \

@@ -1,11 +1,14 @@
 //! Picks the ring mode by trying: `calibration` opens the device in every mode that works here and
-//! times reads, `rule` says which mode the numbers speak for. Reads only, never writes.
+//! times reads, `rule` says which mode the numbers speak for, `found` is what a process hands on to
+//! the one that takes over from it. Reads only, never writes.
 
 mod calibration;
+mod found;
 mod rule;
 mod trial;
 
 pub use calibration::{Calibration, calibrate};
+pub use found::Found;
 pub use trial::{Rate, Trial, TrialResult};
 
 use crate::any_device::{AnyDevice, ModeChoice};

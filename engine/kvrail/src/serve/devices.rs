@@ -4,11 +4,12 @@
 use std::os::fd::OwnedFd;
 
 use kvrail_device::{
-    AnyDevice, DeviceError, DirectIo, KernelThread, ModeChoice, NullDevice, NullOptions,
+    AnyDevice, DeviceError, DirectIo, Found, KernelThread, ModeChoice, NullDevice, NullOptions,
     UringOptions,
 };
 
 use super::plan::{Plan, PlannedDevice};
+use super::takeover::Takeover;
 use super::volumes::{Served, Source as Member};
 use crate::failure::Failure;
 
@@ -17,18 +18,30 @@ use crate::failure::Failure;
 pub(super) enum Source {
     /// A claimed member; the claim stays with the volume.
     Uring(ModeChoice, UringOptions),
+    /// The same, as the sidecar had it that this one takes over from.
+    Again(Found, UringOptions),
     /// Nothing.
     Null(NullOptions),
 }
 
 /// One source for each device of the plan, in order; each is taken by its poller.
-pub(super) fn sources(plan: &Plan, served: &[Served]) -> Result<Vec<Option<Source>>, Failure> {
-    plan.devices.iter().map(|device| source(plan, device, served).map(Some)).collect()
+pub(super) fn sources(
+    plan: &Plan,
+    served: &[Served],
+    takeover: &Takeover,
+) -> Result<Vec<Option<Source>>, Failure> {
+    let source = |device| source(plan, device, &served[device.volume], takeover).map(Some);
+    plan.devices.iter().map(source).collect()
 }
 
-fn source(plan: &Plan, device: &PlannedDevice, served: &[Served]) -> Result<Source, Failure> {
+fn source(
+    plan: &Plan,
+    device: &PlannedDevice,
+    volume: &Served,
+    takeover: &Takeover,
+) -> Result<Source, Failure> {
     let settings = &device.settings;
-    Ok(match &served[device.volume].members[device.member] {
+    Ok(match &volume.members[device.member] {
         Member::Null { bytes } => Source::Null(NullOptions {
             capacity_bytes: *bytes,
             logical_block: 512,
@@ -36,11 +49,13 @@ fn source(plan: &Plan, device: &PlannedDevice, served: &[Served]) -> Result<Sour
         }),
         Member::Claimed(member) => {
             let (path, fd) = (member.path().display().to_string(), member.claim.duplicate()?);
-            let choice = match settings.mode.fixed() {
-                None => ModeChoice::Auto,
-                Some(&mode) => ModeChoice::Fixed(mode),
-            };
-            Source::Uring(choice, options(path, fd, device, plan.spare_cpu))
+            let found = takeover.found(volume.uuid, &path).cloned();
+            let options = options(path, fd, device, plan.spare_cpu);
+            match (settings.mode.fixed(), found) {
+                (Some(&mode), _) => Source::Uring(ModeChoice::Fixed(mode), options),
+                (None, None) => Source::Uring(ModeChoice::Auto, options),
+                (None, Some(found)) => Source::Again(found, options),
+            }
         }
     })
 }
@@ -51,6 +66,7 @@ impl Source {
         match self {
             Self::Null(options) => Ok(AnyDevice::Null(Box::new(NullDevice::new(options)))),
             Self::Uring(choice, options) => AnyDevice::open(choice, options),
+            Self::Again(found, options) => AnyDevice::open_found(&found, options),
         }
     }
 }

@@ -21,6 +21,7 @@ mod sandbox;
 mod sidecar;
 mod signals;
 mod stores;
+mod takeover;
 mod target;
 mod volumes;
 

@@ -1,5 +1,6 @@
 //! The running sidecar: from a configuration to a server with its pollers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvrail_gpu::Bridge;
@@ -20,6 +21,7 @@ use super::plan::Plan;
 use super::policy::policy;
 use super::reload::Reload;
 use super::stores::Stores;
+use super::takeover::Takeover;
 use super::target::Export;
 use super::volumes::Served;
 use super::{descriptors, devices, gpus, memory, plan, report, sandbox, signals, target, volumes};
@@ -37,6 +39,9 @@ pub(crate) struct Sidecar {
     /// Claims end when the pollers have ended: fields drop in this order.
     _recovery: DeviceRecovery,
     _gpus: Gpus,
+    /// For whoever takes over.
+    takeover: Takeover,
+    socket: PathBuf,
     /// What to tell the operator.
     pub(crate) report: String,
 }
@@ -60,7 +65,7 @@ impl Sidecar {
         let (asker, handle) = signals::listen(reload, door.clone(), parent)?;
         let metrics = Metrics::open(config);
         let probe = memory::probe(config)?;
-        let mut served = volumes::open_all(config)?;
+        let served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
         let mut plan = Plan::make(config, &served, &opened.gpus)?;
         plan.notes.extend(metrics.note.clone());
@@ -69,7 +74,10 @@ impl Sidecar {
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
         let stores = Stores::prepare(&plan, &served, gpus.served.len())?;
-        let pollers = start_pollers(&plan, (&mut served, &stores), &mailboxes, &gpus)?;
+        let socket = config.sidecar.socket.clone();
+        let sources = devices::sources(&plan, &served, &Takeover::read(&socket))?;
+        let pollers = start_pollers(&plan, (&served, &stores), &mailboxes, &gpus, sources)?;
+        let takeover = Takeover::of(&plan, &served, &pollers);
         let infos = plan::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
         report += &stores.report();
@@ -94,6 +102,8 @@ impl Sidecar {
             _target: target,
             _recovery: recovery,
             _gpus: gpus,
+            takeover,
+            socket,
             report,
         })
     }
@@ -109,6 +119,7 @@ impl Sidecar {
     /// `Failure` when a poller died or requests were still in flight at the end.
     pub(crate) fn run(mut self) -> Result<Stopped, Failure> {
         let outcome = self.server.run(&self.handle);
+        self.takeover.leave(&self.socket);
         outcome.map_err(|error| Failure::new(Exit::Failed, error.to_string()))
     }
 }
@@ -122,12 +133,12 @@ fn mailboxes(plan: &Plan, bell: &Arc<Doorbell>) -> Result<Vec<Arc<Mailbox>>, Fai
 
 fn start_pollers(
     plan: &Plan,
-    (served, stores): (&mut [Served], &Stores),
+    (served, stores): (&[Served], &Stores),
     mailboxes: &[Arc<Mailbox>],
     gpus: &Gpus,
+    mut sources: Vec<Option<devices::Source>>,
 ) -> Result<Vec<PollerHandle>, Failure> {
     let routes: Vec<Route> = plan::routes(served, plan);
-    let mut sources = devices::sources(plan, served)?;
     let mut started = Vec::with_capacity(plan.pollers.len());
     for (poller, mailbox) in plan.pollers.iter().zip(mailboxes) {
         let setup = Setup {
