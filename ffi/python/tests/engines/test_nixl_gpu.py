@@ -6,19 +6,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nixl_agent
+import numpy as np
 import pytest
-from host import Host
+from nixl_agent import PLUGINS, SIZE, WHEEL, attempt, copied, keys_of, objects
 
-test_nixl = pytest.importorskip("test_nixl", reason="NIXL is not installed")
-
-import numpy as np  # noqa: E402
-from test_nixl import PLUGINS, SIZE, WHEEL, attempt, keys_of, objects  # noqa: E402
-
-HALF = 16 << 20
+HALF, RAW = 16 << 20, "16MiB"
 
 
 def gpu_copied() -> int:
@@ -75,7 +71,7 @@ class Gpu:
         return kind.in_dll(self._driver, f"standin_{name}")
 
 
-class Agent(test_nixl.Agent):
+class Agent(nixl_agent.Agent):
     """What is written is in the first half of a GPU's memory, what is read in the second."""
 
     def __init__(self, gpu: Gpu, backend: str, parameters: dict[str, str]) -> None:
@@ -106,32 +102,24 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Gpu:
     return Gpu(tmp_path_factory.mktemp("cuda"))
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path, "256MiB", raw="16MiB")
-    host.start()
-    yield host
-    host.kill()
-
-
 @pytest.mark.parametrize("size", [4096, 65536, 12345])
 @pytest.mark.parametrize("backend", ["KVRAIL", "OBJ"])
 def test_objects_come_back(host, gpu, backend, size):
     ours = {"socket": str(host.socket)}
     theirs = {"bucket": "models", "endpoint_override": str(host.socket)}
     agent = Agent(gpu, backend, ours if backend == "KVRAIL" else theirs)
-    keys, before, on_host = keys_of(64), gpu_copied(), test_nixl.copied()
+    keys, before, on_host = keys_of(64), gpu_copied(), copied()
     assert agent.write(keys, size) == "DONE"
     assert agent.read(keys, size) == "DONE" and agent.same(64 * size)
     # Once in each direction, and by the GPU.
-    assert gpu_copied() - before == 2 * 64 * size and test_nixl.copied() == on_host
+    assert gpu_copied() - before == 2 * 64 * size and copied() == on_host
     assert agent.read(["nothing", *keys]) == "NIXL_ERR_NOT_FOUND"
     assert agent.read(keys, 2 * size) == "NIXL_ERR_MISMATCH"
 
 
 def test_what_a_gpu_wrote_the_host_reads(host, gpu):
     on_gpu = Agent(gpu, "KVRAIL", {"socket": str(host.socket)})
-    on_host = test_nixl.Agent("KVRAIL", {"socket": str(host.socket)})
+    on_host = nixl_agent.Agent("KVRAIL", {"socket": str(host.socket)})
     keys = keys_of(16)
     assert on_gpu.write(keys) == "DONE"
     assert on_host.read(keys) == "DONE"
@@ -279,5 +267,5 @@ def test_a_copy_that_fails_is_never_success(host, gpu, capfd):
     told = capfd.readouterr().err
     assert "CUDA_ERROR_LAUNCH_FAILED" in told and "restart the program" in told
     # Host memory of the same session goes on.
-    on_host = test_nixl.Agent("KVRAIL", {"socket": str(host.socket)})
+    on_host = nixl_agent.Agent("KVRAIL", {"socket": str(host.socket)})
     assert on_host.read(keys) == "DONE"
