@@ -22,6 +22,7 @@ class Host:
         *,
         unsealed: str = "accept",
         budget: str = "auto",
+        block_mean: str = "auto",
         raw: str | None = None,
         metrics: str = "off",
     ) -> None:
@@ -31,6 +32,8 @@ class Host:
         self._log, self._config = folder / "log", folder / "kvrail.toml"
         self._process: subprocess.Popen[bytes] | None = None
         create = ["volume", "create", "kv", "--kind", "store", "--size", size, "--quiet"]
+        if block_mean != "auto":
+            create += ["--block-mean", block_mean]
         self._run(*create, "--direct", "optional", str(self._image))
         volumes = [("kv", self._image, f'write_budget = "{budget}"\n')]
         if raw is not None:

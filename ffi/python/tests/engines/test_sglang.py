@@ -323,7 +323,8 @@ def test_injected_failures_give_no_other_bytes(make):
 
 
 def test_a_store_that_takes_nothing_more_costs_hits_and_nothing_else(make, tmp_path):
-    full = Host(tmp_path / "full", "64MiB", budget="0.001dwpd")
+    # With an index for its pages, two blocks each: one that is full declines some at any time.
+    full = Host(tmp_path / "full", "64MiB", budget="0.001dwpd", block_mean="128KiB")
     full.start()
     pool = mha(64, PAGE)
     storage, where = make(pool, {"socket": str(full.socket)}), places(0, 32)
