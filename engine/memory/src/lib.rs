@@ -16,6 +16,7 @@ mod numa;
 mod page;
 mod pinned;
 mod region;
+mod slice;
 mod topology;
 mod view;
 
@@ -31,6 +32,7 @@ pub use numa::{Placement, place};
 pub use page::PageSize;
 pub use pinned::Pinned;
 pub use region::{REQUIRED_SEALS, Region, Sealing};
+pub use slice::shorten_slices;
 pub use topology::{
     CpuList, CpuQuota, HugePages, Mount, Near, Root, Topology, TopologyError, state_of, unescape,
 };

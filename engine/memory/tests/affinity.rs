@@ -6,6 +6,7 @@ use std::thread;
 
 use kvrail_memory::{
     AffinityError, CpuList, Topology, current_affinity, name_current_thread, pin_current_thread,
+    shorten_slices,
 };
 
 #[test]
@@ -70,4 +71,35 @@ fn a_thread_shows_its_name_whole_or_not_at_all() {
     })
     .join()
     .unwrap();
+}
+
+/// A line of what the scheduler says of the calling thread, where it says anything.
+fn scheduled(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/thread-self/sched").ok()?;
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+#[test]
+fn slices_get_short_and_nothing_else_changes() {
+    thread::spawn(|| {
+        let before = scheduled("se.slice");
+        let prio = scheduled("prio");
+        shorten_slices().unwrap();
+        let after = scheduled("se.slice");
+        assert_eq!(scheduled("prio"), prio);
+        // Kernels before 6.12 take no notice.
+        assert!(after == before || after == Some(100_000), "{before:?} to {after:?}");
+        if before.is_some() && is_kernel_since((6, 12)) {
+            assert_eq!(after, Some(100_000));
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+fn is_kernel_since(least: (u32, u32)) -> bool {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = text.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= least
 }

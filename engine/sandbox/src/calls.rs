@@ -141,6 +141,8 @@ const PROCESS: &[c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_setattr,
     libc::SYS_getcpu,
     libc::SYS_getpriority,
     libc::SYS_setpriority,

@@ -8,8 +8,8 @@ use crate::limits::STORE_CALLS_MAX;
 use crate::store_call::{StoreAsk, StoreCall};
 use crate::store_page::StoreFound;
 
-/// Blocks that are gone are told of so often.
-const TELL_NS: u64 = 2_000_000;
+/// Blocks that are gone are told of so often, or when they are many. It wakes the control thread.
+const TELL_NS: u64 = 20_000_000;
 
 /// Listings of one shard.
 #[derive(Debug)]
