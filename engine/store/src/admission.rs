@@ -1,10 +1,11 @@
 //! Which puts are taken: a write budget as a token bucket, and a memory of keys that were put.
 //!
-//! Everything is taken until the ring has been full once, and while the bucket is well filled: half
-//! for the head of a chain, three quarters for its tail. Below that a key has to be put twice, and
-//! when the bucket is empty nothing is taken. All that the store writes is paid from the bucket.
-//! What is in flight does not wait for it: the bucket may owe what a segment takes. Each pool has
-//! its own bucket, filled by the segments that it has or may claim, whichever are more.
+//! Everything is taken until the ring or the index has been full once, and while the bucket is
+//! well filled: half for the head of a chain, three quarters for its tail. Below that a key has to
+//! be put twice, and when the bucket is empty nothing is taken. All that the store writes is paid
+//! from the bucket. What is in flight does not wait for it: the bucket may owe what a segment
+//! takes. Each pool has its own bucket, filled by the segments that it has or may claim, whichever
+//! are more.
 
 use crate::config::{Budget, Geometry};
 use crate::entry::{DEPTH_MAX, HITS_MAX};
@@ -153,8 +154,8 @@ impl Admission {
         self.bucket(pool).tokens
     }
 
-    /// A pool's ring is full: from now on the budget counts there.
-    pub(crate) fn ring_is_full(&mut self, pool: u8) {
+    /// A pool is full, its ring or the index: from now on the budget counts there.
+    pub(crate) fn end_filling(&mut self, pool: u8) {
         self.buckets[usize::from(pool)].filling = false;
     }
 

@@ -431,7 +431,7 @@ impl Core {
     /// Whether a block may be put into a pool.
     pub(crate) fn admit(&mut self, pool: u8, hash: Hash, depth: u16) -> Result<(), DeclineReason> {
         if self.segments.is_full(pool) {
-            self.admission.ring_is_full(pool);
+            self.admission.end_filling(pool);
         }
         if self.pooled {
             if self.shared != self.segments.version() {

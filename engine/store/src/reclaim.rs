@@ -195,6 +195,8 @@ impl Reclaim {
         }
         let Some((pool, taker)) = self.victim(core) else { return };
         self.taker = taker;
+        // Also where it is the index that has no more room: small blocks never fill the ring.
+        core.admission.end_filling(taker);
         let oldest = core.segments.oldest(pool).expect("it can go");
         match core.segments.state(oldest) {
             State::Unread => {

@@ -182,6 +182,27 @@ fn heads_get_in_before_tails() {
     assert!(holes < 4000 / 200, "{holes} holes");
 }
 
+/// Blocks smaller than planned fill the index and not the ring: from then on the budget counts.
+#[test]
+fn a_full_index_ends_the_filling_as_a_full_ring_does() {
+    each_seed("full index", 4, |seed| {
+        // Some 100 of these blocks fill the index, and a fifth of the ring.
+        let config = Config { block_mean: 16 << 10, ..budgeted(20, 0) };
+        let mut world = World::new(seed, config);
+        let mut declined = 0;
+        for key in 0..2000 {
+            let status = world.put_length(0, key, false, 1500, 1);
+            if status == Some(Status::Declined(DeclineReason::Budget)) {
+                declined += 1;
+            }
+            world.run_until("put", World::is_idle);
+        }
+        let stats = world.store.stats();
+        assert!(declined > 1800, "{declined} of 2000 were declined: {stats:?}");
+        assert!(stats.put_bytes * 2 < world.config.area_bytes, "{stats:?}");
+    });
+}
+
 /// Without a budget nothing is declined, and a budget can be given and taken while serving.
 #[test]
 fn a_budget_comes_and_goes() {
