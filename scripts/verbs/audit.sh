@@ -47,6 +47,6 @@ if ! audit=$(command -v cargo-audit); then
         fi
     fi
 fi
-# Whoever names a database means it, however old; which crates were withdrawn only a registry knows.
 exec {lock}>&-
+# Whoever names a database means it, however old; which crates were withdrawn only a registry knows.
 exec "$audit" audit --db "$database" --no-fetch --stale --no-yanked "$@"
