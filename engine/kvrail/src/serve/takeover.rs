@@ -6,13 +6,13 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use kvrail_device::Found;
 use kvrail_poller::PollerHandle;
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -79,6 +79,9 @@ impl Takeover {
 
     /// Leaves it for the next sidecar of this socket, which starts more slowly without it.
     pub(super) fn leave(&self, socket: &Path) {
+        if self.0.is_empty() {
+            return;
+        }
         let path = beside(socket);
         if let Err(error) = self.write(&path) {
             tracing::warn!(path = %path.display(), "cannot be written: {error}");
@@ -109,13 +112,11 @@ fn read_fresh(path: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(errno) if errno.kind() == ErrorKind::NotFound => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
-    let stat = fstat(file.as_fd())?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        || stat.st_uid != geteuid().as_raw()
-    {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
         return Err(io::Error::other("it is no file of this user"));
     }
-    let written = file.metadata()?.modified()?;
+    let written = metadata.modified()?;
     if !SystemTime::now().duration_since(written).is_ok_and(|age| age <= FRESH) {
         return Ok(None);
     }
