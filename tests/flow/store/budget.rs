@@ -59,6 +59,18 @@ impl Putter {
         }
     }
 
+    /// Puts a block that the budget declines. A byte is earned every two seconds, and a slow
+    /// machine may take as long: what is put again then spends it, and owes the rest for hours.
+    fn put_beyond(&mut self) -> u64 {
+        loop {
+            match self.put_new() {
+                (number, Some(Decline::Budget)) => return number,
+                (number, Some(Decline::FirstSight)) => drop(self.put(number)),
+                other => panic!("no budget is left: {other:?}"),
+            }
+        }
+    }
+
     fn has(&mut self, number: u64) -> bool {
         let lease = self.arena.lease(BYTES).unwrap();
         self.end(BlockRequest::get(&self.space, key(number), lease)).status == Status::Ok
@@ -86,44 +98,43 @@ fn a_budget_that_runs_out_declines_with_the_reason_until_there_is_more() {
     let mut putter = Putter::open(&sidecar);
 
     // Everything is taken until the ring was full once.
-    let declined = loop {
-        let (number, answer) = putter.put_new();
-        assert!(number * (BYTES as u64) < MEMBER, "nothing is ever declined");
-        match answer {
-            None => {}
-            Some(Decline::Budget) => break number,
-            // A slow machine earns a byte meanwhile. Who puts again then owes the rest for hours.
-            Some(Decline::FirstSight) => assert_eq!(putter.put(number), None),
-            Some(other) => panic!("{number} was declined: {other:?}"),
-        }
-    };
+    let mut taken = 0;
+    while putter.put_new().1.is_none() {
+        taken += 1;
+        assert!(taken * (BYTES as u64) < MEMBER, "nothing is ever declined");
+    }
     // Of nine segments some are open or kept ready.
-    assert!(declined * (BYTES as u64) > MEMBER / 3, "only {declined} were taken");
-    assert!(!putter.has(declined) && putter.has(declined - 1));
-    assert_eq!(putter.put(declined), Some(Decline::Budget), "again, but nothing is left");
+    assert!(taken * (BYTES as u64) > MEMBER / 3, "only {taken} were taken");
+    assert!(putter.has(taken - 1) && !putter.has(taken));
     let written = counter(&sidecar, "written_bytes");
-    assert!((0..50).all(|_| putter.put_new().1 == Some(Decline::Budget)));
+    let mut beyond: Vec<_> = (0..50).map(|_| putter.put_beyond()).collect();
+    beyond.retain(|number| putter.put(*number) == Some(Decline::Budget));
+    assert!(beyond.len() >= 49, "again, but nothing is left: {} were declined", beyond.len());
     let more = counter(&sidecar, "written_bytes") - written;
     assert!(more <= 4 << 20, "{more} bytes were written without a budget");
 
     // Little is left: what is put a second time is taken. Half of the bucket takes 10 s.
     budget(&mut place, &sidecar, "200dwpd");
-    eventually("something to write", || putter.put_new().1 == Some(Decline::FirstSight));
-    let (fresh, answer) = putter.put_new();
-    assert_eq!(answer, Some(Decline::FirstSight));
-    for second_sight in [fresh, declined] {
+    let mut fresh = 0;
+    eventually("something to write", || {
+        let (number, answer) = putter.put_new();
+        fresh = number;
+        answer == Some(Decline::FirstSight)
+    });
+    for second_sight in [fresh, beyond[0]] {
         eventually("a second sight", || putter.put(second_sight).is_none());
         assert!(putter.has(second_sight));
     }
 
-    let of = |name| counter(&sidecar, name);
-    let (first_sight, out) = (of("declined_first_sight"), of("declined_budget"));
-    assert!(first_sight >= 2 && out >= 52, "{first_sight} {out}");
-    let mut status = kvrail();
-    status.args(["store", "status", "--socket"]).arg(sidecar.socket());
-    let said = run(&mut status);
-    let words = format!("({out} budget, {first_sight} first sight)");
-    assert!(said.stdout.contains(&words) && said.stdout.contains("/day"), "{words}: {said:#?}");
+    eventually("the same in the table and in the counters", || {
+        let of = |name| counter(&sidecar, name);
+        let (first_sight, out) = (of("declined_first_sight"), of("declined_budget"));
+        assert!(first_sight >= 1, "{first_sight}");
+        let words = format!("({out} budget, {first_sight} first sight)");
+        let mut status = kvrail();
+        let said = run(status.args(["store", "status", "--socket"]).arg(sidecar.socket())).stdout;
+        out >= 99 && said.contains(&words) && said.contains("/day")
+    });
 
     // Without a limit everything is taken at first sight.
     budget(&mut place, &sidecar, "unlimited");
