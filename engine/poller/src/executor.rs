@@ -502,7 +502,13 @@ impl<D: Device> Executor<D> {
     /// Ends everything of a session that is at no device, for a client that is gone.
     pub(crate) fn cancel(&mut self, session: SessionSlot, front_end: &mut FrontEnd) {
         while let Some(id) = self.take_of(session) {
-            self.finish(id, (Status::Draining, 0), front_end);
+            let task = self.tasks.get_mut(id).expect("what waits is claimed");
+            if task.header.is_for_space() {
+                *task = task.making_space(None);
+                self.wait(id);
+            } else {
+                self.finish(id, (Status::Draining, 0), front_end);
+            }
         }
         for device in 0..self.queues.len() {
             let Self { queues, nodes, tasks, .. } = self;

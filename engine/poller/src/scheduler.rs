@@ -54,8 +54,7 @@ impl Share {
     /// Has a task wait for the device. Beside one of another session the device is shared from now
     /// on, and given less.
     fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
-        let (session, class, length) = (task.owner.session(), task.header.class(), task.length);
-        let way = way_of(task);
+        let ((session, class), way, length) = (task.turn(), way_of(task), task.length);
         if self.waiting.has_others(session) {
             let was_alone = self.shared_until_ns <= now_ns;
             self.shared_until_ns = now_ns.saturating_add(SHARED_NS);

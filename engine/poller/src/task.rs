@@ -46,7 +46,7 @@ impl BufferRef {
 
 /// What the tasks of a batch have in common, in one word as it stood in their lane: opcode, flags,
 /// class and region; in place of the lap, the kind of memory, whether the task is longer than its
-/// device's window, and whether a store's block is read.
+/// device's window, whether a store's block is read, and whether it makes space for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestHeader(u64);
 
@@ -76,6 +76,12 @@ impl RequestHeader {
     #[inline(always)]
     pub(crate) fn is_of_block(self) -> bool {
         self.byte(24) & 4 != 0
+    }
+
+    /// Whether a store does it for space that a session's requests wait for.
+    #[inline(always)]
+    pub(crate) fn is_for_space(self) -> bool {
+        self.byte(24) & 8 != 0
     }
 
     #[inline(always)]
@@ -289,6 +295,25 @@ impl Task {
             buffer: memory.buffer,
             device: extent.device,
         }
+    }
+
+    /// The same for space that this session's requests wait for, or for nobody's.
+    pub(crate) fn making_space(self, session: Option<SessionSlot>) -> Self {
+        let header = match session {
+            Some(_) => self.header.0 | 8 << 24,
+            None => self.header.0 & !(8 << 24),
+        };
+        let owner = Owner { session: session.unwrap_or(SIDECAR), ..self.owner };
+        Self { owner, header: RequestHeader(header), ..self }
+    }
+
+    /// In whose turn it goes to its device, and how urgently.
+    pub(crate) fn turn(&self) -> (SessionSlot, Class) {
+        let class = match self.header.is_for_space() {
+            true => Class::Demand,
+            false => self.header.class(),
+        };
+        (self.owner.session(), class)
     }
 
     /// Whether it writes a page, a head or a super of a store's: a write of the sidecar's own that

@@ -238,7 +238,7 @@ impl Tracer {
             let (lane_ns, held) = self.wait(client.lane, batch.accepted_ns());
             let what = Traced::Batch(Work { session: Some(client.session), ..work });
             self.stage(what, Spent { lane_ns, held, ..spent });
-        } else if batch.owner.session() == SIDECAR {
+        } else if batch.owner.session() == SIDECAR || batch.header.is_for_space() {
             self.stage(Traced::Own(work), spent);
         }
     }

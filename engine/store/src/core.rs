@@ -11,6 +11,7 @@ use crate::flush::Flush;
 use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
+use crate::payers::Payers;
 use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
 use crate::request::{Answer, DeclineReason, Reply};
 use crate::segments::{Segments, State};
@@ -118,6 +119,7 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
     pub(crate) feed: Feed,
     pub(crate) admission: Admission,
+    payers: Payers,
     witness: Box<dyn Witness>,
     pub(crate) recovery: Recovery,
     standing: Standing,
@@ -160,6 +162,7 @@ impl Core {
             stats: Stats::default(),
             feed: Feed::new(),
             admission,
+            payers: Payers::new(config.owners),
             witness: Box::new(Nobody),
             recovery: Recovery {
                 knowledge: Knowledge::Partial,
@@ -229,6 +232,11 @@ impl Core {
 
     pub(crate) fn set_now(&mut self, now: Now) {
         self.now = now;
+    }
+
+    /// Who pays for space.
+    pub(crate) fn payers(&mut self) -> &mut Payers {
+        &mut self.payers
     }
 
     /// Whether a segment with so many entries of the index takes no more, however small its blocks
@@ -454,11 +462,11 @@ impl Core {
         self.tasks.push(Task { id, verb: Verb::Write, offset, length, memory, urgency });
     }
 
-    /// Queues a transfer between the medium and a buffer.
+    /// Queues a transfer between the medium and a buffer, that makes space.
     pub(crate) fn buffer_task(&mut self, buffer: u32, verb: Verb, offset: u64, length: u64) {
         let memory = Memory::Pool { buffer: small(buffer), at: 0 };
         let id = TaskId::new(Origin::Buffer, buffer);
-        let urgency = Urgency::Background;
+        let urgency = self.payers.pay(length);
         self.tasks.push(Task { id, verb, offset, length, memory, urgency });
     }
 

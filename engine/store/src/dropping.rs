@@ -37,6 +37,11 @@ impl Dropping {
         self.pool
     }
 
+    /// Who asked for it.
+    pub(crate) fn owner(&self) -> u16 {
+        self.owner
+    }
+
     pub(crate) fn is_durable(&self) -> bool {
         self.durability == Durability::Durable
     }

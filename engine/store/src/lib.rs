@@ -29,6 +29,7 @@ mod list;
 mod log;
 mod members;
 mod moves;
+mod payers;
 mod pools;
 mod prepare;
 mod quota;

@@ -43,6 +43,16 @@ impl<T: Copy> Lines<T> {
         self.rows.get(self.ends[usize::from(pool)].0 as usize)?.item
     }
 
+    /// A queue's items, the first one first.
+    pub(crate) fn of(&self, pool: u8) -> impl Iterator<Item = T> {
+        let mut at = self.ends[usize::from(pool)].0;
+        std::iter::from_fn(move || {
+            let row = self.rows.get(at as usize)?;
+            at = row.next;
+            row.item
+        })
+    }
+
     /// # Panics
     /// When all rows are taken: a bound of the caller's does not hold.
     pub(crate) fn push(&mut self, pool: u8, item: T) {
@@ -92,6 +102,7 @@ mod tests {
                 lines.push(pool, number);
                 plain[usize::from(pool)].push_back(number);
             }
+            assert!(lines.of(pool).eq(plain[usize::from(pool)].iter().copied()));
             let used = (0..3).map(|pool| u16::from(!plain[pool].is_empty()) << pool).sum::<u16>();
             assert_eq!(lines.used(), used);
         }

@@ -130,6 +130,7 @@ impl Reclaim {
 
     fn release(&mut self, core: &mut Core, pool: u8) {
         core.segments.release_oldest(pool);
+        core.payers().settle();
         core.stats.reclaimed += 1;
         let given = pool != self.taker;
         let stats = core.pool_stats(pool);

@@ -10,6 +10,7 @@ use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
 use crate::log::LOG_BYTES;
+use crate::payers::PAYER_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
 
@@ -65,7 +66,7 @@ impl Sizing {
             (config.writes.into(), WRITE_RAM_BYTES + TASK_BYTES + 2 * REPLY_BYTES),
             (config.transfers_max().into(), TASK_BYTES + CELL_RAM_BYTES),
             (config.holds.into(), HOLD_BYTES),
-            (config.owners.into(), 8),
+            (config.owners.into(), 8 + PAYER_BYTES),
             (buffers, METADATA_BYTES_MAX as u64 + 256),
             (1, images),
             (1, FEED_BYTES),

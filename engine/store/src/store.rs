@@ -371,6 +371,7 @@ impl Store {
     pub fn owner_gone(&mut self, owner: u16) {
         if owner < self.core.config().owners {
             self.holds.owner_gone(owner);
+            self.core.payers().owner_gone(owner);
             self.writes.owner_gone(&mut self.core, &mut self.log, owner);
         }
     }
@@ -479,6 +480,7 @@ impl Store {
             return;
         }
         let Self { core, log, drops, .. } = self;
+        core.payers().wait(self.writes.waiting());
         self.recovery.step(core, log, drops, pool, budget);
         let resumed = self.recovery.resumed();
         self.prepare.step(core, log, |pool| resumed >> pool & 1 == 1);

@@ -97,7 +97,12 @@ pub enum Memory {
 pub enum Urgency {
     /// A client.
     Client,
-    /// Nobody: moves and recovery.
+    /// Puts and drops, for the space that it makes; it is done for this owner.
+    Space {
+        /// Of a request that waits for space.
+        owner: u16,
+    },
+    /// Nobody: moves ahead of time, and recovery.
     Background,
 }
 

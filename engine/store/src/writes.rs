@@ -22,6 +22,8 @@ use crate::task::{Origin, Outcome, TaskId};
 
 /// Puts looked at for their next part's delay in one step.
 const CHECKED: u32 = 16;
+/// Of what waits for space so much is looked at for who waits.
+const WAITING: usize = 16;
 
 /// What needs space, or a page.
 #[derive(Clone, Copy, Debug)]
@@ -185,6 +187,15 @@ impl Writes {
         }
     }
 
+    /// Who waits for space, of those that came first.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u16> {
+        let waiters = bits(self.waiting.used()).flat_map(|pool| self.waiting.of(pool));
+        waiters.take(WAITING).map(|waiter| match waiter {
+            Waiter::Part(slot) => self.parts.get(slot).owner,
+            Waiter::Drop(slot) => self.drops.get(slot).owner(),
+        })
+    }
+
     fn begin_part(&mut self, core: &mut Core, log: &mut Log, part: u32) {
         let pool = self.pool_of(core, Waiter::Part(part));
         if !self.waiting.is_empty(pool) || !self.issue(core, log, part) {
@@ -209,8 +220,14 @@ impl Writes {
         }
         let padded = core.geometry().padded(block.length);
         let pool = core.spaces.pool(block.number);
-        let placed = block.placed.or_else(|| log.place(core, pool, padded, Claim::Put));
-        let Some(placed) = placed else { return false };
+        let placed = match block.placed {
+            Some(placed) => placed,
+            None => {
+                let Some(placed) = log.place(core, pool, padded, Claim::Put) else { return false };
+                core.payers().given(part.owner, padded);
+                placed
+            }
+        };
         block.placed = Some(placed);
         let offset = Geometry::place_at(placed.place) + u64::from(part.at);
         core.part_task(TaskId::new(Origin::Part, slot), offset, (part.user, part.bytes));

@@ -5,4 +5,5 @@ mod faults;
 mod requests;
 mod rig;
 mod sessions;
+mod space;
 mod traced;

@@ -117,6 +117,31 @@ fn held_blocks_are_moved() {
     assert_eq!(world.store.holds(), 0);
 }
 
+/// Blocks are moved for nobody while there is space, and for who puts when there is none.
+#[test]
+fn blocks_are_moved_for_who_waits_for_space() {
+    let mut world = World::new(5, small(12, 512));
+    let moved = |world: &World, owner| world.moved_for.get(&owner).copied().unwrap_or(0);
+    for key in 0..900 {
+        world.put_length(0, key, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+        world.get(0, key);
+        world.run_until("got", World::is_idle);
+        world.wait(20_000_000);
+    }
+    let slowly = [None, Some(1)].map(|owner| moved(&world, owner));
+    assert!(slowly[0] > 500 && slowly[1] * 4 < slowly[0], "{slowly:?}");
+    for key in 900..1800 {
+        while world.put_length(0, key, false, 1500, 1).is_some() {
+            world.tick();
+        }
+        world.get(0, key - 100);
+    }
+    let fast = [None, Some(1)].map(|owner| moved(&world, owner));
+    assert!(fast[1] - slowly[1] > 300, "{fast:?} after {slowly:?}");
+    assert!((fast[0] - slowly[0]) * 4 < fast[1] - slowly[1], "{fast:?} after {slowly:?}");
+}
+
 /// Everything is hot: reclaim still ends, and puts go on.
 #[test]
 fn a_ring_of_hot_blocks_goes_on() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use kvrail_store::{
     Begun, Budget, Config, Discard, Identity, Key, Members, Memory, Now as Time, Outcome, Phase,
-    Pool, PoolRule, Reading, Reply, SpaceId, Start, Store, Task, Times, Verb,
+    Pool, PoolRule, Reading, Reply, SpaceId, Start, Store, Task, Times, Urgency, Verb,
 };
 
 use crate::drive::Drive;
@@ -96,6 +96,8 @@ pub(crate) struct World {
     /// Bytes that the store read for itself, and in how many reads.
     pub(crate) own_reads: u64,
     pub(crate) own_read_tasks: u64,
+    /// Writes of moved blocks, for nobody and for each owner.
+    pub(crate) moved_for: BTreeMap<Option<u16>, u64>,
 }
 
 /// Small sizes, so that little work fills the ring.
@@ -159,6 +161,7 @@ impl World {
             drops: true,
             own_reads: 0,
             own_read_tasks: 0,
+            moved_for: BTreeMap::new(),
         };
         let identity = Identity {
             volume: VOLUME,
@@ -268,6 +271,7 @@ impl World {
         while let Some(task) = self.store.next_task(&mut self.pool) {
             let covers = self.drive.flush_begins();
             self.check_task(&task);
+            self.count_move(&task);
             self.flights.push(Flight { task, covers });
         }
         for _ in 0..self.rng.usize(..4) {
@@ -332,6 +336,19 @@ impl World {
     /// The next answer, whoever gives it.
     pub(crate) fn next_reply(&mut self) -> Option<Reply> {
         self.answers.pop().or_else(|| self.store.next_reply())
+    }
+
+    /// Counts the writes of moved blocks.
+    fn count_move(&mut self, task: &Task) {
+        let buffers = self.config.buffers;
+        let moves = matches!(task.memory, Memory::Pool { buffer, .. } if buffer < buffers);
+        if moves && task.verb == Verb::Write {
+            let owner = match task.urgency {
+                Urgency::Space { owner } => Some(owner),
+                Urgency::Client | Urgency::Background => None,
+            };
+            *self.moved_for.entry(owner).or_default() += 1;
+        }
     }
 
     pub(crate) fn check_task(&self, task: &Task) {

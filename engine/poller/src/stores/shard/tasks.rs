@@ -3,15 +3,21 @@
 use arrayvec::ArrayVec;
 use kvrail_device::{BufferIndex, Durability, SlotId, Slots};
 use kvrail_ring::{Class, Opcode, Status};
-use kvrail_store::{Memory, Now, Phase, Task as Wanted, Verb};
+use kvrail_store::{Memory, Now, Phase, Task as Wanted, Urgency, Verb};
 
 use super::super::own::{own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
 use super::{Shard, State};
+use crate::limits::SessionSlot;
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
 
 /// The operations of one task: a body and a tail at most.
 pub(in super::super) type Operations = ArrayVec<Task, 2>;
+
+/// The session that is an owner of the store's.
+fn session_of(owner: u16) -> SessionSlot {
+    SessionSlot(u8::try_from(owner).expect("owners are sessions and the sidecar"))
+}
 
 /// No memory.
 const NOWHERE: BufferRef = BufferRef { buffer: BufferIndex(0), offset: 0 };
@@ -93,7 +99,11 @@ impl Shard {
         let extent = DeviceExtent { device: self.device, offset };
         let length = u32::try_from(wanted.length).expect("buffers are smaller");
         let range = (extent, memory, length);
-        Task::of_store(owner, (opcode, class), durability, range, (now.ns, now.ns))
+        let task = Task::of_store(owner, (opcode, class), durability, range, (now.ns, now.ns));
+        match wanted.urgency {
+            Urgency::Space { owner } => task.making_space(Some(session_of(owner))),
+            Urgency::Client | Urgency::Background => task,
+        }
     }
 
     /// The operations between a client's memory and so many bytes of a block; `None`: the request
