@@ -41,7 +41,7 @@ struct Cli {
 }
 
 fn options(line: &str) -> BenchOptions {
-    let short = "--seconds 0.05 --warm-up 0.01 --rounds 2 --volume-size 16MiB";
+    let short = "--seconds 0.2 --warm-up 0.01 --rounds 2 --volume-size 16MiB";
     let line = format!("bench {short} {line}");
     Cli::try_parse_from(line.split_whitespace()).expect("options of a test").bench
 }

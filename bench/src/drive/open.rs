@@ -13,9 +13,12 @@ use crate::drive::client::{Check, Client};
 use crate::port::Wait;
 use crate::stream::{Schedule, SlotStream};
 
+/// No arm gives up sooner: the machine may stand still for a moment, and short windows with it.
+const LATE_NS: u64 = 5_000_000_000;
+
 /// Follows the schedule from `begun_ns` to the end of the window, and waits for the rest. Counts
-/// what was planned within the window. An arm that is as late again as the window is long stops;
-/// what it never started counts as errors.
+/// what was planned within the window. An arm that is as late again as the window is long, and by
+/// more than `LATE_NS`, stops; what it never started counts as errors.
 pub(super) fn timed(
     client: &mut Client<'_, '_>,
     streams: &mut [SlotStream],
@@ -26,7 +29,7 @@ pub(super) fn timed(
     let mut done = Vec::with_capacity(streams.len());
     // In turn, so that every slot's blocks come up however low the load.
     let mut free: VecDeque<u32> = (0..client.slots()).collect();
-    let give_up_ns = window.end_ns + (window.end_ns - window.start_ns);
+    let give_up_ns = window.end_ns + (window.end_ns - window.start_ns).max(LATE_NS);
     let mut planned_ns = begun_ns + schedule.next_ns();
     while planned_ns < window.end_ns || client.in_flight() > 0 {
         let now_ns = MonotonicClock.now_ns();
