@@ -357,8 +357,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// Told to stop: whether stores are ready for it.
     #[cold]
     fn stores_may_stop(&mut self, quiet: bool) -> bool {
-        let now_ns = self.executor.now_ns();
-        self.stores.as_mut().is_none_or(|stores| quiet && stores.may_stop(now_ns))
+        self.stores.as_mut().is_none_or(|stores| quiet && stores.may_stop())
     }
 
     #[inline]

@@ -100,8 +100,6 @@ pub(crate) struct Stores {
     side: SideCopy,
     calendar: Calendar,
     stats: Arc<PollerStats>,
-    /// When the poller was told to stop.
-    stopped_ns: Option<u64>,
 }
 
 impl Stores {
@@ -156,7 +154,6 @@ impl Stores {
             side: SideCopy::new(),
             calendar,
             stats: Arc::clone(stats),
-            stopped_ns: None,
         }))
     }
 

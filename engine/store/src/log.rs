@@ -202,6 +202,11 @@ impl Log {
         images.chain(pages.map(|open| open.serial)).min().unwrap_or(self.next_serial)
     }
 
+    /// Whether all pages with records are on the medium.
+    pub(crate) fn is_written(&self, core: &Core) -> bool {
+        self.unwritten(core) == self.next_serial
+    }
+
     fn open_mut(&mut self, row: u8) -> &mut Open {
         self.opens[usize::from(row)].as_mut().expect("an open segment has a row")
     }

@@ -468,6 +468,17 @@ impl Store {
         self.sweep.is_walking() || self.reclaim.is_walking()
     }
 
+    /// Has the records of all that was acknowledged written in the next step, due or not.
+    pub fn hurry(&mut self) {
+        self.log.hurry();
+    }
+
+    /// Whether these records are on the medium. Of a drive that refuses them nothing more comes.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.core.is_broken() || self.log.is_written(&self.core)
+    }
+
     /// Goes on with everything that can go on, looking at about `budget` records or index buckets.
     pub fn step(&mut self, pool: &impl Pool, budget: u32, now: Now) {
         self.core.set_now(now);

@@ -22,10 +22,6 @@ use crate::store_call::{StoreAsk, StoreCall};
 const TICK_MAX: u32 = 128;
 /// A put that waits longer for room is declined.
 const PARKED_NS: u64 = 1_000_000_000;
-/// What a poller that is told to stop waits for pages at most.
-const STOP_NS: u64 = 1_000_000_000;
-/// Time to a page's write, and as much again.
-const PAGE_NS: u64 = 100_000_000;
 
 impl Stores {
     /// Takes in what has ended at devices, and goes on; returns how much there was.
@@ -353,11 +349,10 @@ impl Stores {
         shards.fold(longest_ns, u64::min)
     }
 
-    /// Told to stop: whether stores have written what they keep in memory, or had their time.
-    pub(crate) fn may_stop(&mut self, now_ns: u64) -> bool {
-        let since_ns = *self.stopped_ns.get_or_insert(now_ns);
-        let settled = self.shards.iter().all(|shard| shard.is_settled(now_ns, PAGE_NS));
-        if settled || now_ns >= since_ns.saturating_add(STOP_NS) {
+    /// Told to stop: whether stores have written what they keep in memory.
+    pub(crate) fn may_stop(&mut self) -> bool {
+        let settle = |settled, shard: &mut super::shard::Shard| shard.settle() && settled;
+        if self.shards.iter_mut().fold(true, settle) {
             self.shards.iter_mut().for_each(super::shard::Shard::stop);
         }
         self.shards.iter().all(super::shard::Shard::is_stopped)

@@ -399,10 +399,15 @@ impl Shard {
         }
     }
 
-    /// Whether all that was put was written, as far as time tells.
-    pub(super) fn is_settled(&self, now_ns: u64, page_ns: u64) -> bool {
-        let idle = now_ns >= self.active_ns.saturating_add(page_ns) && self.in_flight == 0;
-        idle || self.phase() != Phase::Serving || self.is_gone()
+    /// Has all that was acknowledged written at once; whether it is, or never can be.
+    pub(super) fn settle(&mut self) -> bool {
+        let never = matches!(self.phase(), Phase::Starting | Phase::Failed(_)) || self.is_gone();
+        if never || self.store.is_written() {
+            return true;
+        }
+        self.store.hurry();
+        self.dirty = true;
+        false
     }
 
     /// Asks nothing more of the device.

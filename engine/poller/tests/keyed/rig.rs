@@ -1,6 +1,6 @@
 //! A poller with a store on a simulated device, and clients of it, in one thread and made-up time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,13 +34,19 @@ const MIB: u64 = 1 << 20;
 const DATA_OFFSET: u64 = MIB;
 const VOLUME: u128 = 77;
 
-/// A device that outlives its poller.
+/// A device that outlives its poller, on a machine that may stand still whenever it is asked what
+/// has ended.
 #[derive(Debug)]
-pub(crate) struct Kept(Rc<RefCell<SimDevice<FakeClock>>>, Description);
+pub(crate) struct Kept {
+    sim: Rc<RefCell<SimDevice<FakeClock>>>,
+    description: Description,
+    clock: FakeClock,
+    stands_still_ns: Rc<Cell<u64>>,
+}
 
 impl Device for Kept {
     fn description(&self) -> &Description {
-        &self.1
+        &self.description
     }
 
     fn begin_attach(
@@ -48,27 +54,28 @@ impl Device for Kept {
         at: BufferIndex,
         region: Arc<dyn Pinned>,
     ) -> Result<Attached, DeviceError> {
-        self.0.borrow_mut().begin_attach(at, region)
+        self.sim.borrow_mut().begin_attach(at, region)
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
-        self.0.borrow_mut().detach(at)
+        self.sim.borrow_mut().detach(at)
     }
 
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
-        self.0.borrow_mut().prepare(operation)
+        self.sim.borrow_mut().prepare(operation)
     }
 
     fn submit(&mut self) {
-        self.0.borrow_mut().submit();
+        self.sim.borrow_mut().submit();
     }
 
     fn reap(&mut self, events: &mut Events) {
-        self.0.borrow_mut().reap(events);
+        self.clock.advance(self.stands_still_ns.get());
+        self.sim.borrow_mut().reap(events);
     }
 
     fn in_flight(&self) -> u32 {
-        self.0.borrow().in_flight()
+        self.sim.borrow().in_flight()
     }
 
     fn wait(&self) -> Wait<'_> {
@@ -85,6 +92,8 @@ pub(crate) struct Rig {
     pub(crate) poller: Poller<Kept, FakeClock>,
     pub(crate) clock: FakeClock,
     pub(crate) sim: Rc<RefCell<SimDevice<FakeClock>>>,
+    /// How long the machine stands still within each tick.
+    pub(crate) stands_still_ns: Rc<Cell<u64>>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) stats: Arc<PollerStats>,
     pub(crate) config: Config,
@@ -213,7 +222,13 @@ impl Rig {
             beat_ns: 200_000_000,
         };
         let description = sim.borrow().description().clone();
-        let devices = vec![Kept(Rc::clone(&sim), description)];
+        let stands_still_ns = Rc::new(Cell::new(0));
+        let devices = vec![Kept {
+            sim: Rc::clone(&sim),
+            description,
+            clock: clock.clone(),
+            stands_still_ns: Rc::clone(&stands_still_ns),
+        }];
         let stats = Arc::new(PollerStats::new(1));
         let mail = Arc::clone(&mailbox);
         let poller = Poller::new(setup, devices, clock.clone(), mail, Arc::clone(&stats)).unwrap();
@@ -223,6 +238,7 @@ impl Rig {
             poller,
             clock,
             sim,
+            stands_still_ns,
             mailbox,
             stats,
             config,
@@ -240,6 +256,15 @@ impl Rig {
         drop(poller);
         let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
         rig.serve();
+        rig
+    }
+
+    /// As `restart`, of a store that still reads what it has.
+    pub(crate) fn restart_warming(self) -> Self {
+        let Self { poller, clock, sim, config, buffers, operations, .. } = self;
+        drop(poller);
+        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
+        rig.until(|rig| rig.phase() == 2);
         rig
     }
 

@@ -1,11 +1,12 @@
 //! What becomes of blocks and memory when sessions and sidecars end.
 
+use kvrail_device::SimOptions;
 use kvrail_poller::{Command, Notice, TickOutcome};
 use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Request, Side, Status};
 use kvrail_store::{Key, check};
 
-use crate::rig::{Asked, Rig, block, crc};
+use crate::rig::{Asked, Rig, block, config, crc};
 
 #[test]
 fn everything_acknowledged_is_found_by_the_next_sidecar() {
@@ -45,6 +46,47 @@ fn a_sidecar_that_is_told_to_stop_writes_what_it_acknowledged() {
     let mut rig = rig.restart();
     let mut client = rig.client(0);
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 8192).1, block(1, 5000));
+}
+
+/// Whether all is written is no question of time: a machine may stand still, and a drive be slow.
+#[test]
+fn what_was_acknowledged_is_written_however_long_it_takes() {
+    for (stands_still_ms, latency_ms) in [(101, 0), (1_100, 0), (0, 700)] {
+        let options = SimOptions { latency_ns: latency_ms * 1_000_000, ..SimOptions::default() };
+        let mut rig = Rig::with(config(512, 120 << 20, 8 << 20), options);
+        let mut client = rig.client(0);
+        assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
+        rig.stands_still_ns.set(stands_still_ms * 1_000_000);
+        rig.mailbox.send(Command::Drain).unwrap();
+        rig.mailbox.send(Command::Stop).unwrap();
+        while rig.tick() != TickOutcome::Stopped {}
+        let mut rig = rig.restart();
+        let mut client = rig.client(0);
+        let found = rig.get(&mut client, Key::of(1, 1), 8192).1;
+        assert!(found == block(1, 5000), "{stands_still_ms} {latency_ms}");
+    }
+}
+
+/// A store takes blocks while it reads what it has, and may be told to stop meanwhile.
+#[test]
+fn what_was_acknowledged_during_recovery_is_written() {
+    let options = SimOptions { latency_ns: 2_000_000, ..SimOptions::default() };
+    let mut rig = Rig::with(config(512, 120 << 20, 1 << 20), options);
+    let mut client = rig.client(0);
+    for number in 0..300 {
+        let put = rig.put(&mut client, Key::of(2, number), &block(number, 200_000));
+        assert_eq!(put.status(), Status::Ok);
+    }
+    let mut rig = rig.restart_warming();
+    let mut client = rig.client(0);
+    assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
+    assert_eq!(rig.phase(), 2, "it still reads");
+    rig.mailbox.send(Command::Drain).unwrap();
+    rig.mailbox.send(Command::Stop).unwrap();
+    while rig.tick() != TickOutcome::Stopped {}
+    let mut rig = rig.restart();
+    let mut client = rig.client(0);
+    assert!(rig.get(&mut client, Key::of(1, 1), 8192).1 == block(1, 5000));
 }
 
 /// A cache is asked for what it does not have all day.
