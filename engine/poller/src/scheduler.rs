@@ -54,7 +54,7 @@ impl Share {
     /// Has a task wait for the device. Beside one of another session the device is shared from now
     /// on, and given less.
     fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
-        let ((session, class), way, length) = (task.turn(), way_of(task), task.length);
+        let ((session, class), way, length) = (task.turn(), Way::of(task.header), task.length);
         if self.waiting.has_others(session) {
             let was_alone = self.shared_until_ns <= now_ns;
             self.shared_until_ns = now_ns.saturating_add(SHARED_NS);
@@ -97,12 +97,6 @@ pub(crate) struct Pick {
     among: Among,
 }
 
-/// Which way a task's bytes go.
-#[inline(always)]
-fn way_of(task: &Task) -> Way {
-    if task.header.opcode() == Opcode::Write { Way::Write } else { Way::Read }
-}
-
 /// What waits for one device, and what it may hold.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -133,14 +127,15 @@ impl Scheduler {
         let Share { waiting, ledger, .. } = &self.shares[kind as usize];
         waiting.count() == 0
             && ledger.fits(task.header.class(), task.length)
-            && (way_of(task) == Way::Read || self.writes.fits(task.length, task.submitted_ns))
+            && (Way::of(task.header) == Way::Read
+                || self.writes.fits(task.length, task.submitted_ns))
     }
 
     /// A task went to the device.
     #[inline(always)]
     pub(crate) fn charge(&mut self, task: &Task, kind: MemoryKind) {
         self.share(kind).ledger.charge(task.length);
-        if way_of(task) == Way::Write {
+        if Way::of(task.header) == Way::Write {
             self.writes.charge(task.length);
         }
     }

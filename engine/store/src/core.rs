@@ -234,6 +234,11 @@ impl Core {
         self.now = now;
     }
 
+    /// Whether anybody waits for space.
+    pub(crate) fn is_space_awaited(&self) -> bool {
+        self.payers.is_any()
+    }
+
     /// Who pays for space.
     pub(crate) fn payers(&mut self) -> &mut Payers {
         &mut self.payers
@@ -462,10 +467,10 @@ impl Core {
         self.tasks.push(Task { id, verb: Verb::Write, offset, length, memory, urgency });
     }
 
-    /// Queues a transfer between the medium and a buffer, that makes space.
-    pub(crate) fn buffer_task(&mut self, buffer: u32, verb: Verb, offset: u64, length: u64) {
-        let memory = Memory::Pool { buffer: small(buffer), at: 0 };
-        let id = TaskId::new(Origin::Buffer, buffer);
+    /// Queues a transfer between the medium and a cell, or more from there on, that makes space.
+    pub(crate) fn space_task(&mut self, cell: u32, verb: Verb, offset: u64, length: u64) {
+        let (buffer, at) = self.cell(cell);
+        let (id, memory) = (TaskId::new(Origin::Buffer, cell), Memory::Pool { buffer, at });
         let urgency = self.payers.pay(length);
         self.tasks.push(Task { id, verb, offset, length, memory, urgency });
     }

@@ -1,6 +1,6 @@
-//! Blocks on their way from a victim to the open segment, through the store's buffers.
+//! Blocks on their way from a victim to the open segment, through cells of the store's buffers.
 
-use crate::config::{Geometry, METADATA_BYTES_MAX};
+use crate::config::{Config, Geometry, METADATA_BYTES_MAX};
 use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::Record;
@@ -27,19 +27,25 @@ struct Move {
     stage: Stage,
 }
 
-/// Moves in flight: one for each buffer but the first.
+/// Moves in flight: one for each cell of the buffers but the first one.
 #[derive(Debug)]
 pub(crate) struct Moves {
     slots: Box<[Option<Move>]>,
     metadata: Box<[u8]>,
+    /// Slots of the first buffer, which no move has.
+    first: usize,
     used: usize,
     last_serial: u64,
 }
 
+/// Bytes of RAM of a slot.
+pub(crate) const MOVE_BYTES: u64 = (size_of::<Option<Move>>() + METADATA_BYTES_MAX) as u64;
+
 impl Moves {
-    pub(crate) fn new(buffers: u16) -> Self {
-        let count = usize::from(buffers);
+    pub(crate) fn new(config: &Config) -> Self {
+        let count = config.transfers_max() as usize;
         Self {
+            first: config.cells() as usize,
             slots: vec![None; count].into_boxed_slice(),
             metadata: vec![0; count * METADATA_BYTES_MAX].into_boxed_slice(),
             used: 0,
@@ -47,8 +53,11 @@ impl Moves {
         }
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.used + 1 < self.slots.len()
+    /// Whether one more may begin: while nobody waits, as many as there are buffers. What is under
+    /// way ahead of time has no session's turn when puts begin to wait for it.
+    pub(crate) fn has_room(&self, core: &Core) -> bool {
+        let all = self.slots.len() - self.first;
+        self.used < if core.is_space_awaited() { all } else { all / self.first }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -69,7 +78,7 @@ impl Moves {
         metadata: &[u8],
         placed: Placed,
     ) {
-        let free = (1..self.slots.len()).find(|&slot| self.slots[slot].is_none());
+        let free = (self.first..self.slots.len()).find(|&slot| self.slots[slot].is_none());
         let slot = free.expect("has_room");
         let at = slot * METADATA_BYTES_MAX;
         self.metadata[at..at + metadata.len()].copy_from_slice(metadata);
@@ -90,18 +99,18 @@ impl Moves {
     /// The next piece of a move, in or out.
     fn transfer(&self, core: &mut Core, slot: usize, verb: Verb) {
         let it = self.slots[slot].expect("a move has a slot");
-        let length = core.config().buffer_bytes.min(it.padded - it.done);
+        let length = core.config().cell_bytes().min(it.padded - it.done);
         let place = if verb == Verb::Read { it.from } else { it.placed.place };
         let offset = Geometry::place_at(place) + u64::from(it.done);
         if verb == Verb::Write {
             core.spend(it.placed.pool(), length.into());
         }
-        let buffer = u32::try_from(slot).expect("at most 1024 buffers");
-        core.buffer_task(buffer, verb, offset, length.into());
+        let cell = u32::try_from(slot).expect("at most 1024 buffers");
+        core.space_task(cell, verb, offset, length.into());
     }
 
-    pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, buffer: u32, end: Outcome) {
-        let slot = buffer as usize;
+    pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, cell: u32, end: Outcome) {
+        let slot = cell as usize;
         let it = self.slots[slot].as_mut().expect("a move has a slot");
         if it.stage == Stage::Writing {
             core.flush.wrote(core.now().ns);
@@ -114,7 +123,7 @@ impl Moves {
             it.stage = Stage::Writing;
             return self.transfer(core, slot, Verb::Write);
         }
-        it.done += core.config().buffer_bytes.min(it.padded - it.done);
+        it.done += core.config().cell_bytes().min(it.padded - it.done);
         if it.done < it.padded {
             it.stage = Stage::Reading;
             return self.transfer(core, slot, Verb::Read);
@@ -171,7 +180,7 @@ impl Moves {
         if self.used == 0 {
             return;
         }
-        for slot in 1..self.slots.len() {
+        for slot in self.first..self.slots.len() {
             if self.slots[slot].is_some_and(|it| it.stage == Stage::Recording) {
                 self.record(core, log, slot);
             }

@@ -31,6 +31,11 @@ impl Payers {
         self.payer = waiting.max_by_key(|owner| self.owed[usize::from(*owner)]);
     }
 
+    /// Whether anybody waits.
+    pub(crate) fn is_any(&self) -> bool {
+        self.payer.is_some()
+    }
+
     /// For whom so many bytes are moved.
     pub(crate) fn pay(&mut self, bytes: u64) -> Urgency {
         let Some(owner) = self.payer else { return Urgency::Background };

@@ -5,6 +5,7 @@
 //! 7/8 of a segment moves, so each segment gains space. A hold is no reason to wait: a held block
 //! is moved first of all, and evicted when there is no room.
 
+use crate::config::Config;
 use crate::core::{Core, Knowledge};
 use crate::entry::Entry;
 use crate::format::{PAGE, Page, Record, RecordKind};
@@ -18,7 +19,7 @@ use crate::task::{Outcome, Pool, Verb};
 /// Ranks of blocks: held, then hits, then shallow before deep.
 const RANKS: usize = 64;
 const HELD: u8 = 63;
-/// The buffer that pages are read into; the others are for moves.
+/// The buffer that pages are read into, and its first cell; the others are for moves.
 const SCAN: u16 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    pub(crate) fn new(buffers: u16) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             stage: Stage::Idle,
             victim: 0,
@@ -86,17 +87,17 @@ impl Reclaim {
             threshold: 0,
             quota: 0,
             least_hits: 1,
-            moves: Moves::new(buffers),
+            moves: Moves::new(config),
         }
     }
 
-    /// The end of a transfer with one of the buffers.
-    pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, buffer: u32, end: Outcome) {
-        if buffer == u32::from(SCAN) {
+    /// The end of a transfer with one of the cells.
+    pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, cell: u32, end: Outcome) {
+        if cell == u32::from(SCAN) {
             let well = end == Outcome::Done;
             self.chunk = if well { Chunk::There } else { Chunk::Unreadable };
         } else {
-            self.moves.ended(core, log, buffer, end);
+            self.moves.ended(core, log, cell, end);
         }
     }
 
@@ -270,7 +271,7 @@ impl Reclaim {
         }
         let at = core.geometry().page_at(self.victim, self.first + self.count - 1);
         let length = u64::from(self.count) * u64::from(PAGE);
-        core.buffer_task(SCAN.into(), Verb::Read, at, length);
+        core.space_task(SCAN.into(), Verb::Read, at, length);
         self.chunk = Chunk::Reading;
         true
     }
@@ -300,7 +301,7 @@ impl Reclaim {
                         self.weights[usize::from(rank)] += u64::from(padded);
                     }
                 } else if rank.is_some_and(|rank| self.is_chosen(rank, padded)) {
-                    if !self.moves.has_room() {
+                    if !self.moves.has_room(core) {
                         return false;
                     }
                     let placed = log.place(core, self.pool, padded, Claim::Move);

@@ -3,13 +3,14 @@
 use std::fmt;
 
 use crate::admission::seen_bytes;
-use crate::config::{Config, ConfigError, Geometry, METADATA_BYTES_MAX};
+use crate::config::{Config, ConfigError, Geometry};
 use crate::core::{REPLY_BYTES, TASK_BYTES};
 use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
 use crate::log::LOG_BYTES;
+use crate::moves::MOVE_BYTES;
 use crate::payers::PAYER_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
@@ -67,7 +68,7 @@ impl Sizing {
             (config.transfers_max().into(), TASK_BYTES + CELL_RAM_BYTES),
             (config.holds.into(), HOLD_BYTES),
             (config.owners.into(), 8 + PAYER_BYTES),
-            (buffers, METADATA_BYTES_MAX as u64 + 256),
+            (config.transfers_max().into(), MOVE_BYTES),
             (1, images),
             (1, FEED_BYTES),
             (1, LOG_BYTES),

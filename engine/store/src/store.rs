@@ -97,7 +97,7 @@ impl Store {
             recovery: Recovery::new(config.transfers_max(), &geometry, config.block_mean),
             drops: std::array::from_fn(|_| Drops::new()),
             prepare: Prepare::new(),
-            reclaim: Reclaim::new(config.buffers),
+            reclaim: Reclaim::new(config),
             sweep: Sweep::default(),
             lister: Lister::new(),
             sizing,

@@ -9,9 +9,10 @@
 //! one.
 
 use kvrail_device::SlotId;
-use kvrail_ring::Class;
+use kvrail_ring::{Class, Opcode};
 
 use crate::limits::{SessionSlot, TURNS_MAX, TenantSlot};
+use crate::task::RequestHeader;
 
 /// A less urgent class gets one nanosecond for so many of the more urgent ones.
 const STARVATION_SHARE: u64 = 16;
@@ -26,6 +27,15 @@ const _: () = assert!(TURNS_MAX <= u128::BITS as usize);
 pub(crate) enum Way {
     Read,
     Write,
+}
+
+impl Way {
+    /// That of a task. Reads of what is moved for puts are part of the puts.
+    #[inline(always)]
+    pub(crate) fn of(header: RequestHeader) -> Self {
+        let write = header.opcode() == Opcode::Write || header.is_for_space();
+        if write { Self::Write } else { Self::Read }
+    }
 }
 
 const WAYS: usize = 2;

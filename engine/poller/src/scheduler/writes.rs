@@ -10,9 +10,10 @@
 
 mod tail;
 
-use kvrail_ring::{Class, Opcode, Status};
+use kvrail_ring::{Class, Status};
 
 use super::budget::held_bytes;
+use super::fair::Way;
 use crate::completion_batch::CompletionBatch;
 use tail::Tail;
 
@@ -111,7 +112,7 @@ impl Writes {
     /// Reads or writes ended. Whether the limit is another one.
     #[inline(always)]
     pub(crate) fn ended(&mut self, batch: &CompletionBatch, waiting: bool, now_ns: u64) -> bool {
-        if batch.header.opcode() == Opcode::Write {
+        if Way::of(batch.header) == Way::Write {
             let held = self.held.checked_sub(batch.held_bytes());
             self.held = held.expect("invariant 1: a device ended more writes than it was given");
             self.ended_ns = now_ns;
