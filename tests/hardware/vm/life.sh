@@ -110,6 +110,16 @@ apt_get install "$new"
 [[ $(stat -c %i /run/kvrail) == "$folder" ]] || fail "clients in containers lost /run/kvrail"
 grep -q '^name = "kv"' "$file" || fail "the configuration was lost"
 sleep 5
+
+step "an upgrade to a release that refuses the configuration"
+second=$(main_pid)
+cp "$file" "$work/good"
+echo 'no_such_key = 1' | cat - "$work/good" >"$file"
+apt_get install --reinstall "$new" 2>&1 | tee "$work/refused"
+grep -q 'the running sidecar was left as it is' "$work/refused" || fail "nothing was said"
+[[ $(main_pid) == "$second" && $(systemctl is-active kvrail.service) == active ]] ||
+    fail "clients lost a sidecar to a configuration"
+cp "$work/good" "$file"
 exec 3>&-
 wait "$client" || fail "the client failed: $(<"$work/said")"
 tail -n 1 "$work/said" | jq -c . | tee /out/tally.json
