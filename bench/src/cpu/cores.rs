@@ -1,14 +1,14 @@
 //! Which core a thread runs on.
 
 use anyhow::Result;
-use kvrail_memory::{Topology, pin_current_thread};
+use kvrail_memory::{AllowedCpu, Topology, pin_current_thread};
 
 /// Binds the calling thread to one core, and checks that it is.
 ///
 /// # Errors
 /// When the core does not exist or this process may not use it.
 pub fn pin(core: u32) -> Result<()> {
-    Ok(pin_current_thread(core, &Topology::host()?)?)
+    Ok(pin_current_thread(AllowedCpu::of(core, &Topology::host()?)?)?)
 }
 
 /// The cores this process may use, lowest first.

@@ -14,7 +14,7 @@ use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice,
     Member, Port, PortOptions, Staging, StagingOptions, choose,
 };
-use kvrail_memory::{HeapBlock, Pinned, Region};
+use kvrail_memory::{AllowedCpu, HeapBlock, Pinned, Region, Topology};
 use kvrail_poller::{
     Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle, QueueDoorbell, Route,
     Seat, SessionSlot, Setup, TenantSlot,
@@ -27,7 +27,6 @@ use kvrail_ring::{
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::volume::Volume;
-use crate::cpu::usable_cores;
 
 /// The one session.
 const SESSION: SessionSlot = SessionSlot(0);
@@ -46,10 +45,12 @@ pub(super) const GPU: RegionId = RegionId(1);
 /// Cores of the two pollers of every set, where there are enough for all threads of any arm: apart,
 /// so that they share no core's two threads, and last, where the kernel starts nothing by itself.
 /// The sets run in turns.
-fn seats() -> Result<(Option<u32>, Option<u32>)> {
-    let cores = usable_cores()?;
+fn seats() -> Result<(Option<AllowedCpu>, Option<AllowedCpu>)> {
+    let topology = Topology::host()?;
+    let cores: Vec<u32> = topology.allowed().iter().collect();
+    let seat = |core| AllowedCpu::of(core, &topology).map(Some);
     Ok(match cores[..] {
-        [.., gpu, _, device] if cores.len() >= CORES_MIN => (Some(device), Some(gpu)),
+        [.., gpu, _, device] if cores.len() >= CORES_MIN => (seat(device)?, seat(gpu)?),
         _ => (None, None),
     })
 }

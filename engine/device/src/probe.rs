@@ -13,8 +13,11 @@ use crate::error::DeviceError;
 use crate::probe_reads::{AT, detach_and_wait, read_once};
 use crate::uring::{Interrupt, Uring, UringOptions};
 
-/// Bytes that are registered and read: one hugepage.
+/// Bytes that are registered: one hugepage.
 const BYTES: u32 = 2 << 20;
+
+/// Bytes that are read to either end of them: more than that shows no more.
+const READ: u32 = 32 << 10;
 
 /// Name in messages.
 const NAME: &str = "memory probe";
@@ -28,8 +31,8 @@ pub struct Probe {
     pub text: String,
 }
 
-/// Registers a sealed memfd with a ring, reads a pattern to it through the ring, compares every
-/// byte, and has the kernel prove that it let go. Its pages are those asked for, else hugepages
+/// Registers a sealed memfd with a ring, reads a pattern to both its ends through it, compares
+/// them, and has the kernel prove that it let go. Its pages are those asked for, else hugepages
 /// where there are any. Touches no device.
 ///
 /// # Errors
@@ -53,25 +56,27 @@ fn describe(page: PageSize, no_hugepages: Option<&MemoryError>) -> String {
 
 fn try_region(region: Arc<Region>) -> Result<(), DeviceError> {
     let pattern: Vec<u8> =
-        (0..BYTES).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
+        (0..2 * READ).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
     let source = source(&pattern).map_err(|errno| DeviceError::Open {
         path: NAME.into(),
         errno,
-        remedy: "a memfd of 2 MiB is needed: free memory or raise the cgroup's memory.max".into(),
+        remedy: "a memfd of 64 KiB is needed: free memory or raise the cgroup's memory.max".into(),
     })?;
     let options = UringOptions { direct: DirectIo::Off, ..UringOptions::new(NAME, source) };
     let mut device = Uring::<Interrupt>::open(options)?;
     let pinned: Arc<dyn Pinned> = Arc::clone(&region) as Arc<dyn Pinned>;
     device.attach(AT, pinned)?;
-    let status = read_once(&mut device, 0, BYTES);
-    if status != Some(Status::Ok) {
-        let status = status.map_or("no answer", Status::name);
-        return Err(unfit(format!("a read to registered memory ended with {status}")));
-    }
-    let mut seen = vec![0; pattern.len()];
-    load(&*region, 0, &mut seen);
-    if seen != pattern {
-        return Err(unfit("a read to registered memory brought wrong bytes".into()));
+    for (half, at) in [(0, 0), (READ, BYTES - READ)] {
+        let status = read_once(&mut device, u64::from(half), READ, u64::from(at));
+        if status != Some(Status::Ok) {
+            let status = status.map_or("no answer", Status::name);
+            return Err(unfit(format!("a read to registered memory ended with {status}")));
+        }
+        let mut seen = vec![0; READ as usize];
+        load(&*region, at as usize, &mut seen);
+        if seen != pattern[half as usize..][..READ as usize] {
+            return Err(unfit("a read to registered memory brought wrong bytes".into()));
+        }
     }
     if !detach_and_wait(&mut device) {
         return Err(unfit("the kernel did not prove that it let go of registered memory".into()));

@@ -26,9 +26,14 @@ fn read(tag: u64, offset: u64, length: u32) -> Operation {
     Operation { tag, opcode, durability, offset, length, buffer: AT, buffer_offset: 0 }
 }
 
-/// Reads to the beginning of the attached buffer; how that ended, if it did within `PATIENCE`.
-pub(crate) fn read_once(device: &mut impl Device, offset: u64, length: u32) -> Option<Status> {
-    device.prepare(read(0, offset, length)).ok()?;
+/// Reads to a place of the attached buffer; how that ended, if it did within `PATIENCE`.
+pub(crate) fn read_once(
+    device: &mut impl Device,
+    offset: u64,
+    length: u32,
+    buffer_offset: u64,
+) -> Option<Status> {
+    device.prepare(Operation { buffer_offset, ..read(0, offset, length) }).ok()?;
     device.submit();
     wait_for(device, |event| match event {
         Event::Finished(finished) => Some(finished.status),
@@ -138,7 +143,7 @@ mod tests {
         let mut device = sim(plan);
         let load = Load { length: 4096, depth: 8 };
         assert!(reads_per_second(&mut device, load, Duration::from_millis(5)).unwrap() > 0.0);
-        assert_eq!(read_once(&mut device, 0, 4096), Some(Status::Ok));
+        assert_eq!(read_once(&mut device, 0, 4096, 0), Some(Status::Ok));
         assert!(detach_and_wait(&mut device) && !detach_and_wait(&mut device));
     }
 

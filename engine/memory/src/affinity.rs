@@ -76,23 +76,48 @@ pub enum AffinityError {
     },
 }
 
+/// A CPU that this process may pin threads to. The machine is read once; threads that are pinned
+/// afterwards need not read it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedCpu {
+    cpu: u32,
+    bit: usize,
+}
+
+impl AllowedCpu {
+    /// Looks a CPU up.
+    ///
+    /// # Errors
+    /// `AffinityError` names the CPU and those that could be chosen.
+    pub fn of(cpu: u32, topology: &Topology) -> Result<Self, AffinityError> {
+        let allowed = || topology.allowed().clone();
+        let bit = usize::try_from(cpu).unwrap_or(usize::MAX);
+        if bit >= CpuSet::MAX_CPU {
+            let max = CpuSet::MAX_CPU;
+            return Err(AffinityError::BeyondMask { cpu, max, allowed: allowed() });
+        }
+        if !topology.online().contains(cpu) {
+            return Err(AffinityError::Offline { cpu, allowed: allowed() });
+        }
+        if !topology.allowed().contains(cpu) {
+            return Err(AffinityError::NotAllowed { cpu, allowed: allowed() });
+        }
+        Ok(Self { cpu, bit })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.cpu
+    }
+}
+
 /// Pins the calling thread to one CPU and verifies it.
 ///
 /// # Errors
-/// `AffinityError` names the CPU and those that could be chosen; the thread's mask is unchanged
-/// unless the error is `Moved`.
-pub fn pin_current_thread(cpu: u32, topology: &Topology) -> Result<(), AffinityError> {
-    let allowed = || topology.allowed().clone();
-    let bit = usize::try_from(cpu).unwrap_or(usize::MAX);
-    if bit >= CpuSet::MAX_CPU {
-        return Err(AffinityError::BeyondMask { cpu, max: CpuSet::MAX_CPU, allowed: allowed() });
-    }
-    if !topology.online().contains(cpu) {
-        return Err(AffinityError::Offline { cpu, allowed: allowed() });
-    }
-    if !topology.allowed().contains(cpu) {
-        return Err(AffinityError::NotAllowed { cpu, allowed: allowed() });
-    }
+/// `AffinityError`; the thread's mask is unchanged unless the error is `Moved`.
+pub fn pin_current_thread(to: AllowedCpu) -> Result<(), AffinityError> {
+    let AllowedCpu { cpu, bit } = to;
     let refused = |errno| AffinityError::Refused { cpu, errno };
     let mut wanted = CpuSet::new();
     wanted.set(bit);

@@ -21,7 +21,8 @@ mod topology;
 mod view;
 
 pub use affinity::{
-    AffinityError, THREAD_NAME_BYTES_MAX, current_affinity, name_current_thread, pin_current_thread,
+    AffinityError, AllowedCpu, THREAD_NAME_BYTES_MAX, current_affinity, name_current_thread,
+    pin_current_thread,
 };
 pub use copy::{load, store};
 pub use counting_alloc::{CountingAllocator, heap_calls_of_this_thread};

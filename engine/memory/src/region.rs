@@ -106,14 +106,15 @@ impl Region {
         seals: SealFlags,
     ) -> Result<(Self, Result<(), MemoryError>), MemoryError> {
         let whole = rounded(bytes, page)?;
-        let free_pages = page.free_pages();
-        let exhausted =
-            |errno| MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno };
+        let exhausted = |errno| {
+            let free_pages = page.free_pages();
+            MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno }
+        };
         // Taking more pages than there are would not fail where none are reserved: it would wake
         // the kernel's out-of-memory killer. (Where procfs cannot be read there is nothing to
         // compare with.)
         let pages = (whole / page.bytes()) as u64;
-        if !page.is_reserved() && free_pages > 0 && pages > free_pages {
+        if !page.is_reserved() && (1..pages).contains(&page.free_pages()) {
             return Err(exhausted(Errno::NOMEM));
         }
         let fd = memfd_create(name, page.memfd_flags()).map_err(|errno| match errno {

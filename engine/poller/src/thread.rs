@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
 use kvrail_device::{Description, Device, Driver, MonotonicClock};
-use kvrail_memory::{Topology, pin_current_thread, shorten_slices};
+use kvrail_memory::{AllowedCpu, pin_current_thread, shorten_slices};
 use kvrail_ring::PollerIndex;
 use rustix::thread::gettid;
 
@@ -54,7 +54,7 @@ pub struct Seat {
     /// Which one.
     pub index: PollerIndex,
     /// The CPU to pin it to; `None` lets it float.
-    pub cpu: Option<u32>,
+    pub cpu: Option<AllowedCpu>,
 }
 
 /// Starts a poller. `open` runs on the new thread, because a ring belongs to the thread that made
@@ -87,7 +87,8 @@ where
         Err(_) => panic!("poller {index} died while it started; its panic message says why"),
     };
     let devices = devices.into_iter().zip(descriptions).collect();
-    Ok(PollerHandle { index, cpu: seat.cpu, devices, mailbox, stats, thread })
+    let cpu = seat.cpu.map(AllowedCpu::number);
+    Ok(PollerHandle { index, cpu, devices, mailbox, stats, thread })
 }
 
 /// Everything a poller is made of but its devices.
@@ -141,7 +142,6 @@ impl Seat {
     fn take<E>(self) -> Result<(), StartError<E>> {
         let Some(cpu) = self.cpu else { return Ok(()) };
         let failed = |reason: String| StartError::Pin { index: self.index, reason };
-        let topology = Topology::host().map_err(|error| failed(error.to_string()))?;
-        pin_current_thread(cpu, &topology).map_err(|error| failed(error.to_string()))
+        pin_current_thread(cpu).map_err(|error| failed(error.to_string()))
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn run(options: &UringOptions, cores: usize, timed_from: usize) -> Ca
     let mut devices = Vec::new();
     let mut trials = Vec::new();
     for mode in ModeName::ALL {
-        let result = match admit(mode, cores).map(|()| ready(mode, options)) {
+        let result = match admit(mode, || cores).map(|()| ready(mode, options)) {
             Err(reason) => TrialResult::NotTried { reason },
             Ok(Err(error)) => TrialResult::Refused { reason: error.to_string() },
             Ok(Ok(device)) => {

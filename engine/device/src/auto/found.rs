@@ -40,7 +40,7 @@ impl AnyDevice {
     /// # Errors
     /// `DeviceError` with the likely cause and the remedy.
     pub fn open_found(found: &Found, options: UringOptions) -> Result<Self, DeviceError> {
-        if admit(found.mode, cores()).is_ok() {
+        if admit(found.mode, cores).is_ok() {
             let reason = format!("{}{EARLIER}", found.reason);
             let bytes_per_second = found.bytes_per_second;
             let again = UringOptions { reason, bytes_per_second, ..options.duplicate()? };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use kvrail_memory::{Topology, pin_current_thread};
+use kvrail_memory::{AllowedCpu, pin_current_thread};
 use kvrail_ring::wake::{Sleeper, settle};
 use kvrail_ring::{AdaptiveSpin, ThreadWaker, drain_doorbell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,7 +33,7 @@ const TURNS_PER_LOOK: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct GpuSeat {
     /// The CPU to pin it to; `None` lets it float.
-    pub cpu: Option<u32>,
+    pub cpu: Option<AllowedCpu>,
     /// Longest spin before sleeping.
     pub spin: Duration,
 }
@@ -115,14 +115,12 @@ pub fn start(
     let stop = Arc::clone(&setup.stop);
     let poller = GpuPoller::new(gpu, setup)?;
     let description = poller.description();
-    let topology = Topology::host()
-        .map_err(|error| GpuStartError::Pin { index, reason: error.to_string() })?;
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let its_nudge = Arc::clone(&nudge);
     let life = move || {
-        let pinned = seat.cpu.map_or(Ok(()), |cpu| {
-            pin_current_thread(cpu, &topology).map_err(|error| error.to_string())
-        });
+        let pinned = seat
+            .cpu
+            .map_or(Ok(()), |cpu| pin_current_thread(cpu).map_err(|error| error.to_string()));
         let go = pinned.is_ok();
         let told = ready.send(pinned);
         if go && told.is_ok() {
@@ -133,7 +131,8 @@ pub fn start(
     let thread = builder.spawn(life).map_err(|source| GpuStartError::Thread { index, source })?;
     let pinned = started.recv().expect("the thread answers before anything can panic");
     pinned.map_err(|reason| GpuStartError::Pin { index, reason })?;
-    Ok(GpuPollerHandle { identity, cpu: seat.cpu, description, health, nudge, stop, thread })
+    let cpu = seat.cpu.map(AllowedCpu::number);
+    Ok(GpuPollerHandle { identity, cpu, description, health, nudge, stop, thread })
 }
 
 fn live(mut poller: GpuPoller, nudge: &ThreadWaker, spin: Duration) {

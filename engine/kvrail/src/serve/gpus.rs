@@ -13,6 +13,7 @@ use kvrail_gpu::{
     GpuSeat, GpuSetup, Health, MechanismChoice, Member, Port, PortOptions, Route, Staging,
     StagingOptions, choose, start,
 };
+use kvrail_memory::AllowedCpu;
 use kvrail_poller::Mailbox;
 use kvrail_protocol::{GpuMechanism, GpuRoute};
 use kvrail_ring::{DeviceIndex, ThreadWaker};
@@ -193,7 +194,7 @@ impl Gpus {
         &mut self,
         config: &Config,
         gpu: &Arc<dyn Gpu>,
-        (plan, cpu): (&Plan, Option<u32>),
+        (plan, cpu): (&Plan, Option<AllowedCpu>),
         (choices, mailboxes): (&[Choice], &[Arc<Mailbox>]),
     ) -> Result<(), Failure> {
         let refused = |error: GpuError| Failure::new(Exit::Refused, error.to_string());
@@ -233,6 +234,7 @@ impl Gpus {
         self.ports.iter_mut().zip(ports).for_each(|(own, port)| own.push(port));
         let (gpu, configured) = (Arc::clone(gpu), config.gpu.mechanism);
         let routes = Vec::new();
+        let cpu = cpu.map(AllowedCpu::number);
         self.served.push(ServedGpu { gpu, health, staging, cpu, configured, routes });
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvrail_device::WriteStream;
 use kvrail_gpu::Gpu;
-use kvrail_memory::{Near, Topology};
+use kvrail_memory::{AllowedCpu, Near, Topology};
 use kvrail_poller::{Budget, InFlightBytes, Route, Seat};
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(crate) beat_ns: u64,
     pub(crate) cores: usize,
     /// Where each GPU's poller runs.
-    pub(crate) gpu_cpus: Vec<Option<u32>>,
+    pub(crate) gpu_cpus: Vec<Option<AllowedCpu>>,
     /// A CPU for kernel threads of sqpoll rings, where one is left.
     pub(crate) spare_cpu: Option<u32>,
     /// Where arenas lie.
@@ -74,18 +74,16 @@ impl Plan {
         config: &Config,
         served: &[Served],
         gpus: &[Arc<dyn Gpu>],
+        topology: &Topology,
     ) -> Result<Self, Failure> {
-        let topology = Topology::host().map_err(|error| {
-            Failure::new(Exit::Failed, format!("the machine's CPUs cannot be read: {error}"))
-        })?;
         let devices = devices(config, served);
         let cores = topology.usable_cores().max(1);
         let count = poller_count(config, devices.len(), cores.saturating_sub(gpus.len()));
-        let near = near_of(&devices, served, &topology);
+        let near = near_of(&devices, served, topology);
         let all = Near::all(near.iter());
         let near: Vec<_> =
             (0..count).map(|poller| Near::all(near.iter().skip(poller).step_by(count))).collect();
-        let cpus = cpus(config, &topology, &near)?;
+        let cpus = cpus(config, topology, &near)?;
         let mut notes: Vec<String> =
             served.iter().flat_map(|volume| volume.notes.iter().cloned()).collect();
         if count < devices.len() {
@@ -94,9 +92,10 @@ impl Plan {
                 devices.len()
             ));
         }
-        let numa = numa::policy(config, &topology, all.node)?;
+        let numa = numa::policy(config, topology, all.node)?;
         notes.extend(numa::note(&numa));
-        let pollers = (0..count).map(|index| planned(index, count, cpus[index], &devices));
+        let own = seats("poller", &cpus, topology)?;
+        let pollers = (0..count).map(|index| planned(index, count, own[index], &devices));
         let spin_ns = match config.pollers.busy_poll_max.fixed() {
             Some(spin) => spin.ns(),
             None if cores > 1 => SPIN_NS,
@@ -104,7 +103,7 @@ impl Plan {
         };
         let near_gpus: Vec<_> =
             gpus.iter().map(|gpu| numa::near_gpu(&gpu.identity().pci_address)).collect();
-        let gpu_cpus = cpus_of_gpus(config, &topology, &cpus, &near_gpus)?;
+        let gpu_cpus = cpus_of_gpus(config, topology, &cpus, &near_gpus)?;
         let taken = cpus.iter().chain(&gpu_cpus).flatten().copied();
         let taken: Vec<u32> = taken.chain(promised(config)).collect();
         let free = topology
@@ -112,6 +111,7 @@ impl Plan {
             .into_iter()
             .find(|cpu| !taken.contains(cpu));
         let spare_cpu = free.filter(|_| cores >= CORES_FOR_KERNEL_THREADS);
+        let gpu_cpus = seats("the poller of GPU", &gpu_cpus, topology)?;
         let beat_ns = config.pollers.heartbeat.ns();
         let pollers = pollers.collect();
         Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, numa, notes })
@@ -251,10 +251,23 @@ fn cpus_of_gpus(
     Ok(taken.split_off(pollers.len()))
 }
 
+/// Where threads are pinned, if this process may have those CPUs.
+fn seats(
+    whose: &str,
+    cpus: &[Option<u32>],
+    topology: &Topology,
+) -> Result<Vec<Option<AllowedCpu>>, Failure> {
+    let seat = |(index, cpu): (usize, &Option<u32>)| {
+        let allowed = cpu.map(|cpu| AllowedCpu::of(cpu, topology)).transpose();
+        allowed.map_err(|error| Failure::new(Exit::Refused, format!("{whose} {index}: {error}")))
+    };
+    cpus.iter().enumerate().map(seat).collect()
+}
+
 fn planned(
     index: usize,
     count: usize,
-    cpu: Option<u32>,
+    cpu: Option<AllowedCpu>,
     devices: &[PlannedDevice],
 ) -> PlannedPoller {
     let own = devices.iter().skip(index).step_by(count).map(|device| device.index).collect();

@@ -67,7 +67,7 @@ impl Sidecar {
         let probe = memory::probe(config)?;
         let served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
-        let mut plan = Plan::make(config, &served, &opened.gpus)?;
+        let mut plan = Plan::make(config, &served, &opened.gpus, &topology)?;
         plan.notes.extend(metrics.note.clone());
         let target = Export::start(&config.target, annex.clone(), door, inbox)?;
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);

@@ -33,18 +33,18 @@ impl CpuQuota {
     }
 }
 
-/// Limits of the control groups of this process; none where nothing limits.
+/// CPUs that the control groups of this process grant; none where nothing limits.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     pub(super) cpus: Option<CpuList>,
     pub(super) quota: Option<CpuQuota>,
-    pub(super) memory_bytes: Option<u64>,
 }
 
-/// Reads the limits of the process.
+/// Reads what limits the CPUs of the process.
 pub(super) fn limits(root: &Root) -> Result<Limits, TopologyError> {
-    let Some(groups) = root.text("proc/self/cgroup")? else { return Ok(Limits::default()) };
-    let mounts = Mount::all(root)?.unwrap_or_default();
+    let Some(Hierarchies { groups, mounts }) = hierarchies(root)? else {
+        return Ok(Limits::default());
+    };
     let mut limits = Limits::default();
     for (kind, files) in [(Kind::Two, &VERSION_2), (Kind::One("cpuset"), &VERSION_1)] {
         for dir in levels(&groups, &mounts, kind) {
@@ -57,17 +57,38 @@ pub(super) fn limits(root: &Root) -> Result<Limits, TopologyError> {
     for dir in levels(&groups, &mounts, Kind::Two) {
         let quota = quota_2(root, &dir.join("cpu.max"))?;
         limits.quota = tightest(limits.quota, quota, CpuQuota::tighter);
-        let memory = memory(root, &dir, &VERSION_2)?;
-        limits.memory_bytes = tightest(limits.memory_bytes, memory, u64::min);
     }
     for dir in levels(&groups, &mounts, Kind::One("cpu")) {
         limits.quota = tightest(limits.quota, quota_1(root, &dir)?, CpuQuota::tighter);
     }
-    for dir in levels(&groups, &mounts, Kind::One("memory")) {
-        let memory = memory(root, &dir, &VERSION_1)?;
-        limits.memory_bytes = tightest(limits.memory_bytes, memory, u64::min);
-    }
     Ok(limits)
+}
+
+/// Bytes that the control groups of this process still grant; none where nothing limits.
+pub(super) fn memory_bytes(root: &Root) -> Result<Option<u64>, TopologyError> {
+    let Some(Hierarchies { groups, mounts }) = hierarchies(root)? else { return Ok(None) };
+    let mut tight = None;
+    for (kind, names) in [(Kind::Two, &VERSION_2), (Kind::One("memory"), &VERSION_1)] {
+        for dir in levels(&groups, &mounts, kind) {
+            tight = tightest(tight, memory(root, &dir, names)?, u64::min);
+        }
+    }
+    Ok(tight)
+}
+
+/// Where the process is in which hierarchy.
+struct Hierarchies {
+    groups: String,
+    mounts: Vec<Mount>,
+}
+
+fn hierarchies(root: &Root) -> Result<Option<Hierarchies>, TopologyError> {
+    let Some(groups) = root.text("proc/self/cgroup")? else { return Ok(None) };
+    let table = root.text("proc/self/mountinfo")?.unwrap_or_default();
+    // A service of systemd has a hundred others.
+    let own = table.lines().filter(|line| line.contains(" - cgroup"));
+    let mounts = own.filter_map(Mount::parse).collect();
+    Ok(Some(Hierarchies { groups, mounts }))
 }
 
 /// Names of the files of one cgroup version.

@@ -49,7 +49,7 @@ fn pools_of(root: &Root, dir: &str, node: u32) -> Result<Vec<HugePages>, Topolog
 /// control group grants less.
 pub(crate) fn available_bytes(root: &Root) -> Result<u64, TopologyError> {
     let host = host_available_bytes(root)?;
-    Ok(cgroup::limits(root)?.memory_bytes.map_or(host, |granted| granted.min(host)))
+    Ok(cgroup::memory_bytes(root)?.map_or(host, |granted| granted.min(host)))
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.

@@ -161,7 +161,7 @@ impl<M: Mode> Uring<M> {
         self.removal.believe();
         let block = self.description.logical_block;
         self.attach(probe_reads::AT, Arc::new(HeapBlock::new(block as usize)))?;
-        match probe_reads::read_once(self, 0, block) {
+        match probe_reads::read_once(self, 0, block, 0) {
             Some(Status::Ok) => Ok(()),
             Some(Status::Unsupported) if M::NAME.polls_device() => Err(self.refuse_polling()),
             other => {
