@@ -9,9 +9,7 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{
-    LONG, Place, Sidecar, StoreShape, Told, VOLUME, can_pin, eventually, kvrail, run,
-};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, can_pin, kvrail, run};
 
 const CLIENTS: usize = 2;
 const UPGRADES: usize = 3;
