@@ -182,7 +182,7 @@ impl Rig {
         };
         let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
         let mut rig = Self::on(sim, clock, (config, create()), (0, operations));
-        rig.serve();
+        rig.until(|rig| rig.phase() == 3);
         let made = rig.make_space("first", 1_000);
         assert_eq!(made, Ending::Ok);
         rig
@@ -252,28 +252,24 @@ impl Rig {
 
     /// The sidecar dies, and another one opens what is there. Clients are new ones.
     pub(crate) fn restart(self) -> Self {
-        let Self { poller, clock, sim, config, buffers, operations, .. } = self;
-        drop(poller);
-        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
-        rig.serve();
-        rig
+        self.reopened(3)
     }
 
     /// As `restart`, of a store that still reads what it has.
     pub(crate) fn restart_warming(self) -> Self {
-        let Self { poller, clock, sim, config, buffers, operations, .. } = self;
-        drop(poller);
-        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
-        rig.until(|rig| rig.phase() == 2);
-        rig
+        self.reopened(2)
     }
 
     /// As `restart`, of a store that does not start.
     pub(crate) fn restart_failed(self) -> Self {
+        self.reopened(4)
+    }
+
+    fn reopened(self, phase: u64) -> Self {
         let Self { poller, clock, sim, config, buffers, operations, .. } = self;
         drop(poller);
         let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
-        rig.until(|rig| rig.phase() == 4);
+        rig.until(|rig| rig.phase() == phase);
         rig
     }
 
@@ -285,11 +281,6 @@ impl Rig {
             let at = rig.notices.iter().position(|it| matches!(it, Notice::Replaced(..)));
             at.map(|at| rig.notices.remove(at)).is_some()
         });
-    }
-
-    /// Ticks until the store serves.
-    fn serve(&mut self) {
-        self.until(|rig| rig.phase() == 3);
     }
 
     pub(crate) fn phase(&self) -> u64 {
