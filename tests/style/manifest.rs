@@ -29,6 +29,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("metrics", &["protocol", "units"]),
     ("client", &["layout", "memory", "protocol", "ring", "store"]),
     ("c", &["client"]),
+    ("kvbm", &["client", "memory"]),
     ("python", &["client", "memory"]),
     (
         "bench",
