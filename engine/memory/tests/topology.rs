@@ -191,6 +191,9 @@ fn a_block_device_has_the_node_and_the_interrupts_of_what_it_hangs_on() {
         assert_eq!(topology.near_block_device(259, minor), Ok(near), "{what}");
     }
     assert_eq!(topology.near_block_device(7, 0), Ok(Near::default()), "virtual");
+    assert_eq!(topology.disk(259, 1), topology.disk(259, 0), "a partition is of its disk");
+    assert_ne!(topology.disk(259, 2), topology.disk(259, 0));
+    assert!(topology.disk(259, 9).is_err());
     let missing = topology.near_block_device(259, 9).unwrap_err();
     assert!(missing.to_string().contains("259:9"), "{missing}");
 }

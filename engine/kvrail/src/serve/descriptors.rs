@@ -34,7 +34,8 @@ pub(super) fn provide(config: &Config, topology: &Topology) -> Result<(), Failur
     // A soft limit that stays is still looked at.
     let _raised = setrlimit(Resource::Nofile, raised);
     let devices = config.members();
-    let pollers = plan::poller_count(config, devices, plan::cores_for(config, topology)) as u64;
+    let cores = plan::cores_for(config, topology);
+    let pollers = plan::poller_count(config, devices, devices, cores) as u64; // at most
     let devices = devices as u64;
     let gpus = config.gpu.devices.len() as u64;
     let need = OWN + CLIENT + (EACH_POLLER + 1) * pollers + EACH_DEVICE * devices + EACH_GPU * gpus;

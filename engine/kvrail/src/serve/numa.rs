@@ -1,8 +1,10 @@
 //! What devices hang on, and where arenas lie because of that.
 
+use std::path::PathBuf;
+
 use kvrail_memory::{Near, Topology};
 use kvrail_session::NumaPolicy;
-use rustix::fs::{FileType, fstat, major, minor};
+use rustix::fs::{Dev, FileType, fstat, major, minor};
 
 use super::volumes::Source;
 use crate::config::Config;
@@ -10,13 +12,23 @@ use crate::failure::{Exit, Failure};
 
 /// A file is near the disk it lies on. Of file systems over several disks nothing is known.
 pub(super) fn near(member: &Source, topology: &Topology) -> Option<Near> {
+    let device = block_device(member)?;
+    topology.near_block_device(major(device), minor(device)).ok()
+}
+
+/// The disk that a member is or lies on; none of a file system in memory or over several disks.
+pub(super) fn disk(member: &Source, topology: &Topology) -> Option<PathBuf> {
+    let device = block_device(member)?;
+    topology.disk(major(device), minor(device)).ok()
+}
+
+fn block_device(member: &Source) -> Option<Dev> {
     let Source::Claimed(member) = member else { return None };
     let stat = fstat(member).ok()?;
-    let device = match FileType::from_raw_mode(stat.st_mode) {
+    Some(match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => stat.st_rdev,
         _ => stat.st_dev,
-    };
-    topology.near_block_device(major(device), minor(device)).ok()
+    })
 }
 
 /// A GPU's node; a stand-in has none, nor has any GPU where the kernel knows no nodes. Its

@@ -1,6 +1,7 @@
 //! Which poller drives which device, and where it runs.
 
 use std::num::NonZeroU8;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvrail_device::WriteStream;
@@ -78,24 +79,38 @@ impl Plan {
     ) -> Result<Self, Failure> {
         let devices = devices(config, served);
         let cores = topology.usable_cores().max(1);
-        let count = poller_count(config, devices.len(), cores.saturating_sub(gpus.len()));
-        let near = near_of(&devices, served, topology);
+        let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
+        let near: Vec<_> = devices
+            .iter()
+            .map(|device| numa::near(member(device), topology).unwrap_or_default())
+            .collect();
+        let disks: Vec<_> =
+            devices.iter().map(|device| numa::disk(member(device), topology)).collect();
+        let shares = shares(config, &disks, cores.saturating_sub(gpus.len()));
+        let count = shares.len();
         let all = Near::all(near.iter());
-        let near: Vec<_> =
-            (0..count).map(|poller| Near::all(near.iter().skip(poller).step_by(count))).collect();
-        let cpus = cpus(config, topology, &near)?;
+        let near: Vec<_> = shares
+            .iter()
+            .map(|share| Near::all(share.iter().map(|&device| &near[device])))
+            .collect();
+        let cpus = cpus(config, topology, &near);
         let mut notes: Vec<String> =
             served.iter().flat_map(|volume| volume.notes.iter().cloned()).collect();
         if count < devices.len() {
             notes.push(format!(
-                "{} devices share {count} poller(s): {cores} core(s) are usable",
+                "{} devices share {count} poller(s): a disk needs no more than one, and {cores} \
+                 core(s) are usable",
                 devices.len()
             ));
         }
         let numa = numa::policy(config, topology, all.node)?;
         notes.extend(numa::note(&numa));
         let own = seats("poller", &cpus, topology)?;
-        let pollers = (0..count).map(|index| planned(index, count, own[index], &devices));
+        let pollers =
+            shares.iter().zip(&own).enumerate().map(|(index, (share, &cpu))| PlannedPoller {
+                seat: Seat { index: PollerIndex(narrow(index)), cpu },
+                devices: share.iter().map(|&device| DeviceIndex(narrow(device))).collect(),
+            });
         let spin_ns = match config.pollers.busy_poll_max.fixed() {
             Some(spin) => spin.ns(),
             None if cores > 1 => SPIN_NS,
@@ -147,10 +162,9 @@ fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
     let mut devices = Vec::new();
     for (volume, (settings, opened)) in config.volume.iter().zip(served).enumerate() {
         for member in 0..opened.members.len() {
-            let index = u16::try_from(devices.len()).expect("the configuration bounds members");
             let settings = config.device_of(settings);
             let write_stream = write_stream(&settings, &opened.purpose);
-            let index = DeviceIndex(index);
+            let index = DeviceIndex(narrow(devices.len()));
             devices.push(PlannedDevice { index, volume, member, settings, write_stream });
         }
     }
@@ -174,13 +188,43 @@ pub(super) fn cores_for(config: &Config, topology: &Topology) -> usize {
     topology.usable_cores().max(1).saturating_sub(config.gpu.devices.len())
 }
 
-/// One for each device while a core is left for the clients; folded together otherwise.
-pub(super) fn poller_count(config: &Config, devices: usize, cores: usize) -> usize {
-    let wanted = match config.pollers.count.fixed() {
-        Some(&count) => usize::from(count),
-        None => cores.saturating_sub(1),
+/// As many as are configured, or one for each disk while a core is left for the clients.
+pub(super) fn poller_count(config: &Config, devices: usize, disks: usize, cores: usize) -> usize {
+    let wanted = match (config.pollers.count.fixed(), config.pollers.cpus.fixed()) {
+        (Some(&count), _) => usize::from(count),
+        (None, Some(cpus)) => cpus.len(),
+        (None, None) => disks.min(cores.saturating_sub(1)),
     };
     wanted.clamp(1, devices.clamp(1, POLLERS_MAX as usize))
+}
+
+/// The devices of each poller. What lies on one disk has one poller, which then runs where the
+/// disk interrupts, unless more pollers are configured than there are disks. Devices that lie on
+/// no disk count as one each.
+fn shares(config: &Config, disks: &[Option<PathBuf>], cores: usize) -> Vec<Vec<usize>> {
+    let first = |device: usize| match &disks[device] {
+        Some(disk) => disks.iter().position(|it| it.as_ref() == Some(disk)).expect("its own"),
+        None => device,
+    };
+    let mut apart: Vec<usize> =
+        (0..disks.len()).filter(|&device| first(device) == device).collect();
+    let count = poller_count(config, disks.len(), apart.len(), cores);
+    let together = count <= apart.len();
+    if !together {
+        apart = (0..disks.len()).collect();
+    }
+    let mut shares = vec![Vec::new(); count];
+    for device in 0..disks.len() {
+        let of = if together { first(device) } else { device };
+        let place = apart.iter().position(|&it| it == of).expect("listed");
+        shares[place % count].push(device);
+    }
+    shares
+}
+
+/// The configuration bounds members and pollers far below.
+fn narrow(index: usize) -> u16 {
+    u16::try_from(index).expect("bounded by the configuration")
 }
 
 /// CPUs that the configuration gives to kernel threads of sqpoll rings and to pollers of GPUs.
@@ -193,22 +237,13 @@ fn promised(config: &Config) -> Vec<u32> {
 
 /// A CPU for each poller that nobody else was promised, near its devices; none where there are too
 /// few.
-pub(super) fn cpus(
-    config: &Config,
-    topology: &Topology,
-    near: &[Near],
-) -> Result<Vec<Option<u32>>, Failure> {
+pub(super) fn cpus(config: &Config, topology: &Topology, near: &[Near]) -> Vec<Option<u32>> {
     let count = near.len();
     if let Some(fixed) = config.pollers.cpus.fixed() {
-        if fixed.len() < count {
-            let what = format!("pollers.cpus names {} CPUs for {count} pollers", fixed.len());
-            return Err(Failure::new(Exit::Usage, what)
-                .with_remedy("name one for each poller, or set pollers.cpus = \"auto\""));
-        }
-        return Ok(fixed.iter().map(|&cpu| Some(u32::from(cpu))).collect());
+        return fixed.iter().take(count).map(|&cpu| Some(u32::from(cpu))).collect();
     }
     if topology.allowed().len() <= count {
-        return Ok(vec![None; count]); // pinned to every CPU there is, they would crowd clients out
+        return vec![None; count]; // pinned to every CPU there is, they would crowd clients out
     }
     let promised = promised(config);
     let mut taken = Vec::with_capacity(count);
@@ -217,7 +252,7 @@ pub(super) fn cpus(
         let cpu = topology.cpus_by_preference(near).into_iter().find(free);
         taken.push(cpu);
     }
-    Ok(taken)
+    taken
 }
 
 /// A CPU for the poller of each GPU, on its node, of those that the devices' pollers leave; none
@@ -264,23 +299,6 @@ fn seats(
     cpus.iter().enumerate().map(seat).collect()
 }
 
-fn planned(
-    index: usize,
-    count: usize,
-    cpu: Option<AllowedCpu>,
-    devices: &[PlannedDevice],
-) -> PlannedPoller {
-    let own = devices.iter().skip(index).step_by(count).map(|device| device.index).collect();
-    let index = PollerIndex(u16::try_from(index).expect("at most POLLERS_MAX"));
-    PlannedPoller { seat: Seat { index, cpu }, devices: own }
-}
-
-/// What is near each device.
-fn near_of(devices: &[PlannedDevice], served: &[Served], topology: &Topology) -> Vec<Near> {
-    let member = |device: &PlannedDevice| &served[device.volume].members[device.member];
-    devices.iter().map(|device| numa::near(member(device), topology).unwrap_or_default()).collect()
-}
-
 /// What pollers know of the volumes.
 pub(super) fn routes(served: &[Served], plan: &Plan) -> Vec<Route> {
     let route = |(index, volume): (usize, &Served)| Route {
@@ -320,9 +338,11 @@ fn members_of(plan: &Plan, volume: usize) -> Vec<DeviceIndex> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use kvrail_memory::Near;
 
-    use super::{cpus, cpus_of_gpus};
+    use super::{cpus, cpus_of_gpus, shares};
     use crate::config::Config;
     use crate::serve::numa::tests::machine;
 
@@ -332,9 +352,26 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_has_one_poller_and_more_if_they_are_configured() {
+        let disks: Vec<_> = ["a", "b", "a", "", "", "b"]
+            .map(|it| (!it.is_empty()).then(|| PathBuf::from(it)))
+            .into();
+        let of = |text: &str, cores| shares(&toml::from_str(text).unwrap(), &disks, cores);
+        let together = [vec![0, 2], vec![1, 5], vec![3], vec![4]];
+        assert_eq!(of("", 16), together, "what lies on no disk is by itself");
+        assert_eq!(of("", 3), [vec![0, 2, 3], vec![1, 4, 5]], "a core is left for clients");
+        assert_eq!(of("", 1), [vec![0, 1, 2, 3, 4, 5]]);
+        assert_eq!(of("[pollers]\ncount = 4", 2), together);
+        assert_eq!(of("[pollers]\ncpus = [0, 1, 2, 3]", 2), together, "one for each CPU named");
+        let five = [vec![0, 5], vec![1], vec![2], vec![3], vec![4]];
+        assert_eq!(of("[pollers]\ncount = 5", 2), five);
+        assert_eq!(of("[pollers]\ncount = 64", 2).len(), 6);
+    }
+
+    #[test]
     fn pollers_run_on_the_node_of_their_devices() {
         let topology = machine(&[(0, "0-1"), (1, "2-3")]);
-        let seats = |near: &[Option<u32>]| cpus(&Config::default(), &topology, &on(near)).unwrap();
+        let seats = |near: &[Option<u32>]| cpus(&Config::default(), &topology, &on(near));
         assert_eq!(seats(&[Some(1), Some(0)]), [Some(2), Some(1)]);
         assert_eq!(seats(&[Some(1), Some(1), Some(1)]), [Some(2), Some(3), Some(1)]);
         // One CPU is left for the clients, or nobody is pinned.
@@ -346,7 +383,7 @@ mod tests {
     fn pollers_run_where_their_devices_interrupt() {
         let topology = machine(&[(0, "0-1"), (1, "2-3")]);
         let at = |cpus: &str| Near { interrupts: cpus.parse().unwrap(), ..Near::default() };
-        let seats = |near: &[Near]| cpus(&Config::default(), &topology, near).unwrap();
+        let seats = |near: &[Near]| cpus(&Config::default(), &topology, near);
         assert_eq!(seats(&[at("3")]), [Some(3)]);
         assert_eq!(seats(&[at("0")]), [Some(0)]);
         assert_eq!(seats(&[at("3"), at("3")]), [Some(3), Some(1)], "one each");
@@ -362,7 +399,7 @@ mod tests {
         let text = "[device]\nmode = \"sqpoll\"\nsq_cpu = 2\n[gpu]\ncpus = [3]\n\
                     [[volume]]\nname = \"kv\"\nmembers = [\"/a\"]\n";
         let config: Config = toml::from_str(text).unwrap();
-        let seats = |near: &[Option<u32>]| cpus(&config, &topology, &on(near)).unwrap();
+        let seats = |near: &[Option<u32>]| cpus(&config, &topology, &on(near));
         assert_eq!(seats(&[Some(1)]), [Some(1)]);
         assert_eq!(seats(&[Some(1); 3]), [Some(1), Some(0), None]);
     }

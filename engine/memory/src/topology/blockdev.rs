@@ -27,13 +27,25 @@ impl Near {
     }
 }
 
+/// The place of block device `major:minor` among the kernel's devices.
+fn place(root: &Root, major: u32, minor: u32) -> Result<PathBuf, TopologyError> {
+    let path = root.path(format!("sys/dev/block/{major}:{minor}"));
+    fs::canonicalize(&path)
+        .map_err(|why| TopologyError::Unreadable { path, reason: why.to_string() })
+}
+
+/// The disk that block device `major:minor` is, or is a partition of.
+pub(super) fn disk(root: &Root, major: u32, minor: u32) -> Result<PathBuf, TopologyError> {
+    let mut place = place(root, major, minor)?;
+    if place.join("partition").exists() {
+        place.pop();
+    }
+    Ok(place)
+}
+
 /// What is near block device `major:minor`.
 pub(super) fn near(root: &Root, major: u32, minor: u32) -> Result<Near, TopologyError> {
-    let entry = root.path(format!("sys/dev/block/{major}:{minor}"));
-    let device = fs::canonicalize(&entry).map_err(|why| TopologyError::Unreadable {
-        path: entry.clone(),
-        reason: why.to_string(),
-    })?;
+    let device = place(root, major, minor)?;
     // The disk, or the partition and then its disk, hang below their PCI device. A multipath NVMe
     // disk is virtual; its `device` is the subsystem, which links to its controllers.
     let mut places = vec![device.clone()];

@@ -1,7 +1,7 @@
 //! The machine as one value.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::available_bytes;
 use super::blockdev::{self, Near};
@@ -118,6 +118,15 @@ impl Topology {
     /// `TopologyError` when there is no such block device.
     pub fn near_block_device(&self, major: u32, minor: u32) -> Result<Near, TopologyError> {
         blockdev::near(&self.root, major, minor)
+    }
+
+    /// The disk that block device `major:minor` is, or is a partition of, by its path in sysfs: two
+    /// devices with the same path share what the disk can do.
+    ///
+    /// # Errors
+    /// [`TopologyError::Unreadable`] if the kernel lists no such device.
+    pub fn disk(&self, major: u32, minor: u32) -> Result<PathBuf, TopologyError> {
+        blockdev::disk(&self.root, major, minor)
     }
 
     /// Hugepages of every size on every node, sorted by both.
