@@ -165,7 +165,7 @@ pub struct KeyBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyFate {
-    /// It moves, because it was hit or is held, as far as 7/8 of a segment suffice for all such.
+    /// It moves, because it was hit or is held, as far as what may move suffices for all such.
     Moved,
     /// It goes.
     Evicted,

@@ -61,8 +61,8 @@ pub struct Block {
     /// Segments of its pool that are reclaimed before its own; 0: its own is the next one, or at
     /// work.
     pub ahead: u32,
-    /// Whether reclaim would move it: it was hit or is held. Of more than 7/8 of a segment, those
-    /// with fewer hits and deeper in their chains are evicted nevertheless.
+    /// Whether reclaim would move it: it was hit or is held. Where more was hit than may move,
+    /// those with fewer hits and deeper in their chains are evicted nevertheless.
     pub would_move: bool,
 }
 

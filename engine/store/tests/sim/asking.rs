@@ -100,8 +100,8 @@ impl World {
         let Space { id, uid } = self.spaces[usize::from(space)]?;
         let expected = self.model.expect(space, key);
         let capacity = u32::try_from(self.config.segment_bytes).unwrap();
-        let history = self.model.history(space, key);
-        let asked = Asked::Get { space, key, memory: Vec::new(), expected, history, uid };
+        let now = expected.now;
+        let asked = Asked::Get { space, key, memory: Vec::new(), expected, uid };
         let user = self.user(asked);
         let extent = Extent::Whole { capacity };
         let answer = match self.store.get(&Get { space: id, key: Self::key(key), extent }) {
@@ -115,9 +115,9 @@ impl World {
         match answer.status {
             Status::Miss => {
                 self.evictions();
-                self.model.missed(space, key, expected, true);
+                self.model.missed(space, key, now, true);
             }
-            Status::Warming => self.model.missed(space, key, expected, false),
+            Status::Warming => self.model.missed(space, key, now, false),
             other => assert!(matches!(other, Status::Declined(_)), "{other:?}"),
         }
         Some(answer.status)
@@ -161,7 +161,7 @@ impl World {
         for bit in 0..8 {
             let there = found.found >> bit & 1 == 1;
             let expected = self.model.expect(space, first + bit);
-            let gone = matches!(expected, Now::Nothing | Now::Absent);
+            let gone = matches!(expected.now, Now::Nothing | Now::Absent);
             assert!(!there || !gone, "key {} is found", first + bit);
         }
         self.note(found.found);
@@ -196,12 +196,12 @@ impl World {
                 }
                 other => panic!("{other:?}"),
             },
-            Asked::Get { space, key, memory, expected, history, uid } => {
+            Asked::Get { space, key, memory, expected, uid } => {
                 self.evictions();
                 if status == Status::Ok {
-                    let verified = self.verified((space, key), uid, expected, &memory, reply);
+                    let verified = self.verified((space, key), uid, expected.now, &memory, reply);
                     if let Some(bytes) = verified {
-                        self.model.got((space, key), expected, &history, bytes);
+                        self.model.got(space, key, &expected, bytes);
                     }
                 } else {
                     assert!(matches!(status, Status::Failed(_)), "{status:?}");

@@ -266,9 +266,8 @@ fn look(world: &mut World, number: u64, length: u32) -> bool {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
     for at in (0..length).step_by(2048) {
         let extent = Extent::Part { at, bytes: 2048.min(length - at) };
-        let (expected, history, uid) = (crate::model::Now::Any, Vec::new(), 0);
-        let asked =
-            Asked::Get { space: 0, key: number, memory: Vec::new(), expected, history, uid };
+        let expected = crate::model::Expected::default();
+        let asked = Asked::Get { space: 0, key: number, memory: Vec::new(), expected, uid: 0 };
         let user = world.user(asked);
         let Got::Read(reading) = world.store.get(&Get { space: id, key, extent }) else {
             panic!("it is there")

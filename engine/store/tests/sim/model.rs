@@ -48,10 +48,21 @@ pub(crate) enum Now {
     Any,
 }
 
+/// What a get may return, as of its beginning.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    pub(crate) now: Now,
+    /// What may come back after a crash.
+    history: Vec<Value>,
+    doubts: u64,
+}
+
 /// All keys of all namespaces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     keys: BTreeMap<(u16, u64), State>,
+    /// Times that all keys became doubtful.
+    doubts: u64,
 }
 
 impl Model {
@@ -139,19 +150,17 @@ impl Model {
 
     /// Something was evicted, or the drive lied: nothing must be found.
     pub(crate) fn forget_must(&mut self) {
+        self.doubts += 1;
         for state in self.keys.values_mut() {
             (state.must, state.doubtful) = (None, true);
         }
     }
 
     /// What a get that begins now may return.
-    pub(crate) fn expect(&mut self, space: u16, key: u64) -> Now {
-        self.at(space, key).now
-    }
-
-    /// What may come back after a crash.
-    pub(crate) fn history(&mut self, space: u16, key: u64) -> Vec<Value> {
-        self.at(space, key).history.clone()
+    pub(crate) fn expect(&mut self, space: u16, key: u64) -> Expected {
+        let doubts = self.doubts;
+        let State { now, history, .. } = self.at(space, key);
+        Expected { now: *now, history: history.clone(), doubts }
     }
 
     /// A get that expected this was a miss. `whole`: the store knows everything.
@@ -171,24 +180,20 @@ impl Model {
         assert!(expected == Now::Any && state.must.is_none(), "key {key} is spoilt: {state:?}");
     }
 
-    /// A get that expected this, with that history, returned these bytes.
-    pub(crate) fn got(
-        &mut self,
-        (space, key): (u16, u64),
-        expected: Now,
-        history: &[Value],
-        bytes: &[u8],
-    ) {
+    /// A get that expected this returned these bytes.
+    pub(crate) fn got(&mut self, space: u16, key: u64, expected: &Expected, bytes: &[u8]) {
+        // What was evicted while it was read is read nevertheless.
+        let lasting = self.doubts == expected.doubts;
         let state = self.at(space, key);
         let is_it = |value: &&Value| value.length as usize == bytes.len() && value.bytes() == bytes;
-        state.doubtful &= state.now != expected;
-        match expected {
+        state.doubtful &= !lasting || state.now != expected.now;
+        match expected.now {
             Now::Nothing | Now::Absent => panic!("key {key} came back: {state:?}"),
             Now::Putting(value) | Now::This(value) => {
                 assert!(is_it(&&value), "key {key} has other bytes: {state:?}");
             }
             Now::Any => {
-                let found = history.iter().find(is_it);
+                let found = expected.history.iter().find(is_it);
                 let Some(&value) = found else { panic!("key {key}: wrong bytes: {state:?}") };
                 if state.now == Now::Any {
                     let old = state.must.is_some_and(|must| must != value);

@@ -10,7 +10,7 @@ use kvrail_store::{
 
 use crate::drive::Drive;
 use crate::ledger::Ledger;
-use crate::model::{Model, Now, Value};
+use crate::model::{Expected, Model, Value};
 
 /// Namespaces that scenarios use.
 pub(crate) const SPACES: u16 = 2;
@@ -37,7 +37,7 @@ impl Pool for Buffers {
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
     Put { space: u16, key: u64, value: Value, bytes: Vec<u8>, durable: bool, uid: u64 },
-    Get { space: u16, key: u64, memory: Vec<u8>, expected: Now, history: Vec<Value>, uid: u64 },
+    Get { space: u16, key: u64, memory: Vec<u8>, expected: Expected, uid: u64 },
     Drop { space: u16, key: u64, before: Vec<Value>, durable: bool },
     Create { space: u16 },
     Clear { space: u16 },
