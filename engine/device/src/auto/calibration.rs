@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvrail_memory::HeapBlock;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{admit, choose};
+use super::rule::{admit, decide};
 use super::trial::{Rate, Trial, TrialResult};
 use crate::any_device::AnyDevice;
 use crate::contract::{Device, DirectIo};
@@ -45,7 +45,8 @@ pub struct Calibration {
 }
 
 /// Tries every mode on a file or block device that may be in use, for a quarter of a second in
-/// all. `cores` is the number of cores the sidecar may use. Reads only.
+/// all; for another one if a mode with a kernel thread comes out first. `cores` is the number of
+/// cores the sidecar may use. Reads only.
 ///
 /// # Errors
 /// `DeviceError` when the path cannot be opened. What a mode says is in its trial.
@@ -71,10 +72,12 @@ pub(super) fn run(options: &UringOptions, cores: usize, timed_from: usize) -> Ca
         };
         trials.push(Trial { mode, result });
     }
-    if !devices.is_empty() && devices.len() >= timed_from {
-        measure(&mut devices, &mut trials);
-    }
-    let chosen = choose(&trials);
+    let timed = !devices.is_empty() && devices.len() >= timed_from;
+    let chosen = decide(&mut trials, |trials| {
+        if timed {
+            measure(&mut devices, trials);
+        }
+    });
     let reason = describe(&options.path, chosen, &trials);
     Calibration { path: options.path.clone(), chosen, reason, trials }
 }
@@ -95,9 +98,12 @@ fn ready(mode: ModeName, options: &UringOptions) -> Result<AnyDevice, DeviceErro
 fn measure(devices: &mut [(usize, AnyDevice)], trials: &mut [Trial]) {
     let turns = u32::try_from(devices.len() * LOADS.len()).expect("some dozen") * ROUNDS;
     let span = BUDGET / turns;
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         for (at, device) in devices.iter_mut() {
             let TrialResult::Measured { rates, .. } = &mut trials[*at].result else { continue };
+            if round == 0 {
+                *rates = LOADS.map(unmeasured).to_vec();
+            }
             for (rate, load) in rates.iter_mut().zip(LOADS) {
                 let fits = device.description().capacity_bytes >= u64::from(load.length);
                 let measured = if fits { reads_per_second(device, load, span) } else { None };
