@@ -235,6 +235,7 @@ impl Server {
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
+        self.stores.look_at_sizes(self.pollers.handles());
     }
 
     fn check_pollers(&mut self) -> Result<(), ServerError> {

@@ -23,7 +23,7 @@ use kvrail_poller::{
     Permit, PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound,
     presence_witness,
 };
-use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo, ShardReport};
+use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
 use kvrail_ring::Status;
 use kvrail_store::{
     Fault, Key, Members, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards,
@@ -59,6 +59,8 @@ struct Shard {
     /// What it said last; nothing where it may have changed since.
     spaces: Option<Vec<SpaceRecord>>,
     mark: u64,
+    /// It was said that its blocks are too small for its index.
+    said_small: bool,
 }
 
 impl Shard {
@@ -167,39 +169,6 @@ impl Stores {
                 shard.served.pools = rules;
                 let call = StoreCall::new(0, StoreAsk::Pools(limits));
                 self.calls.send((at, place), (shard.poller, shard.device), call, pollers);
-            }
-        }
-    }
-
-    /// How every member is.
-    pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
-        let mut reports = Vec::new();
-        for store in &self.stores {
-            for it in &store.shards {
-                let stats = &handles[it.poller].stats.devices[it.device].store;
-                let name = (store.name.as_str(), it.served.device.0);
-                let presence = it.served.presence.as_ref().map_or(0, |it| it.bytes() as u64);
-                reports.push(report::shard(name, (&it.sizing, presence), stats));
-            }
-        }
-        reports
-    }
-
-    /// Logs the blocks that were wrong when the sidecar looked, because a reader had said so.
-    pub(crate) fn log_rotten(&self, handles: &[PollerHandle]) {
-        for (poller, handle) in handles.iter().enumerate() {
-            while let Some(block) = handle.mailbox.next_rotten() {
-                let here = |it: &Shard| (it.poller, it.device) == (poller, block.device);
-                let store = self.stores.iter().find(|store| store.shards.iter().any(here));
-                let described = handle.devices.get(block.device);
-                tracing::error!(
-                    store = store.map_or("unknown", |store| store.name.as_str()),
-                    namespace = %String::from_utf8_lossy(block.namespace()),
-                    key = format!("{:016x}{:016x}", block.key.hi(), block.key.lo()),
-                    device = described.map_or("unknown", |(_, device)| device.name.as_str()),
-                    offset = block.offset,
-                    "a block was wrong on the medium, and is dropped"
-                );
             }
         }
     }
@@ -549,7 +518,7 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
     let (poller, device, _) =
         found.ok_or_else(|| format!("store {store}: no poller drives {}", served.device))?;
     let sizing = Sizing::of(&served.config).map_err(|error| format!("store {store}: {error}"))?;
-    Ok(Shard { served, sizing, poller, device, spaces: None, mark: 0 })
+    Ok(Shard { served, sizing, poller, device, spaces: None, mark: 0, said_small: false })
 }
 
 /// What an ask about namespaces wishes, if the asker may; and the store.

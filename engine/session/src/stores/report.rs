@@ -1,11 +1,77 @@
-//! What `kvrail store status` shows of a member.
+//! What is said of the stores: in `kvrail store status`, and in the log.
 
-use kvrail_poller::{PoolCounters, StoreStats};
+use kvrail_poller::{PollerHandle, PoolCounters, StoreStats};
 use kvrail_protocol::{PoolReport, ShardReport};
 use kvrail_store::Sizing;
 
+use super::{Shard, Stores};
+
+impl Stores {
+    /// How every member is.
+    pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
+        let mut reports = Vec::new();
+        for store in &self.stores {
+            for it in &store.shards {
+                let stats = &handles[it.poller].stats.devices[it.device].store;
+                let name = (store.name.as_str(), it.served.device.0);
+                let presence = it.served.presence.as_ref().map_or(0, |it| it.bytes() as u64);
+                reports.push(shard_report(name, (&it.sizing, presence), stats));
+            }
+        }
+        reports
+    }
+
+    /// Logs the blocks that were wrong when the sidecar looked, because a reader had said so.
+    pub(crate) fn log_rotten(&self, handles: &[PollerHandle]) {
+        for (poller, handle) in handles.iter().enumerate() {
+            while let Some(block) = handle.mailbox.next_rotten() {
+                let here = |it: &Shard| (it.poller, it.device) == (poller, block.device);
+                let store = self.stores.iter().find(|store| store.shards.iter().any(here));
+                let described = handle.devices.get(block.device);
+                tracing::error!(
+                    store = store.map_or("unknown", |store| store.name.as_str()),
+                    namespace = %String::from_utf8_lossy(block.namespace()),
+                    key = format!("{:016x}{:016x}", block.key.hi(), block.key.lo()),
+                    device = described.map_or("unknown", |(_, device)| device.name.as_str()),
+                    offset = block.offset,
+                    "a block was wrong on the medium, and is dropped"
+                );
+            }
+        }
+    }
+
+    /// Says once of each member when its index is full and its medium is not.
+    pub(crate) fn look_at_sizes(&mut self, handles: &[PollerHandle]) {
+        for store in &mut self.stores {
+            for shard in &mut store.shards {
+                let device = &handles[shard.poller].devices[shard.device].1.name;
+                let stats = &handles[shard.poller].stats.devices[shard.device].store;
+                let (blocks, bytes) = (stats.entries.get(), stats.bytes.get());
+                let capacity = shard.sizing.capacity_bytes;
+                let small = blocks >= shard.sizing.blocks && bytes < capacity / 2;
+                if small && !shard.said_small {
+                    let mean = bytes / blocks;
+                    tracing::warn!(
+                        device,
+                        "store {}: the index is full with {} % of the bytes in use: blocks have {} \
+                         bytes on average, and it was made for {}; older ones are evicted early, \
+                         and puts may be declined. A store made anew with --block-mean {} holds \
+                         more",
+                        store.name,
+                        bytes * 100 / capacity,
+                        mean,
+                        shard.served.config.block_mean,
+                        mean.max(512), // the least that a store is made for
+                    );
+                    shard.said_small = true;
+                }
+            }
+        }
+    }
+}
+
 /// How a member is.
-pub(super) fn shard(
+fn shard_report(
     (store, device): (&str, u16),
     (sizing, presence_bytes): (&Sizing, u64),
     stats: &StoreStats,
