@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # GPU suite and benchmark: gpu pack FOLDER here, gpu run FOLDER RESULTS [ARGUMENTS] where a GPU is.
 set -euo pipefail
-# `pack` builds and collects the binaries. `run` builds nothing: it holds the contract of GPU memory
-# against CUDA, then measures on a file in PLACE (/tmp) and, as root, on a volume of several file
-# systems in memory, and leaves suite.txt, disk.{md,json} and memory.{md,json} in RESULTS.
+# `pack` builds and collects the binaries. `run` builds nothing: it starts a sidecar in its sandbox,
+# holds the contract of GPU memory against CUDA, then measures on a file in PLACE (/tmp) and, as
+# root, on a volume of several file systems in memory, and leaves suite.txt, disk.{md,json} and
+# memory.{md,json} in RESULTS.
 
 usage() {
     echo "usage: scripts/dev gpu pack FOLDER | scripts/dev gpu run FOLDER RESULTS [ARGUMENTS]" >&2
@@ -74,6 +75,27 @@ in_memory() {
     measure memory "${dirs[@]}" "$@"
 }
 
+# A sidecar in its whole sandbox takes the GPU: `bench` has none, and CUDA needs more than drives.
+confined() {
+    local place status pid
+    place=$(mktemp -d)
+    "$folder/kvrail" volume create kv --size 64MiB --direct optional --quiet "$place/kv" >/dev/null
+    printf '%s\n' 'metrics.listen = "off"' 'device.direct = "optional"' 'gpu.devices = ["0"]' \
+        "sidecar.socket = \"$place/s\"" '[[volume]]' 'name = "kv"' "members = [\"$place/kv\"]" \
+        >"$place/kvrail.toml"
+    "$folder/kvrail" serve --config "$place/kvrail.toml" 2>"$place/log" &
+    pid=$!
+    for _ in {1..200}; do
+        [[ -S $place/s ]] && break
+        sleep 0.1
+    done
+    status=$("$folder/kvrail" status --verbose --socket "$place/s") || true
+    kill "$pid" 2>/dev/null || true
+    wait "$pid" || true
+    grep -i 'sandbox' <<<"$status" || { cat "$place/log" && exit 1; }
+    rm -r "$place"
+}
+
 run() {
     folder=$1 results=$2
     shift 2
@@ -84,6 +106,7 @@ run() {
         echo "$(uname -sr), $(nproc) cores"
         nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current \
             --format=csv,noheader || true
+        confined
         "$folder/suite" gpu:: --test-threads 4 2>&1
     } | tee "$results/suite.txt"
     measure disk --dir "$directory" "$@"

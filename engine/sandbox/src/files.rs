@@ -11,7 +11,7 @@ use landlock::{
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
-use crate::needs::Needs;
+use crate::needs::{Needs, Threads};
 
 /// The rules that are asked for: those of Linux 6.12.
 const ASKED: ABI = ABI::V6;
@@ -58,6 +58,13 @@ pub(crate) fn confine(needs: &Needs) -> Result<Files, SandboxError> {
         for path in paths {
             rules = allow(rules, path, rights)?;
         }
+    }
+    if needs.threads() == Threads::EachOther
+        && let Ok(threads) = PathFd::new("/proc/self/task")
+    {
+        // Open for good: the kernel may forget a folder of /proc that nobody has open, and with it
+        // the rule.
+        rules = rules.add_rule(PathBeneath::new(Box::leak(Box::new(threads)), CHANGE))?;
     }
     for &port in needs.tcp_ports() {
         rules = rules.add_rule(NetPort::new(port, AccessNet::BindTcp))?;

@@ -12,6 +12,7 @@ pub struct Needs {
     change: Vec<PathBuf>,
     own: Vec<PathBuf>,
     emptied: Vec<PathBuf>,
+    threads: Threads,
     tcp_ports: Vec<u16>,
     sockets: Sockets,
     capabilities: CapabilitySet,
@@ -26,6 +27,16 @@ pub(crate) enum Others {
     Untouched,
     /// Have files that are opened through `/proc`, which no rule of landlock lets through.
     Opened,
+}
+
+/// Who names this process's threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// Each itself.
+    #[default]
+    Themselves,
+    /// Others do, through `/proc`.
+    EachOther,
 }
 
 /// The sockets that are made once all is open.
@@ -46,6 +57,7 @@ impl Default for Needs {
             change: vec!["/dev/null".into()],
             own: Vec::new(),
             emptied: Vec::new(),
+            threads: Threads::default(),
             tcp_ports: Vec::new(),
             sockets: Sockets::default(),
             capabilities: CapabilitySet::IPC_LOCK | CapabilitySet::DAC_OVERRIDE,
@@ -74,6 +86,12 @@ impl Needs {
     pub fn remove(&mut self, folder: &Path) {
         self.own.push(folder.into());
         self.emptied.extend(folder.parent().map(Into::into));
+    }
+
+    /// Threads are named by those that start them, through `/proc`: CUDA does, and refuses to start
+    /// where it cannot.
+    pub fn name_threads(&mut self) {
+        self.threads = Threads::EachOther;
     }
 
     /// This TCP port is listened to; 0 stands for one that the kernel picks.
@@ -116,6 +134,10 @@ impl Needs {
     /// Folders in which empty folders are removed.
     pub(crate) fn empties(&self) -> &[PathBuf] {
         &self.emptied
+    }
+
+    pub(crate) fn threads(&self) -> Threads {
+        self.threads
     }
 
     pub(crate) fn tcp_ports(&self) -> &[u16] {

@@ -65,6 +65,8 @@ pub(crate) fn run(words: &[String]) {
     let own = Path::new(&words[1]).to_owned();
     let mut needs = Needs::default();
     needs.own(&own);
+    // As CUDA names its threads; what is refused is refused nevertheless.
+    needs.name_threads();
     let entered = enter(mode, &needs).expect("a sandbox");
     // A thread of the time between, as a sidecar's pollers are.
     let (begin, begun) = channel();
@@ -82,11 +84,25 @@ pub(crate) fn run(words: &[String]) {
 fn outcomes(own: &Path) -> Vec<&'static str> {
     fs::write(own.join("made"), "mine").expect("its own folder");
     socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a session's socket");
-    thread::spawn(|| ()).join().expect("a thread");
+    name_another_thread();
     let is_refused = |attempt: &&Attempt| {
         attempt.1(own).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     };
     ATTEMPTS.iter().filter(is_refused).map(|attempt| attempt.0).collect()
+}
+
+fn name_another_thread() {
+    let (begin, begun) = channel::<()>();
+    let (say, said) = channel();
+    let other = thread::spawn(move || {
+        say.send(rustix::thread::gettid()).expect("a listener");
+        begun.recv().unwrap_err()
+    });
+    let name = format!("/proc/self/task/{}/comm", said.recv().expect("a thread"));
+    fs::write(&name, "named").expect("its own thread's name");
+    assert_eq!(fs::read_to_string(&name).expect("its name"), "named\n");
+    drop(begin);
+    other.join().expect("a thread");
 }
 
 fn open_socket(family: AddressFamily) -> io::Result<()> {

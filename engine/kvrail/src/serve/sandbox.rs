@@ -84,6 +84,7 @@ fn gpu(needs: &mut Needs, name: GpuName) {
         needs.open_files_of_others();
     } else {
         needs.change(DEVICES);
+        needs.name_threads();
         CUDA.iter().for_each(|folder| needs.read(*folder));
     }
 }
