@@ -47,7 +47,14 @@ measure() {
 }
 
 take_down() {
-    umount -q "$memory"/drive-*/ || true
+    local drive
+    # The kernel closes what a ring had open a moment after its process has ended.
+    for drive in "$memory"/drive-*/; do
+        for _ in {1..50}; do
+            umount -q "$drive" 2>/dev/null && break
+            sleep 0.1
+        done
+    done
     for loop in "${loops[@]}"; do
         losetup -d "$loop" || true
     done
