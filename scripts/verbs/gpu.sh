@@ -51,7 +51,7 @@ take_down() {
     # The kernel closes what a ring had open a moment after its process has ended.
     for drive in "$memory"/drive-*/; do
         for _ in {1..50}; do
-            umount -q "$drive" 2>/dev/null && break
+            mountpoint -q "$drive" && ! umount "$drive" 2>/dev/null || break
             sleep 0.1
         done
     done
