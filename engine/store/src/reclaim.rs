@@ -1,10 +1,10 @@
 //! Reclaim: the oldest segment's blocks are evicted, those that were hit or are held are moved.
 //! Which pool's oldest it is, `quota.rs` says; what is moved stays in its pool.
 //!
-//! The victim's pages are read twice: to weigh what should move, and to move or evict it. A third
-//! of what was put may move because it was hit, and at most 7/8 of a segment, so each segment
-//! gains space. A hold is no reason to wait: a held block is moved first of all, and evicted when
-//! there is no room.
+//! The victim's pages are read twice: to weigh what should move, and to move or evict it. As much
+//! as was put may move because it was hit, so that at most twice that is written, and at most 7/8
+//! of a segment, so each segment gains space. A hold is no reason to wait: a held block is moved
+//! first of all, and evicted when there is no room.
 
 use crate::config::Config;
 use crate::core::{Core, Knowledge};
@@ -22,10 +22,7 @@ const RANKS: usize = 64;
 const HELD: u8 = 63;
 /// The buffer that pages are read into, and its first cell; the others are for moves.
 const SCAN: u16 = 0;
-/// Of bytes put, one in so many may move: written is at most 4/3 of what is put.
-const PUT_PER_MOVED: u64 = 3;
-/// Moves that were not used are saved up to this part of the pool, as hits come in bursts. A
-/// trace's hits: .193 with a 140th, .196 with a 35th, .197 with an eighth and without a limit.
+/// Moves that were not used are saved up to this part of the pool, as hits come in bursts.
 const POOL_PER_SAVED: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,7 +394,7 @@ impl Reclaim {
     fn earn(&mut self, core: &mut Core) -> u64 {
         let pool = usize::from(self.pool);
         let put = core.pool_stats(self.pool).put_bytes;
-        let earned = (put - self.earned_by[pool]) / PUT_PER_MOVED;
+        let earned = put - self.earned_by[pool];
         let segment = core.geometry().segment_bytes;
         let whole = segment * u64::from(core.segments.shares()[pool]);
         self.earned_by[pool] = put;

@@ -96,7 +96,7 @@ fn moved_blocks_survive_cuts() {
     });
 }
 
-/// A held block is there as long as it is held, whatever is put, and whatever else is hot.
+/// A held block is there as long as it is held, whatever is put.
 #[test]
 fn held_blocks_are_moved() {
     let mut world = World::new(4, small(12, 512));
@@ -105,11 +105,9 @@ fn held_blocks_are_moved() {
         world.run_until("put", World::is_idle);
     }
     world.hold(0, 0, 4);
-    for hot in 100..600 {
-        world.put_length(0, hot, false, 1500, 1);
+    for cold in 100..600 {
+        world.put_length(0, cold, false, 1500, 1);
         world.run_until("put", World::is_idle);
-        world.get(0, hot);
-        world.run_until("got", World::is_idle);
     }
     for key in 0..4 {
         assert_eq!(world.get(0, key), None, "key {key} was evicted");
@@ -117,6 +115,32 @@ fn held_blocks_are_moved() {
     }
     world.store.owner_gone(1);
     assert_eq!(world.store.holds(), 0);
+}
+
+/// Most of the ring is hot all the time: as much as is put moves, and held blocks nevertheless.
+#[test]
+fn no_more_moves_than_is_put_but_for_holds() {
+    let mut world = World::new(6, small(12, 512));
+    let (held, hot) = (8, 300);
+    for put in 0..1200 {
+        world.put_length(0, put, false, 1500, 1);
+        world.run_until("put", World::is_idle);
+        if put % 10 == held {
+            world.hold(0, 0, held); // each lease ends
+        }
+        for at in 0..if put < hot { 0 } else { 6 } {
+            world.get(0, held + (put * 6 + at) % (hot - held));
+            world.run_until("got", World::is_idle);
+        }
+    }
+    let stats = *world.store.stats();
+    println!("hot: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
+    assert!(stats.moved_bytes <= stats.put_bytes, "{stats:?}");
+    assert!(stats.moved_bytes > stats.put_bytes / 2, "{stats:?}");
+    for key in 0..held {
+        assert_eq!(world.get(0, key), None, "key {key} was evicted: {stats:?}");
+        world.run_until("got", World::is_idle);
+    }
 }
 
 /// Blocks are moved for nobody while there is space, and for who puts when there is none.
@@ -132,7 +156,7 @@ fn blocks_are_moved_for_who_waits_for_space() {
         world.wait(20_000_000);
     }
     let slowly = [None, Some(1)].map(|owner| moved(&world, owner));
-    assert!(slowly[0] > 200 && slowly[1] < slowly[0], "{slowly:?}");
+    assert!(slowly[0] > 400 && slowly[1] < slowly[0], "{slowly:?}");
     for key in 900..1800 {
         while world.put_length(0, key, false, 1500, 1).is_some() {
             world.tick();
@@ -140,11 +164,11 @@ fn blocks_are_moved_for_who_waits_for_space() {
         world.get(0, key - 100);
     }
     let fast = [None, Some(1)].map(|owner| moved(&world, owner));
-    assert!(fast[1] - slowly[1] > 200, "{fast:?} after {slowly:?}");
+    assert!(fast[1] - slowly[1] > 300, "{fast:?} after {slowly:?}");
     assert!((fast[0] - slowly[0]) * 4 < fast[1] - slowly[1], "{fast:?} after {slowly:?}");
 }
 
-/// Everything is hot: reclaim still ends, puts go on, and a third of what is put moves.
+/// Everything is hot: reclaim still ends, and puts go on.
 #[test]
 fn a_ring_of_hot_blocks_goes_on() {
     each_seed("spiral", 4, |seed| {
@@ -160,8 +184,7 @@ fn a_ring_of_hot_blocks_goes_on() {
         let stats = *world.store.stats();
         assert_eq!(stats.puts, 900, "{stats:?}");
         println!("spiral: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
-        assert!(stats.moved_bytes <= stats.put_bytes / 3, "{stats:?}");
-        assert!(stats.moved_bytes > stats.put_bytes / 4, "{stats:?}");
+        assert!(stats.moved > 0 && stats.evicted > 0, "{stats:?}");
     });
 }
 
