@@ -99,7 +99,7 @@ confined() {
     status=$("$folder/kvrail" status --verbose --socket "$place/s") || true
     kill "$pid" 2>/dev/null || true
     wait "$pid" || true
-    grep -i 'sandbox' <<<"$status" || { cat "$place/log" && exit 1; }
+    grep -F 'sandbox on' <<<"$status" || { cat "$place/log" && exit 1; }
     rm -r "$place"
 }
 

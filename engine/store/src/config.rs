@@ -14,8 +14,8 @@ pub const SPACES_MAX: u32 = 1024;
 pub const SEGMENTS_MIN: u32 = 6;
 /// Most segments.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
-/// Unit of places on the medium in bytes.
-pub(crate) const UNIT_BYTES: u32 = 512;
+/// Unit of places on the medium in bytes, and the least mean that a store is made for.
+pub const UNIT_BYTES: u32 = 512;
 /// Bits of a place in units: 512 TiB.
 const PLACE_BITS: u32 = 40;
 

@@ -52,7 +52,7 @@ mod writes;
 
 pub use config::{
     BLOCK_BYTES_MAX, Budget, Config, ConfigError, Discard, HOLD_MS_MAX, METADATA_BYTES_MAX,
-    SEGMENTS_MAX, SEGMENTS_MIN, SPACES_MAX, Times,
+    SEGMENTS_MAX, SEGMENTS_MIN, SPACES_MAX, Times, UNIT_BYTES,
 };
 pub use core::Now;
 pub use explain::{Block, Explained};

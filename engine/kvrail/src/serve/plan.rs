@@ -237,7 +237,7 @@ fn promised(config: &Config) -> Vec<u32> {
 
 /// A CPU for each poller that nobody else was promised, near its devices; none where there are too
 /// few.
-pub(super) fn cpus(config: &Config, topology: &Topology, near: &[Near]) -> Vec<Option<u32>> {
+fn cpus(config: &Config, topology: &Topology, near: &[Near]) -> Vec<Option<u32>> {
     let count = near.len();
     if let Some(fixed) = config.pollers.cpus.fixed() {
         return fixed.iter().take(count).map(|&cpu| Some(u32::from(cpu))).collect();

@@ -2,7 +2,7 @@
 
 use kvrail_poller::{PollerHandle, PoolCounters, StoreStats};
 use kvrail_protocol::{PoolReport, ShardReport};
-use kvrail_store::Sizing;
+use kvrail_store::{Sizing, UNIT_BYTES};
 
 use super::{Shard, Stores};
 
@@ -61,7 +61,7 @@ impl Stores {
                         bytes * 100 / capacity,
                         mean,
                         shard.served.config.block_mean,
-                        mean.max(512), // the least that a store is made for
+                        mean.max(UNIT_BYTES.into()), // the least that a store is made for
                     );
                     shard.said_small = true;
                 }
