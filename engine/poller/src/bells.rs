@@ -146,6 +146,7 @@ impl Waking {
     pub fn trust(&self) {
         let (from, to) = (MEASURED, TRUSTED);
         // Relaxed, here and below: the state orders nothing, and a late view costs one ring.
+        self.strikes.store(0, Ordering::Relaxed);
         let _other = self.state.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -268,4 +269,25 @@ impl QueueDoorbell {
 fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rung, STRIKES_MAX, Waking, WokenBy};
+    use crate::ringer::RingerThread;
+
+    #[test]
+    fn a_dear_ring_now_and_then_is_not_held_against_a_session() {
+        let thread = RingerThread::start().unwrap();
+        let waking = Waking::new(thread.ringer(), WokenBy::Poller);
+        for _ in 0..10 {
+            assert_eq!(waking.strike(), Rung::Done);
+            waking.trust();
+        }
+        let strikes: Vec<Rung> = (0..STRIKES_MAX).map(|_| waking.strike()).collect();
+        assert_eq!(strikes.last(), Some(&Rung::LastTime), "but several in a row are");
+        assert_eq!(waking.by(), WokenBy::Ringer);
+        waking.trust();
+        assert_eq!(waking.by(), WokenBy::Ringer, "what the ringer has stays with it");
+    }
 }
