@@ -20,12 +20,14 @@ pub(crate) struct End {
     pub(crate) bytes: u64,
     /// Of a get that the program verifies: what its bytes must have.
     pub(crate) crc: u64,
+    /// How long it waited in the sidecar for a device.
+    pub(crate) queue_ns: u32,
 }
 
 impl End {
     /// What has not ended.
     pub(crate) const OPEN: Self =
-        Self { status: Status::Late, note: BlockNote::None, bytes: 0, crc: 0 };
+        Self { status: Status::Late, note: BlockNote::None, bytes: 0, crc: 0, queue_ns: 0 };
 
     /// What was not put because a block before it in its chain was declined.
     pub(crate) const BEHIND: Self = Self { status: Status::Declined, ..Self::OPEN };
@@ -211,6 +213,11 @@ impl Results {
     #[getter]
     fn crcs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.numbers(py, |end| end.crc)
+    }
+
+    #[getter]
+    fn queue_ns(&self) -> u32 {
+        self.ends.iter().map(|end| end.queue_ns).max().unwrap_or(0)
     }
 
     #[getter]

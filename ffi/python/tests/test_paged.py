@@ -3,6 +3,7 @@
 import ctypes
 import random
 import time
+from types import SimpleNamespace
 
 import kvrail
 import numpy
@@ -112,6 +113,39 @@ def test_blocks_of_several_pages_and_parts_of_them(client, space):
         assert its.get([b"chunk"], [[-1, -1, 9, 8]]).all_ok
         assert cache.block(9, 8) == wanted[2 * 3 * 4096 :]
         assert not any(cache.block(*range(8))), "what has no page goes nowhere"
+
+
+def test_no_more_waves_have_memory_than_the_drives_are_given_and_one(client, space):
+    cache, slots, used = Tensors(2, 4096), 16, []
+    with paged.Cache(client, space, cache.tensors, staging_bytes=slots * 8192) as its:
+        its.put(keys(PAGES), range(PAGES))
+
+        def came(among: int, waited: float) -> int:
+            wave = SimpleNamespace(among=among, begun_ns=time.monotonic_ns() - 10**9)
+            its._fit(wave, int(waited * 10**9))
+            return its._window
+
+        assert its._window == 4, "waves of four"
+        assert [came(4, waited) for waited in (0.0, 0.3, 0.5, 0.75, 0.99)] == [4, 4, 3, 2, 2]
+        its._fit = lambda wave, queue_ns: None
+        its._mover.spoil = lambda way, batch: used.append(slots - len(its._slots))
+        assert its.get(keys(PAGES), range(PAGES)).all_ok and max(used) == 8
+        del its._fit
+        assert [came(among, 0.0) for among in (1, 2, 3, 4)] == [2, 3, 4, 4]
+
+
+def test_how_long_blocks_waited_for_their_drive():
+    settings = {"device.in_flight_bytes": "64KiB"}
+    with (
+        kvrail.serve(store="64MiB", segment="8MiB", settings=settings) as sidecar,
+        sidecar.attach() as client,
+        client.create_arena(24 << 16) as arena,
+    ):
+        space = client.store("kv").namespace("n", {"model": "m"})
+        memory = arena, [at << 16 for at in range(24)], [1 << 16] * 24
+        assert space.put_many(keys(24), memory).all_ok
+        alone = space.get_many(keys(1), (arena, [0], [1 << 16])).queue_ns
+        assert space.get_many(keys(24), memory).queue_ns > max(alone, 100_000), "one at a time"
 
 
 def flip(address: int) -> None:

@@ -620,6 +620,9 @@ class Results(Sequence[str]):
         """Of a get with `verify=False`: the CRC-64/NVME that each block's bytes must have, 0 where
         there are none; a view of format "Q"."""
     @property
+    def queue_ns(self) -> int:
+        """The longest that one of them waited in the sidecar for its drive, in nanoseconds."""
+    @property
     def counts(self) -> dict[str, int]:
         """How many blocks have each status."""
     @property
