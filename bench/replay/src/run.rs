@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kvrail_store::Budget;
+use kvrail_store::{Budget, SEGMENTS_MAX, SEGMENTS_MIN};
 use thiserror::Error;
 
 use crate::peers::{Access, Belady, Lru, Peer, S3Fifo};
@@ -13,6 +13,9 @@ use crate::store::Shape;
 use crate::trace::Trace;
 
 const DAY_NS: f64 = 86_400e9;
+/// Time that a trace has for each block at least: the store's own steps take some, and what a
+/// budget earns meanwhile must not count.
+const BLOCK_NS: u64 = 1_000_000;
 
 /// A share of the trace's different blocks, or a number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,7 +88,7 @@ impl Policy {
     fn budget(self, trace: &Trace, block_bytes: u32) -> Budget {
         let Self::Budget(share) = self else { return Budget::Unlimited };
         let asked_bytes = trace.asked() as f64 * f64::from(block_bytes);
-        let days = trace.span_ns() as f64 / DAY_NS;
+        let days = Pace::of(trace).span_ns as f64 / DAY_NS;
         Budget::BytesPerDay((share * asked_bytes / days) as u64)
     }
 }
@@ -168,14 +171,39 @@ pub fn replay(
             match played {
                 Some(played) => report.runs.push(played.run(*policy, *size, blocks, plan, trace)),
                 None => report.notes.push(format!(
-                    "{policy} at {size}: {blocks} blocks are too few for a store, of which each \
-                     member has {} segments at least",
-                    kvrail_store::SEGMENTS_MIN
+                    "{policy} at {size}: {blocks} blocks are too {} for a store, of which each \
+                     member has {} to {} segments",
+                    if blocks > u64::from(SEGMENTS_MAX) { "many" } else { "few" },
+                    SEGMENTS_MIN,
+                    SEGMENTS_MAX
                 )),
             }
         }
     }
     Ok(report)
+}
+
+/// When a store is told of requests: at their times, drawn out where those leave too little.
+struct Pace {
+    trace_ns: u64,
+    span_ns: u64,
+}
+
+impl Pace {
+    fn of(trace: &Trace) -> Self {
+        let trace_ns = trace.span_ns();
+        Self { trace_ns, span_ns: trace_ns.max(trace.asked() * BLOCK_NS) }
+    }
+
+    /// Of a request, and the blocks asked for before it. Where all come at once, or nobody noted
+    /// when, blocks follow each other evenly.
+    fn at(&self, at_ns: u64, before: u64) -> u64 {
+        if self.trace_ns == 0 {
+            return before * BLOCK_NS;
+        }
+        let drawn = u128::from(at_ns) * u128::from(self.span_ns) / u128::from(self.trace_ns);
+        u64::try_from(drawn).expect("within the span")
+    }
 }
 
 /// What came of one run.
@@ -245,8 +273,10 @@ fn play_store(
     if budget != Budget::Unlimited {
         store.fill().map_err(ReplayError)?;
     }
-    let mut hits = 0;
+    let (pace, mut hits, mut before) = (Pace::of(trace), 0, 0);
     for (at_ns, blocks) in trace.iter() {
+        let at_ns = pace.at(at_ns, before);
+        before += blocks.len() as u64;
         hits += store.request(at_ns, blocks).map_err(ReplayError)?;
         progress(blocks.len() as u64);
     }

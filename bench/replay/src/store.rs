@@ -2,8 +2,8 @@
 
 use kvrail_store::{
     Begun, Budget, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Identity, Key,
-    Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MIN, SpaceId, Start, Stats, Status,
-    Store, Times,
+    Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start,
+    Stats, Status, Store, Times,
 };
 
 use crate::member::Member;
@@ -47,8 +47,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The largest segments of which there are enough, else the smallest that hold a block. A
-    /// store for fewer blocks than its fewest segments hold there is none.
+    /// The largest segments of which there are enough, else the smallest that hold a block. There
+    /// is no store for fewer blocks than its fewest segments hold, or for more than its most.
     pub(crate) fn of(blocks: u64, block_bytes: u32) -> Option<Self> {
         let sizes = SEGMENT_BYTES_MIN.trailing_zeros()..=34;
         let mut fitting = sizes.map(|log| 1 << log).filter_map(|segment_bytes| {
@@ -59,7 +59,8 @@ impl Shape {
         let more = fitting
             .take_while(|it| it.segment_bytes <= SEGMENT_BYTES_MAX && it.segments >= SEGMENTS);
         let shape = more.last().unwrap_or(first);
-        (shape.segments >= u64::from(SEGMENTS_MIN)).then_some(shape)
+        let segments = u64::from(SEGMENTS_MIN)..=u64::from(SEGMENTS_MAX);
+        segments.contains(&shape.segments).then_some(shape)
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Number;
 use thiserror::Error;
+
+/// Bytes of a line at most: millions of ids. A drive named by mistake may have no line at all.
+const LINE_BYTES_MAX: u64 = 64 << 20;
 
 /// What a line has to look like.
 const EXPECTED: &str = "each line is a JSON object such as \
@@ -97,7 +100,7 @@ impl Trace {
         let (mut text, mut bytes) = (Vec::new(), 0);
         for line in 1.. {
             text.clear();
-            let read = from.read_until(b'\n', &mut text);
+            let read = (&mut from).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text);
             let read = read.map_err(|why| TraceError::File { path: path.to_owned(), why })?;
             if read == 0 {
                 break;
@@ -108,6 +111,9 @@ impl Trace {
                 continue;
             }
             let wrong = |why| TraceError::Line { path: path.to_owned(), line, why };
+            if read as u64 > LINE_BYTES_MAX {
+                return Err(wrong("the line is longer than 64 MiB".to_owned()));
+            }
             let (at_ns, ids) = parse(&text).map_err(wrong)?;
             if u32::try_from(trace.blocks.len() + ids.len()).is_err() {
                 return Err(TraceError::TooLong { path: path.to_owned(), line });
@@ -238,6 +244,9 @@ mod tests {
             assert!(said.starts_with(named), "{line}: {said}");
             assert!(said.contains("milliseconds") && !said.contains("column"), "{said}");
         }
+        let endless = std::io::BufReader::new(std::io::repeat(0));
+        let said = Trace::read(endless, Path::new("t"), &mut |_| {}).unwrap_err().to_string();
+        assert!(said.starts_with("t:1: the line is longer than 64 MiB; each line"), "{said}");
         let bytes: &[u8] = b"\xff\xfe{}\n";
         let said = Trace::read(bytes, Path::new("t"), &mut |_| {}).unwrap_err().to_string();
         assert!(said.starts_with("t:1: "), "{said}");

@@ -20,7 +20,27 @@ fn a_size_that_no_store_has_is_noted() {
     let report = run(&read("{\"timestamp\": 0, \"hash_ids\": [1, 2, 1]}"), "5%,2", &ALL, 4096);
     assert!(report.runs.iter().all(|run| run.store.is_none()), "{report:?}");
     assert!(report.notes[0].contains("too few for a store"), "{report:?}");
+    let most = run(&read("{\"timestamp\": 0, \"hash_ids\": [1]}"), "4294967296", &ALL, 1 << 20);
+    assert!(most.notes[0].contains("4294967296 blocks are too many for a store"), "{most:?}");
     assert!(report.runs.iter().all(|run| run.hits == 0), "the first miss ends a prefix");
+}
+
+/// Times that are no times: all requests at once, and in seconds where milliseconds belong.
+#[test]
+fn a_budget_holds_whatever_the_times_are() {
+    let text = chats(6, 2000);
+    let times = [("at once", 0.0), ("in microseconds", 1e-6), ("in seconds", 1e-3), ("right", 1.0)];
+    for (name, factor) in times {
+        let mut told = String::new();
+        for line in text.lines() {
+            let (at, ids) = line.strip_prefix("{\"timestamp\": ").unwrap().split_once(',').unwrap();
+            let at: f64 = at.parse().unwrap();
+            told += &format!("{{\"timestamp\": {},{ids}\n", at * factor);
+        }
+        let report = run(&read(&told), "20%", &[Policy::Budget(0.2)], 1 << 20);
+        let ratio = report.runs[0].write_ratio;
+        assert!((0.15..0.205).contains(&ratio), "{name}: {ratio}");
+    }
 }
 
 /// Ids that repeat within a request, from the first and from the second request on.

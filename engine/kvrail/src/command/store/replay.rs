@@ -134,7 +134,13 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
             policies.push(policy);
         }
     }
-    let (sizes, members, placement) = (args.sizes.clone(), args.members, Placement::Hash);
+    let mut sizes: Vec<Share> = Vec::new();
+    for size in &args.sizes {
+        if !sizes.contains(size) {
+            sizes.push(*size);
+        }
+    }
+    let (members, placement) = (args.members, Placement::Hash);
     Ok(Plan { sizes, policies, block_bytes, members, placement })
 }
 
