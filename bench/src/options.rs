@@ -143,9 +143,9 @@ pub struct BenchOptions {
           conflicts_with_all = ["dirs", "attach"])]
     pub members: Vec<Selector>,
     /// Use the sidecar that listens here instead of starting one
-    #[arg(long, value_name = "SOCKET", requires = "volume")]
+    #[arg(long, value_name = "SOCKET")]
     pub attach: Option<PathBuf>,
-    /// Volume of that sidecar
+    /// Volume of that sidecar; --trace needs --store-volume alone
     #[arg(long, value_name = "NAME", requires = "attach")]
     pub volume: Option<String>,
     /// Another volume of it on a null device, for the lanes
@@ -173,7 +173,7 @@ pub struct BenchOptions {
     /// Play a trace of an engine's requests against the store instead: each looks its blocks up,
     /// gets the prefix that is there and puts the rest, all bytes compared. One JSON object a line,
     /// as for `kvrail store replay`. --block (1MiB), --depth (32) and --clients (4) take one value,
-    /// --volume-size is the store's
+    /// --volume-size is the store's, 256MiB at least
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["replay", "op", "open", "gpu", "members", "html", "hdr_log"])]
     pub trace: Option<PathBuf>,
@@ -308,7 +308,7 @@ impl BenchOptions {
     /// the volume, only the file system of its files.
     #[must_use]
     pub fn store_bytes(&self) -> Option<u64> {
-        let wanted = self.wants(ArmName::Store);
+        let wanted = self.trace.is_some() || self.wants(ArmName::Store);
         let there = self.members.is_empty() && self.replay.is_none();
         (wanted && there).then(|| self.store_bytes_min())
     }
@@ -327,6 +327,14 @@ impl BenchOptions {
     pub fn serving(&self) -> Result<Serving> {
         self.check_speed()?;
         let trace = self.trace.clone().context("--trace names no file")?;
+        ensure!(
+            self.named_arms().iter().all(|arm| [ArmName::Kvrail, ArmName::Store].contains(arm)),
+            "--arms: --trace is played against the store alone; leave --arms out"
+        );
+        ensure!(
+            self.attach.is_none() || self.store_volume.is_some(),
+            "--attach: name the store to play --trace against with --store-volume"
+        );
         let [block_bytes, depth, clients] = [
             one("--block", &self.block, SERVED_BLOCK_BYTES, 1, u32::MAX)?,
             one("--depth", &self.depth, SERVED_DEPTH, 1, crate::plan::DEPTH_MAX)?,
@@ -348,6 +356,7 @@ impl BenchOptions {
             "--speed {}: there is nothing to be replayed; name a file with --replay or --trace",
             self.speed
         );
+        ensure!(self.attach.is_none() || self.volume.is_some(), "--attach: name a --volume of it");
         ensure!(
             self.attach.is_none() || self.overwrite,
             "the benchmark overwrites the volume it runs on with its pattern; add --overwrite if \
@@ -513,7 +522,6 @@ mod tests {
             ("--block 4K", "256KiB"),
             ("--arms spdk", "raw:MODE"),
             ("--open fast", "80%"),
-            ("--attach /run/kvrail.sock", "--volume"),
             ("--replay t --op read", "--op"),
             ("--member pci:zz", "0000:3b:00.0"),
             ("--mode uring", "sqpoll+iopoll"),
@@ -533,6 +541,7 @@ mod tests {
             ("--open 1e300%", "1000"),
             ("--depth 200", "--depth 200"),
             ("--block 4MiB --depth 128 --clients 8", "--volume-size 4GiB"),
+            ("--attach /s", "--volume"),
             ("--attach /s --volume v", "--overwrite"),
             ("--overwrite", "--member"),
             ("--replay /nonexistent/trace", "/nonexistent/trace"),
@@ -541,5 +550,15 @@ mod tests {
             let said = parse(line).unwrap().workload().unwrap_err().to_string();
             assert!(said.contains(named), "{line}: {said}");
         }
+        let cases = [
+            ("--trace t --speed 0", "--speed 0"),
+            ("--trace t --arms kvrail,files", "leave --arms out"),
+            ("--trace t --attach /s --volume v", "--store-volume"),
+        ];
+        for (line, named) in cases {
+            let said = parse(line).unwrap().serving().unwrap_err().to_string();
+            assert!(said.contains(named), "{line}: {said}");
+        }
+        parse("--trace t --arms store --attach /s --store-volume v").unwrap().serving().unwrap();
     }
 }

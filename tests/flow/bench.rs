@@ -452,6 +452,11 @@ fn requests_of_an_engine_are_played_against_the_store() {
     }
     play(&["--depth", "1,2"]).expect(2, &["--depth", "one value"]);
     play(&["--depth", "200"]).expect(2, &["--depth 200", "128"]);
+    play(&["--arms", "kvrail,files"]).expect(2, &["--arms", "leave --arms out"]);
+    fs::write(&trace, "").unwrap();
+    let idle = play(&["--arms", "kvrail"]);
+    idle.expect(0, &[]);
+    assert!(idle.stdout.contains("0 requests in 0.0 s: 0.000 GB/s"), "{}", idle.stdout);
     fs::write(&trace, "{\"timestamp\": 1}\n").unwrap();
     play(&[]).expect(2, &["requests.jsonl:1: missing field `hash_ids`"]);
     nothing_left(&folder);

@@ -87,7 +87,7 @@ impl Served {
             present: counts.put.present,
             got_bytes,
             put_bytes,
-            bytes_per_second: moved / seconds,
+            bytes_per_second: if moved > 0.0 { moved / seconds } else { 0.0 },
             cpu_seconds,
             cpu_seconds_per_gib: (moved > 0.0).then(|| cpu_seconds / gib),
             latency_ns: latencies.map(|(name, from)| (name, Latency::of(from))).into(),

@@ -114,9 +114,10 @@ pub struct AttachHarness;
 impl Harness for AttachHarness {
     fn open(&mut self, options: &BenchOptions, _: u64) -> Result<Ground> {
         let socket = options.attach.clone().context("--attach names no socket")?;
-        let volume = options.volume.clone().context("--attach wants --volume NAME")?;
-        let null_volume = options.null_volume.clone();
         let store = options.store_volume.clone();
+        let volume = options.volume.clone().or_else(|| store.clone());
+        let volume = volume.context("--attach wants --volume or --store-volume")?;
+        let null_volume = options.null_volume.clone();
         attach(&Serving { socket, volume, store, null_volume, null_store: None }, options)
     }
 
