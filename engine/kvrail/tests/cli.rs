@@ -259,6 +259,9 @@ fn a_store_is_made_and_says_what_it_takes() {
     seen.stdout(contains("member 1 of 2 of store cache").and(contains("1MiB")));
     let listed = kvrail().args(["volume", "list"]).args(&members).assert().success();
     listed.stdout(contains("cache").and(contains("store")));
+    let check = |path: &Path| kvrail().args(["check", "--for", "store"]).arg(path).assert();
+    check(&members[0]).stdout(contains("store-memory").and(contains("of cache: ")));
+    check(directory.path()).stdout(contains("no store is configured or named"));
     let raw =
         kvrail().args(["volume", "create", "x", "x.img", "--segment", "1MiB"]).assert().code(2);
     raw.stderr(contains("--segment 1MiB: a raw volume has none"));

@@ -75,6 +75,9 @@ pub(crate) fn format(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
 }
 
 pub(crate) fn budget(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
+    if machine.live.stores.is_empty() {
+        return Ok(vec![Outcome::ok("no store is configured or named")]);
+    }
     let one = |member: &StoreMember| budget_of(machine, member).of(&member.name);
     Ok(machine.live.stores.iter().map(one).collect())
 }

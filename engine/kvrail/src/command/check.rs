@@ -67,7 +67,8 @@ enum PurposeArg {
 pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
     let purpose = args.purpose.map(Into::into);
     let volumes = if args.paths.is_empty() { context.config()?.config.volume } else { Vec::new() };
-    let live = Live { stores: stores(&volumes), ..live() };
+    let named = args.paths.iter().filter_map(|path| named_store(path));
+    let live = Live { stores: stores(&volumes).into_iter().chain(named).collect(), ..live() };
     let machine = Machine::read(Root::default(), purpose, paths(args, &volumes), live);
     let report = examine(&machine);
     match context.format {
@@ -112,6 +113,17 @@ fn stores(volumes: &[Volume]) -> Vec<StoreMember> {
     };
     let all = volumes.iter().flat_map(|volume| volume.members.iter().map(move |it| (volume, it)));
     all.filter_map(member).collect()
+}
+
+/// What was named, if it is a member of a store; nobody says what that one may write.
+fn named_store(path: &Path) -> Option<StoreMember> {
+    match inspect(path).ok()?.content {
+        Content::Ours(label) => {
+            let name = format!("{} of {}", path.display(), label.volume_name);
+            store(name, path, &label, WriteBudget::default())
+        }
+        _ => None,
+    }
 }
 
 fn unseen(name: String, why: String) -> StoreMember {

@@ -326,6 +326,11 @@ impl Findings<'_> {
                 self.add(&key("minimum"), pool.minimum, rule, remedy);
             }
         }
+        let hundredths: u64 = volume.pool.iter().map(|pool| pool.minimum.hundredths()).sum();
+        if hundredths > 10_000 {
+            let remedy = "lower the minimum of a pool";
+            self.add(&format!("{prefix}.pool"), "...", "their minimums are more than 100%", remedy);
+        }
         if volume.pool.iter().filter(|pool| !pool.is_default()).count() >= POOLS_MAX {
             let rule = format!("{POOLS_MAX} pools at most, with `default`");
             self.add(&format!("{prefix}.pool"), "...", rule, "configure fewer pools");

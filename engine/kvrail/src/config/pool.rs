@@ -58,6 +58,14 @@ impl Share {
         Self::Hundredths(10_000)
     }
 
+    /// What it takes of any store, in hundredths of a percent; of a size that is not known.
+    pub(crate) fn hundredths(self) -> u64 {
+        match self {
+            Self::Size(_) => 0,
+            Self::Hundredths(part) => part.into(),
+        }
+    }
+
     fn part(self) -> PoolPart {
         match self {
             Self::Size(size) => PoolPart::Bytes(size.bytes()),

@@ -1,7 +1,7 @@
 //! What may be wrong with a host, one thing at a time.
 
-use Purpose::{Bench, Gpu, Host as Initiator, Serve, Target};
-use Verdict::{Failure, Unseen, Warning};
+use Purpose::{Bench, Gpu, Host as Initiator, Serve, Store, Target};
+use Verdict::{Failure, Ok, Unseen, Warning};
 use kvrail_check::{Purpose, Verdict};
 
 use crate::host::{Host, RELEASE};
@@ -116,6 +116,7 @@ pub(crate) const CASES: &[Case] = &[
     ("file-system", Gpu, Failure, "data=journal", |it| {
         it.put("proc/self/mountinfo", "22 1 259:1 / / rw - ext4 /dev/nvme0n1 rw,data=journal");
     }),
+    ("store-budget", Store, Ok, "no store is configured or named", |_| ()),
     ("file-system", Serve, Unseen, "no mount", |it| it.put("proc/self/mountinfo", "")),
     ("direct-io", Serve, Unseen, "not exist", |it| it.remove("data/kv.img")),
     ("direct-io", Serve, Unseen, "a folder", |it| {

@@ -118,6 +118,9 @@ const FILES: &[(&str, &[&str])] = &[
       namespaces = \"a\"\nminimum = \"20%\"\nmaximum = \"10%\"",
      &["volume.0.pool.0.name = a b", "1 to 32 of", "pool.0.minimum = 20%", "maximum, 10%"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"default\"\n\
+      minimum = \"40%\"\n[[volume.pool]]\nname = \"b\"\nnamespaces = \"b\"\nminimum = \"60.01%\"",
+     &["volume.0.pool = ...", "minimums are more than 100%"]),
+    ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"default\"\n\
       namespaces = \"a\"", &["volume.0.pool.0.namespaces = a", "no other pool names"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"b\"\n\
       namespaces = \"a\"\nminimum = \"110%\"", &["110%", "0% to 100%", "1TiB"]),
