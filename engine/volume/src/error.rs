@@ -401,7 +401,7 @@ impl Reason {
             }
             Self::Truncated { .. } => {
                 "its blocks are lost: put back a copy of the whole file, or wipe and create the \
-                 volume again"
+                 volume again; of a store retire this member (kvrail volume retire)"
             }
             Self::Lost => {
                 "put a copy of the whole file in its place (mv), or restart the sidecar with a new \
@@ -412,8 +412,8 @@ impl Reason {
                  empty: a cache fills itself"
             }
             Self::NoStore { .. } | Self::ForeignStore { .. } | Self::OtherStore => {
-                "find out what wrote there; then `kvrail store erase` makes the store empty: a \
-                 cache fills itself"
+                "find out what wrote there; then `kvrail volume retire` does without this member, \
+                 or `kvrail store erase` makes the whole store empty: a cache fills itself"
             }
             Self::OtherMember { .. } => "put the drive back that was there, or restart the sidecar",
             Self::Raw => "name a store; `kvrail volume create --kind store` makes one",

@@ -4,20 +4,22 @@
 //! needs more than half of the members: any two starts then have one in common, which remembers
 //! who was missing, and a member that comes back is told from one that was there all the time.
 
+use std::mem;
 use std::path::{Path, PathBuf};
 
-use kvrail_store::Members;
+use kvrail_store::{Members, SuperError};
 use rustix::io::Errno;
 
 use crate::claim::{Claim, DirectIo};
 use crate::content::Damage;
 use crate::error::{Reason, VolumeError};
+use crate::fit::check_fit;
 use crate::label::Label;
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct, labelled};
 use crate::purpose::Purpose;
 use crate::set::{Set, retired};
-use crate::shard::supers;
+use crate::shard::{check_super, supers};
 
 /// What is to be served.
 #[derive(Clone, Debug)]
@@ -58,16 +60,17 @@ pub fn open_present(wanted: &Wanted<'_>) -> Result<(Volume, Vec<String>), Volume
             None => whole(pairs, wanted.name).map(|volume| (volume, Vec::new())),
         };
     }
-    let set = Set::of(pairs, Some(wanted.name))?;
+    let mut set = Set::of(pairs, Some(wanted.name))?;
+    absent.extend(part_with_lost(&mut set)?);
     let passed = set.retired.iter();
     let passed = passed.map(|(claim, label)| VolumeError::at(claim.path(), retired(label)));
     let mut remarks: Vec<String> = passed.chain(absent).map(|error| error.to_string()).collect();
     let named = remarks.len() - set.retired.len() + wanted.unfound;
     remarks.extend(torn.iter().map(ToString::to_string));
     let volume = Volume::assemble(set.fitting()?);
-    let fresh = check_present(&volume, named, &remarks)?;
+    let never = check_present(&volume, named, &remarks)?;
     for number in volume.expected.without(volume.present).iter() {
-        let why = if fresh.has(number) {
+        let why = if never.has(number) {
             "it was never served; add it to the members"
         } else {
             "the others have its keys now, and it will be empty when it is back"
@@ -108,19 +111,40 @@ fn whole(pairs: Vec<(Claim, Label)>, name: &VolumeName) -> Result<Volume, Volume
     Ok(Volume::assemble(set.fitting()?))
 }
 
-/// Whether a member is not there: gone, unreadable, or another blank one in its place.
+/// Whether a member is not there: gone, unreadable, cut off, or something else in its place.
 pub(crate) fn is_absence(reason: &Reason) -> bool {
     match reason {
         Reason::Open { errno } => {
             [Errno::NOENT, Errno::NXIO, Errno::NODEV, Errno::IO].contains(errno)
         }
-        Reason::Io { .. } | Reason::Blank => true,
+        Reason::Damaged { damage } => damage.lost_copy.is_none(),
+        Reason::NoStore { why } => !matches!(why, SuperError::OtherVersion(_)),
+        Reason::Io { .. }
+        | Reason::Blank
+        | Reason::Foreign { .. }
+        | Reason::Unknown { .. }
+        | Reason::Truncated { .. }
+        | Reason::Shrunk { .. } => true,
         _ => false,
     }
 }
 
-/// Whether enough members are there, and which of the others never were. `named` were named and
-/// are not there.
+/// Lets those go that lost bytes or their store, and says why; an error where all did.
+fn part_with_lost(set: &mut Set) -> Result<Vec<VolumeError>, VolumeError> {
+    let mut errors = Vec::new();
+    for (mut claim, label) in mem::take(&mut set.members) {
+        let fit = check_fit(&mut claim, &label);
+        match fit.and_then(|()| check_super(&claim, &label)) {
+            Err(error) if is_absence(&error.reason) => errors.push(error),
+            // What else is wrong is for `fitting` to say.
+            _ => set.members.push((claim, label)),
+        }
+    }
+    if set.members.is_empty() { Err(errors.remove(0)) } else { Ok(errors) }
+}
+
+/// Whether enough members are there, and which of the others were never served. `named` were named
+/// and are not there.
 fn check_present(volume: &Volume, named: usize, absent: &[String]) -> Result<Members, VolumeError> {
     let missing = volume.expected.without(volume.present);
     let Some(shape) = volume.purpose.store().filter(|_| missing != Members::NONE) else {
@@ -141,5 +165,7 @@ fn check_present(volume: &Volume, named: usize, absent: &[String]) -> Result<Mem
     if 2 * present <= count {
         return refuse(Reason::TooFew { present, count, absent: absent.to_vec() });
     }
-    Ok(fresh)
+    // One that was missed at two starts is not among the served of the last one either.
+    let never = |number: &u16| supers.iter().all(|it| it.left[usize::from(*number)] == 0);
+    Ok(fresh.iter().filter(never).fold(Members::NONE, Members::with))
 }

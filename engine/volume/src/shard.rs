@@ -17,6 +17,7 @@ use uuid::Uuid;
 use crate::bytes::{AlignedBytes, read_at, write_at};
 use crate::claim::Claim;
 use crate::error::{Reason, VolumeError};
+use crate::label::Label;
 use crate::open::Volume;
 use crate::purpose::{StoreMember, StoreShape};
 
@@ -172,6 +173,15 @@ fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
         }
     }
     Super::choose(&copies)
+}
+
+/// Whether a member that is labelled as a store's has one.
+pub(crate) fn check_super(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
+    if label.purpose.store().is_none() {
+        return Ok(());
+    }
+    let found = read_super(claim, label.data_offset);
+    found.map(drop).map_err(|why| VolumeError::at(claim.path(), Reason::NoStore { why }))
 }
 
 /// What the stores on a volume's members, in the order of their numbers, say of themselves.

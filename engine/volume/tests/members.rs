@@ -181,7 +181,37 @@ fn one_torn_copy_of_a_label_does_not_keep_a_store_from_its_start() {
     assert_says(&remarks.join(""), &["/b: its kvrail label is damaged", "volume repair"]);
     drop(all);
     poke(&three[1], LABEL as u64 / 2 + 100, &[0xff; 8]);
-    assert_says(&refusal(present(&three)), &["/b: its kvrail label is damaged"]);
+    let (two, remarks) = present(&three).unwrap();
+    assert_eq!(two.present.bits(), 0b101);
+    assert_says(&remarks.join("\n"), &["/b: its kvrail label is damaged", "member 1 is not there"]);
+}
+
+/// A drive that has other content, or less of it, is a lost one.
+#[test]
+fn a_member_that_was_overwritten_or_cut_off_is_done_without() {
+    type Wrong = fn(&Path);
+    let wrongs: [(&str, Wrong); 4] = [
+        ("neither super", |path| poke(path, LABEL as u64, &[7; 64 << 10])),
+        ("unknown data", |path| fs::write(path, vec![7; 6 << 20]).unwrap()),
+        ("swap", |path| poke(path, 0, &[&[0; 4086], &b"SWAPSPACE2"[..]].concat())),
+        ("truncated", |path| {
+            fs::File::options().write(true).open(path).unwrap().set_len(2 << 20).unwrap()
+        }),
+    ];
+    for (said, wrong) in wrongs {
+        let (_directory, three) = three();
+        wrong(&three[1]);
+        let before = fs::read(&three[1]).unwrap();
+        let (two, remarks) = present(&three).unwrap();
+        assert_eq!((two.present.bits(), two.expected), (0b101, Members::first(3)));
+        assert_says(&remarks.join("\n"), &["/b: ", said, "member 1 is not there"]);
+        assert_eq!(fs::read(&three[1]).unwrap(), before, "it was written to");
+        drop(two);
+        wrong(&three[2]);
+        assert_says(&refusal(present(&three)), &["1 of its 3 members", said]);
+        wrong(&three[0]);
+        assert_says(&refusal(present(&three)), &["/a: ", said]);
+    }
 }
 
 #[test]

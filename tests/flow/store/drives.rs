@@ -159,6 +159,20 @@ fn each_drive_costs_or_takes_its_own_keys() {
     sidecar.stop();
 }
 
+/// A member that is missed once more has been there all the same.
+#[test]
+fn what_is_said_of_a_lost_drive_stays_so() {
+    let place = Place::with_shaped_store(3, &shape(64 << 20));
+    Sidecar::start(&place).stop();
+    fs::remove_file(&place.members[1]).expect("our own file");
+    for _ in 0..3 {
+        let sidecar = Sidecar::start(&place);
+        let said = sidecar.said();
+        assert!(said.contains("member 1 is not there: the others have its keys now"), "{said}");
+        sidecar.stop();
+    }
+}
+
 /// `volume add` that is killed at any moment: the store starts with the members that it had, and
 /// with the new one named, too; every key is found; the same command ends it.
 #[test]

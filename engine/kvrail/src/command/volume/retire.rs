@@ -56,7 +56,11 @@ impl Changed {
         let members = volume.present.iter().zip(&volume.members);
         let members = members.map(|(number, member)| ChangedMember {
             number,
-            path: member.path().display().to_string(),
+            // The configuration takes no other.
+            path: std::path::absolute(member.path())
+                .unwrap_or_else(|_| member.path().into())
+                .display()
+                .to_string(),
         });
         let (name, uuid) = (volume.name.to_string(), volume.uuid.to_string());
         Self { name, uuid, members: members.collect() }
