@@ -431,7 +431,7 @@ impl Core {
 
     /// What each pool may have, as the rules say it now.
     pub(crate) fn limit_pools(&mut self) {
-        self.segments.set_limits(&self.pools.limits());
+        self.segments.set_limits(&self.pools.limits(), self.pools.ruled());
     }
 
     /// Of each pool: segments of lower epochs are not part of its ring.

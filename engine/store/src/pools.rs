@@ -190,7 +190,7 @@ pub struct PoolStats {
     pub moved: u64,
     /// Segments reclaimed.
     pub reclaimed: u64,
-    /// Those of them that went to another pool, which had less than its minimum.
+    /// Those of them that went to another pool: one below its minimum, or for want of a rule.
     pub given: u64,
 }
 

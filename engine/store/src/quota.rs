@@ -3,6 +3,8 @@
 //! What is kept for a pool: its minimum, and what it needs to work once it was written to. A pool
 //! takes free segments below its maximum while what is kept for others stays free. Else it reclaims
 //! its own oldest segment; below what is kept for it, that of the pool which is furthest above.
+//! Pools without a rule have no part of their own: the oldest segment of any of them goes, and one
+//! that lost its rule gives to the others too.
 
 use crate::format::POOLS_MAX;
 use crate::pools::{POOL_SEGMENTS_MIN, PoolLimits};
@@ -25,6 +27,8 @@ pub(crate) struct Quota {
     wanted_count: u32,
     /// Pools that have segments.
     held: u16,
+    /// Pools that have a rule.
+    ruled: u16,
     /// Segments kept for pools that do not have them.
     owed: u32,
     /// Grows with each change.
@@ -34,7 +38,8 @@ pub(crate) struct Quota {
 impl Quota {
     pub(crate) fn new() -> Self {
         let rows = [Row::default(); POOLS_MAX];
-        let mut new = Self { rows, wanted: 0, wanted_count: 0, held: 0, owed: 0, version: 0 };
+        let (wanted, wanted_count, held, ruled, owed, version) = (0, 0, 0, 0, 0, 0);
+        let mut new = Self { rows, wanted, wanted_count, held, ruled, owed, version };
         new.want(0);
         new
     }
@@ -64,7 +69,8 @@ impl Quota {
         self.row(pool).held
     }
 
-    pub(crate) fn set_limits(&mut self, limits: &[PoolLimits; POOLS_MAX]) {
+    pub(crate) fn set_limits(&mut self, limits: &[PoolLimits; POOLS_MAX], ruled: u16) {
+        self.ruled = ruled;
         for (row, limits) in self.rows.iter_mut().zip(limits) {
             row.limits = PoolLimits {
                 minimum: limits.minimum.min(limits.maximum),
@@ -121,16 +127,31 @@ impl Quota {
         row.held > row.limits.maximum
     }
 
-    /// The pool that gives a segment when this one is short.
-    pub(crate) fn donor(&self, pool: u8, can_go: impl Fn(u8) -> bool) -> Option<u8> {
+    /// The pool that gives a segment when this one is short. `age` says of a pool how old its
+    /// oldest segment is: less is older.
+    pub(crate) fn donor(
+        &self,
+        pool: u8,
+        can_go: impl Fn(u8) -> bool,
+        age: impl Fn(u8) -> u64,
+    ) -> Option<u8> {
         let row = self.row(pool);
         if row.held >= row.kept {
-            return Some(pool).filter(|pool| can_go(*pool));
+            let all = (0..16).filter(|other| *other == pool || self.shares_with(*other, pool));
+            return all.filter(|pool| can_go(*pool)).min_by_key(|pool| age(*pool));
         }
         // Where segments are bad, less than all minimums may be left: then working comes first.
         self.furthest(pool, |row| row.kept, &can_go)
             .or_else(|| self.furthest(pool, |_| POOL_SEGMENTS_MIN, &can_go))
             .or_else(|| Some(pool).filter(|pool| can_go(*pool)))
+    }
+
+    /// Whether a pool gives its oldest segment to another one, which has what is kept for it.
+    fn shares_with(&self, pool: u8, taker: u8) -> bool {
+        let ruled = |pool: u8| self.ruled >> pool & 1 == 1;
+        let (giver, taker_row) = (self.row(pool), self.row(taker));
+        let takes = taker_row.held < taker_row.limits.maximum && (pool != 0 || !ruled(taker));
+        takes && !ruled(pool) && giver.held > giver.kept
     }
 
     /// The other pool that has most beyond something.
@@ -164,7 +185,7 @@ mod tests {
         for (pool, (minimum, maximum)) in (0..).zip(limits) {
             all[pool] = PoolLimits { minimum: *minimum, maximum: *maximum };
         }
-        quota.set_limits(&all);
+        quota.set_limits(&all, (1 << limits.len()) - 1);
         for (pool, held) in (0..).zip(held) {
             (0..*held).for_each(|_| quota.take(pool));
             quota.want(pool);
@@ -183,16 +204,34 @@ mod tests {
     #[test]
     fn a_pool_below_its_minimum_takes_from_the_one_furthest_above() {
         let quota = quota(&[(0, 50), (10, 20), (6, u32::MAX)], &[12, 9, 15]);
-        assert_eq!(quota.donor(1, |_| true), Some(2));
-        assert_eq!(quota.donor(1, |pool| pool != 2), Some(0));
-        assert_eq!(quota.donor(0, |_| true), Some(0));
-        assert_eq!(quota.donor(2, |pool| pool != 2), None);
+        let donor = |pool, but| quota.donor(pool, |it| Some(it) != but, u64::from);
+        assert_eq!(donor(1, None), Some(2));
+        assert_eq!(donor(1, Some(2)), Some(0));
+        assert_eq!(donor(0, None), Some(0));
+        assert_eq!(donor(2, Some(2)), None);
+    }
+
+    #[test]
+    fn pools_without_a_rule_share_by_age() {
+        let mut quota = quota(&[(0, 50), (10, 20), (0, 50), (0, 50)], &[12, 10, 9, 8]);
+        let ages = |pool: u8| [5, 4, 1, 2][usize::from(pool)];
+        quota.ruled = 0b0010;
+        assert_eq!([0, 1, 2, 3].map(|pool| quota.donor(pool, |_| true, ages)), [2; 4].map(Some));
+        let but = |pool| pool != 2 && pool != 3;
+        assert_eq!([0, 1].map(|pool| quota.donor(pool, but, ages)), [0, 1].map(Some));
+        // The default pool gives to others without a rule only.
+        assert_eq!([2, 1].map(|pool| quota.donor(pool, |it| it == 0, ages)), [Some(0), None]);
+        // Each keeps what it works with, and who has all that it may takes of its own.
+        (0..5).for_each(|_| quota.give(2));
+        assert_eq!(quota.donor(3, |_| true, ages), Some(3));
+        (0..10).for_each(|_| quota.take(1));
+        assert_eq!(quota.donor(1, |_| true, ages), Some(1));
     }
 
     #[test]
     fn a_pool_with_nothing_works_whatever_the_minimums_say() {
         let quota = quota(&[(20, 50), (20, 20), (0, 50)], &[18, 17, 0]);
-        assert_eq!(quota.donor(2, |_| true), Some(0));
+        assert_eq!(quota.donor(2, |_| true, u64::from), Some(0));
         assert!(!quota.is_over(2));
     }
 }

@@ -199,9 +199,9 @@ impl Segments {
         self.order.len()
     }
 
-    /// What the pools may have from now on.
-    pub(crate) fn set_limits(&mut self, limits: &[PoolLimits; POOLS_MAX]) {
-        self.quota.set_limits(limits);
+    /// What the pools may have from now on, and which of them have a rule.
+    pub(crate) fn set_limits(&mut self, limits: &[PoolLimits; POOLS_MAX], ruled: u16) {
+        self.quota.set_limits(limits, ruled);
     }
 
     /// Somebody wants space in a pool.
@@ -272,7 +272,8 @@ impl Segments {
 
     /// The pool that gives a segment when this one is short, of those whose oldest one can go.
     pub(crate) fn donor(&self, pool: u8, can_go: impl Fn(u8) -> bool) -> Option<u8> {
-        self.quota.donor(pool, can_go)
+        let age = |pool| self.oldest(pool).map_or(u64::MAX, |oldest| self.epoch(oldest));
+        self.quota.donor(pool, can_go, age)
     }
 
     /// The pool with the most entries for what it has, of those whose oldest segment can go.

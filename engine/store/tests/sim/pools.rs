@@ -200,7 +200,7 @@ fn a_pool_shrinks_while_it_serves() {
 }
 
 /// A pool whose rule is gone keeps its blocks and its namespaces, until others want the space; then
-/// it works with the least.
+/// its oldest segments go as if they were theirs, and it gets space back in the same way.
 #[test]
 fn a_pool_without_a_rule_keeps_what_nobody_needs() {
     let mut world = world(3, 24, (10, 24));
@@ -215,8 +215,27 @@ fn a_pool_without_a_rule_keeps_what_nobody_needs() {
     put(&mut world, 1, 100, 2000);
     flood(&mut world, 10_000..11_500);
     let segments = pool(&world, "one").segments;
-    assert!((1..=24 - 4).contains(&segments), "{segments}");
-    put(&mut world, 1, 101, 2000);
+    assert!((1..=4).contains(&segments), "{segments}: all of it is older than the flood");
+    (101..1000).for_each(|key| put(&mut world, 1, key, 2000));
+    assert!(pool(&world, "one").segments >= 18, "{:?}", pool(&world, "one"));
+    world.settle();
+    world.verify();
+}
+
+/// Nobody uses a pool without a rule any more: none of its segments is lost for the others.
+#[test]
+fn a_pool_that_is_not_used_any_more_leaves_nothing_behind() {
+    let mut world = world(4, 24, (10, 24));
+    (0..200).for_each(|key| put(&mut world, 1, key, 2000));
+    world.settle();
+    world.rules = vec![rule("two", "space 2", (4, 24)), rule("default", "", (2, 24))];
+    world.cut(Cut::Kill);
+    world.reopen();
+    world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+    // The one that needs it takes it, also where every pool in use has a rule.
+    flood(&mut world, 10_000..11_500);
+    assert_eq!(pool(&world, "one").segments, 0, "{:?}", pool(&world, "default"));
+    assert!(pool(&world, "default").segments >= 18, "{:?}", pool(&world, "default"));
     world.settle();
     world.verify();
 }
