@@ -59,8 +59,8 @@ pub enum ClientError {
     },
     /// No answer came in time. Whether it was done is unknown.
     #[error(
-        "{what}: no answer within {after:?}; look at the sidecar (kvrail status), or raise \
-         AttachOptions::timeout"
+        "{what}: no answer within {after:?}; look at the sidecar (kvrail status), or allow it a \
+         longer timeout"
     )]
     Timeout {
         /// What was asked.
