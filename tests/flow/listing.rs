@@ -346,6 +346,14 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
         said.contains("dropped")
     });
     store(&place, &["verify", "main", "--share", "50%"]).expect(0, &[]);
+
+    // More namespaces than a client may have arenas.
+    let identity = Identity::new([("model", "test")]).unwrap();
+    let kept = writer.client.store("kv").unwrap();
+    (0..20).for_each(|at| drop(kept.namespace(&format!("more {at}"), &identity).unwrap()));
+    let verified = store(&place, &["verify", "--share", "100%", "--format", "json"]);
+    verified.expect(0, &[]);
+    assert_eq!(json(&verified)[0]["namespaces"].as_array().map(Vec::len), Some(21));
     let status = store(&place, &["status"]).stdout;
     assert!(status.contains("FILL") && status.contains("INDEX"), "{status}");
     sidecar.stop();

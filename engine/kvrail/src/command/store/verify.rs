@@ -1,12 +1,13 @@
 //! `kvrail store verify`.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::ProgressBar;
 use kvrail_client::{
     Arena, BlockNote, BlockRequest, Class, Client, ClientError, ListedBlock, Namespace, Pages,
-    Queue, Status, Volume,
+    Queue, Status,
 };
 use serde::Serialize;
 
@@ -92,6 +93,7 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
     let stop = StopFlag::register()?;
     let session = args.target.attach(context)?;
     let begun = Instant::now();
+    let mut reader = Reader::open(&session, args.share)?;
     let mut reports = Vec::new();
     for store in session.stores(args.target.store())? {
         let known = session.ask(|client| client.store(store.name())?.namespaces())?;
@@ -101,8 +103,8 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         bar.set_length(known.iter().map(|it| it.bytes).sum());
         let mut namespaces = Vec::new();
         for name in known.iter().map(|it| it.name.as_str()) {
-            let mut reader = Reader::open(&session, (store, name), args.share)?;
-            namespaces.push(reader.run(&session, &stop, &bar)?);
+            let space = session.namespace(store, name)?;
+            namespaces.push(reader.run(&session, &space, (&stop, &bar))?);
         }
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
@@ -121,56 +123,55 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
 const BAR: &str = "verifying {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
                    {eta} left";
 
-/// Reads one namespace.
+/// Reads one namespace after the other, with the same memory.
 #[derive(Debug)]
 struct Reader {
-    space: Namespace,
     arena: Arena,
     queue: Queue,
     share: f64,
-    verified: Verified,
 }
 
 impl Reader {
-    fn open(
-        session: &Session,
-        (store, name): (&Volume, &str),
-        share: f64,
-    ) -> Result<Self, Failure> {
-        let space = session.namespace(store, name)?;
+    fn open(session: &Session, share: f64) -> Result<Self, Failure> {
         let open = |client: &Client| {
             Ok((client.create_arena(BATCH_BYTES, Pages::Base)?, client.open_queue(BATCH_BLOCKS)?))
         };
         let (arena, queue) = session.ask(open)?;
-        let verified = Verified { namespace: name.to_owned(), ..Verified::default() };
-        Ok(Self { space, arena, queue, share, verified })
+        Ok(Self { arena, queue, share })
     }
 
     fn run(
         &mut self,
         session: &Session,
-        stop: &StopFlag,
-        bar: &ProgressBar,
+        space: &Namespace,
+        (stop, bar): (&StopFlag, &ProgressBar),
     ) -> Result<Verified, Failure> {
-        let mut listing = self.space.list();
+        let mut verified = Verified { namespace: space.name().to_owned(), ..Verified::default() };
+        let before = self.reread();
+        let mut listing = space.list();
         while let Some(page) = session.ask(|_| listing.next_page())? {
-            self.verified.unreadable_pages += page.unreadable;
+            verified.unreadable_pages += page.unreadable;
             let mut rest = &page.blocks[..];
             while !rest.is_empty() {
                 let begun = Instant::now();
-                let (batch, later) = rest.split_at(self.batch(rest));
-                session.ask(|client| self.read(client, batch))?;
+                let (batch, later) = rest.split_at(Self::batch(rest));
+                session.ask(|client| self.read((client, space), batch, &mut verified))?;
                 bar.inc(batch.iter().map(|it| u64::from(it.length)).sum());
                 self.pause(begun.elapsed(), stop)?;
                 rest = later;
             }
         }
-        self.verified.reread = self.queue.verified().reread - self.queue.verified().wrong;
-        Ok(std::mem::take(&mut self.verified))
+        verified.reread = self.reread() - before;
+        Ok(verified)
+    }
+
+    /// Blocks that were right at the second time, of all namespaces so far.
+    fn reread(&self) -> u64 {
+        self.queue.verified().reread - self.queue.verified().wrong
     }
 
     /// Blocks that are read at once: as many as the memory has room for.
-    fn batch(&self, blocks: &[ListedBlock]) -> usize {
+    fn batch(blocks: &[ListedBlock]) -> usize {
         let unit = |it: &ListedBlock| (it.length as usize).next_multiple_of(64 << 10);
         let mut bytes = 0;
         let fits = blocks.iter().take(BATCH_BLOCKS).take_while(|it| {
@@ -180,15 +181,21 @@ impl Reader {
         fits.count().max(1)
     }
 
-    fn read(&mut self, client: &Client, blocks: &[ListedBlock]) -> Result<(), ClientError> {
+    fn read(
+        &mut self,
+        (client, space): (&Client, &Namespace),
+        blocks: &[ListedBlock],
+        verified: &mut Verified,
+    ) -> Result<(), ClientError> {
         let large = blocks[0].length as usize;
         if large > self.arena.bytes() {
             // Grows to the largest block there is, and stays so.
-            self.arena = client.create_arena(large, Pages::Base)?;
+            let larger = client.create_arena(large, Pages::Base)?;
+            mem::replace(&mut self.arena, larger).detach()?;
         }
         for (tag, block) in (0..).zip(blocks) {
             let lease = self.arena.lease(block.length as usize)?;
-            let get = BlockRequest::get(&self.space, block.key, lease);
+            let get = BlockRequest::get(space, block.key, lease);
             let submitted = self.queue.submit_block(get.class(Class::Background).tag(tag));
             submitted.expect("the queue has room for a batch");
         }
@@ -197,7 +204,7 @@ impl Reader {
                 return Err(ClientError::Timeout { what: "a read", after: BATCH_PATIENCE });
             };
             let block = &blocks[usize::try_from(done.tag).expect("a place of the batch")];
-            self.verified.count(block, done.status, done.note, done.bytes);
+            verified.count(block, done.status, done.note, done.bytes);
         }
         Ok(())
     }
