@@ -77,7 +77,9 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     assert_eq!(rig.call(list()).status, Ending::Failed(Status::DeviceGone.number()));
     assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
     assert_eq!(rig.put(&mut client, key, &block(1, 10)).status(), Status::DeviceGone);
-    let refused = rig.call(StoreAsk::Survey);
+    // It says which namespaces it had, so that they are opened for what other members have.
+    assert_eq!(rig.call(StoreAsk::Survey).status, Ending::Ok);
+    let refused = rig.call(StoreAsk::Clear { space, uid: 1 << 40 });
     assert_eq!(refused.status, Ending::Failed(Status::DeviceGone.number()));
     rig.replace();
     let mut call = StoreCall::new(0, StoreAsk::Restart(open()));

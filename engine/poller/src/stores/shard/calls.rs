@@ -123,7 +123,11 @@ impl Shard {
             return Step::Ended(Status::Ok);
         }
         if self.state == State::Gone {
-            return Step::Ended(GONE);
+            // What it had it knows without its device: namespaces are opened for its fellows' keys.
+            let told = matches!(call.ask, StoreAsk::Survey | StoreAsk::Grant { .. });
+            if !told || !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
+                return Step::Ended(GONE);
+            }
         }
         match self.store.phase() {
             Phase::Starting => return Step::Waits,
