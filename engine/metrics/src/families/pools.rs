@@ -93,7 +93,7 @@ pub(super) const FAMILIES: [Family; 12] = [
         kind: Kind::Counter,
         unit: Unit::None,
         labels: LABELS,
-        help: "Those of them that went to a pool below its minimum.",
+        help: "Those of them that went to another pool.",
         samples: |report, to| each(report, to, |it| counted(it, "given")),
     },
     Family {
