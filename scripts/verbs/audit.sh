@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Known vulnerabilities of what is locked: scripts/dev audit [--database FOLDER] [ARGUMENT...].
 # FOLDER is a checkout of RustSec's advisory-db, fetched where none is named;
-# ARGUMENTs are those of `cargo audit`.
+# ARGUMENTs are those of `cargo audit`, once for each workspace.
 set -euo pipefail
 
 # What this fetches and builds is shared: one at a time, the others find it there.
@@ -49,4 +49,10 @@ if ! audit=$(command -v cargo-audit); then
 fi
 exec {lock}>&-
 # Whoever names a database means it, however old; which crates were withdrawn only a registry knows.
-exec "$audit" audit --db "$database" --no-fetch --stale --no-yanked "$@"
+known() { "$audit" audit --file "$1" --db "$database" --no-fetch --stale --no-yanked "${@:2}"; }
+status=0
+known Cargo.lock "$@" || status=$?
+# What KVBM brings only KVBM can mend: said, and no error.
+echo "ffi/kvbm, for who builds it:" >&2
+known ffi/kvbm/Cargo.lock "$@" || true
+exit "$status"

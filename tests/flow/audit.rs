@@ -83,6 +83,9 @@ fn an_advisory_against_what_is_locked_is_an_error() {
     let (code, said) = audit(database("libc", "99.0.0").path());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("RUSTSEC-2099-0001") && said.contains("libc"), "{said}");
+    let (code, said) = audit(database("async-nats", "99.0.0").path());
+    assert_eq!(code, Some(0), "only KVBM has it: {said}");
+    assert!(said.contains("RUSTSEC-2099-0001") && said.contains("async-nats"), "{said}");
 }
 
 /// What one of them builds is there for the others: none meets a half of it.

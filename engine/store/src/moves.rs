@@ -162,7 +162,7 @@ impl Moves {
         };
         let at = slot * METADATA_BYTES_MAX;
         let metadata = &self.metadata[at..at + it.metadata];
-        let Some(serial) = log.append(core, it.placed, &it.record, metadata, false) else {
+        let Some(serial) = log.append_moved(core, it.placed, &it.record, metadata) else {
             return;
         };
         self.last_serial = self.last_serial.max(serial);

@@ -42,6 +42,13 @@ fn cut_with_pools() {
     });
 }
 
+/// Power ends behind the page with a moved block's record, and keeps it.
+#[test]
+fn a_moved_block_is_on_stable_media_before_its_record() {
+    let rules = || vec![rule("one", "space 1", (0, 4))];
+    cut_each(15, || World::with_pools(15, small(10, 512), rules()));
+}
+
 fn cut_each(seed: u64, fresh: impl Fn() -> World) {
     let mut whole = fresh();
     let first = whole.drive.finished + 1;
