@@ -61,8 +61,7 @@ pub(crate) fn table(counts: &[Count], known: &Known) -> String {
         "instructions", "client", "poller", "total", "stored", "beyond raw"
     )];
     for count in counts {
-        let stored = known.get(&count.arm.to_string());
-        let stored = stored.map_or("-".into(), |it| format!("{:.1}", it.client + it.poller));
+        let stored = stored(count, known).map_or("-".into(), |stored| format!("{stored:.1}"));
         let beyond = raw_of(count.arm, counts).map(|raw| count.total() - raw);
         let beyond = beyond.or_else(|| beyond_null(count, counts));
         let beyond = beyond.map_or("-".into(), |beyond| format!("{beyond:.1}"));
@@ -77,20 +76,26 @@ pub(crate) fn table(counts: &[Count], known: &Known) -> String {
     lines.join("\n")
 }
 
+/// What is stored of an arm in all.
+fn stored(count: &Count, known: &Known) -> Option<f64> {
+    known.get(&count.arm.to_string()).map(|it| it.client + it.poller)
+}
+
+/// Whether an arm costs more than it may.
+pub(crate) fn is_worse(count: &Count, known: &Known) -> bool {
+    stored(count, known).is_some_and(|stored| count.total() > stored * (1.0 + TOLERANCE))
+}
+
 /// What costs more than it may, one line for each.
 pub(crate) fn regressions(counts: &[Count], known: &Known) -> Vec<String> {
-    let mut found = Vec::new();
-    for count in counts {
+    let worse = counts.iter().filter(|count| is_worse(count, known));
+    let line = |count: &Count| {
         let (arm, total) = (count.arm, count.total());
-        if let Some(stored) = known.get(&arm.to_string()) {
-            let stored = stored.client + stored.poller;
-            if total > stored * (1.0 + TOLERANCE) {
-                found.push(format!(
-                    "{arm}: {total:.1} instructions a request, {stored:.1} are stored; find the \
-                     cause, or store the new count with --record"
-                ));
-            }
-        }
-    }
-    found
+        let stored = stored(count, known).expect("it is worse");
+        format!(
+            "{arm}: {total:.1} instructions a request, {stored:.1} are stored; find the cause, or \
+             store the new count with --record"
+        )
+    };
+    worse.map(line).collect()
 }

