@@ -70,8 +70,6 @@ struct Open {
     in_flight: u32,
     /// Pages on their way to the medium.
     writing: u32,
-    /// What must be on stable media before the page is written.
-    after: u64,
 }
 
 /// A pool's account of drops, and its open segment.
@@ -272,7 +270,6 @@ impl Log {
             frozen: None,
             in_flight: 0,
             writing: 0,
-            after: 0,
         };
         self.mark(row, Some(open));
         self.end(pool).current = Some(row);
@@ -325,20 +322,6 @@ impl Log {
         Some(serial)
     }
 
-    /// The same for a block that was moved. Its page waits for a flush: else power could end with
-    /// the record on stable media and the block at its old place only, where nobody looks.
-    pub(crate) fn append_moved(
-        &mut self,
-        core: &mut Core,
-        placed: Placed,
-        record: &Record,
-        metadata: &[u8],
-    ) -> Option<u64> {
-        let serial = self.append(core, placed, record, metadata, false)?;
-        self.open_mut(placed.open).after = core.flush.ticket();
-        Some(serial)
-    }
-
     /// Appends a record that belongs to no block to a pool's current segment: a drop.
     pub(crate) fn append_plain(
         &mut self,
@@ -382,7 +365,6 @@ impl Log {
                 pool: core.segments.pool(open.segment),
             };
             (open.serial, open.since, open.urgent) = (self.next_serial, core.now().ns, false);
-            open.after = 0;
             self.next_serial += 1;
         }
         open.page.append(record, metadata);
@@ -393,14 +375,8 @@ impl Log {
         Some(serial)
     }
 
-    /// Hands a page to the medium. `false`: no image is free, or blocks that were moved are not on
-    /// stable media yet.
+    /// Hands a page to the medium. `false`: no image is free.
     fn close_page(&mut self, core: &mut Core, row: usize) -> bool {
-        let after = self.opens[row].as_ref().expect("the row is open").after;
-        if !core.flush.is_durable(after) {
-            core.flush.want(after);
-            return false;
-        }
         if !core.has_image() {
             return false;
         }

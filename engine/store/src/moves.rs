@@ -1,4 +1,8 @@
 //! Blocks on their way from a victim to the open segment, through cells of the store's buffers.
+//!
+//! A copied block gets its record when a flush has covered it: else power could end with the record
+//! on stable media and the block at its old place only, where nobody looks any more. A flush is
+//! asked for when no more moves can begin, so that it covers as many as there are.
 
 use crate::config::{Config, Geometry, METADATA_BYTES_MAX};
 use crate::core::Core;
@@ -11,8 +15,10 @@ use crate::task::{Outcome, Verb};
 enum Stage {
     Reading,
     Writing,
-    /// The record waits for a page.
-    Recording,
+    /// The record waits for the flush that covers the copy, and for a page.
+    Recording {
+        ticket: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +41,8 @@ pub(crate) struct Moves {
     /// Slots of the first buffer, which no move has.
     first: usize,
     used: usize,
+    /// Of those, moves whose bytes are on their way.
+    copying: usize,
     last_serial: u64,
 }
 
@@ -49,6 +57,7 @@ impl Moves {
             slots: vec![None; count].into_boxed_slice(),
             metadata: vec![0; count * METADATA_BYTES_MAX].into_boxed_slice(),
             used: 0,
+            copying: 0,
             last_serial: 0,
         }
     }
@@ -57,7 +66,8 @@ impl Moves {
     /// way ahead of time has no session's turn when puts begin to wait for it.
     pub(crate) fn has_room(&self, core: &Core) -> bool {
         let all = self.slots.len() - self.first;
-        self.used < if core.is_space_awaited() { all } else { all / self.first }
+        let copies = if core.is_space_awaited() { all } else { all / self.first };
+        self.used < all && self.copying < copies
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -93,6 +103,7 @@ impl Moves {
             stage: Stage::Reading,
         });
         self.used += 1;
+        self.copying += 1;
         self.transfer(core, slot, Verb::Read);
     }
 
@@ -117,6 +128,7 @@ impl Moves {
         }
         if end != Outcome::Done {
             core.stats.failures += 1;
+            self.copying -= 1;
             return self.give_up(core, log, slot);
         }
         if it.stage == Stage::Reading {
@@ -128,8 +140,8 @@ impl Moves {
             it.stage = Stage::Reading;
             return self.transfer(core, slot, Verb::Read);
         }
-        it.stage = Stage::Recording;
-        self.record(core, log, slot);
+        it.stage = Stage::Recording { ticket: core.flush.ticket() };
+        self.copying -= 1;
     }
 
     /// A block that cannot be moved is evicted.
@@ -149,7 +161,7 @@ impl Moves {
         self.slots[slot].take().expect("a move has a slot")
     }
 
-    /// The block is copied: its record, and the entry points to the copy.
+    /// The copy is on stable media: its record, and the entry points to it.
     fn record(&mut self, core: &mut Core, log: &mut Log, slot: usize) {
         let it = self.slots[slot].expect("a move has a slot");
         let (_, found) = core.find(it.number, it.record.key);
@@ -162,7 +174,7 @@ impl Moves {
         };
         let at = slot * METADATA_BYTES_MAX;
         let metadata = &self.metadata[at..at + it.metadata];
-        let Some(serial) = log.append_moved(core, it.placed, &it.record, metadata) else {
+        let Some(serial) = log.append(core, it.placed, &it.record, metadata, false) else {
             return;
         };
         self.last_serial = self.last_serial.max(serial);
@@ -175,14 +187,20 @@ impl Moves {
         self.take(slot);
     }
 
-    /// Goes on with those that wait for a page.
+    /// Goes on with those that are copied.
     pub(crate) fn step(&mut self, core: &mut Core, log: &mut Log) {
         if self.used == 0 {
             return;
         }
+        let full = self.used == self.slots.len() - self.first;
         for slot in self.first..self.slots.len() {
-            if self.slots[slot].is_some_and(|it| it.stage == Stage::Recording) {
+            let Some(Stage::Recording { ticket }) = self.slots[slot].map(|it| it.stage) else {
+                continue;
+            };
+            if core.flush.is_durable(ticket) {
                 self.record(core, log, slot);
+            } else if full || self.copying == 0 {
+                core.flush.want(ticket);
             }
         }
     }
