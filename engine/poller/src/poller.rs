@@ -198,10 +198,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.executor.show_depths();
         }
         self.stats.ticks.add(1);
-        if self.unread_ticks == 0 {
-            self.stats.beat_ns.set(self.executor.now_ns());
-            self.stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
-        }
         let mut quiet = self.executor.tasks().claimed() == 0;
         if self.stores.is_some() {
             quiet = self.is_quiet();
@@ -381,11 +377,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
         bells
     }
 
-    /// Makes this tick's time the present.
+    /// Makes this tick's time the present, and shows that the poller lives.
     #[inline]
     fn read_clock(&mut self) {
-        self.executor.set_now(self.clock.now_ns());
+        let now_ns = self.clock.now_ns();
+        self.executor.set_now(now_ns);
         self.unread_ticks = 0;
+        self.stats.beat_ns.set(now_ns);
+        self.stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
     }
 
     /// Operations at the devices now.

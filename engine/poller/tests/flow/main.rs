@@ -5,6 +5,7 @@ mod bells;
 mod checksums;
 mod closing;
 mod fairness;
+mod heartbeat;
 mod held;
 mod mailbox;
 mod planted;
