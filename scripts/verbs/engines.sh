@@ -151,6 +151,8 @@ give no other bytes and no hang; announced is what is there"
                 suite "V1, V4 on vLLM $oldest_vllm" "the same" vllm
             suite "V6 on vLLM $newest_vllm" "the same without a CPU tier, its spec's two halves on \
 a stand-in for the GPU" vllm_spec
+            suite "V7 on vLLM $newest_vllm" "each setting of its own configuration that changes \
+bytes finds nothing, and no other does" vllm_identity
             suite "V5 on vLLM $newest_vllm" "what its publisher sends over more stores than fit is \
 what lookups find" vllm_events
             try vllm
@@ -158,6 +160,7 @@ what lookups find" vllm_events
         lmcache)
             suite "L1, L3 on LMCache $lmcache" "LMCache's own bench verifies every byte; its \
 contract holds while the sidecar is killed and comes back" lmcache
+            suite "L5 on LMCache $lmcache" "objects of another form are not there" lmcache_identity
             suite "L2, L3, L4 on LMCache $lmcache" "requests come back through its own server over \
 a shared L1 without a copy; faults and kills give no other bytes; its coordinator knows what is \
 there" lmcache_server
@@ -166,6 +169,8 @@ there" lmcache_server
         sglang)
             suite "S1, S3 on SGLang $sglang" "pages of all pools come back without a copy; kills, \
 failures and a drive that hangs give no other bytes and no hang" sglang
+            suite "S4 on SGLang $sglang" "each setting of its own arguments and pools that changes \
+bytes finds nothing, and no other does" sglang_identity
             try sglang
             ;;
         nixl)

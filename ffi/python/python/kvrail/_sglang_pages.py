@@ -1,37 +1,29 @@
 """Pages of one of SGLang's host pools: what their blocks are called, where their bytes are, and
 which of them must not be used anew yet."""
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from kvrail import _identity
 from kvrail._lane import Blocks
-
-FIELDS = (
-    *("dtype", "layout", "page_size", "layer_num", "start_layer", "end_layer"),
-    *("head_num", "head_dim", "v_head_dim", "indexer_dtype", "temporal_dtype", "conv_dtype"),
-)
-"""What pools say of the meaning of their bytes."""
-
 
 class Pages:
     """A host pool's pages. For any thread."""
 
-    def __init__(self, name: str, pool: Any, rank: str) -> None:
+    def __init__(self, name: str, pool: Any, rank: str, knows_floats: bool) -> None:
         """
         :param name: the pool's.
         :param rank: whose pages these are, where ranks have pages of their own.
+        :param knows_floats: whether the namespace says which 8-bit floats pages have.
         """
         self.pool, self.lengths = pool, _lengths(name, pool)
         self.moves = getattr(pool, "shared_allocation_domain", None) is not None
         """Whether the pool moves its pages about when no call is in flight: then a call lasts until
         drives have let go of them."""
-        told = [type(pool).__name__, rank, self.lengths]
-        told += [str(getattr(pool, field, None)) for field in FIELDS]
-        form = hashlib.blake2b(str(told).encode(), digest_size=8).hexdigest()
+        form = _identity.sglang_pool(name, pool, rank, self.lengths, knows_floats)
         self._suffixes = [f".{name}.{form}.{number}" for number in range(len(self.lengths))]
         self._lock, self._late = threading.Lock(), list[Any]()
         self._waiting: list[Any] = []

@@ -6,8 +6,6 @@ No call here raises because a sidecar is gone or a drive hangs: lookups find not
 without blocks. Nothing here starts a thread or keeps an index.
 """
 
-import hashlib
-import json
 import logging
 import threading
 import time
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import kvrail
+from kvrail import _identity
 from kvrail._lane import Lane
 from kvrail._mapping import Memory
 
@@ -35,9 +34,6 @@ nothing new is begun."""
 
 FEED_S, NEWS_S = 0.1, 0.1
 """Time between two looks at what is gone, and the longest wait for an answer."""
-
-FIELD_BYTES = 256
-"""Longer values of an identity are hashed."""
 
 log = logging.getLogger("kvrail")
 
@@ -60,12 +56,12 @@ class Link:
 
         :param engine: its name, in the sidecar's status and in logs.
         :param identity: everything that makes the bytes of blocks incompatible.
-        :param namespace: what may share blocks. One for each identity unless said otherwise, so
-            that another configuration finds nothing; with a name, it is refused.
+        :param namespace: who may share blocks; all engines of the identity unless said otherwise.
+            Another identity finds nothing, whatever the name.
         """
         self._engine, self._socket, self._store = engine, socket, store
-        document = {key: _short(value) for key, value in identity.items() if _says(value)}
-        self._named = (namespace or _name(engine, document), document)
+        document = _identity.document(identity)
+        self._named = (_identity.name(engine, namespace, document), document)
         self._lanes: list[Lane[Any]] = []
         self._lock = threading.Lock()
         self._retry_at = self._look_at = self._ask_at = 0.0
@@ -182,22 +178,3 @@ class Session:
     memory: Memory
     events: kvrail.Events
     uid: int
-
-
-def _says(value: object) -> bool:
-    return value is not None and value != ""
-
-
-def _short(value: Any) -> Any:
-    """The value, or a digest of one that is long: identities have 4 KiB."""
-    text = json.dumps(value, sort_keys=True)
-    return value if len(text) <= FIELD_BYTES else f"blake2b {_digest(text, 16)}"
-
-
-def _name(engine: str, identity: Mapping[str, Any]) -> str:
-    model = str(identity.get("model_name", "")).rpartition("/")[2][:24]
-    return " ".join(filter(None, (engine, model, _digest(json.dumps(identity, sort_keys=True), 8))))
-
-
-def _digest(text: str, nbytes: int) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=nbytes).hexdigest()

@@ -31,7 +31,7 @@ from vllm.v1.kv_offload.base import (
 )
 
 import kvrail
-from kvrail import gpu, paged
+from kvrail import _identity, gpu, paged
 from kvrail._tier import Link, Session
 
 HOLD_S = 30.0
@@ -64,6 +64,8 @@ class KvrailOffloadingSpec(OffloadingSpec):
             )
         # Where all workers have the same bytes, one stores them and all load them.
         self.replicated_layout = getattr(config, "replicated_layout", False)
+        self._named = dict(config.extra_config.get("identity", {}))
+        self._engine = _identity.vllm_engine(config, self._named)
         self._manager: _Manager | None = None
         self._worker: _Worker | None = None
 
@@ -85,27 +87,13 @@ class KvrailOffloadingSpec(OffloadingSpec):
         extra, config = self.extra_config, self.config
         if "socket" not in extra:
             raise ValueError("kv_connector_extra_config needs socket: where the sidecar listens")
-        parallel = config.parallel
-        identity = {
-            "engine": "vllm",
-            "layout": "pages of the GPU, block after block",
-            "model_name": config.model.name,
-            "dtype": str(config.model.dtype),
-            "kv_cache_layout": getattr(config, "kv_cache_layout", None),
-            "groups": [[it.tokens_per_block, *it.layer_names] for it in config.groups],
-            "tokens_per_hash": config.cache.tokens_per_hash,
-            "blocks_per_chunk": config.cache.blocks_per_chunk,
-            "bytes_per_block": config.worker_kv_bytes_per_block,
-            "tp_pp_pcp_dcp": [getattr(parallel, f"{it}_size") for it in ("tp", "pp", "pcp", "dcp")],
-            "rank": "any" if self.replicated_layout else rank,
-        }
-        name = extra.get("namespace")
+        everywhere = None if self.replicated_layout else rank
         return Link(
             "vllm",
             socket=extra["socket"],
             store=extra.get("store", "kv"),
-            identity=identity | extra.get("identity", {}),
-            namespace=None if name is None else f"{name} {identity['rank']}",
+            identity=_identity.vllm_pages(config, self._engine, everywhere, self._named),
+            namespace=extra.get("namespace"),
         )
 
     def _locality(self) -> Locality | None:

@@ -157,7 +157,8 @@ def _vllm(socket: str, store: str) -> str:
         "secondary_tiers": [tier],
     }
     whole = {
-        "kv_connector": "OffloadingConnector",
+        "kv_connector": "KvrailOffloadingConnector",
+        "kv_connector_module_path": "kvrail.vllm_connector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": tiering,

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, islice
 from math import inf
@@ -35,9 +35,11 @@ from lmcache.v1.distributed.api import (
 )
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface, L2TaskId
-from lmcache.v1.memory_management import MemoryObj
+from lmcache.v1.memory_management import MemoryObj, MemoryObjMetadata
 
 import kvrail
+from kvrail import _identity
+from kvrail._identity import OPAQUE, lmcache_form
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._relay import Relay
 from kvrail._tier import LOOKUP_S, Link
@@ -45,7 +47,7 @@ from kvrail._tier import LOOKUP_S, Link
 PARAMETERS: dict[str, Any] = {
     "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
     "store": "kv",  # the name of its store
-    "namespace": None,  # what may share objects; one for each identity
+    "namespace": None,  # who shares objects; all servers of the identity unless said otherwise
     "identity": {},  # what makes bytes incompatible beyond LMCache's keys, as the model's revision
     "depth": 128,  # objects in flight, of stores and of loads
 }
@@ -53,9 +55,6 @@ PARAMETERS: dict[str, Any] = {
 
 LOCK_S = 60.0
 """What is locked is not evicted for so long, if nobody unlocks it."""
-
-OPAQUE = "uint8"
-"""The dtype of objects that LMCache has serialized, whatever the cache's is."""
 
 NEWS, LISTINGS = 256, 8
 """Objects that are announced at once, and listings that go on at a time."""
@@ -126,7 +125,7 @@ class L2Adapter(L2AdapterInterface):
             socket=known["socket"],
             store=known["store"],
             namespace=known["namespace"],
-            identity={"engine": "lmcache", "format": 1} | known["identity"],
+            identity=_identity.lmcache(known["identity"]),
         )
         self._stores, self._loads = (_Way(self._link.lane(known["depth"])) for _ in range(2))
         self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
@@ -156,8 +155,9 @@ class L2Adapter(L2AdapterInterface):
         self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc]
     ) -> L2TaskId:
         self._tell_news()
-        kinds = {group: _kind(desc.dtypes) for group, desc in group_layout_descs.items()}
-        asked = [self._names(key, kinds.get(key.object_group_id, OPAQUE)) for key in keys]
+        layouts = group_layout_descs.items()
+        forms = {group: [lmcache_form(it.shapes, it.dtypes), OPAQUE] for group, it in layouts}
+        asked = [self._names(key, forms.get(key.object_group_id)) for key in keys]
         there = iter(self._link.lookup([it for each in asked for it in each], hold=LOCK_S))
         held = [[name for name in each if next(there)] for each in asked]
         found = _bitmap(held)
@@ -173,7 +173,7 @@ class L2Adapter(L2AdapterInterface):
             return self._found.pop(task_id, None)
 
     def submit_unlock(self, keys: list[ObjectKey]) -> None:
-        names = [name for key in keys for name in self._names(key, OPAQUE)]
+        names = [name for key in keys for name in self._names(key)]
         with self._lock:
             held = [name for name in names if name in self._locked]
             self._locked.subtract(held)
@@ -194,7 +194,7 @@ class L2Adapter(L2AdapterInterface):
         return _bitmap(end.ok)
 
     def delete(self, keys: list[ObjectKey]) -> None:
-        names = {name: key for key in keys for name in self._names(key, OPAQUE)}
+        names = {name: key for key in keys for name in self._names(key)}
         nothing: Sequence[int] = ()
         asked = list(names)
         dropped = self._link.call(lambda it: it.drop(asked, timeout=LOOKUP_S).ok, nothing)
@@ -233,9 +233,9 @@ class L2Adapter(L2AdapterInterface):
     def _begin(
         self, way: _Way, work: Work, keys: list[ObjectKey], objects: list[MemoryObj]
     ) -> L2TaskId:
-        kinds = [_kind(it.meta.dtypes or [it.meta.dtype]) for it in objects]
+        forms = [_form(it.meta) for it in objects]
         lengths = [it.get_size() for it in objects]
-        names = [_name(key, kind) for key, kind in zip(keys, kinds, strict=True)]
+        names = [_name(key, form) for key, form in zip(keys, forms, strict=True)]
         with self._lock:
             self._sizes.update(zip(map(_group, names), lengths, strict=True))
             task = _Task(next(self._numbers), list(keys))
@@ -272,20 +272,21 @@ class L2Adapter(L2AdapterInterface):
             keys = [_key(it.metadata).to_object_key() for it in gone]
             self._notify_keys_deleted(keys, [it.length for it in gone])
 
-    def _names(self, key: ObjectKey, kind: str) -> list[bytes]:
-        """What this object may be called, by the dtypes that its group has or may have."""
-        known = (kind for *group, kind in tuple(self._sizes) if group == _group_of(key))
-        return [_name(key, kind) for kind in dict.fromkeys((kind, OPAQUE, *known))]
+    def _names(self, key: ObjectKey, forms: list[str] | None = None) -> list[bytes]:
+        """What this object may be called: by these forms, or by those that its group has had."""
+        if forms is None:
+            known = (form for *group, form in tuple(self._sizes) if group == _group_of(key))
+            forms = [OPAQUE, *known]
+        return [_name(key, form) for form in dict.fromkeys(forms)]
 
 
-def _kind(dtypes: Iterable[object]) -> str:
-    """The dtypes of an object: LMCache's key does not say them."""
-    return ",".join(str(dtype).removeprefix("torch.") for dtype in dtypes) or OPAQUE
+def _form(meta: MemoryObjMetadata) -> str:
+    return lmcache_form(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
 
 
-def _name(key: ObjectKey, kind: str) -> bytes:
+def _name(key: ObjectKey, form: str) -> bytes:
     parts = (key.model_name, f"{key.kv_rank:08x}", f"{key.object_group_id:x}")
-    return "@".join((*parts, key.chunk_hash.hex(), key.cache_salt, kind)).encode()
+    return "@".join((*parts, key.chunk_hash.hex(), key.cache_salt, form)).encode()
 
 
 def _key(name: bytes) -> EncodedObjectKey:
@@ -299,9 +300,9 @@ def _group_of(key: ObjectKey) -> list[str]:
 
 
 def _group(name: bytes) -> tuple[str, str, str]:
-    """What objects of one size have in common: model, object group, dtypes."""
-    model, _, group, *_, kind = name.decode().split("@")
-    return model, group, kind
+    """What objects of one size have in common: model, object group, form."""
+    model, _, group, *_, form = name.decode().split("@")
+    return model, group, form
 
 
 def _bitmap(found: Sequence[object]) -> Bitmap:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvrail import _identity
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._tier import Link
 
@@ -60,7 +61,8 @@ class MooncakeDistributedStore:
         """Attaches. What is wrong with the configuration is raised here, and only here.
 
         :param local_hostname: what makes bytes incompatible beyond FlexKV's keys, which are hashes
-            of tokens: the model and its revision, dtype, rank and size of tensor parallelism.
+            of tokens: the model, its revision and quantization, dtype, layout, tokens of a block,
+            rank and size of each parallelism.
         :param metadata_server: the path of the sidecar's socket.
         :param device_name: the name of its store.
         """
@@ -73,7 +75,7 @@ class MooncakeDistributedStore:
             "flexkv",
             socket=metadata_server.removeprefix("unix:"),
             store=device_name or STORE,
-            identity={"engine": "flexkv", "format": 1, "model_name": local_hostname},
+            identity=_identity.flexkv(local_hostname),
         )
         self._lanes = {"put": self._link.lane(DEPTH), "get": self._link.lane(DEPTH)}
         return 0

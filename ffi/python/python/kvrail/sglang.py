@@ -33,6 +33,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 import kvrail
+from kvrail import _identity
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._sglang_pages import Pages
 from kvrail._tier import Link
@@ -40,8 +41,8 @@ from kvrail._tier import Link
 PARAMETERS: dict[str, Any] = {
     "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
     "store": "kv",  # the name of its store
-    "namespace": None,  # what may share pages; one for each identity
-    "identity": {},  # what makes bytes incompatible beyond what SGLang says, as the revision
+    "namespace": None,  # who shares pages; all engines of the identity unless said otherwise
+    "identity": {},  # what makes bytes incompatible beyond what SGLang says
     "depth": 128,  # blocks in flight, of stores and of loads
     "timeout": 10.0,  # seconds that a call of SGLang waits for its pages at most
 }
@@ -76,13 +77,15 @@ class Storage(HiCacheStorage):
         if not extra.get("interface_v1"):
             raise ValueError('set "interface_v1": 1 in the extra config: kvrail has no older one')
         known = PARAMETERS | given
+        identity = _identity.sglang(storage_config, known["identity"])
         self._link = Link(
             "sglang",
             socket=known["socket"],
             store=known["store"],
             namespace=known["namespace"],
-            identity=_identity(storage_config) | known["identity"],
+            identity=identity,
         )
+        self._knows_floats = _identity.sglang_knows_floats(identity)
         self._rank = f"{storage_config.tp_rank} of {storage_config.tp_size}"
         self._pools: dict[str, Pages] = {}
         self._ways: dict[Work, _Way] = {
@@ -173,7 +176,7 @@ class Storage(HiCacheStorage):
         if name not in self._pools or self._pools[name].pool is not pool:
             # State of Mamba layers is sharded, also where K and V are on each rank.
             sharded = self._rank if name == PoolName.MAMBA else ""
-            self._pools[name] = Pages(str(name), pool, sharded)
+            self._pools[name] = Pages(str(name), pool, sharded, self._knows_floats)
 
     def _legal(
         self, it: PoolTransfer, keys: list[str]
@@ -262,22 +265,6 @@ class _Way:
             pages.give_back(indices)
         self._late = []
         return True
-
-
-def _identity(config: HiCacheStorageConfig) -> dict[str, Any]:
-    """What SGLang says makes pages incompatible; what a pool's layout adds is in its blocks' names.
-
-    K and V of MLA are the same on each rank, and are shared."""
-    split = {} if config.is_mla_model else {"tp": f"{config.tp_rank} of {config.tp_size}"}
-    return split | {
-        "engine": "sglang",
-        "format": 1,
-        "model_name": config.model_name,
-        "mla": config.is_mla_model,
-        "pp": f"{config.pp_rank} of {config.pp_size}",
-        "cp": f"{config.attn_cp_rank} of {config.attn_cp_size}",
-        "dcp": f"{config.dcp_rank} of {config.dcp_size}",
-    }
 
 
 def _run(there: Iterable[bool]) -> int:

@@ -1,7 +1,7 @@
 """kvrail as a secondary tier of vLLM's offloading connector: vLLM 0.30 and later.
 
-    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-      "kv_load_failure_policy": "recompute",
+    --kv-transfer-config '{"kv_connector": "KvrailOffloadingConnector", "kv_role": "kv_both",
+      "kv_connector_module_path": "kvrail.vllm_connector", "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": ...,
         "secondary_tiers": [{"type": "kvrail", "socket": "/run/kvrail/kvrail.sock",
                              "store": "kv"}]}}'
@@ -36,9 +36,9 @@ from vllm.v1.kv_offload.base import (
     RequestOffloadingContext,
     ScheduleEndContext,
 )
-from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from kvrail import _identity
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._tier import Link
 
@@ -98,9 +98,9 @@ class Tier(SecondaryTierManager):
         """
         :param socket: where the sidecar listens.
         :param store: the name of its store.
-        :param namespace: what may share blocks; the model's name unless said otherwise.
+        :param namespace: who shares chunks; all engines of the identity unless said otherwise.
         :param identity: what makes bytes incompatible beyond what vLLM says of itself, such as
-            the model's revision.
+            the number of an update of weights in place.
         :param depth: blocks in flight.
         :param enable_kv_events: tell routers of blocks that are stored and evicted.
         :param locality: "LOCAL" or "REMOTE", for those events.
@@ -115,12 +115,14 @@ class Tier(SecondaryTierManager):
         self.tolerates_off_thread_polling = poll_between_steps
         self._rows = numpy.asarray(primary_kv_view)
         self._row_bytes = int(self._rows.strides[0])
+        config, named = offloading_spec.config, identity or {}
+        engine = _identity.vllm_engine(config, named)
         self._link = Link(
             "vllm",
             socket=socket,
             store=store,
             namespace=namespace,
-            identity=_fields(offloading_spec, self._row_bytes) | (identity or {}),
+            identity=_identity.vllm_rows(config, engine, self._row_bytes, named),
         )
         self._lane: Lane[TransferJob] = self._link.lane(depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
@@ -234,11 +236,3 @@ class _Failed:
         if (state := request.get_state(cls)) is None:
             request.set_state(state := cls())
         return state
-
-
-def _fields(spec: Any, row_bytes: int) -> dict[str, Any]:
-    """What vLLM itself says makes chunks incompatible, for its own tier of files."""
-    mapper = FileMapper.from_offloading_spec(
-        "", spec, blocks_per_file=spec.blocks_per_chunk, parallel_agnostic=True
-    )
-    return mapper.get_run_config() | {"rank": mapper.rank, "row_bytes": row_bytes}

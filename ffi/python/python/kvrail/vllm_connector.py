@@ -1,7 +1,8 @@
-"""vLLM's offloading connector that recomputes blocks which could not be loaded.
+"""vLLM's offloading connector that hands the whole configuration to kvrail, for the identity of its
+namespaces, and that recomputes blocks which could not be loaded.
 
-vLLM's own stops the engine at a load that fails: with `KvrailOffloadingSpec`, where a load is a
-read of a drive, use this one.
+vLLM's own hands over neither revision nor quantization nor rotary embedding, and stops the engine
+at a load that fails: a load of `KvrailOffloadingSpec` is a read of a drive.
 
     --kv-transfer-config '{"kv_connector": "KvrailOffloadingConnector", "kv_role": "kv_both",
       "kv_connector_module_path": "kvrail.vllm_connector", "kv_load_failure_policy": "recompute",
@@ -13,11 +14,18 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
+from kvrail import _identity
+
 __all__ = ["KvrailOffloadingConnector"]
 
 
 class KvrailOffloadingConnector(OffloadingConnector):
-    """`OffloadingConnector`, which tells vLLM the blocks that a load has not filled."""
+    """`OffloadingConnector`, which tells vLLM the blocks that a load has not filled, and kvrail's
+    tiers and specs what they are made for."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        with _identity.of_vllm(vllm_config, kv_cache_config):
+            super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)

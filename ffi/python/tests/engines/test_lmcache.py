@@ -62,6 +62,24 @@ def objects(count: int, seed: int | None = None, dtype: torch.dtype = torch.bflo
     return made
 
 
+def object_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype]) -> Any:
+    """One object of these tensors, as LMCache hands it over."""
+    sizes = [torch.Size(it) for it in shapes]
+    raw = torch.zeros(
+        sum(size.numel() * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True)),
+        dtype=torch.uint8,
+    )
+    about = MemoryObjMetadata(
+        sizes[0], dtypes[0], 0, raw.nbytes, fmt=MemoryFormat.KV_2LTD, ref_count=1, shapes=sizes
+    )
+    about.dtypes = list(dtypes)
+    return TensorMemoryObj(raw, about, None)
+
+
+def layout_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype]) -> MemoryLayoutDesc:
+    return MemoryLayoutDesc([torch.Size(it) for it in shapes], list(dtypes))
+
+
 def layouts(dtype: torch.dtype = torch.bfloat16) -> dict[int, MemoryLayoutDesc]:
     return {0: MemoryLayoutDesc([torch.Size([OBJECT // dtype.itemsize])], [dtype])}
 

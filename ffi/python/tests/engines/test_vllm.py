@@ -213,9 +213,14 @@ def test_wrong_configurations_are_refused_by_name(make, host):
         make({"store": "other"})
     with pytest.raises(Exception, match="no sidecar"):
         make({"socket": "/nowhere/s"})
-    make({"namespace": "shared"})
-    with pytest.raises(Exception, match="dtype"):
-        make({"namespace": "shared"}, dtype="float16")
+
+
+def test_a_namespace_of_the_users_keeps_apart_what_is_incompatible(make):
+    keys, content = keys_of(range(4)), contents(4)
+    put_down(make({"namespace": "shared"}), keys, content)
+    assert make({"namespace": "shared"}, dtype="float16").load(keys) == {}
+    assert make({"namespace": "another"}).load(keys) == {}
+    assert same(make({"namespace": "shared"}).load(keys), keys, content)
 
 
 def test_rows_that_the_sidecar_may_not_map_are_copied_and_counted(make, tmp_path):
