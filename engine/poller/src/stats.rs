@@ -238,6 +238,8 @@ pub struct StoreStats {
     pub suspects: Counter,
     /// Reported blocks that were what they should be.
     pub absolved: Counter,
+    /// Reports of sessions that may not write: nothing follows.
+    pub unheeded: Counter,
     /// Reported blocks that were wrong, and were dropped.
     pub rotten: Counter,
     /// Entries of the index in use.

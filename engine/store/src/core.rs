@@ -259,13 +259,13 @@ impl Core {
     #[inline(always)]
     pub(crate) fn find(&self, number: u16, key: Key) -> (Hash, Option<(Position, Entry)>) {
         let hash = self.index.hash(number, key.lo());
-        let found = self.index.find(hash, |entry| entry.is(key, number));
+        let found = self.index.find(hash, key, number);
         (hash, found.map(|(position, entry)| (position, *entry)))
     }
 
     /// Puts a live entry where there is none. `false`: the index is full.
-    pub(crate) fn insert_live(&mut self, hash: Hash, entry: Entry) -> bool {
-        let taken = self.index.insert(hash, entry);
+    pub(crate) fn insert_live(&mut self, hash: Hash, key: Key, entry: Entry) -> bool {
+        let taken = self.index.insert(hash, key, entry);
         if taken {
             self.count_in(&entry);
             self.tell(&entry, |witness, uid, lo| witness.come(uid, lo));
@@ -306,7 +306,7 @@ impl Core {
     /// every older record. `place` is 0, or lies in the segment with the record of the drop.
     pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, number: u16, place: u64) {
         let entry = Entry::new(key, number, Kind::Dropped).with_place(place);
-        let taken = self.index.insert(hash, entry);
+        let taken = self.index.insert(hash, key, entry);
         self.recovery.dropped += u64::from(taken);
         self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(number);
     }

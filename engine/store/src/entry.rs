@@ -2,7 +2,7 @@
 
 use crate::key::Key;
 
-/// Bits of the key's upper half that an entry holds; with the lower half, 104 of 128.
+/// Bits of the key's upper half that an entry holds; `Rest` has the others.
 const HI_BITS: u32 = 40;
 const PLACE_BITS: u32 = 40;
 const LENGTH_BITS: u32 = 27;
@@ -63,6 +63,20 @@ pub(crate) struct Entry([u64; 4]);
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
+/// The bits of a key that its entry has no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rest([u8; 3]);
+
+const _: () = assert!(u64::BITS - HI_BITS == 24);
+
+impl Rest {
+    #[inline(always)]
+    pub(crate) fn of(key: Key) -> Self {
+        let [.., a, b, c] = key.hi().to_le_bytes();
+        Self([a, b, c])
+    }
+}
+
 impl Entry {
     pub(crate) const EMPTY: Self = Self([0; 4]);
 
@@ -94,10 +108,10 @@ impl Entry {
         self.get(KIND) == 0
     }
 
-    /// Whether this is the entry of a key: one comparison of all that a key and its namespace
-    /// decide.
+    /// Whether this may be the entry of a key: one comparison of all that a key and its namespace
+    /// decide. It is, if the rest of the key is the same.
     #[inline(always)]
-    pub(crate) fn is(&self, key: Key, number: u16) -> bool {
+    pub(crate) fn is_like(&self, key: Key, number: u16) -> bool {
         let same = Self::new(key, number, Kind::Live);
         let others = self.0[0] ^ same.0[0]
             | (self.0[2] ^ same.0[2]) & HI_LOW.mask()
@@ -211,11 +225,13 @@ mod tests {
             .with_hits(9)
             .with_depth(900)
             .with_check(5);
-        assert!(entry.is(key, 4095) && !entry.is(Key::of(u64::MAX >> 25, u64::MAX), 4095));
+        assert!(
+            entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 25, u64::MAX), 4095)
+        );
         assert_eq!((entry.place(), entry.length()), ((1 << 40) - 1, BLOCK_BYTES_MAX));
         assert_eq!((entry.hits(), entry.depth(), entry.check()), (3, 15, 5));
         let entry = entry.with_place(0).with_hits(0).with_kind(Kind::Live).with_length(1);
         assert_eq!((entry.place(), entry.length(), entry.hits()), (0, 1, 0));
-        assert!(entry.is(key, 4095) && entry.is_there() && !entry.is_empty());
+        assert!(entry.is_like(key, 4095) && entry.is_there() && !entry.is_empty());
     }
 }

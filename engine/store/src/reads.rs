@@ -18,7 +18,7 @@ pub(crate) enum Count {
 pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, Answer> {
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
     let hash = core.index.hash(number, get.key.lo());
-    let found = core.index.find(hash, |entry| entry.is(get.key, number));
+    let found = core.index.find(hash, get.key, number);
     let Some((position, entry)) = found else { return Err(absent(core, None).into()) };
     let Some(segment) = core.readable(entry) else {
         let entry = *entry;

@@ -301,7 +301,7 @@ impl Recovery {
             return;
         }
         let (hash, Some(number)) = self.hashes[self.nth] else { return };
-        let found = core.index.find(hash, |entry| entry.is(record.key, number));
+        let found = core.index.find(hash, record.key, number);
         let found = found.map(|(position, entry)| (position, *entry));
         if record.kind == RecordKind::Put {
             let end = u64::from(record.offset) * u64::from(UNIT_BYTES) + u64::from(record.length);
@@ -345,7 +345,7 @@ impl Recovery {
             core.insert_dropped(hash, record.key, number, place);
         } else {
             // A full index forgets the oldest: recovery comes to them last.
-            let _ = core.insert_live(hash, Self::entry(core, number, segment, record));
+            let _ = core.insert_live(hash, record.key, Self::entry(core, number, segment, record));
         }
     }
 

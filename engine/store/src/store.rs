@@ -6,7 +6,7 @@ use crate::admission::Admission;
 use crate::config::{Budget, Config, ConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
 use crate::drops::Drops;
-use crate::entry::Kind;
+use crate::entry::{Entry, Kind};
 use crate::explain::Explained;
 use crate::feed::Evicted;
 use crate::format::POOLS_MAX;
@@ -348,8 +348,8 @@ impl Store {
         let mut found = Found::default();
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
-            let entry = self.core.index.find(*hash, |entry| entry.is_low(*lo, number));
-            let there = entry.is_some_and(|(_, it)| self.core.readable(it).is_some());
+            let is_it = |it: &Entry| it.is_low(*lo, number) && self.core.readable(it).is_some();
+            let there = self.core.index.has(*hash, is_it);
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
             if there && let Hold::For(time) = hold {

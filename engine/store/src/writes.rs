@@ -137,7 +137,7 @@ impl Writes {
             .with_check(put.check);
         match found {
             Some((position, old)) => core.replace(position, &old, entry),
-            None if core.index.insert(hash, entry) => {}
+            None if core.index.insert(hash, put.key, entry) => {}
             None => {
                 self.blocks.remove(slot);
                 return Err(Status::Declined(DeclineReason::IndexFull).into());

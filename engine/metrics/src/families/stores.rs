@@ -31,6 +31,7 @@ pub const COUNTERS: [&str; 26] = [
     "distrusted",
     "suspects",
     "absolved",
+    "unheeded",
     "rotten",
     "requests",
     "parked",
@@ -38,7 +39,7 @@ pub const COUNTERS: [&str; 26] = [
     "write_tokens",
 ];
 
-pub(super) const FAMILIES: [Family; 33] = [
+pub(super) const FAMILIES: [Family; 34] = [
     Family {
         name: "kvrail_store_state",
         kind: Kind::Gauge,
@@ -291,6 +292,14 @@ pub(super) const FAMILIES: [Family; 33] = [
         labels: &["store", "device"],
         help: "Reported blocks that were what they should be.",
         samples: |report, to| counted(report, to, "absolved"),
+    },
+    Family {
+        name: "kvrail_store_suspects_unheeded",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Reports of clients that may not write: counted, and nothing else.",
+        samples: |report, to| counted(report, to, "unheeded"),
     },
     Family {
         name: "kvrail_store_blocks_rotten",

@@ -99,6 +99,7 @@ pub(super) struct Shard {
     active_ns: u64,
     shown_ns: u64,
     absolved: u64,
+    unheeded: u64,
     rotten: u64,
     /// Session whose report was false, until it is counted.
     false_reporter: Option<SessionSlot>,
@@ -147,6 +148,7 @@ impl Shard {
             active_ns: 0,
             shown_ns: 0,
             absolved: 0,
+            unheeded: 0,
             rotten: 0,
             false_reporter: None,
             rotten_block: None,
@@ -455,6 +457,11 @@ impl Shard {
         Some(noted)
     }
 
+    /// Counts the report of a session that may not write: whoever may only read changes nothing.
+    pub(super) fn count_unheeded(&mut self) {
+        self.unheeded += 1;
+    }
+
     fn look_at_suspects(&mut self, now: Now) {
         if self.suspects.is_empty() || self.state != State::Running {
             return;
@@ -581,6 +588,7 @@ impl Shard {
         stats.write_tokens.set(u64::try_from(self.store.write_tokens()).unwrap_or(0));
         stats.show_pools(&self.store);
         stats.absolved.set(self.absolved);
+        stats.unheeded.set(self.unheeded);
         stats.rotten.set(self.rotten);
         stats.entries.set(self.store.entries());
         stats.bytes.set(self.store.bytes());

@@ -5,7 +5,7 @@ use kvrail_poller::{Command, Notice, StoreAsk, StoreCall};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
-use crate::rig::{Asked, Rig, block, config, crc, drop_slot, keyed, open};
+use crate::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed, open};
 
 #[test]
 fn an_error_of_body_or_tail_fails_the_request_and_leaves_no_block() {
@@ -57,6 +57,38 @@ fn a_reported_block_is_looked_at_before_it_goes() {
         !told.namespace().is_empty() && told.offset >= 1 << 20 && told.offset.is_multiple_of(512)
     );
     assert_eq!(rig.mailbox.next_rotten(), None);
+}
+
+/// A reader drops nothing: neither by a key that differs where an entry of the index has no room
+/// for it, nor by that of a block which really is wrong.
+#[test]
+fn reports_of_who_may_not_write_are_counted_and_those_of_another_key_find_nothing() {
+    let mut rig = Rig::new(512);
+    let (mut writer, mut reader) = (rig.client(0), rig.client(1));
+    let (space, _) = rig.space("first");
+    assert_eq!(rig.grant_reading(reader.session, HANDLE, space), Ending::Ok);
+    let (right, wrong, bytes) = (Key::of(1, 1), Key::of(2, 2), block(1, 30_001));
+    let sum = |key| check(crc(&bytes), 1_000, key, 30_001);
+    assert_eq!(rig.put(&mut writer, right, &bytes).status(), Status::Ok);
+    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
+    assert_eq!(rig.put(&mut writer, wrong, &bytes).status(), Status::Ok);
+    for bit in 40..64 {
+        let twin = Key::of(1 ^ 1 << bit, 1);
+        let report = drop_slot(Opcode::Suspect, twin, sum(right));
+        assert_eq!(rig.ask_one(&mut writer, report).status(), Status::Miss);
+        assert_eq!(rig.ask_one(&mut reader, report).status(), Status::Ok);
+        assert_eq!(rig.get(&mut writer, twin, 32_768).0.status(), Status::Miss);
+    }
+    let report = drop_slot(Opcode::Suspect, wrong, sum(wrong));
+    assert_eq!(rig.ask_one(&mut reader, report).status(), Status::Ok);
+    rig.pass(20_000_000);
+    assert_eq!(rig.lookup(&mut writer, 0, &[1, 2]), 0b11);
+    let store = &rig.stats.devices[0].store;
+    assert_eq!((store.unheeded.get(), store.suspects.get(), store.rotten.get()), (25, 0, 0));
+    assert_eq!(rig.mailbox.next_rotten(), None);
+    assert_eq!(rig.ask_one(&mut writer, report).status(), Status::Ok);
+    rig.pass(20_000_000);
+    assert_eq!(rig.lookup(&mut writer, 0, &[1, 2]), 0b01);
 }
 
 #[test]

@@ -113,6 +113,7 @@ fn shard_report(
         ("distrusted", &stats.distrusted),
         ("suspects", &stats.suspects),
         ("absolved", &stats.absolved),
+        ("unheeded", &stats.unheeded),
         ("rotten", &stats.rotten),
         ("requests", &stats.requests),
         ("parked", &stats.parked),

@@ -16,6 +16,7 @@ mod odd;
 mod pools;
 mod reclaim;
 mod start;
+mod twins;
 mod world;
 
 /// Runs a scenario for one seed after another.

@@ -116,7 +116,7 @@ fn sizes() {
         images: 64,
         ..small(8, 512)
     };
-    for (mean, most) in [(1 << 20, 48), (64 << 10, 43)] {
+    for (mean, most) in [(1 << 20, 52), (64 << 10, 47)] {
         let sizing = Sizing::of(&config(mean)).unwrap();
         println!("{sizing}");
         assert!(sizing.per_block() <= most, "{sizing}");

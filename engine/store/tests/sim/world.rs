@@ -18,6 +18,8 @@ pub(crate) const VOLUME: u128 = 0x7777;
 /// What a client's memory holds where no block is.
 pub(crate) const GUARD: u8 = 0x5a;
 const GUARDS: usize = 64;
+/// Keys whose numbers differ by it differ in their highest bits only.
+pub(crate) const TWIN: u64 = 1 << 32;
 
 /// The buffers.
 #[derive(Clone, Debug)]
@@ -230,8 +232,9 @@ impl World {
 
     /// Keys are small numbers: the halves follow from them.
     pub(crate) fn key(number: u64) -> Key {
-        let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Key::of(mixed ^ 0xabcd, mixed.rotate_left(17))
+        let (mixed, twin) =
+            ((number % TWIN + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15), number / TWIN);
+        Key::of(mixed ^ 0xabcd ^ twin << 40, mixed.rotate_left(17))
     }
 
     /// What a put of that block will be.
