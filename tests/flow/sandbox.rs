@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::rig::{Place, Sidecar, actor_program, eventually, is_root, run};
+use crate::rig::{Loops, Place, Sidecar, actor_program, eventually, is_root, run};
 
 /// What `actor confined` tries.
 const ATTEMPTS: usize = 22;
@@ -66,6 +66,29 @@ fn every_thread_of_a_sidecar_is_within() {
     assert!(sandbox.calls_filtered && sandbox.capabilities.len() <= 2, "{sandbox:?}");
     drop(client);
     sidecar.stop();
+}
+
+/// The sandbox leaves the right to look at what a member rests on.
+#[test]
+fn a_loop_device_over_a_served_file_is_not_served_again() {
+    let place = Place::with_store(1, 64 << 20);
+    let served = Sidecar::start(&place);
+    let Some(loops) = Loops::over(&place.members) else { return };
+    let mut again = Place::empty(0);
+    again.members = loops.nodes().to_vec();
+    let mut refused = Sidecar::launch(&again, again.serve());
+    assert_eq!(refused.wait().code(), Some(3), "{}", refused.said());
+    let words = [format!("it rests on {}", place.members[0].display()), served.pid().to_string()];
+    for word in words.iter().map(String::as_str).chain(["stop process"]) {
+        assert!(refused.said().contains(word), "no {word:?} in {}", refused.said());
+    }
+    served.stop();
+    // And the other way round: who serves it holds the file below.
+    let served = Sidecar::start(&again);
+    assert!(fs::File::open(&place.members[0]).unwrap().try_lock().is_err());
+    let mut refused = Sidecar::launch(&place, place.serve());
+    assert_eq!(refused.wait().code(), Some(3), "{}", refused.said());
+    served.stop();
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! A volume striped over three members: requests that cross borders, restart, read back.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use kvrail_bench::pattern::Pattern;
 use kvrail_client::{Client, Pages, Request, Status};
 use kvrail_tests::{Acknowledged, Tally, span_bytes, verify};
 
-use crate::rig::{Actor, LONG, Place, Sidecar, can_pin, is_root};
+use crate::rig::{Actor, LONG, Loops, Place, Sidecar, can_pin};
 
 const THREADS: u32 = 4;
 
@@ -73,47 +70,15 @@ fn three_files_in_stripes() {
     }
 }
 
-/// Loop devices that are given back.
-struct Loops(Vec<PathBuf>);
-
-impl Loops {
-    /// One over each file, or none where the machine has no loop devices.
-    fn over(files: &[PathBuf]) -> Option<Self> {
-        let mut loops = Self(Vec::new());
-        for file in files {
-            let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
-            let made = made.ok().filter(|output| output.status.success())?;
-            let name = String::from_utf8_lossy(&made.stdout).trim().to_owned();
-            loops.0.push(name.into());
-        }
-        Some(loops)
-    }
-}
-
-impl Drop for Loops {
-    fn drop(&mut self) {
-        for device in &self.0 {
-            let _given_back = Command::new("losetup").arg("--detach").arg(device).status();
-        }
-    }
-}
-
 #[test]
 fn three_block_devices_in_stripes() {
-    if !is_root() {
-        println!("skipped: only root makes loop devices");
-        return;
-    }
     let mut place = Place::empty(3);
     for member in &place.members {
         let file = std::fs::File::create(member).unwrap();
         file.set_len(span_bytes(2 * THREADS) / 3 + (8 << 20)).unwrap();
     }
-    let Some(loops) = Loops::over(&place.members) else {
-        println!("skipped: no loop devices here");
-        return;
-    };
-    place.members.clone_from(&loops.0);
+    let Some(loops) = Loops::over(&place.members) else { return };
+    place.members = loops.nodes().to_vec();
     place.create(span_bytes(2 * THREADS), "256KiB").expect(0, &[]);
     borders_restart_and_traffic(&place);
 }

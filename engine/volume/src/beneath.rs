@@ -2,13 +2,16 @@
 //!
 //! A file member is locked for us alone, and refused while a loop device is made of it. A member on
 //! a loop device, or on a file system that lies on one, shares the lock of the file below: two
-//! partitions of one image may be members, the image itself may not.
+//! partitions of one image may be members, the image itself may not. What cannot be looked at
+//! counts as somebody's.
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 
+use crate::claim::classify;
 use crate::error::Reason;
 use crate::holder::Holder;
 use crate::identity::Identity;
@@ -16,16 +19,27 @@ use crate::kernel::Kernel;
 use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::stack::Loop;
 
+/// The files that a device or file rests on, through loop devices. Whoever claims it locks them, so
+/// a process that limits itself first must leave itself a right to read them.
+#[must_use]
+pub fn beneath(path: &Path) -> Vec<PathBuf> {
+    let Ok(Identity::Block { device } | Identity::File { device, .. }) = classify(path) else {
+        return Vec::new();
+    };
+    Kernel::default().beneath(device).into_iter().map(|it| it.file).collect()
+}
+
 /// Takes the shared locks of everything that a member rests on.
 pub(crate) fn hold(kernel: &Kernel, member: Identity) -> Result<Vec<OwnedFd>, Reason> {
     let (Identity::Block { device } | Identity::File { device, .. }) = member;
     let beneath = kernel.beneath(device);
     if matches!(member, Identity::Block { .. }) {
+        kernel.unseen(device).map_or(Ok(()), |what| Err(unseen(what)))?;
         outlive_loops(kernel, || check_alone(kernel, &beneath))?;
     }
     let mut held = Vec::with_capacity(beneath.len());
     for it in &beneath {
-        held.extend(share(kernel, it)?);
+        held.push(share(kernel, it)?);
     }
     Ok(held)
 }
@@ -41,28 +55,32 @@ fn check_alone(kernel: &Kernel, beneath: &[Loop]) -> Result<(), Reason> {
     if holders.is_empty() { Ok(()) } else { Err(Reason::Busy { holders }) }
 }
 
-/// None where the file may not be read here, and nobody is seen to have it.
-fn share(kernel: &Kernel, it: &Loop) -> Result<Option<OwnedFd>, Reason> {
-    let attempt = || {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let Some(file) = open(&it.file, flags, Mode::empty()).ok().filter(|file| is(file, it))
-        else {
-            return Ok(None);
-        };
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) => Err(Reason::Busy { holders: Vec::new() }),
-            Err(errno) => Err(Reason::Io { step: "locking the file that it rests on", errno }),
-            Ok(()) => Ok(Some(file)),
-        }
+/// Locks the file of a loop device, with others that rest on it.
+fn share(kernel: &Kernel, it: &Loop) -> Result<OwnedFd, Reason> {
+    let cannot_look = || unseen(it.file.display().to_string());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let identity = it.identity.ok_or_else(cannot_look)?;
+    let file = open(&it.file, flags, Mode::empty()).ok().filter(|file| is(file, identity));
+    let file = file.ok_or_else(cannot_look)?;
+    let attempt = || match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Err(Reason::Busy { holders: Vec::new() }),
+        Err(errno) => Err(Reason::Io { step: "locking the file that it rests on", errno }),
+        Ok(()) => Ok(()),
     };
-    outlive_the_dead(kernel, it.identity, attempt).map_err(|reason| match reason {
+    outlive_the_dead(kernel, identity, attempt).map_err(|reason| match reason {
         Reason::Busy { .. } => Reason::Busy { holders: kernel.lockers_beneath(it) },
         other => other,
-    })
+    })?;
+    Ok(file)
+}
+
+/// The reason not to have what rests on something that cannot be looked at.
+fn unseen(what: String) -> Reason {
+    Reason::Busy { holders: vec![Holder::Unseen { what }] }
 }
 
 /// Whether the path still leads to the file that was looked up.
-fn is(file: &OwnedFd, it: &Loop) -> bool {
-    fstat(file)
-        .is_ok_and(|stat| it.identity == Identity::File { device: stat.st_dev, inode: stat.st_ino })
+fn is(file: &OwnedFd, identity: Identity) -> bool {
+    let found = |device, inode| identity == Identity::File { device, inode };
+    fstat(file).is_ok_and(|stat| found(stat.st_dev, stat.st_ino))
 }

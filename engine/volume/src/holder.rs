@@ -48,6 +48,11 @@ pub enum Holder {
         /// Its command name.
         command: String,
     },
+    /// What the member rests on may not be looked at from here: somebody may have it.
+    Unseen {
+        /// A file, or where the kernel describes the device.
+        what: String,
+    },
     /// A process that has it open (device) or locked (file).
     Process {
         /// Its process id in this pid namespace.
@@ -73,6 +78,9 @@ impl fmt::Display for Holder {
                 write!(f, "it rests on {file}, which process {pid} ({command}) has")
             }
             Self::Beneath { file, .. } => write!(f, "it rests on {file}, which somebody has"),
+            Self::Unseen { what } => {
+                write!(f, "it rests on {what}, which cannot be looked at from here")
+            }
             Self::Process { pid, command } => write!(f, "process {pid} ({command}) has it"),
         }
     }
@@ -96,6 +104,9 @@ impl Holder {
             }
             Self::Process { pid, .. } | Self::Beneath { pid: Some(pid), .. } => {
                 format!("stop process {pid}")
+            }
+            Self::Unseen { what } => {
+                format!("let this user see and read {what}, or name it as the member itself")
             }
             Self::Beneath { file, .. } => format!("name another member, or see lsof {file}"),
         }

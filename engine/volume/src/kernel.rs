@@ -108,6 +108,13 @@ impl Kernel {
         stack::beneath(&self.sys, device)
     }
 
+    /// Where the kernel describes a block device, if that cannot be seen from here: nothing is known
+    /// of what it rests on then.
+    pub(crate) fn unseen(&self, device: u64) -> Option<String> {
+        let directory = self.sys.directory(device);
+        (!directory.exists()).then(|| directory.display().to_string())
+    }
+
     /// The loop devices that show some of the same bytes as this one.
     pub(crate) fn twins(&self, it: &Loop) -> Vec<Loop> {
         let mut all = stack::loops(&self.sys);
@@ -233,7 +240,7 @@ impl Kernel {
 
     /// By the file itself, not by a name of it: it may have several.
     fn loops_of(&self, file: Identity) -> Vec<Holder> {
-        let of_it = stack::loops(&self.sys).into_iter().filter(|it| it.identity == file);
+        let of_it = stack::loops(&self.sys).into_iter().filter(|it| it.identity == Some(file));
         of_it.map(|it| Holder::Loop { device: it.name }).collect()
     }
 
@@ -248,7 +255,7 @@ impl Kernel {
     }
 
     fn locked_beneath(&self, it: &Loop) -> Vec<Holder> {
-        let Identity::File { device, inode } = it.identity else { return Vec::new() };
+        let Some(Identity::File { device, inode }) = it.identity else { return Vec::new() };
         let file = it.file.display().to_string();
         let beneath = |holder| match holder {
             Holder::Process { pid, command } => {

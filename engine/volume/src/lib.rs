@@ -45,6 +45,7 @@ mod wipe;
 
 pub use add::{NewMember, add};
 pub use alignment::{Alignment, IoPath, MemberKind};
+pub use beneath::beneath;
 pub use claim::{Claim, DirectIo};
 pub use content::{Content, Damage};
 pub use create::{Fill, NewVolume, Overwrite, create};

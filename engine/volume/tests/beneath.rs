@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{
     Loop, MIB, assert_says, directory, make, new_volume, open_any, refusal, run, two_files,
 };
-use kvrail_volume::{Claim, DirectIo, ErrorClass, NewVolume, Volume, holders};
+use kvrail_volume::{Claim, DirectIo, ErrorClass, NewVolume, Volume, beneath, holders};
 
 const DEVICE_BYTES: u64 = 16 * MIB;
 
@@ -75,6 +75,21 @@ fn a_file_has_one_identity_under_all_its_names() {
     let refused = claim(&bound).map(drop);
     run("umount", &[&words(&bound)]).unwrap();
     assert_says(&refusal(refused), &["backs /dev/loop"]);
+}
+
+/// Whoever had the file open may have it still.
+#[test]
+fn what_cannot_be_looked_at_is_somebodys() {
+    let directory = directory();
+    let Some(device) = Loop::new(directory.path(), "disk", DEVICE_BYTES, &[]) else { return };
+    let held = claim(&device.node).unwrap();
+    assert_eq!(beneath(&device.node), [device.file.clone()]);
+    drop(held);
+    fs::remove_file(&device.file).unwrap();
+    let words = ["which cannot be looked at from here", "see and read", "disk"];
+    assert_says(&refusal(claim(&device.node)), &words);
+    fs::write(&device.file, "another one").unwrap();
+    assert_says(&refusal(claim(&device.node)), &words);
 }
 
 #[test]

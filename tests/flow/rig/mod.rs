@@ -2,6 +2,7 @@
 
 mod actor;
 mod binary;
+mod loops;
 mod open;
 mod place;
 mod sidecar;
@@ -10,6 +11,7 @@ pub(crate) use actor::{Actor, Told, hostile, hostile_with, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };
+pub(crate) use loops::Loops;
 pub(crate) use open::{Copies, open_folder};
 pub(crate) use place::{Place, StoreShape, VOLUME};
 pub(crate) use sidecar::Sidecar;

@@ -8,6 +8,7 @@ use kvrail_nvme::SERVICE_DEFAULT;
 use kvrail_protocol::{SandboxReport, StatusReport};
 use kvrail_sandbox::{Entered, Files, Mode, Needs, SandboxError, Sandboxed, enter};
 use kvrail_target::{Kernel, Tree};
+use kvrail_volume::beneath;
 
 use crate::config::{Config, GpuName, Target};
 use crate::failure::{Exit, Failure};
@@ -63,8 +64,12 @@ fn needs(config: &Config, file: Option<&Path>) -> Needs {
         Listen::Off => {}
     }
     let members: Vec<_> = config.volume.iter().flat_map(|it| &it.members).collect();
-    let files = members.iter().filter_map(|it| it.path()).filter(|path| !is_device(path));
-    files.for_each(|path| needs.change(path));
+    let paths = || members.iter().filter_map(|it| it.path());
+    paths().filter(|path| !is_device(path)).for_each(|path| needs.change(path));
+    let exports = config.target.subsystem.iter().flat_map(|it| &it.namespace);
+    let exports = exports.filter_map(|it| it.device.path());
+    // A claim locks what its device or file rests on.
+    paths().chain(exports).flat_map(beneath).for_each(|file| needs.read(file));
     if members.iter().any(|it| it.path().is_none_or(is_device)) {
         administer(&mut needs);
     }
