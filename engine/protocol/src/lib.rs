@@ -2,7 +2,7 @@
 //!
 //! A Unix socket of type SEQPACKET; each packet is one JSON message of at most
 //! [`PACKET_BYTES_MAX`] bytes, with descriptors beside it. Owns the words, their encoding and the
-//! handling of descriptors. Never on a data path; knows neither sessions nor pollers.
+//! handling of descriptors, and what an identity document may say. Never on a data path; knows neither sessions nor pollers.
 //!
 //! What the sidecar receives is hostile: unknown fields and variants are errors, surplus
 //! descriptors are closed, nothing is read twice. What a client receives may come from a newer
@@ -11,6 +11,7 @@
 
 mod block;
 mod channel;
+mod document;
 mod error;
 mod gpu;
 mod hello;
@@ -26,6 +27,7 @@ pub use block::{
     ListCursor,
 };
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
+pub use document::{DocumentError, read_document};
 pub use error::{ChannelError, PACKET_BYTES_MAX};
 pub use gpu::{
     GPU_FDS_MAX, GpuFragment, GpuInfo, GpuMechanism, GpuMemory, GpuRegionInfo, GpuReport, GpuRoute,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use kvrail_protocol::{DocumentError, read_document};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -16,9 +17,12 @@ pub struct Identity(String);
 /// Why a document is none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdentityError {
-    /// No JSON, or no object.
-    #[error("an identity is a JSON object with at least one field: {0}")]
-    NoObject(String),
+    /// No JSON object, or one that says something which would be lost.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// An object without a field.
+    #[error("identity: {{}} says nothing; give it a field, such as \"model\"")]
+    NoField,
     /// A field that says nothing.
     #[error(
         "the identity's field {field:?} is {value}: give it a value; what is not known may be \
@@ -44,11 +48,7 @@ impl Identity {
     /// # Errors
     /// `IdentityError` names the field.
     pub fn parse(json: &str) -> Result<Self, IdentityError> {
-        let value = serde_json::from_str(json);
-        match value.map_err(|error| IdentityError::NoObject(error.to_string()))? {
-            Value::Object(fields) => Self::of(&fields),
-            other => Err(IdentityError::NoObject(format!("this is {other}"))),
-        }
+        Self::of(read_document(json)?)
     }
 
     /// A document of these fields, each text.
@@ -58,15 +58,20 @@ impl Identity {
     pub fn new<'a>(
         fields: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, IdentityError> {
-        let fields = fields.into_iter();
-        Self::of(&fields.map(|(name, value)| (name.into(), Value::from(value))).collect())
+        let mut all = Map::new();
+        for (name, value) in fields {
+            if all.insert(name.into(), value.into()).is_some() {
+                return Err(DocumentError::Twice(name.into()).into());
+            }
+        }
+        Self::of(all)
     }
 
-    fn of(fields: &Map<String, Value>) -> Result<Self, IdentityError> {
+    fn of(fields: Map<String, Value>) -> Result<Self, IdentityError> {
         if fields.is_empty() {
-            return Err(IdentityError::NoObject("this one has none".into()));
+            return Err(IdentityError::NoField);
         }
-        for (field, value) in fields {
+        for (field, value) in &fields {
             let value = match value {
                 Value::Null => "null",
                 Value::String(text) if text.is_empty() => "empty",
@@ -75,7 +80,7 @@ impl Identity {
             return Err(IdentityError::Empty { field: field.clone(), value });
         }
         // Fields come in the order of their names: two equal documents are equal bytes.
-        let text = Value::Object(fields.clone()).to_string();
+        let text = Value::Object(fields).to_string();
         match text.len() {
             bytes @ ..=IDENTITY_BYTES_MAX => {
                 debug_assert!(bytes > 0, "at least the braces");
@@ -100,7 +105,7 @@ impl fmt::Display for Identity {
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, IdentityError};
+    use super::{DocumentError, Identity, IdentityError};
 
     #[test]
     fn order_and_spaces_do_not_matter() {
@@ -115,13 +120,28 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_lost() {
+        let identity = |rev| Identity::parse(&format!(r#"{{"model":"m","rev":{rev}}}"#));
+        assert_ne!(identity(u128::from(u64::MAX)), identity(u128::from(u64::MAX) - 1));
+        for rev in [1_u128 << 64, (1 << 64) + 1] {
+            let said = identity(rev).unwrap_err().to_string();
+            assert!(said.contains(&format!("\"rev\" is {rev}")), "{said}");
+        }
+        let twice = IdentityError::Document(DocumentError::Twice("a".into()));
+        assert_eq!(Identity::parse(r#"{"a":1,"a":2}"#), Err(twice.clone()));
+        assert_eq!(Identity::new([("a", "1"), ("b", "2"), ("a", "1")]), Err(twice));
+    }
+
+    #[test]
     fn fields_have_values() {
         let why = |json| Identity::parse(json).unwrap_err();
         assert!(matches!(why(r#"{"a": null}"#), IdentityError::Empty { value: "null", .. }));
         assert!(why(r#"{"a": ""}"#).to_string().contains("\"a\" is empty"));
-        for json in ["", "3", "[]", "{}", r#"{"a" 1}"#] {
-            assert!(matches!(why(json), IdentityError::NoObject(_)), "{json}");
+        for json in ["", "3", "[]", r#"{"a" 1}"#] {
+            let said = why(json);
+            assert!(matches!(said, IdentityError::Document(DocumentError::NoObject(_))), "{json}");
         }
+        assert_eq!(why("{}"), IdentityError::NoField);
         let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(4089));
         assert_eq!(why(&long), IdentityError::TooLong { bytes: 4097 });
     }

@@ -1,5 +1,6 @@
 //! Identity documents: what makes the bytes of a namespace what they are, as JSON.
 
+use kvrail_protocol::read_document;
 use kvrail_store::DOCUMENT_BYTES_MAX;
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ const SHOWN_CHARS: usize = 64;
 /// The document as values.
 ///
 /// # Errors
-/// `Failure` when it is too long, no JSON, or no object.
+/// `Failure` when it is too long, no JSON object, or says something that would be lost.
 pub(super) fn parse(document: &str) -> Result<Value, Failure> {
     let bytes = document.len();
     if bytes > DOCUMENT_BYTES_MAX {
@@ -20,14 +21,12 @@ pub(super) fn parse(document: &str) -> Result<Value, Failure> {
              change the bytes of a block"
         )));
     }
-    match serde_json::from_str(document) {
-        Ok(value @ Value::Object(_)) => Ok(value),
-        Ok(other) => Err(invalid(format!(
-            "identity: {} is no JSON object; give one, such as {{\"model\": \"name\"}}",
-            shown(Some(&other))
-        ))),
-        Err(error) => Err(invalid(format!("identity: no JSON ({error}); give a JSON object"))),
-    }
+    read_document(document).map(Value::Object).map_err(|error| invalid(error.to_string()))
+}
+
+/// A document that a store has: earlier releases took some that are refused now.
+pub(super) fn stored(document: &[u8]) -> Value {
+    serde_json::from_slice(document).unwrap_or_default()
 }
 
 /// The first field in which two documents differ, in the order of their names, and both values.
@@ -74,7 +73,7 @@ fn shown(value: Option<&Value>) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{difference, parse};
+    use super::{difference, parse, stored};
 
     #[test]
     fn the_first_field_that_differs_is_named_with_both_values() {
@@ -106,10 +105,16 @@ mod tests {
     fn a_document_is_a_json_object_of_bounded_length() {
         assert!(parse("{}").is_ok());
         let deep = "[".repeat(4000);
+        assert_eq!(stored(br#"{"a": 1, "a": 18446744073709551617}"#)["a"], json!(2_f64.powi(64)));
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(4096));
-        for (document, words) in
-            [("", "no JSON"), ("[1]", "no JSON object"), (&deep, "no JSON"), (&long, "4104 bytes")]
-        {
+        for (document, words) in [
+            ("", "no JSON"),
+            ("[1]", "no JSON object"),
+            (&deep, "no JSON"),
+            (&long, "4104 bytes"),
+            (r#"{"a": 1, "a": 2}"#, "twice"),
+            (r#"{"rev": 18446744073709551617}"#, "\"rev\" is 18446744073709551617"),
+        ] {
             let (_, said) = parse(document).unwrap_err();
             assert!(said.contains(words), "{said}");
         }

@@ -9,7 +9,7 @@ use kvrail_store::{Key, Members};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 
-use super::identity::{difference, parse};
+use super::identity::{difference, stored};
 use crate::failure::{Failure, invalid};
 use crate::tenants::Rights;
 
@@ -172,9 +172,7 @@ impl Job {
             unreachable!("asked of an open only")
         };
         for space in seen.iter().filter_map(|it| it.space) {
-            let stored = std::str::from_utf8(&space.document).ok();
-            let stored = stored.and_then(|text| parse(text).ok()).unwrap_or(Value::Null);
-            if let Some(what) = difference(&stored, identity) {
+            if let Some(what) = difference(&stored(&space.document), identity) {
                 return Err(invalid(format!(
                     "namespace {name:?} has another identity: {what}; open another name, or remove \
                      this one if nobody needs it (kvrail store remove)"
