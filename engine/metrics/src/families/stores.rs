@@ -9,7 +9,7 @@ use crate::exposition::{Family, Kind, Samples, Unit};
 const STATES: [&str; 5] = ["starting", "warming", "serving", "does not start", "gone"];
 
 /// Counters of a member that are exposed; those of `_` are by reason.
-pub const COUNTERS: [&str; 26] = [
+pub const COUNTERS: [&str; 27] = [
     "hits",
     "misses",
     "puts",
