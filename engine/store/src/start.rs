@@ -198,6 +198,8 @@ impl Starting {
             left: [0; 64],
             outdated: [0; 64],
             pools: PoolNames::default(),
+            begun: 0,
+            all_begun: 0,
         }
     }
 
@@ -428,6 +430,7 @@ impl Starting {
         superblock.epoch = superblock.epoch.max(core.segments.lasting_epoch());
         superblock.uid_mark = core.spaces.mark();
         superblock.serial += 1;
+        superblock.all_begun = superblock.begun;
         self.stage = Stage::Mark;
         self.write_super(core, 0);
     }

@@ -63,6 +63,6 @@ pub use present::{Wanted, open_present};
 pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
 pub use retire::retire;
-pub use shard::{erase, supers};
+pub use shard::{begin_start, erase, supers};
 pub use signature::Signature;
 pub use wipe::wipe;

@@ -184,6 +184,27 @@ pub(crate) fn check_super(claim: &Claim, label: &Label) -> Result<(), VolumeErro
     found.map(drop).map_err(|why| VolumeError::at(claim.path(), Reason::NoStore { why }))
 }
 
+/// Tells members, with their supers, that they are part of this start of their store. All know it
+/// before any of them is served, so that one that does not know a start which another one was
+/// served at is an older copy of itself.
+///
+/// # Errors
+/// `VolumeError` names the member that cannot be written.
+pub fn begin_start<'a>(
+    members: impl IntoIterator<Item = (&'a Claim, &'a Super)>,
+    geometry: &Geometry,
+    start: u64,
+) -> Result<(), VolumeError> {
+    members.into_iter().try_for_each(|(claim, known)| {
+        let mut page = AlignedBytes::zeroed(PAGE_BYTES);
+        let image = (&mut page[..]).try_into().expect("a page");
+        Super { begun: start, serial: known.serial + 1, ..*known }.encode(0, image);
+        let written = write_at(claim, &page, geometry.data_offset + SUPER_AT[0]);
+        let written = written.and_then(|()| fdatasync(claim));
+        written.map_err(|errno| claim.failed("writing its store's super", errno))
+    })
+}
+
 /// What the stores on a volume's members, in the order of their numbers, say of themselves.
 ///
 /// # Errors

@@ -2,17 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fastrand::Rng;
 use kvrail_ring::Status;
 use kvrail_ring::slot::FLAG_WARMING;
+use kvrail_store::{PAGE_BYTES, SUPER_AT, Super};
 use kvrail_tests::{Op, Seat, bytes_of, key_of};
 
 use super::{number, seat, seed, shape};
 use crate::rig::{Place, Sidecar, VOLUME, kvrail, run};
 
+/// First byte of a store on a member with a label.
+const AREA_AT: u64 = 1 << 20;
 const KEYS: u64 = 600;
 const BYTES: u32 = 2000;
 
@@ -73,6 +77,64 @@ fn add(new: &Path, members: &[PathBuf]) {
     let path = new.display().to_string();
     let said = ["added", "4 member(s)", "member 3", &path];
     change("add", &[&path, "--fill", "nothing"], members, &said);
+}
+
+/// One life of the sidecar; what it said.
+fn life(place: &Place, act: impl FnOnce(&mut Seat)) -> String {
+    let sidecar = Sidecar::start(place);
+    let mut seat_ = seat(&sidecar, "drives");
+    act(&mut seat_);
+    drop(seat_);
+    sidecar.stop()
+}
+
+/// Leaves a member as a start does that is killed when only this one knows of it.
+fn begin_start(member: &Path) {
+    let file = fs::File::options().read(true).write(true).open(member).expect("our own file");
+    let copies = SUPER_AT.map(|at| {
+        let mut page = [0; PAGE_BYTES];
+        file.read_exact_at(&mut page, AREA_AT + at).expect("a super");
+        page
+    });
+    let known = Super::choose(&copies).expect("a store");
+    let mut page = [0; PAGE_BYTES];
+    let (begun, serial) = (known.begun + 1, known.serial + 1);
+    Super { begun, serial, ..known }.encode(0, &mut page);
+    file.write_all_at(&page, AREA_AT + SUPER_AT[0]).expect("our own file");
+}
+
+/// What was dropped does not come back with it, and the others lose nothing; nor does anybody by a
+/// start that ends between the supers.
+#[test]
+fn an_older_copy_of_a_member_begins_empty() {
+    const SAID: &str = "an older copy of a member was put back";
+    seed("older copy");
+    let place = Place::with_shaped_store(3, &shape(64 << 20));
+    let all: BTreeSet<u64> = (0..KEYS).collect();
+    let mut own = BTreeSet::new();
+    life(&place, |seat| {
+        put(seat, 0..KEYS);
+        own = of_member(seat, 0, &all);
+    });
+    let older = place.data_path("older");
+    fs::copy(&place.members[0], &older).expect("our own file");
+    let dropped: BTreeSet<u64> = own.iter().copied().step_by(2).collect();
+    life(&place, |seat| drop_all(seat, &dropped));
+    let kept: BTreeSet<u64> = all.difference(&dropped).copied().collect();
+    begin_start(&place.members[1]);
+    begin_start(&place.members[1]);
+    let said = life(&place, |seat| assert_eq!(found(seat, 0..KEYS), kept));
+    assert!(!said.contains(SAID), "{said}");
+
+    fs::copy(&older, &place.members[0]).expect("our own file");
+    let others: BTreeSet<u64> = all.difference(&own).copied().collect();
+    let said = life(&place, |seat| {
+        assert_eq!(found(seat, 0..KEYS), others);
+        put(seat, own.iter().copied());
+    });
+    assert!(said.contains(SAID) && said.contains("begins empty"), "{said}");
+    let said = life(&place, |seat| assert_eq!(found(seat, 0..KEYS), all));
+    assert!(!said.contains(SAID), "{said}");
 }
 
 /// What was in force before is what is found after, at each step; a key that was dropped at any

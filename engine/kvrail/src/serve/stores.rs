@@ -17,7 +17,7 @@ use kvrail_store::{
     Config as StoreConfig, Discard, Expect, Identity, Members, PoolRule, Sizing, Start, StartError,
     Super,
 };
-use kvrail_volume::{Claim, Member, StoreMember, StoreShape};
+use kvrail_volume::{Claim, Member, StoreMember, StoreShape, begin_start};
 use rustix::fs::{FileType, fstat, major, minor};
 use uuid::Uuid;
 
@@ -199,6 +199,12 @@ fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
     let of = (served.uuid, geometry, served.present);
     let supers = kvrail_volume::supers(&claims, of, shape)?;
     let generation = generation(served, &supers);
+    let begins_empty = |it: &Super| is_outdated(it, &supers) || is_put_back(served, it, &supers);
+    let (empty, kept): (Vec<_>, Vec<_>) =
+        claims.iter().copied().zip(&supers).partition(|(_, it)| begins_empty(it));
+    if supers.len() > 1 {
+        begin_start(kept, geometry, Super::next_start(&supers))?;
+    }
     let begin = |it: &Super| {
         let restart = Start::Open(Expect {
             volume: served.uuid.as_u128(),
@@ -207,7 +213,7 @@ fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
             next_generation: generation,
             members: served.present,
         });
-        let start = match is_outdated(it, &supers) {
+        let start = match empty.iter().any(|(_, empty)| empty.member == it.member) {
             true => Start::Create(identity(served, it.member, generation)),
             false => restart,
         };
@@ -242,6 +248,23 @@ fn generation(served: &Served, supers: &[Super]) -> u64 {
 fn is_outdated(one: &Super, supers: &[Super]) -> bool {
     let known = supers.iter().map(|it| it.outdated[usize::from(one.member)]);
     known.max().is_some_and(|least| one.generation < least)
+}
+
+/// Whether a member is an older copy of itself, as the others know; that is said. Of what it has,
+/// some was dropped or cleared since.
+fn is_put_back(served: &Served, one: &Super, supers: &[Super]) -> bool {
+    let put_back = one.is_put_back(supers);
+    if put_back {
+        let (store, member, knows) = (&served.name, one.member, one.begun);
+        let others = supers.iter().map(|it| it.all_begun).max().unwrap_or(0);
+        tracing::warn!(
+            store,
+            member,
+            "an older copy of a member was put back: it knows {knows} starts of the store, others \
+             {others}; it begins empty, for blocks that it has may have been dropped since"
+        );
+    }
+    put_back
 }
 
 impl Shard {

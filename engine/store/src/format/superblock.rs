@@ -36,7 +36,7 @@ pub const SUPER_AT: [u64; 2] = [0, 32 << 10];
 const MAGIC: [u8; 16] = *b"kvrail store\r\n\x1a\0";
 const SERVED_AT: usize = 2048;
 const POOLS_BYTES: usize = (POOLS_MAX - 1) * POOL_NAME_BYTES_MAX;
-const BEFORE: usize = SERVED_AT - 152 - POOLS_BYTES;
+const BEFORE: usize = SERVED_AT - 152 - POOLS_BYTES - 16;
 const BEHIND: usize = PAGE_BYTES - SERVED_AT - 8 - 2 * 64 * 8 - 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -63,6 +63,8 @@ struct Image {
     created: U64,
     /// Names of pools 1 to 15.
     pools: [[u8; POOL_NAME_BYTES_MAX]; POOLS_MAX - 1],
+    begun: U64,
+    all_begun: U64,
     before: [u8; BEFORE],
     served: U64,
     left: [U64; 64],
@@ -120,6 +122,11 @@ pub struct Super {
     pub outdated: OfEach,
     /// Names of its pools.
     pub pools: PoolNames,
+    /// The last start of the store that this member is part of: all members of a start have its
+    /// number on stable media before any of them is served. 0: not counted yet.
+    pub begun: u64,
+    /// The last start at which this one was served: all that are part of it have its number.
+    pub all_begun: u64,
 }
 
 /// Why two copies of a super make no store.
@@ -169,6 +176,8 @@ impl Super {
             uid_mark: self.uid_mark.into(),
             created: self.created.into(),
             pools: std::array::from_fn(|at| self.pools[at + 1]),
+            begun: self.begun.into(),
+            all_begun: self.all_begun.into(),
             before: [0; BEFORE],
             served: if plain { 0 } else { self.served.bits() }.into(),
             left: self.left.map(U64::new),
@@ -233,6 +242,19 @@ impl Super {
         }
     }
 
+    /// The number of the next start of these members.
+    #[must_use]
+    pub fn next_start(all: &[Self]) -> u64 {
+        all.iter().map(|it| it.begun).max().unwrap_or(0) + 1
+    }
+
+    /// Whether one of these members was put back to an older copy of itself: another one was
+    /// served at a start that all of its members knew, and this one does not.
+    #[must_use]
+    pub fn is_put_back(&self, all: &[Self]) -> bool {
+        self.begun > 0 && all.iter().any(|it| it.all_begun > self.begun)
+    }
+
     /// The super of a start with these members, where `newest` is the highest epoch so far.
     pub(crate) fn met(mut self, members: Members, generation: u64, newest: u64) -> Self {
         for gone in self.served.without(members).iter() {
@@ -285,6 +307,8 @@ impl Image {
             left: of_each(&self.left),
             outdated: of_each(&self.outdated),
             pools: self.pools(),
+            begun: self.begun.get(),
+            all_begun: self.all_begun.get(),
         }
     }
 }
@@ -315,6 +339,8 @@ mod tests {
             left: [0; 64],
             outdated: [0; 64],
             pools: PoolNames::default(),
+            begun: 0,
+            all_begun: 0,
         }
     }
 
@@ -346,6 +372,24 @@ mod tests {
         named.encode(0, &mut page);
         assert_eq!((page[16], &page[152 + 14 * 32..][..5]), (3, &b"deep\0"[..]));
         assert_eq!(Super::decode(&page, 0), Ok(named));
+    }
+
+    #[test]
+    fn an_older_copy_is_known_by_the_others() {
+        let of = |begun, all_begun| Super { begun, all_begun, ..sample() };
+        let put_back =
+            |all: &[Super]| -> Vec<bool> { all.iter().map(|it| it.is_put_back(all)).collect() };
+        assert_eq!(put_back(&[of(4, 4), of(5, 5), of(5, 5)]), [true, false, false]);
+        assert_eq!(put_back(&[of(1, 1), of(1, 1), of(5, 5)]), [true, true, false]);
+        // A start that a kill ended before all had its number, and before it was served everywhere.
+        assert_eq!(put_back(&[of(4, 4), of(5, 4), of(7, 4)]), [false; 3]);
+        assert_eq!(put_back(&[of(7, 4), of(7, 7), of(7, 4)]), [false; 3]);
+        // One that was made since, or served by an earlier release.
+        assert_eq!(put_back(&[of(0, 0), of(5, 5)]), [false; 2]);
+        assert_eq!(Super::next_start(&[of(4, 4), of(7, 4)]), 8);
+        let mut page = [0; PAGE_BYTES];
+        of(3, 2).encode(0, &mut page);
+        assert_eq!(Super::decode(&page, 0), Ok(of(3, 2)));
     }
 
     #[test]
