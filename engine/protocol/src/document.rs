@@ -1,7 +1,7 @@
 //! Identity documents, as both ends of a session read them: JSON of which nothing is lost.
 //!
-//! A plain reader rounds integers beyond 64 bits and long fractions to doubles, and lets the last of
-//! two equal names count. Two documents that differ would be one identity then, and a get would
+//! A plain reader rounds integers beyond 64 bits and long fractions to doubles, and lets the last
+//! of two equal names count. Two documents that differ would be one identity then, and a get would
 //! return blocks of the other one.
 
 use std::fmt;

@@ -2,7 +2,8 @@
 //!
 //! A Unix socket of type SEQPACKET; each packet is one JSON message of at most
 //! [`PACKET_BYTES_MAX`] bytes, with descriptors beside it. Owns the words, their encoding and the
-//! handling of descriptors, and what an identity document may say. Never on a data path; knows neither sessions nor pollers.
+//! handling of descriptors, and what an identity document may say. Never on a data path; knows
+//! neither sessions nor pollers.
 //!
 //! What the sidecar receives is hostile: unknown fields and variants are errors, surplus
 //! descriptors are closed, nothing is read twice. What a client receives may come from a newer

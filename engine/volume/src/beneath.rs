@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 
-use crate::claim::classify;
 use crate::error::Reason;
 use crate::holder::Holder;
-use crate::identity::Identity;
+use crate::identity::{Identity, identity_of};
 use crate::kernel::Kernel;
 use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::stack::Loop;
@@ -23,7 +22,7 @@ use crate::stack::Loop;
 /// a process that limits itself first must leave itself a right to read them.
 #[must_use]
 pub fn beneath(path: &Path) -> Vec<PathBuf> {
-    let Ok(Identity::Block { device } | Identity::File { device, .. }) = classify(path) else {
+    let Some(Identity::Block { device } | Identity::File { device, .. }) = identity_of(path) else {
         return Vec::new();
     };
     Kernel::default().beneath(device).into_iter().map(|it| it.file).collect()

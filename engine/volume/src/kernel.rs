@@ -108,8 +108,8 @@ impl Kernel {
         stack::beneath(&self.sys, device)
     }
 
-    /// Where the kernel describes a block device, if that cannot be seen from here: nothing is known
-    /// of what it rests on then.
+    /// Where the kernel describes a block device, if that cannot be seen from here: then nothing is
+    /// known of what it rests on.
     pub(crate) fn unseen(&self, device: u64) -> Option<String> {
         let directory = self.sys.directory(device);
         (!directory.exists()).then(|| directory.display().to_string())
