@@ -15,7 +15,8 @@ impl BlockKey {
     }
 
     /// Takes the first 128 bits of a hash that is uniform by itself, such as SHA-256. `None` when
-    /// it has fewer.
+    /// it has fewer. The first 64 must be uniform by themselves: of more than 16 keys that share
+    /// them some find no room in a store's index.
     #[must_use]
     pub fn uniform(hash: &[u8]) -> Option<Self> {
         hash.first_chunk::<16>().map(Self::first_of)
