@@ -83,7 +83,7 @@ fn what_cannot_be_looked_at_is_somebodys() {
     let directory = directory();
     let Some(device) = Loop::new(directory.path(), "disk", DEVICE_BYTES, &[]) else { return };
     let held = claim(&device.node).unwrap();
-    assert_eq!(beneath(&device.node), [device.file.clone()]);
+    assert_eq!(beneath(&device.node), std::slice::from_ref(&device.file));
     drop(held);
     fs::remove_file(&device.file).unwrap();
     let words = ["which cannot be looked at from here", "see and read", "disk"];
