@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use kvrail_memory::{Mount, Root};
 
-use crate::cpu::{MachineMeter, usable_cores};
+use crate::cpu::{Load, MachineMeter, usable_cores};
+
+/// How CPU time is counted where the machine's is not to be had, or not ours alone.
+const OWN_CLOCKS: &str = "clocks of the benchmark's processes and the kernel threads that work for \
+    them; interrupts are missing";
 
 /// What the benchmark ran on and with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,6 +54,9 @@ pub struct Environment {
     pub modes: Vec<ArmMode>,
     /// How CPU time is counted.
     pub cpu_account: String,
+    /// What others did meanwhile.
+    #[serde(default)]
+    pub load: Load,
     /// Rounds, the arms in turn and the order reversed in every other.
     pub rounds: u32,
     /// Timed seconds of a round.
@@ -117,12 +124,19 @@ impl Environment {
             hugepages: number("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
             hugepages_free: number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
             buffers: crate::raw::memory_in_use(),
-            cpu_account: MachineMeter::find()
-                .map_or("processes' clocks; interrupts are missing", |meter| meter.words())
-                .to_owned(),
+            cpu_account: MachineMeter::find().map_or(OWN_CLOCKS, |meter| meter.words()).to_owned(),
             storage: members.iter().map(|path| Storage::probe(path.as_ref())).collect(),
             ..Self::default()
         }
+    }
+}
+
+impl Environment {
+    /// The same with what others did meanwhile.
+    #[must_use]
+    pub fn under(self, load: Load) -> Self {
+        let cpu_account = if load.is_busy() { OWN_CLOCKS.to_owned() } else { self.cpu_account };
+        Self { load, cpu_account, ..self }
     }
 }
 

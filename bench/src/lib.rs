@@ -28,6 +28,7 @@ mod options;
 pub mod pattern;
 pub mod plan;
 pub mod port;
+mod progress;
 pub mod raw;
 pub mod report;
 #[cfg(feature = "peers")]
@@ -45,6 +46,7 @@ pub mod versions;
 pub use command::{Format, Verdict, command};
 pub use error::BenchError;
 pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
-pub use options::{ArmName, BenchOptions, Workload};
+pub use options::{ArmName, BenchOptions, Progress, Workload};
+pub use report::LEGEND;
 pub use run::run;
 pub use runner::{Outcome, Results};

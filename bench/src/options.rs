@@ -200,6 +200,19 @@ pub struct BenchOptions {
     /// Write all histograms as an HdrHistogram interval log
     #[arg(long, value_name = "FILE")]
     pub hdr_log: Option<PathBuf>,
+    /// Set by the program: who reads along on standard error.
+    #[arg(skip)]
+    pub progress: Progress,
+}
+
+/// What is said on standard error while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing.
+    #[default]
+    Hidden,
+    /// A bar on a terminal, else a line for each stage and case.
+    Shown,
 }
 
 /// How a trace of requests is played.

@@ -8,6 +8,7 @@ use kvrail_device::DirectIo;
 
 use crate::arms::{Arms, Driven, Kind, run_fio, scratch_bytes};
 use crate::blocks::{Blocks, Held};
+use crate::cpu::CpuMeter;
 use crate::drive::{Clients, Load, Replay, Sweep, Tally, replay};
 use crate::environment::Environment;
 use crate::error::BenchError;
@@ -19,6 +20,7 @@ use crate::plan::{
     version_unit_bytes,
 };
 use crate::port::KeyedTarget;
+use crate::progress::warn_when_busy;
 use crate::report::{Comparison, Ratio, aims};
 use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
 use crate::sidecar;
@@ -64,6 +66,7 @@ struct Storage<'a> {
 pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results> {
     let workload = options.workload().map_err(BenchError::Options)?;
     let (pattern_bytes, unit_bytes, scratch) = spans(options, &workload);
+    warn_when_busy(options.progress)?;
     let ground = harness.open(options, pattern_bytes + scratch);
     let results =
         ground.and_then(|ground| on(options, workload, ground, (pattern_bytes, unit_bytes)));
@@ -98,10 +101,10 @@ fn on(
         "the volume has {} bytes, {pattern_bytes} are wanted; give a smaller --volume-size",
         ground.geometry.capacity()
     );
-    let mut runner = Runner::new(METHOD);
+    let pids = ground.sidecar.as_ref().map_or_else(Vec::new, |sidecar| sidecar.pids.clone());
+    let mut runner = Runner::new(METHOD, options.progress, CpuMeter::new(&pids)?);
     let mut null_lane = ground.sidecar.as_mut().and_then(|sidecar| sidecar.null_lane.take());
-    let served = ground.sidecar.as_ref();
-    let served = served.map(|sidecar| (sidecar.client.clone(), sidecar.pids.clone()));
+    let served = ground.sidecar.as_ref().map(|sidecar| sidecar.client.clone());
     let store = ground.sidecar.as_ref().and_then(|sidecar| sidecar.store.clone());
     let mut arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let (volume, span_bytes) = (ground.uuid, options.volume_size / STORE_SHARE);
@@ -121,10 +124,10 @@ fn on(
     storage.held.remove()?;
     let lanes = storage.lanes(&runner, null_lane.as_mut())?;
     let sidecar = match &served {
-        Some((client, pids)) => Some(sidecar::cost(client, pids)?),
+        Some(client) => Some(sidecar::cost(client, &pids)?),
         None => None,
     };
-    let mut results = runner.results(&storage, environment);
+    let mut results = runner.results(&storage, environment)?;
     let report = &mut results.report;
     let ours = |one: &&Comparison| [KVRAIL, STORE].contains(&one.arm.as_str());
     report.ratios = report.comparisons.iter().filter(ours).map(Ratio::of).collect();

@@ -4,14 +4,16 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
-use indicatif::{ProgressBar, ProgressStyle};
 use kvrail_device::{Clock, MonotonicClock};
 use uuid::Uuid;
 
+use crate::cpu::{CpuMeter, LoadMeter};
 use crate::drive::{Sample, Sweep, Tally, sweep};
 use crate::environment::Environment;
+use crate::options::Progress;
 use crate::plan::CaseInfo;
 use crate::port::Target;
+use crate::progress::Shown;
 use crate::report::{Comparison, LogEntry, Report, Run, SCHEMA, Verification};
 use crate::statistics::{Figures, Relation, median};
 use crate::versions::VersionMap;
@@ -96,6 +98,12 @@ impl Rounds {
         one.map(|(.., all)| all.as_slice())
     }
 
+    /// Drops the account of the whole machine: what others did would be booked on the arms.
+    fn forget_machine(&mut self) {
+        let all = self.measured.iter_mut().flat_map(|(.., all)| all);
+        all.for_each(|figures| figures.whole_cpu_per_gib = None);
+    }
+
     /// Operations per second of an arm in a case.
     pub(crate) fn iops(&self, case: usize, arm: &str) -> Option<f64> {
         median(&self.of(case, arm)?.iter().map(|round| round.iops).collect::<Vec<_>>())
@@ -115,7 +123,8 @@ pub struct Results {
 
 /// A benchmark while it runs.
 pub(crate) struct Runner {
-    bar: ProgressBar,
+    shown: Shown,
+    load: LoadMeter,
     rounds: Rounds,
     /// Planned rates of the cases.
     planned: Vec<Option<f64>>,
@@ -126,11 +135,12 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Begins. `method` says how blocks are verified, for the report.
-    pub(crate) fn new(method: &str) -> Self {
+    /// Begins. `method` says how blocks are verified, for the report; `ours` are the processes
+    /// that are measured.
+    pub(crate) fn new(method: &str, progress: Progress, ours: CpuMeter) -> Self {
         Self {
-            // Hidden by the library when standard error is no terminal.
-            bar: ProgressBar::new(0),
+            shown: Shown::new(progress),
+            load: LoadMeter::begin(ours),
             rounds: Rounds::default(),
             planned: Vec::new(),
             log: Vec::new(),
@@ -142,12 +152,7 @@ impl Runner {
 
     /// Shows what begins now, and how far it goes.
     pub(crate) fn stage(&self, length: u64, what: &str) {
-        let template = "{elapsed_precise} [{bar:30}] {percent:>3}% {wide_msg}";
-        let style = ProgressStyle::with_template(template).expect("the template is a constant");
-        self.bar.set_style(style.progress_chars("=> "));
-        self.bar.set_length(length);
-        self.bar.set_position(0);
-        self.bar.set_message(what.to_owned());
+        self.shown.stage(length, what);
     }
 
     /// Fills or verifies the whole volume.
@@ -163,7 +168,7 @@ impl Runner {
             Sweep::Verify => "comparing every byte",
         };
         self.stage(map.span_bytes(), words);
-        let tally = sweep(target, volume, map, what, &|bytes| self.bar.set_position(bytes))?;
+        let tally = sweep(target, volume, map, what, &|bytes| self.shown.at(bytes))?;
         self.compared(words, &tally);
         Ok(())
     }
@@ -183,6 +188,7 @@ impl Runner {
         let (cases, arms) = (suite.cases(), suite.arms());
         self.stage((cases.len() * arms.len()) as u64 * u64::from(rounds), "");
         for (index, CaseInfo { name: case, .. }) in cases.iter().enumerate() {
+            self.shown.line(&format!("case {} of {}: {case}", index + 1, cases.len()));
             let planned = suite.prepare(index, &self.rounds).with_context(|| case.clone())?;
             self.planned.push(planned);
             for round in 0..rounds {
@@ -191,13 +197,13 @@ impl Runner {
                     order.reverse();
                 }
                 for (arm, name) in order.into_iter().map(|arm| (arm, &arms[arm])) {
-                    self.bar.set_message(format!("{case}: {name}, round {}", round + 1));
+                    self.shown.detail(format!("{case}: {name}, round {}", round + 1));
                     let outcome = suite.run(index, arm, round);
                     let outcome = outcome.with_context(|| format!("{name}: {case}"))?;
                     if let Some(outcome) = outcome {
                         self.take((index, name), &format!("{case}:{round}"), outcome);
                     }
-                    self.bar.inc(1);
+                    self.shown.step();
                 }
             }
             let tally = suite.finish(index).with_context(|| case.clone())?;
@@ -226,8 +232,19 @@ impl Runner {
     }
 
     /// Everything as a report. Lanes, sidecar, GPU, ratios, aims and notes are the caller's to add.
-    pub(crate) fn results(mut self, suite: &dyn Suite, environment: Environment) -> Results {
-        self.bar.finish_and_clear();
+    ///
+    /// # Errors
+    /// When one of the processes that are measured has ended.
+    pub(crate) fn results(
+        mut self,
+        suite: &dyn Suite,
+        environment: Environment,
+    ) -> Result<Results> {
+        self.shown.end();
+        let load = self.load.load()?;
+        if load.is_busy() {
+            self.rounds.forget_machine();
+        }
         let (cases, pairs) = (suite.cases(), suite.pairs());
         let measured = self.rounds.measured.iter();
         let runs =
@@ -248,7 +265,7 @@ impl Runner {
         self.verification.first.truncate(FIRST_MAX);
         let report = Report {
             schema: SCHEMA,
-            environment,
+            environment: environment.under(load),
             gpu: None,
             runs: runs.collect(),
             ratios: Vec::new(),
@@ -259,6 +276,6 @@ impl Runner {
             verification: self.verification,
             notes: Vec::new(),
         };
-        Results { report, log: self.log, begun: self.begun }
+        Ok(Results { report, log: self.log, begun: self.begun })
     }
 }

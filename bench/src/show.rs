@@ -22,6 +22,12 @@ pub fn show_rate(per_second: f64) -> String {
     }
 }
 
+/// Seconds of CPU time with three significant digits: they reach from 0.001 to 100.
+#[must_use]
+pub fn show_seconds(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{seconds:.4}") } else { three_digits(seconds) }
+}
+
 fn three_digits(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),
@@ -30,9 +36,46 @@ fn three_digits(value: f64) -> String {
     }
 }
 
+/// Columns that reports take at most.
+pub const COLUMNS: usize = 100;
+
+/// Breaks a line at blanks so that none is longer than a report is wide; what follows the first is
+/// set in. A word that is longer stays whole.
+#[must_use]
+pub fn wrapped(line: &str) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in line.split(' ') {
+        let width = word.chars().count();
+        match (text.is_empty(), column + 1 + width <= COLUMNS) {
+            (true, _) => column = width,
+            (false, true) => {
+                text.push(' ');
+                column += 1 + width;
+            }
+            (false, false) => {
+                text.push_str("\n  ");
+                column = 2 + width;
+            }
+        }
+        text.push_str(word);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{show_ns, show_rate};
+    use super::{COLUMNS, show_ns, show_rate, wrapped};
+
+    #[test]
+    fn long_lines_are_broken_at_blanks() {
+        assert_eq!(wrapped("short  line"), "short  line");
+        let long = "word ".repeat(60);
+        let text = wrapped(long.trim_end());
+        assert!(text.lines().all(|line| line.len() <= COLUMNS) && text.lines().count() == 4);
+        assert_eq!(text.split_whitespace().count(), 60);
+        let path = "x".repeat(150);
+        assert_eq!(wrapped(&format!("{path} end")), format!("{path}\n  end"));
+    }
 
     #[test]
     fn times_and_rates_have_three_digits() {

@@ -174,7 +174,8 @@ pub struct Relation {
     pub p999: Option<Spread>,
     /// Ratio of the bytes per second.
     pub throughput: Option<Spread>,
-    /// Ratio of the CPU seconds for each GiB, the whole machine's.
+    /// Ratio of the CPU seconds for each GiB: the whole machine's, or that of the processes where
+    /// one of the two has no other.
     pub cpu: Option<Spread>,
     /// Ratio of the CPU seconds for each GiB, the arm's processes' alone.
     pub process_cpu: Option<Spread>,
@@ -194,15 +195,16 @@ impl Relation {
         let latency = |of: fn(&Latency) -> f64| {
             over(&|this, other| Some(of(&this.latency_ns) / of(&other.latency_ns)))
         };
+        let process_cpu =
+            over(&|this, other| Some(this.process_cpu_per_gib? / other.process_cpu_per_gib?));
+        let whole = over(&|this, other| Some(this.whole_cpu_per_gib? / other.whole_cpu_per_gib?));
         Self {
             p50: latency(|ns| ns.p50),
             p99: latency(|ns| ns.p99),
             p999: latency(|ns| ns.p999),
             throughput: over(&|this, other| Some(this.bytes_per_second / other.bytes_per_second)),
-            cpu: over(&|this, other| Some(this.whole_cpu_per_gib? / other.whole_cpu_per_gib?)),
-            process_cpu: over(&|this, other| {
-                Some(this.process_cpu_per_gib? / other.process_cpu_per_gib?)
-            }),
+            cpu: whole.or(process_cpu),
+            process_cpu,
             p50_above_ns: over(&|this, other| Some(this.latency_ns.p50 - other.latency_ns.p50)),
         }
     }
@@ -265,6 +267,13 @@ mod tests {
         assert_eq!(relation.throughput.unwrap().median, 0.9);
         assert_eq!(relation.cpu.unwrap().max, 2.0);
         assert_eq!(relation.p50_above_ns.unwrap().max, 3.0);
+    }
+
+    #[test]
+    fn processes_are_compared_where_the_machine_is_not_known() {
+        let ours = Figures { whole_cpu_per_gib: None, ..round(10.0, 100.0, Some(3.0)) };
+        let relation = Relation::between(&[ours], &[round(10.0, 100.0, Some(2.0))]);
+        assert_eq!(relation.cpu.unwrap().median, 1.5);
     }
 
     #[test]

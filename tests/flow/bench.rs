@@ -254,6 +254,33 @@ fn no_key_is_taken_in_silence() {
     assert!(refused.stderr.contains(set) && refused.stderr.contains("--attach"));
 }
 
+/// Without a terminal: what is written is said before it is, then a line for each stage, and no
+/// bar. The report ends with what it comes to.
+#[test]
+fn it_says_what_it_does_while_it_runs_and_what_came_of_it() {
+    if !can_pin(PINNED) {
+        return;
+    }
+    let (_place, folder) = place_with_folder();
+    let small = ["--op", "read", "--block", "4KiB,64KiB", "--depth", "1"];
+    let outcome = run(bench().args(small).arg("--dir").arg(&folder));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let said: Vec<&str> = outcome.stderr.lines().collect();
+    let named = ["writes", "for a volume", folder.to_str().unwrap(), "removes them at the end"];
+    let intention = said.iter().position(|line| named.iter().all(|words| line.contains(words)));
+    let begun = said.iter().position(|line| line.contains("writing the pattern"));
+    assert!(intention.is_some() && intention < begun, "{}", outcome.stderr);
+    for words in ["writing the pattern", "case 1 of 2: read 4KiB d1", "case 2 of 2", "comparing"] {
+        assert!(said.iter().any(|line| line.contains(words)), "no {words} in {}", outcome.stderr);
+    }
+    assert!(!outcome.stderr.contains('\u{1b}'), "{}", outcome.stderr);
+    let result = outcome.stdout.lines().any(|line| line.starts_with("Result: every byte"));
+    assert!(result && !outcome.stdout.contains("os error"), "{}", outcome.stdout);
+    let quiet = run(bench().args(small).arg("--quiet").arg("--dir").arg(&folder));
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""), "{}", quiet.stdout);
+    nothing_left(&folder);
+}
+
 /// Without a GPU, and with one of another number: one sentence says what is missing, status 1.
 #[test]
 fn a_gpu_that_is_not_there_is_one_sentence() {

@@ -15,7 +15,12 @@ fn one_frame_has_every_section() {
     for word in ["Serving", "DEVICE", "READ/S", "POLLER", "BUSY", "STORE", "SESSION", "the test"] {
         assert!(top.stdout.contains(word), "no {word:?} in {}", top.stdout);
     }
-    assert!(top.stdout.contains("q quit") && !top.stdout.contains('\u{1b}'), "{}", top.stdout);
+    // Nothing that only a terminal has: no keys, no colours, no frame filled up with blank lines.
+    assert!(!top.stdout.contains("q quit") && !top.stdout.contains('\u{1b}'), "{}", top.stdout);
+    let blank = |text: &str| text.trim().is_empty();
+    let lines: Vec<&str> = top.stdout.lines().collect();
+    assert!(!lines.windows(2).any(|pair| blank(pair[0]) && blank(pair[1])), "{}", top.stdout);
+    assert!(!blank(lines.last().unwrap()), "{}", top.stdout);
     drop(client);
     sidecar.stop();
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::cpu::process::seconds_of;
 
 /// Nanoseconds of one step of `/proc/stat`: USER_HZ is 100 on every architecture we run on.
-const STAT_STEP_NS: u64 = 10_000_000;
+pub(super) const STAT_STEP_NS: u64 = 10_000_000;
 
 /// Where the idle time of the cores is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +34,20 @@ pub(super) struct Mark {
     neighbours: BTreeMap<i32, f64>,
 }
 
+/// Kinds of process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Somebody's program.
+    Program,
+    /// A thread of the kernel's own.
+    KernelThread,
+}
+
 impl Mark {
-    /// Looks at every process but these and the kernel's own threads.
+    /// Looks at every process but these and the kernel's own threads: what those do is done for
+    /// us, and counted as ours.
     pub(super) fn of_neighbours(ours: &[i32]) -> Self {
-        let own = i32::try_from(std::process::id()).unwrap_or(0);
-        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let others = pids.filter(|pid| *pid != own && !ours.contains(pid));
-        // The kernel's threads have no program, and what they do is done for us: counted as ours.
-        let programs = others.filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok());
-        let neighbours = programs.filter_map(|pid| Some((pid, cpu_seconds(pid)?))).collect();
-        Self { neighbours }
+        Self { neighbours: seconds_of_all(Kind::Program, ours) }
     }
 
     /// Seconds that neighbours used since an earlier mark. Of those that came since, all; of those
@@ -53,6 +56,27 @@ impl Mark {
         let before = |pid| earlier.neighbours.get(pid).copied().unwrap_or(0.0);
         self.neighbours.iter().map(|(pid, seconds)| (seconds - before(pid)).max(0.0)).sum()
     }
+}
+
+/// CPU seconds of every process of this kind but this one and `ours`, by process id.
+pub(super) fn seconds_of_all(kind: Kind, ours: &[i32]) -> BTreeMap<i32, f64> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let others = pids.filter(|pid| *pid != own && !ours.contains(pid));
+    let wanted = others.filter(|pid| kind_of(*pid) == Some(kind));
+    wanted.filter_map(|pid| Some((pid, cpu_seconds(pid)?))).collect()
+}
+
+/// By the flags that the kernel shows to everybody; the link to its program only its owner may
+/// read.
+fn kind_of(pid: i32) -> Option<Kind> {
+    /// `PF_KTHREAD` of the kernel's `sched.h`.
+    const KERNEL_THREAD: u32 = 0x0020_0000;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Names may hold blanks and brackets: the numbers begin behind the last bracket.
+    let flags = text.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse::<u32>().ok()?;
+    Some(if flags & KERNEL_THREAD == 0 { Kind::Program } else { Kind::KernelThread })
 }
 
 fn cpu_seconds(pid: i32) -> Option<f64> {
@@ -146,7 +170,9 @@ fn statistics_idle_ns(text: &str) -> Option<(u64, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MachineMeter, Mark, statistics_idle_ns, timers_idle_ns};
+    use super::{
+        Kind, MachineMeter, Mark, kind_of, seconds_of_all, statistics_idle_ns, timers_idle_ns,
+    };
 
     #[test]
     fn idle_time_is_read_from_the_timer_list() {
@@ -186,5 +212,18 @@ mod tests {
         let mark = Mark::of_neighbours(&[1]);
         assert!(!mark.neighbours.contains_key(&own) && !mark.neighbours.contains_key(&1));
         assert!(Mark::default().since(&mark).abs() < f64::EPSILON);
+    }
+
+    /// Also of processes whose program only another user may look at.
+    #[test]
+    fn programs_and_kernel_threads_are_told_apart_by_what_everybody_may_read() {
+        assert_eq!(kind_of(1), Some(Kind::Program));
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(kind_of(own), Some(Kind::Program));
+        let threads = seconds_of_all(Kind::KernelThread, &[]);
+        assert!(!threads.contains_key(&1) && !threads.contains_key(&own));
+        // In a container there are none to be seen.
+        let first = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
+        assert!(first.trim() != "kthreadd" || threads.contains_key(&2));
     }
 }

@@ -4,14 +4,16 @@
 //! an arm consists of: exact, blind for interrupts, which the kernel charges to whoever runs on
 //! that core, or to nobody when it idles. `machine` takes what the cores did not idle, less the
 //! time of everybody else's processes: it sees interrupts and kernel threads, and a busy
-//! neighbour that ends meanwhile disturbs it.
+//! neighbour that ends meanwhile disturbs it. So where others work (`load`), the first one counts.
 
 mod account;
 mod cores;
+mod load;
 mod machine;
 mod process;
 
 pub use self::account::{Account, CpuSeconds, Meters};
 pub use self::cores::{pin, usable_cores};
+pub use self::load::{Load, LoadMeter};
 pub use self::machine::MachineMeter;
 pub use self::process::CpuMeter;

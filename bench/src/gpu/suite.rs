@@ -81,7 +81,7 @@ pub(crate) fn run(options: &BenchOptions, index: u32) -> Result<Results> {
 /// Whatever breaks on the way. Wrong bytes are no error here: the report counts them.
 pub(super) fn measure(options: &BenchOptions, devices: &Devices<'_>) -> Result<Results> {
     let cases = cases(options).map_err(BenchError::Options)?;
-    let mut runner = Runner::new(METHOD);
+    let mut runner = Runner::new(METHOD, options.progress, CpuMeter::new(&[])?);
     let mut volume = Volume::new(options)?;
     runner.sweep(&volume.raw, volume.uuid, &mut volume.map, Sweep::Fill)?;
     let (sets, notes) = start(devices, &volume)?;
@@ -90,7 +90,7 @@ pub(super) fn measure(options: &BenchOptions, devices: &Devices<'_>) -> Result<R
     let mut gpu = GpuSuite { devices, volume, sets, meters, time, cases, caches: None };
     runner.run(&mut gpu, options.rounds)?;
     let environment = gpu.environment(options);
-    let mut results = runner.results(&gpu, environment);
+    let mut results = runner.results(&gpu, environment)?;
     gpu.sets.pollers.into_iter().try_for_each(|(_, pollers)| pollers.stop())?;
     let report = &mut results.report;
     (report.gpu, report.notes) = (Some(devices.found()), notes);

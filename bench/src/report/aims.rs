@@ -145,7 +145,7 @@ fn sidecar(report: &Report) -> Vec<Option<Aim>> {
         Aim::new("idle sidecar: percent of a core", AtMost, 1.0, Some(idle)),
         // Nobody knows how much of the tables was touched: all of them may be resident.
         Aim::new(
-            "resident memory; 64 and stores' tables, MiB",
+            "resident memory, MiB (64 and the stores' tables)",
             AtMost,
             64.0 + mib(cost.stores_bytes),
             Some(mib(cost.resident_bytes)),

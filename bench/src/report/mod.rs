@@ -6,6 +6,7 @@ mod html;
 mod log;
 mod schema;
 mod table;
+mod words;
 
 pub use self::aims::aims;
 pub use self::html::html;
@@ -15,3 +16,4 @@ pub use self::schema::{
 };
 pub use self::table::table;
 pub(crate) use self::table::{empty, machine};
+pub use self::words::LEGEND;

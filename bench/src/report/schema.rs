@@ -147,8 +147,8 @@ pub struct SidecarCost {
     pub idle_cpu_percent: f64,
     /// Resident memory that is not shared (arenas are), in bytes.
     pub resident_bytes: u64,
-    /// What its stores take of it, by the sizes of their tables and buffers; what was never used of
-    /// them is not resident.
+    /// What its stores' tables and buffers take once all of them are used; what was never used of
+    /// them is not resident, so this may be more than `resident_bytes`.
     #[serde(default)]
     pub stores_bytes: u64,
     /// Heap allocations on its pollers after their start, where they are counted.

@@ -2,21 +2,24 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
 use crate::plan::KEYED;
 use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
-use crate::show::{show_ns, show_rate};
+use crate::report::words::{LEGEND, closing, verdict};
+use crate::show::{COLUMNS, show_ns, show_rate, show_seconds, wrapped};
 use crate::statistics::Spread;
 
-/// The whole report as text: the machine, the runs, the ratios, lanes, verification, notes.
+/// The whole report as text: the machine, the runs, the ratios, lanes, targets, verification,
+/// notes, and a sentence on what it comes to.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut text = machine(&report.environment) + &settings(&report.environment);
     text.extend(report.gpu.as_ref().map(gpu));
+    let busy = report.environment.load.is_busy();
     let mut add = |part: String| {
         if !part.is_empty() {
             text.push('\n');
@@ -24,18 +27,26 @@ pub fn table(report: &Report) -> String {
             text.push('\n');
         }
     };
+    add(LEGEND.to_owned());
     add(runs(&report.runs));
     add(comparisons(&report.comparisons));
     add(report.lanes.as_ref().map(lanes).unwrap_or_default());
-    add(aims_table(&report.aims));
-    add(verdict(report));
+    add(targets(&report.aims, busy));
+    add(verification(report));
+    add(wrapped(&closing(report)));
     text
 }
 
-/// The machine.
+/// The machine; that it is busy comes first.
 pub(crate) fn machine(found: &Environment) -> String {
     let mut text = String::new();
-    let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
+    let mut line = |words: String| {
+        writeln!(text, "{}", wrapped(&words)).expect("strings take everything");
+    };
+    let load = &found.load;
+    if load.is_busy() {
+        line(format!("THE MACHINE IS BUSY, these figures are not comparable: {}", load.words()));
+    }
     let virtual_machine = if found.virtual_machine { ", virtual machine" } else { "" };
     line(format!(
         "kvrail {} on Linux {}, {}, {} cores{virtual_machine}, {} memory, governor {}",
@@ -56,7 +67,9 @@ pub(crate) fn machine(found: &Environment) -> String {
 /// What it was measured with.
 fn settings(found: &Environment) -> String {
     let mut text = String::new();
-    let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
+    let mut line = |words: String| {
+        writeln!(text, "{}", wrapped(&words)).expect("strings take everything");
+    };
     for storage in &found.storage {
         line(format!(
             "{}: {} on {}, scheduler {}, {} blocks, {}, {}",
@@ -70,9 +83,14 @@ fn settings(found: &Environment) -> String {
         ));
     }
     for mode in &found.modes {
-        line(format!("{}: {} ({})", mode.arm, mode.mode, mode.reason));
+        // What else was tried, and why it is not used, is in the JSON.
+        let reason = mode.reason.split("; ").next().unwrap_or_default();
+        line(format!("{}: {} ({reason})", mode.arm, mode.mode));
     }
     line(format!("CPU time: {}", found.cpu_account));
+    if !found.load.is_busy() {
+        line(format!("quiet: {}", found.load.words()));
+    }
     line(format!(
         "{} rounds of {} s after {} s, {} of {} in use, seed {}",
         found.rounds,
@@ -100,31 +118,22 @@ fn runs(runs: &[Run]) -> String {
     if runs.is_empty() {
         return String::new();
     }
-    let heads = [
-        "case",
-        "arm",
-        "IOPS",
-        "GB/s",
-        "min",
-        "p50",
-        "p90",
-        "p99",
-        "p99.9",
-        "max",
-        "CPU s/GiB",
-        "errors",
-        "wrong",
-    ];
+    let heads = ["case", "arm", "IOPS", "GB/s", "p50", "p99", "p99.9", "CPU", "bad"];
     let mut table = empty(&heads, 2);
     let mut last = String::new();
     for run in runs {
         let case = run.case.name.clone();
         let mut row = vec![if case == last { String::new() } else { case.clone() }];
         row.extend([arm(run), show_rate(run.iops)]);
-        row.push(format!("{:.3}", run.bytes_per_second / 1e9));
-        row.extend(run.latency_ns.named().map(|(_, ns)| show_ns(ns)));
-        row.push(run.cpu_seconds_per_gib.map_or_else(dash, |cpu| format!("{cpu:.4}")));
-        row.extend([run.errors.to_string(), run.verify_failures.to_string()]);
+        // A lookup moves no bytes.
+        let moved = run.bytes_per_second > 0.0;
+        row.push(if moved { format!("{:.3}", run.bytes_per_second / 1e9) } else { String::new() });
+        let latency = &run.latency_ns;
+        // Where none ended there is none.
+        let ended = |ns: f64| if run.operations > 0 { show_ns(ns) } else { String::new() };
+        row.extend([latency.p50, latency.p99, latency.p999].map(ended));
+        row.push(run.cpu_seconds_per_gib.map_or_else(String::new, show_seconds));
+        row.push((run.errors + run.verify_failures).to_string());
         table.add_row(row);
         last = case;
     }
@@ -143,26 +152,25 @@ fn comparisons(all: &[Comparison]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let heads =
-        ["case", "ratio", "p50", "p99", "p99.9", "throughput", "CPU", "process CPU", "p50 above"];
+    let heads = ["case", "ratio", "p50", "added", "p99", "throughput", "CPU"];
     let mut table = empty(&heads, 2);
     for one in all {
         let relation = &one.relation;
-        let case = one.case.name.clone();
-        let mut row = vec![case, format!("{} / {}", one.arm, one.against)];
-        let ratios = [
-            relation.p50,
-            relation.p99,
-            relation.p999,
-            relation.throughput,
-            relation.cpu,
-            relation.process_cpu,
-        ];
-        row.extend(ratios.map(|spread| spread.map_or_else(dash, with_spread)));
-        row.push(relation.p50_above_ns.map_or_else(dash, |spread| signed_ns(spread.median)));
-        table.add_row(row);
+        let ratio = |spread: Option<Spread>| {
+            spread.map_or_else(dash, |spread| format!("{:.2}", spread.median))
+        };
+        let added = relation.p50_above_ns;
+        table.add_row([
+            one.case.name.clone(),
+            format!("{} / {}", one.arm, one.against),
+            ratio(relation.p50),
+            added.map_or_else(dash, |spread| signed_ns(spread.median)),
+            ratio(relation.p99),
+            relation.throughput.map_or_else(dash, with_spread),
+            ratio(relation.cpu),
+        ]);
     }
-    format!("{table}\nratios: median over rounds (least..greatest)")
+    table.to_string()
 }
 
 fn with_spread(spread: Spread) -> String {
@@ -190,35 +198,33 @@ fn lanes(report: &LaneReport) -> String {
             .expect("strings take everything");
     }
     if let Some(ratios) = &report.ratios {
-        write!(
-            text,
-            "\nkvrail's lane: {:.2} x cache line, {:.3} x Unix socket, {:.3} x eventfd; throughput \
+        let words = format!(
+            "kvrail's lane: {:.2} x cache line, {:.3} x Unix socket, {:.3} x eventfd; throughput \
              {:.2} x bare rings; wake-up {:.2} x eventfd",
             ratios.round_trip_per_cache_line,
             ratios.round_trip_per_unix_socket,
             ratios.round_trip_per_eventfd,
             ratios.throughput_per_spsc_pair,
             ratios.wake_up_per_eventfd
-        )
-        .expect("strings take everything");
+        );
+        text = text + "\n" + &wrapped(&words);
     }
     text
 }
 
-/// The aims, each with what was measured.
-fn aims_table(all: &[Aim]) -> String {
+/// The targets, each with what was measured.
+fn targets(all: &[Aim], busy: bool) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let mut table = empty(&["aim", "", "wanted", "measured"], 2);
+    let mut table = empty(&["target", "", "wanted", "measured"], 2);
     for aim in all {
         let sign = match aim.bound {
             Bound::AtMost => "<=",
             Bound::AtLeast => ">=",
         };
-        let met = if aim.met { "met" } else { "MISSED" };
         let (wanted, value) = (format!("{sign} {}", figure(aim.aim)), figure(aim.value));
-        table.add_row([aim.what.clone(), met.to_owned(), wanted, value]);
+        table.add_row([aim.what.clone(), verdict(aim, busy).to_owned(), wanted, value]);
     }
     table.to_string()
 }
@@ -229,10 +235,10 @@ fn figure(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn verdict(report: &Report) -> String {
+fn verification(report: &Report) -> String {
     let verification = &report.verification;
     let mut lines = vec![format!(
-        "{} errors, {} verify failures; {} compared in full, {} blocks sampled in timed runs",
+        "{} errors, {} wrong sectors; {} compared in full, {} blocks sampled in timed runs",
         report.errors(),
         report.verify_failures(),
         Size::new(verification.verified_bytes >> 20 << 20),
@@ -243,18 +249,22 @@ fn verdict(report: &Report) -> String {
         let why = "a store's ring had come round, or a cache dropped them";
         lines.push(format!("{gone} blocks were gone: {why}"));
     }
-    lines.extend(verification.first.iter().map(|said| format!("  {said}")));
+    lines.extend(verification.first.iter().map(|said| wrapped(&format!("  {said}"))));
     if let Some(cost) = &report.sidecar {
-        let resident = Size::new(cost.resident_bytes >> 10 << 10);
-        let stores = Size::new(cost.stores_bytes >> 10 << 10);
-        let idle = cost.idle_cpu_percent;
-        let allocations = cost.poller_allocations;
-        lines.push(format!(
-            "idle sidecar: {idle:.2} % of a core, {resident} resident, stores' tables of {stores} \
-             among it; {allocations} heap allocations on pollers"
-        ));
+        let mib = |bytes: u64| Size::new(bytes.next_multiple_of(1 << 20));
+        // Pages of tables that nobody touched yet are not resident.
+        let tables = match cost.stores_bytes {
+            0 => String::new(),
+            bytes => format!(" (its stores' tables grow to {} as blocks come)", mib(bytes)),
+        };
+        lines.push(wrapped(&format!(
+            "idle sidecar: {:.2} % of a core, {} resident{tables}; {} heap allocations on pollers",
+            cost.idle_cpu_percent,
+            mib(cost.resident_bytes),
+            cost.poller_allocations
+        )));
     }
-    lines.extend(report.notes.iter().map(|note| format!("left out: {note}")));
+    lines.extend(report.notes.iter().map(|note| wrapped(&format!("left out: {note}"))));
     lines.join("\n")
 }
 
@@ -262,6 +272,9 @@ pub(crate) fn empty(heads: &[&str], left_columns: usize) -> Table {
     let mut table = Table::new();
     // Markdown too: results are kept in such files.
     table.load_preset(presets::ASCII_MARKDOWN).set_header(heads.to_vec());
+    // Long names of cases and arms are broken, so that tables fit.
+    let columns = u16::try_from(COLUMNS).expect("a small constant");
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     for column in table.column_iter_mut().skip(left_columns) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -5,20 +5,20 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use kvrail_device::{Clock, MonotonicClock};
 use kvrail_replay::Trace;
 
 use super::client::{Blocks, Player, fits};
 use super::counts::Counts;
 use super::report::Served;
-use crate::cpu::{Account, CpuMeter, MachineMeter, Meters};
+use crate::cpu::{Account, CpuMeter, LoadMeter, MachineMeter, Meters};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::harness::{Ground, Harness, Sidecar};
 use crate::options::{BenchOptions, Serving};
 use crate::pattern::Pattern;
 use crate::port::KeyedTarget;
+use crate::progress::{Shown, warn_when_busy};
 
 /// Bytes of the volume beside the store, which nobody uses.
 const VOLUME_BYTES: u64 = 16 << 20;
@@ -55,6 +55,7 @@ pub(crate) fn play(options: &BenchOptions, harness: &mut dyn Harness) -> Result<
     let serving = options.serving().map_err(BenchError::Options)?;
     let trace = Trace::load(&serving.trace, &mut |_| {});
     let trace = trace.map_err(|why| BenchError::Options(why.into()))?;
+    warn_when_busy(options.progress)?;
     let ground = harness.open(options, VOLUME_BYTES);
     let served = ground.and_then(|ground| on(options, &serving, &trace, ground));
     // Also when something went wrong: what was started must not stay. That error goes first.
@@ -66,6 +67,7 @@ pub(crate) fn play(options: &BenchOptions, harness: &mut dyn Harness) -> Result<
 
 fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) -> Result<Served> {
     let environment = Environment::probe(&ground.members);
+    let shown = Shown::new(options.progress);
     let Sidecar { client, pids, store, .. } = ground.sidecar.context("there is no sidecar")?;
     let store = store.context("the sidecar has no store; name one with --store-volume")?;
     fits(serving.block_bytes, store.block_bytes_max())?;
@@ -78,17 +80,19 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
     };
     let mut requests: Vec<_> = trace.iter().collect();
     requests.truncate(serving.requests.unwrap_or(usize::MAX));
-    let bar = bar(requests.len());
+    shown.stage(requests.len() as u64, "playing the requests");
     let players = (0..serving.clients).map(|_| Player::new(&client, blocks));
     let players = players.collect::<Result<Vec<_>>>()?;
+    let load = LoadMeter::begin(CpuMeter::new(&pids)?);
     let mut account = Account::open(&meters);
     account.begin()?;
     let start_ns = MonotonicClock.now_ns() + LEAD_NS;
     let schedule = Schedule { requests, next: AtomicUsize::new(0), speed: options.speed, start_ns };
-    let played = all(players, &schedule, &bar);
+    let played = all(players, &schedule, &shown);
     let seconds = MonotonicClock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
     let cpu = account.close()?;
-    bar.finish_and_clear();
+    let environment = environment.under(load.load()?);
+    shown.end();
     let counts = played?;
     let cpu = cpu.adjusted(1.0, counts.pattern_ns);
     let serving = (serving, options.speed);
@@ -98,11 +102,11 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
 }
 
 /// Plays with all clients, and adds up what they counted.
-fn all(players: Vec<Player<'_>>, schedule: &Schedule<'_>, bar: &ProgressBar) -> Result<Counts> {
+fn all(players: Vec<Player<'_>>, schedule: &Schedule<'_>, shown: &Shown) -> Result<Counts> {
     let one = |mut player: Player<'_>| {
         while let Some((planned_ns, numbers)) = schedule.take() {
             player.request(numbers, planned_ns)?;
-            bar.inc(1);
+            shown.step();
         }
         player.close()
     };
@@ -114,10 +118,4 @@ fn all(players: Vec<Player<'_>>, schedule: &Schedule<'_>, bar: &ProgressBar) -> 
     let mut total = Counts::default();
     ended?.into_iter().for_each(|counts| total.add(counts));
     Ok(total)
-}
-
-fn bar(requests: usize) -> ProgressBar {
-    let style = "playing {bar:40} {pos}/{len} requests, {eta} left";
-    let style = ProgressStyle::with_template(style);
-    ProgressBar::new(requests as u64).with_style(style.unwrap_or(ProgressStyle::default_bar()))
 }

@@ -63,7 +63,8 @@ impl Served {
         let bytes = |blocks: u64| blocks * u64::from(serving.block_bytes);
         let (got_bytes, put_bytes) = (bytes(counts.times.get.len()), bytes(counts.put.stored));
         let moved = (got_bytes + put_bytes) as f64;
-        let cpu_seconds = cpu.whole.unwrap_or(cpu.processes);
+        let whole = cpu.whole.filter(|_| !environment.load.is_busy());
+        let cpu_seconds = whole.unwrap_or(cpu.processes);
         let gib = moved / f64::from(1 << 30);
         let latencies = [
             ("get", &counts.times.get),

@@ -20,6 +20,7 @@ use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
+use kvrail_units::Size;
 use kvrail_volume::{
     DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create,
 };
@@ -31,6 +32,7 @@ use crate::config::{Config, NullContent, Volume, WriteBudget};
 use crate::context::Verbosity;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
+use crate::output::say;
 use crate::progress::bar_for;
 use crate::stop::ending_signals;
 
@@ -195,6 +197,9 @@ impl Harness for Embedded {
         } else {
             devices(&options.members)?
         };
+        if options.progress == kvrail_bench::Progress::Shown {
+            say(&intention(options, &paths, volume_bytes));
+        }
         let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
         let raw = Layout::Raw { stripe_bytes: STRIPE_BYTES };
         self.make_volume(&new_volume(name(), &members, (volume_bytes, raw), overwrite))?;
@@ -231,6 +236,29 @@ impl Drop for Embedded {
         }
         let _wiped = self.wipe();
     }
+}
+
+/// What is going to be written, and where.
+fn intention(options: &BenchOptions, dirs: &[PathBuf], volume_bytes: u64) -> String {
+    let mib = |bytes: u64| Size::new(bytes.next_multiple_of(1 << 20));
+    let dirs = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
+    let store = options.store_bytes();
+    let files = match (options.members.is_empty(), store) {
+        (true, Some(bytes)) => {
+            format!("{} for a volume and {} for a store", mib(volume_bytes), mib(bytes))
+        }
+        (true, None) => format!("{} for a volume", mib(volume_bytes)),
+        (false, _) => {
+            let members = options.members.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let members = members.join(", ");
+            return format!(
+                "writes {} to {members} and wipes its label there at the end; its log is in \
+                 {dirs}, which is removed",
+                mib(volume_bytes)
+            );
+        }
+    };
+    format!("writes {files} below {dirs}, and removes them at the end")
 }
 
 /// Members of the volume, and of the store if there is one.

@@ -35,7 +35,7 @@ pub(crate) fn writing<T>(
     write: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T,
 ) -> Result<T, Failure> {
     let stop = StopFlag::register()?;
-    let template = "writing {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
+    let template = "writing {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
                     {eta} left";
     let bar = bar(context, template, None);
     let written = write(&mut |progress: Progress| {

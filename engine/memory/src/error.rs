@@ -27,8 +27,8 @@ pub enum MemoryError {
     },
     /// The host has not enough pages of that size.
     #[error(
-        "no {wanted_bytes} bytes of {} pages: {free_pages} are free ({errno}); {}",
-        page.name(), remedy(*page, *wanted_bytes)
+        "no {wanted_bytes} bytes of {} pages: {free_pages} are free{}; {}",
+        page.name(), unusual(*errno), remedy(*page, *wanted_bytes)
     )]
     NoPages {
         /// The page size asked for.
@@ -139,6 +139,11 @@ fn remedy(page: PageSize, wanted_bytes: usize) -> String {
             format!("reserve them at boot: hugepagesz=1G hugepages={pages} on the kernel line")
         }
     }
+}
+
+/// What the kernel said, unless it only said that there are not enough.
+fn unusual(errno: Errno) -> String {
+    if errno == Errno::NOMEM { String::new() } else { format!(" ({errno})") }
 }
 
 fn file_remedy(errno: Errno) -> &'static str {

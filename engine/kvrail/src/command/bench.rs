@@ -4,10 +4,10 @@ use std::io::stdout;
 
 use clap::Args;
 use kvrail_bench::sidecar::AttachHarness;
-use kvrail_bench::{BenchError, BenchOptions, Harness, Verdict};
+use kvrail_bench::{BenchError, BenchOptions, Harness, LEGEND, Progress, Verdict};
 use kvrail_client::ClientError;
 
-use crate::context::Context;
+use crate::context::{Context, Verbosity};
 use crate::embedded::Embedded;
 use crate::failure::{Exit, Failure};
 use crate::output::Format;
@@ -30,7 +30,7 @@ Examples:
 
 /// Arguments of `kvrail bench`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n\n{LEGEND}"))]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     options: BenchOptions,
@@ -42,7 +42,11 @@ pub(crate) struct BenchArgs {
 /// `Failure` when something stands in the way or operations fail; status 5 when data came back
 /// wrong.
 pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
-    let options = args.options;
+    let progress = match (context.verbosity, context.format) {
+        (Verbosity::Normal, Format::Human) => Progress::Shown,
+        _ => Progress::Hidden,
+    };
+    let options = BenchOptions { progress, ..args.options };
     let mut harness: Box<dyn Harness> = match options.attach {
         None => Box::new(Embedded::new(context.verbosity, context.config()?.config)),
         Some(_) => match context.first_set() {

@@ -48,7 +48,13 @@ fn style(line: &str) -> Style {
     Style::default()
 }
 
-fn sections(report: &StatusReport, happened: &Happened, view: &View, lost: Option<&str>) -> String {
+/// What is drawn, as text.
+pub(super) fn sections(
+    report: &StatusReport,
+    happened: &Happened,
+    view: &View,
+    lost: Option<&str>,
+) -> String {
     let (mut devices, mut sessions) = (happened.devices.clone(), happened.sessions.clone());
     view.sort(&mut devices, |row, order| match order {
         Order::Number => row.it.index.into(),

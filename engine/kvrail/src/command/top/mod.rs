@@ -9,15 +9,14 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvrail_protocol::StatusReport;
-use ratatui::backend::TestBackend;
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::{DefaultTerminal, Terminal};
 
 use super::status::{Looker, SidecarArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_text};
-use frame::draw;
+use frame::{draw, sections};
 use view::{Happened, View};
 
 const EXAMPLES: &str = "\
@@ -29,9 +28,6 @@ Examples:
 
 Keys: s next order, r the other way round, e every column, w why and notes, arrows and Page keys
 move, p pause, q quit.";
-
-/// Size of a frame where there is no terminal.
-const FRAME: (u16, u16) = (120, 50);
 
 /// Arguments of `kvrail top`.
 #[derive(Debug, Args)]
@@ -80,21 +76,7 @@ fn once(looker: &mut Looker, every: Duration, format: Format) -> Result<(), Fail
         return print_json(&[before, now]);
     }
     let happened = Happened::between(&before, &now);
-    let mut terminal = Terminal::new(TestBackend::new(FRAME.0, FRAME.1)).expect("it is memory");
-    let view = View::default();
-    terminal.draw(|frame| draw(frame, &now, &happened, &view, None)).expect("it is memory");
-    print_text(&written(terminal.backend()))
-}
-
-/// The lines of a frame, without the blanks behind them.
-fn written(backend: &TestBackend) -> String {
-    let buffer = backend.buffer();
-    let cells = buffer.content().chunks(usize::from(buffer.area.width));
-    let line = |cells: &[ratatui::buffer::Cell]| {
-        let line: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
-        line.trim_end().to_owned() + "\n"
-    };
-    cells.map(line).collect()
+    print_text(&(sections(&now, &happened, &View::default(), None) + "\n"))
 }
 
 /// Draws until a key ends it. A sidecar that goes away is waited for.
