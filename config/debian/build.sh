@@ -28,7 +28,8 @@ put 644 config/systemd/kvrail.service usr/lib/systemd/system/kvrail.service
 put 644 config/systemd/kvrail-target.service usr/lib/systemd/system/kvrail-target.service
 put 644 config/host/sysusers.conf usr/lib/sysusers.d/kvrail.conf
 put 644 config/host/udev.rules etc/udev/rules.d/90-kvrail.rules
-put 644 config/default.toml etc/kvrail/kvrail.toml
+install -d "$tree/etc/kvrail"
+"$tree/usr/bin/kvrail" config default >"$tree/etc/kvrail/kvrail.toml"
 doc=usr/share/doc/kvrail
 put 644 LICENSE "$doc/copyright"
 put 644 docs/service.md "$doc/README.md"

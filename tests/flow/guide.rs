@@ -118,12 +118,38 @@ fn is_installed_compiled_and_runs(name: &str, compile: &str, made: [&str; 2]) {
     run(&mut install).expect(0, &[]);
     let source = format!("{name}.c");
     fs::write(folder.path().join(&source), snippet(&source)).expect("our folder");
-    let mut compile = shell(&snippet(compile), folder.path());
-    compile.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
-    run(&mut compile).expect(0, &[]);
-    let mut program = shell(&format!("./{name}"), folder.path());
-    let said = run(program.env("LD_LIBRARY_PATH", prefix.join("lib")));
+    let script = snippet("prefix") + &snippet(compile);
+    let said = run(shell(&script, folder.path()).env("PREFIX", &prefix));
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
+}
+
+/// What the guide says to look at while it serves is answered as it is written.
+#[test]
+fn what_is_looked_at_is_answered() {
+    if !can_pin(160 << 20) {
+        return;
+    }
+    let (folder, _serving) = serving(["create-store", "serve"]);
+    let said = run(&mut shell(&snippet("look"), folder.path()));
+    said.expect(0, &[]);
+    for words in ["Serving", "STORE"] {
+        assert!(said.stdout.contains(words), "no {words:?} in {}", said.stdout);
+    }
+}
+
+#[test]
+fn the_crates_are_where_the_guide_says() {
+    let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let manifest = snippet("Cargo.toml");
+    let paths =
+        manifest.split("path = \"kvrail/").skip(1).filter_map(|rest| rest.split('"').next());
+    let paths: Vec<&str> = paths.collect();
+    assert_eq!(paths.len(), 2, "{manifest}");
+    for path in paths {
+        let text = fs::read_to_string(repository.join(path).join("Cargo.toml")).expect(path);
+        let name = format!("name = \"kvrail-{}\"", path.rsplit('/').next().unwrap_or_default());
+        assert!(text.contains(&name) && manifest.contains(&name[8..name.len() - 1]), "{path}");
+    }
 }
 
 #[test]
@@ -137,6 +163,9 @@ fn every_snippet_has_a_test() {
         "loop.py",
         "pages.py",
         "create-store",
+        "look",
+        "prefix",
+        "Cargo.toml",
         "create",
         "serve",
         "serve-gpu",

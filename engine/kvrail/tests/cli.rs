@@ -106,8 +106,52 @@ fn the_default_configuration_is_valid() {
     let mut check = kvrail();
     check.args(["config", "check", "--config"]).arg(&file);
     check.assert().success().stdout(contains("configuration ok"));
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/default.toml");
-    assert_eq!(fs::read(&file).unwrap(), fs::read(shipped).unwrap());
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
+    let all = fs::read_to_string(repository().join("config/default.toml")).unwrap();
+    for (shown, shipped) in text.lines().zip(all.lines()) {
+        let key = !shipped.is_empty() && !shipped.starts_with('#');
+        assert_eq!(shown, if key { format!("#{shipped}") } else { shipped.to_owned() });
+    }
+    assert_eq!(text.lines().count(), all.lines().count());
+}
+
+fn repository() -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).to_owned()
+}
+
+/// Pages of the documentation and the README.
+fn pages() -> Vec<PathBuf> {
+    let docs = repository().join("docs");
+    let below = [docs.clone(), docs.join("engines")];
+    let files = below.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let pages = files.map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|it| it == "md"));
+    pages.chain([repository().join("README.md")]).collect()
+}
+
+/// What a page says to write into the configuration may be pasted below the default one.
+#[test]
+fn configuration_of_every_page_can_be_pasted_below_the_default_one() {
+    let directory = directory();
+    let file = directory.path().join("kvrail.toml");
+    let shown = kvrail().args(["config", "default"]).assert().success();
+    let default = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
+    let mut pasted = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        // Others are of Cargo's manifests.
+        for block in blocks.filter(|block| !block.contains("[dependencies]")) {
+            fs::write(&file, format!("{default}\n{block}")).unwrap();
+            let mut check = kvrail();
+            let done = check.args(["config", "check", "--config"]).arg(&file).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{}: {block}\n{said}", page.display());
+            pasted += 1;
+        }
+    }
+    assert!(pasted >= 5, "{pasted} pages say what to write into the configuration");
 }
 
 #[test]

@@ -53,6 +53,9 @@ pub enum Reason {
     /// The path cannot be opened or examined.
     #[error("cannot be opened ({errno})")]
     Open { errno: Errno },
+    /// A new file in a folder that does not exist.
+    #[error("the folder {} does not exist", folder.display())]
+    NoFolder { folder: PathBuf },
     /// Neither a block device nor a regular file.
     #[error("it is {what}")]
     NotStorage { what: &'static str },
@@ -252,6 +255,7 @@ impl Reason {
             | Self::NoneLeft
             | Self::NotStorage { .. }
             | Self::NoDevice
+            | Self::NoFolder { .. }
             | Self::Partition { .. } => ErrorClass::Usage,
             Self::Open { .. } | Self::Io { .. } | Self::NoSpace { .. } | Self::NoDirect { .. } => {
                 ErrorClass::Failed
@@ -298,6 +302,7 @@ impl Reason {
     pub fn remedy(&self) -> String {
         let words = match self {
             Self::Busy { holders } => return busy_remedy(holders),
+            Self::NoFolder { folder } => return format!("mkdir -p {}", folder.display()),
             Self::MemberCount { .. } => return format!("name 1 to {MEMBERS_MAX} members"),
             Self::BadName => {
                 return format!(

@@ -101,7 +101,11 @@ fn make_file(path: &Path) -> Result<bool, VolumeError> {
         if is_among_devices(path) {
             return Err(VolumeError::at(path, Reason::NoDevice));
         }
-        check_directory(directory_of(path)).map_err(|reason| VolumeError::at(path, reason))?;
+        let folder = directory_of(path);
+        if !folder.exists() {
+            return Err(VolumeError::at(path, Reason::NoFolder { folder: folder.to_owned() }));
+        }
+        check_directory(folder).map_err(|reason| VolumeError::at(path, reason))?;
     }
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(true),

@@ -317,7 +317,7 @@ fn bad_requests_are_refused_and_leave_nothing_behind() {
         (NewVolume { layout: raw(0), ..base.clone() }, "a stripe of 0 bytes"),
         (NewVolume { layout: raw(1000), ..base.clone() }, "a stripe of 1000 bytes"),
         (NewVolume { layout: raw((1 << 30) + 4096), ..base.clone() }, "1 GiB"),
-        (NewVolume { members: vec![directory.path().join("no/such")], ..base }, "check the path"),
+        (NewVolume { members: vec![directory.path().join("no/such")], ..base }, "mkdir -p"),
     ];
     for (new, words) in cases {
         assert_says(&refusal(make(&new)), &[words]);

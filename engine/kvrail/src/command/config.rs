@@ -11,7 +11,7 @@ use crate::serve::check_host;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail config default > /etc/kvrail/kvrail.toml    every key, explained
+  kvrail config default > /etc/kvrail/kvrail.toml    every key, explained and commented out
   kvrail config check                                before a restart or a SIGHUP
   kvrail config show --origin                        what is in force, and who says so";
 
@@ -41,7 +41,7 @@ pub(crate) enum ConfigCommand {
     /// Print the configuration in force
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
-    /// Print the default configuration with every key explained
+    /// Print the default configuration with every key explained and commented out
     #[command(after_help = DEFAULT_EXAMPLES)]
     Default,
 }
@@ -110,9 +110,19 @@ fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
 
 fn default(context: &Context) -> Result<(), Failure> {
     match context.format {
-        Format::Human => print_text(DEFAULT_FILE),
+        Format::Human => print_text(&commented(DEFAULT_FILE)),
         Format::Json => print_json(&Config::default()),
     }
+}
+
+/// The same with every table and key commented out. A table may stand only once in a file: so what
+/// is pasted below this one is all that there is.
+fn commented(file: &str) -> String {
+    let line = |line: &str| match line.is_empty() || line.starts_with('#') {
+        true => format!("{line}\n"),
+        false => format!("#{line}\n"),
+    };
+    file.lines().map(line).collect()
 }
 
 fn entries(loaded: &Loaded) -> Vec<Entry> {
