@@ -17,11 +17,15 @@ from kvrail._binary import binary
 from kvrail.engines import ENGINES, require
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    package = str(Path(kvrail.__file__).parents[1])
-    environment = os.environ | {"KVRAIL_CONFIG": "/dev/null", "PYTHONPATH": package}
+def run(
+    *arguments: str, folder: Path | None = None, packages: str = ""
+) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(Path(kvrail.__file__).parents[1]), *packages.split()])
+    environment = os.environ | {"KVRAIL_CONFIG": "/dev/null", "PYTHONPATH": paths}
     command = [str(binary()), "engines", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 def told(*arguments: str) -> dict[str, Any]:
@@ -82,13 +86,63 @@ def test_a_python_that_is_not_there_is_named():
     assert "remedy" in done.stderr
 
 
-def test_a_try_without_the_engine_fails_by_its_step(tmp_path):
+def test_a_try_without_the_engine_ends_at_once_and_names_it(tmp_path):
     missing = [name for name in ENGINES if not _is_installed(name)]
     for name in missing:
         done = run("try", name, "--python", sys.executable, "--format", "json")
         assert done.returncode == 1
-        steps = json.loads(done.stdout)["steps"]
-        assert not steps[-1]["ok"] and "No module named" in steps[-1]["error"]
+        [step] = json.loads(done.stdout)["steps"]
+        assert not step["ok"]
+        assert f"{name} is not installed in {sys.executable}" in step["error"]
+        _is_a_table(run("try", name, "--python", sys.executable), "is not installed in")
+
+
+def test_a_try_without_kvrail_says_that_it_is_not_there():
+    engines = Path(kvrail.__file__).with_name("engines.py")
+    alone = [sys.executable, "-I", "-S", str(engines), "--try", "vllm"]
+    done = subprocess.run(alone, capture_output=True, text=True, check=False)
+    _is_a_table(done, "kvrail is not installed in")
+
+
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_a_try_without_a_sidecar_names_its_socket(name, tmp_path, with_engine):
+    socket = tmp_path / "nowhere"
+    _is_a_table(with_engine(name, "--socket", str(socket)), str(socket))
+
+
+def test_a_try_without_the_store_names_it(host, with_engine):
+    done = with_engine("vllm", "--socket", str(host.socket), "--store", "elsewhere")
+    _is_a_table(done, "elsewhere")
+
+
+def test_a_folder_of_that_name_is_no_package(tmp_path):
+    (tmp_path / "kvrail").mkdir()
+    done = run("--python", sys.executable, "--socket", str(tmp_path / "s"), folder=tmp_path)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.fixture
+def with_engine(tmp_path, monkeypatch):
+    """Tries an engine of which nothing but its metadata is there."""
+
+    def attempt(name: str, *more: str) -> subprocess.CompletedProcess[str]:
+        distribution = ENGINES[name].distribution
+        about = tmp_path / "packages" / f"{distribution}-99.0.dist-info"
+        about.mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 99.0\n"
+        (about / "METADATA").write_text(text)
+        more_paths = str(tmp_path / "packages")
+        return run("try", name, "--python", sys.executable, *more, packages=more_paths)
+
+    return attempt
+
+
+def _is_a_table(done: subprocess.CompletedProcess[str], words: str) -> None:
+    """The steps are shown, the last one failed and says why, and no traceback is in the way."""
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.strip().startswith("FAILED") and words in last, done.stdout
 
 
 @pytest.mark.parametrize("name", list(ENGINES))

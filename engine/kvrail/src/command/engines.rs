@@ -79,7 +79,8 @@ struct Place {
 pub(crate) fn run(args: EnginesArgs, context: &Context) -> Result<(), Failure> {
     let EnginesArgs { action, place } = args;
     let mut asked = Command::new(&place.python);
-    asked.arg("-c").arg(PROGRAM).arg("--store").arg(&place.store);
+    // Safe paths: a folder `kvrail` in the working directory, as beside a checkout, is no package.
+    asked.arg("-P").arg("-c").arg(PROGRAM).arg("--store").arg(&place.store);
     if context.format == Format::Json {
         asked.args(["--format", "json"]);
     }
@@ -105,7 +106,8 @@ pub(crate) fn run(args: EnginesArgs, context: &Context) -> Result<(), Failure> {
         }
         (false, None) => {
             let words = format!("{} has failed: {ended}", place.python.display());
-            Err(Failure::new(Exit::Failed, words).with_remedy("Python 3.11 or later is needed"))
+            let remedy = "its words are above; Python 3.11 or later is needed";
+            Err(Failure::new(Exit::Failed, words).with_remedy(remedy))
         }
     }
 }

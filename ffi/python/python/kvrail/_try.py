@@ -18,20 +18,33 @@ Step = Callable[[str], AbstractContextManager[dict[str, Any]]]
 
 def attempt(engine: str, socket: str | None, store: str, step: Step) -> None:
     """Tries an engine with a sidecar of its own, or with one that runs."""
-    with _sidecar(socket, step) as place:
+    with _sidecar(socket, store, step) as place:
         parameters = {"socket": place, "store": store, "namespace": NAMESPACE}
         try:
             ENGINES[engine](parameters, step)
-        finally:
-            # There is none where the first step failed already.
-            client = kvrail.Client(place, name="engines try")
-            with client, suppress(kvrail.errors.MissError):
-                client.store(store).remove(NAMESPACE)
+        except BaseException:
+            # What failed is what counts; a sidecar that is gone has nothing to remove.
+            with suppress(kvrail.KvrailError):
+                _remove(place, store)
+            raise
+        with step("what was put is removed again") as told:
+            told["namespace"] = NAMESPACE
+            _remove(place, store)
+
+
+def _remove(socket: str, store: str) -> None:
+    with kvrail.Client(socket, name="engines try") as client:
+        with suppress(kvrail.errors.MissError):
+            client.store(store).remove(NAMESPACE)
 
 
 @contextmanager
-def _sidecar(socket: str | None, step: Step) -> Iterator[str]:
+def _sidecar(socket: str | None, store: str, step: Step) -> Iterator[str]:
     if socket is not None:
+        with step("the sidecar and its store") as told:
+            told |= {"socket": socket, "store": store}
+            with kvrail.Client(socket, name="engines try") as client:
+                client.store(store)
         yield socket
         return
     with step("a sidecar of its own") as told:

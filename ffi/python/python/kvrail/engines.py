@@ -263,8 +263,6 @@ def text(told: dict[str, Any]) -> str:
 
 def attempt(name: str, socket: str | None, store: str) -> Tried:
     """Puts blocks through the engine's own code into a store and back, and compares each byte."""
-    from kvrail import _try
-
     tried = Tried(name, _version(ENGINES[name].distribution) or "not installed")
 
     @contextmanager
@@ -274,11 +272,21 @@ def attempt(name: str, socket: str | None, store: str) -> Tried:
         try:
             yield told
         except Exception as error:
-            told |= {"ok": False, "error": f"{type(error).__name__}: {error}"}
+            words = " ".join(str(error).split())
+            told |= {"ok": False, "error": f"{type(error).__name__}: {words}"}
             tried.ok = False
             raise _Stopped from error
 
     try:
+        with step("the engine and kvrail in this Python") as told:
+            told["python"] = sys.executable
+            try:
+                from kvrail import _try
+            except ImportError as why:
+                raise ImportError(f"kvrail is not installed in {sys.executable}: {why}") from why
+            distribution = ENGINES[name].distribution
+            if _version(distribution) is None:
+                raise ImportError(f"{distribution} is not installed in {sys.executable}")
         _try.attempt(name, socket, store, step)
     except _Stopped:
         pass
