@@ -157,6 +157,50 @@ fn a_limit_of_file_sizes_is_an_error_and_leaves_no_file() {
 }
 
 #[test]
+fn a_member_above_the_limit_of_file_sizes_is_refused_with_the_limit() {
+    let place = Place::with_volume(1, 4 << 20);
+    let refused = run(&mut under(&place, &["file-size=1048576"]));
+    refused.expect(3, &["member-0", "RLIMIT_FSIZE", "1048576", "LimitFSIZE=infinity"]);
+}
+
+/// As container profiles do. Neither the device is at fault nor a limit.
+#[test]
+fn a_forbidden_call_names_the_profile_as_the_cause() {
+    let place = Place::with_volume(1, 4 << 20);
+    for forbidden in ["no-eventfd=1", "no-flock=1"] {
+        let refused = run(&mut under(&place, &[forbidden]));
+        assert!(matches!(refused.code, Some(1 | 3)), "{forbidden}: {refused:?}");
+        let said = &refused.stderr;
+        assert!(said.contains("seccomp"), "{forbidden}: {said}");
+        for wrong in ["open files", "smartctl"] {
+            assert!(!said.contains(wrong), "{forbidden}: {wrong} in {said}");
+        }
+    }
+}
+
+/// As the shipped unit does for all but what it names.
+#[test]
+fn a_member_where_the_unit_may_not_write_names_the_unit_s_key() {
+    if !is_root() {
+        println!("skipped: only root mounts a folder read-only");
+        return;
+    }
+    let place = Place::with_volume(1, 4 << 20);
+    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" || exit 77; \
+                  exec \"$@\"";
+    let serve = place.serve();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(place.data());
+    command.arg(serve.get_program()).args(serve.get_args());
+    let refused = run(&mut command);
+    if matches!(refused.code, Some(77) | None) || refused.stderr.contains("unshare") {
+        println!("skipped: no mount namespaces here: {}", refused.stderr);
+        return;
+    }
+    refused.expect(3, &["member-0", "mounted read-only", "ReadWritePaths="]);
+}
+
+#[test]
 fn a_user_who_may_not_attach_is_told_the_key() {
     if !is_root() {
         println!("skipped: only root becomes somebody else");

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use kvrail_client::ClientError;
 use kvrail_fabrics::FabricsError;
+use kvrail_memory::{descriptor_remedy, thread_remedy};
 use kvrail_nvme::IdentityError;
 use kvrail_target::TargetError;
 use kvrail_volume::{ErrorClass, VolumeError};
+use rustix::io::Errno;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -253,10 +255,17 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Descriptors ran out.
-pub(crate) fn exhausted(what: &str, errno: rustix::io::Errno) -> Failure {
+/// A descriptor cannot be made.
+pub(crate) fn exhausted(what: &str, errno: Errno) -> Failure {
     Failure::new(Exit::Failed, format!("{what} could not be made: {errno}"))
-        .with_remedy("raise the limit of open files (LimitNOFILE=, ulimit -n)")
+        .with_remedy(descriptor_remedy(errno))
+}
+
+/// A thread cannot be started.
+pub(crate) fn no_thread(whose: &str, error: &std::io::Error) -> Failure {
+    let remedy = Errno::from_io_error(error).map_or("", thread_remedy);
+    Failure::new(Exit::Failed, format!("{whose} thread could not be started: {error}"))
+        .with_remedy(remedy)
 }
 
 #[cfg(test)]

@@ -151,6 +151,10 @@ fn file_remedy(errno: Errno) -> &'static str {
         Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
         Errno::INVAL => "use a name of at most 249 bytes, none of them zero",
         Errno::NOSYS | Errno::PERM => "allow memfd_create in the seccomp filter",
+        Errno::FBIG => {
+            "raise the limit of file sizes, which memory files have too (LimitFSIZE=, \
+                        ulimit -f)"
+        }
         _ => "free memory, or raise the cgroup's memory.max",
     }
 }
@@ -173,5 +177,16 @@ fn place_remedy(errno: Errno) -> &'static str {
         Errno::NOSYS => "this kernel is built without NUMA; leave the node out",
         Errno::PERM => "allow mbind in the seccomp filter",
         _ => "choose an online node that the cpuset's mems contain",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_remedy;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_memory_file_above_the_limit_of_file_sizes_names_that_limit() {
+        assert!(file_remedy(Errno::FBIG).contains("ulimit -f"));
     }
 }

@@ -9,6 +9,7 @@ mod affinity;
 mod copy;
 mod counting_alloc;
 mod error;
+mod exhausted;
 mod heap;
 mod lease;
 mod mapping;
@@ -27,6 +28,7 @@ pub use affinity::{
 pub use copy::{load, store};
 pub use counting_alloc::{CountingAllocator, heap_calls_of_this_thread};
 pub use error::MemoryError;
+pub use exhausted::{descriptor_remedy, thread_remedy};
 pub use heap::HeapBlock;
 pub use lease::{Lease, LeasePool};
 pub use numa::{Placement, place};

@@ -106,9 +106,13 @@ impl Region {
         seals: SealFlags,
     ) -> Result<(Self, Result<(), MemoryError>), MemoryError> {
         let whole = rounded(bytes, page)?;
-        let exhausted = |errno| {
-            let free_pages = page.free_pages();
-            MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno }
+        let exhausted = |errno| match errno {
+            // The limit of file sizes, which memory files have too.
+            Errno::FBIG => MemoryError::File { name: name.to_owned(), errno },
+            errno => {
+                let free_pages = page.free_pages();
+                MemoryError::NoPages { page, wanted_bytes: whole, free_pages, errno }
+            }
         };
         // Taking more pages than there are would not fail where none are reserved: it would wake
         // the kernel's out-of-memory killer. (Where procfs cannot be read there is nothing to

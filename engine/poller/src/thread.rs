@@ -5,8 +5,11 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
 use kvrail_device::{Description, Device, Driver, MonotonicClock};
-use kvrail_memory::{AllowedCpu, pin_current_thread, shorten_slices};
+use kvrail_memory::{
+    AllowedCpu, descriptor_remedy, pin_current_thread, shorten_slices, thread_remedy,
+};
 use kvrail_ring::PollerIndex;
+use rustix::io::Errno;
 use rustix::thread::gettid;
 
 use crate::handle::PollerHandle;
@@ -36,15 +39,21 @@ pub enum StartError<E> {
         /// What went wrong.
         source: SetupError,
     },
-    /// Descriptors or threads ran out.
-    #[error("poller {index}: {what}: {source}; raise RLIMIT_NOFILE or RLIMIT_NPROC")]
-    Exhausted {
+    /// Its thread cannot be started.
+    #[error("poller {index}: a thread: {errno}; {}", thread_remedy(*errno))]
+    Thread {
         /// Which poller.
         index: PollerIndex,
-        /// What could not be made.
-        what: &'static str,
         /// What the kernel said.
-        source: std::io::Error,
+        errno: Errno,
+    },
+    /// Its epoll set cannot be made.
+    #[error("poller {index}: an epoll set: {errno}; {}", descriptor_remedy(*errno))]
+    Epoll {
+        /// Which poller.
+        index: PollerIndex,
+        /// What the kernel said.
+        errno: Errno,
     },
 }
 
@@ -79,9 +88,12 @@ where
     let birth = Startup { seat, setup, mailbox: its_mailbox, stats: its_stats, ready };
     let index = seat.index;
     let name = format!("kvrail-poll-{index}");
-    let exhausted = |source| StartError::Exhausted { index, what: "a thread", source };
+    let refused = |error: std::io::Error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        StartError::Thread { index, errno }
+    };
     let life = move || birth.live(open);
-    let thread = thread::Builder::new().name(name).spawn(life).map_err(exhausted)?;
+    let thread = thread::Builder::new().name(name).spawn(life).map_err(refused)?;
     let descriptions = match started.recv() {
         Ok(outcome) => outcome?,
         Err(_) => panic!("poller {index} died while it started; its panic message says why"),
@@ -129,8 +141,7 @@ impl<E> Driver for Startup<E> {
                 }
             }
             Err(SetupError::Epoll(errno)) => {
-                let (what, source) = ("an epoll set", errno.into());
-                drop(ready.send(Err(StartError::Exhausted { index, what, source })));
+                drop(ready.send(Err(StartError::Epoll { index, errno })));
             }
             Err(source) => drop(ready.send(Err(StartError::Store { index, source }))),
         }

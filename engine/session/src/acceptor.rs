@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kvrail_memory::descriptor_remedy;
 use rustix::io::Errno;
 
 use crate::events::{EventLoop, Source};
@@ -50,8 +51,8 @@ impl Acceptor {
                 if let Some(suppressed) = self.log.admit(Instant::now()) {
                     tracing::error!(
                         suppressed,
-                        "no connection can be taken: {errno}; raise the limit of open files \
-                         (ulimit -n, LimitNOFILE=)"
+                        "no connection can be taken: {errno}; {}",
+                        descriptor_remedy(errno)
                     );
                 }
                 self.pause(EXHAUSTED);

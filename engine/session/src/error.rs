@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use kvrail_memory::descriptor_remedy;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -84,7 +85,7 @@ pub enum ServerError {
     #[error("volumes and pollers do not fit: {0}")]
     Volumes(String),
     /// The kernel refused what the loop itself needs.
-    #[error("the control loop: {step} failed ({errno}); raise the limit of open files (ulimit -n)")]
+    #[error("the control loop: {step} failed ({errno}); {}", descriptor_remedy(*errno))]
     Loop {
         /// Which step.
         step: &'static str,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use kvrail_memory::{Pinned, Region};
+use kvrail_memory::{Pinned, Region, descriptor_remedy};
 use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, TenantSlot, Waking};
 use kvrail_protocol::ControlReply;
 use kvrail_ring::{Doorbell, RegionId, Segment, Status};
@@ -338,8 +338,8 @@ fn no_queue(queue: u32) -> Failure {
 
 fn descriptors(errno: Errno) -> Failure {
     quota(format!(
-        "the sidecar cannot make the queue's bells ({errno}); raise its limit of open files \
-         (ulimit -n, LimitNOFILE=)"
+        "the sidecar cannot make the queue's bells ({errno}); of the sidecar: {}",
+        descriptor_remedy(errno)
     ))
 }
 

@@ -232,6 +232,7 @@ fn open_exclusively(
     };
     let fd = result.map_err(|errno| match errno {
         Errno::BUSY | Errno::TXTBSY => Reason::Busy { holders: Vec::new() },
+        Errno::ROFS if kind == MemberKind::File => Reason::ReadOnlyMount,
         Errno::ROFS => Reason::ReadOnly,
         Errno::INVAL if io == IoPath::Direct => Reason::NoDirect { errno },
         errno => Reason::Open { errno },

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use kvrail_memory::descriptor_remedy;
 use kvrail_store::{SEGMENTS_MAX, SEGMENTS_MIN, SuperError};
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -81,6 +82,8 @@ pub enum Reason {
     /// Cannot be written.
     #[error("it is read-only")]
     ReadOnly,
+    #[error("its file system is mounted read-only for this process")]
+    ReadOnlyMount,
     /// A format with metadata beside each block.
     #[error("its format has {bytes} bytes of metadata beside each block")]
     Metadata { bytes: u32 },
@@ -265,6 +268,7 @@ impl Reason {
             | Self::UserSpace { .. }
             | Self::Partitioned { .. }
             | Self::ReadOnly
+            | Self::ReadOnlyMount
             | Self::Metadata { .. }
             | Self::Foreign { .. }
             | Self::Remains { .. }
@@ -329,7 +333,12 @@ impl Reason {
             Self::Partitioned { .. } => {
                 "remove the partition table if nobody needs it (wipefs --all), or name another"
             }
-            Self::ReadOnly => "make it writable (blockdev --setrw, mount -o remount,rw, chmod)",
+            Self::ReadOnly => "make it writable (blockdev --setrw)",
+            Self::ReadOnlyMount => {
+                "of a systemd unit name its folder in ReadWritePaths= (systemctl edit kvrail), \
+                 which ProtectSystem=strict makes read-only otherwise; else mount it writable \
+                 (mount -o remount,rw)"
+            }
             Self::Metadata { .. } => {
                 "format it without metadata, which erases it (nvme format --lbaf=N; \
                  `kvrail devices --verbose` lists its formats)"
@@ -445,7 +454,7 @@ fn open_remedy(errno: Errno) -> &'static str {
             "run as a user who may read and write it (group disk, or chown)"
         }
         Errno::NXIO | Errno::NODEV => "the device is gone; check that it is attached",
-        Errno::MFILE | Errno::NFILE => "raise the limit of open files (LimitNOFILE, ulimit -n)",
+        Errno::MFILE | Errno::NFILE => descriptor_remedy(errno),
         _ => "check the path and dmesg",
     }
 }
@@ -453,8 +462,13 @@ fn open_remedy(errno: Errno) -> &'static str {
 fn io_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::NOSPC | Errno::DQUOT => "free space there, or make the volume smaller",
-        Errno::MFILE | Errno::NFILE => "raise the limit of open files (LimitNOFILE, ulimit -n)",
-        Errno::FBIG => "raise the limit of file sizes (ulimit -f), or use more members",
+        Errno::MFILE | Errno::NFILE | Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
+            descriptor_remedy(errno)
+        }
+        Errno::NOLCK => "mount it with locks, or use a file system of this host",
+        Errno::FBIG => {
+            "raise the limit of file sizes (LimitFSIZE=, ulimit -f), or use more members"
+        }
         Errno::OPNOTSUPP => "use a file system that can preallocate (ext4, xfs)",
         _ => "check the device (dmesg, smartctl)",
     }

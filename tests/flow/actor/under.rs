@@ -15,8 +15,9 @@ use seccompiler::{
 /// `io_uring_setup`, the same number on every architecture.
 const IO_URING_SETUP: i64 = 425;
 
-/// Takes `one-cpu`, `memlock=BYTES`, `files=COUNT`, `user=ID`, `no-io-uring=ERRNO`,
-/// `no-landlock=ERRNO`, `no-collapse=ERRNO`, then `--` and the program.
+/// Takes `one-cpu`, `memlock=BYTES`, `files=COUNT`, `file-size=BYTES`, `user=ID`,
+/// `no-io-uring=ERRNO`, `no-landlock=ERRNO`, `no-flock=ERRNO`, `no-eventfd=ERRNO`,
+/// `no-collapse=ERRNO`, then `--` and the program.
 pub(crate) fn run(words: &[String]) {
     let at = words.iter().position(|word| word == "--").expect("-- before the program");
     let (restrictions, program) = (&words[..at], &words[at + 1..]);
@@ -29,12 +30,15 @@ pub(crate) fn run(words: &[String]) {
             "one-cpu" => one_cpu(),
             "memlock" => limit(Resource::Memlock, number()),
             "files" => limit(Resource::Nofile, number()),
+            "file-size" => limit(Resource::Fsize, number()),
             "user" => {
                 let id = u32::try_from(number()).expect("an id");
                 command.uid(id).gid(id);
             }
             "no-io-uring" => forbid(IO_URING_SETUP, Vec::new(), number()),
             "no-landlock" => forbid(libc::SYS_landlock_create_ruleset, Vec::new(), number()),
+            "no-flock" => forbid(libc::SYS_flock, Vec::new(), number()),
+            "no-eventfd" => forbid(libc::SYS_eventfd2, Vec::new(), number()),
             "no-collapse" => forbid(libc::SYS_madvise, vec![collapse()], number()),
             other => panic!("no restriction {other}"),
         }

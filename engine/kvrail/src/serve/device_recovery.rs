@@ -19,7 +19,8 @@ use super::annex::Annex;
 use super::devices;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Failure, no_thread};
+use crate::members::drive_report;
 
 /// How often it is looked whether a device is gone, or back.
 const LOOK: Duration = Duration::from_millis(200);
@@ -46,12 +47,13 @@ impl DeviceRecovery {
         annex: Annex,
     ) -> Result<Self, Failure> {
         let mut watched = watched(plan, pollers, &served);
+        watched.iter().for_each(|device| device.show_drive(&served, &annex));
         let (stop, stopped) = channel();
         let look = move || {
             let mut looks = 0;
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 for device in &mut watched {
-                    device.look(&mut served);
+                    device.look(&mut served, &annex);
                 }
                 if looks % LOOKS_FOR_PATHS == 0 {
                     annex.look_for_paths(&nodes(&watched));
@@ -60,10 +62,7 @@ impl DeviceRecovery {
             }
         };
         let thread = std::thread::Builder::new().name("recovery".into()).spawn(look);
-        let thread = thread.map_err(|error| {
-            Failure::new(Exit::Failed, format!("no thread could be started: {error}"))
-                .with_remedy("raise the limit of processes (TasksMax=, ulimit -u)")
-        })?;
+        let thread = thread.map_err(|error| no_thread("the recovery", &error))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -146,13 +145,24 @@ fn nodes(watched: &[Watched]) -> Vec<(u16, String)> {
 }
 
 impl Watched {
-    fn look(&mut self, served: &mut [Served]) {
+    /// Shows which drive it is now: another one has its kernel name after the next boot.
+    fn show_drive(&self, served: &[Served], annex: &Annex) {
+        let member = &served[self.planned.volume].members[self.planned.member];
+        if let Some(drive) = member.claimed().and_then(|member| drive_report(member.path())) {
+            annex.set_drive(self.index, drive);
+        }
+    }
+
+    fn look(&mut self, served: &mut [Served], annex: &Annex) {
         self.look_for_name(served);
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
             (State::Here, false) => {}
-            (_, false) => self.state = State::Here,
+            (_, false) => {
+                self.state = State::Here;
+                self.show_drive(served, annex);
+            }
             (State::Here, true) => {
                 tracing::error!(
                     "{name} is gone: its requests end with DEVICE_GONE until it is back"

@@ -49,7 +49,20 @@ pub(super) fn close(entered: Entered) -> Result<Sandboxed, Failure> {
 }
 
 fn refused(error: &SandboxError) -> Failure {
-    let remedy = "set sidecar.sandbox = \"on\" for what this kernel has, or \"off\"";
+    let remedy = match error {
+        SandboxError::Lacks(_) => {
+            "set sidecar.sandbox = \"on\" for what this kernel has, or \"off\""
+        }
+        SandboxError::Threads(_) => {
+            "start without a library that starts threads of its own before the sidecar does: of \
+             jemalloc set MALLOC_CONF=background_thread:false, or leave it out of LD_PRELOAD; or \
+             set sidecar.sandbox = \"off\""
+        }
+        SandboxError::Kernel { .. } | SandboxError::Rule(_) => {
+            "allow the call in the seccomp profile around the sidecar, or set sidecar.sandbox = \
+             \"off\""
+        }
+    };
     Failure::new(Exit::Refused, format!("sidecar.sandbox: {error}")).with_remedy(remedy)
 }
 
@@ -170,5 +183,19 @@ fn shown(sandboxed: &Sandboxed) -> SandboxReport {
         files: files.into(),
         calls_filtered: sandboxed.calls_filtered,
         capabilities: sandboxed.capabilities.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_sandbox::SandboxError;
+
+    use super::refused;
+
+    #[test]
+    fn threads_that_a_library_started_are_no_matter_of_the_mode() {
+        let said = refused(&SandboxError::Threads(2)).log_text();
+        assert!(said.contains("MALLOC_CONF=background_thread:false"), "{said}");
+        assert!(!said.contains("sandbox = \"on\""), "it may be on already: {said}");
     }
 }

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use super::parent::Parent;
 use super::reload::Reload;
 use super::target::Door;
-use crate::failure::{Exit, Failure, exhausted};
+use crate::failure::{Exit, Failure, exhausted, no_thread};
 
 /// Both ends of a server's handle.
 type Handle = (ServerHandle, HandleReceiver);
@@ -38,6 +38,7 @@ pub(super) fn listen(
             }
         }
     };
-    thread::Builder::new().name("kvrail-signals".into()).spawn(life).map_err(failed)?;
+    let thread = thread::Builder::new().name("kvrail-signals".into()).spawn(life);
+    thread.map_err(|error| no_thread("the signals'", &error))?;
     Ok((handle, receiver))
 }

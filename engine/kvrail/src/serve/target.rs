@@ -14,7 +14,7 @@ use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 use super::annex::Annex;
 use crate::command::target::{locked, seen, show};
 use crate::config::{OnShutdown, Target as Wanted};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Failure, no_thread};
 
 /// What the target's thread is told.
 #[derive(Debug)]
@@ -78,9 +78,8 @@ impl Export {
             if wanted.wish().is_empty() { leftover(wanted) } else { keeper.bring(wanted)? };
         keeper.report();
         let watch = thread::Builder::new().name("kvrail-target".into());
-        let watch = watch.spawn(move || keeper.live(&inbox.0)).map_err(|error| {
-            Failure::new(Exit::Failed, format!("the target's thread cannot start: {error}"))
-        })?;
+        let watch = watch.spawn(move || keeper.live(&inbox.0));
+        let watch = watch.map_err(|error| no_thread("the target's", &error))?;
         Ok(Self { door, watch: Some(watch), report })
     }
 }
