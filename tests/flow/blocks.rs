@@ -7,7 +7,7 @@ use kvrail_client::{
     LookupExtent, Namespace, Pages, Queue, Status,
 };
 
-use crate::rig::{LONG, Place, Sidecar, can_pin};
+use crate::rig::{LONG, Place, Sidecar, can_pin, eventually};
 
 /// A client with everything it needs for one namespace.
 struct Cache {
@@ -78,6 +78,34 @@ fn fill(key: BlockKey, bytes: &mut [u8]) {
 /// 16 tokens of fp8 and of bf16 MLA among them.
 const LENGTHS: [usize; 12] =
     [1, 7, 511, 512, 513, 4095, 4096, 4097, 65_536, 640_256, 1_124_352, 769_088];
+
+/// Hits and misses of a cache are those of lookups: engines get only what is there.
+#[test]
+fn a_lookup_is_one_request_and_its_keys_are_counted() {
+    if !can_pin(300 << 20) {
+        return;
+    }
+    let place = Place::with_store(2, 64 << 20);
+    let sidecar = Sidecar::start(&place);
+    let mut cache = Cache::open(&sidecar, "counted");
+    let accepted = || {
+        let report = sidecar.status();
+        let own = report.sessions.iter().find(|session| session.queues > 0);
+        own.expect("ours").accepted
+    };
+    let before = accepted();
+    let keys: Vec<_> = (0..1000).map(key).collect();
+    assert_eq!(cache.lookup(&keys).prefix, 0);
+    assert_eq!(accepted() - before, 1);
+    let count = |name: &str| -> u64 {
+        let report = sidecar.status();
+        report.shards.iter().map(|shard| shard.counters[name]).sum()
+    };
+    eventually("all are counted", || count("lookup_misses") == 1000);
+    assert_eq!((count("lookup_hits"), count("misses")), (0, 0));
+    drop(cache);
+    sidecar.stop();
+}
 
 #[test]
 fn blocks_of_any_length_come_back_as_they_were_and_outlive_a_kill() {

@@ -39,6 +39,8 @@ pub(crate) enum Begun {
     Answer(Status),
     /// It is answered, with more than a status: in the place beside its seat.
     Kept,
+    /// The same, and it goes on with a request that was counted when its first slot came.
+    Continued,
     /// It names a key, and there is no store.
     Keyed,
 }
@@ -176,11 +178,15 @@ impl FrontEnd {
         let counters = &stats.sessions[usize::from(session.0)];
         let before = lane.server().outstanding();
         let seat = Seat { session, lane: index, tails: lane.tails() };
-        let mut kept = Completion::default();
+        let (mut kept, mut continued) = (Completion::default(), 0);
         let (count, outcome) = lane.server().serve(max, |request, side| {
             match admit((&request, side), (seat, &mut kept), regions) {
                 Begun::Task => None,
                 Begun::Kept => Some(count_answer(counters, &kept)),
+                Begun::Continued => {
+                    continued += 1;
+                    Some(kept)
+                }
                 Begun::Answer(status) => Some(answer(counters, request.user_data(), status)),
                 Begun::Keyed => Some(answer(counters, request.user_data(), Status::Invalid)),
             }
@@ -188,7 +194,7 @@ impl FrontEnd {
         lane.server().release();
         let entered = lane.server().outstanding() - before;
         self.sessions.enter(session, entered);
-        counters.accepted.add(u64::from(count));
+        counters.accepted.add(u64::from(count) - continued);
         probes::requests_taken(session, index, count);
         if let Some(tracer) = &mut self.tracer {
             tracer.taken(index, count, max);

@@ -213,6 +213,20 @@ pub struct StoreStats {
     /// See there.
     pub misses: Counter,
     /// See there.
+    pub misses_recovering: Counter,
+    /// See there.
+    pub misses_pending: Counter,
+    /// See there.
+    pub misses_other_length: Counter,
+    /// See there.
+    pub lookup_hits: Counter,
+    /// See there.
+    pub lookup_misses: Counter,
+    /// Gets of a member whose device is gone: the store was not asked.
+    pub gone_gets: Counter,
+    /// Keys of lookups, likewise.
+    pub gone_keys: Counter,
+    /// See there.
     pub drops: Counter,
     /// See there.
     pub evicted: Counter,
@@ -355,6 +369,11 @@ impl StoreStats {
             (&self.abandoned, counted.abandoned),
             (&self.hits, counted.hits),
             (&self.misses, counted.misses),
+            (&self.misses_recovering, counted.misses_recovering),
+            (&self.misses_pending, counted.misses_pending),
+            (&self.misses_other_length, counted.misses_other_length),
+            (&self.lookup_hits, counted.lookup_hits),
+            (&self.lookup_misses, counted.lookup_misses),
             (&self.drops, counted.drops),
             (&self.evicted, counted.evicted),
             (&self.holds_broken, counted.holds_broken),
@@ -421,7 +440,7 @@ impl DeviceStats {
 /// What one session asked of one poller.
 #[derive(Debug, Default)]
 pub struct SessionStats {
-    /// Requests accepted.
+    /// Requests accepted. A lookup of many keys is one.
     pub accepted: Counter,
     /// Requests completed, refused ones included.
     pub completed: Counter,

@@ -17,7 +17,14 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 1 };
+    pub const CURRENT: Self = Self { major: 2, minor: 2 };
+
+    /// Whether a lookup's further slots may say that they are some (`slot::FLAG_CONTINUED`). Earlier
+    /// sidecars refuse the flag.
+    #[must_use]
+    pub const fn marks_continued_lookups(self) -> bool {
+        self.minor >= 2
+    }
 
     /// What two sides of one major speak with each other.
     #[must_use]

@@ -136,6 +136,9 @@ pub const FLAG_SIDE: u8 = 1 << 3;
 /// Request flag of a get: the first byte wanted of the block is in `checksum`; `length` bytes from
 /// there are moved, not the whole block.
 pub const FLAG_PART: u8 = 1 << 4;
+/// Request flag of a lookup or release: it goes on with one whose first slot was sent before, maybe
+/// to another poller. All of them are one request to whoever counts.
+pub const FLAG_CONTINUED: u8 = 1 << 5;
 /// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
 pub const FLAGS_KNOWN: u8 = FLAG_DURABLE;
 

@@ -27,6 +27,8 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     let (length, check, place, hits) = (entry.length(), entry.check(), entry.place(), entry.hits());
     let (at, exact) = match get.extent {
         Extent::Whole { capacity } if capacity < length => {
+            core.stats.misses += 1;
+            core.stats.misses_other_length += 1;
             return Err(Answer { status: Status::TooSmall, length, check });
         }
         Extent::Whole { .. } => (0, length),
@@ -50,6 +52,8 @@ fn absent(core: &mut Core, found: Option<Entry>) -> Status {
         None => core.recovery.knowledge == Knowledge::Partial,
         Some(entry) => core.is_unsettled(&entry),
     };
+    core.stats.misses_recovering += u64::from(unknown);
+    core.stats.misses_pending += u64::from(!unknown && found.is_some());
     if unknown { Status::Warming } else { Status::Miss }
 }
 

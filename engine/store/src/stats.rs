@@ -33,6 +33,16 @@ pub struct Stats {
     pub hits: u64,
     /// Gets that did not.
     pub misses: u64,
+    /// Those of them while recovery had not read everything: the block may yet turn up.
+    pub misses_recovering: u64,
+    /// Those of them of a key that was just being put, or dropped.
+    pub misses_pending: u64,
+    /// Those of them that had less room than the block is long.
+    pub misses_other_length: u64,
+    /// Keys that lookups found.
+    pub lookup_hits: u64,
+    /// Keys that lookups did not find.
+    pub lookup_misses: u64,
     /// Keys dropped that were there.
     pub drops: u64,
     /// Blocks evicted.

@@ -357,6 +357,9 @@ impl Store {
                 found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
             }
         }
+        let hits = u64::from(found.found.count_ones());
+        self.core.stats.lookup_hits += hits;
+        self.core.stats.lookup_misses += keys.len() as u64 - hits;
         Ok(found)
     }
 

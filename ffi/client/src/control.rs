@@ -59,6 +59,11 @@ pub(crate) struct Control {
 const SEEN_US: u64 = 1000;
 
 impl Control {
+    /// What both sides speak.
+    pub(crate) fn protocol(&self) -> Version {
+        self.protocol
+    }
+
     /// Over a connection that was let in.
     pub(crate) fn new(channel: Channel, welcome: &Welcome, timeout: Duration) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_ring::slot::LOOKUP_KEYS;
+use kvrail_ring::slot::{FLAG_CONTINUED, LOOKUP_KEYS};
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::HOLD_MS_MAX;
 
@@ -242,7 +242,11 @@ impl PendingLookup {
             }
             let (lane, group) = &self.groups[self.sent];
             let name = u64::from(self.number) << 32 | self.sent as u64;
-            room = queue.stage_keys(*lane, self.slot(opened, group), name);
+            let mut slot = self.slot(opened, group);
+            if self.sent > 0 && queue.marks_continued_lookups() {
+                slot.flags = FLAG_CONTINUED;
+            }
+            room = queue.stage_keys(*lane, slot, name);
             (self.sent, self.left) = (self.sent + usize::from(room), self.left + usize::from(room));
         }
         self.left == 0 && (room || self.is_cut)

@@ -414,6 +414,11 @@ impl Queue {
         true
     }
 
+    /// Whether the sidecar knows a lookup's further slots as such.
+    pub(crate) fn marks_continued_lookups(&self) -> bool {
+        self.session.control().protocol().marks_continued_lookups()
+    }
+
     /// Begins a lookup, and returns its number.
     pub(crate) fn open_lookup(&mut self, namespace: &Namespace) -> Result<u32, ClientError> {
         self.check_alive()?;

@@ -5,7 +5,7 @@
 
 use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_DURABLE, FLAG_SIDE, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, LOOKUP_KEYS};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, SideSlot, Status};
 use kvrail_store::{
     Begun, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
@@ -40,7 +40,11 @@ impl Stores {
             return self.get(request, (seat, kept), regions, executor);
         }
         let now = self.calendar.now(executor.now_ns());
-        taken(self.begin(request, side, seat, regions, now), kept)
+        match taken(self.begin(request, side, seat, regions, now), kept) {
+            // Of all opcodes only lookups and releases may have the flag.
+            Taken::Kept if request.flags() & FLAG_CONTINUED != 0 => Taken::Continued,
+            taken => taken,
+        }
     }
 
     #[cold]
@@ -57,6 +61,7 @@ impl Stores {
         let allowed = match request.opcode() {
             Some(Opcode::Put) => FLAG_DURABLE | FLAG_SIDE,
             Some(Opcode::Drop) => FLAG_DURABLE,
+            Some(Opcode::Lookup | Opcode::Release) => FLAG_CONTINUED,
             _ => 0,
         };
         let depth = request.opcode() == Some(Opcode::Put) || request.depth() == 0;
@@ -312,6 +317,8 @@ impl Stores {
     ) -> Result<Found, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
+            let counters = &self.stats.devices[shard.device()].store;
+            counters.gone_keys.add(lows.len() as u64);
             return Err(Status::DeviceGone);
         }
         if shard.phase() == Phase::Starting {

@@ -109,6 +109,7 @@ impl Stores {
         let ask = Ask { shard, space: grant.space, extent };
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
+            self.stats.devices[shard.device()].store.gone_gets.add(1);
             return Err(Status::DeviceGone);
         }
         let body = enter_body(request, ask.bytes(), (seat, shard.masks()), regions)?;

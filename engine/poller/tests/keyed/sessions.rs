@@ -2,11 +2,11 @@
 
 use kvrail_device::SimOptions;
 use kvrail_poller::{Command, Notice, TickOutcome};
-use kvrail_ring::slot::FLAG_DURABLE;
-use kvrail_ring::{Request, Side, Status};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE};
+use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Key, check};
 
-use crate::rig::{Asked, Rig, block, config, crc};
+use crate::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot};
 
 #[test]
 fn everything_acknowledged_is_found_by_the_next_sidecar() {
@@ -99,6 +99,37 @@ fn misses_are_no_failures() {
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 512).0.status(), Status::TooSmall);
     let counters = &rig.stats.sessions[usize::from(client.session.0)];
     assert_eq!((counters.completed.get(), counters.failed.get()), (3, 1));
+}
+
+/// Engines look up first and get what is there: without lookups' misses a cache has none.
+#[test]
+fn lookups_are_counted_by_keys_and_as_one_request() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    for number in [1, 2] {
+        let put = rig.put(&mut client, Key::of(7, number), &block(number, 5000));
+        assert_eq!(put.status(), Status::Ok);
+    }
+    assert_eq!(rig.get(&mut client, Key::of(7, 9), 4096).0.status(), Status::Miss);
+    assert_eq!(rig.get(&mut client, Key::of(7, 1), 512).0.status(), Status::TooSmall);
+    rig.pass(100_000_000); // every counter is shown
+    let counters = &rig.stats.sessions[usize::from(client.session.0)];
+    let before = (counters.accepted.get(), counters.completed.get());
+    let first = keys_slot(Opcode::Lookup, HANDLE, 0, &[1, 2, 3, 4, 5]);
+    let further =
+        Request { flags: FLAG_CONTINUED, ..keys_slot(Opcode::Lookup, HANDLE, 0, &[6, 7, 8]) };
+    for slot in [first, further, further] {
+        assert_eq!(rig.ask_one(&mut client, slot).status(), Status::Ok);
+    }
+    rig.pass(100_000_000);
+    let counters = &rig.stats.sessions[usize::from(client.session.0)];
+    let after = (counters.accepted.get(), counters.completed.get());
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
+    let store = &rig.stats.devices[0].store;
+    assert_eq!((store.lookup_hits.get(), store.lookup_misses.get()), (2, 9));
+    assert_eq!((store.misses.get(), store.misses_other_length.get()), (2, 1));
+    let refused = Request { flags: FLAG_CONTINUED, ..drop_slot(Opcode::Drop, Key::of(7, 1), 0) };
+    assert_eq!(rig.ask_one(&mut client, refused).status(), Status::Invalid);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What is said of the stores: in `kvrail store status`, and in the log.
 
-use kvrail_poller::{PollerHandle, PoolCounters, StoreStats};
+use kvrail_poller::{Counter, PollerHandle, PoolCounters, StoreStats};
 use kvrail_protocol::{PoolReport, ShardReport};
 use kvrail_store::{Sizing, UNIT_BYTES};
 
@@ -84,6 +84,11 @@ fn shard_report(
         5 => "gone",
         _ => "absent",
     };
+    let sum = |one: &Counter, other: &Counter| one.get().wrapping_add(other.get());
+    let summed = [
+        ("misses", sum(&stats.misses, &stats.gone_gets)),
+        ("lookup_misses", sum(&stats.lookup_misses, &stats.gone_keys)),
+    ];
     let counters = [
         ("puts", &stats.puts),
         ("put_bytes", &stats.put_bytes),
@@ -99,7 +104,11 @@ fn shard_report(
         ("write_tokens", &stats.write_tokens),
         ("abandoned", &stats.abandoned),
         ("hits", &stats.hits),
-        ("misses", &stats.misses),
+        ("misses_recovering", &stats.misses_recovering),
+        ("misses_pending", &stats.misses_pending),
+        ("misses_other_length", &stats.misses_other_length),
+        ("misses_drive_gone", &stats.gone_gets),
+        ("lookup_hits", &stats.lookup_hits),
         ("drops", &stats.drops),
         ("evicted", &stats.evicted),
         ("holds_broken", &stats.holds_broken),
@@ -129,7 +138,12 @@ fn shard_report(
         bytes: stats.bytes.get(),
         holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
         oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
-        counters: counters.iter().map(|(name, it)| ((*name).to_owned(), it.get())).collect(),
+        counters: counters
+            .iter()
+            .map(|(name, counter)| (*name, counter.get()))
+            .chain(summed)
+            .map(|(name, count)| (name.to_owned(), count))
+            .collect(),
         pools: stats.pools.iter().filter_map(|it| pool(sizing, it)).collect(),
     }
 }

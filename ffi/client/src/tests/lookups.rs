@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Hardware, SidecarMessage};
-use kvrail_ring::slot::{FLAG_NOTICE, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_NOTICE, LOOKUP_KEYS};
 use kvrail_ring::{Completion, Opcode, Request as Slot, Status};
 
 use super::rig::{ARENA_BYTES, LONG, Rig};
@@ -85,6 +85,8 @@ fn keys_go_to_their_members_five_at_a_time() {
         }
     }
     assert_eq!(count, 1000);
+    let begun = asked.iter().filter(|(_, slot)| slot.flags & FLAG_CONTINUED == 0);
+    assert_eq!(begun.count(), 1, "it is one request to whoever counts");
     assert!(asked.len() < 1000 / LOOKUP_KEYS + 20, "{} requests", asked.len());
 }
 
