@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use kvrail_client::{Client, Pages, Request};
+use kvrail_client::{Client, Pages, Request, StatusReport};
+use kvrail_protocol::{DeviceState, troubles};
 
 use crate::rig::{LONG, Place, Sidecar};
 
@@ -90,7 +91,6 @@ fn a_browser_shows_what_happens() {
 const ANSWERS: &str = r#"<script>
 let asked = 0;
 window.fetch = async (what) => {
-  if (what === "readyz") return { ok: true, text: async () => "ok" };
   asked += 1;
   document.body.dataset.asked = asked;
   if (asked % 500 < 3) throw new Error("nobody is there");
@@ -102,6 +102,19 @@ window.fetch = async (what) => {
 };
 </script>"#;
 
+/// Answers three times, then takes questions and says nothing, as a sidecar that is stopped.
+const SILENCE: &str = r#"<script>
+let asked = 0;
+window.fetch = (what, options = {}) => {
+  asked += 1;
+  const report = structuredClone(REPORT);
+  report.sidecar.uptime_ms += 1000 * asked;
+  if (asked <= 3) return Promise.resolve({ ok: true, json: async () => report });
+  return new Promise((_, refuse) => options.signal?.addEventListener("abort",
+    () => refuse(options.signal.reason)));
+};
+</script>"#;
+
 /// Two hours of the browser's clock.
 const HOURS: &str = "--virtual-time-budget=7200000";
 
@@ -109,23 +122,57 @@ const HOURS: &str = "--virtual-time-budget=7200000";
 const POINTS_MAX: usize = 600;
 const ELEMENTS_MAX: usize = 400;
 
-#[test]
-fn a_page_that_is_open_for_hours_stays_as_it_is() {
-    let place = Place::with_volume(2, 8 << 20);
-    let (sidecar, address) = with_page(&place);
-    let report = serde_json::to_string(&sidecar.status()).unwrap();
+/// What a browser shows of the page of a sidecar, with answers from this script in its place.
+fn with_answers(
+    place: &Place,
+    answers: &str,
+    change: impl FnOnce(&mut StatusReport),
+) -> Option<String> {
+    let (sidecar, address) = with_page(place);
+    let mut report = sidecar.status();
+    change(&mut report);
+    let report = serde_json::to_string(&report).unwrap();
     let host = address.strip_prefix("http://").unwrap().trim_end_matches('/');
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    write!(stream, "GET / HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     sidecar.stop();
     let (_, page) = text.split_once("\r\n\r\n").unwrap();
-    let answers = ANSWERS.replace("REPORT", &report);
+    let answers = answers.replace("REPORT", &report);
     let file = place.path("page.html");
     std::fs::write(&file, page.replacen("<script>", &format!("{answers}<script>"), 1)).unwrap();
-    let address = format!("file://{}", file.display());
-    let Some(shown) = browser("--dump-dom", HOURS, &address) else { return };
+    browser("--dump-dom", HOURS, &format!("file://{}", file.display()))
+}
+
+#[test]
+fn a_page_over_a_sidecar_that_is_stopped_says_so() {
+    let place = Place::with_volume(2, 8 << 20);
+    let Some(shown) = with_answers(&place, SILENCE, |_| ()) else { return };
+    let (shown, _) = shown.split_once("<script>").unwrap();
+    for word in ["● no answer", "does not answer: nothing for 5 s", "class=\"stale\""] {
+        assert!(shown.contains(word), "no {word:?} in {shown}");
+    }
+}
+
+#[test]
+fn the_dot_follows_the_list_of_troubles() {
+    let place = Place::with_volume(2, 8 << 20);
+    let lose = |report: &mut StatusReport| {
+        report.devices[1].state = DeviceState::Gone;
+        report.troubles = troubles(report);
+    };
+    let Some(shown) = with_answers(&place, ANSWERS, lose) else { return };
+    let (shown, _) = shown.split_once("<script>").unwrap();
+    for word in ["<span class=\"warn\">● degraded", "is gone. put the same drive back"] {
+        assert!(shown.contains(word), "no {word:?} in {shown}");
+    }
+}
+
+#[test]
+fn a_page_that_is_open_for_hours_stays_as_it_is() {
+    let place = Place::with_volume(2, 8 << 20);
+    let Some(shown) = with_answers(&place, ANSWERS, |_| ()) else { return };
     let asked = shown.split_once("data-asked=\"").map(|(_, rest)| rest.split('"').next().unwrap());
     let asked: u64 = asked.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{shown}"));
     assert!(asked > 3600, "it asked {asked} times");

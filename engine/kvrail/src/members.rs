@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kvrail_memory::Root;
-use kvrail_nvme::{Drive, IdentityError, Namespace, Selector, describe, resolve};
+use kvrail_nvme::{Controller, Drive, IdentityError, Namespace, Selector, describe, resolve};
+use kvrail_protocol::DriveReport;
 use kvrail_volume::VolumeName;
 
 use crate::context::Context;
@@ -43,6 +44,10 @@ pub(crate) fn locate(named: &Selector) -> Result<Located, Failure> {
 /// The NVMe drive that a member is, or is a partition of; with what could be asked of it. Nothing
 /// for files and for other devices.
 pub(crate) fn drive_of(path: &Path) -> Option<Drive> {
+    namespace_of(path).map(|namespace| describe(namespace, &Root::default()))
+}
+
+fn namespace_of(path: &Path) -> Option<Namespace> {
     let (named, root) = (Selector::Path(path.to_owned()), Root::default());
     let namespace = match resolve(&named, &root) {
         Err(IdentityError::Partition { disk, .. }) => {
@@ -50,7 +55,22 @@ pub(crate) fn drive_of(path: &Path) -> Option<Drive> {
         }
         found => found,
     };
-    namespace.ok().map(|namespace| describe(namespace, &root))
+    namespace.ok()
+}
+
+/// What a report says of the drive that a member is now; nothing of files.
+pub(crate) fn drive_report(path: &Path) -> Option<DriveReport> {
+    let node = std::fs::canonicalize(path).ok().filter(|node| node.starts_with("/dev"))?;
+    let kernel_name = node.file_name()?.to_string_lossy().into_owned();
+    let namespace = namespace_of(path);
+    let controller = namespace.as_ref().and_then(|it| it.controllers.first());
+    let of = |field: fn(&Controller) -> String| controller.map(field).unwrap_or_default();
+    Some(DriveReport {
+        kernel_name,
+        serial: of(|it| it.serial.clone()),
+        model: of(|it| it.model.clone()),
+        address: of(|it| it.address.to_string()),
+    })
 }
 
 /// Where all of them are, in their order.

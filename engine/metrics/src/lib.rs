@@ -17,7 +17,6 @@ mod table;
 pub use endpoint::{Endpoint, EndpointError};
 pub use exposition::Dialect;
 pub use families::{STORE_COUNTERS, expose};
-pub use health::{health, readiness};
 pub use listen::Listen;
 pub use snapshot::{Life, ReportSource, Tell};
 pub use table::table;

@@ -42,7 +42,7 @@ pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> Ht
         "/readyz" => readyz(snapshots).await,
         "/status" => match snapshots.take().await {
             Ok(snapshot) => whole("application/json", snapshot.json()),
-            Err(why) => unavailable(&[why.words()]),
+            Err(why) => unavailable(&[&why.words()]),
         },
         _ => plain(StatusCode::NOT_FOUND, &format!("there is:\n{PATHS}")),
     }
@@ -51,7 +51,7 @@ pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> Ht
 async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => whole(dialect.content_type(), snapshot.exposed(dialect)),
-        Err(why) => unavailable(&[why.words()]),
+        Err(why) => unavailable(&[&why.words()]),
     }
 }
 
@@ -60,14 +60,14 @@ async fn healthz(snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => verdict(&health(&snapshot.report)),
         Err(NoReport::Opening) => verdict(&[]),
-        Err(NoReport::Silent) => unavailable(&[NoReport::Silent.words()]),
+        Err(NoReport::Silent) => unavailable(&[&NoReport::Silent.words()]),
     }
 }
 
 async fn readyz(snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => verdict(&readiness(&snapshot.report)),
-        Err(why) => unavailable(&[why.words()]),
+        Err(why) => unavailable(&[&why.words()]),
     }
 }
 
@@ -81,11 +81,11 @@ fn dialect<B>(request: &Request<B>) -> Dialect {
     Dialect::Text
 }
 
-fn verdict(reasons: &[String]) -> HttpResponse {
+fn verdict(reasons: &[&str]) -> HttpResponse {
     if reasons.is_empty() { plain(StatusCode::OK, "ok") } else { unavailable(reasons) }
 }
 
-fn unavailable(reasons: &[String]) -> HttpResponse {
+fn unavailable(reasons: &[&str]) -> HttpResponse {
     plain(StatusCode::SERVICE_UNAVAILABLE, &reasons.join("\n"))
 }
 

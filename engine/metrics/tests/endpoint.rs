@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use kvrail_metrics::{Endpoint, Life, Listen};
 use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 
-use support::busy;
+use support::{busy, with_troubles};
 
 /// An endpoint of a sidecar that has this to say, and how often it was asked.
 struct Served {
@@ -32,6 +32,7 @@ fn serve(report: StatusReport) -> Served {
     let (life, asked) = (Life::default(), Arc::new(AtomicU32::new(0)));
     let (address, endpoint) = listen(life.clone());
     let counter = Arc::clone(&asked);
+    let report = with_troubles(report);
     life.serve(Box::new(move |tell| {
         counter.fetch_add(1, Ordering::Relaxed);
         tell(report.clone());

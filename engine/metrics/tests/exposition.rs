@@ -137,18 +137,33 @@ fn numbers_are_those_of_the_report() {
     let text = expose(&busy(), Dialect::Text);
     for line in [
         "kvrail_poller_stalled{poller=\"3\"} 0",
-        "kvrail_device_up{device=\"/dev/nvme7n1\"} 0",
-        "kvrail_device_transferred_bytes_total{device=\"/dev/nvme0n1\",operation=\"read\"} 1234567",
-        "kvrail_store_hits_total{store=\"kv0\",device=\"/dev/nvme0n1\"} 1000",
-        "kvrail_store_declines_total{store=\"kv0\",device=\"/dev/nvme0n1\",reason=\"budget\"} 30",
-        "kvrail_store_declines_total{store=\"kv0\",device=\"/dev/nvme0n1\",reason=\"other\"} 10",
-        "kvrail_store_state{store=\"kv0\",device=\"/dev/nvme0n1\",state=\"serving\"} 1",
-        "kvrail_path_usable{device=\"/dev/nvme0n1\",controller=\"nvme-live\"} 1",
-        "kvrail_path_usable{device=\"/dev/nvme0n1\",controller=\"nvme-connecting\"} 0",
+        "kvrail_device_up{device=\"pci:0000:07:00.0\"} 0",
+        "kvrail_device_transferred_bytes_total{device=\"pci:0000:00:00.0\",\
+         operation=\"read\"} 1234567",
+        "kvrail_device_up{device=\"serial:S5XYZ\"} 0",
+        "kvrail_device_info{device=\"pci:0000:00:00.0\",index=\"0\",poller=\"0\",kind=\"block\",\
+         mode=\"iopoll\",io=\"direct\",volume=\"kv0\",path=\"/dev/nvme0n1\",\
+         kernel_name=\"nvme0n1\",serial=\"S0\",model=\"SSD\",address=\"0000:00:00.0\"} 1",
+        "kvrail_volume_members{volume=\"kv0\"} 15",
+        "kvrail_volume_members_wanted{volume=\"kv0\"} 17",
+        "kvrail_store_state{store=\"kv0\",device=\"serial:S5XYZ\",state=\"missing\"} 1",
+        "kvrail_trouble{code=\"member_missing\",severity=\"degraded\",subject=\"serial:S5XYZ\"} 1",
+        "kvrail_trouble{code=\"device_gone\",severity=\"degraded\",\
+         subject=\"pci:0000:07:00.0\"} 1",
+        "kvrail_ready 1",
+        "kvrail_store_bytes{store=\"kv0\",device=\"pci:0000:00:00.0\"} 4000000000000",
+        "kvrail_store_hits_total{store=\"kv0\",device=\"pci:0000:00:00.0\"} 1000",
+        "kvrail_store_declines_total{store=\"kv0\",device=\"pci:0000:00:00.0\",\
+         reason=\"budget\"} 30",
+        "kvrail_store_declines_total{store=\"kv0\",device=\"pci:0000:00:00.0\",\
+         reason=\"other\"} 10",
+        "kvrail_store_state{store=\"kv0\",device=\"pci:0000:00:00.0\",state=\"serving\"} 1",
+        "kvrail_path_usable{device=\"pci:0000:00:00.0\",controller=\"nvme-live\"} 1",
+        "kvrail_path_usable{device=\"pci:0000:00:00.0\",controller=\"nvme-connecting\"} 0",
         "kvrail_target_as_planned 1",
         "kvrail_gpu_staging_slots_taken{gpu=\"0\"} 3",
         "kvrail_session_requests_completed_total{session=\"64\"} 123456789",
-        "kvrail_device_latency_seconds_count{device=\"/dev/nvme0n1\",operation=\"read\",\
+        "kvrail_device_latency_seconds_count{device=\"pci:0000:00:00.0\",operation=\"read\",\
          class=\"demand\"} 3000",
     ] {
         assert!(text.lines().any(|it| it == line), "no {line}");

@@ -21,6 +21,8 @@ mod report;
 mod spill;
 mod store;
 mod trace;
+mod trouble;
+mod troubles;
 mod volume;
 
 pub use block::{
@@ -37,11 +39,13 @@ pub use gpu::{
 pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
 pub use message::{ClientMessage, ControlReply, ControlRequest, Hardware, Pages, SidecarMessage};
 pub use report::{
-    DeviceReport, DeviceState, HistogramReport, IoCounts, IoLatencyReport, LatencyReport,
-    PathReport, PollerReport, RegionsReport, SandboxReport, SessionReport, SidecarReport,
-    SidecarState, StallReport, StatusReport, TargetReport, VolumeReport, Waker,
+    DeviceReport, DeviceState, DriveReport, HistogramReport, IoCounts, IoLatencyReport,
+    LatencyReport, PathReport, PollerReport, RegionsReport, SandboxReport, SessionReport,
+    SidecarReport, SidecarState, StallReport, StatusReport, TargetReport, VolumeReport, Waker,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use store::{NamespaceInfo, PoolReport, ShardReport, StoreInfo, VolumeContent};
 pub use trace::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
+pub use trouble::{Severity, Trouble, TroubleCode};
+pub use troubles::troubles;
 pub use volume::{GeometryInfo, VolumeInfo};

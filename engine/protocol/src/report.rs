@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::gpu::GpuReport;
 use crate::store::ShardReport;
+use crate::trouble::Trouble;
 
 /// The state of a sidecar at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,31 @@ pub struct StatusReport {
     pub regions: RegionsReport,
     /// What an operator should know: fallbacks with their remedies.
     pub notes: Vec<String>,
+    /// What keeps the sidecar from doing all that it is configured for, the gravest first.
+    #[serde(default)]
+    pub troubles: Vec<Trouble>,
+}
+
+impl StatusReport {
+    /// What a device is called: as the configuration names it, because a kernel name is another
+    /// drive's after the next boot; with its number where others have the same name.
+    #[must_use]
+    pub fn device_label(&self, index: u16) -> String {
+        let Some(device) = self.devices.iter().find(|device| device.index == index) else {
+            return index.to_string();
+        };
+        match self.devices.iter().filter(|other| other.label() == device.label()).count() {
+            1 => device.label().to_owned(),
+            _ => format!("{} ({index})", device.label()),
+        }
+    }
+
+    /// Members that were not there when the sidecar started, with their volumes.
+    pub fn missing_members(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.volumes.iter().flat_map(|volume| {
+            volume.missing.iter().map(|member| (volume.name.as_str(), member.as_str()))
+        })
+    }
 }
 
 /// One way to a device, through one controller.
@@ -255,6 +281,16 @@ pub struct DeviceReport {
     pub poller: u16,
     /// Path, or the name of a device that has none.
     pub name: String,
+    /// The volume that it is a member of.
+    #[serde(default)]
+    pub volume: String,
+    /// As the configuration names it: a path, a serial number, an address. Empty where there is no
+    /// configuration.
+    #[serde(default)]
+    pub member: String,
+    /// Which drive it is, where it is a block device.
+    #[serde(default)]
+    pub drive: Option<DriveReport>,
     /// `null`, `sim`, `file` or `block`.
     pub kind: String,
     /// Whether it is there.
@@ -309,6 +345,25 @@ pub struct DeviceReport {
     pub latencies: Vec<IoLatencyReport>,
 }
 
+impl DeviceReport {
+    fn label(&self) -> &str {
+        if self.member.is_empty() { &self.name } else { &self.member }
+    }
+}
+
+/// Which drive a block device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveReport {
+    /// The kernel's name of it, until the next boot.
+    pub kernel_name: String,
+    /// Of an NVMe drive; empty for others, as below.
+    pub serial: String,
+    /// Of an NVMe drive.
+    pub model: String,
+    /// Where the controller of an NVMe drive is: PCIe or fabrics.
+    pub address: String,
+}
+
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeReport {
@@ -316,8 +371,11 @@ pub struct VolumeReport {
     pub name: String,
     /// From its label.
     pub uuid: Uuid,
-    /// Path of each member.
+    /// Path of each member that was there at the start.
     pub members: Vec<String>,
+    /// Members that were not, as the configuration names them.
+    #[serde(default)]
+    pub missing: Vec<String>,
     /// Bytes it holds.
     pub capacity_bytes: u64,
     /// Bytes of one stripe.

@@ -79,6 +79,14 @@ pub struct ShardReport {
     pub pools: Vec<PoolReport>,
 }
 
+impl ShardReport {
+    /// Whether its blocks can be asked for.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        ["warming", "serving"].contains(&self.state.as_str())
+    }
+}
+
 /// How a pool of one member is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {

@@ -15,7 +15,8 @@ use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, Sess
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hardware, Hello, Incoming,
     LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport,
-    SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo, Waker, Welcome, unspill_ask,
+    SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo, Waker, Welcome, troubles,
+    unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -767,8 +768,10 @@ impl Server {
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),
             notes: self.config.notes.iter().cloned().chain(self.regions.notes()).collect(),
+            troubles: Vec::new(),
         };
         (self.annex.0)(&mut report);
+        report.troubles = troubles(&report);
         report
     }
 

@@ -59,7 +59,7 @@ pub use label::{
 };
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};
-pub use present::{Wanted, open_present};
+pub use present::{Present, Wanted, open_present};
 pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
 pub use retire::retire;

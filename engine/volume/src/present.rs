@@ -34,13 +34,24 @@ pub struct Wanted<'a> {
     pub direct: DirectIo,
 }
 
-/// Claims and checks the members of a volume that are there. Returns it with a sentence on each
-/// that is not: only a store can do without, and needs more than half of them.
+/// A volume, as far as it is there.
+#[derive(Debug)]
+pub struct Present {
+    /// The volume.
+    pub volume: Volume,
+    /// Paths that were named and are not among its members, but for those of retired ones.
+    pub absent: Vec<PathBuf>,
+    /// A sentence on each member that is not there, and on what else an operator should know.
+    pub remarks: Vec<String>,
+}
+
+/// Claims and checks the members of a volume that are there. Only a store can do without some, and
+/// needs more than half of them.
 ///
 /// # Errors
 /// As `open`; `Reason::TooFew` where too few are there, `Reason::Incomplete` where one is not
 /// named that was served before.
-pub fn open_present(wanted: &Wanted<'_>) -> Result<(Volume, Vec<String>), VolumeError> {
+pub fn open_present(wanted: &Wanted<'_>) -> Result<Present, VolumeError> {
     check_distinct(wanted.members)?;
     let (mut pairs, mut absent, mut torn) = (Vec::new(), Vec::new(), Vec::new());
     for path in wanted.members {
@@ -57,7 +68,7 @@ pub fn open_present(wanted: &Wanted<'_>) -> Result<(Volume, Vec<String>), Volume
     if !is_store || pairs.is_empty() {
         return match torn.into_iter().chain(absent).next() {
             Some(error) => Err(error),
-            None => whole(pairs, wanted.name).map(|volume| (volume, Vec::new())),
+            None => whole(pairs, wanted.name).map(Present::whole),
         };
     }
     let mut set = Set::of(pairs, Some(wanted.name))?;
@@ -67,7 +78,12 @@ pub fn open_present(wanted: &Wanted<'_>) -> Result<(Volume, Vec<String>), Volume
     let mut remarks: Vec<String> = passed.chain(absent).map(|error| error.to_string()).collect();
     let named = remarks.len() - set.retired.len() + wanted.unfound;
     remarks.extend(torn.iter().map(ToString::to_string));
+    let retired: Vec<_> = set.retired.iter().map(|(claim, _)| claim.path().to_owned()).collect();
     let volume = Volume::assemble(set.fitting()?);
+    let here =
+        |path: &&PathBuf| volume.members.iter().any(|member| member.path() == path.as_path());
+    let absent = wanted.members.iter().filter(|path| !here(path) && !retired.contains(path));
+    let absent = absent.cloned().collect();
     let never = check_present(&volume, named, &remarks)?;
     for number in volume.expected.without(volume.present).iter() {
         let why = if never.has(number) {
@@ -77,7 +93,13 @@ pub fn open_present(wanted: &Wanted<'_>) -> Result<(Volume, Vec<String>), Volume
         };
         remarks.push(format!("volume {}: member {number} is not there: {why}", volume.name));
     }
-    Ok((volume, remarks))
+    Ok(Present { volume, absent, remarks })
+}
+
+impl Present {
+    fn whole(volume: Volume) -> Self {
+        Self { volume, absent: Vec::new(), remarks: Vec::new() }
+    }
 }
 
 /// A member, with its label and what is wrong with that. Of a store's label one copy is enough:

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
+use kvrail_protocol::TroubleCode;
 use kvrail_ring::Status;
 use kvrail_tests::{Op, Seat, bytes_of, key_of};
 
 use super::{seat, seed, shape};
-use crate::rig::{Place, Sidecar};
+use crate::rig::{Place, Sidecar, kvrail, run};
 
 const KEYS: u64 = 300;
 /// Bytes with the label and the supers of a member, and no segment.
@@ -69,6 +72,59 @@ fn a_member_of_yesterday_is_no_danger() {
     println!("lost-member: {back} of {KEYS} keys are found when it is back");
     assert!(if ended { back == KEYS } else { back > 0 });
     sidecar.stop();
+}
+
+/// A drive that is missing at the start is as visible as one that goes while the sidecar runs, and
+/// its return empty is logged.
+#[test]
+fn a_member_that_is_missing_at_the_start_is_seen_by_all() {
+    let place = Place::with_shaped_store(3, &shape(64 << 20));
+    Sidecar::start(&place).stop();
+    let (member, away) = (&place.members[1], place.data_path("away"));
+    fs::rename(member, &away).expect("our own file");
+    let (sidecar, address) = Sidecar::start_with_metrics(&place);
+    let name = member.display().to_string();
+    let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    status.expect(9, &["degraded", &name, "not there when the sidecar started"]);
+    for word in ["2 of 3", "missing", "member_missing", "kvrail volume retire"] {
+        assert!(status.stdout.contains(word), "no {word:?} in {}", status.stdout);
+    }
+    let report = sidecar.status();
+    assert_eq!(report.volumes[0].missing, [name.clone()]);
+    assert_eq!(report.troubles.len(), 1, "{:?}", report.troubles);
+    let (trouble, ready) = (&report.troubles[0], get(&address, "/readyz"));
+    assert_eq!((trouble.code, &trouble.subject), (TroubleCode::MemberMissing, &name));
+    assert!(ready.contains("200 OK"), "the others serve: {ready}");
+    let metrics = get(&address, "/metrics");
+    for line in [
+        format!(
+            "kvrail_trouble{{code=\"member_missing\",severity=\"degraded\",subject=\"{name}\"}} 1"
+        ),
+        format!("kvrail_device_up{{device=\"{name}\"}} 0"),
+        format!("kvrail_store_state{{store=\"kv\",device=\"{name}\",state=\"missing\"}} 1"),
+        "kvrail_volume_members{volume=\"kv\"} 2".to_owned(),
+        "kvrail_volume_members_wanted{volume=\"kv\"} 3".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "no {line} in {metrics}");
+    }
+    let top = run(kvrail().args(["top", "--once", "--socket"]).arg(place.socket()));
+    assert!(top.stdout.contains("member_missing"), "{}", top.stdout);
+    let store = run(kvrail().args(["store", "status", "--socket"]).arg(place.socket()));
+    assert!(store.stdout.contains("missing"), "{}", store.stdout);
+    sidecar.stop();
+    fs::rename(&away, member).expect("our own file");
+    let sidecar = Sidecar::start(&place);
+    assert!(sidecar.said().contains("begins empty"), "{}", sidecar.said());
+    assert_eq!(sidecar.status().troubles, []);
+    sidecar.stop();
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    text
 }
 
 /// A member that loses its content under load: what is asked of it misses or fails, never wrong

@@ -1,11 +1,12 @@
-//! What other threads than the server's know of the sidecar: paths to its drives, its target, lines
-//! of the log that were lost. The server's report carries it.
+//! What other threads than the server's know of the sidecar: which drives its devices are, paths to
+//! them, its target, lines of the log that were lost. The server's report carries it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvrail_fabrics::{Path, Subsystem, subsystems};
 use kvrail_memory::Root;
-use kvrail_protocol::{PathReport, StatusReport, TargetReport};
+use kvrail_protocol::{DriveReport, PathReport, StatusReport, TargetReport};
 use tracing_appender::non_blocking::ErrorCounter;
 
 /// Where they write it down. Cheap to clone.
@@ -14,6 +15,8 @@ pub(super) struct Annex(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
+    /// By the number of the device.
+    drives: BTreeMap<u16, DriveReport>,
     paths: Vec<PathReport>,
     target: Option<TargetReport>,
 }
@@ -33,6 +36,11 @@ impl Annex {
         self.lock().paths = paths;
     }
 
+    /// Which drive a device is now.
+    pub(super) fn set_drive(&self, device: u16, drive: DriveReport) {
+        self.lock().drives.insert(device, drive);
+    }
+
     /// How the target is; nothing where there is none.
     pub(super) fn set_target(&self, target: Option<TargetReport>) {
         self.lock().target = target;
@@ -41,6 +49,9 @@ impl Annex {
     /// Adds it to a report.
     pub(super) fn add_to(&self, report: &mut StatusReport, lost: &ErrorCounter) {
         let known = self.lock();
+        for device in &mut report.devices {
+            device.drive = known.drives.get(&device.index).cloned();
+        }
         report.paths.clone_from(&known.paths);
         report.target.clone_from(&known.target);
         report.sidecar.log_lines_lost = lost.dropped_lines() as u64;

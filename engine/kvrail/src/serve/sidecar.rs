@@ -15,6 +15,7 @@ use super::annex::Annex;
 use super::device_recovery::DeviceRecovery;
 use super::gpus::Gpus;
 use super::host::check_host;
+use super::membership::Membership;
 use super::metrics::Metrics;
 use super::parent::Parent;
 use super::plan::Plan;
@@ -24,7 +25,9 @@ use super::stores::Stores;
 use super::takeover::Takeover;
 use super::target::Export;
 use super::volumes::Served;
-use super::{descriptors, devices, gpus, memory, plan, report, sandbox, signals, target, volumes};
+use super::{
+    descriptors, devices, file_sizes, gpus, memory, plan, report, sandbox, signals, target, volumes,
+};
 use crate::config::Config;
 use crate::context::PORTER;
 use crate::failure::{Exit, Failure, exhausted};
@@ -61,6 +64,7 @@ impl Sidecar {
         let annex = Annex::default();
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
+        file_sizes::provide(config)?;
         let (door, inbox) = target::door();
         let (asker, handle) = signals::listen(reload, door.clone(), parent)?;
         let metrics = Metrics::open(config);
@@ -84,6 +88,7 @@ impl Sidecar {
         report += &report::gpus(&gpus.served, &infos);
         report += &metrics.line();
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
+        let membership = Membership::of(&plan, &served);
         let recovery = DeviceRecovery::watch(&plan, &pollers, served, annex.clone())?;
         let server_config = server_config(config, &plan, &gpus, &stores);
         let mut server = Server::new(server_config, pollers, bell, infos)
@@ -91,6 +96,7 @@ impl Sidecar {
         let sandboxed = sandbox::close(entered)?;
         report += &sandbox::line(&sandboxed);
         server.annotate(move |report| {
+            membership.add_to(report);
             annex.add_to(report, &lost_lines);
             sandbox::add_to(report, &sandboxed);
         });

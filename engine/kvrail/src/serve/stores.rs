@@ -199,7 +199,8 @@ fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
     let of = (served.uuid, geometry, served.present);
     let supers = kvrail_volume::supers(&claims, of, shape)?;
     let generation = generation(served, &supers);
-    let begins_empty = |it: &Super| is_outdated(it, &supers) || is_put_back(served, it, &supers);
+    let begins_empty =
+        |it: &Super| is_outdated(served, it, &supers) || is_put_back(served, it, &supers);
     let (empty, kept): (Vec<_>, Vec<_>) =
         claims.iter().copied().zip(&supers).partition(|(_, it)| begins_empty(it));
     if supers.len() > 1 {
@@ -243,11 +244,21 @@ fn generation(served: &Served, supers: &[Super]) -> u64 {
     newest + u64::from(is_missed)
 }
 
-/// Whether a member was away while others were served. Its keys may have been dropped meanwhile,
-/// and its namespaces cleared: what it has does not count.
-fn is_outdated(one: &Super, supers: &[Super]) -> bool {
+/// Whether a member was away while others were served; that is said. Its keys may have been dropped
+/// meanwhile, and its namespaces cleared: what it has does not count.
+fn is_outdated(served: &Served, one: &Super, supers: &[Super]) -> bool {
     let known = supers.iter().map(|it| it.outdated[usize::from(one.member)]);
-    known.max().is_some_and(|least| one.generation < least)
+    let outdated = known.max().is_some_and(|least| one.generation < least);
+    if outdated {
+        let (store, at) = (&served.name, supers.iter().position(|it| it.member == one.member));
+        let member = at.map(|at| &served.named[at]);
+        tracing::warn!(
+            store,
+            member,
+            "a member begins empty: it was away while the others were served"
+        );
+    }
+    outdated
 }
 
 /// Whether a member is an older copy of itself, as the others know; that is said. Of what it has,

@@ -1,10 +1,13 @@
 //! The configured volumes: claimed and verified, or null for benchmarks.
 
+use std::path::Path;
+
 use kvrail_ring::Geometry;
 use kvrail_store::Members;
 use kvrail_units::Size;
 use kvrail_volume::{
-    LABEL_BYTES, Member, Purpose, Reason, StoreMember, StoreShape, Volume, Wanted, open_present,
+    LABEL_BYTES, Member, Present, Purpose, Reason, StoreMember, StoreShape, Volume, Wanted,
+    open_present,
 };
 use uuid::Uuid;
 
@@ -34,7 +37,11 @@ pub(crate) struct Served {
     /// Of a store.
     pub(crate) pools: Vec<Pool>,
     pub(crate) members: Vec<Source>,
-    /// The numbers of these members, and of all that the volume has.
+    /// These, as the configuration names them.
+    pub(crate) named: Vec<String>,
+    /// Members that it should have and that are not there, as the configuration names them.
+    pub(crate) missing: Vec<String>,
+    /// The numbers of its members, and of all that the volume has.
     pub(crate) present: Members,
     pub(crate) expected: Members,
     /// Which device each member that is not named by its node is today.
@@ -77,23 +84,47 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
         volume.members.iter().map(|member| (member, locate(member))).partition(|it| it.1.is_ok());
     let located: Vec<Located> = located.into_iter().filter_map(|(_, found)| found.ok()).collect();
     let mut notes: Vec<String> = located.iter().filter_map(Located::note).collect();
-    notes.extend(unfound.iter().map(|(member, _)| format!("{member} is not there")));
-    let paths: Vec<_> = located.into_iter().map(|member| member.path).collect();
+    let nowhere: Vec<String> = unfound.iter().map(|(member, _)| member.to_string()).collect();
+    notes.extend(nowhere.iter().map(|member| format!("{member} is not there")));
+    let paths: Vec<_> = located.iter().map(|member| member.path.clone()).collect();
     let direct = config.device_of(volume).claim_direct();
     let wanted = Wanted { members: &paths, unfound: unfound.len(), name: &volume.name, direct };
     let unfound = unfound.into_iter().find_map(|(_, why)| why.err());
     let opened = match (open_present(&wanted), unfound) {
-        (Ok((opened, _)), Some(why)) if opened.purpose == Purpose::Raw => return Err(why),
+        (Ok(opened), Some(why)) if opened.volume.purpose == Purpose::Raw => return Err(why),
         (Err(error), Some(why)) if !matches!(error.reason, Reason::TooFew { .. }) => {
             return Err(why);
         }
         (opened, _) => opened?,
     };
-    let (Volume { name, uuid, geometry, purpose, members, present, expected }, remarks) = opened;
-    notes.extend(remarks);
-    let members = members.into_iter().map(Source::Claimed).collect();
-    let (name, pools) = (name.to_string(), volume.pool.clone());
-    Ok(Served { name, uuid, geometry, purpose, pools, members, present, expected, notes })
+    let Present { volume: Volume { uuid, geometry, purpose, members, .. }, .. } = &opened;
+    let named = |path: &Path| {
+        let named = located.iter().find(|member| member.path == path);
+        named.map_or_else(|| path.display().to_string(), |member| member.named.to_string())
+    };
+    let absent = opened.absent.iter().map(|path| named(path)).chain(nowhere).collect();
+    let (present, expected) = (opened.volume.present, opened.volume.expected);
+    Ok(Served {
+        name: volume.name.to_string(),
+        uuid: *uuid,
+        geometry: *geometry,
+        purpose: *purpose,
+        pools: volume.pool.clone(),
+        named: members.iter().map(|member| named(member.path())).collect(),
+        missing: missing(absent, expected.without(present)),
+        members: opened.volume.members.into_iter().map(Source::Claimed).collect(),
+        present,
+        expected,
+        notes: notes.into_iter().chain(opened.remarks).collect(),
+    })
+}
+
+/// What the missing members are called: as configured, or by their numbers where the configuration
+/// does not name them.
+fn missing(absent: Vec<String>, numbers: Members) -> Vec<String> {
+    let mut absent = absent.into_iter();
+    let name = |number| absent.next().unwrap_or_else(|| format!("member {number}"));
+    numbers.iter().map(name).collect()
 }
 
 /// A null volume, in stripes of 1 MiB; a store if the configuration says so.
@@ -116,9 +147,19 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
         Some(NullContent::Raw) | None => Purpose::Raw,
     };
     let (name, uuid) = (volume.name.to_string(), Uuid::nil());
-    let (present, expected, notes) = (Members::first(1), Members::first(1), Vec::new());
-    let pools = volume.pool.clone();
-    Ok(Served { name, uuid, geometry, purpose, pools, members, present, expected, notes })
+    Ok(Served {
+        name,
+        uuid,
+        geometry,
+        purpose,
+        pools: volume.pool.clone(),
+        named: volume.members.iter().map(ToString::to_string).collect(),
+        missing: Vec::new(),
+        members,
+        present: Members::first(1),
+        expected: Members::first(1),
+        notes: Vec::new(),
+    })
 }
 
 impl Source {

@@ -2,7 +2,6 @@
 
 use kvrail_protocol::{DeviceReport, DeviceState, HistogramReport, IoLatencyReport, StatusReport};
 
-use super::label::device_label;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
 pub(super) const FAMILIES: [Family; 16] = [
@@ -10,13 +9,43 @@ pub(super) const FAMILIES: [Family; 16] = [
         name: "kvrail_device_info",
         kind: Kind::Gauge,
         unit: Unit::None,
-        labels: &["device", "index", "poller", "kind", "mode", "io"],
-        help: "Always 1; its labels say how the device is driven.",
+        labels: &[
+            "device",
+            "index",
+            "poller",
+            "kind",
+            "mode",
+            "io",
+            "volume",
+            "path",
+            "kernel_name",
+            "serial",
+            "model",
+            "address",
+        ],
+        help: "Always 1; its labels say how the device is driven, and which drive it is now.",
         samples: |report, to| {
             for it in &report.devices {
                 let (index, poller) = (it.index.to_string(), it.poller.to_string());
-                let device = device_label(report, it.index);
-                to.add(&[&device, &index, &poller, &it.kind, &it.mode, &it.io], 1);
+                let device = report.device_label(it.index);
+                let drive = it.drive.clone().unwrap_or_default();
+                to.add(
+                    &[
+                        &device,
+                        &index,
+                        &poller,
+                        &it.kind,
+                        &it.mode,
+                        &it.io,
+                        &it.volume,
+                        &it.name,
+                        &drive.kernel_name,
+                        &drive.serial,
+                        &drive.model,
+                        &drive.address,
+                    ],
+                    1,
+                );
             }
         },
     },
@@ -25,8 +54,11 @@ pub(super) const FAMILIES: [Family; 16] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["device"],
-        help: "0 while the device is gone: its requests end with DEVICE_GONE.",
-        samples: |report, to| each(report, to, |it| u64::from(it.state == DeviceState::Serving)),
+        help: "0 while the device is gone, and of a member that was missing at the start.",
+        samples: |report, to| {
+            each(report, to, |it| u64::from(it.state == DeviceState::Serving));
+            report.missing_members().for_each(|(_, member)| to.add(&[member], 0));
+        },
     },
     Family {
         name: "kvrail_device_capacity_bytes",
@@ -84,7 +116,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         help: "Operations that have ended.",
         samples: |report, to| {
             for it in &report.devices {
-                let device = device_label(report, it.index);
+                let device = report.device_label(it.index);
                 to.add(&[&device, "read"], it.reads.operations);
                 to.add(&[&device, "write"], it.writes.operations);
                 to.add(&[&device, "other"], it.others);
@@ -99,7 +131,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         help: "Bytes read and written.",
         samples: |report, to| {
             for it in &report.devices {
-                let device = device_label(report, it.index);
+                let device = report.device_label(it.index);
                 to.add(&[&device, "read"], it.reads.bytes);
                 to.add(&[&device, "write"], it.writes.bytes);
             }
@@ -137,7 +169,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         help: "Age of the oldest request in flight; 0 where there is none.",
         samples: |report, to| {
             for it in &report.devices {
-                let device = device_label(report, it.index);
+                let device = report.device_label(it.index);
                 to.add(&[&device], it.oldest_ms as f64 / 1000.0);
             }
         },
@@ -162,7 +194,7 @@ pub(super) const FAMILIES: [Family; 16] = [
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&DeviceReport) -> u64) {
     for device in &report.devices {
-        to.add(&[&device_label(report, device.index)], value(device));
+        to.add(&[&report.device_label(device.index)], value(device));
     }
 }
 
@@ -172,7 +204,7 @@ fn histograms(
     which: fn(&IoLatencyReport) -> &HistogramReport,
 ) {
     for device in &report.devices {
-        let label = device_label(report, device.index);
+        let label = report.device_label(device.index);
         for it in &device.latencies {
             to.add_histogram(&[&label, &it.operation, &it.class], which(it));
         }

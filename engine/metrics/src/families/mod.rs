@@ -2,13 +2,14 @@
 
 mod devices;
 mod gpus;
-mod label;
 mod paths;
 mod pollers;
 mod pools;
 mod sessions;
 mod sidecar;
 mod stores;
+mod troubles;
+mod volumes;
 
 use kvrail_protocol::StatusReport;
 
@@ -17,11 +18,13 @@ pub use stores::COUNTERS as STORE_COUNTERS;
 use crate::exposition::{Dialect, Family};
 
 /// All families, by what they are about.
-pub(crate) const ALL: [&[Family]; 8] = [
+pub(crate) const ALL: [&[Family]; 10] = [
     &sidecar::FAMILIES,
+    &troubles::FAMILIES,
     &pollers::FAMILIES,
     &devices::FAMILIES,
     &paths::FAMILIES,
+    &volumes::FAMILIES,
     &stores::FAMILIES,
     &pools::FAMILIES,
     &gpus::FAMILIES,

@@ -1,6 +1,5 @@
 //! Ways to drives, and the target that others reach drives by.
 
-use super::label::device_label;
 use crate::exposition::{Family, Kind, Unit};
 
 pub(super) const FAMILIES: [Family; 4] = [
@@ -12,7 +11,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         help: "Always 1; its labels say how a controller and its way to the device are.",
         samples: |report, to| {
             for it in &report.paths {
-                let device = device_label(report, it.device);
+                let device = report.device_label(it.device);
                 let ana = it.ana_state.as_deref().unwrap_or_default();
                 let (transport, address) = (&it.transport, &it.address);
                 to.add(&[&device, &it.controller, transport, address, &it.state, ana], 1);
@@ -27,7 +26,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         help: "1 while requests can go this way: the controller is live and ANA lets them.",
         samples: |report, to| {
             for it in &report.paths {
-                let device = device_label(report, it.device);
+                let device = report.device_label(it.device);
                 to.add(&[&device, &it.controller], u8::from(it.is_usable()));
             }
         },

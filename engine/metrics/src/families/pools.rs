@@ -2,7 +2,6 @@
 
 use kvrail_protocol::{PoolReport, StatusReport};
 
-use super::label::device_label;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
 const LABELS: &[&str] = &["store", "device", "pool"];
@@ -108,7 +107,7 @@ pub(super) const FAMILIES: [Family; 12] = [
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&PoolReport) -> u64) {
     for it in &report.shards {
-        let device = device_label(report, it.device);
+        let device = report.device_label(it.device);
         for pool in &it.pools {
             to.add(&[&it.store, &device, &pool.name], value(pool));
         }

@@ -2,16 +2,20 @@
 
 use kvrail_protocol::{ShardReport, StatusReport};
 
-use super::label::device_label;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
 /// States of a member; other words are those of one that does not start.
-const STATES: [&str; 5] = ["starting", "warming", "serving", "does not start", "gone"];
+const STATES: [&str; 6] = ["starting", "warming", "serving", "does not start", "gone", MISSING];
+
+/// The state of one that was not there when the sidecar started.
+const MISSING: &str = "missing";
 
 /// Counters of a member that are exposed; those of `_` are by reason.
-pub const COUNTERS: [&str; 27] = [
+pub const COUNTERS: [&str; 29] = [
     "hits",
     "misses",
+    "lookup_hits",
+    "lookup_misses",
     "puts",
     "put_bytes",
     "present",
@@ -39,7 +43,7 @@ pub const COUNTERS: [&str; 27] = [
     "write_tokens",
 ];
 
-pub(super) const FAMILIES: [Family; 34] = [
+pub(super) const FAMILIES: [Family; 37] = [
     Family {
         name: "kvrail_store_state",
         kind: Kind::Gauge,
@@ -48,9 +52,14 @@ pub(super) const FAMILIES: [Family; 34] = [
         help: "1 for the state that the member is in, 0 for the others.",
         samples: |report, to| {
             for it in &report.shards {
-                let device = device_label(report, it.device);
+                let device = report.device_label(it.device);
                 for state in STATES {
                     to.add(&[&it.store, &device, state], u8::from(it.state == state));
+                }
+            }
+            for (store, member) in report.missing_members() {
+                for state in STATES {
+                    to.add(&[store, member, state], u8::from(state == MISSING));
                 }
             }
         },
@@ -62,6 +71,14 @@ pub(super) const FAMILIES: [Family; 34] = [
         labels: &["store", "device"],
         help: "Bytes that blocks can take.",
         samples: |report, to| each(report, to, |it| it.capacity_bytes),
+    },
+    Family {
+        name: "kvrail_store_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["store", "device"],
+        help: "Bytes of all blocks there are. Fill is this divided by the capacity.",
+        samples: |report, to| each(report, to, |it| it.bytes),
     },
     Family {
         name: "kvrail_store_memory_bytes",
@@ -84,7 +101,7 @@ pub(super) const FAMILIES: [Family; 34] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
-        help: "Blocks the index is made for. Fill is blocks divided by this.",
+        help: "Blocks the index is made for. The fill of the index is blocks divided by this.",
         samples: |report, to| each(report, to, |it| it.blocks_max),
     },
     Family {
@@ -104,7 +121,7 @@ pub(super) const FAMILIES: [Family; 34] = [
         samples: |report, to| {
             for it in &report.shards {
                 if let Some(oldest) = it.oldest_unix_s {
-                    to.add(&[&it.store, &device_label(report, it.device)], oldest);
+                    to.add(&[&it.store, &report.device_label(it.device)], oldest);
                 }
             }
         },
@@ -122,8 +139,24 @@ pub(super) const FAMILIES: [Family; 34] = [
         kind: Kind::Counter,
         unit: Unit::None,
         labels: &["store", "device", "reason"],
-        help: "Gets that did not find their block.",
-        samples: |report, to| by_reason(report, to, "misses"),
+        help: "Gets that did not find their block. absent: never put, or gone since; nobody knows.",
+        samples: |report, to| by_reason(report, to, ("misses", "absent")),
+    },
+    Family {
+        name: "kvrail_store_lookup_hits",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Keys that lookups found.",
+        samples: |report, to| counted(report, to, "lookup_hits"),
+    },
+    Family {
+        name: "kvrail_store_lookup_misses",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Keys that lookups did not find.",
+        samples: |report, to| counted(report, to, "lookup_misses"),
     },
     Family {
         name: "kvrail_store_puts",
@@ -171,7 +204,7 @@ pub(super) const FAMILIES: [Family; 34] = [
         unit: Unit::None,
         labels: &["store", "device", "reason"],
         help: "Puts and drops that were declined.",
-        samples: |report, to| by_reason(report, to, "declined"),
+        samples: |report, to| by_reason(report, to, ("declined", "other")),
     },
     Family {
         name: "kvrail_store_write_budget_bytes_per_day",
@@ -329,21 +362,21 @@ pub(super) const FAMILIES: [Family; 34] = [
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&ShardReport) -> u64) {
     for it in &report.shards {
-        to.add(&[&it.store, &device_label(report, it.device)], value(it));
+        to.add(&[&it.store, &report.device_label(it.device)], value(it));
     }
 }
 
 fn counted(report: &StatusReport, to: &mut Samples<'_>, counter: &str) {
     for it in &report.shards {
-        let device = device_label(report, it.device);
+        let device = report.device_label(it.device);
         to.add(&[&it.store, &device], it.counters.get(counter).copied().unwrap_or(0));
     }
 }
 
-/// A counter of which some is counted by reason too, as `counter_reason`.
-fn by_reason(report: &StatusReport, to: &mut Samples<'_>, counter: &str) {
+/// A counter of which some is counted by reason too, as `counter_reason`; and what the rest is.
+fn by_reason(report: &StatusReport, to: &mut Samples<'_>, (counter, remainder): (&str, &str)) {
     for it in &report.shards {
-        let device = device_label(report, it.device);
+        let device = report.device_label(it.device);
         let mut rest = it.counters.get(counter).copied().unwrap_or(0);
         for (name, &count) in &it.counters {
             let Some(reason) = name.strip_prefix(counter).and_then(|it| it.strip_prefix('_'))
@@ -353,6 +386,6 @@ fn by_reason(report: &StatusReport, to: &mut Samples<'_>, counter: &str) {
             rest = rest.saturating_sub(count);
             to.add(&[&it.store, &device, reason], count);
         }
-        to.add(&[&it.store, &device, "other"], rest);
+        to.add(&[&it.store, &device, remainder], rest);
     }
 }

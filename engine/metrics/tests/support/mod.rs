@@ -1,9 +1,10 @@
 //! Reports to expose.
 
-use kvrail_protocol::StatusReport;
+use kvrail_protocol::{StatusReport, troubles};
 use serde_json::{Value, json};
 
-/// A sidecar with 64 sessions, 16 drives, one of them gone, a full store, and a GPU.
+/// A sidecar with 64 sessions, 16 drives, one of them gone, a full store that misses a seventeenth,
+/// and a GPU.
 pub(crate) fn busy() -> StatusReport {
     let all = |one: fn(u64) -> Value, count| (0..count).map(one).collect::<Vec<_>>();
     let report = json!({
@@ -13,7 +14,7 @@ pub(crate) fn busy() -> StatusReport {
             "socket": "/run/kvrail/kvrail.sock", "refused": 3, "sessions_max": 64,
         },
         "pollers": all(poller, 16), "devices": all(device, 16), "shards": all(shard, 16),
-        "sessions": all(session, 64), "volumes": [], "gpus": [gpu()],
+        "sessions": all(session, 64), "volumes": [volume()], "gpus": [gpu()],
         "regions": {
             "arenas": 64, "bytes": 1_u64 << 40, "quarantined": 1, "quarantined_bytes": 4096,
             "quarantined_oldest_s": 9, "limit_bytes": 1_u64 << 41,
@@ -22,7 +23,21 @@ pub(crate) fn busy() -> StatusReport {
         "paths": [path("live", "optimized"), path("connecting", "inaccessible")],
         "target": {"problem": null, "ana_states": [[1, 2, "non-optimized"]]},
     });
-    serde_json::from_value(report).expect("a report")
+    with_troubles(serde_json::from_value(report).expect("a report"))
+}
+
+/// The same with its list of troubles, as the sidecar sends it.
+pub(crate) fn with_troubles(report: StatusReport) -> StatusReport {
+    StatusReport { troubles: troubles(&report), ..report }
+}
+
+fn volume() -> Value {
+    json!({
+        "name": "kv0", "uuid": "5d5d5d5d-5d5d-5d5d-5d5d-5d5d00000000",
+        "members": (0..16).map(|index| format!("/dev/nvme{index}n1")).collect::<Vec<_>>(),
+        "missing": ["serial:S5XYZ"], "capacity_bytes": 1_u64 << 46, "stripe_bytes": 1 << 20,
+        "logical_block": 4096,
+    })
 }
 
 fn poller(index: u64) -> Value {
@@ -47,7 +62,12 @@ fn device(index: u64) -> Value {
     });
     json!({
         "index": index, "poller": index, "kind": "block", "capacity_bytes": 1_u64 << 42,
-        "logical_block": 4096, "name": format!("/dev/nvme{index}n1"),
+        "logical_block": 4096, "name": format!("/dev/nvme{index}n1"), "volume": "kv0",
+        "member": format!("pci:0000:{index:02x}:00.0"),
+        "drive": {
+            "kernel_name": format!("nvme{index}n1"), "serial": format!("S{index}"),
+            "model": "SSD", "address": format!("0000:{index:02x}:00.0"),
+        },
         "state": if index == 7 { "gone" } else { "serving" }, "mode": "iopoll",
         "reason": "auto", "features": [], "io": "direct", "depth": 128, "in_flight": 64,
         "in_flight_bytes": 8 << 20, "write_bytes": 2 << 20, "waiting": 100,

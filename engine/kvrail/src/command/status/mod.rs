@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use clap::Args;
 use kvrail_client::{AttachOptions, Client, ClientError};
-use kvrail_metrics::{health, readiness};
-use kvrail_protocol::{DeviceState, GpuState, StatusReport};
+use kvrail_protocol::StatusReport;
 
 pub(crate) use text::{
-    Column, Detail, SHARDS, cpu, doubts, duration, gpus, notes, reasons, rows, short, stalls,
+    Column, Detail, SHARDS, cpu, doubts, duration, gpus, missing, notes, reasons, rows, short,
+    stalls, troubles,
 };
 
 use super::silent::explain;
@@ -31,7 +31,8 @@ Examples:
   kvrail status --socket /tmp/kvrail.sock --format json
 
 Exit status: 0 all is well; 9 degraded (a poller is stalled, a device gone or silent, a member of a
-store or a GPU out of service, or it drains): standard error says what; 4 no sidecar answers.";
+store missing or out of service, a GPU failed, the target not as planned, or it drains): standard
+error says what; 4 no sidecar answers.";
 
 /// Longest wait for a sidecar, which answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -143,11 +144,11 @@ pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
     }
     let report = looker.report()?;
     show(&report, detail, context.format)?;
-    let troubles = troubles(&report);
-    if troubles.is_empty() {
+    if report.troubles.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Degraded, format!("degraded: {}", troubles.join("; "))))
+    let words: Vec<_> = report.troubles.iter().map(|trouble| trouble.words.as_str()).collect();
+    Err(Failure::new(Exit::Degraded, format!("degraded: {}", words.join("; "))))
 }
 
 /// Shows it anew, until a signal or the reader ends it.
@@ -184,43 +185,4 @@ fn area() -> Area {
     let known = size.and_then(Result::ok).filter(|(columns, lines)| *columns > 0 && *lines > 1);
     let (columns, lines) = known.map_or(AREA, |(columns, lines)| (columns.into(), lines.into()));
     (columns, lines - 1)
-}
-
-/// What keeps a sidecar from doing all that it is configured for.
-fn troubles(report: &StatusReport) -> Vec<String> {
-    let devices = report.devices.iter().filter_map(|it| match (it.state, it.overdue) {
-        (DeviceState::Gone, _) => Some(format!("device {} is gone", it.name)),
-        (DeviceState::Serving, 0) => None,
-        (DeviceState::Serving, _) => Some(format!("device {} does not answer", it.name)),
-    });
-    let serves = ["warming", "serving"];
-    let shards = report.shards.iter().filter(|it| !serves.contains(&it.state.as_str()));
-    let shards =
-        shards.map(|it| format!("store {} at device {}: {}", it.store, it.device, it.state));
-    let gpus = report.gpus.iter().filter(|it| it.state == GpuState::Failed);
-    let gpus = gpus.map(|it| format!("GPU {} has failed", it.gpu.index));
-    let all = health(report).into_iter().chain(readiness(report));
-    all.chain(devices).chain(shards).chain(gpus).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use kvrail_protocol::{DeviceState, SidecarState, StallReport};
-
-    use super::text::tests::report;
-    use super::troubles;
-
-    #[test]
-    fn what_is_out_of_service_is_named() {
-        let mut report = report();
-        assert_eq!(troubles(&report), Vec::<String>::new());
-        report.sidecar.state = SidecarState::Draining;
-        report.devices[2].state = DeviceState::Gone;
-        report.devices[3].overdue = 4;
-        report.pollers[1].stalled = Some(StallReport { for_s: 9, kernel: "state D".into() });
-        let said = troubles(&report).join("; ");
-        for word in ["draining", "nvme2n1 is gone", "nvme3n1 does not answer", "poller 1", "9 s"] {
-            assert!(said.contains(word), "no {word:?} in {said}");
-        }
-    }
 }

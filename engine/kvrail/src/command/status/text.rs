@@ -39,7 +39,9 @@ pub(crate) type Area = (usize, usize);
 pub(crate) fn verbose(report: &StatusReport) -> String {
     let sections = [
         sidecar(report, Verbose),
+        troubles(report),
         rows(&VOLUMES, &report.volumes, Verbose),
+        missing(report, Verbose),
         rows(&SHARDS, &report.shards, Verbose),
         rows(&DEVICES, &report.devices, Verbose),
         doubts(report),
@@ -70,11 +72,13 @@ pub(crate) fn screen(report: &StatusReport, (columns, lines): Area) -> String {
     text
 }
 
-fn sections(report: &StatusReport, most: usize) -> [String; 9] {
+fn sections(report: &StatusReport, most: usize) -> [String; 11] {
     let stores = stores(report);
     [
         sidecar(report, Screen),
+        troubles(report),
         some_rows(&VOLUMES, &report.volumes, most, |_| ()),
+        missing(report, Screen),
         some_rows(&STORES, &stores, most, |it| it.members == it.serving),
         some_rows(&DEVICES, &report.devices, most, |it| {
             let well = it.state == DeviceState::Serving && it.overdue == 0 && it.errors == 0;
@@ -195,15 +199,38 @@ const VOLUMES: [Column<VolumeReport>; 7] = [
     ("CAPACITY", Screen, |it| human_bytes(it.capacity_bytes)),
     ("STRIPE", Screen, |it| human_bytes(it.stripe_bytes)),
     ("BLOCK", Screen, |it| format!("{} B", it.logical_block)),
-    ("MEMBERS", Screen, |it| it.members.len().to_string()),
+    ("MEMBERS", Screen, |it| match it.missing.len() {
+        0 => it.members.len().to_string(),
+        missing => format!("{} of {}", it.members.len(), it.members.len() + missing),
+    }),
     ("THEY ARE", Verbose, |it| it.members.join(" ")),
 ];
+
+/// What keeps the sidecar from doing all that it is configured for, and what to do.
+pub(crate) fn troubles(report: &StatusReport) -> String {
+    let lines = report.troubles.iter().map(|it| {
+        format!("{} {}: {}; {}", it.severity.name(), it.code.name(), it.words, it.remedy)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Members that were not there when the sidecar started.
+pub(crate) fn missing(report: &StatusReport, detail: Detail) -> String {
+    let columns: [Column<(&str, &str)>; 3] = [
+        ("MEMBER", Screen, |(_, member)| (*member).to_owned()),
+        ("VOLUME", Screen, |(volume, _)| (*volume).to_owned()),
+        ("STATE", Screen, |_| "missing".to_owned()),
+    ];
+    rows(&columns, &report.missing_members().collect::<Vec<_>>(), detail)
+}
 
 /// A store, its members together.
 struct StoreRow {
     name: String,
     members: usize,
     serving: usize,
+    bytes: u64,
+    capacity_bytes: u64,
     blocks: u64,
     blocks_max: u64,
     hits: u64,
@@ -211,20 +238,20 @@ struct StoreRow {
     memory_bytes: u64,
 }
 
-/// States of a member that serves.
-const IN_SERVICE: [&str; 2] = ["warming", "serving"];
-
-const STORES: [Column<StoreRow>; 7] = [
+const STORES: [Column<StoreRow>; 8] = [
     ("STORE", Screen, |it| it.name.clone()),
     ("SERVING", Screen, |it| format!("{} of {}", it.serving, it.members)),
     ("BLOCKS", Screen, |it| it.blocks.to_string()),
-    ("FILL", Screen, |it| {
-        format!("{:.1} %", 100.0 * it.blocks as f64 / it.blocks_max.max(1) as f64)
-    }),
+    ("FILL", Screen, |it| share(it.bytes, it.capacity_bytes)),
+    ("INDEX", Screen, |it| share(it.blocks, it.blocks_max)),
     ("HITS", Screen, |it| it.hits.to_string()),
     ("MISSES", Screen, |it| it.misses.to_string()),
     ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
 ];
+
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
+}
 
 fn stores(report: &StatusReport) -> Vec<StoreRow> {
     let mut stores: Vec<StoreRow> = Vec::new();
@@ -232,8 +259,10 @@ fn stores(report: &StatusReport) -> Vec<StoreRow> {
         if stores.last().is_none_or(|last| last.name != shard.store) {
             stores.push(StoreRow {
                 name: shard.store.clone(),
-                members: 0,
+                members: report.missing_members().filter(|(it, _)| *it == shard.store).count(),
                 serving: 0,
+                bytes: 0,
+                capacity_bytes: 0,
                 blocks: 0,
                 blocks_max: 0,
                 hits: 0,
@@ -244,7 +273,9 @@ fn stores(report: &StatusReport) -> Vec<StoreRow> {
         let store = stores.last_mut().expect("just pushed");
         let counter = |name: &str| shard.counters.get(name).copied().unwrap_or(0);
         store.members += 1;
-        store.serving += usize::from(IN_SERVICE.contains(&shard.state.as_str()));
+        store.serving += usize::from(shard.serves());
+        store.bytes += shard.bytes;
+        store.capacity_bytes += shard.capacity_bytes;
         store.blocks += shard.blocks;
         store.blocks_max += shard.blocks_max;
         store.hits += counter("hits");
@@ -440,14 +471,14 @@ pub(crate) fn duration(ns: u64) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use kvrail_protocol::StatusReport;
+mod tests {
+    use kvrail_protocol::{StatusReport, troubles};
     use serde_json::{Value, json};
 
     use super::{ranges, screen, short, verbose};
 
     /// A sidecar with eight drives and a session for each of sixty clients.
-    pub(in super::super) fn report() -> StatusReport {
+    fn report() -> StatusReport {
         let latency = json!({"p50_ns": 84_211, "p99_ns": 1_920_400, "p999_ns": 4_000_000});
         let counts = json!({"operations": 123_456_789, "bytes": 1_234_567_890_123_u64});
         let device = |index: u64| -> Value {
@@ -524,8 +555,12 @@ pub(super) mod tests {
     fn what_is_out_of_service_is_on_every_screen() {
         let mut report = report();
         report.devices[6].state = kvrail_protocol::DeviceState::Gone;
-        let shown = screen(&report, (80, 24));
-        assert!(shown.contains("/dev/nvme6n1") && shown.contains("gone"), "{shown}");
+        report.volumes[0].missing = vec!["serial:S5XYZ".into()];
+        report.troubles = troubles(&report);
+        for shown in [screen(&report, (80, 24)), verbose(&report)] {
+            let words = ["/dev/nvme6n1", "device_gone", "serial:S5XYZ", "missing", "1 of 2"];
+            assert!(words.iter().all(|word| shown.contains(word)), "{shown}");
+        }
     }
 
     #[test]

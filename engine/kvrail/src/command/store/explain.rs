@@ -67,7 +67,8 @@ struct Shown<'a> {
     store: &'a str,
     namespace: &'a str,
     key: String,
-    device: String,
+    /// Of the device whose number is the report's.
+    path: String,
     #[serde(flatten)]
     report: &'a KeyReport,
 }
@@ -80,13 +81,13 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> 
     let namespace = session.namespace(store, &args.namespace)?;
     let report = session.ask(|_| namespace.explain(key))?;
     let devices = session.ask(kvrail_client::Client::status)?.devices;
-    let device = devices.into_iter().find(|it| it.index == report.device);
-    let device = device.map_or_else(|| "?".to_owned(), |it| it.name);
+    let path = devices.into_iter().find(|it| it.index == report.device);
+    let path = path.map_or_else(|| "?".to_owned(), |it| it.name);
     if context.format == Format::Json {
         let (store, namespace, key) = (store.name(), args.namespace.as_str(), key.to_string());
-        return print_json(&Shown { store, namespace, key, device, report: &report });
+        return print_json(&Shown { store, namespace, key, path, report: &report });
     }
-    print_text(&format!("key {key}, member {} ({device})\n{}", report.member, text(&report)))
+    print_text(&format!("key {key}, member {} ({path})\n{}", report.member, text(&report)))
 }
 
 fn text(report: &KeyReport) -> String {
@@ -152,8 +153,20 @@ fn there(it: &KeyBlock) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bits, folded};
+    use super::{KeyReport, KeyState, Shown, bits, folded};
     use kvrail_client::BlockKey;
+
+    /// A parser keeps one of two fields with the same name.
+    #[test]
+    fn no_field_of_the_json_is_there_twice() {
+        let report = KeyReport { member: 1, device: 3, state: KeyState::Absent, event: None };
+        let (key, path) = ("0".repeat(32), "/dev/nvme3n1".to_owned());
+        let shown = Shown { store: "kv", namespace: "n", key, path, report: &report };
+        let text = serde_json::to_string(&shown).unwrap();
+        assert_eq!(text.matches("\"device\":").count(), 1, "{text}");
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&value["device"], &value["path"]), (&3.into(), &"/dev/nvme3n1".into()));
+    }
 
     #[test]
     fn keys_are_bits_or_folded_bytes() {

@@ -29,7 +29,8 @@ each byte put: above 1 by records, pages and moved blocks. DECLINED puts are no 
 (little write budget is left, and the block was not put before), budget (none is left), index full,
 broken (the drive refused a write of the store's own; it only reads), busy. BUDGET is what may be
 written. STATE: starting (reads its heads), warming (serves; what it does not find may yet turn up),
-serving, gone (its drive is). Pools follow where there are some, all members together.";
+serving, gone (its drive is), missing (it was when the sidecar started). Pools follow where there
+are some, all members together.";
 
 /// Rows of pools.
 const POOLS_SHOWN: usize = 12;
@@ -47,6 +48,8 @@ pub(crate) struct StatusArgs {
 struct Shown {
     store: String,
     members: Vec<Member>,
+    /// Members that were not there when the sidecar started.
+    missing: Vec<String>,
     total: ShardReport,
 }
 
@@ -109,7 +112,9 @@ fn shown(store: String, report: &StatusReport) -> Shown {
     };
     let members: Vec<Member> = own.map(member).collect();
     let total = total(&store, members.iter().map(|it| &it.report));
-    Shown { store, members, total }
+    let missing = report.missing_members().filter(|(volume, _)| *volume == store);
+    let missing = missing.map(|(_, member)| member.to_owned()).collect();
+    Shown { store, members, missing, total }
 }
 
 /// All members together; the state is that of the one furthest from serving.
@@ -167,6 +172,10 @@ fn rows(all: &[Shown], now_unix_s: u64) -> Table {
     for it in all {
         for member in &it.members {
             table.add_row(row(&it.store, &member.path, &member.report, now_unix_s));
+        }
+        for member in &it.missing {
+            let gone = ShardReport { state: "missing".into(), ..ShardReport::default() };
+            table.add_row(row(&it.store, member, &gone, now_unix_s));
         }
         if it.members.len() > 1 {
             table.add_row(row(&it.store, "all", &it.total, now_unix_s));
@@ -287,7 +296,9 @@ mod tests {
         let shown = |count: u64| {
             let pools = (0..count).map(pool).collect();
             let total = ShardReport { pools, ..ShardReport::default() };
-            Shown { store: "a store with a name".into(), members: Vec::new(), total }
+            let members = Vec::new();
+            let store = "a store with a name".into();
+            Shown { store, members, missing: Vec::new(), total }
         };
         assert!(pools(&[shown(0), shown(1)]).0.is_empty());
         let (table, more) = pools(&[shown(1), shown(16)]);
@@ -303,8 +314,12 @@ mod tests {
         assert_eq!((total.state.as_str(), total.blocks, total.holds), ("warming", 500, 6));
         assert_eq!((total.oldest_unix_s, total.counters["hits"]), (Some(1000), 14));
         let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
-        let shown = rows(&[Shown { store: "cache".into(), members, total }], 1060).to_string();
+        let missing = vec!["serial:S5XYZ".into()];
+        let shown = Shown { store: "cache".into(), members, missing, total };
+        let shown = rows(&[shown], 1060).to_string();
         for word in [
+            "serial:S5XYZ",
+            "missing",
             "25.0 %",
             "25.0 % (256.00 GiB of 1.00 TiB)",
             "1.35",

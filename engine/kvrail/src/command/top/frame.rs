@@ -11,7 +11,8 @@ use Detail::{Screen, Verbose};
 
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
-    Column, Detail, SHARDS, cpu, doubts, duration, gpus, notes, reasons, rows, stalls,
+    Column, Detail, SHARDS, cpu, doubts, duration, gpus, missing, notes, reasons, rows, stalls,
+    troubles,
 };
 use crate::output::human_bytes;
 
@@ -39,7 +40,8 @@ pub(super) fn draw(
 /// Heads are bold, what is wrong is red.
 fn style(line: &str) -> Style {
     let letters = |it: char| it.is_ascii_uppercase() || !it.is_ascii_alphabetic();
-    if ["gone", "STALLED", "failed", "does not", "no answer"].iter().any(|it| line.contains(it)) {
+    let wrong = ["gone", "missing", "STALLED", "failed", "does not", "no answer", "degraded "];
+    if wrong.iter().any(|word| line.contains(word)) || line.starts_with("un") {
         return Style::default().fg(Color::Red);
     }
     if line.chars().all(letters) && line.chars().any(char::is_alphabetic) {
@@ -72,6 +74,8 @@ pub(super) fn sections(
         if view.why { reasons(report, Verbose) + "\n" + &notes(report) } else { String::new() };
     let all = [
         head(report, happened, lost),
+        troubles(report),
+        missing(report, view.detail),
         rows(&DEVICES, &devices, view.detail),
         doubts(report),
         rows(&POLLERS, &report.pollers, view.detail) + &stalls(report),
@@ -99,10 +103,10 @@ fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> Strin
         human_bytes(of(|it| it.written_bytes)),
         of(|it| it.reads + it.writes),
     );
-    let gets = happened.hits + happened.misses;
-    if gets > 0 {
-        let share = 100.0 * happened.hits as f64 / gets as f64;
-        text += &format!(", {gets} gets/s, {share:.1} % hits");
+    let keys = happened.hits + happened.misses;
+    if keys > 0 {
+        let share = 100.0 * happened.hits as f64 / keys as f64;
+        text += &format!(", {keys} keys/s, {share:.1} % hits");
     }
     if let Some(why) = lost {
         text += &format!("\nno answer: {why}");

@@ -129,8 +129,9 @@ pub(super) struct SessionRate {
 pub(super) struct Happened {
     pub(super) devices: Vec<DeviceRate>,
     pub(super) sessions: Vec<SessionRate>,
-    /// Gets of all stores.
+    /// Gets of all stores that found their block.
     pub(super) hits: u64,
+    /// Gets that did not, and keys that lookups did not find.
     pub(super) misses: u64,
 }
 
@@ -165,7 +166,7 @@ impl Happened {
             devices: now.devices.iter().map(device).collect(),
             sessions: now.sessions.iter().map(session).collect(),
             hits: gets("hits"),
-            misses: gets("misses"),
+            misses: gets("misses") + gets("lookup_misses"),
         }
     }
 }

@@ -1,0 +1,53 @@
+//! Which member of which volume each device is, as the configuration names it, and which members
+//! were not there at the start. The server knows devices by their paths of today.
+
+use kvrail_protocol::StatusReport;
+
+use super::plan::{Plan, PlannedDevice};
+use super::volumes::Served;
+
+/// What reports are given.
+#[derive(Debug)]
+pub(super) struct Membership {
+    /// Volume and member of each device.
+    devices: Vec<(String, String)>,
+    /// Of each volume.
+    missing: Vec<Vec<String>>,
+}
+
+impl Membership {
+    /// Also logs who is missing.
+    pub(super) fn of(plan: &Plan, served: &[Served]) -> Self {
+        for volume in served {
+            for member in &volume.missing {
+                tracing::warn!(
+                    volume = volume.name,
+                    member,
+                    "a member is not there: the others serve without it, and it will be empty when \
+                     it is back"
+                );
+            }
+        }
+        let device = |device: &PlannedDevice| {
+            let volume = &served[device.volume];
+            (volume.name.clone(), volume.named[device.member].clone())
+        };
+        Self {
+            devices: plan.devices.iter().map(device).collect(),
+            missing: served.iter().map(|volume| volume.missing.clone()).collect(),
+        }
+    }
+
+    /// Adds it to a report.
+    pub(super) fn add_to(&self, report: &mut StatusReport) {
+        for device in &mut report.devices {
+            if let Some((volume, member)) = self.devices.get(usize::from(device.index)) {
+                device.volume.clone_from(volume);
+                device.member.clone_from(member);
+            }
+        }
+        for (volume, missing) in report.volumes.iter_mut().zip(&self.missing) {
+            volume.missing.clone_from(missing);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What keeps the sidecar from doing all that it is configured for.
+
+use crate::exposition::{Family, Kind, Unit};
+
+pub(super) const FAMILIES: [Family; 1] = [Family {
+    name: "kvrail_trouble",
+    kind: Kind::Gauge,
+    unit: Unit::None,
+    labels: &["code", "severity", "subject"],
+    help: "1 for each trouble there is now, as `kvrail status` lists them; absent without any.",
+    samples: |report, to| {
+        for it in &report.troubles {
+            to.add(&[it.code.name(), it.severity.name(), &it.subject], 1);
+        }
+    },
+}];

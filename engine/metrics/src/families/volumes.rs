@@ -1,0 +1,37 @@
+//! The volumes.
+
+use kvrail_protocol::{DeviceState, StatusReport, VolumeReport};
+
+use crate::exposition::{Family, Kind, Unit};
+
+pub(super) const FAMILIES: [Family; 2] = [
+    Family {
+        name: "kvrail_volume_members",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["volume"],
+        help: "Members that are there now.",
+        samples: |report, to| {
+            for it in &report.volumes {
+                to.add(&[&it.name], it.members.len().saturating_sub(gone(report, it)));
+            }
+        },
+    },
+    Family {
+        name: "kvrail_volume_members_wanted",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["volume"],
+        help: "Members that the volume has, with those that are missing.",
+        samples: |report, to| {
+            for it in &report.volumes {
+                to.add(&[&it.name], it.members.len() + it.missing.len());
+            }
+        },
+    },
+];
+
+fn gone(report: &StatusReport, volume: &VolumeReport) -> usize {
+    let own = report.devices.iter().filter(|device| device.volume == volume.name);
+    own.filter(|device| device.state == DeviceState::Gone).count()
+}

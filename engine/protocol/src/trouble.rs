@@ -1,0 +1,151 @@
+//! Kinds of troubles, with their severities and remedies.
+
+use serde::{Deserialize, Serialize};
+
+/// What a trouble keeps from working.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Clients are served, with less than is configured.
+    Degraded,
+    /// Clients should go elsewhere: /readyz is 503.
+    Unready,
+    /// The process is at fault, and a restart may mend it: /healthz is 503.
+    Unhealthy,
+}
+
+impl Severity {
+    /// How it is written in labels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Degraded => "degraded",
+            Self::Unready => "unready",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+}
+
+/// What kind of trouble. The names are stable: alerts and scripts rely on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TroubleCode {
+    /// A poller does not turn.
+    PollerStalled,
+    /// The sidecar stops.
+    Draining,
+    /// A store has no member that serves.
+    StoreOutOfService,
+    /// A member was not there when the sidecar started.
+    MemberMissing,
+    /// A device was taken away.
+    DeviceGone,
+    /// A device has requests that are too old.
+    DeviceSilent,
+    /// A member of a store does not serve although its device is there.
+    MemberOutOfService,
+    /// A GPU has failed.
+    GpuFailed,
+    /// The NVMe-oF target is not as configured.
+    TargetNotAsPlanned,
+}
+
+impl TroubleCode {
+    /// How it is written in JSON and in labels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PollerStalled => "poller_stalled",
+            Self::Draining => "draining",
+            Self::StoreOutOfService => "store_out_of_service",
+            Self::MemberMissing => "member_missing",
+            Self::DeviceGone => "device_gone",
+            Self::DeviceSilent => "device_silent",
+            Self::MemberOutOfService => "member_out_of_service",
+            Self::GpuFailed => "gpu_failed",
+            Self::TargetNotAsPlanned => "target_not_as_planned",
+        }
+    }
+
+    /// A store serves as long as one member of it does, so that a drive makes no sidecar unready.
+    #[must_use]
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::PollerStalled => Severity::Unhealthy,
+            Self::Draining | Self::StoreOutOfService => Severity::Unready,
+            Self::MemberMissing
+            | Self::DeviceGone
+            | Self::DeviceSilent
+            | Self::MemberOutOfService
+            | Self::GpuFailed
+            | Self::TargetNotAsPlanned => Severity::Degraded,
+        }
+    }
+
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::PollerStalled => "a device of it hangs: see dmesg, then reset or replace it",
+            Self::Draining => "wait for its end, or send the signal again to stop at once",
+            Self::StoreOutOfService | Self::MemberOutOfService => {
+                "the log says why; `kvrail store status` shows the members"
+            }
+            Self::MemberMissing => {
+                "put the drive back and restart the sidecar: the member begins empty; or take the \
+                 member out of the store: `kvrail volume retire`"
+            }
+            Self::DeviceGone => "put the same drive back: it is found again; see dmesg",
+            Self::DeviceSilent => "see dmesg for timeouts and resets of the device",
+            Self::GpuFailed => "restart the sidecar once the GPU is well; see nvidia-smi and dmesg",
+            Self::TargetNotAsPlanned => "`kvrail target status` shows what differs",
+        }
+    }
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// What kind.
+    pub code: TroubleCode,
+    /// What it keeps from working.
+    pub severity: Severity,
+    /// What has it: a device, a poller, a store, a GPU.
+    pub subject: String,
+    /// A sentence, without the remedy.
+    pub words: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Trouble {
+    pub(crate) fn new(code: TroubleCode, subject: impl Into<String>, words: String) -> Self {
+        let (severity, remedy) = (code.severity(), code.remedy().to_owned());
+        Self { code, severity, subject: subject.into(), words, remedy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Severity, TroubleCode};
+
+    /// What scripts read in JSON is what alerts read in labels.
+    #[test]
+    fn a_code_has_one_name() {
+        for code in [
+            TroubleCode::PollerStalled,
+            TroubleCode::Draining,
+            TroubleCode::StoreOutOfService,
+            TroubleCode::MemberMissing,
+            TroubleCode::DeviceGone,
+            TroubleCode::DeviceSilent,
+            TroubleCode::MemberOutOfService,
+            TroubleCode::GpuFailed,
+            TroubleCode::TargetNotAsPlanned,
+        ] {
+            assert_eq!(json!(code), json!(code.name()));
+            assert_eq!(json!(code.severity()), json!(code.severity().name()));
+        }
+        assert_eq!(TroubleCode::MemberMissing.severity(), Severity::Degraded);
+    }
+}

@@ -1,0 +1,110 @@
+//! What keeps a sidecar from doing all that it is configured for: one list, for status, page,
+//! readiness, metrics and `kvrail top`.
+//!
+//! A trouble is added here and to its code, and nowhere else: a function finds it in a report.
+
+use crate::gpu::GpuState;
+use crate::report::{DeviceState, SidecarState, StatusReport};
+use crate::store::ShardReport;
+use crate::trouble::{Trouble, TroubleCode};
+
+/// All troubles that a report shows, the gravest first.
+#[must_use]
+pub fn troubles(report: &StatusReport) -> Vec<Trouble> {
+    let mut all = stalled_pollers(report);
+    all.extend(draining(report));
+    all.extend(idle_stores(report));
+    all.extend(missing_members(report));
+    all.extend(devices(report));
+    all.extend(members(report));
+    all.extend(gpus(report));
+    all.extend(target(report));
+    all
+}
+
+fn stalled_pollers(report: &StatusReport) -> Vec<Trouble> {
+    let stalled = report.pollers.iter().filter_map(|poller| {
+        let (index, stall) = (poller.index, poller.stalled.as_ref()?);
+        let (seconds, kernel) = (stall.for_s, &stall.kernel);
+        let words = format!("poller {index} has not turned for {seconds} s: {kernel}");
+        Some(Trouble::new(TroubleCode::PollerStalled, format!("poller {index}"), words))
+    });
+    stalled.collect()
+}
+
+fn draining(report: &StatusReport) -> Option<Trouble> {
+    let words = "draining: what was accepted is finished, nothing new is taken".to_owned();
+    (report.sidecar.state == SidecarState::Draining)
+        .then(|| Trouble::new(TroubleCode::Draining, "sidecar", words))
+}
+
+fn idle_stores(report: &StatusReport) -> Vec<Trouble> {
+    let mut stores: Vec<&str> = report.shards.iter().map(|shard| shard.store.as_str()).collect();
+    stores.dedup();
+    let idle = stores.into_iter().filter_map(|store| {
+        let members = || report.shards.iter().filter(|shard| shard.store == store);
+        let states: Vec<_> = members().map(|shard| shard.state.as_str()).collect();
+        let words = format!("no member of store {store} serves: {}", states.join(", "));
+        let serves = members().any(ShardReport::serves);
+        (!serves).then(|| Trouble::new(TroubleCode::StoreOutOfService, store, words))
+    });
+    idle.collect()
+}
+
+fn missing_members(report: &StatusReport) -> Vec<Trouble> {
+    let missing = report.missing_members().map(|(volume, member)| {
+        let words = format!("{volume}: {member} was not there when the sidecar started");
+        Trouble::new(TroubleCode::MemberMissing, member, words)
+    });
+    missing.collect()
+}
+
+fn devices(report: &StatusReport) -> Vec<Trouble> {
+    let troubled = report.devices.iter().filter_map(|device| {
+        let label = report.device_label(device.index);
+        let (code, words) = match (device.state, device.overdue) {
+            (DeviceState::Gone, _) => (TroubleCode::DeviceGone, "is gone"),
+            (DeviceState::Serving, 0) => return None,
+            (DeviceState::Serving, _) => (TroubleCode::DeviceSilent, "does not answer"),
+        };
+        let words = format!("device {} {words}", named(&label, &device.name));
+        Some(Trouble::new(code, label, words))
+    });
+    troubled.collect()
+}
+
+/// A device as the configuration names it, and as the kernel does where that differs.
+fn named(label: &str, name: &str) -> String {
+    if label == name { label.to_owned() } else { format!("{label} ({name})") }
+}
+
+/// Members whose device is there: one that is gone has its line already.
+fn members(report: &StatusReport) -> Vec<Trouble> {
+    let gone = |index: u16| {
+        let device = report.devices.iter().find(|device| device.index == index);
+        device.is_some_and(|device| device.state == DeviceState::Gone)
+    };
+    let idle = report.shards.iter().filter(|shard| !shard.serves() && !gone(shard.device));
+    let idle = idle.map(|shard| {
+        let label = report.device_label(shard.device);
+        let words = format!("store {} at device {label}: {}", shard.store, shard.state);
+        Trouble::new(TroubleCode::MemberOutOfService, label, words)
+    });
+    idle.collect()
+}
+
+fn gpus(report: &StatusReport) -> Vec<Trouble> {
+    let failed = report.gpus.iter().filter(|gpu| gpu.state == GpuState::Failed).map(|gpu| {
+        let subject = format!("GPU {}", gpu.gpu.index);
+        let why = gpu.failure.as_deref().unwrap_or("no reason is known");
+        let words = format!("{subject} has failed: {why}");
+        Trouble::new(TroubleCode::GpuFailed, subject, words)
+    });
+    failed.collect()
+}
+
+fn target(report: &StatusReport) -> Option<Trouble> {
+    let problem = report.target.as_ref()?.problem.as_ref()?;
+    let words = format!("the NVMe-oF target is not as configured: {problem}");
+    Some(Trouble::new(TroubleCode::TargetNotAsPlanned, "target", words))
+}
