@@ -19,8 +19,8 @@ impl Version {
     /// The version this crate speaks.
     pub const CURRENT: Self = Self { major: 2, minor: 2 };
 
-    /// Whether a lookup's further slots may say that they are some (`slot::FLAG_CONTINUED`). Earlier
-    /// sidecars refuse the flag.
+    /// Whether a lookup's further slots may say that they are some (`slot::FLAG_CONTINUED`):
+    /// earlier sidecars refuse the flag.
     #[must_use]
     pub const fn marks_continued_lookups(self) -> bool {
         self.minor >= 2
