@@ -251,7 +251,7 @@ fn is_outdated(served: &Served, one: &Super, supers: &[Super]) -> bool {
     let outdated = known.max().is_some_and(|least| one.generation < least);
     if outdated {
         let (store, at) = (&served.name, supers.iter().position(|it| it.member == one.member));
-        let member = at.map(|at| &served.named[at]);
+        let member = at.map_or("?", |at| served.named[at].as_str());
         tracing::warn!(
             store,
             member,
