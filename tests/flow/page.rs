@@ -125,7 +125,7 @@ const ELEMENTS_MAX: usize = 400;
 /// What a browser shows of the page of a sidecar, with answers from this script in its place.
 fn with_answers(
     place: &Place,
-    answers: &str,
+    (answers, looks): (&str, &str),
     change: impl FnOnce(&mut StatusReport),
 ) -> Option<String> {
     let (sidecar, address) = with_page(place);
@@ -142,13 +142,13 @@ fn with_answers(
     let answers = answers.replace("REPORT", &report);
     let file = place.path("page.html");
     std::fs::write(&file, page.replacen("<script>", &format!("{answers}<script>"), 1)).unwrap();
-    browser("--dump-dom", HOURS, &format!("file://{}", file.display()))
+    browser("--dump-dom", looks, &format!("file://{}", file.display()))
 }
 
 #[test]
 fn a_page_over_a_sidecar_that_is_stopped_says_so() {
     let place = Place::with_volume(2, 8 << 20);
-    let Some(shown) = with_answers(&place, SILENCE, |_| ()) else { return };
+    let Some(shown) = with_answers(&place, (SILENCE, LOOKS), |_| ()) else { return };
     let (shown, _) = shown.split_once("<script>").unwrap();
     for word in ["● no answer", "does not answer: nothing for 5 s", "class=\"stale\""] {
         assert!(shown.contains(word), "no {word:?} in {shown}");
@@ -162,7 +162,7 @@ fn the_dot_follows_the_list_of_troubles() {
         report.devices[1].state = DeviceState::Gone;
         report.troubles = troubles(report);
     };
-    let Some(shown) = with_answers(&place, ANSWERS, lose) else { return };
+    let Some(shown) = with_answers(&place, (ANSWERS, LOOKS), lose) else { return };
     let (shown, _) = shown.split_once("<script>").unwrap();
     for word in ["<span class=\"warn\">● degraded", "is gone. put the same drive back"] {
         assert!(shown.contains(word), "no {word:?} in {shown}");
@@ -172,7 +172,7 @@ fn the_dot_follows_the_list_of_troubles() {
 #[test]
 fn a_page_that_is_open_for_hours_stays_as_it_is() {
     let place = Place::with_volume(2, 8 << 20);
-    let Some(shown) = with_answers(&place, ANSWERS, |_| ()) else { return };
+    let Some(shown) = with_answers(&place, (ANSWERS, HOURS), |_| ()) else { return };
     let asked = shown.split_once("data-asked=\"").map(|(_, rest)| rest.split('"').next().unwrap());
     let asked: u64 = asked.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{shown}"));
     assert!(asked > 3600, "it asked {asked} times");
