@@ -24,9 +24,11 @@ use crate::task::{MemoryKind, Task};
 /// bare ring makes 107,000 operations a second in whole batches and 131,000 in fours.
 const SUBMIT_BATCH: u32 = 4;
 
-/// One failure of a device is reported in this time: a report costs a system call, and a device
-/// that fails does so thousands of times.
+/// From one report of a failure to the next: a report costs a system call and a line of the log,
+/// and a device that fails does so thousands of times. Twice as long after each report, until no
+/// failure came for the longest time.
 const REPORT_EVERY_NS: u64 = 100_000_000;
+const REPORT_EVERY_NS_MAX: u64 = 60_000_000_000;
 
 /// A device.
 #[derive(Debug)]
@@ -41,8 +43,8 @@ pub(crate) struct DeviceQueue<D> {
     deregistering: u32,
     /// As far as anybody knows; false once it was taken away.
     online: bool,
-    /// When the last failure was reported.
-    reported_ns: Option<u64>,
+    /// When the last failure was reported, and how long after that none is.
+    reported: Option<(u64, u64)>,
     /// Descriptors of the device that are in the epoll set: one for each kind of answer of `wait`.
     watched: ArrayVec<RawFd, 2>,
 }
@@ -57,7 +59,7 @@ impl<D: Device> DeviceQueue<D> {
             submitted: false,
             deregistering: 0,
             online: true,
-            reported_ns: None,
+            reported: None,
             watched: ArrayVec::new(),
         }
     }
@@ -147,13 +149,15 @@ impl<D: Device> DeviceQueue<D> {
     /// The device's last failure, if none has been reported for a while.
     #[cold]
     pub(crate) fn failure_to_report(&mut self, now_ns: u64) -> Option<Failure> {
-        let since_ns = self.reported_ns.map(|reported_ns| now_ns.saturating_sub(reported_ns));
-        let due = since_ns.is_none_or(|since_ns| since_ns >= REPORT_EVERY_NS);
-        let failure = if due { self.device.take_failure() } else { None };
-        if failure.is_some() {
-            self.reported_ns = Some(now_ns);
+        let since = self.reported.map(|(at, pause)| (now_ns.saturating_sub(at), pause));
+        if since.is_some_and(|(since, pause)| since < pause) {
+            return None;
         }
-        failure
+        let failure = self.device.take_failure()?;
+        let lasts = since.filter(|(since, _)| *since < REPORT_EVERY_NS_MAX);
+        let pause = lasts.map_or(REPORT_EVERY_NS, |(_, pause)| pause * 2);
+        self.reported = Some((now_ns, pause.min(REPORT_EVERY_NS_MAX)));
+        Some(failure)
     }
 
     #[inline(always)]

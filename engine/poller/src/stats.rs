@@ -201,6 +201,8 @@ pub struct StoreStats {
     /// See there.
     pub declined_broken: Counter,
     /// See there.
+    pub declined_refused: Counter,
+    /// See there.
     pub declined_busy: Counter,
     /// Bytes that may be written in 24 hours; 0: as many as are given.
     pub budget_bytes_per_day: Counter,
@@ -244,6 +246,8 @@ pub struct StoreStats {
     pub written_bytes: Counter,
     /// See there.
     pub failures: Counter,
+    /// The status with which the drive refuses writes now; 0: it takes them.
+    pub refused: Counter,
     /// See there.
     pub recovered: Counter,
     /// See there.
@@ -365,6 +369,7 @@ impl StoreStats {
             (&self.declined_budget, counted.declined_budget),
             (&self.declined_index_full, counted.declined_index_full),
             (&self.declined_broken, counted.declined_broken),
+            (&self.declined_refused, counted.declined_refused),
             (&self.declined_busy, counted.declined_busy),
             (&self.abandoned, counted.abandoned),
             (&self.hits, counted.hits),

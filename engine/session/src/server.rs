@@ -237,6 +237,7 @@ impl Server {
         self.busy.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
         self.stores.look_at_sizes(self.pollers.handles());
+        self.stores.look_at_refusals(self.pollers.handles(), now);
     }
 
     fn check_pollers(&mut self) -> Result<(), ServerError> {

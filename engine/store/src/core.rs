@@ -11,8 +11,10 @@ use crate::flush::Flush;
 use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
+use crate::log::Placed;
 use crate::payers::Payers;
 use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
+use crate::refusal::{Refusal, Try};
 use crate::request::{Answer, DeclineReason, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
@@ -57,13 +59,20 @@ pub(crate) enum Image {
         slot: u32,
         copy: u32,
     },
+    /// Zeroes where the write of a block has failed: whether the drive takes writes there.
+    Probe {
+        placed: Placed,
+    },
 }
 
 /// An image on its way to the medium.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
-    pub(crate) image: Image,
-    pub(crate) tries: u8,
+    image: Image,
+    /// Tries that were refused.
+    refused: u8,
+    /// It waits for another try.
+    waits: bool,
     task: Task,
 }
 
@@ -128,8 +137,9 @@ pub(crate) struct Core {
     pooled: bool,
     /// Of the segments' shares, as admission knows them.
     shared: u64,
-    /// The drive refuses what the store must write.
-    broken: bool,
+    pub(crate) refusal: Refusal,
+    /// There is no number for another segment.
+    worn_out: bool,
     tasks: Fifo<Task>,
     replies: Fifo<Reply>,
     images: Slab<Writing>,
@@ -176,7 +186,8 @@ impl Core {
             pools: Pools::default(),
             pooled: false,
             shared: 0,
-            broken: false,
+            refusal: Refusal::default(),
+            worn_out: false,
             tasks: Fifo::with_limit(tasks as usize),
             replies: Fifo::with_limit(replies as usize),
             images: Slab::with_slots(images),
@@ -184,15 +195,27 @@ impl Core {
         }
     }
 
-    /// Whether the drive refuses what the store must write.
+    /// Why nothing is taken that must be written, if that is so now.
     #[inline(always)]
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken
+    pub(crate) fn declines(&self) -> Option<DeclineReason> {
+        let refused = self.refusal.code().map(|_| DeclineReason::Refused);
+        if self.worn_out { Some(DeclineReason::Broken) } else { refused }
     }
 
-    /// The drive refuses what the store must write.
-    pub(crate) fn set_broken(&mut self) {
-        self.broken = true;
+    /// Whether nothing is begun that makes space: the drive may not take what is written there.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.worn_out || self.refusal.is_open()
+    }
+
+    /// There is no number for another segment.
+    pub(crate) fn set_worn_out(&mut self) {
+        self.worn_out = true;
+    }
+
+    /// The drive has refused a write of the store's own.
+    pub(crate) fn refused(&mut self, which: Try, code: u16) {
+        self.stats.failures += 1;
+        self.stats.refusals += u64::from(self.refusal.refuse(which, code, self.now.ns));
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::format::{Record, RecordKind};
 use crate::key::Key;
 use crate::log::Log;
-use crate::request::{DeclineReason, DropKey, Durability, Status};
+use crate::request::{DropKey, Durability, Status};
 
 /// A drop whose key is out of the index, and that is not answered.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl Dropping {
     }
 
     pub(crate) fn answer(&self, core: &mut Core) {
-        let broken = core.is_broken().then_some(Status::Declined(DeclineReason::Broken));
-        core.reply(self.user, self.owner, broken.unwrap_or(self.status));
+        let declined = core.declines().map(Status::Declined);
+        core.reply(self.user, self.owner, declined.unwrap_or(self.status));
     }
 }

@@ -34,7 +34,7 @@ impl Durables {
         if !self.unwritten.is_empty() {
             let unwritten = log.unwritten(core);
             while let Some(&(serial, durable)) = self.unwritten.front()
-                && (serial < unwritten || core.is_broken())
+                && (serial < unwritten || core.declines().is_some())
             {
                 self.unwritten.pop();
                 let ticket = core.flush.ticket();
@@ -43,7 +43,7 @@ impl Durables {
             }
         }
         let &(ticket, durable) = self.unflushed.front()?;
-        if !core.flush.is_durable(ticket) && !core.is_broken() {
+        if !core.flush.is_durable(ticket) && core.declines().is_none() {
             return None;
         }
         self.unflushed.pop();

@@ -10,6 +10,8 @@ pub(crate) struct Flush {
     wanted: u64,
     dirty_since: Option<u64>,
     running: Option<Running>,
+    /// The last one has failed.
+    refused: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,14 +56,20 @@ impl Flush {
     /// The flush has ended well: how many drops of each pool are durable.
     pub(crate) fn succeed(&mut self) -> [u64; POOLS_MAX] {
         let run = self.running.take().expect("a flush was running");
+        self.refused = false;
         self.durable = self.durable.max(run.covers);
         run.drops
     }
 
     /// The flush has failed; it will be tried again.
     pub(crate) fn fail(&mut self, now: u64) {
-        self.running = None;
+        (self.running, self.refused) = (None, true);
         self.dirty_since.get_or_insert(now);
+    }
+
+    /// Whether the last flush has failed, and none has ended well since.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
     }
 }
 

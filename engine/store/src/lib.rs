@@ -36,6 +36,7 @@ mod quota;
 mod reads;
 mod reclaim;
 mod recover;
+mod refusal;
 mod request;
 mod segments;
 mod sizing;
@@ -67,6 +68,7 @@ pub use members::{MEMBERS_MAX, Members};
 pub use pools::{
     DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolStats, PoolView, pools_max,
 };
+pub use refusal::RETRY_NS_MAX;
 pub use request::{
     Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId,
     Reading, Reply, SpaceId, Status,

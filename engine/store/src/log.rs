@@ -5,6 +5,7 @@
 //! to the open segment, which has the highest epoch of all with content in its pool, so that it is
 //! never reclaimed before what it drops; records of one key have ascending epochs for that reason.
 
+use crate::config::Geometry;
 use crate::core::{Core, Image};
 use crate::format::{Head, PAGE_BYTES, POOLS_MAX, Page, PageHeader, Record, RecordKind};
 use crate::segments::{State, bits};
@@ -54,6 +55,8 @@ struct Open {
     segment: u32,
     /// Bytes placed.
     used: u64,
+    /// Bytes up to the end of the last block with a record.
+    recorded: u64,
     /// Pages closed.
     pages: u32,
     /// The page that records go to now.
@@ -261,6 +264,7 @@ impl Log {
             segment,
             // Behind the copy of the head.
             used: PAGE_BYTES as u64,
+            recorded: PAGE_BYTES as u64,
             pages: 0,
             page,
             header: PageHeader::default(),
@@ -301,9 +305,19 @@ impl Log {
         Some(Placed { open: u8::try_from(row).expect("64 rows"), place, offset })
     }
 
-    /// A placed block will have no record: what it took stays a hole.
+    /// A placed block will have no record: what it took stays a hole, unless nothing that counts
+    /// is or comes behind it. Blocks whose writes fail must not use up the ring.
     pub(crate) fn forgo(&mut self, placed: Placed) {
-        self.open_mut(placed.open).in_flight -= 1;
+        let open = self.open_mut(placed.open);
+        open.in_flight -= 1;
+        if open.in_flight == 0 {
+            open.used = open.recorded;
+        }
+    }
+
+    /// The place of a block is kept until it is forgone once more.
+    pub(crate) fn keep(&mut self, placed: Placed) {
+        self.open_mut(placed.open).in_flight += 1;
     }
 
     /// Appends the record of a placed block; `urgent` if somebody waits for its page. The serial
@@ -318,7 +332,11 @@ impl Log {
     ) -> Option<u64> {
         let record = Record { offset: placed.offset, ..*record };
         let serial = self.write(core, usize::from(placed.open), &record, metadata, urgent)?;
-        self.open_mut(placed.open).in_flight -= 1;
+        let end = Geometry::place_at(placed.offset.into());
+        let end = end + u64::from(core.geometry().padded(record.length));
+        let open = self.open_mut(placed.open);
+        open.in_flight -= 1;
+        open.recorded = open.recorded.max(end);
         Some(serial)
     }
 
@@ -435,7 +453,7 @@ impl Log {
     /// with drops would not be noticed.
     fn say_durable(&mut self, core: &mut Core, pool: u8) {
         let End { current, drops_durable, said, .. } = *self.end(pool);
-        if drops_durable <= said || current.is_none() || core.is_broken() {
+        if drops_durable <= said || current.is_none() || core.is_held_up() {
             return;
         }
         let mut own = self.rows_of(pool).filter_map(|row| self.opens[row].as_ref());

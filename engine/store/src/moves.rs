@@ -9,12 +9,15 @@ use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::Record;
 use crate::log::{Log, Placed};
+use crate::refusal::Try;
 use crate::task::{Outcome, Verb};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Reading,
     Writing,
+    /// The drive has refused the write: it waits for another try.
+    Refused,
     /// The record waits for the flush that covers the copy, and for a page.
     Recording {
         ticket: u64,
@@ -31,6 +34,8 @@ struct Move {
     padded: u32,
     done: u32,
     stage: Stage,
+    /// The drive has refused the write of a piece that is not done.
+    refused: bool,
 }
 
 /// Moves in flight: one for each cell of the buffers but the first one.
@@ -101,6 +106,7 @@ impl Moves {
             padded: core.geometry().padded(entry.length()),
             done: 0,
             stage: Stage::Reading,
+            refused: false,
         });
         self.used += 1;
         self.copying += 1;
@@ -113,7 +119,7 @@ impl Moves {
         let length = core.config().cell_bytes().min(it.padded - it.done);
         let place = if verb == Verb::Read { it.from } else { it.placed.place };
         let offset = Geometry::place_at(place) + u64::from(it.done);
-        if verb == Verb::Write {
+        if verb == Verb::Write && !it.refused {
             core.spend(it.placed.pool(), length.into());
         }
         let cell = u32::try_from(slot).expect("at most 1024 buffers");
@@ -123,17 +129,23 @@ impl Moves {
     pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, cell: u32, end: Outcome) {
         let slot = cell as usize;
         let it = self.slots[slot].as_mut().expect("a move has a slot");
-        if it.stage == Stage::Writing {
-            core.flush.wrote(core.now().ns);
-        }
-        if end != Outcome::Done {
+        if it.stage == Stage::Reading {
+            if end == Outcome::Done {
+                it.stage = Stage::Writing;
+                return self.transfer(core, slot, Verb::Write);
+            }
             core.stats.failures += 1;
             self.copying -= 1;
             return self.give_up(core, log, slot);
         }
-        if it.stage == Stage::Reading {
-            it.stage = Stage::Writing;
-            return self.transfer(core, slot, Verb::Write);
+        core.flush.wrote(core.now().ns);
+        if let Outcome::Failed(code) = end {
+            it.stage = Stage::Refused;
+            let before = std::mem::replace(&mut it.refused, true);
+            return core.refused(if before { Try::Later } else { Try::First }, code);
+        }
+        if std::mem::take(&mut it.refused) {
+            core.refusal.end();
         }
         it.done += core.config().cell_bytes().min(it.padded - it.done);
         if it.done < it.padded {
@@ -144,7 +156,7 @@ impl Moves {
         self.copying -= 1;
     }
 
-    /// A block that cannot be moved is evicted.
+    /// A block that cannot be read is evicted.
     fn give_up(&mut self, core: &mut Core, log: &mut Log, slot: usize) {
         let it = self.take(slot);
         log.forgo(it.placed);
@@ -193,10 +205,15 @@ impl Moves {
             return;
         }
         let full = self.used == self.slots.len() - self.first;
+        let again = core.refusal.is_due(core.now().ns);
         for slot in self.first..self.slots.len() {
-            let Some(Stage::Recording { ticket }) = self.slots[slot].map(|it| it.stage) else {
+            let Some(it) = &mut self.slots[slot] else { continue };
+            if it.stage == Stage::Refused && again {
+                it.stage = Stage::Writing;
+                self.transfer(core, slot, Verb::Write);
                 continue;
-            };
+            }
+            let Stage::Recording { ticket } = it.stage else { continue };
             if core.flush.is_durable(ticket) {
                 self.record(core, log, slot);
             } else if full || self.copying == 0 {

@@ -42,10 +42,10 @@ impl Prepare {
     pub(crate) fn step(&mut self, core: &mut Core, log: &Log, may: impl Fn(u8) -> bool) {
         // Nothing can be written any more: puts are declined, and do not wait for ever.
         if core.segments.is_worn_out() {
-            core.set_broken();
+            core.set_worn_out();
         }
         if self.stage == Stage::Idle
-            && !core.is_broken()
+            && !core.is_held_up()
             && let Some(pool) = core.segments.next_pool(self.last, may)
         {
             let (ticket, floors) = (core.flush.ticket(), core.floors());
@@ -87,11 +87,6 @@ impl Prepare {
         let at = at + PAGE_BYTES as u64;
         core.plain_task(Origin::Discard, Verb::Discard, at, head - at);
         self.stage = Stage::Discarding { segment };
-    }
-
-    pub(crate) fn head_refused(&mut self, core: &mut Core, segment: u32) {
-        core.segments.refused(segment);
-        self.stage = Stage::Idle;
     }
 
     /// A discard that failed does no harm.

@@ -125,6 +125,11 @@ impl Reclaim {
         budget: u32,
     ) {
         self.moves.step(core, log);
+        // No block is evicted for space that the drive does not take.
+        let evicts = matches!(self.stage, Stage::Idle | Stage::Weigh | Stage::Empty);
+        if core.is_held_up() && evicts {
+            return;
+        }
         match self.stage {
             Stage::Idle => self.choose(core),
             Stage::Weigh | Stage::Empty => self.scan(core, log, holds, pool, budget),
@@ -200,9 +205,6 @@ impl Reclaim {
                 self.taker = pool;
                 return self.release(core, pool);
             }
-        }
-        if core.is_broken() {
-            return;
         }
         let Some((pool, taker)) = self.victim(core) else { return };
         self.taker = taker;

@@ -135,8 +135,10 @@ pub enum DeclineReason {
     IndexFull,
     /// The store is not serving: it has not read its heads yet, or did not start.
     Starting,
-    /// The drive refused pages or heads: the store only reads.
+    /// No number is left for another segment: the store only reads.
     Broken,
+    /// The drive refuses writes: the store only reads until it takes them again.
+    Refused,
     /// Little is left of the write budget, and the key was not put before, as far as is known.
     FirstSight,
     /// Nothing is left of the write budget.
@@ -171,7 +173,7 @@ pub enum Status {
     Present,
     /// Put: another put of that key is on its way. Nothing was written, nothing is promised.
     Pending,
-    /// Put or drop: not taken; nothing was written.
+    /// Put or drop: not taken; nothing is promised.
     Declined(DeclineReason),
     /// The block is not there.
     Miss,

@@ -35,8 +35,6 @@ pub(crate) enum State {
     Victim,
     /// Not to be trusted: its entries go.
     Dead,
-    /// The drive refused its head.
-    Bad,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -366,13 +364,6 @@ impl Segments {
         ring.ready.push(segment);
     }
 
-    pub(crate) fn refused(&mut self, segment: u32) {
-        self.at(segment).state = State::Bad;
-        let pool = self.pool(segment);
-        self.ring_mut(pool).preparing -= 1;
-        self.quota.give(pool);
-    }
-
     /// Opens the next ready segment of a pool.
     pub(crate) fn open(&mut self, pool: u8) -> Option<u32> {
         let segment = self.ring_mut(pool).ready.pop()?;
@@ -464,7 +455,7 @@ impl Segments {
             let own = || self.table.iter().filter(|it| it.pool == pool);
             let live: u64 = own().map(|it| u64::from(it.live)).sum();
             assert_eq!(live, ring.live, "entries of pool {pool}");
-            let held = own().filter(|it| !matches!(it.state, State::Free | State::Bad)).count();
+            let held = own().filter(|it| it.state != State::Free).count();
             assert_eq!(held, self.held(pool) as usize, "segments of pool {pool}");
         }
     }

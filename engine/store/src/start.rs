@@ -95,9 +95,9 @@ pub enum StartError {
     /// The store's sizes are not those it is opened with.
     #[error("the store was made with other sizes, or its member has shrunk")]
     Geometry,
-    /// The supers cannot be written.
+    /// The drive refuses the supers: the caller's code.
     #[error("the drive refuses the supers")]
-    Device,
+    Refused(u16),
     /// More pools are configured, or have namespaces, than the store can have.
     #[error("pools: it can have {most} with `default` and those that namespaces are in")]
     Pools {
@@ -443,9 +443,9 @@ impl Starting {
         });
     }
 
-    pub(crate) fn super_written(&mut self, core: &mut Core, copy: u32, well: bool) {
-        if !well {
-            self.stage = Stage::Failed(StartError::Device);
+    pub(crate) fn super_written(&mut self, core: &mut Core, copy: u32, outcome: Outcome) {
+        if let Outcome::Failed(code) = outcome {
+            self.stage = Stage::Failed(StartError::Refused(code));
         } else if copy == 0 {
             self.write_super(core, 1);
         } else {

@@ -25,6 +25,8 @@ pub struct Stats {
     pub declined_index_full: u64,
     /// As `DeclineReason::Broken`.
     pub declined_broken: u64,
+    /// As `DeclineReason::Refused`.
+    pub declined_refused: u64,
     /// As `DeclineReason::Busy`.
     pub declined_busy: u64,
     /// Puts given up before they were complete.
@@ -59,8 +61,10 @@ pub struct Stats {
     pub pages: u64,
     /// Bytes written to the medium in all.
     pub written_bytes: u64,
-    /// Writes, flushes and moves that failed.
+    /// Reads, writes and flushes that failed.
     pub failures: u64,
+    /// Times that the drive began to refuse writes.
+    pub refusals: u64,
     /// Records read back at the start.
     pub recovered: u64,
     /// Segments whose content was distrusted because records of drops were missing.
@@ -80,6 +84,7 @@ impl Stats {
             DeclineReason::Budget => &mut self.declined_budget,
             DeclineReason::IndexFull => &mut self.declined_index_full,
             DeclineReason::Broken => &mut self.declined_broken,
+            DeclineReason::Refused => &mut self.declined_refused,
             // A store that is starting counts nothing yet.
             DeclineReason::Busy | DeclineReason::Starting => &mut self.declined_busy,
         };

@@ -19,6 +19,7 @@ use crate::prepare::Prepare;
 use crate::reads::{self, Count};
 use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
+use crate::refusal::Try;
 use crate::request::{
     Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Put, ReadId, Reply, SpaceId, Status,
 };
@@ -260,7 +261,7 @@ impl Store {
     }
 
     /// What stands in the way of any request.
-    fn refusal(&self) -> Option<Status> {
+    fn busy(&self) -> Option<Status> {
         if !self.starting.is_done() {
             return Some(Status::Declined(DeclineReason::Starting));
         }
@@ -270,7 +271,7 @@ impl Store {
     /// Puts a block, or a part of one.
     pub fn put(&mut self, put: &Put<'_>, now: Now) -> Begun {
         self.core.set_now(now);
-        match self.refusal() {
+        match self.busy() {
             Some(why) => Begun::Done(why.into()),
             None => self.writes.put(&mut self.core, &mut self.log, put),
         }
@@ -314,7 +315,7 @@ impl Store {
     /// Drops a block. `Miss`: it was not there; a restart will not bring it back either.
     pub fn drop_key(&mut self, drop: &DropKey, now: Now) -> Begun {
         self.core.set_now(now);
-        match self.refusal() {
+        match self.busy() {
             Some(why) => Begun::Done(why.into()),
             None => self.writes.drop_key(&mut self.core, &mut self.log, drop),
         }
@@ -476,15 +477,24 @@ impl Store {
         self.log.hurry();
     }
 
-    /// Whether these records are on the medium. Of a drive that refuses them nothing more comes.
+    /// Whether these records are on the medium. A drive that refuses writes is not waited for.
     #[must_use]
     pub fn is_written(&self) -> bool {
-        self.core.is_broken() || self.log.is_written(&self.core)
+        self.core.declines().is_some() || self.log.is_written(&self.core)
+    }
+
+    /// The caller's code of the last refusal, while the drive refuses what the store must write.
+    /// Puts and drops are declined then; what is there is served, and what was acknowledged is
+    /// written when the drive takes writes again.
+    #[must_use]
+    pub fn refusal(&self) -> Option<u16> {
+        self.core.refusal.code()
     }
 
     /// Goes on with everything that can go on, looking at about `budget` records or index buckets.
     pub fn step(&mut self, pool: &impl Pool, budget: u32, now: Now) {
         self.core.set_now(now);
+        self.core.try_images_again();
         if !self.starting.is_done() {
             self.starting.step(&mut self.core, &mut self.drops, pool);
             // Pools that have no rule any more: else it was allocated with the rules.
@@ -506,15 +516,23 @@ impl Store {
         self.writes.step(core, log);
         self.log.step(&mut self.core);
         self.holds.expire(now.ns);
-        if self.core.flush.is_due(now.ns, self.core.config().times.flush) {
-            self.core.flush.begin(self.log.drops_written(&self.core));
-            self.core.plain_task(Origin::Flush, Verb::Flush, 0, 0);
-        }
+        self.flush(now);
         if !self.core.spaces.is_busy()
+            && !self.core.is_held_up()
             && self.core.has_image()
             && let Some(slot) = self.core.spaces.mend()
         {
             self.write_space(slot, 0);
+        }
+    }
+
+    /// Begins a flush if one is due.
+    fn flush(&mut self, now: Now) {
+        let (flush, after) = (&self.core.flush, self.core.config().times.flush);
+        let may = !flush.is_refused() || self.core.refusal.is_due(now.ns);
+        if may && flush.is_due(now.ns, after) {
+            self.core.flush.begin(self.log.drops_written(&self.core));
+            self.core.plain_task(Origin::Flush, Verb::Flush, 0, 0);
         }
     }
 
@@ -534,14 +552,13 @@ impl Store {
     pub fn finish(&mut self, id: TaskId, outcome: Outcome, now: Now) {
         self.core.set_now(now);
         let (origin, slot) = id.split();
-        let well = outcome == Outcome::Done;
         match origin {
             Origin::Part => {
                 self.writes.part_ended(&mut self.core, &mut self.log, slot, outcome);
             }
             Origin::Image => {
-                if let Some((image, well)) = self.core.image_ended(slot, well) {
-                    self.image_written(image, well);
+                if let Some(image) = self.core.image_ended(slot, outcome) {
+                    self.image_ended(image, outcome);
                 }
             }
             Origin::Buffer if !self.starting.is_done() => self.starting.ended(slot, outcome),
@@ -549,35 +566,39 @@ impl Store {
             Origin::Buffer => {
                 self.reclaim.ended(&mut self.core, &mut self.log, slot, outcome);
             }
-            Origin::Flush if well => {
-                let drops = self.core.flush.succeed();
-                if self.recovery.is_done() {
-                    for (pool, drops) in (0..).zip(drops) {
-                        self.log.set_drops_durable(pool, drops);
-                    }
-                }
-            }
-            Origin::Flush => {
-                self.core.stats.failures += 1;
-                self.core.flush.fail(now.ns);
-            }
+            Origin::Flush => self.flush_ended(outcome),
             Origin::Discard => self.prepare.discarded(&mut self.core),
             Origin::List => self.lister.ended(outcome),
         }
     }
 
-    fn image_written(&mut self, image: Image, well: bool) {
+    fn flush_ended(&mut self, outcome: Outcome) {
+        let core = &mut self.core;
+        let before = core.flush.is_refused();
+        if let Outcome::Failed(code) = outcome {
+            core.flush.fail(core.now().ns);
+            return core.refused(if before { Try::Later } else { Try::First }, code);
+        }
+        if before {
+            core.refusal.end();
+        }
+        let drops = core.flush.succeed();
+        if self.recovery.is_done() {
+            for (pool, drops) in (0..).zip(drops) {
+                self.log.set_drops_durable(pool, drops);
+            }
+        }
+    }
+
+    /// The write of an image is done; of a super or a namespace it may be given up.
+    fn image_ended(&mut self, image: Image, outcome: Outcome) {
         let core = &mut self.core;
         match image {
-            Image::Page { open, .. } if well => self.log.page_written(open),
-            // Records that are lost may be drops: nothing is promised from here on.
-            Image::Page { .. } => core.set_broken(),
-            Image::Head { segment, copy } if well => {
-                self.prepare.head_written(core, segment, copy);
-            }
-            Image::Head { segment, .. } => self.prepare.head_refused(core, segment),
-            Image::Super { copy } => self.starting.super_written(core, copy, well),
-            Image::Space { slot, copy } => self.space_written(slot, copy, well),
+            Image::Page { open, .. } => self.log.page_written(open),
+            Image::Head { segment, copy } => self.prepare.head_written(core, segment, copy),
+            Image::Super { copy } => self.starting.super_written(core, copy, outcome),
+            Image::Space { slot, copy } => self.space_written(slot, copy, outcome),
+            Image::Probe { placed } => self.log.forgo(placed),
         }
     }
 }

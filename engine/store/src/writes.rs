@@ -6,19 +6,19 @@
 
 use crate::block::{Block, Part, Stage};
 use crate::config::{Geometry, METADATA_BYTES_MAX};
-use crate::core::{Core, Knowledge};
+use crate::core::{Core, Image, Knowledge};
 use crate::dropping::Dropping;
 use crate::durables::{Durable, Durables};
 use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
-use crate::format::{Record, RecordKind};
+use crate::format::{PAGE_BYTES, Record, RecordKind};
 use crate::lines::Lines;
-use crate::log::{Claim, Log};
+use crate::log::{Claim, Log, Placed};
 use crate::request::{Answer, Begun, DeclineReason, DropKey, Durability, Fault, Put, Status};
 use crate::segments::bits;
 use crate::slab::Slab;
-use crate::task::{Origin, Outcome, TaskId};
+use crate::task::{Origin, Outcome, TaskId, Verb};
 
 /// Puts looked at for their next part's delay in one step.
 const CHECKED: u32 = 16;
@@ -104,9 +104,6 @@ impl Writes {
     fn begin_put(&mut self, core: &mut Core, put: &Put<'_>) -> Result<u32, Answer> {
         let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
         put.check_against(core.geometry(), core.config().owners).map_err(Status::Invalid)?;
-        if core.is_broken() {
-            return Err(Status::Declined(DeclineReason::Broken).into());
-        }
         let (hash, found) = core.find(number, put.key);
         if let Some((position, entry)) = found {
             match entry.kind() {
@@ -123,6 +120,9 @@ impl Writes {
         }
         if put.at > 0 {
             return Err(Status::Dropped.into());
+        }
+        if let Some(why) = core.declines() {
+            return Err(Status::Declined(why).into());
         }
         if self.room() == 0 {
             return Err(Status::Declined(DeclineReason::Busy).into());
@@ -214,8 +214,8 @@ impl Writes {
             self.settle(log, part.block);
             return true;
         }
-        if core.is_broken() && block.placed.is_none() {
-            self.cancel(core, part.block, Status::Declined(DeclineReason::Broken));
+        if let Some(why) = core.declines().filter(|_| block.placed.is_none()) {
+            self.cancel(core, part.block, Status::Declined(why));
             return self.issue(core, log, slot);
         }
         let padded = core.geometry().padded(block.length);
@@ -248,9 +248,11 @@ impl Writes {
         block.touched = core.now().ns;
         if let Outcome::Failed(code) = outcome {
             core.stats.failures += 1;
+            let placed = block.placed.expect("written parts are placed");
             if block.stage == Stage::Writing {
                 self.cancel(core, part.block, Status::Failed(code));
             }
+            Self::probe(core, log, placed, &part);
         }
         let block = self.blocks.get_mut(part.block);
         block.done += part.bytes;
@@ -267,6 +269,20 @@ impl Writes {
         if !self.record(core, log, part.block) {
             self.unrecorded.push(part.block);
         }
+    }
+
+    /// A write of a client's has failed. The client's memory may be the reason: a write of the
+    /// store's own at the same place says whether the drive takes writes.
+    fn probe(core: &mut Core, log: &mut Log, placed: Placed, part: &Part) {
+        let probing = core.images().any(|image| matches!(image, Image::Probe { .. }));
+        if probing || core.refusal.is_open() || !core.has_image() {
+            return;
+        }
+        log.keep(placed);
+        let offset = Geometry::place_at(placed.place) + u64::from(part.at);
+        let length = PAGE_BYTES.min(core.geometry().padded(part.bytes) as usize);
+        let image = Image::Probe { placed };
+        core.write_image(image, Verb::Write, offset, length, |_, bytes| bytes.fill(0));
     }
 
     /// Appends the record of a block that is written. `false`: no page can be closed now.
@@ -359,8 +375,8 @@ impl Writes {
         drop: &DropKey,
     ) -> Result<u32, Answer> {
         let number = core.spaces.resolve(drop.space).map_err(Status::Invalid)?;
-        if core.is_broken() {
-            return Err(Status::Declined(DeclineReason::Broken).into());
+        if let Some(why) = core.declines() {
+            return Err(Status::Declined(why).into());
         }
         let (hash, found) = core.find(number, drop.key);
         if let Some(only) = drop.only {
@@ -407,7 +423,7 @@ impl Writes {
     /// Appends the record of a drop. `false`: there is no space or page now.
     fn record_drop(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
         let drop = *self.drops.get(slot);
-        if core.is_broken() {
+        if core.declines().is_some() {
             self.drops.remove(slot);
             drop.answer(core);
             return true;
@@ -426,7 +442,9 @@ impl Writes {
     pub(crate) fn step(&mut self, core: &mut Core, log: &mut Log) {
         while let Some(&slot) = self.unrecorded.front() {
             if !self.record(core, log, slot) {
-                break;
+                let Some(why) = core.declines() else { break };
+                self.cancel(core, slot, Status::Declined(why));
+                continue;
             }
             self.unrecorded.pop();
         }
@@ -451,9 +469,8 @@ impl Writes {
             match durable {
                 Durable::Block(slot) => {
                     let block = self.blocks.remove(slot);
-                    let broken =
-                        core.is_broken().then_some(Status::Declined(DeclineReason::Broken));
-                    Self::answer_block(core, &block, broken.unwrap_or(Status::Ok));
+                    let declined = core.declines().map(Status::Declined);
+                    Self::answer_block(core, &block, declined.unwrap_or(Status::Ok));
                 }
                 Durable::Drop(slot) => self.drops.remove(slot).answer(core),
             }

@@ -179,7 +179,7 @@
 #define KVRAIL_NOTE_INDEX_FULL 66
 // KVRAIL_DECLINED: the store had not read its heads yet.
 #define KVRAIL_NOTE_STARTING 67
-// KVRAIL_DECLINED: the drive failed a write of the store's own; it only reads.
+// KVRAIL_DECLINED: the store only reads for good.
 #define KVRAIL_NOTE_READ_ONLY 68
 // KVRAIL_DECLINED: given up before it was complete; a drop, a clear or a failed part came between.
 #define KVRAIL_NOTE_GIVEN_UP 69
@@ -187,6 +187,8 @@
 #define KVRAIL_NOTE_FIRST_SIGHT 70
 // KVRAIL_DECLINED: nothing is left of the write budget.
 #define KVRAIL_NOTE_BUDGET 71
+// KVRAIL_DECLINED: the drive refuses writes; blocks are taken again when the drive takes writes.
+#define KVRAIL_NOTE_REFUSED 72
 // The block of a key is to hold these bytes. If there is one it stays, and nothing is written.
 #define KVRAIL_PUT 5
 // Fills memory with the block of a key. The bytes are verified before the completion is handed

@@ -25,7 +25,7 @@ pub const KVRAIL_NOTE_BUSY: u32 = 65;
 pub const KVRAIL_NOTE_INDEX_FULL: u32 = 66;
 /// KVRAIL_DECLINED: the store had not read its heads yet.
 pub const KVRAIL_NOTE_STARTING: u32 = 67;
-/// KVRAIL_DECLINED: the drive failed a write of the store's own; it only reads.
+/// KVRAIL_DECLINED: the store only reads for good.
 pub const KVRAIL_NOTE_READ_ONLY: u32 = 68;
 /// KVRAIL_DECLINED: given up before it was complete; a drop, a clear or a failed part came between.
 pub const KVRAIL_NOTE_GIVEN_UP: u32 = 69;
@@ -33,6 +33,8 @@ pub const KVRAIL_NOTE_GIVEN_UP: u32 = 69;
 pub const KVRAIL_NOTE_FIRST_SIGHT: u32 = 70;
 /// KVRAIL_DECLINED: nothing is left of the write budget.
 pub const KVRAIL_NOTE_BUDGET: u32 = 71;
+/// KVRAIL_DECLINED: the drive refuses writes; blocks are taken again when the drive takes writes.
+pub const KVRAIL_NOTE_REFUSED: u32 = 72;
 
 /// Reasons of a decline stand behind this number. Those that are newer than the header, too.
 const DECLINED: u32 = 64;
@@ -75,8 +77,8 @@ mod tests {
 
     use super::{
         KVRAIL_NOTE_BUDGET, KVRAIL_NOTE_BUSY, KVRAIL_NOTE_FIRST_SIGHT, KVRAIL_NOTE_GIVEN_UP,
-        KVRAIL_NOTE_INDEX_FULL, KVRAIL_NOTE_READ_ONLY, KVRAIL_NOTE_STARTING, TEXTS,
-        kvrail_note_meaning, number,
+        KVRAIL_NOTE_INDEX_FULL, KVRAIL_NOTE_READ_ONLY, KVRAIL_NOTE_REFUSED, KVRAIL_NOTE_STARTING,
+        TEXTS, kvrail_note_meaning, number,
     };
 
     #[test]
@@ -105,6 +107,7 @@ mod tests {
             KVRAIL_NOTE_GIVEN_UP,
             KVRAIL_NOTE_FIRST_SIGHT,
             KVRAIL_NOTE_BUDGET,
+            KVRAIL_NOTE_REFUSED,
         ];
         assert_eq!(numbers, names, "a new reason has a name in C, too");
     }

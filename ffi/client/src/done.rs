@@ -68,7 +68,7 @@ pub enum Decline {
     IndexFull,
     /// The store had not read its heads yet.
     Starting,
-    /// The drive failed a write of the store's own: it only reads.
+    /// The store only reads for good.
     ReadOnly,
     /// Given up before it was complete: a drop, a clear, or another part's failure came between.
     GivenUp,
@@ -77,6 +77,9 @@ pub enum Decline {
     FirstSight,
     /// Nothing is left of the write budget now.
     Budget,
+    /// The drive refuses writes: what is there is found, and blocks are taken again when the drive
+    /// takes writes.
+    Refused,
     /// A reason that this release does not know.
     Other(u32),
 }
@@ -103,7 +106,7 @@ impl BlockNote {
 
 impl Decline {
     /// Every reason that this release knows.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Busy,
         Self::IndexFull,
         Self::Starting,
@@ -111,6 +114,7 @@ impl Decline {
         Self::GivenUp,
         Self::FirstSight,
         Self::Budget,
+        Self::Refused,
     ];
 
     /// Its number in a lane.
@@ -124,6 +128,7 @@ impl Decline {
             Self::GivenUp => 5,
             Self::FirstSight => 6,
             Self::Budget => 7,
+            Self::Refused => 8,
             Self::Other(number) => number,
         }
     }
@@ -140,10 +145,11 @@ impl Decline {
             Self::Busy => "all places for puts were taken",
             Self::IndexFull => "the index is full; space is being made",
             Self::Starting => "the store is starting",
-            Self::ReadOnly => "the drive failed a write of the store's own; it only reads",
+            Self::ReadOnly => "the store only reads",
             Self::GivenUp => "a drop, a clear or a failed part came between",
             Self::FirstSight => "little write budget is left, and the block was not put before",
             Self::Budget => "no write budget is left",
+            Self::Refused => "the drive refuses writes; tried again until the drive takes them",
             Self::Other(_) => "a reason that this release does not know",
         }
     }

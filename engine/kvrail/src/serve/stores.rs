@@ -10,8 +10,8 @@ use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
-use kvrail_ring::DeviceIndex;
 use kvrail_ring::limits::ENTRY_BYTES;
+use kvrail_ring::{DeviceIndex, Status};
 use kvrail_session::{ServedShard, ServedStore, pools_fit, presence_table};
 use kvrail_store::{
     Config as StoreConfig, Discard, Expect, Identity, Members, PoolRule, Sizing, Start, StartError,
@@ -140,10 +140,14 @@ impl Stores {
         let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
         let remedy = match error {
             StartError::Pools { .. } => POOLS_REMEDY,
-            StartError::Device => "see dmesg and the log; `kvrail devices` shows the drive",
+            StartError::Refused(code) => refused_remedy(Status::from_number(code)),
             _ => "`kvrail store erase` makes the store empty: a cache fills itself",
         };
-        let what = format!("{}: its store does not start: {error}", shard.name);
+        let why = match error {
+            StartError::Refused(code) => refused_words(Status::from_number(code)),
+            _ => String::new(),
+        };
+        let what = format!("{}: its store does not start: {error}{why}", shard.name);
         Err(Failure::new(Exit::Refused, what).with_remedy(remedy))
     }
 
@@ -346,4 +350,27 @@ fn takes_discards(member: &Member) -> bool {
         .map(|queue| format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes"));
     let told = queues.iter().find_map(|path| fs::read_to_string(path).ok());
     told.and_then(|text| text.trim().parse::<u64>().ok()).is_some_and(|bytes| bytes > 0)
+}
+
+/// Why a drive refuses a write at the start.
+fn refused_words(status: Option<Status>) -> String {
+    match status {
+        Some(Status::NoSpace) => ": no space left on the device or its file system (ENOSPC)".into(),
+        Some(status) => format!(": {status}"),
+        None => String::new(),
+    }
+}
+
+/// What to do about it. Nothing of the store is lost.
+fn refused_remedy(status: Option<Status>) -> &'static str {
+    match status {
+        Some(Status::NoSpace) => {
+            "make room on its file system or thin pool (df; snapshots and reflinked copies take \
+             space for each write) and start again: the blocks are untouched"
+        }
+        _ => {
+            "see dmesg (a file system that is read-only?) and `kvrail devices`, then start again: \
+             the blocks are untouched"
+        }
+    }
 }

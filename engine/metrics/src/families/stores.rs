@@ -5,7 +5,8 @@ use kvrail_protocol::{ShardReport, StatusReport};
 use crate::exposition::{Family, Kind, Samples, Unit};
 
 /// States of a member; other words are those of one that does not start.
-const STATES: [&str; 6] = ["starting", "warming", "serving", "does not start", "gone", MISSING];
+const STATES: [&str; 7] =
+    ["starting", "warming", "serving", "refuses writes", "does not start", "gone", MISSING];
 
 /// The state of one that was not there when the sidecar started.
 const MISSING: &str = "missing";

@@ -249,6 +249,7 @@ pub(crate) fn reason_number(reason: DeclineReason) -> u32 {
         // 5 is GIVEN_UP.
         DeclineReason::FirstSight => 6,
         DeclineReason::Budget => 7,
+        DeclineReason::Refused => 8,
     }
 }
 

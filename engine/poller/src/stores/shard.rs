@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Put, ReadId, Reply,
-    SpaceId, Start, Store, TaskId,
+    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Put, RETRY_NS_MAX,
+    ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
 use super::discarding::Discarding;
@@ -33,6 +33,8 @@ const BUDGET_WARMING: u32 = 256;
 const STEP_NS: u64 = 1_000_000;
 /// How long after its last work a store is asked that often.
 const ACTIVE_NS: u64 = 3_000_000_000;
+// A store whose drive refuses writes is asked often enough to try them again.
+const _: () = assert!(RETRY_NS_MAX < ACTIVE_NS);
 /// Counters are shown so often.
 const SHOW_NS: u64 = 10_000_000;
 /// How late a poller may be for a store that waits for a time: a tenth of that to a page's write.
@@ -579,6 +581,7 @@ impl Shard {
         };
         stats.phase.set(phase);
         stats.show(self.store.stats());
+        stats.refused.set(self.store.refusal().map_or(0, u64::from));
         let budget = match self.store.budget() {
             Budget::Unlimited => 0,
             // A budget of nothing is one.

@@ -12,6 +12,7 @@ mod identity;
 mod job;
 mod listings;
 mod reading;
+mod refusals;
 mod report;
 mod served;
 
@@ -26,7 +27,8 @@ use kvrail_poller::{
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
 use kvrail_ring::Status;
 use kvrail_store::{
-    Fault, Key, Members, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus, Store as Shards,
+    DeclineReason, Fault, Key, Members, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus,
+    Store as Shards,
 };
 
 use calls::Calls;
@@ -35,6 +37,7 @@ use history::History;
 use identity::parse;
 use job::{Asker, Create, Job, Next, Seen, Stage, Wish};
 use listings::{Listing, Listings};
+use refusals::SaidRefused;
 pub use served::{ServedShard, ServedStore, presence_table};
 
 use crate::failure::{Failure, invalid, quota};
@@ -61,6 +64,7 @@ struct Shard {
     mark: u64,
     /// It was said that its blocks are too small for its index.
     said_small: bool,
+    said_refused: SaidRefused,
 }
 
 impl Shard {
@@ -518,7 +522,17 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
     let (poller, device, _) =
         found.ok_or_else(|| format!("store {store}: no poller drives {}", served.device))?;
     let sizing = Sizing::of(&served.config).map_err(|error| format!("store {store}: {error}"))?;
-    Ok(Shard { served, sizing, poller, device, spaces: None, mark: 0, said_small: false })
+    let said_refused = SaidRefused::default();
+    Ok(Shard {
+        served,
+        sizing,
+        poller,
+        device,
+        spaces: None,
+        mark: 0,
+        said_small: false,
+        said_refused,
+    })
 }
 
 /// What an ask about namespaces wishes, if the asker may; and the store.
@@ -605,6 +619,12 @@ fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
         (StoreStatus::Warming, _) => said(
             Status::Declined,
             "it has not read all of its records yet; ask again in a moment".into(),
+        ),
+        (StoreStatus::Declined(DeclineReason::Refused), _) => said(
+            Status::Declined,
+            "its drive refuses writes: see the log, dmesg and the room on its file system; ask \
+             again when it takes them"
+                .into(),
         ),
         (StoreStatus::Declined(reason), _) => {
             said(Status::Declined, format!("not now ({reason:?}); ask again"))

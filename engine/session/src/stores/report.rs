@@ -78,6 +78,7 @@ fn shard_report(
 ) -> ShardReport {
     let state = match stats.phase.get() {
         1 => "starting",
+        2 | 3 if stats.refused.get() != 0 => "refuses writes",
         2 => "warming",
         3 => "serving",
         4 => "does not start",
@@ -99,6 +100,7 @@ fn shard_report(
         ("declined_budget", &stats.declined_budget),
         ("declined_index_full", &stats.declined_index_full),
         ("declined_broken", &stats.declined_broken),
+        ("declined_refused", &stats.declined_refused),
         ("declined_busy", &stats.declined_busy),
         ("budget_bytes_per_day", &stats.budget_bytes_per_day),
         ("write_tokens", &stats.write_tokens),

@@ -2,9 +2,10 @@
 
 use super::{Core, Image, Writing, small};
 use crate::format::{PAGE_BYTES, SPACE_BYTES};
-use crate::task::{Memory, Origin, Task, TaskId, Urgency, Verb};
+use crate::refusal::Try;
+use crate::task::{Memory, Origin, Outcome, Task, TaskId, Urgency, Verb};
 
-/// How often a write of an image is tried.
+/// How often a write is tried that somebody waits for and that nothing acknowledged depends on.
 const TRIES: u8 = 3;
 
 impl Core {
@@ -30,7 +31,10 @@ impl Core {
             memory: Memory::None,
             urgency: Urgency::Background,
         };
-        let slot = self.images.insert(Writing { image, tries: 0, task }).expect("has_image");
+        let slot = self
+            .images
+            .insert(Writing { image, refused: 0, waits: false, task })
+            .expect("has_image");
         let mut bytes = std::mem::take(&mut self.bytes);
         let at = slot as usize * SPACE_BYTES;
         fill(self, &mut bytes[at..at + length]);
@@ -55,25 +59,45 @@ impl Core {
             Image::Page { segment, .. } | Image::Head { segment, .. } => {
                 self.segments.pool(segment)
             }
+            Image::Probe { placed } => placed.pool(),
             Image::Super { .. } | Image::Space { .. } => 0,
         }
     }
 
     /// The write of an image has ended: what it was, unless it is tried again.
-    pub(crate) fn image_ended(&mut self, slot: u32, well: bool) -> Option<(Image, bool)> {
-        if well {
-            self.flush.wrote(self.now.ns);
-            return Some((self.images.remove(slot).image, true));
-        }
-        self.stats.failures += 1;
+    pub(crate) fn image_ended(&mut self, slot: u32, outcome: Outcome) -> Option<Image> {
         let writing = self.images.get_mut(slot);
-        writing.tries += 1;
-        if writing.tries < TRIES {
-            let task = writing.task;
-            self.tasks.push(task);
-            return None;
+        let before = writing.refused;
+        if let Outcome::Failed(code) = outcome {
+            writing.refused = before.saturating_add(1);
+            let asked = matches!(writing.image, Image::Super { .. } | Image::Space { .. });
+            writing.waits = !asked || writing.refused < TRIES;
+            let waits = writing.waits;
+            self.refused(if before == 0 { Try::First } else { Try::Later }, code);
+            if waits {
+                return None;
+            }
+        } else {
+            self.flush.wrote(self.now.ns);
         }
-        Some((self.images.remove(slot).image, false))
+        if self.images.get(slot).refused > 0 {
+            self.refusal.end();
+        }
+        Some(self.images.remove(slot).image)
+    }
+
+    /// Tries the images again that the drive has refused, if it is time.
+    pub(crate) fn try_images_again(&mut self) {
+        if !self.refusal.is_due(self.now.ns) {
+            return;
+        }
+        for slot in 0..self.images.slots() {
+            if self.images.peek(slot).is_some_and(|writing| writing.waits) {
+                let writing = self.images.get_mut(slot);
+                writing.waits = false;
+                self.tasks.push(writing.task);
+            }
+        }
     }
 
     /// Images on their way.

@@ -7,7 +7,7 @@ use crate::format::SPACE_BYTES;
 use crate::key::Key;
 use crate::request::{Begun, DeclineReason, Fault, SpaceId, Status};
 use crate::spaces::{SpaceView, Spaces};
-use crate::task::Verb;
+use crate::task::{Outcome, Verb};
 
 impl Store {
     /// The namespace of a name.
@@ -57,7 +57,8 @@ impl Store {
     }
 
     fn change_space(&mut self, begin: impl FnOnce(&mut Spaces) -> Result<u32, Fault>) -> Begun {
-        if let Some(why) = self.refusal() {
+        let declined = self.core.declines().map(Status::Declined);
+        if let Some(why) = self.busy().or(declined) {
             return Begun::Done(why.into());
         }
         if self.core.spaces.is_busy() || !self.core.has_image() {
@@ -80,11 +81,14 @@ impl Store {
         });
     }
 
-    pub(super) fn space_written(&mut self, slot: u32, copy: u32, well: bool) {
+    pub(super) fn space_written(&mut self, slot: u32, copy: u32, outcome: Outcome) {
+        let well = outcome == Outcome::Done;
         if well && copy == 0 {
             return self.write_space(slot, 1);
         }
-        let (change, status) = if well {
+        let (change, status) = if let Outcome::Failed(code) = outcome {
+            (self.core.spaces.abandon(), Status::Failed(code))
+        } else {
             if let Some(uid) = self.core.spaces.ending() {
                 let (key, length, why) = (Key::default(), 0, Gone::Cleared);
                 self.core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
@@ -96,8 +100,6 @@ impl Store {
             }
             self.writes.space_gone(&mut self.core, &mut self.log);
             (change, Status::Ok)
-        } else {
-            (self.core.spaces.abandon(), Status::Failed(0))
         };
         if Spaces::is_asked(&change) {
             self.core.reply(change.user, change.owner, status);

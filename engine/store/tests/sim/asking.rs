@@ -2,7 +2,8 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
-    Begun, DropKey, Durability, Extent, Get, Got, Hold, Phase, Put, Reply, Status, check,
+    Begun, DeclineReason, DropKey, Durability, Extent, Get, Got, Hold, Phase, Put, Reply, Status,
+    check,
 };
 
 use crate::model::Now;
@@ -128,13 +129,20 @@ impl World {
         if self.store.drop_room() == 0 {
             return;
         }
-        let before = self.model.drop_begins(space, key);
-        let user = self.user(Asked::Drop { space, key, before, durable });
+        let user = self.user(Asked::Drop { space, key, before: Vec::new(), durable });
         let durability = if durable { Durability::Durable } else { Durability::Soon };
         let drop =
             DropKey { user, owner: 2, space: id, key: Self::key(key), only: None, durability };
-        if let Begun::Done(answer) = self.store.drop_key(&drop, self.time()) {
-            panic!("a drop is not taken: {answer:?}");
+        match self.store.drop_key(&drop, self.time()) {
+            Begun::Taken => {
+                let before = self.model.drop_begins(space, key);
+                self.asked.insert(user, Asked::Drop { space, key, before, durable });
+            }
+            Begun::Done(answer) => {
+                self.asked.remove(&user);
+                let refused = Status::Declined(DeclineReason::Refused);
+                assert_eq!(answer.status, refused, "a drop is not taken");
+            }
         }
     }
 
@@ -191,9 +199,8 @@ impl World {
                     self.model.put(space, key, value, kept);
                 }
                 Status::Part => {}
-                Status::Dropped | Status::Failed(_) | Status::Declined(_) => {
-                    self.model.abandoned(space, key, value);
-                }
+                Status::Dropped | Status::Failed(_) => self.model.abandoned(space, key, value),
+                Status::Declined(_) => self.model.declined(space, key, value),
                 other => panic!("{other:?}"),
             },
             Asked::Get { space, key, memory, expected, uid } => {

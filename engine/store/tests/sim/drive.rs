@@ -32,6 +32,63 @@ pub(crate) struct Lies {
     pub(crate) failed: u32,
 }
 
+/// What a write is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Flush,
+    /// One copy of a segment's head.
+    Head(u8),
+    Page,
+    Block,
+    Move,
+    Super,
+    Space,
+}
+
+/// How long writes are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Span {
+    /// One of them.
+    Once,
+    /// So many nanoseconds from the first one on.
+    For(u64),
+    Ever,
+}
+
+/// Writes of one kind that fail, with an error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusing {
+    pub(crate) kind: Kind,
+    /// So many go well before.
+    pub(crate) after: u32,
+    pub(crate) span: Span,
+    /// When the first was refused.
+    since: Option<u64>,
+}
+
+impl Refusing {
+    pub(crate) fn new(kind: Kind, after: u32, span: Span) -> Self {
+        Self { kind, after, span, since: None }
+    }
+
+    fn refuses(&mut self, kind: Kind, now: u64) -> bool {
+        if kind != self.kind {
+            return false;
+        }
+        if self.after > 0 {
+            self.after -= 1;
+            return false;
+        }
+        let first = self.since.is_none();
+        let since = *self.since.get_or_insert(now);
+        match self.span {
+            Span::Once => first,
+            Span::For(time) => now < since + time,
+            Span::Ever => true,
+        }
+    }
+}
+
 /// One version of a sector, with the number of its write.
 type Version = (u64, Box<[u8; SECTOR]>);
 
@@ -42,6 +99,9 @@ pub(crate) struct Drive {
     cached: BTreeMap<usize, Vec<Version>>,
     writes: u64,
     pub(crate) lies: Lies,
+    pub(crate) refusing: Option<Refusing>,
+    /// Writes that were refused.
+    pub(crate) refused: u64,
     /// Writes that were finished, for cuts at a given one.
     pub(crate) finished: u64,
 }
@@ -51,7 +111,15 @@ impl Drive {
         let mut stable = vec![0; bytes];
         // What was there before is no store's.
         rng.fill(&mut stable);
-        Self { stable, cached: BTreeMap::new(), writes: 0, lies: Lies::default(), finished: 0 }
+        Self {
+            stable,
+            cached: BTreeMap::new(),
+            writes: 0,
+            lies: Lies::default(),
+            refusing: None,
+            refused: 0,
+            finished: 0,
+        }
     }
 
     fn lie(&self, rng: &mut Rng, chance: u32) -> bool {
@@ -67,6 +135,13 @@ impl Drive {
     /// Whether an operation fails with an error.
     pub(crate) fn fails(&self, rng: &mut Rng) -> bool {
         self.lie(rng, self.lies.failed)
+    }
+
+    /// Whether the drive refuses a write.
+    pub(crate) fn refuses(&mut self, kind: Kind, now: u64) -> bool {
+        let refuses = self.refusing.as_mut().is_some_and(|it| it.refuses(kind, now));
+        self.refused += u64::from(refuses);
+        refuses
     }
 
     pub(crate) fn read(&self, rng: &mut Rng, offset: u64, bytes: &mut [u8]) {

@@ -134,7 +134,7 @@ fn a_drive_that_only_reads() {
     world.run_until("answered", World::is_idle);
     world.drive.lies = Lies::default();
     let status = world.put_length(0, 71, false, 600, 1);
-    assert_eq!(status, Some(kvrail_store::Status::Declined(kvrail_store::DeclineReason::Broken)));
+    assert_eq!(status, Some(kvrail_store::Status::Declined(kvrail_store::DeclineReason::Refused)));
     world.get(0, 1);
     world.run_until("got", World::is_idle);
 }

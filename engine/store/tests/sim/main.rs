@@ -15,6 +15,7 @@ mod mutants;
 mod odd;
 mod pools;
 mod reclaim;
+mod refusing;
 mod start;
 mod twins;
 mod world;

@@ -99,6 +99,14 @@ impl Model {
         }
     }
 
+    /// A put was declined after it was taken: the block may be there.
+    pub(crate) fn declined(&mut self, space: u16, key: u64, value: Value) {
+        let state = self.at(space, key);
+        if state.now == Now::Putting(value) {
+            state.now = Now::Any;
+        }
+    }
+
     /// A drop was given: from now on the key is not found.
     pub(crate) fn drop_begins(&mut self, space: u16, key: u64) -> Vec<Value> {
         let state = self.at(space, key);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use kvrail_store::{
     Begun, Budget, Config, Discard, Identity, Key, Members, Memory, Now as Time, Outcome, Phase,
-    Pool, PoolRule, Reading, Reply, SpaceId, Start, Store, Task, Times, Urgency, Verb,
+    Pool, PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, Task, Times, Urgency, Verb,
 };
 
-use crate::drive::Drive;
+use crate::drive::{Drive, Kind};
 use crate::ledger::Ledger;
 use crate::model::{Expected, Model, Value};
 
@@ -247,7 +247,7 @@ impl World {
     /// Whatever was evicted so far need not be found.
     pub(crate) fn evictions(&mut self) {
         let stats = self.store.stats();
-        let evicted = stats.evicted + stats.distrusted + stats.reclaimed + stats.failures;
+        let evicted = stats.evicted + stats.distrusted + stats.reclaimed;
         if evicted != self.evicted || self.lying {
             self.evicted = evicted;
             self.model.forget_must();
@@ -383,11 +383,32 @@ impl World {
         }
     }
 
+    /// What a write is for; nothing for others.
+    fn kind_of(&self, task: &Task) -> Option<Kind> {
+        let (segment, front) = (self.config.segment_bytes, 128 << 10);
+        let buffers = self.config.buffers;
+        match (task.verb, task.memory) {
+            (Verb::Read | Verb::Discard, _) => None,
+            (Verb::Flush, _) => Some(Kind::Flush),
+            (_, Memory::Client { .. }) => Some(Kind::Block),
+            (_, Memory::Pool { buffer, .. }) if buffer < buffers => Some(Kind::Move),
+            _ if SUPER_AT.contains(&task.offset) => Some(Kind::Super),
+            _ if task.offset < front => Some(Kind::Space),
+            _ if (task.offset - front).is_multiple_of(segment) => Some(Kind::Head(1)),
+            _ if (task.offset - front + 4096).is_multiple_of(segment) => Some(Kind::Head(0)),
+            // A probe at the place of a block.
+            _ if self.written(task).iter().all(|byte| *byte == 0) => Some(Kind::Block),
+            _ => Some(Kind::Page),
+        }
+    }
+
     /// One task ends.
     pub(crate) fn end(&mut self, flight: &Flight) {
         let task = flight.task;
+        let kind = self.kind_of(&task);
         let Self { drive, rng, .. } = self;
-        if task.verb != Verb::Discard && drive.fails(rng) {
+        let refused = kind.is_some_and(|kind| drive.refuses(kind, self.now));
+        if refused || task.verb != Verb::Discard && drive.fails(rng) {
             if matches!(task.verb, Verb::Write | Verb::WriteDurable) {
                 let bytes = self.written(&task);
                 self.drive.tear(&mut self.rng, task.offset, &bytes);

@@ -290,6 +290,7 @@ fn statuses_become_notes() {
         (Opcode::Put, Status::Stale, 0, Status::Declined, BlockNote::Stale),
         (Opcode::Drop, Status::Stale, 0, Status::Miss, BlockNote::Stale),
         (Opcode::Put, Status::Declined, 4, Status::Declined, declined(Decline::ReadOnly)),
+        (Opcode::Put, Status::Declined, 8, Status::Declined, declined(Decline::Refused)),
         (Opcode::Put, Status::Declined, 99, Status::Declined, declined(Decline::Other(99))),
         (Opcode::Get, Status::IoError, 0, Status::IoError, BlockNote::None),
         (Opcode::Drop, Status::Miss, 0, Status::Miss, BlockNote::None),

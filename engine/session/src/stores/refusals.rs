@@ -1,0 +1,89 @@
+//! What the log says of drives that refuse writes: once when it begins, once when it ends.
+
+use std::time::{Duration, Instant};
+
+use kvrail_poller::PollerHandle;
+use kvrail_ring::Status;
+
+use super::Stores;
+
+/// From the end of a refusal to the next one that is logged: a drive may refuse one write in two.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What was said of a member's drive.
+#[derive(Debug, Default)]
+pub(super) struct SaidRefused {
+    refuses: bool,
+    ended: Option<Instant>,
+}
+
+/// What is to be said now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Say {
+    Nothing,
+    Begins,
+    Ends,
+}
+
+impl SaidRefused {
+    fn look(&mut self, refuses: bool, now: Instant) -> Say {
+        let quiet = self.ended.is_some_and(|ended| now.duration_since(ended) < QUIET);
+        if refuses == self.refuses || refuses && quiet {
+            return Say::Nothing;
+        }
+        self.refuses = refuses;
+        if refuses {
+            return Say::Begins;
+        }
+        self.ended = Some(now);
+        Say::Ends
+    }
+}
+
+impl Stores {
+    /// Says of each member when its drive begins to refuse writes, and when it takes them again.
+    pub(crate) fn look_at_refusals(&mut self, handles: &[PollerHandle], now: Instant) {
+        for store in &mut self.stores {
+            let name = &store.name;
+            for shard in &mut store.shards {
+                let device = &handles[shard.poller].devices[shard.device].1.name;
+                let stats = &handles[shard.poller].stats.devices[shard.device].store;
+                let status = u16::try_from(stats.refused.get()).ok().filter(|code| *code != 0);
+                match shard.said_refused.look(status.is_some(), now) {
+                    Say::Nothing => {}
+                    Say::Begins => tracing::error!(
+                        device,
+                        status = status.and_then(Status::from_number).map(Status::name),
+                        "store {name}: the drive refuses writes: puts and drops are declined, and \
+                         blocks that are there are served; writes are tried again every second. \
+                         See dmesg, whether its file system is read-only, and its free space (df)"
+                    ),
+                    Say::Ends => {
+                        tracing::warn!(device, "store {name}: the drive takes writes again");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{QUIET, SaidRefused, Say};
+
+    #[test]
+    fn beginning_and_end_are_said_once_and_not_often() {
+        let (mut said, start) = (SaidRefused::default(), Instant::now());
+        let mut at = |seconds, refuses| said.look(refuses, start + Duration::from_secs(seconds));
+        assert_eq!(
+            [at(0, false), at(1, true), at(2, true)],
+            [Say::Nothing, Say::Begins, Say::Nothing]
+        );
+        assert_eq!([at(3, false), at(4, false)], [Say::Ends, Say::Nothing]);
+        assert_eq!([at(5, true), at(6, false)], [Say::Nothing; 2], "again and again");
+        assert_eq!(at(3 + QUIET.as_secs(), true), Say::Begins);
+        assert_eq!(at(1000, false), Say::Ends);
+    }
+}
