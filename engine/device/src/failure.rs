@@ -46,6 +46,34 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { opcode, offset, length, status, cause } = self;
-        write!(f, "{opcode:?} of {length} bytes at {offset} ended with {status}: {cause}")
+        write!(f, "{opcode:?} of {length} bytes at {offset} ended with {status}: ")?;
+        match status {
+            // The kernel's own words are about the space or the bytes that it misses then.
+            Status::DeviceGone => f.write_str("the device was taken away, or its file cut short"),
+            _ => write!(f, "{cause}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_ring::{Opcode, Status};
+    use rustix::io::Errno;
+
+    use super::{Cause, Failure};
+
+    #[test]
+    fn a_device_that_was_taken_away_is_not_full() {
+        let failure = |status| Failure {
+            opcode: Opcode::Write,
+            offset: 0,
+            length: 512,
+            status,
+            cause: Cause::Errno(Errno::NOSPC),
+        };
+        let gone = failure(Status::DeviceGone).to_string();
+        assert!(gone.contains("taken away") && !gone.contains("space"), "{gone}");
+        let full = failure(Status::NoSpace).to_string();
+        assert!(full.contains("No space left on device"), "{full}");
     }
 }

@@ -111,6 +111,17 @@ pub fn open_path(path: &str, direct: DirectIo) -> Result<OwnedFd, DeviceError> {
 impl Target {
     /// Finds out about an open descriptor and sets or clears O_DIRECT on it.
     pub(crate) fn examine(path: &str, fd: OwnedFd, direct: DirectIo) -> Result<Self, DeviceError> {
+        Self::examine_in(path, fd, direct, None)
+    }
+
+    /// The same for one whose opener has tried units that the kernel does not promise: a file of
+    /// which extents are shared (a copy by reflink) takes them, and promises whole blocks only.
+    pub(crate) fn examine_in(
+        path: &str,
+        fd: OwnedFd,
+        direct: DirectIo,
+        tried: Option<u32>,
+    ) -> Result<Self, DeviceError> {
         let failed = |errno| DeviceError::Open {
             path: path.into(),
             errno,
@@ -132,7 +143,9 @@ impl Target {
             Kind::File => Queue::of(stat.stx_dev_major, stat.stx_dev_minor),
         };
         let io = choose_io(path, &fd, &stat, direct)?;
-        let (logical_block, memory_alignment) = alignment(&stat, queue.as_ref(), io);
+        let (promised, memory_alignment) = alignment(&stat, queue.as_ref(), io);
+        let tried = tried.filter(|_| kind == Kind::File);
+        let logical_block = tried.map_or(promised, |tried| promised.min(tried.max(SECTOR)));
         let capacity_bytes = seek(&fd, SeekFrom::End(0)).map_err(failed)?;
         if capacity_bytes < u64::from(logical_block) {
             let what = format!("has {capacity_bytes} bytes, less than one block");

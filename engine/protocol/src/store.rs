@@ -83,7 +83,13 @@ impl ShardReport {
     /// Whether its blocks can be asked for.
     #[must_use]
     pub fn serves(&self) -> bool {
-        ["warming", "serving"].contains(&self.state.as_str())
+        ["warming", "serving"].contains(&self.state.as_str()) || self.refuses_writes()
+    }
+
+    /// Whether its drive refuses writes: what is there is served, and nothing is taken.
+    #[must_use]
+    pub fn refuses_writes(&self) -> bool {
+        self.state == "refuses writes"
     }
 }
 

@@ -84,7 +84,8 @@ fn members(report: &StatusReport) -> Vec<Trouble> {
         let device = report.devices.iter().find(|device| device.index == index);
         device.is_some_and(|device| device.state == DeviceState::Gone)
     };
-    let idle = report.shards.iter().filter(|shard| !shard.serves() && !gone(shard.device));
+    let troubled = |shard: &&ShardReport| !shard.serves() || shard.refuses_writes();
+    let idle = report.shards.iter().filter(troubled).filter(|shard| !gone(shard.device));
     let idle = idle.map(|shard| {
         let label = report.device_label(shard.device);
         let words = format!("store {} at device {label}: {}", shard.store, shard.state);

@@ -44,12 +44,16 @@ pub struct Alignment {
 }
 
 impl Alignment {
+    /// Those of what goes through the page cache.
+    pub(crate) const BUFFERED: Self =
+        Self { logical_block: LOGICAL_BLOCK_MIN, memory: LOGICAL_BLOCK_MIN };
+
     /// Asks the kernel: statx(STATX_DIOALIGN, Linux 6.1), else BLKSSZGET, else the disk under the
     /// file system, else 4096. Buffers are never aligned to less than a block: a transfer that is
     /// cut at a block border must stay aligned.
     pub(crate) fn probe(kernel: &Kernel, fd: impl AsFd, kind: MemberKind, io: IoPath) -> Self {
         if io == IoPath::Buffered {
-            return Self { logical_block: LOGICAL_BLOCK_MIN, memory: LOGICAL_BLOCK_MIN };
+            return Self::BUFFERED;
         }
         let told = told(&fd).filter(|told| told.logical_block != 0);
         let found = told.unwrap_or_else(|| {

@@ -18,11 +18,12 @@ use rustix::io::Errno;
 
 use crate::alignment::{Alignment, IoPath, MemberKind};
 use crate::beneath;
-use crate::bytes::{AlignedBytes, read_at};
+use crate::bytes::{AlignedBytes, read_at, write_at};
 use crate::content::{Content, judge};
 use crate::error::{Reason, VolumeError};
 use crate::identity::Identity;
 use crate::kernel::Kernel;
+use crate::label::COPY_BYTES;
 use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::signature::{HEAD_BYTES, TAIL_BYTES};
 
@@ -48,8 +49,12 @@ pub struct Claim {
     beneath: Arc<Vec<OwnedFd>>,
     kind: MemberKind,
     bytes: u64,
+    /// What was asked for, and what was opened.
+    direct: DirectIo,
     io: IoPath,
     alignment: Alignment,
+    /// Bytes of the blocks that the kernel promises to take, where smaller ones were tried.
+    promised: Option<u32>,
 }
 
 impl Claim {
@@ -89,7 +94,8 @@ impl Claim {
         let bytes = seek(&fd, SeekFrom::End(0))
             .map_err(|errno| refuse(Reason::Io { step: "finding its size", errno }))?;
         let alignment = Alignment::probe(kernel, &fd, kind, io);
-        Ok(Self { path: path.to_owned(), fd, beneath, kind, bytes, io, alignment })
+        let path = path.to_owned();
+        Ok(Self { path, fd, beneath, kind, bytes, direct, io, alignment, promised: None })
     }
 
     /// The path it was opened by.
@@ -120,6 +126,34 @@ impl Claim {
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.alignment
+    }
+
+    /// Bytes of the blocks that the kernel promises to take with O_DIRECT, where the volume has
+    /// smaller ones and they were tried.
+    #[must_use]
+    pub fn promised_block(&self) -> Option<u32> {
+        self.promised
+    }
+
+    /// Makes a file take a volume's blocks where the kernel promises larger ones only. The extents
+    /// of a file on XFS are shared when it is copied by reflink, which `cp` does by itself; from
+    /// then on whole blocks of the file system are promised, and smaller ones taken all the same.
+    /// So one is tried: its bytes are written again. Where the kernel takes none, a file whose
+    /// O_DIRECT is optional is read and written through the page cache.
+    pub(crate) fn take_blocks(&mut self, block: u32) -> Result<(), VolumeError> {
+        let larger = self.alignment.logical_block;
+        if self.kind == MemberKind::Block || self.io == IoPath::Buffered || block >= larger {
+            return Ok(());
+        }
+        if takes_block(&self.fd, block).map_err(|errno| self.failed("trying a block", errno))? {
+            self.alignment.logical_block = block;
+            self.promised = Some(larger);
+        } else if self.direct == DirectIo::Optional {
+            let plain = turn_direct_off(&self.fd);
+            plain.map_err(|errno| self.failed("turning O_DIRECT off", errno))?;
+            (self.io, self.alignment) = (IoPath::Buffered, Alignment::BUFFERED);
+        }
+        Ok(())
     }
 
     /// Whether it is a file without a name: it goes when nobody has it open.
@@ -271,8 +305,24 @@ fn really_direct(fd: &OwnedFd, io: IoPath, direct: DirectIo) -> Result<IoPath, R
         return Err(Reason::NoDirect { errno: Errno::OPNOTSUPP });
     }
     let step = "turning O_DIRECT off";
-    let plain = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags & !OFlags::DIRECT));
-    plain.map(|()| IoPath::Buffered).map_err(|errno| Reason::Io { step, errno })
+    turn_direct_off(fd).map(|()| IoPath::Buffered).map_err(|errno| Reason::Io { step, errno })
+}
+
+fn turn_direct_off(fd: &OwnedFd) -> Result<(), Errno> {
+    fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags & !OFlags::DIRECT))
+}
+
+/// Whether the kernel takes a block of that many bytes: one behind the label is read and written as
+/// it is. A drive that refuses writes for another reason refuses no size.
+fn takes_block(fd: &OwnedFd, block: u32) -> Result<bool, Errno> {
+    let mut bytes = AlignedBytes::zeroed(block as usize);
+    let at = COPY_BYTES as u64 + u64::from(block);
+    match read_at(fd, &mut bytes, at) {
+        Ok(read) if read == bytes.len() => {}
+        Ok(_) | Err(Errno::INVAL) => return Ok(false),
+        Err(errno) => return Err(errno),
+    }
+    Ok(write_at(fd, &bytes, at) != Err(Errno::INVAL))
 }
 
 /// What the exclusive open does not refuse by itself.
@@ -303,4 +353,45 @@ fn check_linked(fd: &OwnedFd) -> Result<(), Reason> {
         return Err(Reason::Open { errno: Errno::NOENT });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Claim, DirectIo};
+    use crate::alignment::IoPath;
+
+    /// A file of which the kernel promises whole blocks of 4 KiB only.
+    fn promised(direct: DirectIo) -> (tempfile::NamedTempFile, Claim) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let bytes: Vec<u8> = (0..1 << 16).map(|at: u32| at.to_le_bytes()[0]).collect();
+        fs::write(file.path(), bytes).unwrap();
+        let mut claim = Claim::open(file.path(), direct).unwrap();
+        claim.alignment.logical_block = 4096;
+        (file, claim)
+    }
+
+    #[test]
+    fn smaller_blocks_than_the_kernel_promises_are_taken_where_they_work() {
+        for direct in [DirectIo::Required, DirectIo::Optional] {
+            let (file, mut claim) = promised(direct);
+            let before = fs::read(file.path()).unwrap();
+            claim.take_blocks(512).unwrap();
+            assert_eq!((claim.io(), claim.alignment().logical_block), (IoPath::Direct, 512));
+            assert_eq!(claim.promised_block(), Some(4096));
+            assert!(fs::read(file.path()).unwrap() == before, "no byte is another one");
+        }
+    }
+
+    #[test]
+    fn blocks_that_the_kernel_refuses_go_through_the_page_cache_or_are_refused() {
+        let (_file, mut claim) = promised(DirectIo::Required);
+        claim.take_blocks(100).unwrap();
+        assert_eq!((claim.io(), claim.alignment().logical_block), (IoPath::Direct, 4096));
+        let (_file, mut claim) = promised(DirectIo::Optional);
+        claim.take_blocks(100).unwrap();
+        assert_eq!((claim.io(), claim.alignment().logical_block), (IoPath::Buffered, 512));
+        assert_eq!(claim.promised_block(), None);
+    }
 }

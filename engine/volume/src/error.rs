@@ -410,8 +410,8 @@ impl Reason {
             Self::NoneLeft => "`kvrail volume wipe` ends a volume",
             Self::Shrunk { .. } => "grow it back, or wipe and create the volume again (--force)",
             Self::Block { .. } => {
-                "format the device with a block size that divides the volume's, or create the \
-                 volume again"
+                "what is on it is intact: serve it with direct = \"off\", or copy the whole member \
+                 (dd, cp --reflink=never) to where blocks of the volume's size are taken"
             }
             Self::Truncated { .. } => {
                 "its blocks are lost: put back a copy of the whole file, or wipe and create the \

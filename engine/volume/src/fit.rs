@@ -24,6 +24,7 @@ pub(crate) fn check_fit(claim: &mut Claim, label: &Label) -> Result<(), VolumeEr
         }
         MemberKind::Block | MemberKind::File => {}
     }
+    claim.take_blocks(label.logical_block)?;
     let (volume_bytes, device_bytes) = (label.logical_block, claim.alignment().logical_block);
     if !volume_bytes.is_multiple_of(device_bytes) {
         return refuse(Reason::Block { volume_bytes, device_bytes });

@@ -42,8 +42,8 @@ impl Replacement {
     /// # Errors
     /// `Unfit` with the first thing in which it differs from the one that ran.
     pub fn examine(running: &Description, options: UringOptions) -> Result<Self, DeviceError> {
-        let UringOptions { path, fd, direct, write_stream, .. } = options;
-        let target = Target::examine(&path, fd, direct)?;
+        let UringOptions { path, fd, direct, write_stream, tried_block, .. } = options;
+        let target = Target::examine_in(&path, fd, direct, tried_block)?;
         let stream = target.stream(write_stream)?;
         let block = Block::open(&target, stream)?;
         let mut request_bytes_max = block.0.request_bytes_max(&target);

@@ -206,9 +206,9 @@ impl Watched {
         let direct = self.planned.settings.claim_direct();
         let back = member.claim_again(&path, volume.uuid, direct);
         let back = back.map_err(|error| error.to_string())?;
-        let fd = back.claim.duplicate().map_err(|error| error.to_string())?;
-        let options =
-            devices::options(path.display().to_string(), fd, &self.planned, self.spare_cpu);
+        let claim = (&back.claim, volume.geometry.logical_block);
+        let options = devices::options(claim, &self.planned, self.spare_cpu);
+        let options = options.map_err(|error| error.to_string())?;
         let replacement = Replacement::examine(&self.description, options);
         let replacement = replacement.map_err(|error| error.to_string())?;
         let sent = self.mailbox.send(Command::Replace(self.local, Box::new(replacement)));

@@ -1,12 +1,11 @@
 //! From planned devices to opened ones. Opening happens on the poller's thread: a ring belongs to
 //! the thread that drives it.
 
-use std::os::fd::OwnedFd;
-
 use kvrail_device::{
     AnyDevice, DeviceError, DirectIo, Found, KernelThread, ModeChoice, NullDevice, NullOptions,
     UringOptions,
 };
+use kvrail_volume::{Claim, IoPath, VolumeError};
 
 use super::plan::{Plan, PlannedDevice};
 use super::takeover::Takeover;
@@ -48,9 +47,10 @@ fn source(
             depth: settings.queue_depth,
         }),
         Member::Claimed(member) => {
-            let (path, fd) = (member.path().display().to_string(), member.claim.duplicate()?);
+            let path = member.path().display().to_string();
             let found = takeover.found(volume.uuid, &path).cloned();
-            let options = options(path, fd, device, plan.spare_cpu);
+            let block = volume.geometry.logical_block;
+            let options = options((&member.claim, block), device, plan.spare_cpu)?;
             match (settings.mode.fixed(), found) {
                 (Some(&mode), _) => Source::Uring(ModeChoice::Fixed(mode), options),
                 (None, None) => Source::Uring(ModeChoice::Auto, options),
@@ -71,20 +71,28 @@ impl Source {
     }
 }
 
-/// How a claimed member is to be opened.
+/// How a claimed member of a volume with such blocks is to be opened.
+///
+/// # Errors
+/// `VolumeError` when the process has no descriptors left.
 pub(super) fn options(
-    path: String,
-    fd: OwnedFd,
+    (claim, block): (&Claim, u32),
     device: &PlannedDevice,
     spare_cpu: Option<u32>,
-) -> UringOptions {
+) -> Result<UringOptions, VolumeError> {
+    let (path, fd) = (claim.path().display().to_string(), claim.duplicate()?);
     let (settings, write_stream) = (&device.settings, device.write_stream);
-    let direct: DirectIo = settings.direct;
+    let direct = match claim.io() {
+        IoPath::Direct => settings.direct,
+        IoPath::Buffered => DirectIo::Off,
+    };
+    let tried_block = claim.promised_block().map(|_| block);
     let idle_ms = settings.sq_idle.duration().as_millis();
     let thread = KernelThread {
         cpu: settings.sq_cpu.fixed().map(|&cpu| u32::from(cpu)).or(spare_cpu),
         idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
     };
     let depth = settings.queue_depth;
-    UringOptions { direct, depth, thread, write_stream, ..UringOptions::new(path, fd) }
+    let options = UringOptions::new(path, fd);
+    Ok(UringOptions { direct, depth, thread, write_stream, tried_block, ..options })
 }

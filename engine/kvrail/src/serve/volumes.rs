@@ -104,6 +104,8 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     };
     let absent = opened.absent.iter().map(|path| named(path)).chain(nowhere).collect();
     let (present, expected) = (opened.volume.present, opened.volume.expected);
+    let small =
+        members.iter().filter_map(|member| smaller_blocks(member, geometry)).collect::<Vec<_>>();
     Ok(Served {
         name: volume.name.to_string(),
         uuid: *uuid,
@@ -115,7 +117,7 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
         members: opened.volume.members.into_iter().map(Source::Claimed).collect(),
         present,
         expected,
-        notes: notes.into_iter().chain(opened.remarks).collect(),
+        notes: notes.into_iter().chain(opened.remarks).chain(small).collect(),
     })
 }
 
@@ -125,6 +127,17 @@ fn missing(absent: Vec<String>, numbers: Members) -> Vec<String> {
     let mut absent = absent.into_iter();
     let name = |number| absent.next().unwrap_or_else(|| format!("member {number}"));
     numbers.iter().map(name).collect()
+}
+
+/// What is said of a file whose kernel promises larger blocks than the volume has.
+fn smaller_blocks(member: &Member, geometry: &Geometry) -> Option<String> {
+    let promised = member.claim.promised_block()?;
+    let (path, block) = (member.path().display(), geometry.logical_block);
+    Some(format!(
+        "{path}: its file system promises blocks of {promised} bytes (a copy by reflink shares its \
+         extents), the volume has blocks of {block}: writes that are no whole blocks go through the \
+         page cache there; `cp --reflink=never` to a new file and `mv` back end that"
+    ))
 }
 
 /// A null volume, in stripes of 1 MiB; a store if the configuration says so.

@@ -2,6 +2,7 @@
 
 mod calls;
 mod faults;
+mod refusing;
 mod requests;
 mod rig;
 mod sessions;

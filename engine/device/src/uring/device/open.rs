@@ -49,6 +49,9 @@ pub struct UringOptions {
     pub thread: KernelThread,
     /// The stream that the drive is to place all writes by.
     pub write_stream: WriteStream,
+    /// Unit of offsets and lengths that the opener has tried on a file; without one the unit is what
+    /// the kernel promises.
+    pub tried_block: Option<u32>,
     /// Why this mode; printed at start.
     pub reason: String,
     /// What a trial of the device moved in a second, if there was one.
@@ -67,6 +70,7 @@ impl UringOptions {
             transfer_bytes_max: None,
             thread: KernelThread::default(),
             write_stream: WriteStream::Unnamed,
+            tried_block: None,
             reason: "configured".into(),
             bytes_per_second: None,
         }
@@ -103,7 +107,7 @@ impl<M: Mode> Uring<M> {
             let remedy = format!("choose 1 to {DEPTH_MAX}");
             return Err(DeviceError::Unfit { path, what, remedy });
         }
-        let target = Target::examine(&path, fd, direct)?;
+        let target = Target::examine_in(&path, fd, direct, options.tried_block)?;
         if M::NAME.needs_direct() && target.io == Io::Buffered {
             let what = format!("mode {} needs O_DIRECT", M::NAME);
             return Err(DeviceError::unfit(
