@@ -137,7 +137,7 @@ pub(crate) struct Core {
     pooled: bool,
     /// Of the segments' shares, as admission knows them.
     shared: u64,
-    pub(crate) refusal: Refusal,
+    refusal: Refusal,
     /// There is no number for another segment.
     worn_out: bool,
     tasks: Fifo<Task>,
@@ -210,6 +210,16 @@ impl Core {
     /// There is no number for another segment.
     pub(crate) fn set_worn_out(&mut self) {
         self.worn_out = true;
+    }
+
+    /// What the drive refuses now.
+    pub(crate) fn refusal(&self) -> &Refusal {
+        &self.refusal
+    }
+
+    /// A write that the drive had refused is done.
+    pub(crate) fn taken(&mut self) {
+        self.refusal.end();
     }
 
     /// The drive has refused a write of the store's own.

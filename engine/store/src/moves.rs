@@ -145,7 +145,7 @@ impl Moves {
             return core.refused(if before { Try::Later } else { Try::First }, code);
         }
         if std::mem::take(&mut it.refused) {
-            core.refusal.end();
+            core.taken();
         }
         it.done += core.config().cell_bytes().min(it.padded - it.done);
         if it.done < it.padded {
@@ -205,7 +205,7 @@ impl Moves {
             return;
         }
         let full = self.used == self.slots.len() - self.first;
-        let again = core.refusal.is_due(core.now().ns);
+        let again = core.refusal().is_due(core.now().ns);
         for slot in self.first..self.slots.len() {
             let Some(it) = &mut self.slots[slot] else { continue };
             if it.stage == Stage::Refused && again {

@@ -488,7 +488,7 @@ impl Store {
     /// written when the drive takes writes again.
     #[must_use]
     pub fn refusal(&self) -> Option<u16> {
-        self.core.refusal.code()
+        self.core.refusal().code()
     }
 
     /// Goes on with everything that can go on, looking at about `budget` records or index buckets.
@@ -529,7 +529,7 @@ impl Store {
     /// Begins a flush if one is due.
     fn flush(&mut self, now: Now) {
         let (flush, after) = (&self.core.flush, self.core.config().times.flush);
-        let may = !flush.is_refused() || self.core.refusal.is_due(now.ns);
+        let may = !flush.is_refused() || self.core.refusal().is_due(now.ns);
         if may && flush.is_due(now.ns, after) {
             self.core.flush.begin(self.log.drops_written(&self.core));
             self.core.plain_task(Origin::Flush, Verb::Flush, 0, 0);
@@ -580,7 +580,7 @@ impl Store {
             return core.refused(if before { Try::Later } else { Try::First }, code);
         }
         if before {
-            core.refusal.end();
+            core.taken();
         }
         let drops = core.flush.succeed();
         if self.recovery.is_done() {

@@ -275,7 +275,7 @@ impl Writes {
     /// store's own at the same place says whether the drive takes writes.
     fn probe(core: &mut Core, log: &mut Log, placed: Placed, part: &Part) {
         let probing = core.images().any(|image| matches!(image, Image::Probe { .. }));
-        if probing || core.refusal.is_open() || !core.has_image() {
+        if probing || core.refusal().is_open() || !core.has_image() {
             return;
         }
         log.keep(placed);
