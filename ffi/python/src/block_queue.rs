@@ -19,7 +19,7 @@ use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::{Found, Results};
 use crate::run::{Asked, refresh};
-use crate::wait::{SLICE, ask, deadline};
+use crate::wait::{SLICE, ask, deadline, pause};
 
 /// The end of a group or lookup.
 #[pyclass(frozen, module = "kvrail")]
@@ -224,7 +224,7 @@ impl BlockQueue {
             }
             let (slice, flight) = (left.map_or(SLICE, |left| left.min(SLICE)), &mut *held);
             py.detach(|| flight.wait(slice)).map_err(from_client)?;
-            py.check_signals()?;
+            pause(py, self.owner.session())?;
         }
         held.hand_out(None).into_iter().map(|end| GroupEnd::new(py, end)).collect()
     }
