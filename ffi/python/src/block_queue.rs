@@ -18,7 +18,7 @@ use crate::group_of::Owner;
 use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::{Found, Results};
-use crate::run::{Asked, refresh};
+use crate::run::{Asked, refresh, renew};
 use crate::wait::{SLICE, ask, deadline, pause};
 
 /// The end of a group or lookup.
@@ -141,7 +141,12 @@ impl BlockQueue {
                 refresh(py, &space)?;
             }
         }
-        answers.into_iter().try_for_each(|answer| take_answer(py, flight, answer))
+        answers.into_iter().try_for_each(|answer| take_answer(py, flight, answer))?;
+        if flight.cleared().next().is_some() {
+            flight.cleared().try_for_each(|group| renew(py, group))?;
+            py.detach(|| flight.stage());
+        }
+        Ok(())
     }
 }
 

@@ -51,6 +51,13 @@ pub(crate) fn refresh(py: Python<'_>, space: &Namespace) -> PyResult<()> {
     ask(py, move || space.refresh(), drop)?.map_err(from_client)
 }
 
+/// Opens a group's namespace anew, so that its puts that found the namespace cleared are taken.
+pub(crate) fn renew(py: Python<'_>, group: &mut Group) -> PyResult<()> {
+    let opened = refresh(py, group.space());
+    group.renew(opened.is_ok());
+    opened
+}
+
 fn drive(
     py: Python<'_>,
     (queue, session): (&mut Queue, &Session),
@@ -65,6 +72,9 @@ fn drive(
         outcome.map_err(halted)?;
         if group.is_over() {
             return Ok(());
+        }
+        if group.is_cleared() {
+            renew(py, group)?;
         }
         pause(py, session)?;
         if until.is_some_and(|until| until <= Instant::now()) {
@@ -87,7 +97,7 @@ fn advance(
         if group.in_flight() == 0 {
             staged?; // what went out before has ended
         }
-        if group.is_over() || slice <= Instant::now() {
+        if group.is_over() || group.is_cleared() || slice <= Instant::now() {
             return Ok(());
         }
         if queue.outstanding() == 0 {
