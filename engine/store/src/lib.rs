@@ -38,6 +38,7 @@ mod reclaim;
 mod recover;
 mod request;
 mod segments;
+mod shared;
 mod sizing;
 mod slab;
 mod spaces;
@@ -68,8 +69,8 @@ pub use pools::{
     DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolStats, PoolView, pools_max,
 };
 pub use request::{
-    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId,
-    Reading, Reply, SpaceId, Status,
+    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Place, Put,
+    ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;

@@ -5,5 +5,6 @@ mod faults;
 mod requests;
 mod rig;
 mod sessions;
+mod shares;
 mod space;
 mod traced;
