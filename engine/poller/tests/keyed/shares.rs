@@ -45,7 +45,7 @@ fn who_begins_blocks_and_never_ends_them_keeps_nobody_from_putting() {
         });
         assert_eq!(ended.expect("a put ends in time").status(), Status::Ok, "put {number}");
     }
-    assert!(begun > 1_000, "{begun} first halves");
+    assert!(begun > 32, "{begun} first halves, more than there are places");
 }
 
 #[test]

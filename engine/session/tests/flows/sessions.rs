@@ -244,7 +244,7 @@ fn clients_find_a_sidecar_whose_socket_was_removed() {
 
 #[test]
 fn the_memory_of_queues_counts_as_that_of_arenas() {
-    const MOST: u64 = 1 << 20;
+    const MOST: u64 = 256 << 10;
     let sidecar = Sidecar::start_with(|config| {
         config.policy.limits.arena_bytes_per_session = MOST;
     });
@@ -253,7 +253,7 @@ fn the_memory_of_queues_counts_as_that_of_arenas() {
         ClientError::Denied { status: Status::Quota, message, .. } => message,
         other => panic!("{other}"),
     };
-    let said = quota(client.open_queue(1024).unwrap_err());
+    let said = quota(client.open_queue(256).unwrap_err());
     assert!(said.contains("limits.arena_bytes_per_session"), "{said}");
     let queue = client.open_queue(64).unwrap();
     let whole = usize::try_from(MOST).unwrap();
