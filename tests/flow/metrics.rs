@@ -12,7 +12,7 @@ use crate::rig::{LONG, Place, Sidecar, kvrail, run};
 
 /// Asks for one path; status and body.
 fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -21,8 +21,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
+use crate::hosts::Hosts;
 use crate::listen::Listen;
-use crate::routes;
+use crate::routes::Site;
 use crate::snapshot::{Life, Snapshots};
 
 /// Connections at once. One more cuts the oldest off: who reads takes milliseconds, so the oldest
@@ -74,11 +75,17 @@ enum Door {
 }
 
 impl Endpoint {
-    /// Listens from now on; a Unix socket gets this mode. `None` where nothing is listened to.
+    /// Listens from now on; a Unix socket gets this mode, and no browser gets there. `None` where
+    /// nothing is listened to.
     ///
     /// # Errors
     /// `EndpointError` names the place and the cause.
-    pub fn start(listen: &Listen, mode: u32, life: Life) -> Result<Option<Self>, EndpointError> {
+    pub fn start(
+        listen: &Listen,
+        mode: u32,
+        hosts: Hosts,
+        life: Life,
+    ) -> Result<Option<Self>, EndpointError> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let cannot = |cause| EndpointError::Listen { listen: listen.to_string(), cause };
         let entered = runtime.enter();
@@ -99,7 +106,9 @@ impl Endpoint {
         drop(entered);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("kvrail-metrics".into());
-        let thread = thread.spawn(move || serve(&runtime, door, life, stopped))?;
+        let hosts = path.is_none().then_some(hosts);
+        let site = Site { snapshots: Snapshots::new(life), hosts };
+        let thread = thread.spawn(move || serve(&runtime, door, site, stopped))?;
         Ok(Some(Self { stop: Some(stop), thread: Some(thread), place, path }))
     }
 
@@ -136,19 +145,19 @@ fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
 }
 
 /// The whole life of the thread. What is still open at its end is cut off.
-fn serve(runtime: &Runtime, door: Door, life: Life, stopped: oneshot::Receiver<()>) {
+fn serve(runtime: &Runtime, door: Door, site: Site, stopped: oneshot::Receiver<()>) {
     // Of this thread alone; where that is not allowed it is as important as others.
     let _lowered = setpriority_process(None, NICENESS);
-    runtime.spawn(door.listen(Arc::new(Snapshots::new(life))));
+    runtime.spawn(door.listen(Arc::new(site)));
     let _dropped = runtime.block_on(stopped); // it is never sent anything
 }
 
 impl Door {
     /// Takes connections, without end.
-    async fn listen(self, snapshots: Arc<Snapshots>) {
+    async fn listen(self, site: Arc<Site>) {
         let mut open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
-            let Ok(connection) = self.admit(&snapshots).await else {
+            let Ok(connection) = self.admit(&site).await else {
                 tokio::time::sleep(EXHAUSTED).await;
                 continue;
             };
@@ -161,24 +170,24 @@ impl Door {
     }
 
     /// Takes the next connection, which is served from now on.
-    async fn admit(&self, snapshots: &Arc<Snapshots>) -> io::Result<AbortHandle> {
+    async fn admit(&self, site: &Arc<Site>) -> io::Result<AbortHandle> {
         Ok(match self {
-            Self::Tcp(socket) => begin(socket.accept().await?.0, snapshots),
-            Self::Unix(socket) => begin(socket.accept().await?.0, snapshots),
+            Self::Tcp(socket) => begin(socket.accept().await?.0, site),
+            Self::Unix(socket) => begin(socket.accept().await?.0, site),
         })
     }
 }
 
 /// Serves one request of a connection.
-fn begin<S>(stream: S, snapshots: &Arc<Snapshots>) -> AbortHandle
+fn begin<S>(stream: S, site: &Arc<Site>) -> AbortHandle
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let snapshots = Arc::clone(snapshots);
+    let site = Arc::clone(site);
     let connection = async move {
         let answer = service_fn(|request| {
-            let snapshots = Arc::clone(&snapshots);
-            async move { Ok::<_, Infallible>(routes::answer(&request, &snapshots).await) }
+            let site = Arc::clone(&site);
+            async move { Ok::<_, Infallible>(site.answer(&request).await) }
         });
         let mut http = http1::Builder::new();
         let http = http.keep_alive(false).max_buf_size(HEAD_BYTES_MAX);

@@ -2,11 +2,12 @@
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response, StatusCode};
 
 use crate::exposition::Dialect;
 use crate::health::{health, readiness};
+use crate::hosts::Hosts;
 use crate::snapshot::{NoReport, Snapshots};
 
 type HttpResponse = Response<Full<Bytes>>;
@@ -28,13 +29,41 @@ const PATHS: &str = "\
 /status    what `kvrail status --format json` prints
 ";
 
-/// Answers one request.
-pub(crate) async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> HttpResponse {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are answered");
-        refused.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
-        return refused;
+/// What is answered, and to whom.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) snapshots: Snapshots,
+    /// Nothing where no browser gets to.
+    pub(crate) hosts: Option<Hosts>,
+}
+
+impl Site {
+    /// Answers one request.
+    pub(crate) async fn answer<B>(&self, request: &Request<B>) -> HttpResponse {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are answered");
+            refused.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
+            return refused;
+        }
+        if self.is_misled(request) {
+            let why = "this name of the host is not known here: ask by its address, or have the \
+                       operator add the name to metrics.hosts";
+            return plain(StatusCode::MISDIRECTED_REQUEST, why);
+        }
+        answer(request, &self.snapshots).await
     }
+
+    /// Whether a browser may have been led here under another's name. Probes say no more than
+    /// that the sidecar is well, and come by any name.
+    fn is_misled<B>(&self, request: &Request<B>) -> bool {
+        let Some(hosts) = &self.hosts else { return false };
+        let mut named = request.headers().get_all(HOST).iter();
+        let asked = !matches!(request.uri().path(), "/healthz" | "/readyz");
+        asked && !named.all(|host| hosts.allow(host.to_str().ok().or(Some(""))))
+    }
+}
+
+async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> HttpResponse {
     match request.uri().path() {
         "/" => page(),
         "/metrics" => metrics(dialect(request), snapshots).await,

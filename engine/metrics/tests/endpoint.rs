@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use kvrail_metrics::{Endpoint, Life, Listen};
+use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 
 use support::{busy, with_troubles};
@@ -23,7 +23,9 @@ struct Served {
 }
 
 fn listen(life: Life) -> (SocketAddr, Endpoint) {
-    let endpoint = Endpoint::start(&"127.0.0.1:0".parse().unwrap(), 0o600, life).unwrap().unwrap();
+    let endpoint = Endpoint::start(&"127.0.0.1:0".parse().unwrap(), 0o600, Hosts::default(), life)
+        .unwrap()
+        .unwrap();
     let Listen::Tcp(address) = *endpoint.place() else { panic!("it is TCP") };
     (address, endpoint)
 }
@@ -51,7 +53,7 @@ fn exchange<S: Read + Write>(mut stream: S, request: &str) -> (u16, String, Stri
 }
 
 fn get(address: SocketAddr, path: &str) -> (u16, String, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     exchange(TcpStream::connect(address).unwrap(), &request)
 }
 
@@ -61,7 +63,8 @@ fn each_path_has_its_answer() {
     let (status, head, body) = get(served.address, "/metrics");
     assert_eq!(status, 200);
     assert!(head.contains("text/plain; version=0.0.4") && !body.contains("# EOF"), "{head}");
-    let asks = "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\n\r\n";
+    let asks =
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text\r\n\r\n";
     let (_, head, body) = exchange(TcpStream::connect(served.address).unwrap(), asks);
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(body.ends_with("# EOF\n"));
@@ -73,10 +76,10 @@ fn each_path_has_its_answer() {
     assert!(status == 200 && head.contains("text/html") && page.contains("</html>"), "{head}");
     let (status, _, body) = get(served.address, "/nothing");
     assert!(status == 404 && body.contains("/healthz"), "{body}");
-    let post = "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    let post = "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
     let (status, head, _) = exchange(TcpStream::connect(served.address).unwrap(), post);
     assert!(status == 405 && head.contains("allow: get, head"), "{head}");
-    let head_of = "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    let head_of = "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let (status, _, body) = exchange(TcpStream::connect(served.address).unwrap(), head_of);
     assert_eq!((status, body.as_str()), (200, ""));
 }
@@ -148,7 +151,7 @@ fn who_does_not_read_keeps_nobody_from_reading() {
     for at in 0..500 {
         let mut stream = TcpStream::connect(served.address).unwrap();
         if at % 2 == 0 {
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         } else {
             stream.write_all(b"GET /met").unwrap();
         }
@@ -196,12 +199,15 @@ fn a_head_without_end_is_refused() {
 fn a_port_in_use_is_one_clear_error() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = Listen::Tcp(other.local_addr().unwrap());
-    let error = Endpoint::start(&listen, 0o600, Life::default()).unwrap_err().to_string();
+    let error =
+        Endpoint::start(&listen, 0o600, Hosts::default(), Life::default()).unwrap_err().to_string();
     assert_eq!(
         error,
         format!("metrics.listen = \"{listen}\": Address already in use (os error 98)")
     );
-    assert!(Endpoint::start(&Listen::Off, 0o600, Life::default()).unwrap().is_none());
+    assert!(
+        Endpoint::start(&Listen::Off, 0o600, Hosts::default(), Life::default()).unwrap().is_none()
+    );
 }
 
 #[test]
@@ -212,15 +218,33 @@ fn a_unix_socket_takes_the_place_of_a_dead_one_only() {
     drop(UnixListener::bind(&path).unwrap()); // what a killed sidecar leaves
     let life = Life::default();
     life.serve(Box::new(|tell| tell(busy())));
-    let endpoint = Endpoint::start(&listen, 0o640, life.clone()).unwrap().unwrap();
+    let endpoint =
+        Endpoint::start(&listen, 0o640, Hosts::default(), life.clone()).unwrap().unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-    let asks = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    let asks = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert_eq!(exchange(UnixStream::connect(&path).unwrap(), asks).0, 200);
-    let second = Endpoint::start(&listen, 0o600, life.clone()).unwrap_err().to_string();
+    let second =
+        Endpoint::start(&listen, 0o600, Hosts::default(), life.clone()).unwrap_err().to_string();
     assert!(second.contains("in use"), "{second}");
     drop(endpoint);
     assert!(!path.exists());
     std::fs::write(&path, "a file").unwrap();
-    assert!(Endpoint::start(&listen, 0o600, life).is_err());
+    assert!(Endpoint::start(&listen, 0o600, Hosts::default(), life).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
+}
+
+/// A page whose name was made to lead here reads nothing.
+#[test]
+fn a_name_that_is_not_this_hosts_is_refused() {
+    let served = serve(busy());
+    let ask = |path: &str, host: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        exchange(TcpStream::connect(served.address).unwrap(), &request)
+    };
+    for path in ["/", "/status", "/metrics"] {
+        let (status, _, body) = ask(path, "evil.example.org:9464");
+        assert!(status == 421 && body.contains("metrics.hosts"), "{path}: {status} {body}");
+        assert_eq!(ask(path, "127.0.0.1:9464").0, 200, "{path}");
+    }
+    assert_eq!(ask("/healthz", "probe.example.org").0, 200);
 }

@@ -290,6 +290,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn add_lane(&mut self, session: SessionSlot, seat: Box<LaneSeat>) {
         let queue = seat.queue;
         self.executor.seat(session, seat.tenant);
+        if let Some(stores) = &mut self.stores {
+            stores.seat(session, seat.tenant);
+        }
         if self.epoll.watch_edge(seat.doorbell.as_fd()).is_err() {
             return self.mailbox.post(Notice::LaneClosed(session, seat));
         }

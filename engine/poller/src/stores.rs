@@ -25,7 +25,7 @@ use kvrail_ring::{DeviceIndex, SideCopy};
 use kvrail_store::{ConfigError, Members, Now};
 
 use crate::backend::Route;
-use crate::limits::{HANDLES_MAX, SESSIONS_MAX, SessionSlot, TASKS_MAX};
+use crate::limits::{HANDLES_MAX, SESSIONS_MAX, SessionSlot, TASKS_MAX, TenantSlot};
 use crate::scheduler::deadlines::Deadlines;
 use crate::stats::PollerStats;
 use crate::store_call::StoreSetup;
@@ -95,8 +95,8 @@ pub(crate) struct Stores {
     metadata: Metadata,
     /// Requests of each session that wait for room.
     parked_of: [u16; SESSIONS_MAX],
-    /// Sessions that are to be held back, one bit each.
-    newly_parked: u64,
+    /// The sessions of which some do, one bit each.
+    parked: u64,
     side: SideCopy,
     calendar: Calendar,
     stats: Arc<PollerStats>,
@@ -150,7 +150,7 @@ impl Stores {
             deadlines: Deadlines::new(TASKS_MAX),
             metadata: Metadata::new(),
             parked_of: [0; SESSIONS_MAX],
-            newly_parked: 0,
+            parked: 0,
             side: SideCopy::new(),
             calendar,
             stats: Arc::clone(stats),
@@ -162,6 +162,11 @@ impl Stores {
         let own: u32 = setups.iter().map(|(_, setup)| Shard::tasks_max(&setup.config)).sum();
         // A body and a tail of each request; the one is counted as the request's own task.
         if setups.is_empty() { 0 } else { own + TASKS_MAX }
+    }
+
+    /// Has a session of which nothing is here take part in a user's shares and turns.
+    pub(crate) fn seat(&mut self, session: SessionSlot, user: TenantSlot) {
+        self.shards.iter_mut().for_each(|shard| shard.seat(session, user));
     }
 
     /// Place of a handle's group.

@@ -3,6 +3,8 @@
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::printable::printable;
+
 /// Bytes of one packet at most.
 pub const PACKET_BYTES_MAX: usize = 64 << 10;
 
@@ -20,7 +22,8 @@ pub enum ChannelError {
     #[error("a message is longer than the {PACKET_BYTES_MAX} bytes of a packet")]
     Oversize,
     /// The packet is not one of our messages.
-    #[error("the packet is not a message of this protocol: {0}")]
+    /// What the packet says is quoted, so it is cleaned.
+    #[error("the packet is not a message of this protocol: {}", printable(.0))]
     Malformed(String),
     /// A message came with more descriptors than it may have. All were closed.
     #[error("more descriptors than the {allowed} that a message here may carry; all were closed")]

@@ -17,6 +17,7 @@ mod error;
 mod gpu;
 mod hello;
 mod message;
+mod printable;
 mod report;
 mod spill;
 mod store;
@@ -38,6 +39,7 @@ pub use gpu::{
 };
 pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
 pub use message::{ClientMessage, ControlReply, ControlRequest, Hardware, Pages, SidecarMessage};
+pub use printable::printable;
 pub use report::{
     DeviceReport, DeviceState, DriveReport, HistogramReport, IoCounts, IoLatencyReport,
     LatencyReport, PathReport, PollerReport, RegionsReport, SandboxReport, SessionReport,

@@ -21,6 +21,9 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// How long nothing is taken when descriptors ran out.
 const EXHAUSTED: Duration = Duration::from_millis(200);
 
+/// Time between two looks whether the socket is still where clients look for it.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The listening socket in the server's loop.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
@@ -29,12 +32,16 @@ pub(crate) struct Acceptor {
     /// No connections are taken before this moment.
     after: Option<Instant>,
     log: RateLimit,
+    /// When the socket's path is looked at next, and what was wrong there.
+    look_at: Instant,
+    trouble: Option<String>,
 }
 
 impl Acceptor {
     pub(crate) fn new(listener: Listener, events: Arc<EventLoop>) -> Result<Self, Errno> {
         events.watch(listener.as_fd(), Source::Listener)?;
-        Ok(Self { listener, events, after: None, log: RateLimit::default() })
+        let (log, look_at) = (RateLimit::default(), Instant::now() + LOOK);
+        Ok(Self { listener, events, after: None, log, look_at, trouble: None })
     }
 
     /// The next connection, while so many refused ones wait to be closed.
@@ -81,8 +88,45 @@ impl Acceptor {
         self.after = watched.err().map(|_| now + EXHAUSTED);
     }
 
+    /// Binds the socket again if its file was removed, as cleaners of temporary folders do: without
+    /// it no client comes any more.
+    pub(crate) fn look(&mut self, now: Instant) {
+        if self.look_at > now {
+            return;
+        }
+        self.look_at = now + LOOK;
+        let socket = self.listener.path().display().to_string();
+        match self.listener.restore() {
+            Ok(None) => self.trouble = None,
+            Ok(Some(old)) => {
+                if self.after.is_none() {
+                    self.events.forget(old.as_fd());
+                }
+                self.after = Some(now);
+                self.resume(now);
+                self.trouble = None;
+                tracing::warn!(
+                    socket,
+                    "somebody removed the session socket; it is bound again. Keep cleaners away \
+                     from it (tmpfiles.d: a line \"x\" with its path), or have it in /run"
+                );
+            }
+            Err(error) => {
+                let trouble = Some(error.to_string());
+                if self.trouble != trouble {
+                    tracing::error!(
+                        socket,
+                        "somebody removed the session socket, and it cannot be bound again: \
+                         {error}. No client can attach until then; those that are attached go on"
+                    );
+                }
+                self.trouble = trouble;
+            }
+        }
+    }
+
     /// Nobody can connect any more; returns who has and was not taken.
-    pub(crate) fn shut(&self) -> impl Iterator<Item = OwnedFd> {
+    pub(crate) fn shut(&mut self) -> impl Iterator<Item = OwnedFd> {
         self.listener.shut();
         std::iter::from_fn(|| self.listener.accept().ok())
     }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::porter::{Porter, Received};
+use crate::porter::{Porter, Received, Stuck};
 use crate::rate::RateLimit;
 
 /// Processes that may be started for a few sockets. Once so many do not end, each takes many, so
@@ -43,7 +43,7 @@ impl Closers {
     }
 
     /// Takes the descriptors of a message in.
-    pub(crate) fn fetch(&mut self, socket: OwnedFd) -> Result<Received, String> {
+    pub(crate) fn fetch(&mut self, socket: &OwnedFd) -> Result<Received, Stuck> {
         let mut children = Vec::new();
         let outcome = self.porter.fetch(socket, &mut children);
         self.running.extend(children.into_iter().map(|child| (Instant::now(), child)));

@@ -12,6 +12,7 @@ use rustix::io::{Errno, pread, pwrite};
 use rustix::process::geteuid;
 
 use crate::error::{Pid, ServerError};
+use crate::socket::FileId;
 
 /// Longest content of a lock file: a process id and a newline.
 const BYTES_MAX: usize = 11;
@@ -20,6 +21,8 @@ const BYTES_MAX: usize = 11;
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: OwnedFd,
+    path: PathBuf,
+    id: Option<FileId>,
 }
 
 impl Lock {
@@ -56,7 +59,12 @@ impl Lock {
             Err(errno) => return Err(failed("flock")(errno)),
         }
         write(&file).map_err(failed("write"))?;
-        Ok(Self { _file: file })
+        Ok(Self { _file: file, id: FileId::at(&path), path })
+    }
+
+    /// Whether what is locked still lies at its path: else another sidecar may lock what does.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.id.is_some() && FileId::at(&self.path) == self.id
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::closers::Closers;
 use crate::failure::Failure;
 use crate::policy::NumaPolicy;
-use crate::porter::{Porter, Received};
+use crate::porter::{Porter, Received, Stuck};
 use crate::region_spec::{Built, Memory, RegionKey, RegionSpec, build};
 
 /// How often processes that close are looked after when nothing else is to do.
@@ -55,6 +55,10 @@ pub(crate) type Fetched = Result<Packet<ClientMessage>, FetchError>;
 pub(crate) enum FetchError {
     /// The request of this number failed.
     Failed(u64, Failure),
+    /// It failed, and still lies in the socket: nothing behind it can be read yet.
+    Delayed(u64, Failure),
+    /// It lies there no more.
+    Discarded,
     /// The session cannot go on.
     Broken(String),
 }
@@ -116,7 +120,8 @@ impl MemoryWorker {
         let counts = Arc::<Counts>::default();
         let closers = Closers::new(context.porter.clone());
         let counted = Arc::clone(&counts);
-        let worker = Worker { context: context.clone(), counts: counted, closers };
+        let (context, unread) = (context.clone(), Vec::new());
+        let worker = Worker { context, counts: counted, closers, unread };
         let spawned = thread::Builder::new().name(name.into()).spawn(move || worker.work(&queue));
         spawned.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         Ok(Self { jobs, counts })
@@ -171,6 +176,8 @@ struct Worker {
     context: WorkerContext,
     counts: Arc<Counts>,
     closers: Closers,
+    /// Sessions whose next packet was refused, and waits for a process that takes it away.
+    unread: Vec<(u64, OwnedFd)>,
 }
 
 impl Worker {
@@ -180,6 +187,7 @@ impl Worker {
                 self.handle(job);
             }
             self.closers.advance();
+            self.discard_unread();
             let next = if self.count() > 0 {
                 jobs.recv_timeout(LOOK)
             } else {
@@ -188,7 +196,10 @@ impl Worker {
             match next {
                 Ok(job) => self.handle(job),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.closers.finish(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.unread.drain(..).for_each(|(_, socket)| self.closers.take(socket));
+                    return self.closers.finish();
+                }
             }
         }
     }
@@ -204,7 +215,10 @@ impl Worker {
                 self.report(WorkerEvent::Closed(key));
             }
             Job::Fetch(session, socket, message) => {
-                let fetched = self.fetch(socket, message);
+                let fetched = self.fetch(&socket, message);
+                if matches!(fetched, Err(FetchError::Delayed(..))) {
+                    self.unread.push((session, socket));
+                }
                 self.report(WorkerEvent::Fetched(session, fetched));
             }
             Job::Discard(waste) => {
@@ -225,7 +239,7 @@ impl Worker {
 
     /// Tells how much is open.
     fn count(&self) -> usize {
-        let open = self.closers.open();
+        let open = self.closers.open() + self.unread.len();
         // Relaxed: pairs with `is_closing` and `waiting`; counts.
         self.counts.open.store(open, Ordering::Relaxed);
         self.counts.waiting.store(self.closers.waiting(), Ordering::Relaxed);
@@ -238,9 +252,31 @@ impl Worker {
         self.context.to_control.ring();
     }
 
+    /// Tries again to have refused packets taken away. Only another process can do that: their
+    /// descriptors may be such as must not be closed here.
+    fn discard_unread(&mut self) {
+        for (session, socket) in std::mem::take(&mut self.unread) {
+            match self.closers.fetch(&socket) {
+                Err(Stuck::NotStarted(_)) => self.unread.push((session, socket)),
+                Err(Stuck::Failed(why)) => {
+                    let broken = Err(FetchError::Broken(why));
+                    self.report(WorkerEvent::Fetched(session, broken));
+                }
+                Ok(_) => {
+                    let discarded = Err(FetchError::Discarded);
+                    self.report(WorkerEvent::Fetched(session, discarded));
+                }
+            }
+        }
+    }
+
     /// Memory files may be large, so whatever is wrong is found, and closed, here.
-    fn fetch(&mut self, socket: OwnedFd, message: ClientMessage) -> Fetched {
-        let fds = match self.closers.fetch(socket).map_err(FetchError::Broken)? {
+    fn fetch(&mut self, socket: &OwnedFd, message: ClientMessage) -> Fetched {
+        let received = self.closers.fetch(socket).map_err(|stuck| match stuck {
+            Stuck::NotStarted(why) => FetchError::Delayed(message.seq, (Status::NoSpace, why)),
+            Stuck::Failed(why) => FetchError::Broken(why),
+        });
+        let fds = match received? {
             Received::Fit(fds) => fds,
             Received::Unfit(present, (place, what)) => {
                 counted(&message.ask, present)?;

@@ -7,6 +7,7 @@
 //! for it alone, looks at it and passes on memory only. Nobody waits for the end of that one.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{Error, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,15 @@ pub(crate) enum Received {
     Unfit(usize, (usize, String)),
 }
 
+/// Why descriptors were not taken in.
+#[derive(Debug)]
+pub(crate) enum Stuck {
+    /// No process could be started: the packet still lies in the socket.
+    NotStarted(String),
+    /// The process failed, and the packet may be gone.
+    Failed(String),
+}
+
 /// What the process says: how many there are, which of them is unfit, and what it is.
 type Verdict = (usize, Option<(usize, String)>);
 
@@ -77,14 +87,16 @@ impl Porter {
     /// says of the descriptors. They are memory, or handles of a GPU's.
     pub(crate) fn fetch(
         &self,
-        socket: OwnedFd,
+        socket: &OwnedFd,
         children: &mut Vec<Child>,
-    ) -> Result<Received, String> {
+    ) -> Result<Received, Stuck> {
         let stuck = |what: String| format!("no descriptors can be taken: {what}");
-        let (link, other) = Channel::pair().map_err(|error| stuck(error.to_string()))?;
+        let not = |error: &dyn Display| Stuck::NotStarted(stuck(not_started(error)));
+        let (link, other) = Channel::pair().map_err(|error| not(&error))?;
         let mut command = self.command(FETCH);
-        command.stdin(socket).stderr(OwnedFd::from(other));
-        let child = self.start(&mut command).map_err(|error| stuck(not_started(&error)))?;
+        let stdin = socket.try_clone().map_err(|error| not(&error))?;
+        command.stdin(stdin).stderr(OwnedFd::from(other));
+        let child = self.start(&mut command).map_err(|error| not(&error))?;
         children.push(child);
         drop(command); // and with it our copy of the other end
         let patience = Timespec::try_from(PATIENCE).ok();
@@ -99,7 +111,8 @@ impl Porter {
                 if let Some(child) = children.last_mut() {
                     let _dead_already = child.kill();
                 }
-                Err(stuck(format!("the process that looks at them failed: {error}")))
+                let why = format!("the process that looks at them failed: {error}");
+                Err(Stuck::Failed(stuck(why)))
             }
         }
     }
@@ -127,7 +140,7 @@ impl Porter {
     }
 }
 
-fn not_started(error: &Error) -> String {
+fn not_started(error: &dyn Display) -> String {
     format!(
         "the process that looks at them does not start ({error}); raise the sidecar's limits of \
          processes and open files (TasksMax=, LimitNOFILE=)"

@@ -79,6 +79,8 @@ struct Owned {
     queues: BTreeMap<u32, Queue>,
     /// Arenas with their tails.
     tails: BTreeMap<u32, RegionId>,
+    /// Bytes of their segments.
+    bytes: BTreeMap<u32, u64>,
     /// The number that the next queue tries.
     next: u32,
 }
@@ -87,6 +89,7 @@ impl Owned {
     /// Forgets a queue.
     fn remove(&mut self, queue: u32) -> Option<Queue> {
         self.tails.remove(&queue);
+        self.bytes.remove(&queue);
         self.queues.remove(&queue)
     }
 
@@ -100,6 +103,13 @@ impl Owned {
             }
         }
     }
+}
+
+/// Bytes of the segment of a queue with so many lanes. Of a shape that cannot be it is nothing:
+/// whoever makes one says why.
+pub(crate) fn segment_bytes(lanes: usize, depth: u32) -> u64 {
+    let lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
+    Segment::bytes_needed(lanes, depth).map_or(0, |bytes| bytes as u64)
 }
 
 /// All queues of all sessions.
@@ -116,6 +126,12 @@ impl Queues {
     /// Queues of a session.
     pub(crate) fn of(&self, session: u64) -> usize {
         self.sessions.get(&session).map_or(0, |owned| owned.queues.len())
+    }
+
+    /// Bytes of the segments of each session's queues.
+    pub(crate) fn bytes(&self) -> BTreeMap<u64, u64> {
+        let bytes = |owned: &Owned| owned.bytes.values().sum();
+        self.sessions.iter().map(|(session, owned)| (*session, bytes(owned))).collect()
     }
 
     fn get(&mut self, (session, queue): QueueKey) -> Option<&mut Queue> {
@@ -171,11 +187,15 @@ impl Queues {
     ) -> Result<Reply, Failure> {
         let (worker, queues, none) = (worker.clone(), BTreeMap::new(), BTreeMap::new());
         let owned = self.sessions.entry(session);
-        let owned = owned.or_insert_with(|| Owned { slot, worker, queues, tails: none, next: 0 });
+        let owned = owned.or_insert_with(|| {
+            let bytes = BTreeMap::new();
+            Owned { slot, worker, queues, tails: none, bytes, next: 0 }
+        });
         let queue = owned.number();
         let ((segment, fds), seats) = make(shape, (tails, tenant), (queue, waking))?;
         let answer = ControlReply::Queue { queue, segment_bytes: segment.bytes() as u64 };
         owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
+        owned.bytes.insert(queue, segment.bytes() as u64);
         owned.tails.extend(tails.map(|tails| (queue, tails)));
         Ok(Reply::new(session, seq, answer).with(segment, fds))
     }

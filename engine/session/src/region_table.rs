@@ -43,6 +43,8 @@ pub(crate) struct RegionTable {
     remotes: usize,
     /// Of arenas.
     bytes: u64,
+    /// Of what else is counted with them: the segments of queues.
+    beside: u64,
     bytes_max: u64,
 }
 
@@ -59,12 +61,22 @@ impl RegionTable {
         let places = u16::try_from(REGIONS_MAX).expect("a place is the low half of a region id");
         let free = (0..places).map(|place| (place, 0)).collect();
         let buffers = RangeAllocator::new(0..BUFFERS_MAX - reserved);
-        Self { free, buffers, remotes: 0, bytes: 0, bytes_max }
+        Self { free, buffers, remotes: 0, bytes: 0, beside: 0, bytes_max }
     }
 
     /// Changes the limit; what is granted already stays.
     pub(crate) fn limit(&mut self, bytes_max: u64) {
         self.bytes_max = bytes_max;
+    }
+
+    /// Changes what else is counted.
+    pub(crate) fn set_beside(&mut self, bytes: u64) {
+        self.beside = bytes;
+    }
+
+    /// Bytes that may still be granted.
+    pub(crate) fn left(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.bytes + self.beside)
     }
 
     /// Arenas there are.
@@ -78,7 +90,7 @@ impl RegionTable {
 
     /// Sets aside what an arena of at most `bytes` needs.
     pub(crate) fn grant(&mut self, bytes: u64) -> Result<Grant, Shortage> {
-        let left = self.bytes_max.saturating_sub(self.bytes);
+        let left = self.left();
         if bytes > left {
             return Err(Shortage::Bytes(left));
         }

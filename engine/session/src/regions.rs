@@ -137,6 +137,8 @@ pub(crate) struct Regions {
     table: RegionTable,
     arenas: BTreeMap<RegionKey, Arena>,
     gpus: Vec<ServedGpu>,
+    /// Bytes of the segments of each session's queues, which count as arenas' do.
+    queues: BTreeMap<u64, u64>,
     /// What memory is less than was asked for, by kind.
     notes: BTreeMap<&'static str, String>,
 }
@@ -145,7 +147,40 @@ impl Regions {
     /// Staging pools have the last `reserved` entries of the devices' buffer tables.
     pub(crate) fn new(bytes_max: u64, reserved: u16, gpus: Vec<ServedGpu>) -> Self {
         let (table, arenas) = (RegionTable::new(bytes_max, reserved), BTreeMap::new());
-        Self { table, arenas, gpus, notes: BTreeMap::new() }
+        Self { table, arenas, gpus, queues: BTreeMap::new(), notes: BTreeMap::new() }
+    }
+
+    /// What queues have now.
+    pub(crate) fn note_queues(&mut self, queues: BTreeMap<u64, u64>) {
+        self.table.set_beside(queues.values().sum());
+        self.queues = queues;
+    }
+
+    /// Checks the limits for the segment of one more queue.
+    pub(crate) fn check_queue(
+        &self,
+        session: u64,
+        bytes: u64,
+        limits: &Limits,
+    ) -> Result<(), Failure> {
+        self.check_own(session, bytes, limits)?;
+        let left = self.table.left();
+        let short = (bytes > left).then(|| Shortage::Bytes(left));
+        short.map_or(Ok(()), |it| Err(shortage(it, bytes, limits.arena_bytes_total)))
+    }
+
+    /// Checks that so many bytes more are within what a session may have.
+    fn check_own(&self, session: u64, bytes: u64, limits: &Limits) -> Result<(), Failure> {
+        let most = limits.arena_bytes_per_session;
+        let queues = self.queues.get(&session).copied().unwrap_or(0);
+        let left = most.saturating_sub(self.used_by(session).arena_bytes + queues);
+        if bytes <= left {
+            return Ok(());
+        }
+        Err(quota(format!(
+            "{bytes} bytes asked for, {left} of this client's {most} are left, of which its queues \
+             have {queues} (limits.arena_bytes_per_session); detach an arena or raise the limit"
+        )))
     }
 
     /// Changes the limit of all arenas' bytes; what is granted already stays.
@@ -229,20 +264,14 @@ impl Regions {
             return Err(invalid(MemoryError::Empty.to_string()));
         }
         let used = self.used_by(session);
-        let (most, most_bytes) = (limits.arenas_per_session, limits.arena_bytes_per_session);
+        let most = limits.arenas_per_session;
         if used.arenas >= most {
             return Err(quota(format!(
                 "this client has {most} arenas, the most it may have \
                  (limits.arenas_per_session); detach one or raise the limit"
             )));
         }
-        let left = most_bytes.saturating_sub(used.arena_bytes);
-        if bytes > left {
-            return Err(quota(format!(
-                "{bytes} bytes asked for, {left} of this client's {most_bytes} are left \
-                 (limits.arena_bytes_per_session); detach an arena or raise the limit"
-            )));
-        }
+        self.check_own(session, bytes, limits)?;
         let total = limits.arena_bytes_total;
         self.table.grant(bytes).map_err(|short| shortage(short, bytes, total))
     }

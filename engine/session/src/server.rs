@@ -34,12 +34,12 @@ use crate::memory_worker::{FetchError, Fetched, WorkerEvent};
 use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
 use crate::pollers::Pollers;
-use crate::queues::Queues;
+use crate::queues::{Queues, segment_bytes};
 use crate::regions::{Granted, Regions};
 use crate::reply::Reply;
 use crate::report::{self, BusyShares, narrow};
 use crate::server_handle::HandleReceiver;
-use crate::session::{EndReason, Holdings, Session, printable};
+use crate::session::{EndReason, Holdings, Session, own_words};
 use crate::sessions::Sessions;
 use crate::shutdown::{Shutdown, Step, Stopped};
 use crate::socket::Listener;
@@ -227,6 +227,7 @@ impl Server {
         let now = Instant::now();
         self.sessions.turn_away_late(&self.config.policy, now);
         self.acceptor.resume(now);
+        self.acceptor.look(now);
         let sessions = &self.sessions;
         self.workers.retain(|uid| sessions.iter().any(|session| session.peer().uid == uid));
         while let Some(bell) = self.wakers.left_over() {
@@ -324,6 +325,9 @@ impl Server {
 
     /// A message was taken in with its descriptors, or not. The session may have ended meanwhile.
     fn fetched(&mut self, id: u64, fetched: Fetched) {
+        if let Err(FetchError::Delayed(seq, failure)) = fetched {
+            return self.reply(Reply::failure(id, seq, failure));
+        }
         let worker = self.sessions.get(id).map_or(self.workers.strangers(), Session::worker);
         let fetched = fetched.map(|Packet { message, fds }| (message, Kept::new(fds, worker)));
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -334,6 +338,7 @@ impl Server {
                 self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive));
             }
             (_, Ok((message, fds))) => self.hear(id, message, fds),
+            (_, Err(FetchError::Discarded | FetchError::Delayed(..))) => {}
             (_, Err(FetchError::Broken(reason))) => self.end(id, EndReason::Violation(reason)),
             (_, Err(FetchError::Failed(seq, failure))) => {
                 if self.sessions.blame_descriptor(id, &self.config.policy) {
@@ -390,7 +395,7 @@ impl Server {
                  client ({}) speaks protocol {theirs} and lanes of version {}; install both from \
                  the same release",
                 self.config.identity.version,
-                printable(&hello.library),
+                own_words(&hello.library),
                 hello.lane_version
             );
             return self.sessions.turn_away(id, RefusalCode::Version, message);
@@ -404,7 +409,7 @@ impl Server {
                 "the client ({}) speaks protocol {theirs} and does not know which drive of store \
                  {} has a key since one was retired; install the client of the sidecar's release \
                  ({})",
-                printable(&hello.library),
+                own_words(&hello.library),
                 store.name,
                 self.config.identity.version,
             );
@@ -447,6 +452,7 @@ impl Server {
         fds: Kept<Vec<OwnedFd>>,
     ) -> Result<Option<Reply>, Failure> {
         let policy = &self.config.policy;
+        self.regions.note_queues(self.queues.bytes());
         let granted = match ask {
             ControlRequest::CreateArena { bytes, pages } => {
                 let pages = match pages {
@@ -486,6 +492,8 @@ impl Server {
                 self.queues.check(id, depth, &self.config.policy.limits)?;
                 let tails = tails.map(RegionId);
                 tails.map_or(Ok(()), |it| self.regions.check_tails((id, it), depth))?;
+                let bytes = segment_bytes(self.pollers.count(), depth);
+                self.regions.check_queue(id, bytes, &self.config.policy.limits)?;
                 let slot = self.seat(id)?;
                 let session = self.sessions.get(id).expect("an asking session lives");
                 let waking = self.wakers.waking(id, session.peer().uid);
@@ -541,6 +549,7 @@ impl Server {
         let session = self.sessions.get(asker.0).expect("an asking session lives");
         let (peer, policy) = (session.peer(), &self.config.policy);
         let rights = |volume| Rights::new(peer, &policy.access, policy.tenants_of(volume));
+        let asker = (session, asker.1);
         let replies = self.stores.ask(asker, seq, ask, rights, &mut self.pollers)?;
         replies.into_iter().for_each(|reply| self.reply(reply));
         Ok(None)

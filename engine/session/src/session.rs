@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvrail_poller::{SessionSlot, TenantSlot};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, PacketBuffer, SessionReport,
-    SidecarMessage, Waker,
+    SidecarMessage, Waker, printable,
 };
 use probe::probe_lazy;
 use rustix::io::Errno;
@@ -240,11 +240,17 @@ impl Session {
 
     /// It said hello.
     pub(crate) fn attach(&mut self, hello: &Hello) {
-        self.name = printable(&hello.name);
-        self.library = printable(&hello.library);
+        self.name = own_words(&hello.name);
+        self.library = own_words(&hello.library);
         self.phase = Phase::Attached;
         self.since = Instant::now();
         probe_lazy!(kvrail, session_attached, self.id, self.peer.pid, self.peer.uid);
+    }
+
+    /// Who it is, for the log.
+    pub(crate) fn describe(&self) -> String {
+        let (session, pid, uid) = (self.id, self.peer.pid, self.peer.uid);
+        format!("session {session} ({:?}, pid {pid}, uid {uid})", self.name)
     }
 
     /// Logs that it has attached, after so many lines that were held back.
@@ -394,18 +400,18 @@ fn watch(events: &EventLoop, id: u64, channel: &Channel, peer: &Peer) -> Result<
     events.watch(pidfd.as_fd(), Source::Process(id)).inspect_err(|_| events.forget(channel.as_fd()))
 }
 
-/// A client's own words about itself, fit for logs and terminals.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().filter(|char| !char.is_control()).take(NAME_CHARS).collect()
+/// A client's own words about itself, cut, and fit for logs and terminals.
+pub(crate) fn own_words(text: &str) -> String {
+    printable(&text.chars().take(NAME_CHARS).collect::<String>())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::own_words;
 
     #[test]
     fn names_are_cut_and_cleaned() {
-        assert_eq!(printable("vllm\n\u{1b}[31mworker"), "vllm[31mworker");
-        assert_eq!(printable(&"é".repeat(1000)).chars().count(), 64);
+        assert_eq!(own_words("vllm\n\u{1b}[31m\u{202e}"), "vllm\\n\\u{1b}[31m\\u{202e}");
+        assert_eq!(own_words(&"é".repeat(1000)).chars().count(), 64);
     }
 }

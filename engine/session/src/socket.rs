@@ -1,10 +1,11 @@
 //! The session socket in the file system: one sidecar each, stale ones replaced, live ones left.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, Metadata};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use kvrail_protocol::{Channel, ChannelError};
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
@@ -27,41 +28,98 @@ const BACKLOG: i32 = 512;
 pub(crate) struct Listener {
     fd: OwnedFd,
     path: PathBuf,
+    mode: u32,
+    /// The file that is ours; nothing once nobody can connect any more.
+    file: Option<FileId>,
     /// Locked for as long as this process serves; the file itself stays, because removing it
     /// would let two sidecars lock two files of one name.
-    _lock: Lock,
+    lock: Lock,
+}
+
+/// Which file lies at a path: numbers are used again, so the time when it was made is part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId(u64, u64, Option<SystemTime>);
+
+impl FileId {
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        path.symlink_metadata().ok().map(|metadata| Self::of(&metadata))
+    }
+
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        Self(metadata.dev(), metadata.ino(), metadata.created().ok())
+    }
 }
 
 impl Listener {
     /// Takes the path, unless a living sidecar has it.
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
-        let address = SocketAddrUnix::new(path)
-            .map_err(|_| ServerError::PathTooLong { socket: path.into() })?;
+        SocketAddrUnix::new(path).map_err(|_| ServerError::PathTooLong { socket: path.into() })?;
         make_folder(path)?;
         let lock = Lock::take(path)?;
-        clear_stale(path)?;
-        let failed = |step| move |errno| ServerError::Socket { path: path.into(), step, errno };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(failed("socket"))?;
-        // Before bind the mode goes to the file that bind makes: there is no moment at which
-        // more people may connect than the configuration says.
-        fchmod(&fd, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?;
-        bind(&fd, &address).map_err(failed("bind"))?;
-        undo_umask(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
-        listen(&fd, BACKLOG).map_err(failed("listen"))?;
-        Ok(Self { fd, path: path.into(), _lock: lock })
+        let (fd, file) = listen_at(path, mode)?;
+        Ok(Self { fd, path: path.into(), mode, file: Some(file), lock })
+    }
+
+    /// Takes the path again if somebody has removed the socket: clients come by its name. Returns
+    /// the socket that nobody finds any more.
+    ///
+    /// # Errors
+    /// `ServerError` says what lies there instead, or what the kernel refused.
+    pub(crate) fn restore(&mut self) -> Result<Option<OwnedFd>, ServerError> {
+        let Some(file) = self.file else { return Ok(None) };
+        if !self.lock.is_in_place() {
+            self.lock = Lock::take(&self.path)?;
+        }
+        if FileId::at(&self.path) == Some(file) {
+            return Ok(None);
+        }
+        let (fd, file) = listen_at(&self.path, self.mode)?;
+        self.file = Some(file);
+        Ok(Some(std::mem::replace(&mut self.fd, fd)))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Nobody can connect any more; who has is still to be accepted.
-    pub(crate) fn shut(&self) {
+    pub(crate) fn shut(&mut self) {
         let _shut = shutdown(&self.fd, Shutdown::Both);
+        self.remove();
+    }
+
+    /// A path that somebody removed already, or has taken, is left.
+    fn remove(&mut self) {
+        if let Some(file) = self.file.take()
+            && FileId::at(&self.path) == Some(file)
+        {
+            let _gone = unlink(&self.path);
+        }
     }
 
     /// The next connection.
     pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
+}
+
+/// A listening socket at a path that nobody living has.
+fn listen_at(path: &Path, mode: u32) -> Result<(OwnedFd, FileId), ServerError> {
+    clear_stale(path)?;
+    let failed = |step| move |errno| ServerError::Socket { path: path.into(), step, errno };
+    let address =
+        SocketAddrUnix::new(path).map_err(|_| ServerError::PathTooLong { socket: path.into() })?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(failed("socket"))?;
+    // Before bind the mode goes to the file that bind makes: there is no moment at which
+    // more people may connect than the configuration says.
+    fchmod(&fd, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?;
+    bind(&fd, &address).map_err(failed("bind"))?;
+    undo_umask(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
+    listen(&fd, BACKLOG).map_err(failed("listen"))?;
+    let file = FileId::at(path).ok_or(Errno::NOENT).map_err(failed("lstat"))?;
+    Ok((fd, file))
 }
 
 impl AsFd for Listener {
@@ -72,8 +130,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Ours by the lock. A path that somebody removed already is fine.
-        let _gone = unlink(&self.path);
+        self.remove();
     }
 }
 
@@ -175,6 +232,36 @@ mod tests {
         let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         bind(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
         fd
+    }
+
+    #[test]
+    fn a_socket_that_was_removed_is_bound_again_and_a_strangers_is_left() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("kvrail.sock");
+        let mut listener = Listener::bind(&path, 0o600).unwrap();
+        assert!(listener.restore().unwrap().is_none(), "nothing was removed");
+        for lock in [false, true] {
+            fs::remove_file(&path).unwrap();
+            if lock {
+                fs::remove_file(root.path().join("kvrail.sock.lock")).unwrap();
+            }
+            assert!(listener.restore().unwrap().is_some());
+            rustix::net::connect(
+                &socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap(),
+                &SocketAddrUnix::new(&path).unwrap(),
+            )
+            .unwrap();
+            assert!(listener.accept().is_ok());
+            let second = Listener::bind(&path, 0o600).unwrap_err();
+            assert!(matches!(second, ServerError::Alive { .. }), "{second}");
+        }
+        fs::remove_file(&path).unwrap();
+        let stranger = seqpacket_at(&path);
+        rustix::net::listen(&stranger, 1).unwrap();
+        let error = listener.restore().unwrap_err();
+        assert!(matches!(error, ServerError::Foreign { .. }), "{error}");
+        drop(listener);
+        assert!(path.exists(), "what is not ours stays");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What users may do with the namespaces of a store.
 
 use kvrail_poller::Permit;
+use kvrail_protocol::NamespaceInfo;
 use kvrail_ring::Status;
 
 use crate::access::{Access, Peer};
-use crate::failure::Failure;
+use crate::failure::{Failure, quota};
 
 /// What a user may do with a namespace; each is more than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +29,13 @@ pub struct Tenancy {
     pub gids: Vec<u32>,
     /// What they may do.
     pub right: Right,
+    /// Namespaces of such names there may be for these users to make one more. `None`: an equal
+    /// part of the store's room for each rule that lets users make some, but 4 at least.
+    pub namespaces_max: Option<u32>,
 }
+
+/// Namespaces of each rule at least, where the configuration does not say.
+const NAMESPACES_MIN: usize = 4;
 
 impl Tenancy {
     fn covers(&self, name: &str) -> bool {
@@ -79,6 +86,38 @@ impl Rights {
         own.map(|it| it.right).max()
     }
 
+    /// Checks whether one more namespace may be made beside these, in a store with room for so
+    /// many. One rule that still has room is enough.
+    ///
+    /// # Errors
+    /// `Failure` names the rule with the most, its limit and the remedy.
+    pub(crate) fn check_room(
+        &self,
+        name: &str,
+        there: &[NamespaceInfo],
+        room: usize,
+    ) -> Result<(), Failure> {
+        let Self::Some(some) = self else { return Ok(()) };
+        let (user, tenants) = &**some;
+        let makers = tenants.iter().filter(|it| it.right >= Right::Write);
+        let part = (room / makers.clone().count().max(1)).max(NAMESPACES_MIN);
+        let limit = |it: &Tenancy| it.namespaces_max.map_or(part, |most| most as usize);
+        let own = makers.filter(|it| it.covers(name) && it.names(user));
+        let has = |it: &Tenancy| there.iter().filter(|other| it.covers(&other.name)).count();
+        match own.max_by_key(|it| limit(it).saturating_sub(has(it))) {
+            Some(rule) if has(rule) >= limit(rule) => Err(quota(format!(
+                "user {} may not make namespace {name:?}: there are {} for {:?}, and {} is the \
+                 most (volume.tenant.namespaces_max); remove one (kvrail store remove), or have \
+                 the operator raise the limit",
+                user.uid,
+                has(rule),
+                rule.namespaces,
+                limit(rule)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// What requests under a handle may do.
     pub(crate) fn permit(&self, name: &str) -> Permit {
         if self.of(name) >= Some(Right::Write) { Permit::Write } else { Permit::Read }
@@ -120,13 +159,14 @@ fn word(right: Right) -> &'static str {
 #[cfg(test)]
 mod tests {
     use kvrail_poller::Permit;
+    use kvrail_protocol::NamespaceInfo;
     use kvrail_ring::Status;
 
     use super::{Right, Rights, Tenancy, User};
 
     fn tenancy(namespaces: &str, uids: &[u32], gids: &[u32], right: Right) -> Tenancy {
         let (uids, gids) = (uids.to_vec(), gids.to_vec());
-        Tenancy { namespaces: namespaces.into(), uids, gids, right }
+        Tenancy { namespaces: namespaces.into(), uids, gids, right, namespaces_max: None }
     }
 
     fn rights(uid: u32, gids: &[u32]) -> Rights {
@@ -158,6 +198,37 @@ mod tests {
         assert_eq!(Rights::All.of("anything"), Some(Right::Own));
         assert_eq!(rights(7, &[]).permit("x"), Permit::Read);
         assert_eq!(rights(1000, &[]).permit("team a x"), Permit::Write);
+    }
+
+    #[test]
+    fn one_tenant_leaves_room_for_the_others() {
+        let make = |rights: &Rights, names: &[&str], name, room| {
+            let space = |name: &&str| NamespaceInfo {
+                name: (*name).into(),
+                identity: String::new(),
+                uid: 1,
+                blocks: 0,
+                bytes: 0,
+            };
+            let there: Vec<_> = names.iter().map(space).collect();
+            rights.check_room(name, &there, room)
+        };
+        let mine = ["team a 1", "team a 2", "team a 3", "team a 4", "team b"];
+        make(&rights(1000, &[]), &mine[..3], "team a x", 8).unwrap();
+        // Two rules let users make namespaces: each has half of the room.
+        let (status, said) = make(&rights(1000, &[]), &mine, "team a x", 8).unwrap_err();
+        assert_eq!(status, Status::Quota);
+        for words in ["user 1000", "4 for \"team a *\"", "4 is the most", "namespaces_max"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        make(&rights(1000, &[]), &mine, "team a x", 32).unwrap();
+        make(&Rights::All, &mine, "team a x", 1).unwrap();
+        let limited =
+            Tenancy { namespaces_max: Some(1), ..tenancy("team b*", &[1000], &[], Right::Write) };
+        let user = User { uid: 1000, gids: vec![] };
+        let limited = Rights::Some(Box::new((user, vec![limited])));
+        make(&limited, &mine, "team b 2", 32).unwrap_err();
+        make(&limited, &mine[..4], "team b 2", 32).unwrap();
     }
 
     #[test]

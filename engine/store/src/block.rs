@@ -69,4 +69,9 @@ impl Block {
             user: put.user,
         }
     }
+
+    /// Whether it has begun, and parts of it were not given yet.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        (1..self.length).contains(&self.begun)
+    }
 }

@@ -39,6 +39,7 @@ mod recover;
 mod refusal;
 mod request;
 mod segments;
+mod shared;
 mod sizing;
 mod slab;
 mod spaces;
@@ -70,8 +71,8 @@ pub use pools::{
 };
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
-    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Put, ReadId,
-    Reading, Reply, SpaceId, Status,
+    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Place, Put,
+    ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;

@@ -32,6 +32,19 @@ pub enum Durability {
     Durable,
 }
 
+/// What a request needs a place for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A block whose bytes all come with its put.
+    Block,
+    /// A block whose parts come one after the other.
+    Incomplete,
+    /// A later part.
+    Part,
+    /// A drop.
+    Drop,
+}
+
 /// Puts a block, or one part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Put<'a> {
@@ -61,6 +74,15 @@ pub struct Put<'a> {
 }
 
 impl Put<'_> {
+    /// What it needs a place for.
+    pub(crate) fn place(&self) -> Place {
+        match (self.at, self.bytes < self.length) {
+            (0, false) => Place::Block,
+            (0, true) => Place::Incomplete,
+            _ => Place::Part,
+        }
+    }
+
     /// Whether a store of this geometry can take it.
     pub(crate) fn check_against(&self, geometry: &Geometry, owners: u16) -> Result<(), Fault> {
         let unit = geometry.logical_block;

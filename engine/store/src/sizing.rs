@@ -13,7 +13,7 @@ use crate::log::LOG_BYTES;
 use crate::moves::MOVE_BYTES;
 use crate::payers::PAYER_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
-use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES};
+use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES, WRITER_RAM_BYTES};
 
 /// Ways of a bucket.
 const WAYS: u64 = 8;
@@ -67,7 +67,7 @@ impl Sizing {
             (config.writes.into(), WRITE_RAM_BYTES + TASK_BYTES + 2 * REPLY_BYTES),
             (config.transfers_max().into(), TASK_BYTES + CELL_RAM_BYTES),
             (config.holds.into(), HOLD_BYTES),
-            (config.owners.into(), 8 + PAYER_BYTES),
+            (config.owners.into(), 8 + PAYER_BYTES + WRITER_RAM_BYTES),
             (config.transfers_max().into(), MOVE_BYTES),
             (1, images),
             (1, FEED_BYTES),

@@ -21,7 +21,8 @@ use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
 use crate::refusal::Try;
 use crate::request::{
-    Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Put, ReadId, Reply, SpaceId, Status,
+    Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Place, Put, ReadId, Reply, SpaceId,
+    Status,
 };
 use crate::segments::bits;
 use crate::sizing::Sizing;
@@ -92,7 +93,7 @@ impl Store {
         Ok(Self {
             core: Core::new(config, geometry, sizing.buckets, admission),
             log: Log::new(),
-            writes: Writes::new(config.puts, config.writes),
+            writes: Writes::new(config.puts, config.writes, config.owners),
             holds: Holds::new(config.holds, config.owners, config.owner_holds),
             starting: Starting::new(config.transfers_max()),
             recovery: Recovery::new(config.transfers_max(), &geometry, config.block_mean),
@@ -242,16 +243,22 @@ impl Store {
         self.core.config().buffers + self.core.config().images
     }
 
-    /// Puts (parts of blocks) that can be given now.
-    #[must_use]
-    pub fn put_room(&self) -> usize {
-        self.writes.room().min(self.reply_room())
+    /// Has an owner of which nothing is here take part in a user's share of places; below
+    /// `Config::owners`, as there are no more users than owners. Each is a user of its own before.
+    pub fn seat(&mut self, owner: u16, user: u16) {
+        self.writes.seat(owner, user);
     }
 
-    /// Drops that can be given now.
+    /// Whether a request of this owner that needs such a place can be given now.
     #[must_use]
-    pub fn drop_room(&self) -> usize {
-        self.writes.drop_room().min(self.reply_room())
+    pub fn has_place(&self, owner: u16, place: Place) -> bool {
+        self.reply_room() > 0 && self.writes.has_place(owner, place)
+    }
+
+    /// Whether blocks of an owner wait for parts that were not given yet.
+    #[must_use]
+    pub fn is_incomplete(&self, owner: u16) -> bool {
+        self.writes.is_incomplete(owner)
     }
 
     /// Answers that can still be owed: there is room for every one that was not taken.

@@ -15,9 +15,11 @@ use crate::fifo::Fifo;
 use crate::format::{PAGE_BYTES, Record, RecordKind};
 use crate::lines::Lines;
 use crate::log::{Claim, Log, Placed};
-use crate::request::{Answer, Begun, DeclineReason, DropKey, Durability, Fault, Put, Status};
+use crate::request::{
+    Answer, Begun, DeclineReason, DropKey, Durability, Fault, Place, Put, Status,
+};
 use crate::segments::bits;
-use crate::slab::Slab;
+use crate::shared::{SHARED_SLOT_BYTES, SHARED_USER_BYTES, Shared};
 use crate::task::{Origin, Outcome, TaskId, Verb};
 
 /// Puts looked at for their next part's delay in one step.
@@ -35,10 +37,14 @@ enum Waiter {
 /// Puts and drops that are not answered.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    blocks: Slab<Block>,
+    blocks: Shared<Block>,
     metadata: Box<[u8]>,
-    parts: Slab<Part>,
-    drops: Slab<Dropping>,
+    parts: Shared<Part>,
+    drops: Shared<Dropping>,
+    /// Whose share each owner has a part of.
+    users: Box<[u16]>,
+    /// Blocks of each owner whose parts have not all been given.
+    incomplete: Box<[u32]>,
     waiting: Lines<Waiter>,
     unrecorded: Fifo<u32>,
     durables: Durables,
@@ -47,19 +53,24 @@ pub(crate) struct Writes {
 
 /// Bytes of RAM of a block being put, and of a part or drop.
 pub(crate) const BLOCK_RAM_BYTES: u64 =
-    size_of::<Option<Block>>() as u64 + METADATA_BYTES_MAX as u64 + 40;
+    size_of::<Option<Block>>() as u64 + METADATA_BYTES_MAX as u64 + 40 + SHARED_SLOT_BYTES;
 /// Bytes of RAM of a part or a drop.
 pub(crate) const WRITE_RAM_BYTES: u64 =
-    (size_of::<Option<Part>>() + size_of::<Option<Dropping>>()) as u64 + 56;
+    (size_of::<Option<Part>>() + size_of::<Option<Dropping>>()) as u64 + 56 + 2 * SHARED_SLOT_BYTES;
+/// Bytes of RAM for each owner.
+pub(crate) const WRITER_RAM_BYTES: u64 =
+    3 * SHARED_USER_BYTES + (size_of::<u16>() + size_of::<u32>()) as u64;
 
 impl Writes {
-    pub(crate) fn new(puts: u32, writes: u32) -> Self {
+    pub(crate) fn new(puts: u32, writes: u32, owners: u16) -> Self {
         let durable = (puts + writes) as usize;
         Self {
-            blocks: Slab::with_slots(puts),
+            blocks: Shared::new(puts, owners),
             metadata: vec![0; puts as usize * METADATA_BYTES_MAX].into_boxed_slice(),
-            parts: Slab::with_slots(writes),
-            drops: Slab::with_slots(writes),
+            parts: Shared::new(writes, owners),
+            drops: Shared::new(writes, owners),
+            users: (0..owners).collect(),
+            incomplete: vec![0; usize::from(owners)].into_boxed_slice(),
             waiting: Lines::with_limit(2 * writes),
             unrecorded: Fifo::with_limit(puts as usize),
             durables: Durables::new(durable),
@@ -67,13 +78,37 @@ impl Writes {
         }
     }
 
-    pub(crate) fn room(&self) -> usize {
-        self.blocks.room().min(self.parts.room())
+    /// Has an owner of which nothing is here take part in a user's share.
+    pub(crate) fn seat(&mut self, owner: u16, user: u16) {
+        self.users[usize::from(owner)] = user;
     }
 
-    /// Drops that can be taken.
-    pub(crate) fn drop_room(&self) -> usize {
-        self.drops.room()
+    fn user(&self, owner: u16) -> u16 {
+        self.users[usize::from(owner)]
+    }
+
+    /// Whether an owner may take such a place. What is incomplete waits for its client, maybe for
+    /// ever: of that a user has less than there is free.
+    pub(crate) fn has_place(&self, owner: u16, place: Place) -> bool {
+        let user = self.user(owner);
+        match place {
+            Place::Drop => self.drops.has_room(user),
+            Place::Part => self.parts.has_room(user),
+            Place::Block => self.blocks.has_room(user) && self.parts.has_room(user),
+            Place::Incomplete => {
+                self.has_place(owner, Place::Block) && self.incomplete_of(user) < self.blocks.room()
+            }
+        }
+    }
+
+    fn incomplete_of(&self, user: u16) -> usize {
+        let counted = self.users.iter().zip(&self.incomplete);
+        counted.filter(|(whose, _)| **whose == user).map(|(_, count)| *count as usize).sum()
+    }
+
+    /// Whether blocks of an owner wait for parts that were not given yet.
+    pub(crate) fn is_incomplete(&self, owner: u16) -> bool {
+        self.incomplete[usize::from(owner)] > 0
     }
 
     pub(crate) fn put(&mut self, core: &mut Core, log: &mut Log, put: &Put<'_>) -> Begun {
@@ -124,12 +159,12 @@ impl Writes {
         if let Some(why) = core.declines() {
             return Err(Status::Declined(why).into());
         }
-        if self.room() == 0 {
+        if !self.has_place(put.owner, put.place()) {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         let pool = core.spaces.pool(number);
         core.admit(pool, hash, put.depth).map_err(Status::Declined)?;
-        let slot = self.blocks.insert(Block::new(core, number, put)).expect("there is room");
+        let slot = self.blocks.insert(self.user(put.owner), Block::new(core, number, put));
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
             .with_length(put.length)
@@ -161,7 +196,7 @@ impl Writes {
         if block.begun != put.at {
             return Err(Status::Invalid(Fault::Part).into());
         }
-        if self.parts.room() == 0 {
+        if !self.has_place(put.owner, Place::Part) {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         Ok(self.add_part(slot, put))
@@ -169,11 +204,15 @@ impl Writes {
 
     fn add_part(&mut self, slot: u32, put: &Put<'_>) -> u32 {
         let block = self.blocks.get_mut(slot);
+        let was_incomplete = block.is_incomplete();
         block.begun += put.bytes;
         block.parts += 1;
+        let count = &mut self.incomplete[usize::from(block.owner)];
+        *count += u32::from(block.is_incomplete());
+        *count -= u32::from(was_incomplete);
         let part =
             Part { block: slot, user: put.user, owner: put.owner, at: put.at, bytes: put.bytes };
-        self.parts.insert(part).expect("room was asked for")
+        self.parts.insert(self.users[usize::from(put.owner)], part)
     }
 
     /// The pool that something needs space in.
@@ -337,6 +376,7 @@ impl Writes {
         let block = self.blocks.get_mut(slot);
         assert!(matches!(block.stage, Stage::Writing | Stage::Unrecorded), "cancelled once");
         block.stage = Stage::Cancelled(why);
+        self.incomplete[usize::from(block.owner)] -= u32::from(block.is_incomplete());
         core.stats.abandoned += 1;
         core.give_up_writing(block.number, block.key, slot);
     }
@@ -375,6 +415,9 @@ impl Writes {
         drop: &DropKey,
     ) -> Result<u32, Answer> {
         let number = core.spaces.resolve(drop.space).map_err(Status::Invalid)?;
+        if drop.owner >= core.config().owners {
+            return Err(Status::Invalid(Fault::Limit).into());
+        }
         if let Some(why) = core.declines() {
             return Err(Status::Declined(why).into());
         }
@@ -383,7 +426,7 @@ impl Writes {
             let same = found.filter(|(_, entry)| entry.is_there() && entry.check() == only);
             same.ok_or(Status::Miss)?;
         }
-        if self.drops.room() == 0 {
+        if !self.has_place(drop.owner, Place::Drop) {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         // While recovery goes on, an entry stands for the drop: nothing older must come back.
@@ -409,7 +452,7 @@ impl Writes {
             core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
         }
         let dropping = Dropping::new(drop, (uid, core.spaces.pool(number)), there);
-        Ok(self.drops.insert(dropping).expect("there is room"))
+        Ok(self.drops.insert(self.user(drop.owner), dropping))
     }
 
     /// Settles a cancelled put that waits for nothing but its next part.

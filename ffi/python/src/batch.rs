@@ -212,7 +212,7 @@ impl Batch {
     /// Submits all requests, waits for all, and returns their ends in order.
     pub(crate) fn run(&self, py: Python<'_>, session: &Session) -> PyResult<Vec<Completion>> {
         let mut queue = session.borrow_queue(py)?;
-        let outcome = Run::new(self).drive(py, &mut queue);
+        let outcome = Run::new(self).drive(py, (&mut queue, session));
         session.return_queue(queue);
         outcome
     }
@@ -235,7 +235,11 @@ impl<'a> Run<'a> {
         Self { batch, first: None, submitted: 0, ended: 0, ends, until }
     }
 
-    fn drive(mut self, py: Python<'_>, queue: &mut Queue) -> PyResult<Vec<Completion>> {
+    fn drive(
+        mut self,
+        py: Python<'_>,
+        (queue, session): (&mut Queue, &Session),
+    ) -> PyResult<Vec<Completion>> {
         let (mut refused, mut done) = (Ok(()), Vec::new());
         loop {
             if refused.is_ok() && self.submitted < self.batch.count {
@@ -252,7 +256,7 @@ impl<'a> Run<'a> {
                 break;
             }
             let wanted = if all { self.submitted - self.ended } else { 1 };
-            wait_for(py, queue, wanted, &mut done, self.until)?;
+            wait_for(py, (queue, session), wanted, &mut done, self.until)?;
             done.drain(..).for_each(|done| self.take(done));
             let over = self.until.is_some_and(|until| until <= Instant::now());
             if over && self.ended < self.batch.count {

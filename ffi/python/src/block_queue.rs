@@ -18,8 +18,8 @@ use crate::group_of::Owner;
 use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::{Found, Results};
-use crate::run::{Asked, refresh};
-use crate::wait::{SLICE, ask, deadline};
+use crate::run::{Asked, refresh, renew};
+use crate::wait::{SLICE, ask, deadline, pause};
 
 /// The end of a group or lookup.
 #[pyclass(frozen, module = "kvrail")]
@@ -141,7 +141,12 @@ impl BlockQueue {
                 refresh(py, &space)?;
             }
         }
-        answers.into_iter().try_for_each(|answer| take_answer(py, flight, answer))
+        answers.into_iter().try_for_each(|answer| take_answer(py, flight, answer))?;
+        if flight.cleared().next().is_some() {
+            flight.cleared().try_for_each(|group| renew(py, group))?;
+            py.detach(|| flight.stage());
+        }
+        Ok(())
     }
 }
 
@@ -224,7 +229,7 @@ impl BlockQueue {
             }
             let (slice, flight) = (left.map_or(SLICE, |left| left.min(SLICE)), &mut *held);
             py.detach(|| flight.wait(slice)).map_err(from_client)?;
-            py.check_signals()?;
+            pause(py, self.owner.session())?;
         }
         held.hand_out(None).into_iter().map(|end| GroupEnd::new(py, end)).collect()
     }

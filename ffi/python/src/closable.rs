@@ -2,10 +2,18 @@
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
 use crate::errors::raised::ClosedError;
+use crate::wait::SLICE;
+
+/// How long calls are waited for that use what is closed: they look after each slice.
+const USERS_LEAVE: Duration = Duration::from_millis(20 * SLICE.as_millis() as u64);
+/// Time between two looks for them.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A value until it is closed.
 #[derive(Debug)]
@@ -17,13 +25,18 @@ pub(crate) struct Closable<T> {
 
 /// A cell of whatever.
 pub(crate) trait AnyClosable: fmt::Debug + Send + Sync {
-    /// Closes it.
-    fn empty(&self);
+    /// Closes it with its client. Its value is dropped here, once the calls that use it have seen
+    /// that the client is closed: a drop may take seconds.
+    fn end(&self);
 }
 
 impl<T: fmt::Debug + Send + Sync> AnyClosable for Closable<T> {
-    fn empty(&self) {
-        drop(self.take());
+    fn end(&self) {
+        let Some(value) = self.take() else { return };
+        let until = Instant::now() + USERS_LEAVE;
+        while Arc::strong_count(&value) > 1 && Instant::now() < until {
+            thread::sleep(LOOK);
+        }
     }
 }
 

@@ -117,7 +117,7 @@ impl Flight {
     }
 
     /// Submits what there is room for, group by group.
-    fn stage(&mut self) {
+    pub(crate) fn stage(&mut self) {
         for group in self.groups.values_mut().filter(|group| !group.is_staged()) {
             match group.stage(&mut self.queue, &self.bounce) {
                 Ok(()) if group.is_staged() => {}
@@ -174,6 +174,11 @@ impl Flight {
             (ticket, question, outcome)
         };
         over.into_iter().map(ended).collect()
+    }
+
+    /// The groups whose namespace was cleared under them.
+    pub(crate) fn cleared(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut().filter(|group| group.is_cleared())
     }
 
     /// Waits for something to take.

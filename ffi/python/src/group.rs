@@ -34,6 +34,9 @@ pub(crate) struct Group {
     ends: Vec<End>,
     /// Requests that were submitted, or never will be.
     staged: usize,
+    /// Puts that found the namespace cleared, and go out once more after it was opened anew.
+    cleared: Vec<usize>,
+    renewed: bool,
     ended: usize,
     copied_bytes: u64,
     /// Bytes that came and that nobody gave memory for.
@@ -78,6 +81,8 @@ impl Group {
             places,
             ends,
             staged: 0,
+            cleared: Vec::new(),
+            renewed: false,
             ended: 0,
             copied_bytes: 0,
             kept: None,
@@ -133,12 +138,39 @@ impl Group {
     }
 
     pub(crate) fn is_staged(&self) -> bool {
-        self.staged == self.keys.len()
+        self.staged == self.keys.len() && self.cleared.is_empty()
+    }
+
+    /// Whether the rest waits for the namespace to be opened anew: somebody cleared it.
+    pub(crate) fn is_cleared(&self) -> bool {
+        !self.renewed && !self.cleared.is_empty()
+    }
+
+    /// The namespace was opened anew, or cannot be. That is done once.
+    pub(crate) fn renew(&mut self, opened: bool) {
+        self.renewed = true;
+        if !opened {
+            let (status, note) = (Status::Declined, BlockNote::Stale);
+            self.end_cleared(End { status, note, ..End::OPEN });
+        }
+    }
+
+    fn end_cleared(&mut self, end: End) {
+        for index in self.cleared.drain(..) {
+            self.ends[index] = end;
+            self.ended += 1;
+        }
+    }
+
+    /// The next request to submit.
+    fn next(&self) -> Option<usize> {
+        let again = self.cleared.last().filter(|_| self.renewed).copied();
+        if self.staged < self.keys.len() { Some(self.staged) } else { again }
     }
 
     /// Requests of it that are in flight.
     pub(crate) fn in_flight(&self) -> usize {
-        self.staged - self.ended
+        self.staged - self.ended - self.cleared.len()
     }
 
     pub(crate) fn ended(&self) -> usize {
@@ -150,16 +182,21 @@ impl Group {
     /// # Errors
     /// `Halt`: nothing of the rest can be submitted.
     pub(crate) fn stage(&mut self, queue: &mut Queue, bounce: &Bounce) -> Result<(), Halt> {
-        while self.staged < self.keys.len() && queue.outstanding() < queue.capacity() {
-            let Some(request) = self.build(self.staged, bounce).map_err(Halt::Failed)? else {
-                break;
-            };
+        while queue.outstanding() < queue.capacity()
+            && !self.is_cleared()
+            && let Some(index) = self.next()
+        {
+            let Some(request) = self.build(index, bounce).map_err(Halt::Failed)? else { break };
             match queue.stage_block(request) {
                 Ok(ticket) => self.first = self.first.or(Some(ticket.0)),
                 Err(refused) if matches!(refused.reason, SubmitErrorKind::Full { .. }) => break,
                 Err(refused) => return Err(Halt::Refused(refused.reason)),
             }
-            self.staged += 1;
+            if index == self.staged {
+                self.staged += 1;
+            } else {
+                self.cleared.pop();
+            }
         }
         Ok(())
     }
@@ -213,6 +250,9 @@ impl Group {
         let index = usize::try_from(done.tag & u64::from(u32::MAX)).expect("an index");
         let lease = done.lease.take();
         let Completed { status, note, bytes, checksum: crc, queue_ns, .. } = done;
+        if self.work == Work::Put && note == BlockNote::Stale && !self.renewed {
+            return self.cleared.push(index);
+        }
         self.ends[index] = End { status, note, bytes, crc, queue_ns };
         self.ended += 1;
         if let (Work::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {
@@ -241,7 +281,9 @@ impl Group {
 
     /// The rest cannot be submitted.
     pub(crate) fn fail(&mut self, status: Status) {
-        self.end_rest(End { status, ..End::OPEN });
+        let end = End { status, ..End::OPEN };
+        self.end_cleared(end);
+        self.end_rest(end);
     }
 
     fn end_rest(&mut self, end: End) {

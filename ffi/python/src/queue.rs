@@ -213,7 +213,7 @@ impl Queue {
         let Held { queue, done } = &mut *held;
         let missing = count.saturating_sub(done.len());
         if missing > 0 {
-            wait_for(py, queue, missing, done, deadline(timeout))?;
+            wait_for(py, (queue, &self.session), missing, done, deadline(timeout))?;
         }
         Ok(hand_out(done, None))
     }

@@ -8,13 +8,12 @@ use kvrail_client::{
 };
 use pyo3::prelude::*;
 
-use crate::bounce::Bounce;
 use crate::errors::raised::TimedOutError;
 use crate::errors::{from_client, from_reason};
 use crate::group::{Group, Halt};
 use crate::options::duration;
 use crate::session::Session;
-use crate::wait::{SLICE, ask, deadline};
+use crate::wait::{SLICE, ask, deadline, pause};
 
 /// Between two looks for memory to copy a block through.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -36,7 +35,7 @@ pub(crate) fn run(py: Python<'_>, session: &Session, mut group: Group) -> PyResu
     let until = deadline(group.timeout());
     session.bounce().reserve(py, &*session.client()?, group.longest_to_copy())?;
     let mut queue = session.borrow_queue(py)?;
-    let outcome = drive(py, (&mut queue, session.bounce()), &mut group, until);
+    let outcome = drive(py, (&mut queue, session), &mut group, until);
     session.return_queue(queue);
     session.count_copied(group.copied_bytes());
     outcome?;
@@ -52,9 +51,16 @@ pub(crate) fn refresh(py: Python<'_>, space: &Namespace) -> PyResult<()> {
     ask(py, move || space.refresh(), drop)?.map_err(from_client)
 }
 
+/// Opens a group's namespace anew, so that its puts that found the namespace cleared are taken.
+pub(crate) fn renew(py: Python<'_>, group: &mut Group) -> PyResult<()> {
+    let opened = refresh(py, group.space());
+    group.renew(opened.is_ok());
+    opened
+}
+
 fn drive(
     py: Python<'_>,
-    (queue, bounce): (&mut Queue, &Bounce),
+    (queue, session): (&mut Queue, &Session),
     group: &mut Group,
     until: Option<Instant>,
 ) -> PyResult<()> {
@@ -62,12 +68,15 @@ fn drive(
     loop {
         let slice = Instant::now() + SLICE;
         let slice = until.map_or(slice, |until| until.min(slice));
-        let outcome = py.detach(|| advance((queue, bounce), group, &mut done, slice));
+        let outcome = py.detach(|| advance((queue, session), group, &mut done, slice));
         outcome.map_err(halted)?;
         if group.is_over() {
             return Ok(());
         }
-        py.check_signals()?;
+        if group.is_cleared() {
+            renew(py, group)?;
+        }
+        pause(py, session)?;
         if until.is_some_and(|until| until <= Instant::now()) {
             return Err(too_late(group));
         }
@@ -76,23 +85,26 @@ fn drive(
 
 /// Goes on with a group until it is over, or the time is.
 fn advance(
-    (queue, bounce): (&mut Queue, &Bounce),
+    (queue, session): (&mut Queue, &Session),
     group: &mut Group,
     done: &mut Vec<Completed>,
     slice: Instant,
 ) -> Result<(), Halt> {
     loop {
-        let staged = group.stage(queue, bounce);
+        let staged = group.stage(queue, session.bounce());
         queue.publish();
         let all = group.is_staged() || staged.is_err();
         if group.in_flight() == 0 {
             staged?; // what went out before has ended
         }
-        if group.is_over() || slice <= Instant::now() {
+        if group.is_over() || group.is_cleared() || slice <= Instant::now() {
             return Ok(());
         }
         if queue.outstanding() == 0 {
-            thread::sleep(PAUSE); // other threads' blocks are in the memory to copy through
+            // Other calls' blocks are in the memory to copy through: some of calls that run, some
+            // of calls whose time was over.
+            session.reap_idle();
+            thread::sleep(PAUSE);
             continue;
         }
         let wanted = if all { group.in_flight() } else { 1 };
@@ -147,7 +159,7 @@ pub(crate) fn lookup(
     asked: Asked,
 ) -> PyResult<Found> {
     let mut queue = session.borrow_queue(py)?;
-    let outcome = lookup_with(py, &mut queue, question, asked);
+    let outcome = lookup_with(py, (&mut queue, session), question, asked);
     session.return_queue(queue);
     outcome
 }
@@ -155,14 +167,14 @@ pub(crate) fn lookup(
 /// As `lookup`, through this queue. A namespace that was cleared is opened anew, once.
 fn lookup_with(
     py: Python<'_>,
-    queue: &mut Queue,
+    (queue, session): (&mut Queue, &Session),
     question: (&Namespace, &[BlockKey]),
     asked: Asked,
 ) -> PyResult<Found> {
-    let mut outcome = find(py, queue, question, asked);
+    let mut outcome = find(py, (queue, session), question, asked);
     if let Err(Failure::Stale) = outcome {
         refresh(py, question.0)?;
-        outcome = find(py, queue, question, asked);
+        outcome = find(py, (queue, session), question, asked);
     }
     outcome.map_err(Failure::into_error)
 }
@@ -177,7 +189,7 @@ pub(crate) fn release(
     let mut queue = session.borrow_queue(py)?;
     let until = deadline(timeout);
     let outcome = keys.chunks(LOOKUP_KEYS).try_for_each(|keys| {
-        patiently(py, until, timeout, |slice| queue.release(space, keys, slice))
+        patiently(py, session, (until, timeout), |slice| queue.release(space, keys, slice))
     });
     session.return_queue(queue);
     match outcome {
@@ -208,14 +220,14 @@ impl Failure {
 
 fn find(
     py: Python<'_>,
-    queue: &mut Queue,
+    (queue, session): (&mut Queue, &Session),
     (space, keys): (&Namespace, &[BlockKey]),
     asked: Asked,
 ) -> Result<Found, Failure> {
     let until = deadline(asked.timeout);
     let mut all = Found { there: Vec::with_capacity(keys.len()), ..Found::default() };
     for keys in keys.chunks(LOOKUP_KEYS) {
-        let found = patiently(py, until, asked.timeout, |timeout| {
+        let found = patiently(py, session, (until, asked.timeout), |timeout| {
             let how = Lookup { extent: asked.extent, hold: asked.hold, timeout };
             queue.lookup(space, keys, &how)
         })?;
@@ -235,8 +247,8 @@ fn find(
 /// Asks in slices, so that Ctrl-C ends the wait: the question may be asked again.
 fn patiently<T: Send>(
     py: Python<'_>,
-    until: Option<Instant>,
-    timeout: Option<Duration>,
+    session: &Session,
+    (until, timeout): (Option<Instant>, Option<Duration>),
     mut ask: impl FnMut(Duration) -> Result<T, ClientError> + Send,
 ) -> Result<T, Failure> {
     let mut slice = SLICE;
@@ -247,7 +259,7 @@ fn patiently<T: Send>(
             Ok(answer) => return Ok(answer),
             Err(ClientError::Denied { status: Status::Stale, .. }) => return Err(Failure::Stale),
             Err(ClientError::Timeout { .. }) if left.is_none_or(|left| left > wait) => {
-                py.check_signals().map_err(Failure::Raised)?;
+                pause(py, session).map_err(Failure::Raised)?;
                 slice = (2 * slice).min(LOOKUP_SLICE_MAX);
             }
             Err(ClientError::Timeout { .. }) => {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 
 use kvrail_client::{Arena, Client, Queue};
 use pyo3::prelude::*;
@@ -127,10 +128,20 @@ impl Session {
         ask(py, move || client.open_queue(depth as usize), drop)?.map_err(from_client)
     }
 
-    /// Takes it back.
+    /// Takes it back. Where the client was closed meanwhile, nobody waits for what is in flight.
     pub(crate) fn return_queue(&self, queue: Queue) {
+        let mut idle = lock(&self.idle); // a close empties it after it has closed the client
         if !self.is_closed() {
-            lock(&self.idle).push(queue);
+            return idle.push(queue);
+        }
+        let _started = thread::Builder::new().name("kvrail-close".into()).spawn(|| drop(queue));
+    }
+
+    /// Takes what has ended in queues that no call uses: it has memory that calls wait for.
+    pub(crate) fn reap_idle(&self) {
+        let mut ended = Vec::new();
+        for queue in lock(&self.idle).iter_mut() {
+            queue.poll(&mut ended);
         }
     }
 
@@ -152,9 +163,9 @@ impl Session {
     pub(crate) fn close(&self) {
         let client = self.client.take();
         let queues: Vec<_> = lock(&self.queues).drain(..).filter_map(|it| it.upgrade()).collect();
-        queues.iter().for_each(|queue| drop(queue.take()));
+        queues.iter().for_each(|queue| queue.end());
         let others: Vec<_> = lock(&self.others).drain(..).filter_map(|it| it.upgrade()).collect();
-        others.iter().for_each(|other| other.empty());
+        others.iter().for_each(|other| other.end());
         let idle = std::mem::take(&mut *lock(&self.idle));
         drop(idle);
         self.bounce.clear();

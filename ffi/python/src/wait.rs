@@ -9,15 +9,23 @@ use pyo3::prelude::*;
 
 use crate::errors::from_client;
 use crate::errors::raised::KvrailError;
+use crate::session::Session;
 
 /// Longest wait between two looks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// What a wait does between two slices: runs signal handlers, and ends with `ClosedError` when
+/// another thread has closed the client. What is in flight stays so.
+pub(crate) fn pause(py: Python<'_>, session: &Session) -> PyResult<()> {
+    py.check_signals()?;
+    session.client().map(drop)
+}
 
 /// Waits until `count` ends or notices were pushed to `done`, nothing is in flight, or the time is
 /// over. A signal handler that raises ends the wait; what is in flight stays so.
 pub(crate) fn wait_for(
     py: Python<'_>,
-    queue: &mut Queue,
+    (queue, session): (&mut Queue, &Session),
     count: usize,
     done: &mut Vec<Completed>,
     until: Option<Instant>,
@@ -28,11 +36,11 @@ pub(crate) fn wait_for(
         let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
         let outcome = py.detach(|| queue.wait_for(missing, done, left.min(SLICE)));
         outcome.map_err(from_client)?;
-        py.check_signals()?;
         let over = until.is_some_and(|until| until <= Instant::now());
         if done.len() >= wanted || queue.outstanding() == 0 || over {
-            return Ok(());
+            return py.check_signals();
         }
+        pause(py, session)?;
     }
 }
 

@@ -1,12 +1,14 @@
 """Deaths, forks and signals: nothing hangs, nothing crashes, nothing leaks."""
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import kvrail
@@ -15,6 +17,12 @@ import pytest
 from host import Host
 
 SLOW = "import kvrail, signal, sys, os, time\n"
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[kvrail.Sidecar]:
+    with kvrail.serve(store="256MiB") as sidecar:
+        yield sidecar
 
 
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -157,6 +165,132 @@ client.close()
         finally:
             os.kill(sidecar.pid, signal.SIGCONT)
         assert done.stdout.split() == ["interrupted"] * 7 + ["OK"], done
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["beside it", "while the sidecar hangs"])
+@pytest.mark.parametrize("call", ["put", "get", "lookup", "queue", "read", "volume_queue"])
+def test_a_close_ends_the_calls_of_other_threads(sidecar, stores, call, stopped):
+    """More than the memory that blocks are copied through goes in each call."""
+    host = sidecar if call in ("read", "volume_queue") else stores
+    client, ends = host.attach(), []
+    work = Work(client).begin(call)
+    work()  # queues and memory are there
+    inside = threading.Event()
+
+    def run():
+        try:
+            while True:
+                inside.set()
+                work()
+        except kvrail.KvrailError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    if stopped:
+        os.kill(host.pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        inside.wait()
+        client.close()
+        thread.join(30)
+        assert [type(end) for end in ends] == [kvrail.ClosedError]
+    finally:
+        os.kill(host.pid, signal.SIGCONT)
+
+
+class Work:
+    """Calls that do not end soon."""
+
+    def __init__(self, client: kvrail.Client) -> None:
+        self.client, self.blocks = client, [bytearray(1 << 20) for _ in range(24)]
+        self.names = [b"%d" % at for at in range(len(self.blocks))]
+
+    def begin(self, call: str):
+        if call in ("read", "volume_queue"):
+            return self.of_volume(call)
+        space = self.client.store("kv").namespace("closing", {"model": "m"})
+        space.put_many(self.names, self.blocks)
+        if call == "queue":
+            queue = space.queue()
+
+            def through_it():
+                queue.submit_get(self.names, self.blocks)
+                queue.wait()
+
+            return through_it
+        return {
+            "put": lambda: space.put_many(self.names, self.blocks),
+            "get": lambda: space.get_many(self.names, self.blocks),
+            "lookup": lambda: space.lookup(self.names),
+        }[call]
+
+    def of_volume(self, call: str):
+        volume, arena = self.client.volume("kv"), self.client.create_arena(8 << 20)
+        places = range(0, 8 << 20, 4096)
+        if call == "read":
+            return lambda: volume.read_many(arena, places, places, 4096)
+        queue = volume.open_queue()
+
+        def through_it():
+            queue.read(arena, 0, len(arena))
+            queue.wait()
+
+        return through_it
+
+
+@pytest.mark.parametrize("kind", [kvrail.aio.Namespace, kvrail.aio.Queue])
+def test_a_close_ends_what_an_event_loop_waits_for(sidecar, stores, kind):
+    host = sidecar if kind is kvrail.aio.Queue else stores
+
+    async def main():
+        client = host.attach()
+        if kind is kvrail.aio.Queue:
+            queue, arena = kind(client.volume("kv")), client.create_arena(1 << 20)
+            call = functools.partial(queue.read, arena, 0, 1 << 20)
+        else:
+            queue = kind(client.store("kv").namespace("closing", {"model": "m"}))
+            call = functools.partial(queue.get, b"nothing", bytearray(4096))
+        await call()  # its memory is there
+        os.kill(host.pid, signal.SIGSTOP)
+        try:
+            waiting = asyncio.ensure_future(call())
+            await asyncio.sleep(0)
+            await asyncio.to_thread(client.close)
+            with pytest.raises(kvrail.ClosedError):
+                await waiting
+        finally:
+            os.kill(host.pid, signal.SIGCONT)
+        await queue.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_memory_of_calls_whose_time_was_over_is_used_again(stores):
+    """Another call that waits for that memory, and has nothing in flight, takes it."""
+    with stores.attach() as client:
+        space = client.store("kv").namespace("late", {"model": "m"})
+        names, blocks = [b"%d" % at for at in range(20)], [bytearray(1 << 20) for _ in range(20)]
+        space.put_many(names, blocks)
+        ends = []
+
+        def late():
+            with pytest.raises(kvrail.TimedOutError):
+                space.get_many(names, blocks, timeout=1.0)
+
+        def other():
+            ends.append(space.get_many(names, [bytearray(1 << 20) for _ in names]).all_ok)
+
+        first, second = (threading.Thread(target=it, daemon=True) for it in (late, other))
+        os.kill(stores.pid, signal.SIGSTOP)
+        try:
+            first.start()
+            time.sleep(0.2)  # it has all of the memory by then, or the test shows nothing
+            second.start()
+            first.join()
+        finally:
+            os.kill(stores.pid, signal.SIGCONT)
+        second.join(30)
+        assert ends == [True]
 
 
 def test_use_after_fork(sidecar):

@@ -117,6 +117,12 @@ impl Findings<'_> {
     }
 
     fn metrics(&mut self, metrics: &Metrics) {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let bad = |name: &&String| *name != "*" && (name.is_empty() || !name.bytes().all(good));
+        if let Some(name) = metrics.hosts.iter().find(bad) {
+            let rule = "it must be the name of a host, or \"*\"";
+            self.add("metrics.hosts", name, rule, "write it without scheme, port and path");
+        }
         let Listen::Unix(path) = &metrics.listen else { return };
         if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             let rule = format!("its path must have {SOCKET_PATH_BYTES_MAX} bytes at most");

@@ -70,11 +70,13 @@ impl Default for Sidecar {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Metrics {
     pub(crate) listen: Listen,
+    pub(crate) hosts: Vec<String>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { listen: Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9464))) }
+        let listen = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9464)));
+        Self { listen, hosts: Vec::new() }
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Tenant {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gids: Vec<u32>,
     pub(crate) rights: Rights,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) namespaces_max: Option<u32>,
 }
 
 /// What users may do; each is more than the one before.
@@ -39,6 +41,7 @@ impl Tenant {
                 Rights::Write => Right::Write,
                 Rights::Own => Right::Own,
             },
+            namespaces_max: self.namespaces_max,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The HTTP endpoint of this sidecar. It is not essential: where it cannot be, that is said, and
 //! the sidecar serves.
 
-use kvrail_metrics::{Endpoint, Life, Listen};
+use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_session::ServerHandle;
 
 use crate::config::Config;
@@ -20,7 +20,8 @@ impl Metrics {
     pub(super) fn open(config: &Config) -> Self {
         let life = Life::default();
         let mode = config.sidecar.socket_mode.bits();
-        match Endpoint::start(&config.metrics.listen, mode, life.clone()) {
+        let hosts = Hosts::new(&config.metrics.hosts);
+        match Endpoint::start(&config.metrics.listen, mode, hosts, life.clone()) {
             Ok(endpoint) => Self { endpoint, life, note: None },
             Err(error) => {
                 let note = format!(

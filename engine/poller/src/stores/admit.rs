@@ -220,9 +220,10 @@ impl Stores {
         let has_side = request.flags() & FLAG_SIDE != 0;
         let metadata = if has_side { self.side.side().metadata } else { &[] };
         let room = room_of(&pending.wanted().ask);
-        let session = usize::from(pending.wanted().client.session.0);
+        let of = pending.wanted().client.session;
+        let session = usize::from(of.0);
         let mut line = room;
-        let waits = !shard.lines().of(room).is_empty() || !shard.has_room(room);
+        let waits = shard.lines().has_before(room, of) || !shard.has_room(pending.wanted());
         if !waits {
             match shard.give(pending, metadata, now) {
                 Begun::Taken => {
@@ -252,9 +253,9 @@ impl Stores {
             leave(memory, regions);
             return Some(ended.refuse(Status::Declined, busy).completion);
         }
-        self.newly_parked |= 1 << session;
-        let parked = self.metadata.keep((id, pending.wanted().client.session), metadata);
-        shard.lines().of(line).push_back(parked);
+        self.parked |= 1 << session;
+        let parked = self.metadata.keep((id, of), metadata);
+        shard.lines().push(line, parked);
         shard.count_request();
         self.parked_of[session] += 1;
         self.set_deadline(request, id, now.ns);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use kvrail_device::SlotId;
 
-use crate::limits::{SESSIONS_MAX, SessionSlot};
+use crate::limits::{SESSIONS_MAX, SessionSlot, TenantSlot};
 
 /// Requests of one session that can wait: what is taken from a lane at once.
 pub(crate) const PARKED_OF_SESSION: usize = 64;
@@ -74,20 +74,127 @@ impl Metadata {
     }
 }
 
-/// Those of one shard, by the room they wait for.
+/// Those of one shard, by the room they wait for and by session. Users take turns, and the
+/// sessions of one user do; a session's go in order.
 #[derive(Debug)]
-pub(crate) struct Lines([VecDeque<Parked>; 3]);
+pub(crate) struct Lines {
+    lines: Box<[[VecDeque<Parked>; Room::ALL.len()]]>,
+    /// Sessions with a line, one bit each.
+    waiting: [u64; Room::ALL.len()],
+    users: [u8; SESSIONS_MAX],
+    /// When each session and each user was served last, by the count of those served.
+    session_served: [u64; SESSIONS_MAX],
+    user_served: [u64; SESSIONS_MAX],
+    served: u64,
+    count: usize,
+}
 
 impl Lines {
     pub(crate) fn new() -> Self {
-        Self(std::array::from_fn(|_| VecDeque::with_capacity(PARKED_MAX)))
+        let line = || VecDeque::with_capacity(PARKED_OF_SESSION);
+        Self {
+            lines: (0..SESSIONS_MAX).map(|_| std::array::from_fn(|_| line())).collect(),
+            waiting: [0; Room::ALL.len()],
+            users: std::array::from_fn(|at| u8::try_from(at).expect("64 sessions")),
+            session_served: [0; SESSIONS_MAX],
+            user_served: [0; SESSIONS_MAX],
+            served: 0,
+            count: 0,
+        }
     }
 
-    pub(crate) fn of(&mut self, room: Room) -> &mut VecDeque<Parked> {
-        &mut self.0[room as usize]
+    /// Has a session of which nothing waits take part in a user's turns.
+    pub(crate) fn seat(&mut self, session: SessionSlot, user: TenantSlot) {
+        self.users[usize::from(session.0)] = user.0;
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.0.iter().map(VecDeque::len).sum()
+        self.count
+    }
+
+    /// Sessions of which something waits for this room, one bit each.
+    pub(crate) fn waiting(&self, room: Room) -> u64 {
+        self.waiting[room as usize]
+    }
+
+    /// Whether something of this session's user waits for it.
+    pub(crate) fn has_before(&self, room: Room, session: SessionSlot) -> bool {
+        let user = self.users[usize::from(session.0)];
+        sessions(self.waiting(room)).any(|other| self.users[usize::from(other.0)] == user)
+    }
+
+    pub(crate) fn push(&mut self, room: Room, parked: Parked) {
+        self.lines[usize::from(parked.session.0)][room as usize].push_back(parked);
+        self.waiting[room as usize] |= 1 << parked.session.0;
+        self.count += 1;
+    }
+
+    /// The first of the session whose turn it is among these.
+    pub(crate) fn first(&self, room: Room, among: u64) -> Option<Parked> {
+        let served = |session: &SessionSlot| {
+            let at = usize::from(session.0);
+            (self.user_served[usize::from(self.users[at])], self.session_served[at])
+        };
+        let next = sessions(among & self.waiting(room)).min_by_key(served)?;
+        self.lines[usize::from(next.0)][room as usize].front().copied()
+    }
+
+    /// Takes the first of a session, whose turn it was.
+    pub(crate) fn pop(&mut self, room: Room, session: SessionSlot) -> Option<Parked> {
+        let at = usize::from(session.0);
+        let line = &mut self.lines[at][room as usize];
+        let parked = line.pop_front()?;
+        if line.is_empty() {
+            self.waiting[room as usize] &= !(1 << session.0);
+        }
+        self.count -= 1;
+        self.served += 1;
+        self.session_served[at] = self.served;
+        self.user_served[usize::from(self.users[at])] = self.served;
+        Some(parked)
+    }
+}
+
+/// The sessions whose bits are set.
+pub(crate) fn sessions(mut bits: u64) -> impl Iterator<Item = SessionSlot> {
+    std::iter::from_fn(move || {
+        let first = u8::try_from(bits.trailing_zeros()).expect("64 bits");
+        let session = (bits != 0).then_some(SessionSlot(first));
+        bits &= bits.wrapping_sub(1);
+        session
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_device::SlotId;
+
+    use super::{Lines, Parked, Room, SessionSlot};
+    use crate::limits::TenantSlot;
+
+    #[test]
+    fn users_take_turns_and_so_do_their_sessions() {
+        let mut lines = Lines::new();
+        for session in 0..3 {
+            lines.seat(SessionSlot(session), TenantSlot(0));
+            for at in 0..4 {
+                let id = SlotId::from_u64(u64::from(session) * 10 + at);
+                lines.push(Room::Put, Parked { id, session: SessionSlot(session), metadata: None });
+            }
+        }
+        lines.seat(SessionSlot(7), TenantSlot(1));
+        assert!(lines.has_before(Room::Put, SessionSlot(1)));
+        assert!(!lines.has_before(Room::Put, SessionSlot(7)));
+        for at in 70..74 {
+            let (id, session) = (SlotId::from_u64(at), SessionSlot(7));
+            lines.push(Room::Put, Parked { id, session, metadata: None });
+        }
+        let order: Vec<u64> = std::iter::from_fn(|| {
+            let first = lines.first(Room::Put, u64::MAX)?;
+            lines.pop(Room::Put, first.session).map(|parked| parked.id.to_u64())
+        })
+        .collect();
+        assert_eq!(order, [0, 70, 10, 71, 20, 72, 1, 73, 11, 21, 2, 12, 22, 3, 13, 23]);
+        assert_eq!((lines.count(), lines.waiting(Room::Put)), (0, 0));
     }
 }

@@ -4,9 +4,8 @@ use kvrail_device::{Device, SlotId};
 use kvrail_ring::{Completion, Status};
 use kvrail_store::{Answer, Begun, DeclineReason, Status as Ending};
 
-use super::admit::room_of;
 use super::own::OWN;
-use super::parked::{Parked, Room};
+use super::parked::{Parked, Room, sessions};
 use super::pending::{Errand, Pending, reason_number};
 use super::shard::Due;
 use super::{Destination, Stores};
@@ -33,12 +32,7 @@ impl Stores {
     ) -> u64 {
         let now_ns = executor.now_ns();
         let mut work = self.take_read_ends(executor) + self.take_ends(executor, front_end);
-        while self.newly_parked != 0 {
-            let session = self.newly_parked.trailing_zeros();
-            self.newly_parked &= self.newly_parked - 1;
-            let session = SessionSlot(u8::try_from(session).expect("64 sessions"));
-            self.hold_back(session, front_end);
-        }
+        sessions(self.parked).for_each(|session| self.hold_back(session, front_end));
         for number in 0..self.shards.len() {
             if !self.shards[number].is_due(now_ns) {
                 continue;
@@ -116,18 +110,20 @@ impl Stores {
         ends
     }
 
-    /// Gives what waits for room to the store, in order.
+    /// Gives what waits for room to the store, by turns.
     fn give_parked(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) -> u64 {
         if self.shards[number].lines().count() == 0 {
             return 0;
         }
         let mut given = 0;
         for room in Room::ALL {
-            while let Some(parked) = self.shards[number].lines().of(room).front().copied() {
+            let mut among = u64::MAX;
+            while let Some(parked) = self.shards[number].lines().first(room, among) {
                 if !self.give_one(number, &parked, front_end, now_ns) {
-                    break;
+                    among &= !(1 << parked.session.0);
+                    continue;
                 }
-                self.shards[number].lines().of(room).pop_front();
+                self.shards[number].lines().pop(room, parked.session);
                 self.unpark(&parked, front_end);
                 given += 1;
             }
@@ -146,7 +142,7 @@ impl Stores {
         let pending = self.pending.get(parked.id).expect("what waits is pending");
         let late = now_ns.saturating_sub(pending.accepted_ns) > PARKED_NS;
         let shard = &mut self.shards[number];
-        if shard.has_room(room_of(&pending.wanted().ask)) {
+        if shard.has_room(pending.wanted()) {
             let metadata = self.metadata.of(parked);
             match shard.give(pending, metadata, self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
@@ -168,13 +164,19 @@ impl Stores {
     /// What waited waits no more.
     fn unpark(&mut self, parked: &Parked, front_end: &mut FrontEnd) {
         self.metadata.drop_of(parked);
-        self.parked_of[usize::from(parked.session.0)] -= 1;
+        let left = &mut self.parked_of[usize::from(parked.session.0)];
+        *left -= 1;
+        if *left == 0 {
+            self.parked &= !(1 << parked.session.0);
+        }
         self.hold_back(parked.session, front_end);
     }
 
-    /// Nothing more is taken of sessions of which something waits.
+    /// Nothing more is taken of sessions of which something waits, unless places wait for what they
+    /// have not sent yet: the rest of their blocks.
     fn hold_back(&self, session: SessionSlot, front_end: &mut FrontEnd) {
-        let waits = self.parked_of[usize::from(session.0)] > 0;
+        let waits = self.parked_of[usize::from(session.0)] > 0
+            && !self.shards.iter().any(|shard| shard.is_incomplete(session));
         front_end.hold_back(session, if waits { Held::Yes } else { Held::No });
     }
 
@@ -248,8 +250,9 @@ impl Stores {
         // What the store has answered by then ends with its word, and only once.
         while self.answer(number, front_end, now_ns) > 0 {}
         for room in Room::ALL {
-            while let Some(parked) = self.shards[number].lines().of(room).pop_front() {
-                self.unpark(&parked, front_end);
+            while let Some(first) = self.shards[number].lines().first(room, u64::MAX) {
+                self.shards[number].lines().pop(room, first.session);
+                self.unpark(&first, front_end);
             }
         }
         for at in 0..self.pending.capacity() {
@@ -300,18 +303,9 @@ impl Stores {
         front_end: &mut FrontEnd,
         now_ns: u64,
     ) {
-        let theirs = |parked: &Parked| parked.session == session;
         for number in 0..self.shards.len() {
             for room in Room::ALL {
-                let mut left = self.shards[number].lines().of(room).len();
-                while left > 0 {
-                    left -= 1;
-                    let line = self.shards[number].lines().of(room);
-                    let Some(parked) = line.pop_front() else { break };
-                    if !theirs(&parked) {
-                        line.push_back(parked);
-                        continue;
-                    }
+                while let Some(parked) = self.shards[number].lines().pop(room, session) {
                     self.end(parked.id, (Status::Draining, 0), front_end);
                     self.unpark(&parked, front_end);
                 }

@@ -8,19 +8,19 @@ use std::collections::VecDeque;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Put, RETRY_NS_MAX,
-    ReadId, Reply, SpaceId, Start, Store, TaskId,
+    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Place, Put,
+    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
 use super::listings::Listings;
 use super::own::{SUSPECT, USER_CALL, USER_ROTTEN, own_id};
-use super::parked::{Lines, Room};
+use super::parked::Lines;
 use super::pending::{BlockCommand, Pending, Wanted, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects, Verdict};
-use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot};
+use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot, TenantSlot};
 use crate::mailbox::RottenBlock;
 use crate::stats::StoreStats;
 use crate::store_call::{StoreCall, StoreSetup};
@@ -278,13 +278,28 @@ impl Shard {
         (grant.life == self.life && self.state != State::Gone).then_some(grant.space)
     }
 
-    /// Whether the store has room for one more.
-    pub(super) fn has_room(&self, room: Room) -> bool {
-        match room {
-            Room::Put => self.store.put_room() > 0,
-            Room::Drop => self.store.drop_room() > 0,
-            Room::Part => true, // the store says so
+    /// Whether the store has room for one more of this request's session.
+    pub(super) fn has_room(&self, wanted: &Wanted) -> bool {
+        let owner = u16::from(wanted.client.session.0);
+        match wanted.ask {
+            BlockCommand::Put { at: 0, block_bytes, .. } => {
+                let whole = wanted.bytes == block_bytes;
+                self.store.has_place(owner, if whole { Place::Block } else { Place::Incomplete })
+            }
+            BlockCommand::Drop { .. } => self.store.has_place(owner, Place::Drop),
+            BlockCommand::Put { .. } | BlockCommand::Get(_) => true, // the store says so
         }
+    }
+
+    /// Has a session of which nothing is here take part in a user's share.
+    pub(super) fn seat(&mut self, session: SessionSlot, user: TenantSlot) {
+        self.lines.seat(session, user);
+        self.store.seat(session.0.into(), user.0.into());
+    }
+
+    /// Whether blocks of a session wait for parts that were not taken from its lanes yet.
+    pub(super) fn is_incomplete(&self, session: SessionSlot) -> bool {
+        self.store.is_incomplete(session.0.into())
     }
 
     /// Gives a request to the store.

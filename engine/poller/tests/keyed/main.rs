@@ -6,5 +6,6 @@ mod refusing;
 mod requests;
 mod rig;
 mod sessions;
+mod shares;
 mod space;
 mod traced;

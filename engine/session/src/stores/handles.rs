@@ -27,6 +27,12 @@ impl Handles {
         self.sessions.get(&session)?.get(&(volume, name.to_owned())).map(|handle| handle.number)
     }
 
+    /// Whether a session has opened a namespace of this store.
+    pub(super) fn has_any(&self, session: u64, volume: u16) -> bool {
+        let own = self.sessions.get(&session);
+        own.is_some_and(|own| own.keys().any(|(of, _)| *of == volume))
+    }
+
     /// Whether a session has opened the namespace with this uid, now or before it was cleared.
     pub(super) fn has_opened(&self, session: u64, uid: u64) -> bool {
         let own = self.sessions.get(&session);
@@ -86,7 +92,9 @@ mod tests {
             assert_eq!(handles.of(1, (0, &at.to_string()), 6 + u64::from(at)).unwrap(), at);
         }
         assert!(handles.of(1, (0, "more"), 1).unwrap_err().1.contains("256 namespaces"));
+        assert!(handles.has_any(1, 0) && handles.has_any(2, 1) && !handles.has_any(2, 0));
         handles.forget(1);
+        assert!(!handles.has_any(1, 0));
         assert_eq!(handles.of(1, (0, "more"), 1).unwrap(), 0);
     }
 

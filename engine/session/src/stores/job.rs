@@ -23,17 +23,27 @@ pub(super) struct Asker {
     pub(super) seq: u64,
     /// Its place in the pollers' tables, where it has one.
     pub(super) slot: Option<SessionSlot>,
+    /// Its user.
+    pub(super) uid: u32,
 }
 
 /// What is wished.
 #[derive(Clone, Debug)]
 pub(super) enum Wish {
     /// A namespace open in the asker's session.
-    Open { name: String, document: String, identity: Value, create: Create, permit: Permit },
+    Open {
+        name: String,
+        document: String,
+        identity: Value,
+        create: Create,
+        permit: Permit,
+        rights: Rights,
+    },
     /// All its blocks unreachable.
     Clear { name: String },
-    /// It forgotten.
-    Remove { name: String },
+    /// It forgotten. With a failure: for who may only write there, unless that is who made it, or
+    /// it is empty.
+    Remove { name: String, otherwise: Option<Failure> },
     /// All of them shown that the asker may read.
     List { rights: Rights },
     /// Some blocks of one shown.
@@ -48,7 +58,7 @@ impl Wish {
         match self {
             Self::Open { name, .. }
             | Self::Clear { name }
-            | Self::Remove { name }
+            | Self::Remove { name, .. }
             | Self::ListBlocks { name, .. }
             | Self::Explain { name, .. } => Some(name),
             Self::List { .. } => None,
@@ -104,6 +114,8 @@ pub(super) struct Job {
     /// Nobody once it was answered, or the asker is gone.
     pub(super) asker: Option<Asker>,
     pub(super) wish: Wish,
+    /// Who asked, for the log.
+    pub(super) by: String,
     pub(super) stage: Stage,
     /// Members that were asked and have not answered.
     pub(super) waiting: Vec<usize>,
@@ -119,10 +131,11 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(asker: Asker, wish: Wish) -> Self {
+    pub(super) fn new(asker: Asker, by: String, wish: Wish) -> Self {
         Self {
             asker: Some(asker),
             wish,
+            by,
             stage: Stage::New,
             waiting: Vec::new(),
             failure: None,
@@ -300,17 +313,17 @@ mod tests {
     use kvrail_store::{Key, Members};
     use serde_json::json;
 
-    use super::{Asker, Create, Job, Next, Seen, Stage, Wish};
+    use super::{Asker, Create, Job, Next, Rights, Seen, Stage, Wish};
 
     fn job(wish: Wish) -> Job {
-        Job::new(Asker { session: 1, seq: 2, slot: None }, wish)
+        Job::new(Asker { session: 1, seq: 2, slot: None, uid: 0 }, String::new(), wish)
     }
 
     fn open(create: Create) -> Job {
         let identity = json!({"model": "m"});
         let document = identity.to_string();
-        let permit = Permit::Write;
-        job(Wish::Open { name: "n".into(), document, identity, create, permit })
+        let (permit, rights) = (Permit::Write, Rights::All);
+        job(Wish::Open { name: "n".into(), document, identity, create, permit, rights })
     }
 
     fn space(uid: u64) -> SpaceRecord {
@@ -382,10 +395,10 @@ mod tests {
         assert!(uid > 40);
         assert_eq!(asks, [(0, '~', uid), (2, '~', uid)]);
         assert_eq!(asked(&mut clear, &[(uid, uid), (0, 3), (uid, uid)]), [(1, '+', uid)]);
-        let mut remove = job(Wish::Remove { name: name() });
+        let mut remove = job(Wish::Remove { name: name(), otherwise: None });
         assert_eq!(asked(&mut remove, &[(9, 9), (0, 9)]), [(0, '-', 0)]);
         assert_eq!(asked(&mut remove, &[(0, 9), (0, 9)]), [(usize::MAX, '0', 0)]);
-        for wish in [Wish::Clear { name: name() }, Wish::Remove { name: name() }] {
+        for wish in [Wish::Clear { name: name() }, Wish::Remove { name: name(), otherwise: None }] {
             let none = asked(&mut job(wish), &[(0, 9), (0, 9)]);
             assert_eq!(none, [(usize::MAX, '!', Status::Miss.number().into())]);
         }

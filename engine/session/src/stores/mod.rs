@@ -16,8 +16,9 @@ mod refusals;
 mod report;
 mod served;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{
@@ -44,12 +45,17 @@ use crate::failure::{Failure, invalid, quota};
 use crate::policy::WriteBudget;
 use crate::pollers::{PollerSet, Pollers};
 use crate::pools::{PoolSize, pools_fit};
+use crate::rate::RateLimit;
 use crate::reply::Reply;
+use crate::session::Session;
 use crate::tenants::{Right, Rights};
 use crate::watch::Watch;
 
 /// Requests about namespaces that one session may have waiting.
 const JOBS_OF_ONE: usize = 32;
+
+/// Lines about namespaces that are made, cleared and removed, at once; then one a second.
+const LINES: u32 = 32;
 
 /// A member of a store.
 #[derive(Debug)]
@@ -101,6 +107,9 @@ pub(crate) struct Stores {
     stores: Vec<Store>,
     calls: Calls,
     handles: Handles,
+    /// Who made which namespace, by volume and name, since this sidecar began.
+    makers: BTreeMap<(u16, String), u32>,
+    log: RateLimit,
 }
 
 impl Stores {
@@ -125,7 +134,13 @@ impl Stores {
         };
         let with_store = pollers.iter().enumerate().filter(|(poller, _)| has_store(*poller));
         with_store.for_each(|(_, handle)| handle.mailbox.lend_batches());
-        Ok(Self { stores, calls: Calls::new(pollers.len()), handles: Handles::default() })
+        Ok(Self {
+            stores,
+            calls: Calls::new(pollers.len()),
+            handles: Handles::default(),
+            makers: BTreeMap::new(),
+            log: RateLimit::with_burst(LINES),
+        })
     }
 
     /// What members may write from now on, by their volumes' ids.
@@ -193,6 +208,12 @@ impl Stores {
         volume: u16,
     ) -> Result<Reply, Failure> {
         let store = &self.stores[self.position(volume)?];
+        // They show fingerprints of all keys. Who opened a namespace was asked for rights.
+        if !self.handles.has_any(session, volume) {
+            let message = "presence tables are for who has a namespace of the store open; open \
+                           one first";
+            return Err((Status::Denied, message.into()));
+        }
         let regions = store.shards.iter().map(|shard| shard.served.presence.as_ref());
         let bytes = |it: Option<&Arc<Region>>| it.map_or(0, |region| region.bytes() as u64);
         let members = regions.clone().map(bytes).collect();
@@ -205,12 +226,13 @@ impl Stores {
     /// Begins what a session asks. The answers that are due now, of others too.
     pub(crate) fn ask(
         &mut self,
-        (session, slot): (u64, Option<SessionSlot>),
+        (of, slot): (&Session, Option<SessionSlot>),
         seq: u64,
         ask: ControlRequest,
         rights: impl Fn(u16) -> Rights,
         pollers: &mut Pollers,
     ) -> Result<Vec<Reply>, Failure> {
+        let session = of.id();
         let (volume, wish) = match ask {
             ControlRequest::Events { volume, since } => {
                 self.hear_all_gone(pollers.handles());
@@ -232,7 +254,8 @@ impl Stores {
                  have; wait for their answers"
             )));
         }
-        self.stores[at].jobs.push_back(Job::new(Asker { session, seq, slot }, wish));
+        let asker = Asker { session, seq, slot, uid: of.peer().uid };
+        self.stores[at].jobs.push_back(Job::new(asker, of.describe(), wish));
         Ok(self.advance(at, pollers))
     }
 
@@ -323,8 +346,10 @@ impl Stores {
                 created,
             })));
         }
-        // What is listed is counted anew.
-        if matches!(job.wish, Wish::List { .. }) && job.stage == Stage::New {
+        // What is listed, or removed because it is empty, is counted anew.
+        let counted =
+            matches!(job.wish, Wish::List { .. } | Wish::Remove { otherwise: Some(_), .. });
+        if counted && job.stage == Stage::New {
             job.stage = Stage::Changing;
             store.shards.iter_mut().for_each(|shard| shard.spaces = None);
         }
@@ -339,6 +364,9 @@ impl Stores {
             all.retain(|it| rights.of(&it.name).is_some());
             return Some(Ok(Outcome::ControlReply(ControlReply::Namespaces(all))));
         }
+        if let Err(failure) = may_go_on(job, (store.volume, &store.shards), &self.makers) {
+            return Some(Err(failure));
+        }
         let name = job.wish.name()?;
         let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
@@ -351,8 +379,8 @@ impl Stores {
             }
             Next::Agreed { uid } => Some(self.agreed(at, uid, pollers)?.map(Outcome::ControlReply)),
             Next::Gone => {
-                let name = job.name().unwrap_or_default();
-                tracing::info!("store {}: namespace {name:?} removed", store.name);
+                self.makers.remove(&(store.volume, job.name().unwrap_or_default().into()));
+                log_change(&mut self.log, &store.name, job, "removed");
                 Some(Ok(Outcome::ControlReply(ControlReply::NamespaceRemoved)))
             }
             Next::List { name, from } => {
@@ -383,7 +411,10 @@ impl Stores {
         let name = job.name().unwrap_or_default().to_owned();
         if job.stage == Stage::Changing {
             let what = if job.created { "made" } else { "cleared or mended" };
-            tracing::info!(uid, "store {}: namespace {name:?} {what}", store.name);
+            log_change(&mut self.log, &store.name, job, what);
+            if let (true, Some(asker)) = (job.created, job.asker) {
+                self.makers.insert((store.volume, name.clone()), asker.uid);
+            }
         }
         let asker = job.asker;
         let Wish::Open { permit, .. } = job.wish else {
@@ -509,6 +540,40 @@ enum Outcome {
     Listing(Box<Listing>),
 }
 
+/// Says who changed a namespace. Clients make, clear and remove as fast as they like, so lines are
+/// counted where they come too fast.
+fn log_change(log: &mut RateLimit, store: &str, job: &Job, what: &str) {
+    if let Some(suppressed) = log.admit(Instant::now()) {
+        let (by, name) = (&job.by, job.name().unwrap_or_default());
+        tracing::info!(by, suppressed, "store {store}: namespace {name:?} {what}");
+    }
+}
+
+/// Whether what all members have allows a request to go on: room for a namespace that is to be made,
+/// and for who may only write that it is their own to remove.
+fn may_go_on(
+    job: &mut Job,
+    (volume, shards): (u16, &[Shard]),
+    makers: &BTreeMap<(u16, String), u32>,
+) -> Result<(), Failure> {
+    match &mut job.wish {
+        Wish::Open { name, create: Create::Allowed, rights, .. } if job.stage == Stage::New => {
+            let is_new = shards.iter().all(|shard| shard.find(name).is_none());
+            let room = shards.first().map_or(0, |shard| shard.served.config.spaces as usize);
+            if is_new { rights.check_room(name, &list(shards), room) } else { Ok(()) }
+        }
+        Wish::Remove { name, otherwise } => {
+            let Some(failure) = otherwise.take() else { return Ok(()) };
+            job.stage = Stage::New; // it was counted, and nothing has changed
+            let made = makers.get(&(volume, name.clone())).copied();
+            let own = made.is_some() && made == job.asker.map(|asker| asker.uid);
+            let has_blocks = |shard: &Shard| shard.find(name).is_some_and(|it| it.blocks > 0);
+            if own || !shards.iter().any(has_blocks) { Ok(()) } else { Err(failure) }
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Nobody is left to do it for.
 fn nobody() -> Failure {
     (Status::Internal, "its asker is gone".into())
@@ -545,13 +610,19 @@ fn wish(ask: ControlRequest, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wis
             // Who may not write makes none.
             let create = create && permit == Permit::Write;
             let create = if create { Create::Allowed } else { Create::Forbidden };
-            (volume, Wish::Open { name, document: identity, identity: value, create, permit })
+            let (document, identity) = (identity, value);
+            (volume, Wish::Open { name, document, identity, create, permit, rights })
         }
         ControlRequest::ClearNamespace { volume, name } => {
             (volume, Wish::Clear { name: checked(name)? })
         }
         ControlRequest::RemoveNamespace { volume, name } => {
-            (volume, Wish::Remove { name: checked(name)? })
+            let (name, rights) = (checked(name)?, rights(volume));
+            let otherwise = rights.check(&name, Right::Own, "remove").err();
+            if otherwise.is_some() {
+                rights.check(&name, Right::Write, "remove")?;
+            }
+            return Ok((volume, Wish::Remove { name, otherwise }));
         }
         ControlRequest::ListNamespaces { volume } => {
             (volume, Wish::List { rights: rights(volume) })
@@ -565,9 +636,8 @@ fn wish(ask: ControlRequest, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wis
         _ => return Err((Status::Internal, "no ask about namespaces".into())),
     };
     let (wanted, to) = match &wish {
-        Wish::Open { .. } | Wish::List { .. } => return Ok((volume, wish)),
+        Wish::Open { .. } | Wish::List { .. } | Wish::Remove { .. } => return Ok((volume, wish)),
         Wish::Clear { .. } => (Right::Own, "clear"),
-        Wish::Remove { .. } => (Right::Own, "remove"),
         Wish::ListBlocks { .. } => (Right::Read, "list"),
         Wish::Explain { .. } => (Right::Read, "ask about a key of"),
     };

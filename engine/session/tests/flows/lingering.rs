@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use kvrail_client::{Client, Pages};
 use kvrail_protocol::{Channel, ClientMessage, ControlReply, ControlRequest, SidecarMessage};
-use kvrail_session::Access;
+use kvrail_session::{Access, Porter};
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::hostile::Rude;
-use crate::sidecar::{Sidecar, eventually};
+use crate::sidecar::{PORTER, Sidecar, eventually};
 
 /// How long each close waits.
 const LINGER: Duration = Duration::from_secs(60);
@@ -101,6 +101,27 @@ fn imported_as_an_arena() {
         }
         serves_at_once(&sidecar);
     }
+    let answer = rude.ask(ControlRequest::Status, &[]);
+    let status = matches!(answer, SidecarMessage::Reply { answer: ControlReply::Status(_), .. });
+    assert!(status, "the session goes on: {answer:?}");
+    stops_at_once(sidecar);
+}
+
+/// A process limit is no fault of the client's: the import is refused, the session goes on once
+/// what came with it is gone, and nothing that lingers was closed here.
+#[test]
+fn while_no_process_can_be_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("porter");
+    let sidecar = Sidecar::start_with(|config| config.porter = Porter::new(&program, &PORTER));
+    let mut rude = Rude::attach(&sidecar);
+    let _deaf = Lingering::new().send(rude.channel(), &BRING, 1);
+    match rude.hear_answer() {
+        ControlReply::Error { message, .. } => assert!(message.contains("TasksMax"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    serves_at_once(&sidecar);
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &program).unwrap();
     let answer = rude.ask(ControlRequest::Status, &[]);
     let status = matches!(answer, SidecarMessage::Reply { answer: ControlReply::Status(_), .. });
     assert!(status, "the session goes on: {answer:?}");

@@ -231,3 +231,34 @@ fn a_poller_that_dies_ends_the_sidecar_and_is_reported() {
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
     assert!(client.ended().unwrap().contains("a poller of the sidecar failed"));
 }
+
+/// Cleaners of temporary folders take a socket for dead that is another network namespace's.
+#[test]
+fn clients_find_a_sidecar_whose_socket_was_removed() {
+    let sidecar = Sidecar::start();
+    let before = Client::attach(sidecar.socket()).unwrap();
+    std::fs::remove_file(sidecar.socket()).unwrap();
+    eventually("bound again", || Client::attach(sidecar.socket()).is_ok());
+    before.status().unwrap();
+}
+
+#[test]
+fn the_memory_of_queues_counts_as_that_of_arenas() {
+    const MOST: u64 = 256 << 10;
+    let sidecar = Sidecar::start_with(|config| {
+        config.policy.limits.arena_bytes_per_session = MOST;
+    });
+    let client = Client::attach(sidecar.socket()).unwrap();
+    let quota = |error: ClientError| match error {
+        ClientError::Denied { status: Status::Quota, message, .. } => message,
+        other => panic!("{other}"),
+    };
+    let said = quota(client.open_queue(256).unwrap_err());
+    assert!(said.contains("limits.arena_bytes_per_session"), "{said}");
+    let queue = client.open_queue(64).unwrap();
+    let whole = usize::try_from(MOST).unwrap();
+    let said = quota(client.create_arena(whole, Pages::Base).unwrap_err());
+    assert!(said.contains("its queues have"), "{said}");
+    queue.close(LONG).unwrap();
+    client.create_arena(whole, Pages::Base).unwrap();
+}

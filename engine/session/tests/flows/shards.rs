@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
 use kvrail_store::{
-    Begun, Config, Expect, Identity, Members, Memory, Now, Outcome, Phase, Pool, SpaceId, Start,
-    Status, Store, Task, Verb,
+    Begun, Config, Durability, Expect, Identity, Key, Members, Memory, Now, Outcome, Phase, Pool,
+    Put, SpaceId, Start, Status, Store, Task, Verb,
 };
 use kvrail_volume::{StoreMember, StoreShape};
 
@@ -125,6 +125,26 @@ impl Shard {
         self.until_answered(begun)
     }
 
+    /// Puts a block into a namespace.
+    pub(crate) fn put(&mut self, name: &str) {
+        let space = self.store.spaces().find(|space| space.name == name.as_bytes()).unwrap().id;
+        let put = Put {
+            user: 0,
+            owner: 0,
+            space,
+            key: Key::of(1, 2),
+            length: 512,
+            at: 0,
+            bytes: 512,
+            check: 3,
+            depth: 0,
+            durability: Durability::Soon,
+            metadata: &[],
+        };
+        let begun = self.store.put(&put, Now::default());
+        assert_eq!(self.until_answered(begun), Status::Ok);
+    }
+
     /// Does what a call asks.
     pub(crate) fn answer(&mut self, call: &mut StoreCall) {
         call.status = match &call.ask {
@@ -133,8 +153,8 @@ impl Shard {
                     let mut record = call.spare.pop().expect("room for all");
                     record.name.push_str(std::str::from_utf8(space.name).unwrap());
                     record.document.extend_from_slice(space.document);
-                    let SpaceRecord { id, uid, .. } = &mut record;
-                    (*id, *uid) = (space.id, space.uid);
+                    let SpaceRecord { id, uid, blocks, .. } = &mut record;
+                    (*id, *uid, *blocks) = (space.id, space.uid, space.blocks);
                     call.spaces.push(record);
                 }
                 Status::Ok

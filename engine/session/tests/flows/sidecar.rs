@@ -105,7 +105,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
 }
 
 /// How this program is told to be a porter.
-const PORTER: [&str; 3] = ["--exact", "sidecar::it_is_a_porter", "--nocapture"];
+pub(crate) const PORTER: [&str; 3] = ["--exact", "sidecar::it_is_a_porter", "--nocapture"];
 
 /// Started by a sidecar, with its job as the last argument, this program takes descriptors in.
 #[test]

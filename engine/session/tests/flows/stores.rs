@@ -268,6 +268,7 @@ fn tenanted(media: &[Medium; 2], rights: &[(&str, Right)]) -> Sidecar {
         uids: vec![me],
         gids: Vec::new(),
         right: *right,
+        namespaces_max: namespaces.starts_with("few").then_some(2),
     };
     let tenants = rights.iter().map(tenancy).collect();
     Sidecar::start_stores(media, |config| {
@@ -341,4 +342,40 @@ fn who_may_only_read_makes_nothing() {
     let (status, said) = denied(answer(&mut rude, open_ask("a", IDENTITY)));
     assert_eq!(status, Status::Miss, "{said}");
     assert_eq!(shard(&sidecar, 0, |it| it.uid_of("a")), None);
+}
+
+#[test]
+fn a_tenant_makes_so_many_namespaces_and_removes_what_it_made() {
+    let media = media();
+    let free = start(&media);
+    let mut operator = Rude::attach(&free);
+    opened(&mut operator, "few 0");
+    drop((operator, free));
+    let sidecar = tenanted(&media, &[("few*", Right::Write)]);
+    sidecar.shards[1].lock().unwrap().put("few 0");
+    let mut rude = Rude::attach(&sidecar);
+    let remove = |name: &str| ControlRequest::RemoveNamespace { volume: 1, name: name.into() };
+    opened(&mut rude, "few 0");
+    opened(&mut rude, "few 1");
+    let (status, said) = denied(answer(&mut rude, open_ask("few 2", IDENTITY)));
+    assert_eq!(status, Status::Quota);
+    assert!(said.contains("2 is the most (volume.tenant.namespaces_max)"), "{said}");
+    opened(&mut rude, "few 1"); // what is there is opened all the same
+    let (status, said) = denied(answer(&mut rude, remove("few 0")));
+    assert_eq!(status, Status::Denied, "somebody else made it, and it has blocks: {said}");
+    assert_eq!(answer(&mut rude, remove("few 1")), ControlReply::NamespaceRemoved);
+    let (status, _) = denied(answer(&mut rude, remove("few 1")));
+    assert_eq!(status, Status::Miss);
+    opened(&mut rude, "few 2");
+}
+
+#[test]
+fn presence_tables_are_for_who_has_a_namespace_open() {
+    let sidecar = tenanted(&media(), &[("mine", Right::Write)]);
+    let mut rude = Rude::attach(&sidecar);
+    let show = || ControlRequest::ShowPresence { volume: 1 };
+    let (status, said) = denied(answer(&mut rude, show()));
+    assert!(status == Status::Denied && said.contains("open one first"), "{said}");
+    opened(&mut rude, "mine");
+    assert!(matches!(answer(&mut rude, show()), ControlReply::Presence { .. }));
 }

@@ -2,8 +2,8 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
-    Begun, DeclineReason, DropKey, Durability, Extent, Get, Got, Hold, Phase, Put, Reply, Status,
-    check,
+    Begun, DeclineReason, DropKey, Durability, Extent, Get, Got, Hold, Phase, Place, Put, Reply,
+    Status, check,
 };
 
 use crate::model::Now;
@@ -126,7 +126,7 @@ impl World {
 
     pub(crate) fn drop_key(&mut self, space: u16, key: u64, durable: bool) {
         let Some(Space { id, .. }) = self.spaces[usize::from(space)] else { return };
-        if self.store.drop_room() == 0 {
+        if !self.store.has_place(2, Place::Drop) {
             return;
         }
         let user = self.user(Asked::Drop { space, key, before: Vec::new(), durable });

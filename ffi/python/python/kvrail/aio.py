@@ -2,11 +2,22 @@
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable, Iterable, Sized
 from types import TracebackType
 from typing import Unpack
 
-from kvrail._kvrail import Arena, Completion, Found, GpuRegion, GroupEnd, Keys, Results, Volume
+from kvrail._kvrail import (
+    Arena,
+    BlockQueue,
+    Completion,
+    Found,
+    GpuRegion,
+    GroupEnd,
+    Keys,
+    Results,
+    Volume,
+)
 from kvrail._kvrail import Namespace as _Namespace
 from kvrail._kvrail import Queue as _Queue
 from kvrail._types import (
@@ -18,11 +29,51 @@ from kvrail._types import (
     Options,
     PutOptions,
 )
-from kvrail.errors import KvrailError, QueueFullError
+from kvrail.errors import ClosedError, KvrailError, QueueFullError
 
 __all__ = ["Namespace", "Queue"]
 
 _EXPECTED_BYTES = 1 << 16
+_LOOK_S = 0.25
+_CLOSED = "the client is closed; make another one"
+
+
+class _Bell:
+    """Calls ``fetch`` in the loop that made it: when the queue rings, and now and then while
+    something is awaited, because a queue rings no more when its client is closed."""
+
+    def __init__(self, queue: _Queue | BlockQueue, fetch: Callable[[], None]) -> None:
+        self._queue, self._fetch = queue, fetch
+        self._loop = asyncio.get_running_loop()
+        # A copy: the queue's own is gone with its client, and its number is another file's.
+        self._fd = os.dup(queue.fileno())
+        self._scheduled = False
+        self._look: asyncio.TimerHandle | None = None
+        self._loop.add_reader(self._fd, self._ring)
+
+    def arm(self) -> None:
+        """Has it ring for what is awaited."""
+        if self._look is None:
+            self._look = self._loop.call_later(_LOOK_S, self._ring_late)
+        if not self._scheduled and self._queue.arm():
+            self._scheduled = True
+            self._loop.call_soon(self._ring)
+
+    def _ring_late(self) -> None:
+        self._look = None
+        self._ring()
+
+    def _ring(self) -> None:
+        self._scheduled = False
+        self._fetch()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        if self._look is not None:
+            self._look.cancel()
 
 
 class _Batch:
@@ -57,8 +108,7 @@ class Queue:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Batch] = {}
         self._news = asyncio.Event()
-        self._scheduled = False
-        self._loop.add_reader(self._queue.fileno(), self._fetch)
+        self._bell = _Bell(self._queue, self._fetch)
 
     async def read(
         self,
@@ -147,10 +197,11 @@ class Queue:
 
     async def close(self) -> None:
         """Waits until nothing is in flight, and closes the queue."""
-        if not self._queue.closed:
-            await self.drain()
-            self._loop.remove_reader(self._queue.fileno())
-            self._queue.close()
+        if self._queue.closed:
+            self._give_up()
+        await self.drain()
+        self._bell.close()
+        self._queue.close()
 
     async def __aenter__(self) -> "Queue":
         return self
@@ -213,20 +264,25 @@ class Queue:
             await asyncio.sleep(0)
 
     def _arm(self) -> None:
-        if self._waiting and not self._scheduled and self._queue.arm():
-            self._scheduled = True
-            self._loop.call_soon(self._fetch)
+        if self._waiting:
+            self._bell.arm()
 
     def _fetch(self) -> None:
-        self._scheduled = False
         if self._queue.closed:
-            return
+            return self._give_up()
         for end in self._queue.poll():
             if not end.is_notice and (batch := self._waiting.pop(end.ticket, None)):
                 batch.ends[end.ticket] = end
                 batch.settle()
         self._news.set()
         self._arm()
+
+    def _give_up(self) -> None:
+        for batch in self._waiting.values():
+            if not batch.future.done():
+                batch.future.set_exception(ClosedError(_CLOSED))
+        self._waiting.clear()
+        self._news.set()
 
 
 class Namespace:
@@ -244,8 +300,7 @@ class Namespace:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[GroupEnd]] = {}
         self._quiet = asyncio.Event()
-        self._scheduled = False
-        self._loop.add_reader(self._queue.fileno(), self._fetch)
+        self._bell = _Bell(self._queue, self._fetch)
 
     async def put(
         self, key: BlockName | Keys, buffer: BlockMemory, **options: Unpack[PutOptions]
@@ -320,10 +375,11 @@ class Namespace:
 
     async def close(self) -> None:
         """Waits until nothing is in flight, and closes the queue."""
-        if not self._queue.closed:
-            await self.drain()
-            self._loop.remove_reader(self._queue.fileno())
-            self._queue.close()
+        if self._queue.closed:
+            self._give_up()
+        await self.drain()
+        self._bell.close()
+        self._queue.close()
 
     async def __aenter__(self) -> "Namespace":
         return self
@@ -350,14 +406,12 @@ class Namespace:
         return await future
 
     def _arm(self) -> None:
-        if self._waiting and not self._scheduled and self._queue.arm():
-            self._scheduled = True
-            self._loop.call_soon(self._fetch)
+        if self._waiting:
+            self._bell.arm()
 
     def _fetch(self) -> None:
-        self._scheduled = False
         if self._queue.closed:
-            return
+            return self._give_up()
         for end in self._queue.poll():
             future = self._waiting.pop(end.ticket)
             if not future.done():
@@ -365,6 +419,13 @@ class Namespace:
         if not self._waiting:
             self._quiet.set()
         self._arm()
+
+    def _give_up(self) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ClosedError(_CLOSED))
+        self._waiting.clear()
+        self._quiet.set()
 
 
 def _one(key: BlockName | Keys) -> Iterable[BlockName] | Keys:

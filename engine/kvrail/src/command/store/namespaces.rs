@@ -1,7 +1,7 @@
 //! `kvrail store namespaces`.
 
 use clap::Args;
-use kvrail_protocol::NamespaceInfo;
+use kvrail_protocol::{NamespaceInfo, printable};
 use serde::Serialize;
 
 use super::target::TargetArgs;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
     {
         table.add_row([
             store.clone(),
-            space.name.clone(),
+            printable(&space.name),
             space.blocks.to_string(),
             human_bytes(space.bytes),
             shortened(&space.identity),
@@ -62,7 +62,7 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
 
 /// An identity as far as a line has room; all of it is in the JSON.
 fn shortened(identity: &str) -> String {
-    let plain: String = identity.chars().filter(|char| !char.is_control()).collect();
+    let plain = printable(identity);
     match plain.char_indices().nth(IDENTITY_CHARS) {
         Some((at, _)) => format!("{}...", &plain[..at]),
         None => plain,
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn identities_are_cut_for_people() {
-        assert_eq!(shortened("{\"a\":\u{1b}1}"), "{\"a\":1}");
+        assert_eq!(shortened("{\"a\":\u{202e}1}"), "{\"a\":\\u{202e}1}");
         assert_eq!(shortened(&"ä".repeat(61)).chars().count(), 63);
     }
 }

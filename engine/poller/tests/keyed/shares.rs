@@ -1,0 +1,77 @@
+//! Places for puts are shared by users, and what waits for one is served by turns.
+
+use kvrail_device::SimOptions;
+use kvrail_ring::slot::FLAG_MORE;
+use kvrail_ring::{Opcode, Side, Status};
+use kvrail_store::{Key, check};
+
+use crate::rig::{Asked, Client, Rig, block, config, crc, keyed};
+
+const BYTES: u32 = 16 << 10;
+const HALF: u32 = BYTES / 2;
+
+/// One of the halves of a block, whose bytes lie at the arena's begin.
+fn half(client: &Client, key: Key, bytes: &[u8], at: u32) -> Asked<'static> {
+    let sum = check(crc(bytes), 1_000, key, BYTES);
+    let request = keyed(client, key, (HALF, sum), (at.into(), 0)).slot(Opcode::Put);
+    Asked { request, side: Some(Side { block_bytes: BYTES, at, metadata: &[] }) }
+}
+
+/// Made-up time stands for steps: 50 ms are 2,500 ticks, and a put waits for a second at most.
+#[test]
+fn who_begins_blocks_and_never_ends_them_keeps_nobody_from_putting() {
+    let mut config = config(512, 120 << 20, 8 << 20);
+    (config.puts, config.writes) = (32, 64);
+    let mut rig = Rig::with(config, SimOptions::default());
+    let (mut hostile, mut client) = (rig.client(0), rig.client(1));
+    let bytes = block(1, BYTES as usize);
+    let mut begun = 0;
+    let mut beset = |rig: &mut Rig| {
+        drop(hostile.collect());
+        while hostile.lane.free(1).unwrap() > 0 {
+            begun += 1;
+            let first = half(&hostile, Key::of(7, begun), &bytes, 0);
+            hostile.post(&first);
+        }
+        rig.tick();
+    };
+    (0..5_000).for_each(|_| beset(&mut rig));
+    for number in 0..200 {
+        let request = rig.put_request(&client, Key::of(8, number), &bytes, (0, 0));
+        client.post(&Asked { request, side: None });
+        let ended = (0..2_500).find_map(|_| {
+            beset(&mut rig);
+            client.collect().pop()
+        });
+        assert_eq!(ended.expect("a put ends in time").status(), Status::Ok, "put {number}");
+    }
+    assert!(begun > 32, "{begun} first halves, more than there are places");
+}
+
+#[test]
+fn blocks_of_parts_wait_for_places_that_others_of_their_session_have() {
+    let mut config = config(512, 120 << 20, 8 << 20);
+    (config.puts, config.writes) = (8, 16);
+    let options = SimOptions { latency_ns: 1_000_000, ..SimOptions::default() };
+    let mut rig = Rig::with(config, options);
+    let mut client = rig.client(0);
+    let bytes = block(3, BYTES as usize);
+    kvrail_memory::store(&*client.arena, 0, &bytes);
+    for number in 0..30 {
+        let first = half(&client, Key::of(9, number), &bytes, 0);
+        client.post(&first);
+    }
+    let mut ended = 0;
+    rig.until(|_| {
+        for completion in client.collect() {
+            assert_eq!(completion.status(), Status::Ok, "{completion:?}");
+            if completion.flags & FLAG_MORE == 0 {
+                ended += 1;
+                continue;
+            }
+            let second = half(&client, Key::of(9, completion.user_data - 1), &bytes, HALF);
+            client.post(&second);
+        }
+        ended == 30
+    });
+}
