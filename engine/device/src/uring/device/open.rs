@@ -32,6 +32,16 @@ const DEPTH_MAX: u32 = 4096;
 /// With one entry to spare for the bell the submission queue has 128 then.
 const PIECES_MIN: u32 = 127;
 
+/// Which regions a device registers with its ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Registering {
+    /// All that this process may keep pinned.
+    #[default]
+    AsAllowed,
+    /// None: what a process does that may pin nothing, wherever it runs.
+    Never,
+}
+
 /// What to open and how to drive it.
 #[derive(Debug)]
 pub struct UringOptions {
@@ -49,6 +59,8 @@ pub struct UringOptions {
     pub thread: KernelThread,
     /// The stream that the drive is to place all writes by.
     pub write_stream: WriteStream,
+    /// Which regions are registered with the ring.
+    pub registering: Registering,
     /// Why this mode; printed at start.
     pub reason: String,
     /// What a trial of the device moved in a second, if there was one.
@@ -67,6 +79,7 @@ impl UringOptions {
             transfer_bytes_max: None,
             thread: KernelThread::default(),
             write_stream: WriteStream::Unnamed,
+            registering: Registering::AsAllowed,
             reason: "configured".into(),
             bytes_per_second: None,
         }
@@ -142,6 +155,7 @@ impl<M: Mode> Uring<M> {
             held: Held::new(pieces),
             emptying: VecDeque::with_capacity(usize::from(BUFFERS_MAX)),
             forgetting: 0,
+            registering: options.registering,
             removal: Removal::watch(&target),
             failure: None,
             target,
