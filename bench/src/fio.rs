@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use kvrail_device::{DirectIo, ModeName};
+use kvrail_memory::PinLimit;
 use serde::Deserialize;
 
 use crate::options::BenchOptions;
@@ -61,7 +62,8 @@ impl Fio {
     #[must_use]
     pub fn mode(&self) -> String {
         let (mode, version, engine) = (self.mode, &self.version, self.engine());
-        format!("{mode} ({version}, {engine}, registered files and buffers)")
+        let registered = if registers_buffers() { "files and buffers" } else { "files" };
+        format!("{mode} ({version}, {engine}, registered {registered})")
     }
 
     /// Whether it can run a case: closed loops, and writes only where there is room for them.
@@ -98,7 +100,7 @@ impl Fio {
             ("filename", self.file.display().to_string()),
             ("ioengine", self.engine().to_owned()),
             ("registerfiles", "1".to_owned()),
-            ("fixedbufs", "1".to_owned()),
+            ("fixedbufs", u8::from(registers_buffers()).to_string()),
             ("hipri", u8::from(self.mode.polls_device()).to_string()),
             ("sqthread_poll", u8::from(self.mode.has_kernel_thread()).to_string()),
             ("rw", pattern.to_owned()),
@@ -129,6 +131,12 @@ impl Fio {
         all.extend(["--time_based", "--group_reporting"].map(str::to_owned));
         all
     }
+}
+
+/// fio fails where it cannot register its buffers, and others of this user may have taken what the
+/// limit of pinned memory allows.
+fn registers_buffers() -> bool {
+    PinLimit::of_this_process() == PinLimit::Unlimited
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "`as` saturates; seconds of a run are few")]

@@ -112,7 +112,10 @@ fn on(
     let keyed = store.into_iter().chain(arms.peers.drain(..));
     let held = keyed.map(|(kind, target)| (kind, Blocks::new(target, volume, span_bytes)));
     let held = Held(held.collect());
-    let environment = environment(options, &ground, &arms, pattern_bytes);
+    let mut environment = environment(options, &ground, &arms, pattern_bytes);
+    if let Some((client, _)) = &served {
+        environment.buffers += &sidecar::unregistered(client)?;
+    }
     let clients = clients(options, &ground);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
     let load = Load::Closed;

@@ -15,6 +15,19 @@ step() {
     took+=("$name $((SECONDS - began)) s")
 }
 
+# Where io_uring is refused, little below can pass: that is the first line. Where it is allowed, its
+# answer to no parameters is EFAULT (14).
+refused=$(python3 -c 'import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall(425, 1, None)
+errno = ctypes.get_errno()
+print("" if errno == 14 else os.strerror(errno))' 2>/dev/null || true)
+if [[ $refused ]]; then
+    echo "io_uring is refused here ($refused): set sysctl kernel.io_uring_disabled=0, or allow" \
+        "io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile" >&2
+    exit 1
+fi
+
 # Flows start the real binary; tests find it where a build of the workspace leaves it.
 step build cargo build --workspace --locked
 # With the words of tests that pass: those that skip something say so.

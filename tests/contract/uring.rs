@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kvrail_device::{
-    DeviceError, DirectIo, Interrupt, Mode, Sqpoll, Uring, UringOptions, open_path,
+    DeviceError, DirectIo, Interrupt, Mode, Registering, Sqpoll, Uring, UringOptions, open_path,
 };
 use tempfile::{NamedTempFile, TempPath};
 
@@ -89,6 +89,27 @@ mod interrupt_buffered {
 
     fn open() -> Option<Subject<Uring<Interrupt>>> {
         super::on_file(|options| options.direct = DirectIo::Off)
+    }
+
+    conformance!(open);
+}
+
+/// As where a process may pin nothing.
+mod interrupt_by_address {
+    use super::{Interrupt, Registering, Subject, Uring};
+
+    fn open() -> Option<Subject<Uring<Interrupt>>> {
+        super::on_file(|options| options.registering = Registering::Never)
+    }
+
+    conformance!(open);
+}
+
+mod sqpoll_by_address {
+    use super::{Registering, Sqpoll, Subject, Uring};
+
+    fn open() -> Option<Subject<Uring<Sqpoll>>> {
+        super::on_file(|options| options.registering = Registering::Never)
     }
 
     conformance!(open);

@@ -5,15 +5,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::rig::{can_pin, run, without_configuration};
+use crate::rig::{run, without_configuration};
 
 const ABUSERS: [&str; 3] = ["linger-surplus", "nops", "slots"];
 
 #[test]
 fn a_quiet_client_beside_abusers() {
-    if !can_pin(8 << 20) {
-        return;
-    }
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail-abuse"));
     without_configuration(&mut command);
     command.args(ABUSERS).args(["--rounds", "1", "--seconds", "0.2", "--format", "json"]);

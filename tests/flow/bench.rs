@@ -9,10 +9,7 @@ use kvrail_client::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::rig::{Place, Sidecar, can_pin, eventually, kvrail, run};
-
-/// Memory that the clients and the raw arm pin.
-const PINNED: u64 = 64 << 20;
+use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
 fn bench() -> Command {
     bench_for("0.1")
@@ -73,9 +70,6 @@ fn clean(report: &Value) {
 
 #[test]
 fn the_report_has_the_promised_keys_and_no_failures() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (place, folder) = place_with_folder();
     let html = place.path("report.html");
     let mut command = bench();
@@ -125,9 +119,6 @@ fn the_report_has_the_promised_keys_and_no_failures() {
 /// Blocks of the store beside the volume's, those that no volume takes among them.
 #[test]
 fn the_store_puts_gets_and_looks_up_beside_the_volume() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (place, folder) = place_with_folder();
     let html = place.path("report.html");
     let mut command = bench_of("kvrail,raw,store", "0.1");
@@ -163,9 +154,6 @@ fn the_store_puts_gets_and_looks_up_beside_the_volume() {
 /// A file for each block beside the store: the same cases, no wrong byte, and no file left.
 #[test]
 fn files_put_and_get_beside_the_store() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (_place, folder) = place_with_folder();
     let mut command = bench_of("store,files", "0.1");
     command.args(["--op", "mixed", "--block", "64KiB,5000B", "--depth", "1,2", "--clients", "2"]);
@@ -205,9 +193,6 @@ fn self_contained(html: &Path) {
 
 #[test]
 fn its_sidecar_is_configured_as_asked() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (place, folder) = place_with_folder();
     let file = place.path("kvrail.toml");
     // Neither its volumes nor its socket: the benchmark brings its own.
@@ -230,9 +215,6 @@ fn its_sidecar_is_configured_as_asked() {
 /// As many threads as the help promises, under the default limits of a session.
 #[test]
 fn sixty_four_clients_have_room() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (_place, folder) = place_with_folder();
     let mut command = bench();
     command.args(["--op", "mixed", "--block", "4KiB", "--depth", "1", "--clients", "64"]);
@@ -258,9 +240,6 @@ fn no_key_is_taken_in_silence() {
 /// bar. The report ends with what it comes to.
 #[test]
 fn it_says_what_it_does_while_it_runs_and_what_came_of_it() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (_place, folder) = place_with_folder();
     let small = ["--op", "read", "--block", "4KiB,64KiB", "--depth", "1"];
     let outcome = run(bench().args(small).arg("--dir").arg(&folder));
@@ -322,9 +301,6 @@ fn wrong_options_are_refused_at_once() {
 /// `kvrail bench --json report.json | head -1`.
 #[test]
 fn who_closes_the_pipe_gets_the_files_all_the_same() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (place, folder) = place_with_folder();
     let file = place.path("report.json");
     let mut command = bench();
@@ -339,9 +315,6 @@ fn who_closes_the_pipe_gets_the_files_all_the_same() {
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (_place, folder) = place_with_folder();
     // Bit 0 of the ignored signals is the hangup: under `nohup` it ends nothing.
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -372,9 +345,6 @@ fn an_interrupt_leaves_nothing_behind() {
 
 #[test]
 fn an_attached_benchmark_leaves_the_sidecar_running() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = Place::with_volume(2, 48 << 20);
     let sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -395,9 +365,6 @@ fn an_attached_benchmark_leaves_the_sidecar_running() {
 /// is left.
 #[test]
 fn members_of_ones_own_carry_no_label_afterwards() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = Place::empty(0);
     let member = place.data_path("member");
     let mut content = vec![0; 4096];
@@ -417,9 +384,6 @@ fn members_of_ones_own_carry_no_label_afterwards() {
 
 #[test]
 fn a_trace_is_replayed() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (place, folder) = place_with_folder();
     let trace = place.path("trace");
     let lines = (0..200_u64).map(|line| {
@@ -441,9 +405,6 @@ fn a_trace_is_replayed() {
 /// Requests of an engine, with real bytes: what was not there is put, what was put is got.
 #[test]
 fn requests_of_an_engine_are_played_against_the_store() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (place, folder) = place_with_folder();
     let trace = place.path("requests.jsonl");
     // Ten conversations of four turns, each with the blocks of the turn before and two more.
@@ -491,9 +452,6 @@ fn requests_of_an_engine_are_played_against_the_store() {
 
 #[test]
 fn the_table_is_for_people() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let (_place, folder) = place_with_folder();
     let mut command = bench();
     command.args(["--op", "read", "--block", "4KiB", "--depth", "1", "--quiet", "--dir"]);

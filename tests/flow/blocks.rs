@@ -7,7 +7,7 @@ use kvrail_client::{
     LookupExtent, Namespace, Pages, Queue, Status,
 };
 
-use crate::rig::{LONG, Place, Sidecar, can_pin, eventually};
+use crate::rig::{LONG, Place, Sidecar, eventually};
 
 /// A client with everything it needs for one namespace.
 struct Cache {
@@ -82,9 +82,6 @@ const LENGTHS: [usize; 12] =
 /// Hits and misses of a cache are those of lookups: engines get only what is there.
 #[test]
 fn a_lookup_is_one_request_and_its_keys_are_counted() {
-    if !can_pin(300 << 20) {
-        return;
-    }
     let place = Place::with_store(2, 64 << 20);
     let sidecar = Sidecar::start(&place);
     let mut cache = Cache::open(&sidecar, "counted");
@@ -109,9 +106,6 @@ fn a_lookup_is_one_request_and_its_keys_are_counted() {
 
 #[test]
 fn blocks_of_any_length_come_back_as_they_were_and_outlive_a_kill() {
-    if !can_pin(300 << 20) {
-        return;
-    }
     let place = Place::with_store_of(1, 1700 << 20, &["--segment", "256MiB"]);
     let sidecar = Sidecar::start(&place);
     let mut cache = Cache::open(&sidecar, "any length");
@@ -156,9 +150,6 @@ fn blocks_of_any_length_come_back_as_they_were_and_outlive_a_kill() {
 
 #[test]
 fn drops_and_clears_are_seen_by_everybody() {
-    if !can_pin(600 << 20) {
-        return;
-    }
     let place = Place::with_store(2, 256 << 20);
     let sidecar = Sidecar::start(&place);
     let mut one = Cache::open(&sidecar, "shared");

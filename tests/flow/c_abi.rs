@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, can_pin, run};
+use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, run};
 
 /// What watches a program while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +78,6 @@ fn passes(source: &str, words: &str) {
 
 /// As `passes`, beside host memory that plays a GPU's.
 fn passes_with_gpu(source: &str, words: &str) {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let mut place = Place::with_volume(2, 16 << 20);
     place.configure("gpu.devices = [\"stand-in:0\"]");
     place.configure("gpu.staging_bytes = \"4MiB\"\ngpu.staging_slot_bytes = \"64KiB\"");
@@ -89,9 +86,7 @@ fn passes_with_gpu(source: &str, words: &str) {
 
 /// As `passes`, with a store in the volume's place.
 fn passes_with_store(source: &str, words: &str) {
-    if can_pin(192 << 20) {
-        passes_at(&Place::with_store(2, 256 << 20), source, words);
-    }
+    passes_at(&Place::with_store(2, 256 << 20), source, words);
 }
 
 fn passes_at(place: &Place, source: &str, words: &str) {
@@ -176,7 +171,7 @@ fn a_c_program_survives_its_sidecar() {
 
 #[test]
 fn a_c_program_goes_on_over_upgrades() {
-    if !have("cc") || !can_pin(192 << 20) {
+    if !have("cc") {
         return;
     }
     let place = Place::with_store(2, 256 << 20);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvrail_tests::SteadyTally;
 
-use crate::rig::{Place, Sidecar, StoreShape, Told, VOLUME, can_pin, run};
+use crate::rig::{Place, Sidecar, StoreShape, Told, VOLUME, run};
 
 /// Steps, in seconds from the true time.
 const STEPS: [i64; 4] = [315_360_000, -630_720_000, 3600, 0];
@@ -78,9 +78,6 @@ impl Clock {
 
 #[test]
 fn a_clock_that_is_set_disturbs_nobody() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let shape =
         StoreShape { member_bytes: 256 << 20, segment_bytes: 8 << 20, block_mean: 16 << 10 };
     let place = Place::with_shaped_store(1, &shape);

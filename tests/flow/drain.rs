@@ -10,15 +10,12 @@ use kvrail_client::Pages;
 use kvrail_tests::{Tally, span_bytes, verify};
 use rustix::process::Signal;
 
-use crate::rig::{Actor, Place, Sidecar, can_pin, eventually, kvrail_program};
+use crate::rig::{Actor, Place, Sidecar, eventually, kvrail_program};
 
 const THREADS: u32 = 4;
 
 #[test]
 fn a_drain_under_load_answers_everything_ten_times() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = Place::with_volume(1, span_bytes(2 * THREADS));
     let mut dice = fastrand::Rng::with_seed(4);
     for round in 0..10 {
@@ -62,9 +59,6 @@ fn an_idle_sidecar_stops_on_either_signal() {
 
 #[test]
 fn a_second_signal_stops_at_once() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = Place::with_volume(1, span_bytes(THREADS));
     for _ in 0..3 {
         let mut sidecar = Sidecar::start(&place);
@@ -97,9 +91,6 @@ fn a_hangup_changes_nothing_and_is_explained() {
 /// The kernel takes rings apart after a process has ended; nobody has to wait for that.
 #[test]
 fn a_sidecar_starts_again_the_moment_the_old_one_is_gone() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = Place::with_volume(2, span_bytes(THREADS));
     for round in 0..6 {
         let sidecar = Sidecar::start(&place);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvrail_tests::{Device, Export, GPU_BLOCK_BYTES, GpuPlan, Tally};
 use serde_json::Value;
 
-use crate::rig::{Actor, Place, Sidecar, can_pin, eventually, hostile, kvrail, run, soak_seconds};
+use crate::rig::{Actor, Place, Sidecar, eventually, hostile, kvrail, run, soak_seconds};
 
 /// Blocks of the volume that one process has.
 const BLOCKS: u32 = 24;
@@ -50,9 +50,6 @@ fn assert_all_right(tally: &Tally) {
 
 /// Two processes with caches, by descriptor and by handle, beside one with host memory.
 fn every_byte_comes_back(mechanism: &str) {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = place(mechanism);
     let sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -90,9 +87,6 @@ fn every_byte_of_a_paged_cache_comes_back_by_the_gpus_own_calls() {
 
 #[test]
 fn what_a_dead_writer_wrote_is_read_by_its_heir() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = place("auto");
     let sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -107,9 +101,6 @@ fn what_a_dead_writer_wrote_is_read_by_its_heir() {
 
 #[test]
 fn clients_killed_at_random_leave_whole_blocks_and_nothing_else() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = place("auto");
     let mut sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -152,9 +143,6 @@ fn clients_killed_at_random_leave_whole_blocks_and_nothing_else() {
 
 /// Attackers beside good traffic of either kind.
 fn beside_good_traffic(kind: &str) {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = place("auto");
     let mut sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::rig::{actor_program, can_pin, eventually, kvrail_program, run, without_configuration};
+use crate::rig::{actor_program, eventually, kvrail_program, run, without_configuration};
 
 const GUIDE: &str = include_str!("../../docs/guide.md");
 const RUST: &str = include_str!("guide/main.rs");
@@ -66,18 +66,14 @@ fn the_rust_program_is_the_guides_and_runs() {
 
 #[test]
 fn the_rust_program_for_a_store_is_the_guides_and_runs() {
-    if can_pin(160 << 20) {
-        let program = env!("CARGO_BIN_EXE_kvrail-guide-store");
-        is_the_guides_and_runs("store.rs", RUST_STORE, program, ["create-store", "serve"]);
-    }
+    let program = env!("CARGO_BIN_EXE_kvrail-guide-store");
+    is_the_guides_and_runs("store.rs", RUST_STORE, program, ["create-store", "serve"]);
 }
 
 #[test]
 fn the_rust_program_for_gpu_memory_is_the_guides_and_runs() {
-    if can_pin(160 << 20) {
-        let program = env!("CARGO_BIN_EXE_kvrail-guide-pages");
-        is_the_guides_and_runs("pages.rs", RUST_PAGES, program, ["create", "serve-gpu"]);
-    }
+    let program = env!("CARGO_BIN_EXE_kvrail-guide-pages");
+    is_the_guides_and_runs("pages.rs", RUST_PAGES, program, ["create", "serve-gpu"]);
 }
 
 fn is_the_guides_and_runs(title: &str, source: &str, program: &str, made: [&str; 2]) {
@@ -95,9 +91,7 @@ fn the_c_program_is_installed_compiled_and_runs() {
 
 #[test]
 fn the_c_program_for_a_store_is_installed_compiled_and_runs() {
-    if can_pin(160 << 20) {
-        is_installed_compiled_and_runs("blocks", "compile-blocks", ["create-store", "serve"]);
-    }
+    is_installed_compiled_and_runs("blocks", "compile-blocks", ["create-store", "serve"]);
 }
 
 fn is_installed_compiled_and_runs(name: &str, compile: &str, made: [&str; 2]) {
@@ -126,9 +120,6 @@ fn is_installed_compiled_and_runs(name: &str, compile: &str, made: [&str; 2]) {
 /// What the guide says to look at while it serves is answered as it is written.
 #[test]
 fn what_is_looked_at_is_answered() {
-    if !can_pin(160 << 20) {
-        return;
-    }
     let (folder, _serving) = serving(["create-store", "serve"]);
     let said = run(&mut shell(&snippet("look"), folder.path()));
     said.expect(0, &[]);

@@ -2,7 +2,7 @@
 
 use kvrail_tests::span_bytes;
 
-use crate::rig::{Actor, Place, Sidecar, can_pin, hostile};
+use crate::rig::{Actor, Place, Sidecar, hostile};
 
 const THREADS: u32 = 4;
 
@@ -11,9 +11,6 @@ const SECONDS: f64 = 1.5;
 
 /// Two attackers of one kind beside verified traffic.
 fn beside_good_traffic(kind: &str) {
-    if !can_pin(64 << 20) {
-        return;
-    }
     // The last stripe is the attackers': those that write do so there.
     let place = Place::with_volume(1, span_bytes(THREADS) + (1 << 20));
     let mut sidecar = Sidecar::start(&place);

@@ -13,10 +13,7 @@ use kvrail_client::{
 
 use serde_json::Value;
 
-use crate::rig::{LONG, Outcome, Place, Sidecar, StoreShape, can_pin, eventually, kvrail, run};
-
-/// Bytes of RAM that the sidecar pins for such stores.
-const PINNED: u64 = 64 << 20;
+use crate::rig::{LONG, Outcome, Place, Sidecar, StoreShape, eventually, kvrail, run};
 
 /// Two members of 2,048 blocks.
 fn place() -> Place {
@@ -107,9 +104,6 @@ fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
 
 #[test]
 fn a_listing_has_every_block_with_its_metadata() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let (mut one, mut other) = (Writer::open(&sidecar, "one"), Writer::open(&sidecar, "other"));
@@ -144,9 +138,6 @@ fn a_listing_has_every_block_with_its_metadata() {
 /// Puts less the feed are what a listing says, and two consumers hear the same.
 #[test]
 fn the_feed_tells_what_is_evicted_dropped_and_cleared() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
@@ -201,9 +192,6 @@ fn the_feed_tells_what_is_evicted_dropped_and_cleared() {
 
 #[test]
 fn a_key_is_explained_from_its_put_to_its_end() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
@@ -245,9 +233,6 @@ fn a_key_is_explained_from_its_put_to_its_end() {
 /// Clients that list in a loop take turns, and namespaces are opened meanwhile.
 #[test]
 fn listings_in_a_loop_take_turns() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
@@ -296,9 +281,6 @@ fn json(outcome: &Outcome) -> Value {
 
 #[test]
 fn the_commands_list_explain_and_verify_while_it_serves() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");

@@ -10,7 +10,7 @@ use kvrail_protocol::{
 };
 use kvrail_ring::limits::LANE_VERSION;
 
-use crate::rig::{Outcome, Place, Sidecar, can_pin, eventually, kvrail, run};
+use crate::rig::{Outcome, Place, Sidecar, eventually, kvrail, run};
 
 /// Where a member's two supers begin: behind its label of 1 MiB.
 const SUPERS: [u64; 2] = [1 << 20, (1 << 20) + (32 << 10)];
@@ -70,9 +70,6 @@ fn store(place: &Place, words: &[&str]) -> Outcome {
 
 #[test]
 fn namespaces_outlive_a_killed_sidecar() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = Place::with_store(2, 32 << 20);
     let sidecar = Sidecar::start(&place);
     let (kept, created) = Plain::attach(&sidecar).open("kept");

@@ -16,10 +16,7 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, can_pin, eventually};
-
-/// Bytes of RAM that the sidecar pins for such stores.
-const PINNED: u64 = 64 << 20;
+use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually};
 
 /// Two members of 2,048 blocks.
 fn place() -> Place {
@@ -81,9 +78,6 @@ fn key(number: u64) -> BlockKey {
 
 #[test]
 fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
@@ -173,9 +167,6 @@ fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
 /// Whatever a client does with a table's file, nobody else sees a change.
 #[test]
 fn a_table_can_only_be_read() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = User::open(&sidecar);

@@ -5,15 +5,12 @@ use std::time::{Duration, Instant};
 use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
 use kvrail_tests::{Tally, span_bytes, verify};
 
-use crate::rig::{Actor, LONG, Place, Sidecar, can_pin};
+use crate::rig::{Actor, LONG, Place, Sidecar};
 
 const THREADS: u32 = 8;
 
 #[test]
 fn a_killed_sidecar_reports_each_request_once_and_loses_nothing_acknowledged() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = Place::with_volume(2, span_bytes(2 * THREADS));
     for round in 0..3 {
         let sidecar = Sidecar::start(&place);

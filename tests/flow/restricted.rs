@@ -1,27 +1,39 @@
 //! A sidecar that may not have everything: memory to pin, io_uring, CPUs, root.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
-use kvrail_client::{ClientError, Pages};
+use kvrail_client::{Arena, BlockKey, BlockRequest, Client, Identity, Pages, Request, Status};
+use kvrail_protocol::DeviceReport;
 use kvrail_tests::span_bytes;
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
-use crate::rig::{Actor, Copies, Place, Sidecar, can_pin, is_root, kvrail_program, run, under};
+use crate::rig::{
+    Actor, Copies, LONG, Place, Sidecar, StoreShape, eventually, is_root, kvrail_program, run,
+    under,
+};
 
 /// A user without any right: `nobody`.
 const NOBODY: u32 = 65_534;
 
 /// A place with a volume that is somebody else's; says so where that cannot be.
 fn of_nobody(bytes: u64, lines: &str) -> Option<Place> {
+    let mut place = place_of_nobody(|place| place.create(bytes, "256KiB").expect(0, &[]))?;
+    place.configure(lines);
+    Some(place)
+}
+
+/// A place with whatever is made there.
+fn place_of_nobody(make: impl FnOnce(&Place)) -> Option<Place> {
     if !is_root() {
         println!("skipped: a sidecar of another user: only root becomes somebody else");
         return None;
     }
-    let mut place = Place::open_to_all(1)?;
-    place.create(bytes, "256KiB").expect(0, &[]);
-    place.configure(lines);
+    let place = Place::open_to_all(1)?;
+    make(&place);
     for path in place.members.iter().map(|path| path.as_path()).chain([place.data()]) {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
@@ -62,26 +74,162 @@ fn a_sidecar_that_is_not_root_serves() {
     sidecar.stop();
 }
 
+/// Bytes of arenas that rings have registered, and of those that they have not.
+fn attached(client: &Client) -> (u64, u64) {
+    let devices = client.status().unwrap().devices;
+    let sum = |of: fn(&DeviceReport) -> u64| devices.iter().map(of).sum();
+    (sum(|device| device.registered_bytes), sum(|device| device.unregistered_bytes))
+}
+
+/// Writes a block from one arena and reads it to another.
+fn copies(client: &Client, from: &Arena, to: &Arena) {
+    let volume = client.volume("kv").unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    let mut lease = from.lease(1 << 20).unwrap();
+    lease.fill(0x77);
+    for request in
+        [Request::write(&volume, 0, lease), Request::read(&volume, 0, to.lease(1 << 20).unwrap())]
+    {
+        queue.submit(request).unwrap();
+        let done = queue.wait(LONG).unwrap().unwrap();
+        assert_eq!(done.status, Status::Ok);
+        assert!(done.lease.unwrap().iter().all(|byte| *byte == 0x77));
+    }
+}
+
+const NOT_REGISTERED: &str = "bytes are not registered with the rings";
+
+/// With the kernel's default limit: what fits is registered, everything works, and what is not
+/// registered is said once, and in the status, with the remedy.
 #[test]
-fn memory_that_may_not_be_pinned_names_the_limit_and_the_remedy() {
+fn memory_that_may_not_be_pinned_is_used_all_the_same() {
     // Root may pin what it likes, so the limit is one of somebody else.
     let Some(place) = of_nobody(8 << 20, "") else { return };
-    // Too little for the probe at start: the sidecar says so instead of serving nobody.
-    let refused = run(&mut as_nobody(&place, &["memlock=1048576"]));
-    refused.expect(3, &["RLIMIT_MEMLOCK", "1048576", "LimitMEMLOCK", "CAP_IPC_LOCK"]);
-    // Enough for that, but not for a large arena.
-    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &["memlock=4194304"]));
+    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"]));
+    let said = sidecar.said();
+    assert!(said.contains("8388608 bytes (RLIMIT_MEMLOCK)"), "{said}");
+    assert!(!said.contains(NOT_REGISTERED), "{said}");
     let client = sidecar.attach();
-    let refused = client.create_arena(16 << 20, Pages::Base).unwrap_err();
-    let ClientError::Denied { message, .. } = &refused else { panic!("{refused}") };
-    for word in ["RLIMIT_MEMLOCK", "4194304", "LimitMEMLOCK", "CAP_IPC_LOCK"] {
-        assert!(message.contains(word), "no {word} in {message}");
+    let small = client.create_arena(2 << 20, Pages::Base).unwrap();
+    assert_eq!(attached(&client), (2 << 20, 0));
+    // More than the limit at once; and more than one entry of a ring's table.
+    let large = client.create_arena(16 << 20, Pages::Base).unwrap();
+    let larger = client.create_arena(80 << 20, Pages::Base).unwrap();
+    assert_eq!(attached(&client), (2 << 20, 96 << 20));
+    for (from, to) in [(&small, &large), (&large, &small), (&larger, &large), (&small, &small)] {
+        copies(&client, from, to);
     }
-    // What fits is given, and the refused arena took nothing.
-    client.create_arena(64 << 10, Pages::Base).unwrap().detach().unwrap();
-    assert_eq!(client.status().unwrap().regions.bytes, 0);
+    let notes = client.status().unwrap().notes.join("\n");
+    let words = ["100663296 of 102760448 bytes", "LimitMEMLOCK", "prlimit", "cap_ipc_lock"];
+    for word in [NOT_REGISTERED].iter().chain(&words) {
+        assert!(notes.contains(word), "no {word} in {notes}");
+    }
+    for arena in [small, large, larger] {
+        arena.detach().unwrap();
+    }
+    assert_eq!((attached(&client), client.status().unwrap().regions.bytes), ((0, 0), 0));
+    drop(client);
+    let said = sidecar.stop();
+    assert_eq!(said.matches(NOT_REGISTERED).count(), 1, "{said}");
+}
+
+/// A region of which the kernel has registered one entry when it refuses the next.
+#[test]
+fn a_region_is_registered_whole_or_not_at_all() {
+    let limit = 100 << 20;
+    let most = getrlimit(Resource::Memlock).maximum;
+    if most.is_some_and(|most| most < limit) {
+        return println!("skipped: RLIMIT_MEMLOCK may be {most:?} at most, {limit} are needed");
+    }
+    let Some(place) = of_nobody(8 << 20, "") else { return };
+    let memlock = format!("memlock={limit}");
+    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &[&memlock]));
+    let client = sidecar.attach();
+    for _ in 0..3 {
+        let half = client.create_arena(128 << 20, Pages::Base).unwrap();
+        assert_eq!(attached(&client), (0, 128 << 20));
+        copies(&client, &half, &half);
+        // What was pinned of it is given back, and is there for others.
+        eventually("an arena is registered", || {
+            let other = client.create_arena(90 << 20, Pages::Base).unwrap();
+            let registered = attached(&client).0;
+            copies(&client, &other, &half);
+            other.detach().unwrap();
+            registered == 90 << 20
+        });
+        half.detach().unwrap();
+    }
+    assert_eq!(attached(&client), (0, 0));
     drop(client);
     sidecar.stop();
+}
+
+/// A store's own buffers are larger than the limit.
+#[test]
+fn a_store_serves_where_nothing_may_be_pinned() {
+    let (member_bytes, segment_bytes, block_mean) = (64 << 20, 4 << 20, 64 << 10);
+    let shape = StoreShape { member_bytes, segment_bytes, block_mean };
+    let make = |place: &Place| place.create_store(&shape).expect(0, &[]);
+    let Some(place) = place_of_nobody(make) else { return };
+    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"]));
+    let said = sidecar.said();
+    assert!(said.contains(NOT_REGISTERED), "{said}");
+    let client = sidecar.attach();
+    let identity = Identity::new([("model", "test")]).unwrap();
+    let space = client.store("kv").unwrap().namespace("unpinned", &identity).unwrap();
+    let arena = client.create_arena(16 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    // Whole logical blocks and a tail, in each of several segments.
+    let bytes = 300_001;
+    for number in 0..100_u8 {
+        eventually("a put is taken", || {
+            let mut lease = arena.lease(bytes).unwrap();
+            lease.fill(number);
+            queue.submit_block(BlockRequest::put(&space, key(number), lease)).unwrap();
+            let status = queue.wait(LONG).unwrap().unwrap().status;
+            assert!(matches!(status, Status::Ok | Status::Declined), "{number}: {status}");
+            status == Status::Ok
+        });
+    }
+    for number in 0..100_u8 {
+        let lease = arena.lease(bytes).unwrap();
+        queue.submit_block(BlockRequest::get(&space, key(number), lease)).unwrap();
+        let done = queue.wait(LONG).unwrap().unwrap();
+        assert_eq!(done.status, Status::Ok, "{number}");
+        assert!(done.lease.unwrap().iter().all(|byte| *byte == number), "{number}");
+    }
+    drop((queue, space, arena, client));
+    sidecar.stop();
+}
+
+fn key(number: u8) -> BlockKey {
+    BlockKey::from_bits(u128::from(number) << 64 | 1)
+}
+
+/// What the check passes, the sidecar does; what it fails, the sidecar refuses for the same reason.
+#[test]
+fn what_a_check_passes_is_served() {
+    let Some(place) = of_nobody(8 << 20, "") else { return };
+    let check = |restrictions: &[&str]| {
+        let command = as_nobody(&place, restrictions);
+        let mut words: Vec<_> = command.get_args().map(OsStr::to_owned).collect();
+        let serve = words.iter().position(|word| word == "serve").expect("it serves");
+        // And without `--exit-with-parent` behind it.
+        words.splice(serve..serve + 2, ["check".into(), "--for".into(), "serve".into()]);
+        let mut checking = Command::new(command.get_program());
+        checking.args(words);
+        run(&mut checking)
+    };
+    let unpinned = check(&["memlock=8388608"]);
+    unpinned.expect(6, &["warnings, no failure"]);
+    assert!(unpinned.stdout.contains("8388608 bytes may be pinned"), "{}", unpinned.stdout);
+    assert!(!unpinned.stderr.contains("error"), "{}", unpinned.stderr);
+    Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"])).stop();
+    let forbidden = ["memlock=8388608", "no-io-uring=1"];
+    let checked = check(&forbidden);
+    checked.expect(7, &["failures"]);
+    assert!(checked.stdout.contains("io_uring_setup"), "{}", checked.stdout);
+    run(&mut as_nobody(&place, &forbidden)).expect(3, &["io_uring_setup"]);
 }
 
 #[test]
@@ -98,9 +246,6 @@ fn a_forbidden_io_uring_names_the_cause_and_the_remedy() {
 
 #[test]
 fn one_cpu_is_enough_to_serve_and_nobody_spins() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let place = Place::with_volume(2, span_bytes(4));
     let sidecar = Sidecar::start_as(&place, under(&place, &["one-cpu"]));
     let said = sidecar.said();

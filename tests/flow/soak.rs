@@ -4,13 +4,10 @@ use std::time::{Duration, Instant};
 
 use kvrail_tests::span_bytes;
 
-use crate::rig::{Actor, Place, Sidecar, can_pin, eventually, soak_seconds};
+use crate::rig::{Actor, Place, Sidecar, eventually, soak_seconds};
 
 /// Threads of each of the two processes.
 const THREADS: u32 = 32;
-
-/// Arenas of both processes together.
-const PINNED: u64 = 256 << 20;
 
 fn place() -> Place {
     Place::with_volume(1, span_bytes(2 * THREADS))
@@ -18,9 +15,6 @@ fn place() -> Place {
 
 #[test]
 fn everything_once_everything_right() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -48,9 +42,6 @@ fn everything_once_everything_right() {
 
 #[test]
 fn clients_killed_at_random_harm_nobody_and_leave_nothing() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = place();
     let mut sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();

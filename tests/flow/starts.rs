@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::rig::{Place, Sidecar, StoreShape, VOLUME, actor_program, can_pin, eventually, run};
+use crate::rig::{Place, Sidecar, StoreShape, VOLUME, actor_program, eventually, run};
 
 /// Blocks of the store.
 const BLOCKS: u64 = 6000;
@@ -20,9 +20,6 @@ fn blocks(sidecar: &Sidecar) -> u64 {
 
 #[test]
 fn a_stop_at_any_moment_of_a_start_loses_nothing() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     let shape =
         StoreShape { member_bytes: 256 << 20, segment_bytes: 4 << 20, block_mean: 16 << 10 };
     let place = Place::with_shaped_store(2, &shape);

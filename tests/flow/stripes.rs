@@ -4,7 +4,7 @@ use kvrail_bench::pattern::Pattern;
 use kvrail_client::{Client, Pages, Request, Status};
 use kvrail_tests::{Acknowledged, Tally, span_bytes, verify};
 
-use crate::rig::{Actor, LONG, Loops, Place, Sidecar, can_pin};
+use crate::rig::{Actor, LONG, Loops, Place, Sidecar};
 
 const THREADS: u32 = 4;
 
@@ -65,9 +65,7 @@ fn borders_restart_and_traffic(place: &Place) {
 
 #[test]
 fn three_files_in_stripes() {
-    if can_pin(64 << 20) {
-        borders_restart_and_traffic(&Place::with_volume(3, span_bytes(2 * THREADS)));
-    }
+    borders_restart_and_traffic(&Place::with_volume(3, span_bytes(2 * THREADS)));
 }
 
 #[test]

@@ -29,11 +29,10 @@ fn a_file_that_cannot_be_closed_holds_nobody_up() {
     actor = hostile_with(&sidecar, "fuse-arena", 60.0, &fuse.file());
     eventually("a close waits", || fuse.unanswered() > 0);
 
-    let start = Instant::now();
     let client = sidecar.attach();
     client.create_arena(1 << 20, Pages::Base).unwrap();
     client.status().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(fuse.unanswered() > 0, "others are served while the close waits");
     drop(client);
     sidecar.signal(Signal::TERM);
     let start = Instant::now();

@@ -9,7 +9,7 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, can_pin, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, kvrail, run};
 
 const CLIENTS: usize = 2;
 const UPGRADES: usize = 3;
@@ -18,9 +18,6 @@ const LONGEST_MS: u64 = 20_000;
 
 #[test]
 fn clients_go_on_over_an_upgrade() {
-    if !can_pin(64 << 20) {
-        return;
-    }
     // Room for all of their blocks: nothing is evicted.
     let place = Place::with_shaped_store(
         2,

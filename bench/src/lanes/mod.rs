@@ -314,7 +314,8 @@ mod tests {
             return;
         };
         let mut probe = Nothing;
-        let report = measure([a, b], Some(&mut probe), Duration::from_millis(30), 1).unwrap();
+        // The time is over at once, as on a machine that is busy with others.
+        let report = measure([a, b], Some(&mut probe), Duration::ZERO, 1).unwrap();
         let names: Vec<&str> = report.round_trips.iter().map(|trip| trip.name.as_str()).collect();
         let all = [
             "cache_line",
@@ -330,7 +331,7 @@ mod tests {
         assert!(report.round_trips.iter().all(|trip| trip.operations > 0));
         assert!(report.throughput.iter().all(|burst| burst.per_second > 0.0));
         assert!(report.ratios.is_some());
-        let bare = measure([a, b], None, Duration::from_millis(5), 1).unwrap();
+        let bare = measure([a, b], None, Duration::ZERO, 1).unwrap();
         assert!(bare.ratios.is_none());
     }
 }

@@ -38,7 +38,9 @@ pub(super) fn ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
             Some(libc::EPERM | libc::EACCES) => {
                 "allow io_uring: sysctl kernel.io_uring_disabled=0, and in the seccomp profile"
             }
-            Some(libc::ENOMEM) => "raise the memlock limit: ulimit -l unlimited",
+            Some(libc::ENOMEM) => {
+                "allow more pinned memory: sudo prlimit --pid $$ --memlock=unlimited"
+            }
             Some(libc::EINVAL) => "this mode needs Linux 6.1 or later",
             _ => "look for what the kernel log says",
         };

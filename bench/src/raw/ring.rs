@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use io_uring::squeue::EntryMarker as _;
 use io_uring::{CompletionQueue, SubmissionQueue, Submitter, cqueue};
 use kvrail_device::ModeName;
-use kvrail_memory::{Pinned, Region};
+use kvrail_memory::{PinLimit, Pinned, Region};
 use kvrail_ring::Geometry;
 use rustix::io::Errno;
 
@@ -42,8 +42,9 @@ impl Memory {
         Ok(Self { region, stride, slots_per_entry })
     }
 
-    /// Registers the region as the ring's fixed buffers, in entries that no slot crosses.
-    pub(super) fn register(&self, submitter: &Submitter<'_>) -> Result<()> {
+    /// Registers the region as the ring's fixed buffers, in entries that no slot crosses; as far as
+    /// this process may pin memory, like the sidecar.
+    pub(super) fn register(&self, submitter: &Submitter<'_>) -> Result<Buffers> {
         let entry_bytes = self.slots_per_entry * self.stride;
         let bytes = self.region.bytes();
         let vectors: Vec<libc::iovec> = (0..bytes)
@@ -55,12 +56,17 @@ impl Memory {
             .collect();
         // SAFETY: the vectors describe `region`, which the port that submits to this ring keeps
         // alive in an `Arc` until the ring has nothing in flight.
-        unsafe { submitter.register_buffers(&vectors) }.with_context(|| {
-            format!(
-                "the raw arm cannot register {bytes} bytes; raise the memlock limit \
-                 (ulimit -l unlimited)"
-            )
-        })
+        let registered = unsafe { submitter.register_buffers(&vectors) };
+        let limited = PinLimit::of_this_process() != PinLimit::Unlimited;
+        match registered {
+            Ok(()) => Ok(Buffers::Registered),
+            Err(error) if limited && error.raw_os_error() == Some(libc::ENOMEM) => {
+                Ok(Buffers::Addressed)
+            }
+            Err(error) => {
+                Err(error).with_context(|| format!("the raw arm cannot register {bytes} bytes"))
+            }
+        }
     }
 
     fn address(&self, at: usize) -> *mut u8 {
@@ -80,6 +86,15 @@ impl Memory {
     fn slot(&self, slot: u32) -> (*mut u8, usize) {
         (self.address(slot as usize * self.stride), slot as usize / self.slots_per_entry)
     }
+}
+
+/// How requests name the buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buffers {
+    /// By an entry of the ring's table.
+    Registered,
+    /// By address: the process may not pin so much.
+    Addressed,
 }
 
 /// What a slot is doing.
@@ -123,6 +138,7 @@ pub(super) struct RingPort<'a, W: Wire> {
     sq: SubmissionQueue<'a, W::Entry>,
     cq: CompletionQueue<'a, W::Answer>,
     memory: Arc<Memory>,
+    buffers: Buffers,
     volume: Striped<'a, W::Member>,
     mode: ModeName,
     slots: Vec<Slot>,
@@ -145,14 +161,26 @@ impl<W: Wire> fmt::Debug for RingPort<'_, W> {
 impl<'a, W: Wire> RingPort<'a, W> {
     pub(super) fn new(
         ends: Ends<'a, W>,
-        memory: Arc<Memory>,
+        (memory, buffers): (Arc<Memory>, Buffers),
         volume: Striped<'a, W::Member>,
         mode: ModeName,
     ) -> Self {
         let (submitter, sq, cq) = ends;
         let (slots, pieces) = (Vec::new(), Vec::new());
         let (pieces_max, in_flight) = (0, 0);
-        Self { submitter, sq, cq, memory, volume, mode, slots, pieces, pieces_max, in_flight }
+        Self {
+            submitter,
+            sq,
+            cq,
+            memory,
+            buffers,
+            volume,
+            mode,
+            slots,
+            pieces,
+            pieces_max,
+            in_flight,
+        }
     }
 
     /// Makes room for `slots` operations of at most `pieces_max` pieces.
@@ -183,14 +211,17 @@ impl<'a, W: Wire> RingPort<'a, W> {
             offset: device_offset + u64::from(moved),
             address: base.wrapping_add((at + moved) as usize),
             bytes: bytes - moved,
-            entry: u16::try_from(entry)?,
+            entry: match self.buffers {
+                Buffers::Registered => Some(u16::try_from(entry)?),
+                Buffers::Addressed => None,
+            },
         };
         let mut sqe = W::entry(&self.volume.members[member as usize], request);
         sqe.set_user_data(index.into());
         if self.sq.is_full() {
             self.sq.sync();
         }
-        // SAFETY: the buffer lies in `memory`, registered with this ring and held by this port
+        // SAFETY: the buffer lies in `memory`, registered with this ring or not, held by this port
         // until `in_flight` is 0 (`drop`); nobody touches the bytes while `left` is above 0.
         let pushed = unsafe { self.sq.push(&sqe) };
         ensure!(pushed.is_ok(), "the raw ring is full though it has an entry for each piece");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use kvrail_device::{DirectIo, ModeName};
-use kvrail_memory::{Region, current_affinity};
+use kvrail_memory::{PinLimit, Region, current_affinity};
 use kvrail_ring::Geometry;
 
 use super::mode;
@@ -95,10 +95,11 @@ impl RawTarget {
         let (mut submitter, sq, cq) = ring.split();
         let fds: Vec<i32> = members.iter().map(|member| member.as_fd().as_raw_fd()).collect();
         submitter.register_files(&fds).context("the raw arm cannot register its files")?;
-        memory.register(&submitter)?;
+        let buffers = memory.register(&submitter)?;
         submitter.register_ring_fd().context("the raw arm cannot register its ring")?;
         let volume = Striped { members, geometry: self.geometry, request_bytes_max };
-        let mut port = RingPort::<W>::new((submitter, sq, cq), memory, volume, self.mode);
+        let mut port =
+            RingPort::<W>::new((submitter, sq, cq), (memory, buffers), volume, self.mode);
         port.reserve(shape.slots, pieces_max);
         let worked = work(&mut port);
         let drained = port.drain();
@@ -127,8 +128,18 @@ impl Target for RawTarget {
 #[must_use]
 pub fn memory_in_use() -> String {
     match Region::create_best("kvrail-bench-probe", 2 << 20) {
-        Ok((region, None)) => format!("{} pages", region.page().name()),
-        Ok((region, Some(reason))) => format!("{} pages ({reason})", region.page().name()),
+        Ok((region, None)) => format!("{} pages{}", region.page().name(), limited()),
+        Ok((region, Some(reason))) => {
+            format!("{} pages ({reason}){}", region.page().name(), limited())
+        }
         Err(error) => error.to_string(),
+    }
+}
+
+/// What of them is not registered.
+fn limited() -> String {
+    match PinLimit::of_this_process() {
+        PinLimit::Unlimited => String::new(),
+        limit => format!("; not registered where they are more than {limit}"),
     }
 }

@@ -22,8 +22,8 @@ pub(super) struct Request {
     pub(super) offset: u64,
     pub(super) address: *mut u8,
     pub(super) bytes: u32,
-    /// The entry of the registered buffers that the address lies in.
-    pub(super) entry: u16,
+    /// The entry of the registered buffers that the address lies in, if it lies in one.
+    pub(super) entry: Option<u16>,
 }
 
 /// The language of a ring and the members it speaks to.
@@ -66,12 +66,16 @@ impl Wire for Block {
     fn entry(_: &OwnedFd, request: Request) -> squeue::Entry {
         let Request { direction, member, offset, address, bytes, entry } = request;
         let fd = types::Fixed(member);
-        match direction {
-            Direction::Read => {
+        match (direction, entry) {
+            (Direction::Read, Some(entry)) => {
                 opcode::ReadFixed::new(fd, address, bytes, entry).offset(offset).build()
             }
-            Direction::Write => {
+            (Direction::Write, Some(entry)) => {
                 opcode::WriteFixed::new(fd, address, bytes, entry).offset(offset).build()
+            }
+            (Direction::Read, None) => opcode::Read::new(fd, address, bytes).offset(offset).build(),
+            (Direction::Write, None) => {
+                opcode::Write::new(fd, address, bytes).offset(offset).build()
             }
         }
     }
@@ -126,7 +130,7 @@ impl Wire for Nvme {
         command[48..52].copy_from_slice(&count.to_ne_bytes());
         let command =
             opcode::UringCmd80::new(types::Fixed(request.member), COMMAND_IO).cmd(command);
-        command.buf_index(Some(entry)).build()
+        command.buf_index(entry).build()
     }
 
     /// A command moves all or fails; the drive's status is positive.

@@ -13,9 +13,29 @@ mod queue;
 mod store;
 mod target;
 
+use anyhow::{Context, Result};
+use kvrail_client::Client;
+use kvrail_units::Size;
+
 pub use self::attach::{AttachHarness, Serving, attach};
 pub use self::idle::cost;
 pub use self::lane::NullProbe;
 pub use self::queue::ClientWait;
 pub use self::store::StoreTarget;
 pub use self::target::SidecarTarget;
+
+/// What of the sidecar's memory is not registered with its rings, in words behind others.
+///
+/// # Errors
+/// When the sidecar does not answer.
+pub fn unregistered(client: &Client) -> Result<String> {
+    let devices = client.status().context("asking the sidecar for its memory")?.devices;
+    let bytes: u64 = devices.iter().map(|device| device.unregistered_bytes).sum();
+    Ok(match bytes {
+        0 => String::new(),
+        _ => format!(
+            "; {} of the sidecar's not registered, which is slower (kvrail check names the remedy)",
+            Size::new(bytes)
+        ),
+    })
+}

@@ -74,7 +74,7 @@ impl NullStore {
     /// When the lane breaks down or an answer is wrong.
     pub(super) fn rate(&mut self, what: Keyed, time: Duration) -> Result<f64> {
         let (mut count, mut spent) = (0, Duration::ZERO);
-        while spent < time {
+        while spent < time || count == 0 {
             let begun = Instant::now();
             count += match what {
                 Keyed::Get => self.gets()?,
@@ -99,7 +99,7 @@ impl NullStore {
     /// New blocks.
     fn puts(&mut self, time: Duration) -> Result<u64> {
         let (until, from) = (Instant::now() + time, self.put);
-        while self.put - from < PUTS_MAX && Instant::now() < until {
+        while self.put == from || (self.put - from < PUTS_MAX && Instant::now() < until) {
             self.run(u64::from(BURST_DEPTH) * 16, |store, place, _| {
                 let lease = store.lease(place)?;
                 let key = BlockKey::from_bits(u128::from(store.put).wrapping_mul(ODD));

@@ -8,7 +8,7 @@ use kvrail_memory::Pinned;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{
-    Attached, BufferIndex, Description, Device, Driver, Events, Operation, Wait,
+    Attached, AttachedBytes, BufferIndex, Description, Device, Driver, Events, Operation, Wait,
 };
 use crate::error::DeviceError;
 use crate::failure::Failure;
@@ -149,6 +149,10 @@ impl Device for AnyDevice {
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
         each!(self, device => device.detach(at))
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        each!(self, device => device.attached())
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kvrail_memory::Pinned;
 use kvrail_ring::limits::ENTRY_BYTES;
 
-use crate::contract::{BUFFERS_MAX, BufferIndex};
+use crate::contract::{AttachedBytes, BUFFERS_MAX, BufferIndex};
 use crate::error::DeviceError;
 
 /// What a detach has to wait for.
@@ -32,21 +32,43 @@ enum State {
     Left,
 }
 
+/// How requests name the memory of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// By an entry of the kernel's table: its pages are pinned as long as it is attached.
+    #[default]
+    Registered,
+    /// By address alone: the kernel pins pages for each request anew. Slower, but needs no leave
+    /// to keep memory pinned.
+    Addressed,
+}
+
+/// Where a range of an attached region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(crate) address: usize,
+    pub(crate) access: Access,
+}
+
 #[derive(Default)]
 struct Entry {
     /// Address of the region's first byte.
     base: usize,
+    /// Bytes that requests may name by entry: 0 unless the region is attached and registered.
+    registered: u64,
     bytes: u64,
     uses: u32,
     /// Entries the region takes.
     span: u16,
     state: State,
+    access: Access,
     region: Option<Arc<dyn Pinned>>,
 }
 
 /// The buffer table of one device.
 pub(crate) struct Table {
     entries: Box<[Entry]>,
+    attached: AttachedBytes,
 }
 
 /// Entries a region of that size takes.
@@ -54,9 +76,15 @@ pub(crate) fn span_of(bytes: u64) -> u16 {
     u16::try_from(bytes.div_ceil(ENTRY_BYTES)).unwrap_or(u16::MAX).max(1)
 }
 
+impl Place {
+    /// Of an operation that moves no bytes.
+    pub(crate) const NONE: Self = Self { address: 0, access: Access::Registered };
+}
+
 impl Table {
     pub(crate) fn new() -> Self {
-        Self { entries: (0..BUFFERS_MAX).map(|_| Entry::default()).collect() }
+        let entries = (0..BUFFERS_MAX).map(|_| Entry::default()).collect();
+        Self { entries, attached: AttachedBytes::default() }
     }
 
     /// Takes the entries from `at` on for a region.
@@ -80,18 +108,52 @@ impl Table {
             entry.state = State::Covered;
         }
         let base = region.base().as_ptr() as usize;
-        let state = State::Attached;
-        entries[0] = Entry { base, bytes, uses: 0, span, state, region: Some(region) };
+        let (state, access, registered) = (State::Attached, Access::Registered, bytes);
+        let region = Some(region);
+        entries[0] = Entry { base, registered, bytes, uses: 0, span, state, access, region };
+        self.attached.registered += bytes;
         Ok(())
     }
 
-    /// Address of a range of an attached region.
+    /// The kernel does not register this region: requests name it by address. It was attached just
+    /// now.
+    pub(crate) fn address_only(&mut self, at: BufferIndex) {
+        let entry = &mut self.entries[usize::from(at.0)];
+        (entry.access, entry.registered) = (Access::Addressed, 0);
+        self.attached.registered -= entry.bytes;
+        self.attached.addressed += entry.bytes;
+    }
+
+    /// Whether requests name the region there by address.
+    pub(crate) fn is_addressed(&self, at: BufferIndex) -> bool {
+        self.entries[usize::from(at.0)].access == Access::Addressed
+    }
+
+    /// Bytes of all regions that are not free yet.
+    pub(crate) fn attached(&self) -> AttachedBytes {
+        self.attached
+    }
+
+    /// The place of a range of a registered region; `None` for any other range, which is for
+    /// `place`.
+    #[inline(always)]
+    pub(crate) fn registered(&self, at: BufferIndex, offset: u64, length: u32) -> Option<Place> {
+        let entry = self.entries.get(usize::from(at.0))?;
+        let end = offset.checked_add(u64::from(length))?;
+        if end > entry.registered {
+            return None;
+        }
+        let address = entry.base + usize::try_from(offset).expect("below the region's length");
+        Some(Place { address, access: Access::Registered })
+    }
+
+    /// The place of a range of an attached region.
     ///
     /// # Panics
     /// If nothing is attached there or the range leaves the region: the caller checks operations
     /// before they come here (invariant 4).
-    #[inline(always)]
-    pub(crate) fn address(&self, at: BufferIndex, offset: u64, length: u32) -> usize {
+    #[inline]
+    pub(crate) fn place(&self, at: BufferIndex, offset: u64, length: u32) -> Place {
         let entry = &self.entries[usize::from(at.0)];
         let end = offset.checked_add(u64::from(length));
         assert!(
@@ -100,7 +162,8 @@ impl Table {
             "invariant 4: buffer {} offset {offset} length {length} is not in an attached region",
             at.0
         );
-        entry.base + usize::try_from(offset).expect("below the region's length")
+        let address = entry.base + usize::try_from(offset).expect("below the region's length");
+        Place { address, access: entry.access }
     }
 
     /// The region attached there.
@@ -109,7 +172,8 @@ impl Table {
         region.expect("an operation in flight holds its region")
     }
 
-    /// Counts an operation that uses the region. `address` has checked that it is attached.
+    /// Counts an operation that uses the region. `registered` or `place` has checked that it is
+    /// attached.
     #[inline(always)]
     pub(crate) fn acquire(&mut self, at: BufferIndex) {
         self.entries[usize::from(at.0)].uses += 1;
@@ -133,7 +197,7 @@ impl Table {
         let entry = &mut self.entries[usize::from(at.0)];
         entry.uses = entry.uses.checked_sub(1).expect("invariant 1: released once per operation");
         if entry.uses == 0 && entry.state == State::Leaving {
-            entry.state = State::Left;
+            (entry.state, entry.registered) = (State::Left, 0);
             return Leave::Now;
         }
         Leave::Later
@@ -146,15 +210,29 @@ impl Table {
             let what = "no region is attached there, or it is being detached already";
             return Err(DeviceError::Table { at, what });
         };
-        entry.state = if entry.uses == 0 { State::Left } else { State::Leaving };
-        Ok(if entry.uses == 0 { Leave::Now } else { Leave::Later })
+        if entry.uses > 0 {
+            entry.state = State::Leaving;
+            return Ok(Leave::Later);
+        }
+        (entry.state, entry.registered) = (State::Left, 0);
+        Ok(Leave::Now)
+    }
+
+    /// Whether a region is there that nothing uses any more, and that is not free yet.
+    pub(crate) fn has_left(&self, at: BufferIndex) -> bool {
+        self.entries[usize::from(at.0)].state == State::Left
     }
 
     /// Nothing can touch the region any more: its entries are free, its `Arc` is dropped.
     pub(crate) fn free(&mut self, at: BufferIndex) {
         let first = usize::from(at.0);
         let span = usize::from(self.entries[first].span);
-        assert_eq!(self.entries[first].uses, 0, "invariant 2: freed while operations use it");
+        let Entry { uses, bytes, access, .. } = self.entries[first];
+        assert_eq!(uses, 0, "invariant 2: freed while operations use it");
+        *match access {
+            Access::Registered => &mut self.attached.registered,
+            Access::Addressed => &mut self.attached.addressed,
+        } -= bytes;
         self.entries[first..first + span].fill_with(Entry::default);
     }
 }
@@ -173,8 +251,8 @@ mod tests {
     use kvrail_memory::HeapBlock;
     use kvrail_ring::limits::ENTRY_BYTES;
 
-    use super::{Leave, Table, span_of};
-    use crate::contract::{BUFFERS_MAX, BufferIndex};
+    use super::{Access, Leave, Place, Table, span_of};
+    use crate::contract::{AttachedBytes, BUFFERS_MAX, BufferIndex};
 
     fn block() -> Arc<HeapBlock> {
         Arc::new(HeapBlock::new(4096))
@@ -184,7 +262,9 @@ mod tests {
     fn a_region_leaves_only_after_its_last_operation() {
         let (mut table, at, region) = (Table::new(), BufferIndex(3), block());
         table.attach(at, region.clone()).unwrap();
-        assert_eq!(table.address(at, 4, 4092), region_base(&region) + 4);
+        let place = Place { address: region_base(&region) + 4, access: Access::Registered };
+        assert_eq!(table.place(at, 4, 4092), place);
+        assert_eq!(table.registered(at, 4, 4092), Some(place));
         table.acquire(at);
         table.acquire(at);
         assert_eq!(table.leave(at).unwrap(), Leave::Later);
@@ -192,9 +272,46 @@ mod tests {
         assert_eq!(table.release(at), Leave::Later);
         assert_eq!(table.release(at), Leave::Now);
         assert_eq!(Arc::strong_count(&region), 2);
+        assert_eq!(table.registered(at, 4, 4092), None, "it has left");
         table.free(at);
         assert_eq!(Arc::strong_count(&region), 1);
         table.attach(at, block()).unwrap();
+    }
+
+    #[test]
+    fn a_region_that_is_not_registered_is_named_by_address_only() {
+        let (mut table, at, region) = (Table::new(), BufferIndex(3), block());
+        table.attach(at, region.clone()).unwrap();
+        table.attach(BufferIndex(4), block()).unwrap();
+        table.address_only(at);
+        let attached = AttachedBytes { registered: 4096, addressed: 4096 };
+        assert_eq!((table.attached(), table.is_addressed(at)), (attached, true));
+        assert_eq!(table.registered(at, 0, 4096), None);
+        let place = Place { address: region_base(&region), access: Access::Addressed };
+        assert_eq!(table.place(at, 0, 4096), place);
+        table.acquire(at);
+        assert_eq!((table.leave(at).unwrap(), table.has_left(at)), (Leave::Later, false));
+        assert_eq!((table.release(at), table.has_left(at)), (Leave::Now, true));
+        table.free(at);
+        assert_eq!(table.attached(), AttachedBytes { registered: 4096, addressed: 0 });
+        table.attach(at, region).unwrap();
+        assert!(!table.is_addressed(at), "nothing is left of the one before");
+    }
+
+    #[test]
+    fn no_range_outside_a_registered_region_is_named_by_entry() {
+        let (mut table, at) = (Table::new(), BufferIndex(0));
+        table.attach(at, block()).unwrap();
+        for (at, offset, length) in [
+            (at, 1, 4096),
+            (at, 4096, 1),
+            (at, u64::MAX, 1),
+            (BufferIndex(1), 0, 1),
+            (BufferIndex(BUFFERS_MAX), 0, 1),
+        ] {
+            assert_eq!(table.registered(at, offset, length), None);
+        }
+        assert!(table.registered(at, 4095, 1).is_some());
     }
 
     fn region_base(block: &HeapBlock) -> usize {
@@ -223,6 +340,6 @@ mod tests {
     fn a_range_outside_the_region_is_a_bug_of_the_caller() {
         let mut table = Table::new();
         table.attach(BufferIndex(0), block()).unwrap();
-        table.address(BufferIndex(0), 1, 4096);
+        table.place(BufferIndex(0), 1, 4096);
     }
 }

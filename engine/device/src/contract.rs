@@ -171,6 +171,16 @@ pub enum Attached {
     Whole,
 }
 
+/// Bytes of the regions a device has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachedBytes {
+    /// Of those that the kernel keeps pinned.
+    pub registered: u64,
+    /// Of those that it pins for each request anew, because this process may not keep so much
+    /// memory pinned (RLIMIT_MEMLOCK).
+    pub addressed: u64,
+}
+
 /// What drives devices, of whatever type.
 pub trait Driver {
     /// What comes of it.
@@ -186,7 +196,8 @@ pub trait Device: fmt::Debug {
     fn description(&self) -> &Description;
 
     /// Begins to make a region usable by operations as the entries from `at` on: registers the
-    /// first entry. A poller serves others before it goes on with `attach_more`.
+    /// first entry. A poller serves others before it goes on with `attach_more`. A region that
+    /// this process may not pin is attached all the same: `attached` counts it apart.
     ///
     /// # Errors
     /// `DeviceError` when entries are taken or the kernel refuses; nothing is attached then.
@@ -237,6 +248,9 @@ pub trait Device: fmt::Debug {
     ) -> Result<(), DeviceError> {
         Err(DeviceError::NoRemote { device: self.description().name.clone() })
     }
+
+    /// What regions the device has, those whose detach has not ended included.
+    fn attached(&self) -> AttachedBytes;
 
     /// Queues an operation.
     ///

@@ -31,8 +31,9 @@ pub use any_device::{AnyDevice, ModeChoice};
 pub use auto::{Calibration, Found, Rate, Trial, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
-    Attached, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver, Durability,
-    EVENTS_MAX, Event, Events, Finished, Operation, REMOTES_MAX, RemoteMemory, WINDOW_BYTES, Wait,
+    Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver,
+    Durability, EVENTS_MAX, Event, Events, Finished, Operation, REMOTES_MAX, RemoteMemory,
+    WINDOW_BYTES, Wait,
 };
 pub use error::DeviceError;
 pub use failure::{Cause, Failure};
@@ -46,5 +47,5 @@ pub use slots::{SlotId, Slots, StaleSlot};
 pub use target::{WriteStream, open_path};
 pub use uring::{
     Hybrid, Interrupt, Iopoll, KernelThread, Mode, ModeName, Passthrough, PassthroughIopoll,
-    Sqpoll, SqpollIopoll, UnknownMode, Uring, UringOptions,
+    Registering, Sqpoll, SqpollIopoll, UnknownMode, Uring, UringOptions,
 };

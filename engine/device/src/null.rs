@@ -7,8 +7,8 @@ use kvrail_ring::Status;
 
 use crate::buffer_table::{Leave, Table};
 use crate::contract::{
-    Attached, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Finished, Operation,
-    Wait,
+    Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events,
+    Finished, Operation, Wait,
 };
 use crate::error::DeviceError;
 
@@ -96,6 +96,10 @@ impl Device for NullDevice {
         assert_eq!(self.table.leave(at)?, Leave::Now, "the null device counts no uses");
         self.leaving.push(at);
         Ok(())
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        self.table.attached()
     }
 
     #[inline(always)]

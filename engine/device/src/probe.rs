@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use kvrail_memory::{MemoryError, PageSize, Pinned, Region, load};
+use kvrail_memory::{MemoryError, PageSize, PinLimit, Pinned, Region, load};
 use kvrail_ring::Status;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pwrite};
 
-use crate::contract::{Device, DirectIo};
+use crate::contract::{AttachedBytes, Device, DirectIo};
 use crate::error::DeviceError;
 use crate::probe_reads::{AT, detach_and_wait, read_once};
 use crate::uring::{Interrupt, Uring, UringOptions};
@@ -44,17 +44,27 @@ pub fn probe_memory(pages: Option<PageSize>) -> Result<Probe, DeviceError> {
         Some(page) => (Region::create(name, bytes, page).map_err(|error| missing(&error))?, None),
     };
     let page = region.page();
-    try_region(Arc::new(region))?;
-    Ok(Probe { page, text: describe(page, no_hugepages.as_ref()) })
+    let attached = try_region(Arc::new(region))?;
+    Ok(Probe { page, text: describe(page, attached, no_hugepages.as_ref()) })
 }
 
-fn describe(page: PageSize, no_hugepages: Option<&MemoryError>) -> String {
+fn describe(page: PageSize, bytes: AttachedBytes, no_hugepages: Option<&MemoryError>) -> String {
     let reason = no_hugepages.map_or(String::new(), |reason| format!("; no hugepages: {reason}"));
     let name = page.name();
-    format!("sealed memfd of {name} pages: registered, read to, compared, given back{reason}")
+    let registered = if bytes.addressed > 0 { "not registered" } else { "registered" };
+    let limit = match PinLimit::of_this_process() {
+        PinLimit::Unlimited => String::new(),
+        limit => format!(
+            "; this user's processes may pin {limit} together, and memory beyond is not registered"
+        ),
+    };
+    format!(
+        "sealed memfd of {name} pages: {registered}, read to, compared, given back{limit}{reason}"
+    )
 }
 
-fn try_region(region: Arc<Region>) -> Result<(), DeviceError> {
+/// Says how the memory was attached.
+fn try_region(region: Arc<Region>) -> Result<AttachedBytes, DeviceError> {
     let pattern: Vec<u8> =
         (0..2 * READ).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
     let source = source(&pattern).map_err(|errno| DeviceError::Open {
@@ -66,6 +76,7 @@ fn try_region(region: Arc<Region>) -> Result<(), DeviceError> {
     let mut device = Uring::<Interrupt>::open(options)?;
     let pinned: Arc<dyn Pinned> = Arc::clone(&region) as Arc<dyn Pinned>;
     device.attach(AT, pinned)?;
+    let attached = device.attached();
     for (half, at) in [(0, 0), (READ, BYTES - READ)] {
         let status = read_once(&mut device, u64::from(half), READ, u64::from(at));
         if status != Some(Status::Ok) {
@@ -81,7 +92,7 @@ fn try_region(region: Arc<Region>) -> Result<(), DeviceError> {
     if !detach_and_wait(&mut device) {
         return Err(unfit("the kernel did not prove that it let go of registered memory".into()));
     }
-    Ok(())
+    Ok(attached)
 }
 
 /// A file without a disk that holds the pattern.

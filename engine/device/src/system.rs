@@ -3,7 +3,6 @@
 use std::fs;
 
 use kvrail_memory::Topology;
-use rustix::process::{Resource, getrlimit};
 
 /// Oldest kernel kvrail runs on: the first with DEFER_TASKRUN and a settled registration ABI.
 pub(crate) const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -22,11 +21,6 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
 /// nobody. `None` where the kernel (before 6.6) has no such switch.
 pub(crate) fn io_uring_disabled() -> Option<u32> {
     read_number("/proc/sys/kernel/io_uring_disabled")
-}
-
-/// Bytes this process may lock; `None` is unlimited.
-pub(crate) fn memlock_bytes() -> Option<u64> {
-    getrlimit(Resource::Memlock).current
 }
 
 /// Cores this process may use. Not `available_parallelism`: the calling thread is a poller, pinned

@@ -141,7 +141,8 @@ impl Failure {
         match format {
             Format::Human => {
                 let remedy = self.remedy.as_ref().map(|remedy| format!("\n  remedy: {remedy}"));
-                format!("kvrail: error: {}{}", self.message, remedy.unwrap_or_default())
+                let word = if self.exit == Exit::Warnings { "" } else { "error: " };
+                format!("kvrail: {word}{}{}", self.message, remedy.unwrap_or_default())
             }
             Format::Json => self.json(),
         }
@@ -297,6 +298,8 @@ mod tests {
     fn failures_are_words_or_json() {
         let failure = Failure::new(Exit::Refused, "no").with_remedy("ask");
         assert_eq!(failure.text(Format::Human), "kvrail: error: no\n  remedy: ask");
+        let warned = Failure::new(Exit::Warnings, "3 warnings, no failure");
+        assert_eq!(warned.text(Format::Human), "kvrail: 3 warnings, no failure");
         let json: serde_json::Value = serde_json::from_str(&failure.text(Format::Json)).unwrap();
         assert_eq!(json["error"]["status"], 3);
         assert_eq!(json["error"]["kind"], "refused");

@@ -11,6 +11,7 @@ use crate::front_end::FrontEnd;
 use crate::limits::{REGIONS_MAX, SessionSlot};
 use crate::mailbox::{Mailbox, Notice};
 use crate::regions::DetachOutcome;
+use crate::stats::PollerStats;
 use crate::teardown::deregister;
 
 /// A region that some devices have and others do not have yet.
@@ -49,7 +50,7 @@ impl AttachQueue {
         &mut self,
         front_end: &mut FrontEnd,
         queues: &mut [DeviceQueue<D>],
-        mailbox: &Mailbox,
+        (mailbox, stats): (&Mailbox, &PollerStats),
     ) -> u64 {
         let Some(step) = self.0.pop_front() else { return 0 };
         let Attaching { id, session, device, begun } = step;
@@ -61,6 +62,7 @@ impl AttachQueue {
         match queue.attach_step(front_end.regions().memory(id), begun) {
             Ok(Attached::Partly) => self.0.push_back(Attaching { begun: true, ..step }),
             Ok(Attached::Whole) => {
+                queue.count_attached(&stats.devices[device]);
                 self.0.push_back(Attaching { device: device + 1, begun: false, ..step });
             }
             Err(error) => {

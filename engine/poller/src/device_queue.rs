@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use kvrail_device::{
-    Attached, BufferIndex, Device, DeviceError, Failure, Operation, Replacement, Wait,
+    Attached, AttachedBytes, BufferIndex, Device, DeviceError, Failure, Operation, Replacement,
+    Wait,
 };
 use kvrail_ring::Opcode;
 
@@ -17,6 +18,7 @@ use crate::epoll::EpollSet;
 use crate::regions::Memory;
 use crate::scheduler::Scheduler;
 use crate::scheduler::budget::Budget;
+use crate::stats::DeviceStats;
 use crate::task::{MemoryKind, Task};
 
 /// Operations handed to the hardware together. Whole batches of 32 end together too, and then
@@ -130,6 +132,14 @@ impl<D: Device> DeviceQueue<D> {
                 attached.map(|()| Attached::Whole)
             }
         }
+    }
+
+    /// Counts the bytes of the regions that the device has.
+    #[cold]
+    pub(crate) fn count_attached(&mut self, counters: &DeviceStats) {
+        let AttachedBytes { registered, addressed } = self.device.attached();
+        counters.registered_bytes.set(registered);
+        counters.addressed_bytes.set(addressed);
     }
 
     /// Tells the device to deregister a region.

@@ -72,6 +72,7 @@ impl<D: Device> Executor<D> {
         for (queue, counters) in queues.iter_mut().zip(&stats.devices) {
             counters.in_flight_bytes_limit.set(queue.scheduler().in_flight_bytes());
             counters.write_bytes_limit.set(queue.scheduler().write_bytes(0));
+            queue.count_attached(counters);
         }
         Self {
             queues,
@@ -332,6 +333,7 @@ impl<D: Device> Executor<D> {
                 }
                 Event::Detached(buffer) => {
                     self.queues[device].deregistered();
+                    self.queues[device].count_attached(&self.stats.devices[device]);
                     front_end.regions().deregistered(buffer);
                     front_end.request_teardown();
                 }

@@ -165,7 +165,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let mut work = self.handle_commands();
         if !self.attaching.is_empty() {
             let queues = self.executor.queues();
-            work += self.attaching.step(&mut self.front_end, queues, &self.mailbox);
+            let told = (&*self.mailbox, &*self.stats);
+            work += self.attaching.step(&mut self.front_end, queues, told);
         }
         work += self.executor.reap(&mut self.front_end);
         if self.front_end.take_teardown() {

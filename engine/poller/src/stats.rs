@@ -421,6 +421,11 @@ pub struct DeviceStats {
     pub in_flight_bytes_limit: Counter,
     /// Of them bytes of writes: less where reads suffer from more.
     pub write_bytes_limit: Counter,
+    /// Bytes of regions that are registered with the device's ring.
+    pub registered_bytes: Counter,
+    /// Bytes of regions that are not, because they may not be pinned: requests name them by
+    /// address.
+    pub addressed_bytes: Counter,
     /// Requests waiting for the device now.
     pub waiting: Counter,
     /// Requests accepted longer ago than `Mailbox::set_overdue`.

@@ -317,6 +317,12 @@ pub struct DeviceReport {
     /// Of them bytes of writes: less while reads suffer from more.
     #[serde(default)]
     pub write_bytes: u64,
+    /// Bytes of memory that is registered with its ring.
+    #[serde(default)]
+    pub registered_bytes: u64,
+    /// Bytes of memory that is not, because this process may not pin so much: slower.
+    #[serde(default)]
+    pub unregistered_bytes: u64,
     /// Requests waiting for it now.
     pub waiting: u64,
     /// Reads since start.

@@ -51,6 +51,7 @@ pub use gpus::ServedGpu;
 pub use policy::{Limits, NumaPolicy, PagePolicy, Patience, Policy, WriteBudget};
 pub use pools::{Part as PoolPart, PoolSize, pools_fit};
 pub use porter::{Porter, porter};
+pub use report::unregistered;
 pub use server::Server;
 pub use server_handle::{HandleReceiver, ServerHandle, server_handle};
 pub use shutdown::{Stopped, StoppedHow};

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvrail_device::{Clock, Description, MonotonicClock};
+use kvrail_memory::{PinLimit, pin_remedy};
 use kvrail_poller::{
     Counter, DeviceStats, IoLatencies, LatencyCounts, OperationKind, PollerHandle,
 };
@@ -181,6 +182,8 @@ fn report_device(
         in_flight: stats.in_flight.get(),
         in_flight_bytes: stats.in_flight_bytes_limit.get(),
         write_bytes: stats.write_bytes_limit.get(),
+        registered_bytes: stats.registered_bytes.get(),
+        unregistered_bytes: stats.addressed_bytes.get(),
         waiting: stats.waiting.get(),
         reads: count(&stats.reads, &stats.read_bytes),
         writes: count(&stats.writes, &stats.write_bytes),
@@ -196,6 +199,22 @@ fn report_device(
         queue_latency,
         latencies,
     }
+}
+
+/// How much memory is not registered with rings, why, and what to do about that.
+#[must_use]
+pub fn unregistered(handles: &[PollerHandle]) -> Option<String> {
+    let devices = || handles.iter().flat_map(|handle| &handle.stats.devices);
+    let addressed: u64 = devices().map(|stats| stats.addressed_bytes.get()).sum();
+    let all = addressed + devices().map(|stats| stats.registered_bytes.get()).sum::<u64>();
+    let (limit, remedy) = (PinLimit::of_this_process(), pin_remedy(all));
+    (addressed > 0).then(|| {
+        format!(
+            "memory: {addressed} of {all} bytes are not registered with the rings, because this \
+             user may pin {limit}: the kernel pins pages for each request anew, which is slower; \
+             {remedy}"
+        )
+    })
 }
 
 pub(crate) fn volume(volume: &VolumeInfo) -> VolumeReport {

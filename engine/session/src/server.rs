@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use kvrail_device::DeviceError;
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
@@ -71,6 +72,8 @@ pub struct Server {
     wakers: Wakers,
     watch: Watch,
     busy: BusyShares,
+    /// What was said of memory that is not registered with the rings, once there was any.
+    unregistered: Option<String>,
     trace: Trace,
     shutdown: Shutdown,
     volumes: Vec<VolumeInfo>,
@@ -126,6 +129,7 @@ impl Server {
         let mut stores = stores.map_err(ServerError::Volumes)?;
         let watch = Watch::new(&pollers);
         let busy = BusyShares::new(pollers.len());
+        let unregistered = report::unregistered(&pollers); // the start report has it
         let mut pollers = Pollers::new(pollers);
         stores.set_budgets(&config.policy.write_budgets, &mut pollers);
         stores.set_pools(&config.policy.pools, &mut pollers);
@@ -135,6 +139,7 @@ impl Server {
             stores,
             queues: Queues::default(),
             busy,
+            unregistered,
             trace: Trace::default(),
             watch,
             pollers,
@@ -615,8 +620,17 @@ impl Server {
             self.notice(poller, notice);
         }
         self.pollers.handles().iter().for_each(log_failures);
+        self.say_unregistered();
         self.stores.hear_all_gone(self.pollers.handles());
         self.stores.log_rotten(self.pollers.handles());
+    }
+
+    /// Logs once that memory is not registered with the rings.
+    fn say_unregistered(&mut self) {
+        if self.unregistered.is_none() {
+            self.unregistered = report::unregistered(self.pollers.handles());
+            self.unregistered.iter().for_each(|why| tracing::warn!("{why}"));
+        }
     }
 
     /// The session in a slot, if it has not ended.
@@ -638,7 +652,7 @@ impl Server {
             Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, seat),
             Notice::Attached(slot, region, outcome) => {
                 let Some(id) = self.living(slot) else { return };
-                let outcome = outcome.map_err(|error| (Status::IoError, error.to_string()));
+                let outcome = outcome.map_err(|error| attach_failure(&error));
                 let pollers = &mut self.pollers;
                 match self.regions.attached(poller, (id, region), outcome, pollers) {
                     Ok(reply) => self.reply_if(reply),
@@ -777,12 +791,18 @@ impl Server {
             gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),
-            notes: self.config.notes.iter().cloned().chain(self.regions.notes()).collect(),
+            notes: self.notes().collect(),
             troubles: Vec::new(),
         };
         (self.annex.0)(&mut report);
         report.troubles = troubles(&report);
         report
+    }
+
+    fn notes(&self) -> impl Iterator<Item = String> {
+        let configured = self.config.notes.iter().cloned();
+        let unregistered = report::unregistered(self.pollers.handles());
+        configured.chain(self.regions.notes()).chain(unregistered)
     }
 
     fn report_sidecar(&self) -> SidecarReport {
@@ -842,6 +862,16 @@ fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerE
         }
     }
     Ok(())
+}
+
+/// What a request fails with when a device does not take its memory. What may be pinned is a limit
+/// of the user, and no fault of the device.
+fn attach_failure(error: &DeviceError) -> Failure {
+    let status = match error {
+        DeviceError::Register { errno: Errno::NOMEM, .. } => Status::Quota,
+        _ => Status::IoError,
+    };
+    (status, error.to_string())
 }
 
 /// Logs what a poller's devices failed.

@@ -35,16 +35,6 @@ pub(crate) fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// Whether sidecars started here can pin this much memory; says so when they cannot.
-pub(crate) fn can_pin(bytes: u64) -> bool {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    let can = is_root() || limit.is_none_or(|limit| limit >= bytes);
-    if !can {
-        println!("skipped: {bytes} bytes of pinned memory are needed, RLIMIT_MEMLOCK is {limit:?}");
-    }
-    can
-}
-
 /// Seconds a soak lasts: `KVRAIL_SOAK_SECONDS`, or a few.
 pub(crate) fn soak_seconds() -> f64 {
     let wanted = std::env::var("KVRAIL_SOAK_SECONDS").ok();

@@ -15,7 +15,7 @@ use kvrail_client::{
 use kvrail_tests::bytes_of;
 
 use super::{counter, shards, small_store};
-use crate::rig::{LONG, Sidecar, can_pin, soak_seconds};
+use crate::rig::{LONG, Sidecar, soak_seconds};
 
 /// Bytes of the store's member.
 const MEMBER_BYTES: u64 = 128 << 20;
@@ -27,9 +27,6 @@ const HOT: u64 = 8;
 const ROWS: u32 = 20;
 /// Rows in which the ring fills and comes round for the first time.
 const WARM: usize = 4;
-/// What all clients and the sidecar pin.
-const PINNED: u64 = 128 << 20;
-
 /// Latencies in microseconds since the row began.
 struct Times {
     get: Histogram<u64>,
@@ -245,9 +242,6 @@ fn assert_constant(rows: &[Row]) {
 
 #[test]
 fn a_ring_that_comes_round_stays_what_it_is() {
-    if !can_pin(PINNED) {
-        return;
-    }
     let place = small_store(MEMBER_BYTES);
     let sidecar = Sidecar::start(&place);
     let shared = Shared {

@@ -9,7 +9,8 @@ use kvrail_ring::Status;
 use crate::buffer_table::{Leave, Table};
 use crate::clock::Clock;
 use crate::contract::{
-    Attached, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events, Operation, Wait,
+    Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events,
+    Operation, Wait,
 };
 use crate::error::DeviceError;
 use crate::sim::plan::{Fate, Fault, FaultPlan, Order};
@@ -244,6 +245,10 @@ impl<C: Clock> Device for SimDevice<C> {
         Ok(())
     }
 
+    fn attached(&self) -> AttachedBytes {
+        self.table.attached()
+    }
+
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         match self.flights.take(operation)? {
             Taken::Whole(id) => self.staged.push(id),
@@ -260,7 +265,7 @@ impl<C: Clock> Device for SimDevice<C> {
         for id in self.staged.drain(..) {
             let piece = self.flights.piece(id);
             if let Some(at) = buffer_of(piece) {
-                self.table.address(at, piece.buffer_offset, piece.length); // checks the range
+                self.table.place(at, piece.buffer_offset, piece.length); // checks the range
             }
             let fate = self.options.plan.decide(piece, &mut self.dice);
             let due_ns = now + self.options.latency_ns + fate.delay_ns;

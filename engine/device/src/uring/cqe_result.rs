@@ -28,6 +28,9 @@ fn failure(errno: Errno) -> Outcome {
         Errno::NOSPC | Errno::DQUOT => Status::NoSpace,
         Errno::NODEV | Errno::NXIO => Status::DeviceGone,
         Errno::OPNOTSUPP => Status::Unsupported,
+        // The memory of the request is not there: pages of an addressed region that its owner took
+        // away. The device did nothing.
+        Errno::FAULT => Status::Invalid,
         _ => Status::IoError,
     })
 }
@@ -61,7 +64,7 @@ mod tests {
             (Errno::NXIO, Status::DeviceGone),
             (Errno::OPNOTSUPP, Status::Unsupported),
             (Errno::IO, Status::IoError),
-            (Errno::FAULT, Status::IoError),
+            (Errno::FAULT, Status::Invalid),
             (Errno::INVAL, Status::IoError),
         ] {
             assert_eq!(of(errno), Outcome::Failed(status));

@@ -9,13 +9,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvrail_memory::Pinned;
+use kvrail_memory::{PinLimit, Pinned};
 use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
-use crate::buffer_table::{Leave, Table};
+use crate::buffer_table::{Leave, Place, Table};
 use crate::contract::{
-    Attached, BufferIndex, Description, Device, Event, Events, Finished, Operation, Wait,
+    Attached, AttachedBytes, BufferIndex, Description, Device, Event, Events, Finished, Operation,
+    Wait,
 };
 use crate::error::DeviceError;
 use crate::failure::Failure;
@@ -32,7 +33,7 @@ use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
 use crate::uring::sqe::{Block, SqeFormat};
 use crate::uring::{cqe_result, setup_hints};
 
-pub use open::UringOptions;
+pub use open::{Registering, UringOptions};
 
 /// Longest sleep in the main ring while something is in flight on the side ring, which does not
 /// wake it: well below what a flush takes.
@@ -61,6 +62,7 @@ pub struct Uring<M: Mode> {
     emptying: VecDeque<BufferIndex>,
     /// Regions to be forgotten that the kernel may still use.
     forgetting: u32,
+    registering: Registering,
     target: Target,
     pub(super) removal: Removal,
     /// The last failure nobody has asked for.
@@ -95,11 +97,11 @@ impl<M: Mode> Uring<M> {
     fn push_staged(&mut self) {
         for id in self.staged.drain(..) {
             let piece = self.flights.piece(id);
-            let address = match buffer_of(piece) {
-                Some(at) => self.table.address(at, piece.buffer_offset, piece.length),
-                None => 0,
+            let place = match buffer_of(piece) {
+                Some(at) => self.table.place(at, piece.buffer_offset, piece.length),
+                None => Place::NONE,
             };
-            self.ring.push(piece, address, id.to_u64());
+            self.ring.push(piece, place, id.to_u64());
         }
     }
 
@@ -116,7 +118,7 @@ impl<M: Mode> Uring<M> {
     fn submit_aside(&mut self) {
         let Some(side) = &mut self.side else { return };
         for id in self.staged_aside.drain(..) {
-            side.push(self.flights.piece(id), 0, id.to_u64());
+            side.push(self.flights.piece(id), Place::NONE, id.to_u64());
         }
         Interrupt::submit(side);
     }
@@ -204,30 +206,60 @@ impl<M: Mode> Uring<M> {
     #[cold]
     fn forget(&mut self, at: BufferIndex) {
         self.forgetting += 1;
-        self.emptying.push_back(at);
-    }
-
-    /// Empties one entry.
-    #[cold]
-    fn empty_one(&mut self) {
-        let Some(at) = self.emptying.pop_front() else { return };
-        if self.ring.unregister_one(at) != Ok(Left::None) {
-            self.emptying.push_back(at); // an error is met again, and others have their turn
+        if !self.emptying.contains(&at) {
+            self.emptying.push_back(at);
         }
     }
 
-    /// The kernel refused an entry of a region: what it has of it is taken back.
+    /// Empties one entry, or lets go of a region that has none.
     #[cold]
-    fn undo_attach(&mut self, at: BufferIndex, errno: Errno) -> DeviceError {
+    fn empty_one(&mut self, events: &mut Events) {
+        let Some(at) = self.emptying.pop_front() else { return };
+        let emptied = !self.ring.is_filled(at) || self.ring.unregister_one(at) == Ok(Left::None);
+        let leaves = self.table.is_addressed(at) && self.table.has_left(at);
+        if emptied && !leaves {
+            return;
+        }
+        if emptied && !events.is_full() && self.ring.let_go(at) {
+            self.freed(at, events);
+            return;
+        }
+        self.emptying.push_back(at); // what failed is met again, and others have their turn
+    }
+
+    /// Nothing can touch the region any more.
+    #[cold]
+    fn freed(&mut self, at: BufferIndex, events: &mut Events) {
+        self.forgetting -= 1;
+        self.table.free(at);
+        events.push(Event::Detached(at));
+    }
+
+    /// Has requests name a region by address.
+    #[cold]
+    fn attach_by_address(&mut self, at: BufferIndex) -> Attached {
+        let region = Arc::clone(self.table.region(at));
+        self.table.address_only(at);
+        self.ring.address_only(at, region);
+        Attached::Whole
+    }
+
+    /// The kernel refused an entry of a region: what it has of it is taken back. Where the limit of
+    /// pinned memory is the cause, requests name the region by address from now on.
+    #[cold]
+    fn unregistered(&mut self, at: BufferIndex, errno: Errno) -> Result<Attached, DeviceError> {
+        if self.ring.is_filled(at) && !self.emptying.contains(&at) {
+            self.emptying.push_back(at);
+        }
+        if errno == Errno::NOMEM && PinLimit::of_this_process() != PinLimit::Unlimited {
+            return Ok(self.attach_by_address(at));
+        }
         let bytes = self.table.region(at).bytes() as u64;
         let leave = self.table.leave(at);
         debug_assert!(matches!(leave, Ok(Leave::Now)), "not used yet: {leave:?}");
         self.table.free(at);
-        if self.ring.is_filled(at) && !self.emptying.contains(&at) {
-            self.emptying.push_back(at);
-        }
-        let remedy = setup_hints::register(errno, bytes);
-        DeviceError::Register { device: self.target.path.clone(), bytes, errno, remedy }
+        let remedy = setup_hints::register(errno);
+        Err(DeviceError::Register { device: self.target.path.clone(), bytes, errno, remedy })
     }
 
     #[cold]
@@ -262,6 +294,7 @@ impl<M: Mode> Uring<M> {
             Taken::Parts => self.stage_parts(),
         }
         if let Some(at) = buffer_of(&operation) {
+            self.table.place(at, operation.buffer_offset, operation.length); // checks the range
             self.table.acquire(at);
         }
         Ok(())
@@ -308,11 +341,17 @@ impl<M: Mode> Device for Uring<M> {
         region: Arc<dyn Pinned>,
     ) -> Result<Attached, DeviceError> {
         self.table.attach(at, Arc::clone(&region))?;
-        self.ring.register(at, &region).map_err(|errno| self.undo_attach(at, errno))
+        if self.registering == Registering::Never {
+            return Ok(self.attach_by_address(at));
+        }
+        self.ring.register(at, &region).or_else(|errno| self.unregistered(at, errno))
     }
 
     fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
-        self.ring.register_more(at).map_err(|errno| self.undo_attach(at, errno))
+        if self.table.is_addressed(at) {
+            return Ok(Attached::Whole);
+        }
+        self.ring.register_more(at).or_else(|errno| self.unregistered(at, errno))
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
@@ -322,15 +361,21 @@ impl<M: Mode> Device for Uring<M> {
         Ok(())
     }
 
+    fn attached(&self) -> AttachedBytes {
+        self.table.attached()
+    }
+
     #[inline(always)]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
+        let Operation { buffer, buffer_offset, length, .. } = operation;
+        let Some(place) = self.table.registered(buffer, buffer_offset, length) else {
+            return self.prepare_any(operation.anew());
+        };
         let Some(id) = self.flights.take_whole(&operation) else {
             return self.prepare_any(operation.anew());
         };
-        let Operation { buffer, buffer_offset, length, .. } = operation;
-        let address = self.table.address(buffer, buffer_offset, length);
         self.table.acquire(buffer);
-        self.ring.push(&operation, address, id.to_u64());
+        self.ring.push(&operation, place, id.to_u64());
         Ok(())
     }
 
@@ -358,11 +403,7 @@ impl<M: Mode> Device for Uring<M> {
                 Some(Completion::Cqe { name, result }) => {
                     self.answer::<M::SqeFormat>(name, result, events);
                 }
-                Some(Completion::Freed(at)) => {
-                    self.forgetting -= 1;
-                    self.table.free(at);
-                    events.push(Event::Detached(at));
-                }
+                Some(Completion::Freed(at)) => self.freed(at, events),
                 None => {}
             }
         }
@@ -373,7 +414,7 @@ impl<M: Mode> Device for Uring<M> {
             lose(&mut events[told..]);
         }
         if !self.emptying.is_empty() {
-            self.empty_one();
+            self.empty_one(events);
         }
         if !self.held.is_empty() {
             self.ask_held();

@@ -19,7 +19,7 @@ mod successor;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Uring, UringOptions};
+pub use device::{Registering, Uring, UringOptions};
 pub use kernel_thread::KernelThread;
 pub use mode::{ModeName, UnknownMode};
 pub use ring_mode::{

@@ -1,9 +1,10 @@
 //! One io_uring instance, with the memory the kernel may touch through it.
 //!
 //! Everything unsafe about io_uring is in this file and in `registered`, behind safe calls. They
-//! are safe because requests name registered buffers only, which the kernel checks against its own
-//! table, and because a registered region is held here from its registration to the kernel's proof
-//! (the tag) that nothing uses it any more, or leaked when that proof does not come.
+//! are safe because requests name registered buffers, which the kernel checks against its own
+//! table, or ranges of addressed regions, which are checked here; and because a region is held here
+//! from its registration to the kernel's proof (the tag) that nothing uses it any more, or an
+//! addressed one until it is let go with no request open; or leaked when that proof does not come.
 #![expect(unsafe_code, reason = "io_uring: queue entries, enter, registration of the ring")]
 // UNSAFETY: the kernel reads and writes registered memory by itself; each block says who holds it.
 
@@ -33,6 +34,7 @@ use rustix::io_uring::{
 };
 use rustix::time::Timespec;
 
+use crate::buffer_table::{Access, Place};
 use crate::contract::{BUFFERS_MAX, BufferIndex, Operation};
 use crate::uring::sqe::SqeFormat;
 
@@ -56,8 +58,19 @@ struct Held {
     emptied: u16,
     /// Tags that came.
     tags: u16,
-    /// Its registration failed half-way: nobody waits to hear that it is gone.
-    undone: bool,
+    fate: Fate,
+}
+
+/// What becomes of a region when the last of its tags has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fate {
+    /// It is gone, and somebody waits to hear that.
+    #[default]
+    Told,
+    /// Its registration failed half-way: it is gone, and nobody waits to hear that.
+    Untold,
+    /// It stays: requests name it by address.
+    Addressed,
 }
 
 /// Entries of a region that are still registered.
@@ -92,8 +105,16 @@ impl Registered {
         if held.tags < held.filled {
             return None;
         }
-        let held = std::mem::take(held);
-        (!held.undone).then_some(at)
+        match held.fate {
+            Fate::Addressed => {
+                (held.filled, held.emptied, held.tags) = (0, 0, 0);
+                None
+            }
+            fate => {
+                *held = Held::default();
+                (fate == Fate::Told).then_some(at)
+            }
+        }
     }
 
     /// Keeps every region for ever; says how many there are.
@@ -282,18 +303,22 @@ impl<W: SqeFormat> Ring<W> {
         self.enters
     }
 
-    /// Queues a request for the kernel, with the address its buffer range has and the name its
+    /// Queues a request for the kernel, with the place of its buffer range and the name its
     /// completion will carry. A kernel thread may begin with it at once, unless it sleeps: then
     /// `wake` wakes it.
     ///
     /// # Panics
-    /// If the queue is full: it has an entry for every piece there can be.
+    /// If the queue is full: it has an entry for every piece there can be. If the place is an
+    /// address outside the region that the operation names.
     #[inline(always)]
-    pub(crate) fn push(&mut self, operation: &Operation, address: usize, name: u64) {
+    pub(crate) fn push(&mut self, operation: &Operation, place: Place, name: u64) {
+        if place.access == Access::Addressed {
+            self.check_addressed(operation, place.address);
+        }
         // Each kind by itself: an entry that is built here and pushed there goes over the stack.
         match operation.opcode {
-            Opcode::Read => self.put(self.wire.read(operation, address), name),
-            Opcode::Write => self.put(self.wire.write(operation, address), name),
+            Opcode::Read => self.put(self.wire.read(operation, place), name),
+            Opcode::Write => self.put(self.wire.write(operation, place), name),
             _ => self.put(self.wire.other(&operation.anew()), name),
         }
     }
@@ -304,7 +329,8 @@ impl<W: SqeFormat> Ring<W> {
         let mut queue = self.io.submission();
         // SAFETY: the entry names registered memory by address and table entry; the kernel refuses
         // (EFAULT) what is not within that entry, and `held` keeps the region alive until the
-        // kernel has freed the entry. All other entries name no memory.
+        // kernel has freed the entry. Or it names a range of an addressed region, which `push` has
+        // checked and `held` keeps until `let_go`. All other entries name no memory.
         let full = unsafe { queue.push(&entry) };
         assert!(full.is_ok(), "the submission queue has an entry for each piece in flight");
         drop(queue); // publishes the tail

@@ -119,11 +119,9 @@ fn build<M: RingMode>(
         let step = "checking the kernel";
         return Err(DeviceError::Ring { path, mode, step, errno: Errno::NOSYS, remedy });
     }
-    // Room for every answer and every tag, so that completions do not overflow.
-    let completions = plan.entries + plan.entries.max(TAGS_MAX);
+    let completions = completions(plan.entries);
     let plain = M::FLAGS | IoringSetupFlags::SUBMIT_ALL;
     let attempt = |flags| {
-        let completions = completions.next_power_of_two();
         let setup = Setup { flags, entries: plan.entries, completions, thread: plan.thread };
         M::SqeFormat::make(&setup).map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
     };
@@ -135,12 +133,22 @@ fn build<M: RingMode>(
     Ok(made)
 }
 
+/// Room for every answer and every tag, so that completions do not overflow.
+fn completions(entries: u32) -> u32 {
+    (entries + entries.max(TAGS_MAX)).next_power_of_two()
+}
+
+/// Bytes of a ring, of the wide kind.
+fn ring_bytes(entries: u32) -> u64 {
+    (u64::from(entries) * 128 + u64::from(completions(entries)) * 32 + 4096).next_multiple_of(4096)
+}
+
 fn told(flags: IoringSetupFlags) -> String {
     let names = TOLD.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
     names.collect::<Vec<_>>().join("|")
 }
 
 fn failed<M: RingMode>(plan: &Plan<'_>, step: &'static str, errno: Errno) -> DeviceError {
-    let remedy = setup_hints::setup(errno, M::NAME, plan.thread);
+    let remedy = setup_hints::setup(errno, M::NAME, plan.thread, ring_bytes(plan.entries));
     DeviceError::Ring { path: plan.path.into(), mode: M::NAME.to_string(), step, errno, remedy }
 }

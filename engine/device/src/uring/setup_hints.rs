@@ -1,9 +1,10 @@
 //! Why a ring could not be set up or memory not be registered, in words an operator can act on.
 
+use kvrail_memory::{PinLimit, pin_remedy};
 use rustix::io::Errno;
 
 use crate::queue::Queue;
-use crate::system::{KERNEL_MIN, io_uring_disabled, kernel_version, memlock_bytes};
+use crate::system::{KERNEL_MIN, io_uring_disabled, kernel_version};
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::mode::ModeName;
 
@@ -19,14 +20,14 @@ pub(super) fn old_kernel() -> Option<String> {
     })
 }
 
-/// The likely cause of a failed `io_uring_setup`, and what to do.
-pub(super) fn setup(errno: Errno, mode: ModeName, thread: KernelThread) -> String {
+/// The likely cause of a failed `io_uring_setup` for a ring of so many bytes, and what to do.
+pub(super) fn setup(errno: Errno, mode: ModeName, thread: KernelThread, bytes: u64) -> String {
     match errno {
         Errno::PERM => forbidden(io_uring_disabled()),
         Errno::NOSYS => "the kernel has no io_uring, or a seccomp profile hides it (containers \
              often do): allow io_uring_setup, io_uring_enter and io_uring_register"
             .into(),
-        Errno::NOMEM => memlock(0, memlock_bytes()),
+        Errno::NOMEM => no_memory(bytes, PinLimit::of_this_process()),
         Errno::MFILE | Errno::NFILE => {
             "descriptors have run out: raise LimitNOFILE (ulimit -n)".into()
         }
@@ -56,10 +57,11 @@ fn forbidden(switch: Option<u32>) -> String {
     }
 }
 
-/// The likely cause of a failed registration of `bytes` bytes, and what to do.
-pub(super) fn register(errno: Errno, bytes: u64) -> String {
+/// The likely cause of a failed registration, and what to do. Not of one for which the limit of
+/// pinned memory is too low: that region is attached without it.
+pub(super) fn register(errno: Errno) -> String {
     match errno {
-        Errno::NOMEM => memlock(bytes, memlock_bytes()),
+        Errno::NOMEM => no_memory(0, PinLimit::Unlimited),
         Errno::OPNOTSUPP | Errno::FAULT => "the kernel cannot pin this memory for I/O: use \
              anonymous, shmem or hugetlbfs memory"
             .into(),
@@ -68,12 +70,15 @@ pub(super) fn register(errno: Errno, bytes: u64) -> String {
     }
 }
 
-fn memlock(needed: u64, limit: Option<u64>) -> String {
+fn no_memory(needed: u64, limit: PinLimit) -> String {
     match limit {
-        None => "the kernel is out of memory (memlock is unlimited)".into(),
-        Some(limit) => format!(
-            "RLIMIT_MEMLOCK is {limit} bytes and {needed} more are needed: raise it (ulimit -l, \
-             LimitMEMLOCK=infinity) or give CAP_IPC_LOCK"
+        PinLimit::Unlimited => "the kernel is out of memory (no limit of pinned memory is in \
+             force): free some, or raise the cgroup's memory.max"
+            .into(),
+        PinLimit::Bytes(limit) => format!(
+            "a ring takes {needed} bytes of the {limit} that this user's processes may pin \
+             together (RLIMIT_MEMLOCK): {}",
+            pin_remedy(needed)
         ),
     }
 }
@@ -96,7 +101,7 @@ pub(super) fn no_poll_queues(queue: Option<&Queue>) -> String {
 mod tests {
     use rustix::io::Errno;
 
-    use super::{forbidden, memlock, no_poll_queues, register, setup};
+    use super::{PinLimit, forbidden, no_memory, no_poll_queues, register, setup};
     use crate::uring::kernel_thread::KernelThread;
     use crate::uring::mode::ModeName;
 
@@ -105,17 +110,17 @@ mod tests {
         assert!(forbidden(Some(2)).contains("io_uring_disabled is 2: set it to 0"));
         assert!(forbidden(Some(1)).contains("io_uring_disabled is 1"));
         assert!(forbidden(Some(0)).contains("seccomp") && forbidden(None).contains("seccomp"));
-        let text = memlock(4096, Some(65_536));
-        assert!(text.contains("65536 bytes and 4096 more") && text.contains("LimitMEMLOCK"));
-        assert!(memlock(1, None).contains("unlimited"));
+        let text = no_memory(4096, PinLimit::Bytes(65_536));
+        assert!(text.contains("4096 bytes of the 65536") && text.contains("LimitMEMLOCK"));
+        assert!(no_memory(1, PinLimit::Unlimited).contains("memory.max"));
         let thread = KernelThread { cpu: Some(99), idle_ms: 1 };
-        let text = setup(Errno::INVAL, ModeName::Sqpoll, thread);
+        let text = setup(Errno::INVAL, ModeName::Sqpoll, thread, 1);
         assert!(text.contains("CPU 99") && text.contains("cpuset"), "{text}");
-        let text = setup(Errno::INVAL, ModeName::Iopoll, thread);
+        let text = setup(Errno::INVAL, ModeName::Iopoll, thread, 1);
         assert!(text.contains("iopoll"), "{text}");
-        assert!(setup(Errno::NOSYS, ModeName::Iopoll, thread).contains("io_uring_setup"));
-        assert!(setup(Errno::MFILE, ModeName::Iopoll, thread).contains("LimitNOFILE"));
-        assert!(register(Errno::OPNOTSUPP, 1).contains("hugetlbfs"));
+        assert!(setup(Errno::NOSYS, ModeName::Iopoll, thread, 1).contains("io_uring_setup"));
+        assert!(setup(Errno::MFILE, ModeName::Iopoll, thread, 1).contains("LimitNOFILE"));
+        assert!(register(Errno::OPNOTSUPP).contains("hugetlbfs"));
         assert!(no_poll_queues(None).contains("nvme.poll_queues"));
     }
 }

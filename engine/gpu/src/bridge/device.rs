@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
-    Attached, BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event, Events, Failure,
-    Finished, Operation, RemoteMemory, Replacement, SlotId, Wait,
+    Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event,
+    Events, Failure, Finished, Operation, RemoteMemory, Replacement, SlotId, Wait,
 };
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::wake::Waker;
@@ -383,6 +383,10 @@ impl<D: Device> Device for Bridge<D> {
         let port = self.links.iter().position(|link| link.port.gpu == region.gpu());
         let port = port.ok_or_else(unknown)?;
         self.regions.insert(at, region, port).map_err(|what| DeviceError::Table { at, what })
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        self.inner.attached()
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

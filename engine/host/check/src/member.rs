@@ -11,6 +11,8 @@ pub struct StoreMember {
     pub budget: MemberBudget,
     /// What it takes of memory, in bytes and in words; or why that cannot be seen.
     pub tables: Result<(u64, String), String>,
+    /// What its poller registers of that with the drive's ring, in bytes.
+    pub pinned_bytes: u64,
 }
 
 /// What a member may write.

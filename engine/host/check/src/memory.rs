@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use kvrail_memory::pin_remedy;
 use kvrail_topology::Kind;
 
 use crate::machine::{CAP_IPC_LOCK, Machine};
 use crate::outcome::Outcome;
 
-/// What a sidecar with one small client pins: lanes, staging and an arena of 64 MiB.
-const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
+/// What a client's smallest arena of its own pins with each ring: that for ordinary memory.
+const ARENA_BYTES: u64 = 16 << 20;
+
+/// What a sidecar with one small client pins where no store is known.
+const PINNED_BYTES_MIN: u64 = 64 << 20;
 
 pub(crate) fn hugepages(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let pools = machine.topology()?.hugepages();
@@ -50,7 +54,20 @@ pub(crate) fn memlock(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     if machine.holds(CAP_IPC_LOCK)? == Some(true) {
         return Ok(vec![Outcome::ok(format!("{seen}, which CAP_IPC_LOCK lifts"))]);
     }
-    Ok(vec![if bytes < MEMLOCK_BYTES_MIN { Outcome::warning(seen) } else { Outcome::ok(seen) }])
+    let needed = pinned_bytes(machine);
+    let seen = format!("{bytes} bytes may be pinned, {needed} are to be");
+    Ok(vec![if bytes < needed {
+        Outcome::warning(seen).with_remedy(pin_remedy(needed))
+    } else {
+        Outcome::ok(seen)
+    }])
+}
+
+/// What is registered with rings: the buffers of all stores, and an arena with each of their rings.
+fn pinned_bytes(machine: &Machine) -> u64 {
+    let stores = &machine.live.stores;
+    let each = stores.iter().map(|store| store.pinned_bytes + ARENA_BYTES);
+    each.sum::<u64>().max(PINNED_BYTES_MIN)
 }
 
 pub(crate) fn overcommit(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {

@@ -6,6 +6,7 @@ use clap::Args;
 use kvrail_bench::sidecar::AttachHarness;
 use kvrail_bench::{BenchError, BenchOptions, Harness, LEGEND, Progress, Verdict};
 use kvrail_client::ClientError;
+use kvrail_device::probe_memory;
 
 use crate::context::{Context, Verbosity};
 use crate::embedded::Embedded;
@@ -48,7 +49,11 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     };
     let options = BenchOptions { progress, ..args.options };
     let mut harness: Box<dyn Harness> = match options.attach {
-        None => Box::new(Embedded::new(context.verbosity, context.config()?.config)),
+        None => {
+            // Before anything is written: a volume takes a while.
+            probe_memory(None).map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+            Box::new(Embedded::new(context.verbosity, context.config()?.config))
+        }
         Some(_) => match context.first_set() {
             None => Box::new(AttachHarness),
             Some(set) => return Err(pointless(set)),

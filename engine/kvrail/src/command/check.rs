@@ -76,11 +76,10 @@ pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
         Format::Human => print_text(&text(&report))?,
     }
     let (failures, warnings) = (report.count(Verdict::Failure), report.count(Verdict::Warning));
-    let words = format!("{failures} failures, {warnings} warnings");
-    let ended = match report.worst() {
+    let (ended, words) = match report.worst() {
         Verdict::Ok | Verdict::Unseen => return Ok(()),
-        Verdict::Warning => Exit::Warnings,
-        Verdict::Failure => Exit::Unfit,
+        Verdict::Warning => (Exit::Warnings, format!("{warnings} warnings, no failure")),
+        Verdict::Failure => (Exit::Unfit, format!("{failures} failures, {warnings} warnings")),
     };
     Err(Failure::new(ended, words).with_remedy("each finding above has its own"))
 }
@@ -127,13 +126,15 @@ fn named_store(path: &Path) -> Option<StoreMember> {
 }
 
 fn unseen(name: String, why: String) -> StoreMember {
-    StoreMember { name, drive: None, budget: MemberBudget::Rated, tables: Err(why) }
+    let (drive, budget) = (None, MemberBudget::Rated);
+    StoreMember { name, drive, budget, tables: Err(why), pinned_bytes: 0 }
 }
 
 fn store(name: String, path: &Path, label: &Label, budget: WriteBudget) -> Option<StoreMember> {
     let shape = label.purpose.store()?;
     let member = kvrail_volume::StoreMember::new(label.member_bytes, label.logical_block);
     let sizing = Sizing::of(&shape.config(member, STORE_OWNERS)).map_err(|error| error.to_string());
+    let pinned_bytes = sizing.as_ref().map_or(0, |sizing| sizing.pool_bytes);
     let tables = sizing.map(|sizing| {
         let bytes = sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes;
         let segment = human_bytes(shape.segment_bytes);
@@ -147,7 +148,7 @@ fn store(name: String, path: &Path, label: &Label, budget: WriteBudget) -> Optio
         },
     };
     let drive = drive_of(path).map(|drive| drive.namespace.name);
-    Some(StoreMember { name, drive, budget, tables })
+    Some(StoreMember { name, drive, budget, tables, pinned_bytes })
 }
 
 fn live() -> Live {

@@ -52,7 +52,7 @@ pub(super) fn text(
     }
     // As for all lines here: writing to a String cannot fail.
     let _ = writeln!(text, "  memory: {memory}");
-    for note in &plan.notes {
+    for note in plan.notes.iter().cloned().chain(kvrail_session::unregistered(pollers)) {
         let _ = writeln!(text, "  note: {note}");
     }
     text

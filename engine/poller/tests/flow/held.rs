@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{
-    Attached, BufferIndex, Cause, Description, Device, DeviceError, Event, Events, Failure,
-    Finished, Operation, Replacement, Wait,
+    Attached, AttachedBytes, BufferIndex, Cause, Description, Device, DeviceError, Event, Events,
+    Failure, Finished, Operation, Replacement, Wait,
 };
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
@@ -107,6 +107,10 @@ impl Device for Held {
         }
         shelf.attach_steps = 0;
         Ok(Attached::Whole)
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        AttachedBytes::default()
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_device::{
-    Attached, BufferIndex, Description, Device, DeviceError, Events, FakeClock, Operation,
-    Replacement, SimDevice, SimOptions, Wait,
+    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceError, Events, FakeClock,
+    Operation, Replacement, SimDevice, SimOptions, Wait,
 };
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{
@@ -55,6 +55,10 @@ impl Device for Kept {
         region: Arc<dyn Pinned>,
     ) -> Result<Attached, DeviceError> {
         self.sim.borrow_mut().begin_attach(at, region)
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        self.sim.borrow().attached()
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

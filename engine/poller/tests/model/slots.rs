@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use kvrail_device::{
-    Attached, BufferIndex, Description, Device, DeviceError, Event, Events, FakeClock, Finished,
-    Operation, Wait,
+    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceError, Event, Events,
+    FakeClock, Finished, Operation, Wait,
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
@@ -101,6 +101,10 @@ impl Device for Recorder {
         _: Arc<dyn Pinned>,
     ) -> Result<Attached, DeviceError> {
         Ok(Attached::Whole)
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        AttachedBytes::default()
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

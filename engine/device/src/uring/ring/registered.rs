@@ -1,4 +1,4 @@
-//! Registered memory: what the kernel may touch, and the proof that it no longer does.
+//! The memory the kernel may touch, registered or by address, and the proof that it no longer does.
 #![expect(unsafe_code, reason = "io_uring: registration of memory")]
 // UNSAFETY: the kernel reads and writes registered memory by itself; the block says who holds it.
 
@@ -9,9 +9,9 @@ use kvrail_memory::Pinned;
 use kvrail_ring::limits::ENTRY_BYTES;
 use rustix::io::Errno;
 
-use crate::contract::{Attached, BufferIndex};
+use crate::contract::{Attached, BufferIndex, Operation};
 use crate::uring::ring::make::errno_of;
-use crate::uring::ring::{Held, Left, Ring, TAG};
+use crate::uring::ring::{Fate, Held, Left, Ring, TAG};
 use crate::uring::sqe::SqeFormat;
 
 impl<W: SqeFormat> Ring<W> {
@@ -37,7 +37,8 @@ impl<W: SqeFormat> Ring<W> {
     ///
     /// # Errors
     /// The kernel's: the region is not registered then. Entries that are there already are left to
-    /// `unregister_one`, if there are any (`is_filled`).
+    /// `unregister_one`, if there are any (`is_filled`). Who wants it nevertheless calls
+    /// `address_only`.
     pub(crate) fn register_more(&mut self, at: BufferIndex) -> Result<Attached, Errno> {
         let held = self.registered.at(at);
         let (index, region) = (held.filled, held.region.as_ref().expect("registered before"));
@@ -47,7 +48,7 @@ impl<W: SqeFormat> Ring<W> {
         let entry = libc::iovec { iov_base, iov_len: most.min(bytes - start) };
         if let Err(errno) = self.update(at.0 + index, entry, TAG | u64::from(at.0)) {
             let held = self.registered.at(at);
-            held.undone = true;
+            held.fate = Fate::Untold;
             if index == 0 {
                 *held = Held::default();
             }
@@ -55,6 +56,39 @@ impl<W: SqeFormat> Ring<W> {
         }
         self.registered.at(at).filled += 1;
         Ok(if start + most < bytes { Attached::Partly } else { Attached::Whole })
+    }
+
+    /// Takes a region whose registration has failed: requests name it by address from now on.
+    pub(crate) fn address_only(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) {
+        let held = self.registered.at(at);
+        held.region = Some(region);
+        held.fate = Fate::Addressed;
+    }
+
+    /// Lets an addressed region go that no request uses any more, and says so; or not yet, while
+    /// the kernel has entries of its failed registration.
+    pub(crate) fn let_go(&mut self, at: BufferIndex) -> bool {
+        let held = self.registered.at(at);
+        assert_eq!(held.fate, Fate::Addressed, "a registered region leaves with its tags");
+        if held.filled > 0 {
+            return false;
+        }
+        *held = Held::default();
+        true
+    }
+
+    /// Makes sure that a range belongs to the addressed region that the operation names.
+    #[cold]
+    pub(super) fn check_addressed(&mut self, operation: &Operation, address: usize) {
+        let held = self.registered.at(operation.buffer);
+        let region = held.region.as_ref().filter(|_| held.fate == Fate::Addressed);
+        let start = region.map(|region| region.base().as_ptr() as usize);
+        let offset = start.and_then(|start| address.checked_sub(start));
+        let end = offset.and_then(|offset| offset.checked_add(operation.length as usize));
+        assert!(
+            end.zip(region).is_some_and(|(end, region)| end <= region.bytes()),
+            "invariant 4: {operation:?} is not in an addressed region"
+        );
     }
 
     /// Whether any entry of the region at `at` is still to be emptied.

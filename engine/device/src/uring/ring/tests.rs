@@ -16,7 +16,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Completion, Left, Ring};
-use crate::contract::{BufferIndex, Durability, Operation};
+use crate::buffer_table::{Access, Place};
+use crate::contract::{Attached, BufferIndex, Durability, Operation};
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::ring_mode::{Interrupt, RingMode, Sqpoll};
 use crate::uring::setup::{Plan, main_ring};
@@ -46,9 +47,13 @@ fn read() -> Operation {
     Operation { tag: 0, opcode, durability, offset: 0, length: 4096, buffer: AT, buffer_offset: 0 }
 }
 
+fn registered(address: usize) -> Place {
+    Place { address, access: Access::Registered }
+}
+
 fn push_read<M: RingMode<SqeFormat = Block>>(pipe: &mut Pipe) {
     let address = pipe.region.base().as_ptr() as usize;
-    pipe.ring.push(&read(), address, 7);
+    pipe.ring.push(&read(), registered(address), 7);
     M::submit(&mut pipe.ring);
 }
 
@@ -134,7 +139,7 @@ fn a_request_that_ends_in_time_is_waited_for() {
 fn what_was_never_handed_over_does_not_count_as_in_flight() {
     let mut pipe = pipe::<Interrupt>();
     let address = pipe.region.base().as_ptr() as usize;
-    pipe.ring.push(&read(), address, 7);
+    pipe.ring.push(&read(), registered(address), 7);
     let Pipe { ring, region, write_end: _write_end } = pipe;
     drop(ring);
     assert_eq!(Arc::strong_count(&region), 1);
@@ -190,7 +195,7 @@ fn a_sleep_ends_with_everything_that_is_done() {
     let mut pipe = pipe::<Interrupt>();
     let address = pipe.region.base().as_ptr() as usize;
     for name in 0..30 {
-        pipe.ring.push(&Operation { length: 1, ..read() }, address, name);
+        pipe.ring.push(&Operation { length: 1, ..read() }, registered(address), name);
     }
     Interrupt::submit(&mut pipe.ring);
     rustix::io::write(&pipe.write_end, &[0; 30]).unwrap();
@@ -244,4 +249,45 @@ fn system_calls_are_counted() {
     rustix::io::write(&pipe.write_end, b"x").unwrap();
     pop::<Interrupt>(&mut pipe.ring);
     assert_eq!(pipe.ring.enters(), 2);
+}
+
+/// The kernel refused the second entry of a region: requests name its memory by address, and it is
+/// let go when what was registered of it is free.
+#[test]
+fn a_region_that_is_registered_half_way_is_named_by_address() {
+    let Pipe { mut ring, write_end, .. } = pipe::<Interrupt>();
+    let (at, region) = (BufferIndex(8), HeapBlock::new(65 << 20));
+    let region: Arc<dyn Pinned> = Arc::new(region);
+    match ring.register(at, &region) {
+        Ok(attached) => assert_eq!(attached, Attached::Partly),
+        Err(errno) => return println!("skipped: 64 MiB cannot be pinned ({errno})"),
+    }
+    ring.address_only(at, Arc::clone(&region));
+    let place = Place { address: region.base().as_ptr() as usize, access: Access::Addressed };
+    ring.push(&Operation { buffer: at, ..read() }, place, 9);
+    Interrupt::submit(&mut ring);
+    assert!(!ring.let_go(at), "an entry is registered");
+    assert_eq!(ring.unregister_one(at), Ok(Left::None));
+    rustix::io::write(&write_end, b"late").unwrap();
+    assert_eq!(pop::<Interrupt>(&mut ring), Completion::Cqe { name: 9, result: 4 });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !ring.let_go(at) {
+        Interrupt::collect(&mut ring, 1);
+        assert_eq!(ring.pop(), None, "nobody is told of it");
+        assert!(Instant::now() < deadline, "the tag does not come");
+    }
+    assert_eq!(Arc::strong_count(&region), 1);
+    let mut seen = [0; 4];
+    kvrail_memory::load(&*region, 0, &mut seen);
+    assert_eq!(&seen, b"late");
+}
+
+#[test]
+#[should_panic(expected = "is not in an addressed region")]
+fn an_address_outside_the_region_goes_to_no_kernel() {
+    let Pipe { mut ring, .. } = pipe::<Interrupt>();
+    let (at, region) = (BufferIndex(8), Arc::new(HeapBlock::new(4096)) as Arc<dyn Pinned>);
+    ring.address_only(at, Arc::clone(&region));
+    let address = region.base().as_ptr() as usize + 1;
+    ring.push(&Operation { buffer: at, ..read() }, Place { address, access: Access::Addressed }, 9);
 }

@@ -1,4 +1,4 @@
-//! Block requests: reads and writes with registered buffers, fsync, discard.
+//! Block requests: reads, writes, fsync, discard.
 
 use std::os::fd::OwnedFd;
 
@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::transfer::{Code, Transfer};
 use super::{FILE, SqeFormat, table_entry};
+use crate::buffer_table::Place;
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
@@ -49,19 +50,19 @@ impl SqeFormat for Block {
     }
 
     #[inline(always)]
-    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry {
-        transfer(Code::Read, operation, address).entry()
+    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry {
+        transfer(Code::Read, operation, place).entry()
     }
 
     #[inline(always)]
-    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry {
+    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry {
         let flags = match operation.durability {
             Durability::Visible => 0,
             // The block layer makes it FUA, or a flush behind, or nothing, as the cache of the
             // device demands.
             Durability::Durable => libc::RWF_DSYNC.cast_unsigned(),
         };
-        let transfer = transfer(Code::Write, operation, address);
+        let transfer = transfer(Code::Write, operation, place);
         Transfer { flags, stream: self.stream, ..transfer }.entry()
     }
 
@@ -90,10 +91,11 @@ impl SqeFormat for Block {
 }
 
 #[inline(always)]
-fn transfer(code: Code, operation: &Operation, address: usize) -> Transfer {
+fn transfer(code: Code, operation: &Operation, place: Place) -> Transfer {
     let &Operation { offset, length, .. } = operation;
+    let Place { address, access } = place;
     let (address, entry) = (address as u64, table_entry(operation));
-    Transfer { code, offset, address, length, flags: 0, entry, stream: 0 }
+    Transfer { code, offset, address, length, flags: 0, access, entry, stream: 0 }
 }
 
 impl Block {

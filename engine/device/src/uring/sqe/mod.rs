@@ -15,6 +15,7 @@ use rustix::io::Errno;
 pub(crate) use block::Block;
 pub(crate) use nvme::Nvme;
 
+use crate::buffer_table::Place;
 use crate::contract::Operation;
 use crate::error::DeviceError;
 use crate::failure::Cause;
@@ -53,11 +54,11 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
     /// Largest request, in bytes, whatever the block layer's own limits are.
     fn request_bytes_max(&self, target: &Target) -> u32;
 
-    /// The entry for a piece that reads into the buffer range at `address`, a registered one.
-    fn read(&self, operation: &Operation, address: usize) -> Self::Entry;
+    /// The entry for a piece that reads into its buffer range.
+    fn read(&self, operation: &Operation, place: Place) -> Self::Entry;
 
-    /// The entry for a piece that writes from the buffer range at `address`, a registered one.
-    fn write(&self, operation: &Operation, address: usize) -> Self::Entry;
+    /// The entry for a piece that writes from its buffer range.
+    fn write(&self, operation: &Operation, place: Place) -> Self::Entry;
 
     /// The entry for what has no buffer.
     fn other(&self, operation: &Operation) -> Self::Entry;

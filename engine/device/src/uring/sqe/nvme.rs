@@ -1,6 +1,6 @@
 //! NVMe commands through a namespace's generic character device: 128-byte entries, 32-byte
-//! completions, registered buffers. Reads and writes only; what needs no speed goes through the
-//! block device beside it, which also holds the claim.
+//! completions. Reads and writes only; what needs no speed goes through the block device beside it,
+//! which also holds the claim.
 
 use std::os::fd::OwnedFd;
 
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::transfer::Passed;
 use super::{SqeFormat, table_entry};
+use crate::buffer_table::Place;
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceError;
 use crate::failure::Cause;
@@ -87,17 +88,17 @@ impl SqeFormat for Nvme {
     }
 
     #[inline(always)]
-    fn read(&self, operation: &Operation, address: usize) -> squeue::Entry128 {
-        self.entry(READ, 0, operation, address)
+    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry128 {
+        self.entry(READ, 0, operation, place)
     }
 
     #[inline(always)]
-    fn write(&self, operation: &Operation, address: usize) -> squeue::Entry128 {
+    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry128 {
         let durable = match operation.durability {
             Durability::Visible => 0,
             Durability::Durable => self.durable,
         };
-        self.entry(WRITE, self.placed | durable, operation, address)
+        self.entry(WRITE, self.placed | durable, operation, place)
     }
 
     fn other(&self, operation: &Operation) -> squeue::Entry128 {
@@ -140,10 +141,11 @@ impl Nvme {
         code: u8,
         control: u32,
         operation: &Operation,
-        address: usize,
+        place: Place,
     ) -> squeue::Entry128 {
-        let command = self.command(code, control, operation, address);
-        Passed { code: COMMAND_IO, entry: table_entry(operation), command }.entry()
+        let command = self.command(code, control, operation, place.address);
+        let entry = table_entry(operation);
+        Passed { code: COMMAND_IO, access: place.access, entry, command }.entry()
     }
 
     /// The kernel's `struct nvme_uring_cmd`, in words: opcode and namespace; data address; data

@@ -308,8 +308,8 @@ pub(super) const CONTAINER: &[Check] = &[
         group: Container,
         purposes: RINGS,
         probe: Capability("CAP_IPC_LOCK", CAP_IPC_LOCK, Warning),
-        cost: "registered memory counts against RLIMIT_MEMLOCK",
-        remedy: "cap_add IPC_LOCK, or an unlimited memlock",
+        cost: "registered memory counts against RLIMIT_MEMLOCK; what is beyond is not registered",
+        remedy: "--cap-add IPC_LOCK, or --ulimit memlock=-1",
     },
     Check {
         id: "capability-sys-nice",

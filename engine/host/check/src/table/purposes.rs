@@ -4,7 +4,8 @@ use crate::machine::Purpose;
 
 pub(super) const ALL: &[Purpose] =
     &[Purpose::Serve, Purpose::Store, Purpose::Target, Purpose::Host, Purpose::Gpu, Purpose::Bench];
-pub(super) const RINGS: &[Purpose] = &[Purpose::Serve, Purpose::Gpu, Purpose::Bench];
+pub(super) const RINGS: &[Purpose] =
+    &[Purpose::Serve, Purpose::Store, Purpose::Gpu, Purpose::Bench];
 pub(super) const LOCAL: &[Purpose] =
     &[Purpose::Serve, Purpose::Store, Purpose::Target, Purpose::Gpu, Purpose::Bench];
 pub(super) const FILES: &[Purpose] =

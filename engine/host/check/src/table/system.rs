@@ -160,8 +160,8 @@ pub(super) const MEMORY: &[Check] = &[
         group: Memory,
         purposes: RINGS,
         probe: Look(memory::memlock),
-        cost: "registering memory with rings fails without CAP_IPC_LOCK",
-        remedy: "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit",
+        cost: "memory beyond is not registered with rings: its I/O costs more CPU time",
+        remedy: "LimitMEMLOCK=infinity in the unit, or CAP_IPC_LOCK",
     },
     Check {
         id: "overcommit",

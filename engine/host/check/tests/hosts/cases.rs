@@ -55,7 +55,11 @@ pub(crate) const CASES: &[Case] = &[
         let home = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
         it.put(&format!("{home}/free_hugepages"), "0");
     }),
-    ("memlock", Serve, Warning, "8 MiB", |it| {
+    ("memlock", Serve, Warning, "8388608 bytes may be pinned, 67108864 are to be", |it| {
+        it.put("proc/self/limits", "Max locked memory         8388608    8388608    bytes");
+        it.status("0", "0");
+    }),
+    ("memlock", Store, Warning, "8388608 bytes may be pinned", |it| {
         it.put("proc/self/limits", "Max locked memory         8388608    8388608    bytes");
         it.status("0", "0");
     }),

@@ -62,7 +62,8 @@ fn drive() -> Drive {
 
 fn member(budget: MemberBudget) -> StoreMember {
     let tables = Ok((1 << 30, "1.1 GB of index".to_owned()));
-    StoreMember { name: "pci:1 of kv".into(), drive: Some("nvme0n1".into()), budget, tables }
+    let (name, drive) = ("pci:1 of kv".into(), Some("nvme0n1".into()));
+    StoreMember { name, drive, budget, tables, pinned_bytes: 55_300_000 }
 }
 
 /// What a check says of this drive and member.

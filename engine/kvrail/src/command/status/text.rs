@@ -335,7 +335,11 @@ pub(crate) fn reasons(report: &StatusReport, detail: Detail) -> String {
     let devices = report.devices.iter().filter(|_| detail == Verbose);
     let why = devices.map(|device| {
         let features = device.features.join(", ");
-        format!("device {}: {}; {features}", device.index, device.reason)
+        let memory = match device.unregistered_bytes {
+            0 => String::new(),
+            bytes => format!("; {} of memory not registered", human_bytes(bytes)),
+        };
+        format!("device {}: {}; {features}{memory}", device.index, device.reason)
     });
     why.collect::<Vec<_>>().join("\n")
 }
