@@ -261,6 +261,7 @@ impl Queue {
             bytes: 0,
             checksum,
             note: BlockNote::None,
+            replaced_bytes: 0,
             device_ns: 0,
             queue_ns: 0,
             lease: request.lease,
