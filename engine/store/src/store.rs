@@ -47,12 +47,14 @@ pub enum Phase {
     Failed(StartError),
 }
 
-/// Asks for lookups to hold what they find.
+/// What a lookup does for the blocks that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing is held.
     No,
-    /// For so many nanoseconds, at most `Times::hold`.
+    /// Nothing is held, but they count as used, as by a get.
+    Touch,
+    /// They are held for so many nanoseconds, at most `Times::hold`.
     For(u64),
 }
 
@@ -352,6 +354,10 @@ impl Store {
             let there = self.core.index.has(*hash, is_it);
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
+            let position = entry.map(|(position, _)| position);
+            if let Some(position) = position.filter(|_| there && hold == Hold::Touch) {
+                self.core.index.hit(position);
+            }
             if there && let Hold::For(time) = hold {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
                 found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
