@@ -351,12 +351,12 @@ impl Store {
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let is_it = |it: &Entry| it.is_low(*lo, number) && self.core.readable(it).is_some();
-            let there = self.core.index.has(*hash, is_it);
+            let place = self.core.index.place_of(*hash, is_it);
+            let there = place.is_some();
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
-            let position = entry.map(|(position, _)| position);
-            if let Some(position) = position.filter(|_| there && hold == Hold::Touch) {
-                self.core.index.hit(position);
+            if let Some(place) = place.filter(|_| hold == Hold::Touch) {
+                self.core.index.hit(place);
             }
             if there && let Hold::For(time) = hold {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
