@@ -7,6 +7,7 @@ use kvrail_client::{
     BlockKey, ClientError, Completed, Found, Lookup, LookupExtent, Namespace, Queue, Recency,
     Status,
 };
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::bounce::Bounce;
