@@ -19,10 +19,9 @@ pub struct Completed {
     pub tag: u64,
     /// How it ended. [`Status::Late`] is no end: the completion is still to come.
     pub status: Status,
-    /// Bytes moved: all of them when the status is OK; of a drop those of the block that is dropped.
-    /// Otherwise the sum over the pieces of the
-    /// request, which need not be its beginning: a write that ended DRAINING or INVALID with bytes
-    /// above 0 happened in part.
+    /// Bytes moved: all of them when the status is OK; of a drop those of the block that was
+    /// dropped. Otherwise the sum over the pieces of the request, which need not be its beginning:
+    /// a write that ended DRAINING or INVALID with bytes above 0 happened in part.
     pub bytes: u64,
     /// CRC-64/NVME of the bytes, if it was asked for; of an unverified get the one that the bytes
     /// must have.

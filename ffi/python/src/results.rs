@@ -16,7 +16,8 @@ use crate::errors::raised::TooSmallError;
 pub(crate) struct End {
     pub(crate) status: Status,
     pub(crate) note: BlockNote,
-    /// Bytes of the block, also of one that was dropped; of the memory that it needs if that was too small.
+    /// Bytes of the block, also of one that was dropped; of the memory that it needs if that was
+    /// too small.
     pub(crate) bytes: u64,
     /// Of a get that the program verifies: what its bytes must have.
     pub(crate) crc: u64,
