@@ -105,6 +105,9 @@ def test_a_block_that_is_put_again_is_what_was_put_last(host, rows):
 def test_a_touch_is_waited_for_by_nobody_and_one_is_in_flight(host, rows):
     tie = link(host)
     lane, keys = tie.lane(), blocks(rows, range(8)).keys
+    assert lane.touch(keys), "which opens its queue"
+    while lane._touch is not None:
+        lane.poll()
     host.freeze()
     try:
         assert [lane.touch(keys), lane.touch(keys)] == [True, False]
