@@ -363,9 +363,12 @@ impl Store {
                 found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
             }
         }
-        let hits = u64::from(found.found.count_ones());
-        self.core.stats.lookup_hits += hits;
-        self.core.stats.lookup_misses += keys.len() as u64 - hits;
+        // Whoever touches has the blocks: that is no question whether they are here.
+        if hold != Hold::Touch {
+            let hits = u64::from(found.found.count_ones());
+            self.core.stats.lookup_hits += hits;
+            self.core.stats.lookup_misses += keys.len() as u64 - hits;
+        }
         Ok(found)
     }
 

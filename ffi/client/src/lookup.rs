@@ -33,7 +33,8 @@ pub enum Recency {
     /// They age as before.
     #[default]
     Kept,
-    /// They count as used, as by a get, and are evicted later. Not together with a hold.
+    /// They count as used, as by a get, and are evicted later. Not together with a hold. Sidecars of
+    /// earlier releases only look.
     Renewed,
 }
 
@@ -148,8 +149,8 @@ impl Queue {
             LookupExtent::All => keys,
         };
         let flags = match how.recency {
-            Recency::Kept => 0,
-            Recency::Renewed => FLAG_TOUCH,
+            Recency::Renewed if self.touches() => FLAG_TOUCH,
+            Recency::Kept | Recency::Renewed => 0,
         };
         self.ask(namespace, keys, (Opcode::Lookup, how.extent), (hold_ms(how.hold)?, flags))
     }

@@ -420,6 +420,11 @@ impl Queue {
         self.session.control().protocol().marks_continued_lookups()
     }
 
+    /// Whether the sidecar knows lookups that touch.
+    pub(crate) fn touches(&self) -> bool {
+        self.session.control().protocol().touches()
+    }
+
     /// Begins a lookup, and returns its number.
     pub(crate) fn open_lookup(&mut self, namespace: &Namespace) -> Result<u32, ClientError> {
         self.check_alive()?;
