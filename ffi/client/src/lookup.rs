@@ -33,8 +33,8 @@ pub enum Recency {
     /// They age as before.
     #[default]
     Kept,
-    /// They count as used, as by a get, and are evicted later. Not together with a hold. Sidecars of
-    /// earlier releases only look.
+    /// They count as used, as by a get, and are evicted later. Not together with a hold. Sidecars
+    /// of earlier releases only look.
     Renewed,
 }
 
