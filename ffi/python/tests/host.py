@@ -86,8 +86,7 @@ class Host:
         """Blocks that clients hold."""
         command = [str(binary()), "store", "status", f"--socket={self.socket}", "--format=json"]
         done = subprocess.run(command, env=_environment(), check=True, capture_output=True)
-        members = [member for it in json.loads(done.stdout)["stores"] for member in it["members"]]
-        return sum(it["holds"] for it in members)
+        return sum(store["total"]["holds"] for store in json.loads(done.stdout))
 
     @property
     def pid(self) -> int:
