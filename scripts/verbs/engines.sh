@@ -103,6 +103,40 @@ END
 
 cd_python() { echo "cd ffi/python && exec \"\$0\" -m pytest \"\$@\""; }
 
+# ahead ENGINE TESTED "suite"...: the suites on the newest release or pre-release that is newer than
+# what is tested: what `pip install -U` brings next.
+ahead() {
+    local engine=$1 tested=$2 there newest suite
+    shift 2
+    if ! there=$(timeout 60 "$python" -m pip index versions --pre "$engine" 2>"$log"); then
+        row skipped "$engine ahead" "pip: $(tail -n 1 "$log" | cut -c1-38)" "the same ahead"
+        return
+    fi
+    newest=$(PYTHONPATH=$unpacked "$python" - "$tested" "$there" <<'END'
+import re, sys
+from kvrail.engines import _order
+told = re.search("Available versions: (.*)", sys.argv[2])
+versions = filter(_order, told[1].split(", ") if told else [])
+print(max([sys.argv[1], *versions], key=_order))
+END
+    )
+    if [[ $newest == "$tested" ]]; then
+        row skipped "$engine ahead" "no pre-release is newer than $tested" "the same ahead"
+        return
+    fi
+    if [[ ! -d $home/engines-$engine-$newest ]]; then
+        echo "== unpacking $engine $newest into $home/engines-$engine-$newest"
+        rm -rf "$home/unpacking"
+        timeout 900 "$python" -m pip install -q --no-deps --no-compile --target \
+            "$home/unpacking" "$engine==$newest"
+        mv "$home/unpacking" "$home/engines-$engine-$newest"
+    fi
+    for suite in "$@"; do
+        PYTHONPATH=$unpacked:$home/engines-$engine-$newest \
+            suite "$engine $newest, ahead" "the same holds on what comes next" "$suite"
+    done
+}
+
 suite() { step 600 "$1" "$2" bash -c "$(cd_python)" "$python" "tests/engines/test_$3.py"; }
 
 try() {
@@ -156,6 +190,7 @@ bytes finds nothing, and no other does" vllm_identity
             suite "V5 on vLLM $newest_vllm" "what its publisher sends over more stores than fit is \
 what lookups find" vllm_events
             try vllm
+            ahead vllm "$newest_vllm" vllm vllm_spec
             ;;
         lmcache)
             suite "L1, L3 on LMCache $lmcache" "LMCache's own bench verifies every byte; its \
@@ -165,6 +200,7 @@ contract holds while the sidecar is killed and comes back" lmcache
 a shared L1 without a copy; faults and kills give no other bytes; its coordinator knows what is \
 there" lmcache_server
             try lmcache
+            ahead lmcache "$lmcache" lmcache lmcache_server
             ;;
         sglang)
             suite "S1, S3 on SGLang $sglang" "pages of all pools come back without a copy; kills, \
@@ -172,11 +208,13 @@ failures and a drive that hangs give no other bytes and no hang" sglang
             suite "S4 on SGLang $sglang" "each setting of its own arguments and pools that changes \
 bytes finds nothing, and no other does" sglang_identity
             try sglang
+            ahead sglang "$sglang" sglang
             ;;
         nixl)
             step 600 "N1, N3 on NIXL $nixl" "objects and ranges come back through its own agent, \
 and chunks of vLLM's tier obj without kvrail's Python; kills and full stores end every call" \
                 scripts/verbs/nixl.sh test --python "$python"
+            ahead nixl "$nixl" nixl
             ;;
         flexkv1) ;; # Without a GPU there is nothing of its own to measure beside.
         flexkv) flexkv ;;

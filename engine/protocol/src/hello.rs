@@ -26,6 +26,13 @@ impl Version {
         self.minor >= 2
     }
 
+    /// Whether a lookup may touch what it finds (`slot::FLAG_TOUCH`): earlier sidecars refuse the
+    /// flag.
+    #[must_use]
+    pub const fn touches(self) -> bool {
+        self.minor >= 2
+    }
+
     /// What two sides of one major speak with each other.
     #[must_use]
     pub fn lower_minor(self, other: Self) -> Self {

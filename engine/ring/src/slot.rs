@@ -139,6 +139,8 @@ pub const FLAG_PART: u8 = 1 << 4;
 /// Request flag of a lookup or release: it goes on with one whose first slot was sent before, maybe
 /// to another poller. All of them are one request to whoever counts.
 pub const FLAG_CONTINUED: u8 = 1 << 5;
+/// Request flag of a lookup: what is found counts as used, as by a get.
+pub const FLAG_TOUCH: u8 = 1 << 6;
 /// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
 pub const FLAGS_KNOWN: u8 = FLAG_DURABLE;
 

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::format::{Record, RecordKind};
 use crate::key::Key;
 use crate::log::Log;
-use crate::request::{DropKey, Durability, Status};
+use crate::request::{Answer, DropKey, Durability, Status};
 
 /// A drop whose key is out of the index, and that is not answered.
 #[derive(Clone, Copy, Debug)]
@@ -15,12 +15,13 @@ pub(crate) struct Dropping {
     uid: u64,
     pool: u8,
     durability: Durability,
-    status: Status,
+    answer: Answer,
 }
 
 impl Dropping {
-    /// `there`: the key was in the index.
-    pub(crate) fn new(drop: &DropKey, (uid, pool): (u64, u8), there: bool) -> Self {
+    /// `length`: of the block that the index had; none if it had none.
+    pub(crate) fn new(drop: &DropKey, (uid, pool): (u64, u8), length: Option<u32>) -> Self {
+        let status = if length.is_some() { Status::Ok } else { Status::Miss };
         Self {
             user: drop.user,
             owner: drop.owner,
@@ -28,7 +29,7 @@ impl Dropping {
             uid,
             pool,
             durability: drop.durability,
-            status: if there { Status::Ok } else { Status::Miss },
+            answer: Answer { length: length.unwrap_or(0), ..status.into() },
         }
     }
 
@@ -53,7 +54,7 @@ impl Dropping {
     }
 
     pub(crate) fn answer(&self, core: &mut Core) {
-        let declined = core.declines().map(Status::Declined);
-        core.reply(self.user, self.owner, declined.unwrap_or(self.status));
+        let declined = core.declines().map(|why| Status::Declined(why).into());
+        core.reply(self.user, self.owner, declined.unwrap_or(self.answer));
     }
 }

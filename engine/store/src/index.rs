@@ -133,10 +133,10 @@ impl Index {
         self.seek(hash, |entry, its| entry.is_like(key, number) && *its == rest)
     }
 
-    /// Whether a key with that hash has an entry that `is_it`.
+    /// Where a key with that hash has an entry that `is_it`, if it has one.
     #[inline(always)]
-    pub(crate) fn has(&self, hash: Hash, is_it: impl Fn(&Entry) -> bool) -> bool {
-        self.seek(hash, |entry, _| is_it(entry)).is_some()
+    pub(crate) fn place_of(&self, hash: Hash, is_it: impl Fn(&Entry) -> bool) -> Option<Position> {
+        self.seek(hash, |entry, _| is_it(entry)).map(|(position, _)| position)
     }
 
     #[inline(always)]

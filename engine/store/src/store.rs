@@ -49,12 +49,14 @@ pub enum Phase {
     Failed(StartError),
 }
 
-/// Asks for lookups to hold what they find.
+/// What a lookup does for the blocks that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing is held.
     No,
-    /// For so many nanoseconds, at most `Times::hold`.
+    /// Nothing is held, but they count as used, as by a get.
+    Touch,
+    /// They are held for so many nanoseconds, at most `Times::hold`.
     For(u64),
 }
 
@@ -357,17 +359,24 @@ impl Store {
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let is_it = |it: &Entry| it.is_low(*lo, number) && self.core.readable(it).is_some();
-            let there = self.core.index.has(*hash, is_it);
+            let place = self.core.index.place_of(*hash, is_it);
+            let there = place.is_some();
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
+            if let Some(place) = place.filter(|_| hold == Hold::Touch) {
+                self.core.index.hit(place);
+            }
             if there && let Hold::For(time) = hold {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
                 found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
             }
         }
-        let hits = u64::from(found.found.count_ones());
-        self.core.stats.lookup_hits += hits;
-        self.core.stats.lookup_misses += keys.len() as u64 - hits;
+        // Whoever touches has the blocks: that is no question whether they are here.
+        if hold != Hold::Touch {
+            let hits = u64::from(found.found.count_ones());
+            self.core.stats.lookup_hits += hits;
+            self.core.stats.lookup_misses += keys.len() as u64 - hits;
+        }
         Ok(found)
     }
 

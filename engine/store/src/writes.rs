@@ -431,7 +431,6 @@ impl Writes {
         }
         // While recovery goes on, an entry stands for the drop: nothing older must come back.
         let partial = core.recovery.knowledge == Knowledge::Partial;
-        let there = found.is_some_and(|(_, entry)| entry.is_there());
         match found {
             Some((_, entry)) if entry.kind() == Kind::Writing => {
                 self.cancel(core, entry.put(), Status::Dropped);
@@ -446,12 +445,14 @@ impl Writes {
             None => {}
         }
         let uid = core.spaces.uid(number);
-        if let Some((_, entry)) = found.filter(|(_, entry)| entry.is_there()) {
+        let there = found.filter(|(_, entry)| entry.is_there());
+        let length = there.map(|(_, entry)| entry.length());
+        if let Some(length) = length {
             core.stats.drops += 1;
-            let (key, length, why) = (drop.key, entry.length(), Gone::Dropped);
+            let (key, why) = (drop.key, Gone::Dropped);
             core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
         }
-        let dropping = Dropping::new(drop, (uid, core.spaces.pool(number)), there);
+        let dropping = Dropping::new(drop, (uid, core.spaces.pool(number)), length);
         Ok(self.drops.insert(self.user(drop.owner), dropping))
     }
 

@@ -198,6 +198,10 @@
 #define KVRAIL_DROP 8
 // For a put: `checksum` is CRC-64/NVME of the bytes, which is not computed again.
 #define KVRAIL_SUMMED 8
+
+// For a put: a block with other bytes or of another length is dropped for good before these bytes
+// are put; a get between the two is KVRAIL_MISS. The same bytes are KVRAIL_NOTE_PRESENT.
+#define KVRAIL_REPLACE 16
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
 // To the first key that is missing, where a prefix ends, and little further.
@@ -501,7 +505,7 @@ typedef struct kvrail_block_request {
     uint8_t opcode;
     // KVRAIL_DEMAND, ...
     uint8_t priority;
-    // KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED for a put.
+    // KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED and KVRAIL_REPLACE for a put.
     uint16_t flags;
     // The key.
     struct kvrail_key key;

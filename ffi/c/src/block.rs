@@ -13,7 +13,8 @@ use crate::key::{Key, bytes};
 use crate::request::{KVRAIL_DURABLE, lease, memory};
 use crate::sized::SizedStruct;
 
-/// The block of a key is to hold these bytes. If there is one it stays, and nothing is written.
+/// The block of a key is to hold these bytes. If there is one it stays, and nothing is written,
+/// unless KVRAIL_REPLACE is set.
 pub const KVRAIL_PUT: u8 = 5;
 /// Fills memory with the block of a key. The bytes are verified before the completion is handed
 /// out; wrong ones are KVRAIL_MISS. Bytes behind the block stay as they were.
@@ -23,6 +24,9 @@ pub const KVRAIL_DROP: u8 = 8;
 
 /// For a put: `checksum` is CRC-64/NVME of the bytes, which is not computed again.
 pub const KVRAIL_SUMMED: u16 = 8;
+/// For a put: a block with other bytes or of another length is dropped for good before these bytes
+/// are put; a get between the two is KVRAIL_MISS. The same bytes are KVRAIL_NOTE_PRESENT.
+pub const KVRAIL_REPLACE: u16 = 16;
 
 /// One request for one block.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +38,7 @@ pub struct BlockRequest {
     pub opcode: u8,
     /// KVRAIL_DEMAND, ...
     pub priority: u8,
-    /// KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED for a put.
+    /// KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED and KVRAIL_REPLACE for a put.
     pub flags: u16,
     /// The key.
     pub key: Key,
@@ -84,14 +88,18 @@ impl BlockRequest {
             KVRAIL_DROP => Built::drop_block(space, key),
             _ => return Err(self.bad("opcode", self.opcode.into(), "KVRAIL_PUT, ...")),
         };
-        if self.flags & !(KVRAIL_DURABLE | KVRAIL_SUMMED) != 0 {
-            return Err(self.bad("flags", self.flags.into(), "KVRAIL_DURABLE | KVRAIL_SUMMED"));
+        if self.flags & !(KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE) != 0 {
+            let known = "KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE";
+            return Err(self.bad("flags", self.flags.into(), known));
         }
         if self.flags & KVRAIL_DURABLE != 0 {
             built = built.durable();
         }
         if self.flags & KVRAIL_SUMMED != 0 {
             built = built.crc(self.checksum);
+        }
+        if self.flags & KVRAIL_REPLACE != 0 {
+            built = built.replacing();
         }
         if self.deadline_ns != 0 {
             built = built.deadline(Duration::from_nanos(self.deadline_ns));

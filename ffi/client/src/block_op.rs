@@ -2,20 +2,26 @@
 //!
 //! A block longer than a request is moved part by part, one after the other, by the same entry of
 //! the in-flight table. A get whose bytes are wrong is read once more; then the sidecar is told,
-//! and the get ends as a MISS.
+//! and the get ends as a MISS. A replacing put that finds other bytes drops them, and begins anew.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
+use kvrail_ring::slot::{
+    FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING,
+};
 use kvrail_ring::{CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Status};
 
-use crate::block_request::{BlockRequest, Verifier};
+use crate::block_request::{BlockRequest, Existing, Verifier};
 use crate::done::{BlockNote, Completed, Decline, Ticket};
 use crate::lease::Lease;
 use crate::opened::Opened;
 
 /// Bytes of a page for tails.
 pub(crate) const TAIL_BYTES: usize = 4096;
+
+/// How many blocks a replacing put drops: others that replace the same key at the same time could
+/// keep it busy for ever.
+const REPLACED_MAX: u8 = 8;
 
 /// Where an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +32,8 @@ enum Step {
     Parts { block_bytes: u32 },
     /// The sidecar is told that the block is wrong.
     Telling { check: u64 },
+    /// A put drops the block with this check, which has other bytes.
+    Dropping { check: u64 },
 }
 
 /// An operation on a block.
@@ -45,6 +53,9 @@ pub(crate) struct BlockOp {
     step: Step,
     /// Wrong bytes were seen once.
     reread: bool,
+    /// Blocks with other bytes that a put has dropped, and how many bytes they had.
+    replaced: u8,
+    replaced_bytes: u64,
     /// Its notice was passed on.
     late: bool,
     device_ns: u32,
@@ -96,6 +107,8 @@ impl BlockOp {
             at: 0,
             step: Step::Moving,
             reread: false,
+            replaced: 0,
+            replaced_bytes: 0,
             late: false,
             device_ns: 0,
             queue_ns: 0,
@@ -130,9 +143,9 @@ impl BlockOp {
     pub(crate) fn slot(&mut self) -> (kvrail_ring::Request, Option<Side<'_>>) {
         let (opcode, [lo, hi]) = (self.request.opcode, self.request.key.halves());
         let moves = matches!(opcode, Opcode::Put | Opcode::Get);
-        let telling = matches!(self.step, Step::Telling { .. });
-        let bytes = if moves && !telling { self.part() } else { 0 };
-        if opcode == Opcode::Put {
+        let aside = matches!(self.step, Step::Telling { .. } | Step::Dropping { .. });
+        let bytes = if moves && !aside { self.part() } else { 0 };
+        if opcode == Opcode::Put && !aside {
             self.fill_tail(bytes);
         }
         let place = if bytes > 0 {
@@ -141,28 +154,27 @@ impl BlockOp {
         } else {
             (RegionId(0), 0)
         };
-        let (opcode, check, part) = match self.step {
+        let (opcode, check, flags) = match self.step {
             Step::Telling { check } => (Opcode::Suspect, check, 0),
-            Step::Parts { .. } => (opcode, self.at.into(), FLAG_PART),
-            Step::Moving => (opcode, self.check, 0),
+            // Durable, or what was replaced could come back after a crash.
+            Step::Dropping { check } => (Opcode::Drop, check, FLAG_DURABLE),
+            Step::Parts { .. } => (opcode, self.at.into(), self.request.flags | FLAG_PART),
+            Step::Moving => (opcode, self.check, self.request.flags),
         };
         let page = self.tail.as_ref().map_or(0, |tail| tail.offset() / TAIL_BYTES);
         let keyed = KeyedRequest {
             handle: self.opened.handle,
-            depth: self.request.depth,
+            depth: if aside { 0 } else { self.request.depth },
             bytes,
             key: [lo, hi],
             region: place.0,
             region_offset: place.1,
             check,
             tail: if bytes > 0 { u32::try_from(page).expect("a page for each entry") } else { 0 },
-            deadline_us: if telling { 0 } else { self.request.deadline_us },
+            deadline_us: if aside { 0 } else { self.request.deadline_us },
         };
-        let slot = kvrail_ring::Request {
-            flags: if telling { 0 } else { self.request.flags | part },
-            class: self.request.class as u8,
-            ..keyed.slot(opcode)
-        };
+        let slot =
+            kvrail_ring::Request { flags, class: self.request.class as u8, ..keyed.slot(opcode) };
         let block_bytes = u32::try_from(self.request.bytes).unwrap_or(u32::MAX);
         let metadata = if self.at == 0 { &self.request.metadata[..] } else { &[] };
         let sided = opcode == Opcode::Put && (bytes < block_bytes || !metadata.is_empty());
@@ -192,11 +204,14 @@ impl BlockOp {
         }
         let stale = end.status() == Status::Stale;
         match self.request.opcode {
+            Opcode::Put if matches!(self.step, Step::Dropping { .. }) && !stale => {
+                self.dropped(end)
+            }
             Opcode::Put if stale => Next::End(Status::Declined, BlockNote::Stale, 0),
             _ if stale => Next::End(Status::Miss, BlockNote::Stale, 0),
             Opcode::Put => self.put_ended(end),
             Opcode::Get => self.get_ended(end, verified),
-            _ => Next::End(end.status(), BlockNote::of(end), 0),
+            _ => Next::End(end.status(), BlockNote::of(end), dropped_bytes(end)),
         }
     }
 
@@ -206,6 +221,10 @@ impl BlockOp {
             return Next::End(end.status(), note, 0);
         }
         let wrote = end.flags() & (FLAG_PRESENT | FLAG_PENDING) == 0;
+        let replaces = self.request.existing == Existing::Replaced;
+        if note == BlockNote::Present && replaces && end.checksum() != self.check {
+            return self.replace(end.checksum());
+        }
         if wrote && end.bytes() != part {
             return Next::Bogus { asked: part, moved: end.bytes() };
         }
@@ -221,6 +240,29 @@ impl BlockOp {
             }
         }
         Next::End(Status::Ok, note, self.request.bytes)
+    }
+
+    /// Another block has the put's key: it is dropped first. A get between the two is a MISS.
+    fn replace(&mut self, check: u64) -> Next {
+        if self.replaced == REPLACED_MAX {
+            let note = BlockNote::Declined(Decline::GivenUp);
+            return Next::End(Status::Declined, note, 0);
+        }
+        self.replaced += 1;
+        self.step = Step::Dropping { check };
+        Next::Again
+    }
+
+    /// The other block is gone, whoever dropped it: the put begins anew.
+    fn dropped(&mut self, end: &CompletionSnapshot) -> Next {
+        match end.status() {
+            Status::Ok | Status::Miss => {
+                self.replaced_bytes += dropped_bytes(end);
+                (self.at, self.step) = (0, Step::Moving);
+                Next::Again
+            }
+            status => Next::End(status, BlockNote::of(end), 0),
+        }
     }
 
     fn get_ended(&mut self, end: &CompletionSnapshot, verified: &mut Verified) -> Next {
@@ -313,12 +355,18 @@ impl BlockOp {
             bytes,
             checksum: if status == Status::Ok { self.crc } else { 0 },
             note,
+            replaced_bytes: self.replaced_bytes,
             device_ns: self.device_ns,
             queue_ns: self.queue_ns,
             lease: self.request.lease,
         };
         (done, self.tail)
     }
+}
+
+/// Bytes of the block that a drop has dropped.
+fn dropped_bytes(end: &CompletionSnapshot) -> u64 {
+    if end.status() == Status::Ok { end.bytes().into() } else { 0 }
 }
 
 impl BlockNote {

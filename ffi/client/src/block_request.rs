@@ -21,6 +21,16 @@ pub(crate) enum Verifier {
     Program,
 }
 
+/// What becomes of a block that has the key of a put already, and other bytes or another length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// It stays.
+    #[default]
+    Kept,
+    /// It is dropped, and the put's bytes take its place.
+    Replaced,
+}
+
 /// One request for one block, built step by step and given to a [`crate::Queue`].
 #[derive(Debug)]
 #[must_use]
@@ -36,6 +46,7 @@ pub struct BlockRequest {
     pub(crate) class: Class,
     pub(crate) crc: Option<u64>,
     pub(crate) verifier: Verifier,
+    pub(crate) existing: Existing,
     pub(crate) tag: u64,
     pub(crate) deadline_us: u32,
 }
@@ -55,13 +66,15 @@ impl BlockRequest {
             class: Class::default(),
             crc: None,
             verifier: Verifier::default(),
+            existing: Existing::default(),
             tag: 0,
             deadline_us: 0,
         }
     }
 
     /// Puts the lease's bytes as the block of this key. A block that is there already stays, and
-    /// nothing is written; see [`crate::Completed::note`].
+    /// nothing is written, unless the put is [`BlockRequest::replacing`]; see
+    /// [`crate::Completed::note`].
     pub fn put(namespace: &Namespace, key: BlockKey, lease: Lease) -> Self {
         Self::new(Opcode::Put, namespace, key, Some(lease))
     }
@@ -101,6 +114,14 @@ impl BlockRequest {
     /// For a put whose CRC-64/NVME the program knows: it is not computed again.
     pub fn crc(self, crc: u64) -> Self {
         Self { crc: Some(crc), ..self }
+    }
+
+    /// For a put whose key may name other bytes than before: a block with other bytes or of another
+    /// length is dropped, and its drop is durable, before these bytes are put. A get between the
+    /// two is a MISS; what was replaced never comes back. The same bytes are PRESENT, and nothing
+    /// is written. Beside another put of the key that is in flight this one is PENDING.
+    pub fn replacing(self) -> Self {
+        Self { existing: Existing::Replaced, ..self }
     }
 
     /// For a get whose bytes the program verifies itself, where they end up:
@@ -145,11 +166,13 @@ impl BlockRequest {
 
     /// What it asks for that its operation does not have.
     fn unfit(&self) -> Option<&'static str> {
-        let Self { opcode, flags, metadata, depth, crc, verifier, deadline_us, .. } = self;
+        let Self { opcode, flags, metadata, depth, crc, verifier, existing, deadline_us, .. } =
+            self;
         let puts_only = [
             ("metadata", !metadata.is_empty()),
             ("a depth", *depth != 0),
             ("a checksum", crc.is_some()),
+            ("replacing", *existing == Existing::Replaced),
         ];
         let unfit = match opcode {
             Opcode::Put => None,

@@ -19,15 +19,17 @@ pub struct Completed {
     pub tag: u64,
     /// How it ended. [`Status::Late`] is no end: the completion is still to come.
     pub status: Status,
-    /// Bytes moved: all of them when the status is OK. Otherwise the sum over the pieces of the
-    /// request, which need not be its beginning: a write that ended DRAINING or INVALID with bytes
-    /// above 0 happened in part.
+    /// Bytes moved: all of them when the status is OK; of a drop those of the block that was
+    /// dropped. Otherwise the sum over the pieces of the request, which need not be its beginning:
+    /// a write that ended DRAINING or INVALID with bytes above 0 happened in part.
     pub bytes: u64,
     /// CRC-64/NVME of the bytes, if it was asked for; of an unverified get the one that the bytes
     /// must have.
     pub checksum: u64,
     /// What there is to say of a request for a block beside its status.
     pub note: BlockNote,
+    /// Bytes of other blocks that a replacing put has dropped.
+    pub replaced_bytes: u64,
     /// Nanoseconds at the device; of several pieces the longest.
     pub device_ns: u32,
     /// Nanoseconds from acceptance to submission; of several pieces the longest.
@@ -45,7 +47,8 @@ pub enum BlockNote {
     /// Nothing.
     #[default]
     None,
-    /// OK of a put: the block was there already; nothing was written.
+    /// OK of a put: the block was there already; nothing was written. Of a replacing put: with the
+    /// same bytes.
     Present,
     /// OK of a put: another put of that key is in flight; nothing was written or is promised.
     Pending,

@@ -93,7 +93,7 @@ pub use kvrail_ring::{
 };
 pub use lease::Lease;
 pub use listing::{Event, EventBatch, Events, ListPage, ListedBlock, Listing};
-pub use lookup::{Found, Lookup, LookupExtent, PendingLookup};
+pub use lookup::{Found, Lookup, LookupExtent, PendingLookup, Recency};
 pub use queue::Queue;
 pub use request::Request;
 pub use store::{Absent, Namespace, Store};

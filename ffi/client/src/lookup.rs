@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_ring::slot::{FLAG_CONTINUED, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::HOLD_MS_MAX;
 
@@ -27,6 +27,17 @@ pub enum LookupExtent {
     All,
 }
 
+/// What a lookup does for the blocks that it finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recency {
+    /// They age as before.
+    #[default]
+    Kept,
+    /// They count as used, as by a get, and are evicted later. Not together with a hold. Sidecars
+    /// of earlier releases only look.
+    Renewed,
+}
+
 /// What a lookup is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup {
@@ -35,6 +46,8 @@ pub struct Lookup {
     /// What is found is held so long: it is moved, not evicted. Zero holds nothing; a minute at
     /// most.
     pub hold: Duration,
+    /// Whether what is found counts as used.
+    pub recency: Recency,
     /// How long it may take in all.
     pub timeout: Duration,
 }
@@ -42,7 +55,7 @@ pub struct Lookup {
 impl Default for Lookup {
     fn default() -> Self {
         let (hold, timeout) = (Duration::ZERO, Duration::from_secs(10));
-        Self { extent: LookupExtent::Prefix, hold, timeout }
+        Self { extent: LookupExtent::Prefix, hold, recency: Recency::Kept, timeout }
     }
 }
 
@@ -72,6 +85,8 @@ pub struct PendingLookup {
     opcode: Opcode,
     extent: LookupExtent,
     hold_ms: u32,
+    /// Of its requests.
+    flags: u8,
     /// What its answers are known by.
     number: u32,
     /// With their lanes, in the order in which they are asked for.
@@ -113,8 +128,8 @@ impl Queue {
         keys: &[BlockKey],
         timeout: Duration,
     ) -> Result<(), ClientError> {
-        let how = (Opcode::Release, LookupExtent::All, 0);
-        let pending = self.ask(namespace, keys, how)?;
+        let how = (Opcode::Release, LookupExtent::All);
+        let pending = self.ask(namespace, keys, how, (0, 0))?;
         self.wait_lookup(pending, timeout).map(drop)
     }
 
@@ -133,14 +148,19 @@ impl Queue {
             LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
             LookupExtent::All => keys,
         };
-        self.ask(namespace, keys, (Opcode::Lookup, how.extent, hold_ms(how.hold)?))
+        let flags = match how.recency {
+            Recency::Renewed if self.touches() => FLAG_TOUCH,
+            Recency::Kept | Recency::Renewed => 0,
+        };
+        self.ask(namespace, keys, (Opcode::Lookup, how.extent), (hold_ms(how.hold)?, flags))
     }
 
     fn ask(
         &mut self,
         namespace: &Namespace,
         keys: &[BlockKey],
-        (opcode, extent, hold_ms): (Opcode, LookupExtent, u32),
+        (opcode, extent): (Opcode, LookupExtent),
+        (hold_ms, flags): (u32, u8),
     ) -> Result<PendingLookup, ClientError> {
         let number = self.open_lookup(namespace)?;
         let mut pending = PendingLookup {
@@ -149,6 +169,7 @@ impl Queue {
             opcode,
             extent,
             hold_ms,
+            flags,
             number,
             groups: Vec::with_capacity(keys.len() / LOOKUP_KEYS + 8),
             grouped: 0,
@@ -244,7 +265,7 @@ impl PendingLookup {
             let name = u64::from(self.number) << 32 | self.sent as u64;
             let mut slot = self.slot(opened, group);
             if self.sent > 0 && queue.marks_continued_lookups() {
-                slot.flags = FLAG_CONTINUED;
+                slot.flags |= FLAG_CONTINUED;
             }
             room = queue.stage_keys(*lane, slot, name);
             (self.sent, self.left) = (self.sent + usize::from(room), self.left + usize::from(room));
@@ -282,7 +303,8 @@ impl PendingLookup {
         for (low, place) in lows.iter_mut().zip(places) {
             *low = self.keys[*place as usize].lo();
         }
-        keys_slot(self.opcode, opened.handle, self.hold_ms, &lows[..*count])
+        let slot = keys_slot(self.opcode, opened.handle, self.hold_ms, &lows[..*count]);
+        kvrail_ring::Request { flags: self.flags, ..slot }
     }
 
     fn bits(&self, queue: &Queue, answer: KeysAnswer) -> Result<u32, ClientError> {

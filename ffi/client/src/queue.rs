@@ -261,6 +261,7 @@ impl Queue {
             bytes: 0,
             checksum,
             note: BlockNote::None,
+            replaced_bytes: 0,
             device_ns: 0,
             queue_ns: 0,
             lease: request.lease,
@@ -417,6 +418,11 @@ impl Queue {
     /// Whether the sidecar knows a lookup's further slots as such.
     pub(crate) fn marks_continued_lookups(&self) -> bool {
         self.session.control().protocol().marks_continued_lookups()
+    }
+
+    /// Whether the sidecar knows lookups that touch.
+    pub(crate) fn touches(&self) -> bool {
+        self.session.control().protocol().touches()
     }
 
     /// Begins a lookup, and returns its number.

@@ -130,7 +130,12 @@ impl Session {
     pub(crate) fn look(&self, hashes: &[SequenceHash]) -> Result<Vec<bool>, ClientError> {
         let keys: Vec<BlockKey> = hashes.iter().map(key_of).collect();
         let mut queue = self.queue()?;
-        let how = Lookup { extent: LookupExtent::All, hold: HOLD, timeout: LOOKUP };
+        let how = Lookup {
+            extent: LookupExtent::All,
+            hold: HOLD,
+            timeout: LOOKUP,
+            ..Lookup::default()
+        };
         let found = queue.lookup(&self.space, &keys, &how);
         lock(&self.queues).push(queue);
         found.map(|found| found.there)
@@ -233,6 +238,7 @@ impl Session {
         job.copied = copied;
         let request = match work {
             Work::Put => BlockRequest::put(&self.space, job.key, lease)
+                .replacing()
                 .depth(job.depth)
                 .class(Class::Background),
             Work::Get => BlockRequest::get(&self.space, job.key, lease),

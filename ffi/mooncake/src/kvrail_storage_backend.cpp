@@ -51,18 +51,16 @@ class KvrailStorageBackend final : public StorageBackendInterface {
         return tl::make_unexpected(code);
     }
 
-    // Once more where the namespace was cleared, and where the store has the name: Mooncake removed
-    // that, and it may come again with other bytes, so what the store has of it gives way.
+    // Once more where the namespace was cleared. Where the store has the name, Mooncake removed it:
+    // other bytes of it give way (KVRAIL_REPLACE).
     static void put(Session &session, std::vector<Item> &items) {
         session.run(KVRAIL_PUT, items);
-        auto rest = std::ranges::partition(items, [](const Item &item) {
-            return item.note != KVRAIL_NOTE_PRESENT && item.note != KVRAIL_NOTE_STALE;
-        });
+        auto rest = std::ranges::partition(
+            items, [](const Item &item) { return item.note != KVRAIL_NOTE_STALE; });
         if (rest.empty()) return;
         std::vector<Item> again(std::make_move_iterator(rest.begin()),
                                 std::make_move_iterator(rest.end()));
         items.erase(rest.begin(), rest.end());
-        session.run(KVRAIL_DROP, again);
         for (auto &item : again) item.status = KVRAIL_E_TIMEOUT;
         session.run(KVRAIL_PUT, again);
         std::ranges::move(again, std::back_inserter(items));

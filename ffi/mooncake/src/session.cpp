@@ -100,6 +100,7 @@ int32_t Lane::submit(const kvrail_namespace *space, uint8_t opcode, std::vector<
     if (opcode == KVRAIL_PUT) {
         char *to = at(flight.position);
         for (auto [from, bytes] : item.memory) to = std::copy_n(from, bytes, to);
+        request.flags = KVRAIL_REPLACE;
         request.metadata = item.key.data();
         request.metadata_bytes = item.key.size();
     }

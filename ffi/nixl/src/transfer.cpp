@@ -4,7 +4,9 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <string_view>
 #include <thread>
+#include <unordered_set>
 
 using core::Status;
 using namespace std::chrono_literals;
@@ -57,6 +59,7 @@ Transfer::Transfer(core::Direction direction, Link &link, const core::Ranges<cor
         throw Failure(Status::unsupported, "the local side is neither DRAM nor VRAM");
     if (local.items.size() != remote.items.size())
         throw Failure(Status::mismatch, "the sides have not as many descriptors");
+    std::unordered_set<std::string_view> written;
     for (size_t at = 0; at < local.items.size(); at++) {
         const core::Moved &here = local.items[at], &there = remote.items[at];
         const auto *object = dynamic_cast<const Object *>(there.registered);
@@ -68,6 +71,10 @@ Transfer::Transfer(core::Direction direction, Link &link, const core::Ranges<cor
             throw Failure(Status::invalid, "object " + object->name + ": a write at byte " +
                                                std::to_string(there.address) +
                                                "; objects are written whole, from byte 0");
+        if (writes() && object != nullptr && !written.insert(object->name).second)
+            throw Failure(Status::invalid, "object " + object->name +
+                                               ": one request writes it twice; write it once, or "
+                                               "in two requests, one after the other");
         uint64_t room = here.bytes + (object != nullptr ? there.address : 0);
         pieces_.push_back({dynamic_cast<Memory *>(here.registered),
                            reinterpret_cast<uint8_t *>(here.address), here.bytes, object,
@@ -187,6 +194,7 @@ std::optional<Place> Transfer::arrange(Piece &piece) {
 void Transfer::fill(kvrail_block_request &wanted, const Piece &piece, Place place) const {
     wanted = {.size = sizeof wanted,
               .opcode = static_cast<uint8_t>(writes() ? KVRAIL_PUT : KVRAIL_GET),
+              .flags = static_cast<uint16_t>(writes() ? KVRAIL_REPLACE : 0),
               .key = piece.object->key,
               .region = place.region,
               .position = place.position,

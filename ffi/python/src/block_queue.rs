@@ -183,15 +183,16 @@ impl BlockQueue {
         self.submit(keys.py(), self.owner.group(Work::Drop, keys, None, options)?)
     }
 
-    #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, timeout=None))]
+    #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, touch=false, timeout=None))]
     fn submit_lookup(
         &self,
         keys: &Bound<'_, PyAny>,
         hold: f64,
         prefix_only: bool,
+        touch: bool,
         timeout: Option<f64>,
     ) -> PyResult<u32> {
-        let asked = Asked::new(hold, prefix_only, timeout)?;
+        let asked = Asked::new(hold, (prefix_only, touch), timeout)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         let (how, until) = (asked.how(), deadline(asked.timeout()));
         let space = self.owner.space().clone();

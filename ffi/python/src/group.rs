@@ -249,11 +249,11 @@ impl Group {
         }
         let index = usize::try_from(done.tag & u64::from(u32::MAX)).expect("an index");
         let lease = done.lease.take();
-        let Completed { status, note, bytes, checksum: crc, queue_ns, .. } = done;
+        let Completed { status, note, bytes, checksum: crc, replaced_bytes, queue_ns, .. } = done;
         if self.work == Work::Put && note == BlockNote::Stale && !self.renewed {
             return self.cleared.push(index);
         }
-        self.ends[index] = End { status, note, bytes, crc, queue_ns };
+        self.ends[index] = End { status, note, bytes, crc, replaced_bytes, queue_ns };
         self.ended += 1;
         if let (Work::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {
             self.arrived(index, lease, done.bytes);

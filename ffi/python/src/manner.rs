@@ -20,7 +20,7 @@ pub(crate) const ALWAYS: &[&str] = &["priority", "timeout"];
 pub(crate) const OF_GETS: &[&str] = &["priority", "timeout", "verify"];
 /// Those of puts.
 pub(crate) const OF_PUTS: &[&str] =
-    &["priority", "timeout", "metadata", "durable", "depth", "chain", "crc"];
+    &["priority", "timeout", "metadata", "durable", "depth", "chain", "crc", "replace"];
 /// Those of drops.
 pub(crate) const OF_DROPS: &[&str] = &["priority", "timeout", "durable"];
 
@@ -45,6 +45,8 @@ pub(crate) struct Manner {
     crc: Option<Numbers>,
     /// The program verifies what it gets.
     unverified: Option<()>,
+    /// Blocks with other bytes give way to what is put.
+    replacing: Option<()>,
     /// Of the first block, or of all.
     depth: u16,
     kin: Kin,
@@ -75,6 +77,7 @@ impl Manner {
                 "metadata" => manner.metadata = metadata(&value, count)?,
                 "crc" => manner.crc = Some(crcs(&value, count)?),
                 "verify" => manner.unverified = (!value.extract::<bool>()?).then_some(()),
+                "replace" => manner.replacing = value.extract::<bool>()?.then_some(()),
                 "depth" => manner.depth = depth(&value)?,
                 _ => manner.kin = if value.extract()? { Kin::Chain } else { Kin::Apart },
             }
@@ -105,6 +108,9 @@ impl Manner {
         }
         if self.unverified.is_some() {
             request = request.unverified();
+        }
+        if self.replacing.is_some() {
+            request = request.replacing();
         }
         match self.durable {
             Some(()) => request.durable(),

@@ -16,18 +16,27 @@ use crate::errors::raised::TooSmallError;
 pub(crate) struct End {
     pub(crate) status: Status,
     pub(crate) note: BlockNote,
-    /// Bytes of the block; of the memory that it needs if that was too small.
+    /// Bytes of the block, also of one that was dropped; of the memory that it needs if that was
+    /// too small.
     pub(crate) bytes: u64,
     /// Of a get that the program verifies: what its bytes must have.
     pub(crate) crc: u64,
+    /// Of a replacing put: bytes of what it has dropped.
+    pub(crate) replaced_bytes: u64,
     /// How long it waited in the sidecar for a device.
     pub(crate) queue_ns: u32,
 }
 
 impl End {
     /// What has not ended.
-    pub(crate) const OPEN: Self =
-        Self { status: Status::Late, note: BlockNote::None, bytes: 0, crc: 0, queue_ns: 0 };
+    pub(crate) const OPEN: Self = Self {
+        status: Status::Late,
+        note: BlockNote::None,
+        bytes: 0,
+        crc: 0,
+        replaced_bytes: 0,
+        queue_ns: 0,
+    };
 
     /// What was not put because a block before it in its chain was declined.
     pub(crate) const BEHIND: Self = Self { status: Status::Declined, ..Self::OPEN };
@@ -208,6 +217,11 @@ impl Results {
     #[getter]
     fn lengths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.numbers(py, |end| end.bytes)
+    }
+
+    #[getter]
+    fn replaced<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numbers(py, |end| end.replaced_bytes)
     }
 
     #[getter]

@@ -4,8 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvrail_client::{
-    BlockKey, ClientError, Completed, Found, Lookup, LookupExtent, Namespace, Queue, Status,
+    BlockKey, ClientError, Completed, Found, Lookup, LookupExtent, Namespace, Queue, Recency,
+    Status,
 };
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::errors::raised::TimedOutError;
@@ -129,15 +131,25 @@ fn too_late(group: &Group) -> PyErr {
 pub(crate) struct Asked {
     extent: LookupExtent,
     hold: Duration,
+    recency: Recency,
     timeout: Option<Duration>,
 }
 
 impl Asked {
     /// What Python's arguments mean, in seconds.
-    pub(crate) fn new(hold: f64, prefix_only: bool, timeout: Option<f64>) -> PyResult<Self> {
+    pub(crate) fn new(
+        hold: f64,
+        (prefix_only, touch): (bool, bool),
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        if touch && hold != 0.0 {
+            let text = "hold and touch are for calls of their own: what is held is not evicted";
+            return Err(PyTypeError::new_err(text));
+        }
+        let recency = if touch { Recency::Renewed } else { Recency::Kept };
         let extent = if prefix_only { LookupExtent::Prefix } else { LookupExtent::All };
         let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
-        Ok(Self { extent, hold: duration("hold", hold)?, timeout })
+        Ok(Self { extent, hold: duration("hold", hold)?, recency, timeout })
     }
 
     pub(crate) fn timeout(self) -> Option<Duration> {
@@ -146,8 +158,8 @@ impl Asked {
 
     /// The same for a queue that does not wait.
     pub(crate) fn how(self) -> Lookup {
-        let timeout = self.timeout.unwrap_or(Duration::MAX);
-        Lookup { extent: self.extent, hold: self.hold, timeout }
+        let Self { extent, hold, recency, timeout } = self;
+        Lookup { extent, hold, recency, timeout: timeout.unwrap_or(Duration::MAX) }
     }
 }
 
@@ -228,8 +240,7 @@ fn find(
     let mut all = Found { there: Vec::with_capacity(keys.len()), ..Found::default() };
     for keys in keys.chunks(LOOKUP_KEYS) {
         let found = patiently(py, session, (until, asked.timeout), |timeout| {
-            let how = Lookup { extent: asked.extent, hold: asked.hold, timeout };
-            queue.lookup(space, keys, &how)
+            queue.lookup(space, keys, &Lookup { timeout, ..asked.how() })
         })?;
         if all.prefix == all.there.len() {
             all.prefix += found.prefix;

@@ -25,6 +25,7 @@ class Host:
         block_mean: str = "auto",
         raw: str | None = None,
         metrics: str = "off",
+        arena_bytes: str | None = None,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.unsealed, self.metrics = unsealed, metrics
@@ -44,6 +45,7 @@ class Host:
             f"sidecar.socket = {json.dumps(str(self.socket))}\n"
             f'device.direct = "optional"\nmetrics.listen = "{metrics}"\n'
             f'memory.unsealed_imports = "{unsealed}"\n'
+            + (f'limits.arena_bytes_per_session = "{arena_bytes}"\n' if arena_bytes else "")
             + "".join(
                 f'[[volume]]\nname = "{name}"\nmembers = [{json.dumps(str(image))}]\n{more}'
                 for name, image, more in volumes
@@ -79,6 +81,12 @@ class Host:
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+
+    def holds(self) -> int:
+        """Blocks that clients hold."""
+        command = [str(binary()), "store", "status", f"--socket={self.socket}", "--format=json"]
+        done = subprocess.run(command, env=_environment(), check=True, capture_output=True)
+        return sum(store["total"]["holds"] for store in json.loads(done.stdout))
 
     @property
     def pid(self) -> int:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import kvrail
 import pytest
 from host import Host
+from kvrail import engines
 from kvrail._binary import binary
 from kvrail.engines import ENGINES, require
 
@@ -58,6 +60,20 @@ def test_copies_are_as_the_sidecar_says(host):
         refused = "unsealed" in it["copies"]["why"]
         assert it["copies"]["avoided"] is not refused
         assert refused == (host.unsealed == "refuse")
+
+
+@pytest.mark.parametrize("limit", ["64GiB", None], ids=["exactly", "default"])
+def test_the_memory_of_the_printed_line_is_what_is_tried(tmp_path, limit):
+    """The adapter's own queues count, too: a limit of just the engine's memory is too small."""
+    host = Host(tmp_path, arena_bytes=limit)
+    host.start()
+    for it in told("--socket", str(host.socket))["engines"]:
+        assert it["copies"]["avoided"] is (limit is None), it
+        words = "tried with 64 GiB" if limit is None else "limits.arena_bytes_per_session"
+        assert words in it["copies"]["why"]
+        printed = {"vllm": f'"cpu_bytes_to_use": {64 << 30}', "lmcache": "--l1-size-gb 64 "}
+        assert printed.get(it["name"], "") in it["configuration"]
+    host.kill()
 
 
 @pytest.mark.parametrize("option", ["never", "within_size"])
@@ -159,6 +175,40 @@ def test_a_newer_one_is_warned_of_and_a_tested_one_is_not(monkeypatch, caplog):
         monkeypatch.setattr(importlib.metadata, "version", lambda _, it=version: it)
         require("vllm")
         assert [all(it in caplog.text for it in words), bool(caplog.records)] == [True, bool(words)]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "words"),
+    [
+        ("lmcache", "0.5.7rc2", "newer than 0.5.6"),
+        ("lmcache", "0.5.6rc1", "too old: kvrail needs 0.5.6"),
+        ("lmcache", "0.5.6.post1", "newer than 0.5.6"),
+        ("lmcache", "0.5.6+cu128", "tested"),
+        ("lmcache", "0.5.10", "newer than 0.5.6"),
+        ("sglang", "0.5.24rc0", "newer than 0.5.23"),
+        ("vllm", "0.30.0rc1", "too old: kvrail needs 0.30.0"),
+        ("vllm", "0.30.1rc1", "a pre-release"),
+        ("vllm", "0.33.1rc1", "newer than 0.33.0"),
+        ("vllm", "0.33.1rc1.dev42+g0123abc.cu129", "newer than 0.33.0"),
+        ("vllm", "0.33", "tested"),
+        ("vllm", "nightly", "no number"),
+    ],
+)
+def test_versions_are_read_as_pep_440_says(name, version, words):
+    verdict = engines._verdict(version, ENGINES[name])
+    assert verdict.removeprefix("of a version that is ").startswith(words)
+
+
+def test_versions_are_ordered_as_packaging_orders_them():
+    packaging = pytest.importorskip("packaging.version")
+    texts = """1.0.dev1 1.0a1.dev2 1.0a1 1.0alpha2 1.0b1 1.0rc1 1.0rc1.post1 1.0 1.0.0
+        1.0.post1.dev1 1.0.post1 1.0-2 1.0.rev5 1.0.1 0.33.1rc1.dev12 0.33.0 1!0.1 v2.0
+        2.0c3 2.0.preview4 0.5.7rc2 0.5.6 1.10 1.9""".split()
+    for one, other in itertools.product(texts, texts):
+        ours, theirs = engines._order(one), engines._order(other)
+        right = packaging.Version(one), packaging.Version(other)
+        assert (ours < theirs, ours == theirs) == (right[0] < right[1], right[0] == right[1])
+        assert ours.is_before == right[0].is_prerelease
 
 
 def _is_installed(name: str) -> bool:

@@ -52,6 +52,53 @@ def test_a_block(space):
     assert space.identity == '{"dtype":"fp8","model":"m","tokens":16}'
 
 
+def test_a_replacing_put_never_leaves_other_bytes(space):
+    assert space.put(b"key", b"bytes", replace=True) == "OK"
+    assert space.put(b"key", b"bytes", replace=True) == "PRESENT", "these very bytes"
+    for other in (b"other", b"longer than that", b"x", some(640_256)):
+        before = space.usage()["bytes"]
+        (word,) = results = space.put_many([b"key"], [other], replace=True)
+        assert (word, list(results.replaced)) == ("OK", [before])
+        assert space.get(b"key") == other
+        assert (space.usage()["blocks"], space.usage()["bytes"]) == (1, len(other))
+    assert space.put(b"key", b"others") == "PRESENT", "one that does not replace leaves it"
+    dropped = space.drop([b"key", b"another"])
+    assert (list(dropped), list(dropped.lengths)) == (["OK", "MISS"], [640_256, 0])
+
+
+def test_what_was_replaced_does_not_come_back_with_a_crash(tmp_path):
+    """The put of the other bytes need not outlive it, but the first ones must not."""
+    names = [b"%d" % at for at in range(64)]
+    first = [some(5000, at) for at in range(64)]
+    second = [some(5000 + at % 2, 1000 + at) for at in range(64)]
+    with kvrail.serve(store="64MiB", path=tmp_path) as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("crash", IDENTITY)
+        assert space.put_many(names, first, durable=True).all_ok
+        assert space.put_many(names, second, replace=True).all_ok
+        sidecar.kill()
+    with kvrail.serve(store="64MiB", path=tmp_path) as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("crash", IDENTITY)
+        assert all(space.get(name) in (it, None) for name, it in zip(names, second, strict=True))
+
+
+def test_blocks_that_are_touched_outlive_those_that_are_not():
+    with kvrail.serve(store="64MiB", segment="4MiB") as sidecar, sidecar.attach() as client:
+        space = client.store("kv").namespace("touched", IDENTITY)
+        hot, cold = ([b"%s %d" % (what, at) for at in range(16)] for what in (b"hot", b"cold"))
+        assert space.put_many([*hot, *cold], [some(65536)] * 32).all_ok
+        queue = space.queue(16)
+        for turn in range(64):
+            names = [b"%d %d" % (turn, at) for at in range(64)]
+            space.put_many(names, [some(65536, turn)] * 64)
+            ticket = queue.submit_lookup(hot, touch=True)
+            (end,) = queue.wait()
+            assert end.ticket == ticket and end.found.prefix == 16
+        queue.close()
+        assert not any(space.lookup(cold)), "untouched ones age"
+        with pytest.raises(TypeError, match="hold and touch"):
+            space.lookup(hot, hold=1.0, touch=True)
+
+
 LENGTHS = [1, 7, 511, 512, 513, 4095, 4096, 4097, 65536, 640_256, 1_124_352, 4 << 20]
 
 

@@ -84,6 +84,45 @@ def test_blocks_of_a_shared_file_are_moved_without_a_copy(host, rows):
     tie.close()
 
 
+def test_a_block_that_is_put_again_is_what_was_put_last(host, rows):
+    """Of other bytes, and of another length: whatever adapter puts it."""
+    tie = link(host)
+    lane = tie.lane()
+    for turn, length in enumerate((BLOCK, BLOCK, 1000, BLOCK // 2)):
+        rows[:8] = numpy.random.default_rng(turn).integers(0, 256, (8, BLOCK), dtype=numpy.uint8)
+        put = blocks(rows[:, :length], range(8))
+        lane.begin("put", "down", put)
+        down = end_of(lane)
+        before = [(BLOCK, BLOCK, 1000)[turn - 1]] * 8 if turn else [0] * 8
+        assert (set(down.words), list(down.replaced)) == ({"OK"}, before)
+        lane.begin("get", "up", blocks(rows[:, :length], range(8), first=30))
+        assert all(end_of(lane).ok) and (rows[30:38, :length] == rows[:8, :length]).all()
+    lane.begin("put", "same", put)
+    assert set(end_of(lane).words) == {"PRESENT"}
+    tie.close()
+
+
+def test_a_touch_is_waited_for_by_nobody_and_one_is_in_flight(host, rows):
+    tie = link(host)
+    lane, keys = tie.lane(), blocks(rows, range(8)).keys
+    assert lane.touch(keys), "which opens its queue"
+    while lane._touch is not None:
+        lane.poll()
+    host.freeze()
+    try:
+        assert [lane.touch(keys), lane.touch(keys)] == [True, False]
+        assert lane.poll() == [] and lane.pending == 0
+    finally:
+        host.thaw()
+    while not lane.touch(keys):
+        time.sleep(0.01)
+    host.kill()
+    while tie.session is not None:
+        lane.touch(keys)
+    assert not lane.touch(keys) and lane.poll() == []
+    tie.close()
+
+
 def test_other_memory_is_copied_and_that_is_said(host, caplog):
     tie, rows = link(host), numpy.zeros((8, BLOCK), numpy.uint8)
     fill(rows)

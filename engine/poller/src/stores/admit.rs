@@ -5,7 +5,7 @@
 
 use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, SideSlot, Status};
 use kvrail_store::{
     Begun, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
@@ -61,7 +61,8 @@ impl Stores {
         let allowed = match request.opcode() {
             Some(Opcode::Put) => FLAG_DURABLE | FLAG_SIDE,
             Some(Opcode::Drop) => FLAG_DURABLE,
-            Some(Opcode::Lookup | Opcode::Release) => FLAG_CONTINUED,
+            Some(Opcode::Lookup) => FLAG_CONTINUED | FLAG_TOUCH,
+            Some(Opcode::Release) => FLAG_CONTINUED,
             _ => 0,
         };
         let depth = request.opcode() == Some(Opcode::Put) || request.depth() == 0;
@@ -288,9 +289,11 @@ impl Stores {
         now: Now,
     ) -> Result<(u32, Status), Status> {
         let (lows, count) = Self::lows(request)?;
-        let hold = match request.hold_ms() {
-            0 => Hold::No,
-            ms => Hold::For(u64::from(ms) * 1_000_000),
+        let hold = match (request.hold_ms(), request.flags() & FLAG_TOUCH) {
+            (0, 0) => Hold::No,
+            (0, _) => Hold::Touch,
+            (ms, 0) => Hold::For(u64::from(ms) * 1_000_000),
+            (_, _) => return Err(Status::Invalid),
         };
         let (first, grant) = self.find(session, request.handle(), lows[0])?;
         if matches!(self.destination(first), Destination::Shard(_)) {

@@ -170,7 +170,7 @@ impl Pending {
         let (status, flags, bytes, checksum) = match self.wanted.ask {
             BlockCommand::Put { .. } => self.put_end(answer),
             BlockCommand::Get(extent) => get_end(answer, (extent, self.wanted.bytes)),
-            BlockCommand::Drop { .. } => plain_end(answer.status),
+            BlockCommand::Drop { .. } => drop_end(answer),
         };
         self.end_with(Completion {
             user_data: self.wanted.client.user_data,
@@ -225,6 +225,14 @@ fn get_end(answer: &Answer, (extent, bytes): (Extent, u32)) -> (Status, u8, u32,
         Ending::TooSmall => (Status::TooSmall, 0, answer.length, answer.check),
         // What is not served yet is not there yet.
         Ending::Declined(DeclineReason::Starting) => (Status::Miss, FLAG_WARMING, 0, 0),
+        other => plain_end(other),
+    }
+}
+
+/// How a drop ends for its client: with the bytes of the block that it has dropped.
+fn drop_end(answer: &Answer) -> (Status, u8, u32, u64) {
+    match answer.status {
+        Ending::Ok => (Status::Ok, 0, answer.length, 0),
         other => plain_end(other),
     }
 }

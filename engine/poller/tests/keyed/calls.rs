@@ -103,7 +103,8 @@ fn what_is_gone_is_told_before_the_next_page_of_a_listing() {
     let (space, uid) = rig.space("first");
     assert_eq!(listed(&mut rig, space), keys);
     let drop = drop_slot(Opcode::Drop, keys[4], 0);
-    assert_eq!(rig.ask_one(&mut client, drop).status(), Status::Ok);
+    let dropped = rig.ask_one(&mut client, drop);
+    assert_eq!((dropped.status(), dropped.bytes), (Status::Ok, 700), "what it had");
     rig.notices.clear();
     // Nobody lent a batch: the page waits for one.
     let ask = StoreAsk::List { space, from: Cursor::default() };

@@ -2,7 +2,9 @@
 
 use kvrail_device::SimOptions;
 use kvrail_memory::{load, store};
-use kvrail_ring::slot::{FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT};
+use kvrail_ring::slot::{
+    FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_TOUCH,
+};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Key, Status as Ending, check};
 
@@ -165,6 +167,8 @@ fn every_kind_of_garbage_is_invalid_and_leaves_nothing_entered() {
         Request { length: 0, ..lookup },
         Request { length: 6, ..lookup },
         Request { flags: 1, ..lookup },
+        Request { flags: FLAG_TOUCH, region: 1000, ..lookup },
+        Request { flags: FLAG_TOUCH, ..drop },
         Request { volume: 9, ..lookup },
         Request { length: 1, ..drop },
         Request { region: 1, ..drop },

@@ -146,6 +146,15 @@ impl World {
         self.store.lookup(id, 1, &keys, Hold::For(u64::MAX), time).unwrap();
     }
 
+    /// A client says that it has used a block elsewhere.
+    pub(crate) fn touch(&mut self, space: u16, key: u64) {
+        let (id, time, lows) = (self.id(space), self.time(), [Self::key(key).lo()]);
+        let asked = |store: &Store| (store.stats().lookup_hits, store.stats().lookup_misses);
+        let before = asked(&self.store);
+        let found = self.store.lookup(id, 1, &lows, Hold::Touch, time).unwrap();
+        assert_eq!((found.found, found.held, asked(&self.store)), (1, 0, before));
+    }
+
     /// Segments that were used again.
     pub(crate) fn laps(&self) -> u64 {
         self.store.stats().reclaimed

@@ -18,42 +18,42 @@ use crate::submit_error_kind::SubmitErrorKind;
 
 const MIB: usize = 1 << 20;
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     Rig::with_store(1, 8, ARENA_BYTES)
 }
 
-fn key() -> BlockKey {
+pub(super) fn key() -> BlockKey {
     BlockKey::of(b"a key")
 }
 
 /// The check of these bytes under `key`.
-fn check(bytes: &[u8]) -> u64 {
+pub(super) fn check(bytes: &[u8]) -> u64 {
     key().check(crc_of(bytes), UID, u32::try_from(bytes.len()).unwrap())
 }
 
-fn bytes_of(length: usize) -> Vec<u8> {
+pub(super) fn bytes_of(length: usize) -> Vec<u8> {
     (0..length).map(|at| u8::try_from(at % 251).unwrap() | 1).collect()
 }
 
-fn end(slot: &Slot, status: Status, bytes: u32) -> Completion {
+pub(super) fn end(slot: &Slot, status: Status, bytes: u32) -> Completion {
     let status = status.number();
     Completion { user_data: slot.user_data, status, bytes, ..Completion::default() }
 }
 
 /// The only request there is.
-fn taken(rig: &mut Rig) -> Slot {
+pub(super) fn taken(rig: &mut Rig) -> Slot {
     let all = rig.sidecar.take();
     assert_eq!(all.len(), 1, "{all:?}");
     all[0].1
 }
 
 /// Has the program wait, which sends what an operation asks next; nothing ends.
-fn goes_on(rig: &mut Rig) -> Slot {
+pub(super) fn goes_on(rig: &mut Rig) -> Slot {
     assert!(rig.queue.wait(Duration::from_millis(1)).unwrap().is_none(), "it has not ended");
     taken(rig)
 }
 
-fn ended(rig: &mut Rig) -> Completed {
+pub(super) fn ended(rig: &mut Rig) -> Completed {
     rig.queue.wait(LONG).unwrap().expect("one is in flight")
 }
 
@@ -311,7 +311,7 @@ fn statuses_become_notes() {
     }
 }
 
-fn declined(why: Decline) -> BlockNote {
+pub(super) fn declined(why: Decline) -> BlockNote {
     BlockNote::Declined(why)
 }
 
@@ -382,6 +382,7 @@ fn what_cannot_be_is_refused_with_its_memory() {
         (get().metadata(b"a"), unfit("metadata", Opcode::Get)),
         (get().depth(1), unfit("a depth", Opcode::Get)),
         (get().crc(1), unfit("a checksum", Opcode::Get)),
+        (get().replacing(), unfit("replacing", Opcode::Get)),
         (
             BlockRequest::drop_block(&space, key()).deadline(second),
             unfit("a deadline", Opcode::Drop),

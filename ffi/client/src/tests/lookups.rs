@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Hardware, SidecarMessage};
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_NOTICE, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_NOTICE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Completion, Opcode, Request as Slot, Status};
 
 use super::rig::{ARENA_BYTES, LONG, Rig};
 use crate::block_request::BlockRequest;
 use crate::error::ClientError;
 use crate::key::BlockKey;
-use crate::lookup::{Found, Lookup, LookupExtent};
+use crate::lookup::{Found, Lookup, LookupExtent, Recency};
 use crate::wait::Armed;
 
 fn keys(count: u64) -> Vec<BlockKey> {
@@ -26,6 +26,19 @@ fn lows(slot: &Slot) -> Vec<u64> {
     let last = u64::from(slot.layout_block) | u64::from(slot.reserved_b) << 32;
     let lows = [slot.volume_offset, slot.region_offset, slot.checksum, slot.deadline_ns, last];
     lows[..slot.length as usize].to_vec()
+}
+
+#[test]
+fn a_touch_says_so_and_holds_nothing() {
+    for (recency, flags) in [(Recency::Kept, 0), (Recency::Renewed, FLAG_TOUCH)] {
+        let mut rig = Rig::with_store(1, 8, ARENA_BYTES);
+        let (found, asked) =
+            ask(&mut rig, &[BlockKey::of(b"a key")], &Lookup { recency, ..all() }, |_, slot| {
+                bits(slot, |_| true)
+            });
+        assert_eq!(found.unwrap().prefix, 1);
+        assert_eq!((asked[0].1.flags, asked[0].1.region), (flags, 0));
+    }
 }
 
 /// Asks while another thread answers each request with what `answer` makes of it, until the answer

@@ -8,5 +8,6 @@ mod gpu;
 mod joins;
 mod lookups;
 mod refusals;
+mod replacing;
 mod rig;
 mod waits;

@@ -386,10 +386,12 @@ class Namespace:
         *,
         hold: float = 0.0,
         prefix_only: bool = False,
+        touch: bool = False,
         timeout: float | None = None,
     ) -> Found:
         """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
-        With `prefix_only` little is asked for behind the first key that is missing.
+        With `prefix_only` little is asked for behind the first key that is missing. With `touch`
+        what is found counts as used, as by a get.
 
         >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
         64
@@ -538,6 +540,7 @@ class BlockQueue:
         *,
         hold: float = 0.0,
         prefix_only: bool = False,
+        touch: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Asks which blocks are there, without waiting; returns its ticket. What came of it is
@@ -613,8 +616,12 @@ class Results(Sequence[str]):
         """Keys from the first on that are."""
     @property
     def lengths(self) -> memoryview:
-        """Bytes of each block, or of the buffer that it needs ("TOO_SMALL"); a view of format
-        "Q"."""
+        """Bytes of each block, of the buffer that it needs ("TOO_SMALL"), or of what was dropped; a
+        view of format "Q"."""
+    @property
+    def replaced(self) -> memoryview:
+        """Of a put with `replace=True`: bytes of the other block that it has dropped, 0 where there
+        was none; a view of format "Q"."""
     @property
     def crcs(self) -> memoryview:
         """Of a get with `verify=False`: the CRC-64/NVME that each block's bytes must have, 0 where

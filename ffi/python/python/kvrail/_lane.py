@@ -21,6 +21,9 @@ ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 STORED = frozenset({"OK", "PRESENT", "PENDING"})
 """Statuses of puts behind which the block is in the store, or is on its way."""
 
+TOUCH_S = 1.0
+"""A touch that is not answered by then is given up."""
+
 T = TypeVar("T")
 Work = Literal["put", "get"]
 
@@ -51,6 +54,8 @@ class Ended(Generic[T]):
     """For each block whether it is in the store, or whole in its memory."""
     words: Sequence[str]
     """For each block its status; empty if no sidecar has answered."""
+    replaced: Sequence[int]
+    """For each block that was put the bytes of the other one that it has replaced."""
     seconds: float
 
     @property
@@ -79,6 +84,7 @@ class Lane(Generic[T]):
         self._kept: deque[tuple[float, Ended[T]]] = deque()
         self._storing_bytes = 0
         self._oldest: float | None = None
+        self._touch: int | None = None
 
     def begin(self, work: Work, tag: T, blocks: Blocks) -> None:
         """Begins a group. It ends in :meth:`poll`, exactly once, whatever happens."""
@@ -112,6 +118,20 @@ class Lane(Generic[T]):
             self._take(seconds)
         elif self._kept:
             time.sleep(min(seconds, max(0.0, self._kept[0][0] - time.monotonic())))
+
+    def touch(self, keys: Sequence[bytes]) -> bool:
+        """Has the store count blocks as used, without waiting. False: it cannot now, because the
+        last touch is in flight, or nobody is there to ask."""
+        self._take(0.0)
+        queue = None if self._touch is not None or self._link.hangs else self._open()
+        if queue is None or self._session is None:
+            return False
+        try:
+            self._touch = queue.submit_lookup(keys, touch=True, timeout=TOUCH_S)
+        except kvrail.KvrailError as error:
+            self._link.failed(self._session, error)
+            return False
+        return True
 
     @property
     def flying(self) -> int:
@@ -163,19 +183,24 @@ class Lane(Generic[T]):
             except kvrail.KvrailError as error:
                 self._link.failed(session, error)
                 return None
-            self._session = session
+            self._session, self._touch = session, None
         return self._queue
 
     def _take(self, seconds: float) -> None:
         """Fetches what has ended, waiting for it for so long."""
-        if not self._flying or self._queue is None or self._session is None:
+        idle = not self._flying and self._touch is None
+        if idle or self._queue is None or self._session is None:
             return
         try:
             ends = self._queue.wait(timeout=seconds) if seconds else self._queue.poll()
             for end in ends:
-                self._end(self._flying.pop(end.ticket), end.results)
+                if end.ticket == self._touch:
+                    self._touch = None  # whatever came of it: a block that ages is no failure
+                else:
+                    self._end(self._flying.pop(end.ticket), end.results)
         except kvrail.KvrailError as error:
             self._link.failed(self._session, error)
+            self._touch = None
             flying, self._flying = self._flying, {}
             for group in flying.values():
                 self._end(group, None, restarted=True)
@@ -185,11 +210,12 @@ class Lane(Generic[T]):
         self, group: _Group[T], results: "kvrail.Results | None", *, restarted: bool = False
     ) -> None:
         blocks = group.blocks
-        ok, words = [False] * len(blocks.keys), list[str]()
+        ok, words, replaced = [False] * len(blocks.keys), list[str](), [0] * len(blocks.keys)
         if group.work == "put":
             self._storing_bytes -= blocks.nbytes
         if results is not None:
             ok, words = [bool(it) for it in results.ok], list(results)
+            replaced = list(results.replaced)
         if results is not None and group.work == "get":
             # A block of another length is another configuration's: not what was asked for.
             came = zip(ok, results.lengths, blocks.lengths, strict=True)
@@ -198,7 +224,8 @@ class Lane(Generic[T]):
             restarted = True
             self._link.failed(self._session, kvrail.SessionEndedError("the sidecar has ended"))
         now = time.monotonic()
-        ended = Ended(group.tag, group.work, blocks, ok, words, now - group.begun)
+        seconds = now - group.begun
+        ended = Ended(group.tag, group.work, blocks, ok, words, replaced, seconds)
         if restarted and group.work == "get":
             self._kept.append((now + QUARANTINE_S, ended))
         else:
@@ -214,5 +241,7 @@ def _submit(queue: "kvrail.BlockQueue", session: "Session", group: _Group[T]) ->
     buffers = session.memory.buffers(blocks.addresses, blocks.lengths)
     if group.work == "get":
         return queue.submit_get(blocks.keys, buffers, priority="demand")
-    metadata = blocks.metadata
-    return queue.submit_put(blocks.keys, buffers, metadata=metadata, priority="background")
+    # What an engine writes again is what it means from now on.
+    return queue.submit_put(
+        blocks.keys, buffers, metadata=blocks.metadata, priority="background", replace=True
+    )

@@ -98,6 +98,11 @@ class Link:
             return nothing
         return self.call(lambda it: it.lookup(keys, hold=hold, timeout=LOOKUP_S), nothing)
 
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Has the store count blocks as used."""
+        if keys and not self.hangs and time.monotonic() >= self._ask_at:
+            self.call(lambda it: it.lookup(keys, touch=True, timeout=LOOKUP_S), None)
+
     def call(self, what: Callable[[kvrail.Namespace], T], otherwise: T) -> T:
         """A call of the namespace, or what stands for its answer when it fails."""
         if (session := self.session) is None:

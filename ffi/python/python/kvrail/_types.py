@@ -99,6 +99,10 @@ class PutOptions(DropOptions, total=False):
     """CRC-64/NVME of each block, if the caller has computed it: it is not computed again."""
     depth: int
     """How deep in its prompt the (first) block is; 0 is its head."""
+    replace: bool
+    """A block with other bytes or of another length gives way: it is dropped, for good also over a
+    loss of power, before these bytes are put; a get between the two is a miss. Of the same bytes
+    nothing is written, as without it."""
     chain: bool
     """All blocks of the call are one chain, each worth little without those before it: they go out
     in order, each one deeper, and behind one that is declined no more are put. Where little write

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,10 +33,14 @@ from vllm.v1.kv_offload.base import (
 
 import kvrail
 from kvrail import _identity, gpu, paged
+from kvrail._lane import Lane
 from kvrail._tier import Link, Session
 
 HOLD_S = 30.0
 """What a lookup finds is not evicted for so long: until its load has ended."""
+
+TOUCHED, TOUCH_DEPTH = 1024, 16
+"""Chunks that are touched at once, and the requests of touches that are in flight."""
 
 DRAIN_S = 10.0
 """Longest wait of a shutdown for what is in flight."""
@@ -110,6 +115,8 @@ class _Manager(OffloadingManager):
     def __init__(self, links: list[Link], locality: Locality | None, tells: bool) -> None:
         self._links, self._locality = links, locality
         self._answers: dict[OffloadKey, bool] = {}
+        self._lanes: list[Lane[None]] = [link.lane(TOUCH_DEPTH) for link in links]
+        self._touched: dict[bytes, None] = {}
         self._events: list[OffloadingEvent] | None = [] if tells else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -145,8 +152,17 @@ class _Manager(OffloadingManager):
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
+    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        room = TOUCHED - len(self._touched)
+        self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
+
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
+        # What is hot on the GPU must not age in the store.
+        if self._touched:
+            told = [lane.touch(list(self._touched)) for lane in self._lanes]
+            if any(told):
+                self._touched.clear()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
@@ -157,9 +173,9 @@ class _Manager(OffloadingManager):
         return events
 
     def reset_cache(self) -> None:
+        # As of vLLM's own tiers that last: blocks stay, for this engine and for all others that
+        # share them. Other weights need another identity.
         self._answers.clear()
-        for link in self._links:
-            link.call(lambda space: space.clear(), None)
 
     def status(self) -> list[dict[str, Any]]:
         """How each worker's namespace is: attached or not."""
@@ -291,9 +307,8 @@ class _Worker(OffloadingWorker):
             if job.is_load:
                 ticket = cache.submit_get(keys, rows, stream=_stream(), priority=priority)
             else:
-                ticket = cache.submit_put(
-                    keys, rows, stream=_stream(), priority=priority, metadata=keys
-                )
+                manner: dict[str, Any] = {"priority": priority, "replace": True}
+                ticket = cache.submit_put(keys, rows, stream=_stream(), metadata=keys, **manner)
         except kvrail.KvrailError as error:
             if self._session is not None:
                 self._link.failed(self._session, error)

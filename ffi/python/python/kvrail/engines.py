@@ -8,16 +8,24 @@ import importlib.metadata
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 SOCKET = "/run/kvrail/kvrail.sock"
 TRY = "try it with `kvrail engines try`"
 SHM, MEMFD = "/dev/shm", "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 HUGE_BYTES = 2 << 20
+
+HOST_BYTES = 64 << 30
+"""Host memory of an engine, in the lines to paste."""
+
+OWN_BYTES = 16 << 20
+"""What an adapter's queues take of the same limit, at most."""
 
 log = logging.getLogger("kvrail")
 
@@ -122,17 +130,23 @@ def _found(name: str, engine: Engine, socket: str, store: str, copies: Copies) -
     version = _version(engine.distribution)
     verdict = "not installed" if version is None else _verdict(version, engine)
     if copies.avoided:
-        copies = Copies(True, engine.memory)
+        copies = Copies(True, f"{engine.memory}; tried with {HOST_BYTES >> 30} GiB")
     configuration = CONFIGURATIONS[name](socket, store)
     about = (engine.oldest, engine.newest, verdict, configuration, copies, _pages(engine.pages))
     return Found(name, version, *about)
 
 
 def _verdict(version: str, engine: Engine) -> str:
-    if _numbers(version) < _numbers(engine.oldest):
+    if (order := _order(version)) is None:
+        return f"of a version that is no number, so nobody knows whether it was tested: {TRY}"
+    oldest, newest = _order(engine.oldest), _order(engine.newest)
+    assert oldest is not None and newest is not None, "the table has versions"
+    if order < oldest:
         return f"too old: kvrail needs {engine.oldest} or later"
-    if _numbers(version) > _numbers(engine.newest):
+    if order > newest:
         return f"newer than {engine.newest}, the newest that was tested: {TRY}"
+    if order.is_before:
+        return f"a pre-release, and only releases up to {engine.newest} were tested: {TRY}"
     return "tested"
 
 
@@ -149,11 +163,13 @@ def require(name: str) -> None:
 
 
 def _vllm(socket: str, store: str) -> str:
-    tier = {"type": "kvrail", "socket": socket, "store": store, "locality": "LOCAL"}
+    tier = {"type": "kvrail", "socket": socket, "store": store}
+    tier |= {"locality": "LOCAL", "enable_kv_events": True}
     tiering = {
         "spec_name": "TieringOffloadingSpec",
-        "cpu_bytes_to_use": 64 << 30,
+        "cpu_bytes_to_use": HOST_BYTES,
         "block_size": 256,
+        "self_describing_kv_events": True,
         "secondary_tiers": [tier],
     }
     whole = {
@@ -170,7 +186,7 @@ def _lmcache(socket: str, store: str) -> str:
     adapter = {"type": "plugin", "module_path": "kvrail.lmcache", "class_name": "L2Adapter"}
     whole = adapter | {"adapter_params": {"socket": socket, "store": store}}
     return (
-        "lmcache server --l1-size-gb 64 --eviction-policy LRU "
+        f"lmcache server --l1-size-gb {HOST_BYTES >> 30} --eviction-policy LRU "
         "--no-l1-use-lazy --shm-name kv --l1-align-bytes 4096 "
         f"--l2-adapter '{json.dumps(whole)}'"
     )
@@ -190,7 +206,8 @@ CONFIGURATIONS = {"vllm": _vllm, "lmcache": _lmcache, "sglang": _sglang}
 
 
 def _copies(socket: str) -> Copies:
-    """Asks the sidecar for what every engine here will ask it: to map an unsealed file."""
+    """Asks the sidecar for what every engine here will ask it: to map an unsealed file, as large as
+    the engine's memory."""
     try:
         import kvrail
     except ImportError:
@@ -200,6 +217,7 @@ def _copies(socket: str) -> Copies:
         with kvrail.Client(socket, name="engines", timeout=5.0) as client, open(name, "x+b") as it:
             os.posix_fallocate(it.fileno(), 0, 2 << 20)
             client.import_arena(it, 2 << 20).close()
+            _ask_for_all(client)
             return Copies(True, "")
     except kvrail.NoSidecarError:
         return Copies(None, f"no sidecar answers at {socket}")
@@ -208,6 +226,23 @@ def _copies(socket: str) -> Copies:
     finally:
         if os.path.exists(name):
             os.unlink(name)
+
+
+def _ask_for_all(client: Any) -> None:
+    """Raises if an engine's memory is beyond a limit of the sidecar. A file without pages costs
+    nothing, and is refused for the want of them, but not before its size has passed the limits."""
+    import kvrail
+
+    fd = os.memfd_create("kvrail-engines")
+    try:
+        os.ftruncate(fd, HOST_BYTES + OWN_BYTES)
+        client.import_arena(fd, HOST_BYTES + OWN_BYTES).close()
+    except kvrail.QuotaError:
+        raise
+    except kvrail.KvrailError:
+        pass
+    finally:
+        os.close(fd)
 
 
 def _pages(kind: str) -> Pages:
@@ -237,10 +272,48 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version, to compare."""
-    release = version.split("+")[0].split(".")
-    return tuple(int(it) for it in release if it.isdigit())
+_VERSION = re.compile(
+    r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)"
+    r"(?:[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?(\d*))?"
+    r"(?:-(\d+)|[-_.]?(?:post|rev|r)[-_.]?(\d*))?"
+    r"(?:[-_.]?(dev)[-_.]?(\d*))?(?:\+[a-z0-9._-]+)?"
+)
+"""As of PEP 440. `packaging` reads the same, but not every Python has it."""
+
+_PHASES = {"a": 1, "alpha": 1, "b": 2, "beta": 2, "c": 3, "rc": 3, "pre": 3, "preview": 3}
+_DEV, _FINAL = 0, 4
+
+
+class _Order(NamedTuple):
+    """What versions are compared by."""
+
+    epoch: int
+    release: tuple[int, ...]
+    phase: tuple[int, int]
+    post: int
+    dev: float
+
+    @property
+    def is_before(self) -> bool:
+        """Whether it is no release yet."""
+        return self.phase[0] != _FINAL or self.dev != inf
+
+
+def _order(version: str) -> _Order | None:
+    """What a version is compared by: 1.0.dev1 < 1.0a1 < 1.0rc1 < 1.0 < 1.0.post1. None if it is no
+    version."""
+    if (read := _VERSION.fullmatch(version.strip().lower())) is None:
+        return None
+    epoch, release, letter, number, dash, post, dev, build = read.groups()
+    numbers = [int(it) for it in release.split(".")]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    posts = -1 if dash is None and post is None else int(dash or post or 0)
+    phase = (_PHASES[letter], int(number or 0)) if letter else (_FINAL, 0)
+    if dev and letter is None and posts < 0:
+        phase = (_DEV, 0)
+    builds = int(build or 0) if dev else inf
+    return _Order(int(epoch or 0), tuple(numbers), phase, posts, builds)
 
 
 def text(told: dict[str, Any]) -> str:

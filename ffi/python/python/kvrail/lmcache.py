@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, islice
-from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -59,6 +58,12 @@ LOCK_S = 60.0
 NEWS, LISTINGS = 256, 8
 """Objects that are announced at once, and listings that go on at a time."""
 
+METADATA_MAX = 1024
+"""Bytes of metadata that a block may have: the name of an object, for listings."""
+
+LEARN_S = 2.0
+"""Longest wait of a delete for the listing that says which forms its objects have."""
+
 log = logging.getLogger("kvrail")
 
 
@@ -68,6 +73,14 @@ class _Task:
 
     number: L2TaskId
     keys: Sequence[ObjectKey]
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """An object that a listing has found."""
+
+    name: bytes
+    entry: KeyEntry
 
 
 class _Way:
@@ -131,9 +144,13 @@ class L2Adapter(L2AdapterInterface):
         self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
         self._numbers, self._lock = count(), threading.Lock()
         self._locked = Counter[bytes]()
-        self._sizes: dict[tuple[str, str, str], int] = {}
-        self._listings: dict[str, Iterator[KeyEntry]] = {}
-        self._recovered = self._list(before=time.time())
+        self._told_long = False
+        self._forms: dict[tuple[str, str], dict[str, None]] = {}
+        self._listings: dict[str, Iterator[_Listed]] = {}
+        self._recovered: Iterator[_Listed] | None = self._list()
+        # While that goes on: names that this server is storing, those of them that the listing has
+        # passed over, and names that it has told of itself.
+        self._storing, self._passed, self._own = (set[bytes]() for _ in range(3))
 
     def get_store_event_fd(self) -> int:
         return self._stores.relay.fileno()
@@ -157,6 +174,9 @@ class L2Adapter(L2AdapterInterface):
         self._tell_news()
         layouts = group_layout_descs.items()
         forms = {group: [lmcache_form(it.shapes, it.dtypes), OPAQUE] for group, it in layouts}
+        for model, group in {(key.model_name, key.object_group_id) for key in keys}:
+            for form in forms.get(group, ()):
+                self._learn((model, f"{group:x}"), form)
         asked = [self._names(key, forms.get(key.object_group_id)) for key in keys]
         there = iter(self._link.lookup([it for each in asked for it in each], hold=LOCK_S))
         held = [[name for name in each if next(there)] for each in asked]
@@ -193,14 +213,34 @@ class L2Adapter(L2AdapterInterface):
         self._notify_keys_accessed(list(compress(end.tag.keys, end.ok)))
         return _bitmap(end.ok)
 
+    def submit_touch(self, keys: list[ObjectKey]) -> None:
+        """LMCache has used objects elsewhere (0.5.7): they are evicted later."""
+        names = [name for key in keys for name in self._names(key)]
+        self._link.touch(names)
+        self._notify_keys_accessed(keys)
+
+    def get_memory_tags(self) -> Any:
+        """What kind of memory this is (0.5.7)."""
+        from lmcache.v1.distributed.api import MemoryResidency, MemorySegment, MemoryTags
+
+        residency = MemoryResidency.REMOTE if self._shared else MemoryResidency.LOCAL
+        return MemoryTags(MemorySegment.STORAGE, residency)
+
     def delete(self, keys: list[ObjectKey]) -> None:
+        deadline = time.monotonic() + LEARN_S
+        while any(_group_of(key) not in self._forms for key in keys):
+            if not self._announce() or time.monotonic() > deadline:
+                break
         names = {name: key for key in keys for name in self._names(key)}
-        nothing: Sequence[int] = ()
         asked = list(names)
-        dropped = self._link.call(lambda it: it.drop(asked, timeout=LOOKUP_S).ok, nothing)
-        gone = list(compress(names.items(), dropped))
-        sizes = [self._sizes.get(_group(name), 0) for name, _ in gone]
-        self._notify_keys_deleted([key for _, key in gone], sizes)
+        dropped = self._link.call(lambda it: it.drop(asked, timeout=LOOKUP_S), None)
+        if dropped is None:
+            return
+        gone, sizes = (list(compress(its, dropped.ok)) for its in (asked, dropped.lengths))
+        with self._lock:
+            if self._recovered is not None:
+                self._own.update(gone)
+        self._notify_keys_deleted([names[name] for name in gone], sizes)
 
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
@@ -209,8 +249,8 @@ class L2Adapter(L2AdapterInterface):
             raise ValueError(f"page_size {page_size}, cursor {cursor!r}: no listing is there")
         with self._lock:
             rest = self._list() if cursor is None else self._listings.pop(cursor)
-            wanted = (it for it in rest if model_name in (None, it.key.model_name))
-            entries = tuple(islice(wanted, page_size))
+            wanted = (it for it in rest if model_name in (None, it.entry.key.model_name))
+            entries = tuple(it.entry for it in islice(wanted, page_size))
             if len(entries) < page_size:
                 return KeyListPage(entries, None)
             token = str(next(self._numbers))
@@ -236,48 +276,94 @@ class L2Adapter(L2AdapterInterface):
         forms = [_form(it.meta) for it in objects]
         lengths = [it.get_size() for it in objects]
         names = [_name(key, form) for key, form in zip(keys, forms, strict=True)]
+        for key, form in zip(keys, forms, strict=True):
+            self._learn(_group_of(key), form)
         with self._lock:
-            self._sizes.update(zip(map(_group, names), lengths, strict=True))
             task = _Task(next(self._numbers), list(keys))
+            if work == "put" and self._recovered is not None:
+                self._storing.update(names)
         addresses = [it.data_ptr for it in objects]
-        way.begin(work, task, Blocks(names, addresses, lengths, metadata=names))
+        listed = [name if len(name) <= METADATA_MAX else b"" for name in names]
+        if not all(listed) and not self._told_long:
+            self._told_long = True
+            text = "kvrail for lmcache: %s... is too long a name for listings: such objects are %s"
+            log.warning(text, max(names, key=len)[:80], "stored and found, but not announced")
+        way.begin(work, task, Blocks(names, addresses, lengths, metadata=listed))
         return task.number
 
     def _stored(self, end: Ended[_Task]) -> L2StoreResult:
-        sizes = zip(end.words, end.blocks.lengths, strict=True) if end.words else ()
-        new = [length if word == "OK" else 0 for word, length in sizes]
-        stored = list(compress(end.tag.keys, end.ok))
-        self._notify_keys_stored(stored, list(compress(new, end.ok)))
-        return L2StoreResult(bool(end.words) and STORED.issuperset(end.words), sum(new))
+        if not end.words:
+            with self._lock:
+                self._storing.difference_update(end.blocks.keys)
+            return L2StoreResult(False, 0)
+        stored = zip(end.blocks.keys, end.words, end.blocks.lengths, strict=True)
+        new = [length if self._is_new(name, word) else 0 for name, word, length in stored]
+        others = [(key, was) for key, was in zip(end.tag.keys, end.replaced, strict=True) if was]
+        if others:
+            self._notify_keys_deleted([key for key, _ in others], [was for _, was in others])
+        there, sizes = (list(compress(its, end.ok)) for its in (end.tag.keys, new))
+        self._notify_keys_stored(there, sizes)
+        moved = zip(end.words, end.blocks.lengths, strict=True)
+        written = sum(length for word, length in moved if word == "OK")
+        return L2StoreResult(STORED.issuperset(end.words), written)
 
-    def _list(self, before: float = inf) -> Iterator[KeyEntry]:
+    def _is_new(self, name: bytes, word: str) -> bool:
+        """Whether the size of an object that was stored is still to be told."""
+        with self._lock:
+            passed = name in self._passed
+            self._storing.discard(name)
+            self._passed.discard(name)
+            if word == "OK" and self._recovered is not None:
+                self._own.add(name)
+        return word == "OK" or (word == "PRESENT" and passed)
+
+    def _list(self) -> "Iterator[_Listed]":
         """Objects in the store, without waiting for those that move blocks."""
         nothing: Iterator[kvrail.Block] = iter(())
         for block in self._link.call(lambda space: iter(space.list()), nothing):
-            if block.metadata and block.put_unix_s < before:
-                yield KeyEntry(_key(block.metadata), block.length)
+            if block.metadata:
+                key, form = _parts(block.metadata)
+                self._learn((key.model_name, f"{key.object_group_id:x}"), form)
+                yield _Listed(block.metadata, KeyEntry(key, block.length))
 
-    def _tell_news(self) -> None:
-        """Tells LMCache what was there before this server, some at a time, and what is gone."""
+    def _announce(self) -> bool:
+        """Tells LMCache of some objects that were there before this server; whether there may be
+        more. What this server stores and deletes meanwhile it has told already, or will."""
         with self._lock:
+            if self._recovered is None:
+                return False
             try:
-                there = list(islice(self._recovered, NEWS))
+                listed = list(islice(self._recovered, NEWS))
             except kvrail.KvrailError as error:
                 log.warning("kvrail for lmcache: not all objects are announced: %s", error)
-                self._recovered, there = iter(()), []
+                listed = []
+            self._passed.update(it.name for it in listed if it.name in self._storing)
+            told = self._storing | self._own
+            there = [it.entry for it in listed if it.name not in told]
+            if not listed:
+                self._recovered = None
+                self._own.clear()
         if there:
             keys = [it.key.to_object_key() for it in there]
             self._notify_keys_stored(keys, [it.size_bytes for it in there])
+        return bool(listed)
+
+    def _tell_news(self) -> None:
+        """Tells LMCache what was there before this server, some at a time, and what is gone."""
+        self._announce()
         if gone := self._link.gone():
-            keys = [_key(it.metadata).to_object_key() for it in gone]
+            keys = [_parts(it.metadata)[0].to_object_key() for it in gone]
             self._notify_keys_deleted(keys, [it.length for it in gone])
 
     def _names(self, key: ObjectKey, forms: list[str] | None = None) -> list[bytes]:
         """What this object may be called: by these forms, or by those that its group has had."""
         if forms is None:
-            known = (form for *group, form in tuple(self._sizes) if group == _group_of(key))
-            forms = [OPAQUE, *known]
+            forms = [OPAQUE, *tuple(self._forms.get(_group_of(key), ()))]
         return [_name(key, form) for form in dict.fromkeys(forms)]
+
+    def _learn(self, group: tuple[str, str], form: str) -> None:
+        """Names carry forms, which LMCache's keys do not say: objects of the group have this."""
+        self._forms.setdefault(group, {})[form] = None
 
 
 def _form(meta: MemoryObjMetadata) -> str:
@@ -289,20 +375,15 @@ def _name(key: ObjectKey, form: str) -> bytes:
     return "@".join((*parts, key.chunk_hash.hex(), key.cache_salt, form)).encode()
 
 
-def _key(name: bytes) -> EncodedObjectKey:
-    """What LMCache calls an object of this name."""
-    model, rank, group, digest, salt, _ = name.decode().split("@")
-    return EncodedObjectKey(digest, model, int(rank, 16), int(group, 16), salt)
+def _parts(name: bytes) -> tuple[EncodedObjectKey, str]:
+    """What LMCache calls an object of this name, and its form."""
+    model, rank, group, digest, salt, form = name.decode().split("@")
+    return EncodedObjectKey(digest, model, int(rank, 16), int(group, 16), salt), form
 
 
-def _group_of(key: ObjectKey) -> list[str]:
-    return [key.model_name, f"{key.object_group_id:x}"]
-
-
-def _group(name: bytes) -> tuple[str, str, str]:
-    """What objects of one size have in common: model, object group, form."""
-    model, _, group, *_, form = name.decode().split("@")
-    return model, group, form
+def _group_of(key: ObjectKey) -> tuple[str, str]:
+    """What has the same forms, as a rule."""
+    return key.model_name, f"{key.object_group_id:x}"
 
 
 def _bitmap(found: Sequence[object]) -> Bitmap:

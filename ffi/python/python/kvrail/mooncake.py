@@ -116,7 +116,9 @@ class MooncakeDistributedStore:
     def put(self, key: str, value: bytes) -> int:
         """0 if it is in the store: FlexKV tries the store so when it starts."""
         (name,), nothing = _names([key]), "FAILED"
-        word = self._attached().call(lambda it: it.put(name, value, timeout=TIMEOUT_S), nothing)
+        word = self._attached().call(
+            lambda it: it.put(name, value, replace=True, timeout=TIMEOUT_S), nothing
+        )
         return 0 if word in STORED else FAILED
 
     def get(self, key: str) -> bytes:

@@ -273,7 +273,7 @@ class Cache:
         :param stream: behind what it has now the pages are read: a number, or an object of
             PyTorch; the default stream unless said otherwise.
         :param metadata: for each key up to 1 KiB that stays with the block.
-        :param options: `priority`, `durable`, `depth` as for `Namespace.put_many`.
+        :param options: `priority`, `durable`, `depth`, `replace` as for `Namespace.put_many`.
         """
         return self._submit("put", keys, blocks, stream, options, metadata)
 
@@ -334,7 +334,7 @@ class Cache:
             raise kvrail.ClosedError("the cache was closed")
         if self._failure is not None:
             raise self._failure
-        _check(options, metadata)
+        _check(work, options, metadata)
         keys = keys if isinstance(keys, kvrail.Keys) else kvrail.Keys(keys)
         rows = self._rows(work, blocks)
         for what, given in (("blocks", rows), ("metadata", metadata)):
@@ -537,9 +537,11 @@ def _shape(pages: gpu.Pages, block_pages: int) -> Shape:
     return Shape(pages, block_pages)
 
 
-def _check(options: Mapping[str, Any], metadata: Sequence[bytes] | None) -> None:
+def _check(
+    work: Work, options: Mapping[str, Any], metadata: Sequence[bytes] | None
+) -> None:
     """What a queue would refuse only when the blocks have left the GPU."""
-    known = {"priority", "durable", "depth"}
+    known = {"priority"} if work == "get" else {"priority", "durable", "depth", "replace"}
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
         raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")

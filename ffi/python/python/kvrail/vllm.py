@@ -16,9 +16,9 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from typing import Any, ClassVar
 
 from kvrail.engines import require
@@ -50,6 +50,9 @@ HOLD_S = 30.0
 
 STORES_BYTES = 64 << 20
 """Bytes of stores that are begun and have not ended: the rest waits, and loads go first."""
+
+TOUCHED = 1024
+"""Chunks that are touched at once; of those that vLLM touches beyond that, none is kept waiting."""
 
 DRAIN_S = 10.0
 """Longest wait of a shutdown for what is in flight."""
@@ -127,6 +130,7 @@ class Tier(SecondaryTierManager):
         self._lane: Lane[TransferJob] = self._link.lane(depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
+        self._touched: dict[bytes, None] = {}
         wanted = offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
             log.warning("kvrail tells no events: they are off in vLLM's kv_events_config")
@@ -154,10 +158,17 @@ class Tier(SecondaryTierManager):
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = [self._result(end) for end in self._lane.poll()]
         self._begin_stores(STORES_BYTES)
+        if self._touched and self._lane.touch(list(self._touched)):
+            self._touched.clear()
         return results
 
     def has_pending_work(self) -> bool:
         return bool(self._stores or self._lane.pending)
+
+    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        # Told to the store by the next poll: what is hot in faster tiers must not age here.
+        room = TOUCHED - len(self._touched)
+        self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()

@@ -46,16 +46,21 @@ def keys_of(numbers: range, salt: str = "") -> list[ObjectKey]:
     return [ObjectKey(number.to_bytes(32, "big"), "model", 7, 0, salt) for number in numbers]
 
 
-def objects(count: int, seed: int | None = None, dtype: torch.dtype = torch.bfloat16) -> list[Any]:
+def objects(
+    count: int,
+    seed: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    nbytes: int = OBJECT,
+) -> list[Any]:
     """Objects as LMCache hands them over: with random bytes, or empty."""
     random, made = numpy.random.default_rng(seed), []
     for _ in range(count):
-        raw = torch.zeros(OBJECT, dtype=torch.uint8)
+        raw = torch.zeros(nbytes, dtype=torch.uint8)
         if seed is not None:
-            raw = torch.from_numpy(random.integers(0, 256, OBJECT, dtype=numpy.uint8))
-        shape = torch.Size([OBJECT // dtype.itemsize])
+            raw = torch.from_numpy(random.integers(0, 256, nbytes, dtype=numpy.uint8))
+        shape = torch.Size([nbytes // dtype.itemsize])
         about = MemoryObjMetadata(
-            shape, dtype, 0, OBJECT, fmt=MemoryFormat.KV_2LTD, ref_count=1, shapes=[shape]
+            shape, dtype, 0, nbytes, fmt=MemoryFormat.KV_2LTD, ref_count=1, shapes=[shape]
         )
         about.dtypes = [dtype]
         made.append(TensorMemoryObj(raw, about, None))
@@ -169,6 +174,101 @@ def test_deleted_objects_are_gone_and_accounted_for(adapter):
     adapter.delete(keys_of(range(90, 92)))
 
 
+def test_an_object_that_is_stored_again_is_what_was_stored_last(adapter):
+    """Other bytes, or another length, of what LMCache's serialization or bench makes."""
+    keys, kind = keys_of(range(8)), torch.uint8
+    for seed, nbytes in ((1, OBJECT), (2, OBJECT), (3, OBJECT // 4), (4, 2 * OBJECT)):
+        out, back = objects(8, seed, kind, nbytes), objects(8, None, kind, nbytes)
+        assert int(store(adapter, keys, out)) == 8 * nbytes
+        assert load(adapter, keys, back) == [True] * 8 and equal(out, back)
+        assert adapter.get_usage().bytes_by_cache_salt[""] == 8 * nbytes
+    assert load(adapter, keys, objects(8, None, kind)) == [False] * 8, "another length is a miss"
+
+
+def test_a_delete_needs_no_store_before(adapter, host):
+    """A new server has stored and loaded nothing: it learns the dtypes of what is there."""
+    keys = keys_of(range(8))
+    store(adapter, keys, objects(8, seed=1))
+    store(adapter, keys_of(range(8, 10)), objects(2, seed=1, dtype=torch.float16))
+    for first in (0, 4):
+        other, told = L2Adapter({"socket": str(host.socket)}), Listener()
+        other.register_listener(told)
+        if first:
+            lookup(other, keys_of(range(20, 21)), layouts(torch.float16))
+        other.delete(keys[first : first + 4])
+        assert told.there == {*keys[first + 4 :], *keys_of(range(8, 10))}
+        assert other.get_usage().bytes_by_cache_salt[""] == len(told.there) * OBJECT
+        other.close()
+    assert lookup(adapter, keys) == [False] * 8
+
+
+def test_an_unlock_ends_the_holds_of_a_lookup_alone(adapter, host, tmp_path):
+    keys = keys_of(range(8))
+    store(adapter, keys, objects(8, seed=1))
+    other = L2Adapter({"socket": str(host.socket)})
+    assert lookup(other, keys) == [True] * 8 and host.holds() == 8
+    other.submit_unlock(keys)
+    assert host.holds() == 0
+    other.close()
+
+
+def test_sizes_that_differ_are_deleted_as_they_were_stored(adapter):
+    sizes = [OBJECT >> at for at in range(8)] + [12 * (at + 1) for at in range(7)]
+    for number, nbytes in enumerate(sizes):
+        out = objects(1, number, torch.uint8, nbytes)
+        store(adapter, keys_of(range(number, number + 1)), out)
+    assert adapter.get_usage().bytes_by_cache_salt[""] == sum(sizes)
+    adapter.delete(keys_of(range(0, 15, 2)))
+    assert adapter.get_usage().bytes_by_cache_salt[""] == sum(sizes[1::2])
+    adapter.delete(keys_of(range(15)))
+    assert adapter.get_usage().bytes_by_cache_salt == {}
+
+
+def test_what_is_stored_while_the_listing_goes_on_counts_once(adapter, host):
+    store(adapter, keys_of(range(4)), objects(4, seed=1))
+    other = L2Adapter({"socket": str(host.socket)})
+    # Two are there already, two are new, and the listing meets all six.
+    assert int(store(other, keys_of(range(2, 6)), [*objects(4, seed=1)[2:], *objects(2, 2)]))
+    for _ in range(3):
+        lookup(other, keys_of(range(8)))
+    assert other.get_usage().bytes_by_cache_salt[""] == 6 * OBJECT
+    other.close()
+
+
+def test_a_long_name_of_a_model_is_stored_and_found_but_not_listed(adapter, caplog):
+    keys = [ObjectKey(bytes([at] * 32), "m" * 1100, 7) for at in range(2)]
+    out, back = objects(2, seed=1), objects(2)
+    assert store(adapter, keys, out).is_successful()
+    assert lookup(adapter, keys) == [True] * 2
+    assert load(adapter, keys, back) == [True] * 2 and equal(out, back)
+    assert adapter.list_l2_keys().entries == () and "not announced" in caplog.text
+    adapter.delete(keys)
+    assert lookup(adapter, keys) == [False] * 2
+
+
+def test_objects_that_lmcache_touches_outlive_others(tmp_path):
+    host = Host(tmp_path / "small", "128MiB")
+    host.start()
+    adapter, hot, cold = L2Adapter({"socket": str(host.socket)}), keys_of(range(8)), range(8, 16)
+    store(adapter, keys_of(range(16)), objects(16, seed=1))
+    for first in range(100, 740, 16):
+        adapter.submit_touch(hot)
+        store(adapter, keys_of(range(first, first + 16)), objects(16, seed=first))
+    assert (all(lookup(adapter, hot)), any(lookup(adapter, keys_of(cold)))) == (True, False)
+    adapter.close()
+    host.kill()
+
+
+def test_the_kind_of_memory_is_told_where_lmcache_asks(adapter):
+    api = pytest.importorskip("lmcache.v1.distributed.api")
+    if not hasattr(api, "MemoryTags"):
+        pytest.skip("this LMCache has no memory tags")
+    tags = adapter.get_memory_tags()
+    assert (tags.segment.value, tags.residency.value) == ("storage", "local")
+    adapter.set_backend_identity("kvrail", shared=True)
+    assert adapter.get_memory_tags().residency.value == "remote"
+
+
 def test_several_tasks_are_in_flight(adapter):
     tasks = {}
     for turn in range(6):
@@ -198,7 +298,6 @@ def test_what_is_listed_is_what_is_there(adapter, host):
 
 def test_a_new_server_announces_what_is_there_and_what_goes(adapter, host):
     store(adapter, keys_of(range(10)), objects(10, seed=1))
-    time.sleep(1.1)  # the store counts in seconds
     other, told = L2Adapter({"socket": str(host.socket)}), Listener()
     other.register_listener(told)
     lookup(other, keys_of(range(1)))

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from host import Host
 from nixl_agent import SIZE, WHEEL, Agent, attempt, copied, keys_of, nixl, objects
@@ -91,6 +92,42 @@ def test_parts_of_objects_are_read(agent):
     assert agent.move("READ", [agent.half], [(SIZE, 10, 4, "one")]) == "NIXL_ERR_MISMATCH"
     assert agent.move("WRITE", [0], [(4096, 4096, 5, "two")]) == "NIXL_ERR_INVALID_PARAM"
     assert agent.there(["two"]) == [False]
+
+
+@pytest.mark.parametrize("backend", ["KVRAIL", "OBJ"])
+def test_an_object_that_is_written_again_is_what_was_written_last(host, backend):
+    """Engines give a name that is free to the next object (LMCache's nixl_store)."""
+    ours, theirs = {"socket": str(host.socket)}, {"endpoint_override": str(host.socket)}
+    agent, keys = Agent(backend, ours if backend == "KVRAIL" else theirs), keys_of(16)
+    for seed, size in enumerate((SIZE, SIZE, 12345, 4096, SIZE)):
+        fresh = np.random.default_rng(seed).integers(0, 256, agent.half, dtype=np.uint8)
+        agent.bytes[: agent.half] = fresh
+        for _ in range(2):
+            assert agent.write(keys, size) == "DONE"
+            assert agent.read(keys, size) == "DONE" and agent.same(16 * size)
+        larger = agent.read(keys, size + 4096) if size < SIZE else "NIXL_ERR_MISMATCH"
+        assert larger == "NIXL_ERR_MISMATCH", "nothing is left of what was longer"
+
+
+def test_writes_of_one_object_that_are_in_flight_together_end_with_one_of_them(agent):
+    at = [[i * SIZE for i in range(8)], [(8 + i) * SIZE for i in range(8)]]
+    for _ in range(8):
+        begun = [agent.begin("WRITE", it, objects(keys_of(8), SIZE), "OBJ") for it in at]
+        assert [agent.end(it) for it in begun] == ["DONE"] * 2
+        assert agent.read(keys_of(8)) == "DONE"
+        for i in range(8):
+            came = agent.bytes[agent.half + i * SIZE :][:SIZE]
+            assert any((came == agent.bytes[it[i] :][:SIZE]).all() for it in at)
+
+
+def test_one_request_that_writes_an_object_twice_is_refused(agent, capfd):
+    twice = objects(["one", "two", "one"], SIZE)
+    assert agent.move("WRITE", [0, SIZE, 2 * SIZE], twice) == "NIXL_ERR_INVALID_PARAM"
+    assert "object one: one request writes it twice" in capfd.readouterr().err
+    assert agent.there(["one", "two"]) == [False] * 2
+    assert agent.write(["one"]) == "DONE"
+    at = [agent.half, agent.half + SIZE]
+    assert agent.move("READ", at, objects(["one", "one"], SIZE)) == "DONE"
 
 
 def test_a_key_that_is_not_there_fails_the_request(agent):

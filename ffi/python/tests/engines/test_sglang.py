@@ -84,6 +84,14 @@ def test_pages_of_k_and_v_come_back_without_a_copy(make, layout):
     assert storage.status()["copied_bytes"] == 0
 
 
+def test_pages_that_are_put_again_are_what_was_put_last(make):
+    pool = mha(64, PAGE)
+    storage = make(pool)
+    for seed in (1, 2):
+        keys, wanted = put(storage, pool, 0, 8, seed)
+        assert got(storage, pool, keys, wanted)
+
+
 def test_pages_of_mla_come_back_to_each_rank(make):
     pool, other = mla(64, PAGE), mla(64, PAGE)
     storage = make(pool, is_mla_model=True, tp_size=2, tp_rank=0)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from host import Host  # noqa: E402
-from kvrail import _lane, _tier  # noqa: E402
+from kvrail import _lane, _tier, vllm  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # noqa: E402
@@ -101,6 +101,39 @@ def test_another_model_or_dtype_finds_nothing(make):
     assert make(model="other").load(keys) == {}
     assert make(chunk_bytes=2 * CHUNK).load(keys) == {}
     assert same(make().load(keys), keys, content), "and the same one finds all"
+
+
+def test_a_chunk_that_is_stored_again_is_what_was_stored_last(make):
+    """Bytes of a request that computes anew, as after an update of the weights."""
+    tiers, keys = make(), keys_of(range(8))
+    for seed in (1, 2):
+        put_down(tiers, keys, contents(8, seed))
+        assert same(tiers.load(keys), keys, contents(8, seed))
+        tiers.forget()
+
+
+def test_chunks_that_are_hot_in_faster_tiers_do_not_age(make, tmp_path):
+    host = Host(tmp_path / "small", "128MiB")
+    host.start()
+    tiers = make({"socket": str(host.socket)})
+    hot, cold = keys_of(range(8)), keys_of(range(8, 16))
+    put_down(tiers, [*hot, *cold], contents(16))
+    for first in range(100, 740, 16):
+        tiers.manager.touch(hot, tiers.request(hot))
+        put_down(tiers, keys_of(range(first, first + 16)), contents(16, first))
+    found = tiers.tier._link.lookup([bytes(key) for key in [*hot, *cold]])
+    assert list(found) == [True] * 8 + [False] * 8
+    host.freeze()
+    try:
+        for turn in range(50):
+            tiers.manager.touch(keys_of(range(100 * turn, 100 * turn + 100)), tiers.request())
+            tiers.step()
+        assert tiers.tier._lane._touch is not None, "nobody has waited for its answer"
+        assert len(tiers.tier._touched) == vllm.TOUCHED, "and what cannot be asked does not pile up"
+    finally:
+        host.thaw()
+    tiers.settle()
+    host.kill()
 
 
 def test_locality_and_backpressure_may_be_configured(make):

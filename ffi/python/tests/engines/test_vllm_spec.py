@@ -253,8 +253,16 @@ def test_events_tell_what_is_there_and_what_is_gone(engine):
     (told,) = its.manager.take_events()
     assert told.keys == keys and not told.removed and told.removal_expected
     assert (told.medium.value, told.locality.value, told.ownership) == ("STORAGE", "LOCAL", None)
-    its.manager.reset_cache()
-    assert its.look(keys) == {LookupResult.MISS}
+
+
+def test_a_reset_of_one_engine_leaves_the_blocks_of_all(engine):
+    """vLLM resets to sleep, to wake and for new weights; tiers that last keep what they have."""
+    one, other, keys = engine(), engine(), keys_of(0, 2)
+    one.store(keys, [1, 2], (2, 0))
+    one.manager.reset_cache()
+    for its in (one, other):
+        its.clear()
+        assert its.look(keys) == {LookupResult.HIT}
 
 
 def test_what_is_wrong_is_said_at_the_start(host, tmp_path):

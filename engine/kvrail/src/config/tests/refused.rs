@@ -172,7 +172,7 @@ const FILES: &[(&str, &[&str])] = &[
     // Contradictions.
     ("[pollers]\ncount = 3\ncpus = [1, 2]", &["pollers.count = 3", "pollers.cpus has 2"]),
     ("[limits]\narena_bytes_total = \"1GiB\"",
-        &["limits.arena_bytes_per_session = 64GiB (default)", "more than all (1GiB)"]),
+        &["limits.arena_bytes_per_session = 128GiB (default)", "more than all (1GiB)"]),
     ("[device]\nmode = \"iopoll\"\ndirect = \"off\"", &["device.mode = \"iopoll\"", "O_DIRECT"]),
     ("[device]\nmode = \"sqpoll+iopoll\"\ndirect = \"optional\"", &["O_DIRECT only"]),
     ("[device]\nmode = \"passthrough\"\ndirect = \"off\"", &["\"passthrough\"", "O_DIRECT only"]),
