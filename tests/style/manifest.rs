@@ -40,6 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("replay", &["store"]),
     ("kvrail", &["*"]),
+    ("fuzz", &["*"]),
     ("tests", &["*"]),
 ];
 

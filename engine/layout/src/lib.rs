@@ -11,6 +11,8 @@
 mod check;
 mod error;
 mod fragment;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod layout;
 mod table;
 #[cfg(test)]

@@ -14,6 +14,8 @@ mod block;
 mod channel;
 mod document;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gpu;
 mod hello;
 mod message;

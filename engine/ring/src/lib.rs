@@ -7,6 +7,8 @@
 
 #[cfg(not(loom))]
 mod doorbell;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod geometry;
 mod ids;
 #[cfg(not(loom))]

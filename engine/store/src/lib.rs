@@ -59,6 +59,8 @@ pub use config::{
 pub use core::Now;
 pub use explain::{Block, Explained};
 pub use feed::{Evicted, Gone};
+#[cfg(fuzzing)]
+pub use format::fuzzing;
 pub use format::{
     CHANGED_FORMAT_VERSION, DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES,
     POOL_NAME_BYTES_MAX, POOLED_FORMAT_VERSION, POOLS_MAX, PoolNames, SUPER_AT, Super, SuperError,

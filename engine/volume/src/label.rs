@@ -89,7 +89,7 @@ const RESERVED: usize = COPY_BYTES - 152 - 16 * MEMBERS_MAX as usize - 24 - 8;
 
 /// `Image::purpose` of a store.
 const PURPOSE_STORE: u32 = 1;
-const CRC_AT: usize = COPY_BYTES - 8;
+pub(crate) const CRC_AT: usize = COPY_BYTES - 8;
 
 const _: () = assert!(size_of::<Image>() == COPY_BYTES && align_of::<Image>() == 1);
 const _: () = assert!(std::mem::offset_of!(Image, version) == 16);

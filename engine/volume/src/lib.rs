@@ -18,6 +18,8 @@ mod cut;
 mod error;
 mod fill;
 mod fit;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod holder;
 mod identity;
 mod inspect;

@@ -12,6 +12,8 @@ mod device;
 mod disconnect;
 mod discover;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod identity;
 mod kernel_log;
 mod log_page;

@@ -3,6 +3,8 @@
 //! Every structure opens with a magic, names the store it belongs to, and ends with the CRC-64/NVME
 //! of all bytes before. Numbers are little-endian.
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod head;
 mod page;
 mod seal;

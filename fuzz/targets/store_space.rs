@@ -1,0 +1,3 @@
+//! Slots of namespaces.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kvrail_store::fuzzing::space(bytes));
