@@ -113,7 +113,7 @@ fn on(
     let held = keyed.map(|(kind, target)| (kind, Blocks::new(target, volume, span_bytes)));
     let held = Held(held.collect());
     let mut environment = environment(options, &ground, &arms, pattern_bytes);
-    if let Some((client, _)) = &served {
+    if let Some(client) = &served {
         environment.buffers += &sidecar::unregistered(client)?;
     }
     let clients = clients(options, &ground);
