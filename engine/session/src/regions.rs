@@ -165,7 +165,7 @@ impl Regions {
     ) -> Result<(), Failure> {
         self.check_own(session, bytes, limits)?;
         let left = self.table.left();
-        let short = (bytes > left).then(|| Shortage::Bytes(left));
+        let short = (bytes > left).then_some(Shortage::Bytes(left));
         short.map_or(Ok(()), |it| Err(shortage(it, bytes, limits.arena_bytes_total)))
     }
 

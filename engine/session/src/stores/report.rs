@@ -70,13 +70,9 @@ impl Stores {
     }
 }
 
-/// How a member is.
-fn shard_report(
-    (store, device): (&str, u16),
-    (sizing, presence_bytes): (&Sizing, u64),
-    stats: &StoreStats,
-) -> ShardReport {
-    let state = match stats.phase.get() {
+/// The word for a member's phase.
+fn state(stats: &StoreStats) -> &'static str {
+    match stats.phase.get() {
         1 => "starting",
         2 | 3 if stats.refused.get() != 0 => "refuses writes",
         2 => "warming",
@@ -84,7 +80,15 @@ fn shard_report(
         4 => "does not start",
         5 => "gone",
         _ => "absent",
-    };
+    }
+}
+
+/// How a member is.
+fn shard_report(
+    (store, device): (&str, u16),
+    (sizing, presence_bytes): (&Sizing, u64),
+    stats: &StoreStats,
+) -> ShardReport {
     let sum = |one: &Counter, other: &Counter| one.get().wrapping_add(other.get());
     let summed = [
         ("misses", sum(&stats.misses, &stats.gone_gets)),
@@ -132,7 +136,7 @@ fn shard_report(
     ShardReport {
         store: store.to_owned(),
         device,
-        state: state.into(),
+        state: state(stats).into(),
         capacity_bytes: sizing.capacity_bytes,
         memory_bytes: sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes + presence_bytes,
         blocks_max: sizing.blocks,
