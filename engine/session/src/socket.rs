@@ -247,7 +247,7 @@ mod tests {
             }
             assert!(listener.restore().unwrap().is_some());
             rustix::net::connect(
-                &socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap(),
+                socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap(),
                 &SocketAddrUnix::new(&path).unwrap(),
             )
             .unwrap();

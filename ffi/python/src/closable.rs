@@ -11,7 +11,7 @@ use crate::errors::raised::ClosedError;
 use crate::wait::SLICE;
 
 /// How long calls are waited for that use what is closed: they look after each slice.
-const USERS_LEAVE: Duration = Duration::from_millis(20 * SLICE.as_millis() as u64);
+const USERS_LEAVE: Duration = SLICE.saturating_mul(20);
 /// Time between two looks for them.
 const LOOK: Duration = Duration::from_millis(1);
 

@@ -90,7 +90,7 @@ fn a_member_that_is_missing_at_the_start_is_seen_by_all() {
         assert!(status.stdout.contains(word), "no {word:?} in {}", status.stdout);
     }
     let report = sidecar.status();
-    assert_eq!(report.volumes[0].missing, [name.clone()]);
+    assert_eq!(report.volumes[0].missing, std::slice::from_ref(&name));
     assert_eq!(report.troubles.len(), 1, "{:?}", report.troubles);
     let (trouble, ready) = (&report.troubles[0], get(&address, "/readyz"));
     assert_eq!((trouble.code, &trouble.subject), (TroubleCode::MemberMissing, &name));
