@@ -134,9 +134,9 @@ fn smaller_blocks(member: &Member, geometry: &Geometry) -> Option<String> {
     let promised = member.claim.promised_block()?;
     let (path, block) = (member.path().display(), geometry.logical_block);
     Some(format!(
-        "{path}: its file system promises blocks of {promised} bytes (a copy by reflink shares its \
-         extents), the volume has blocks of {block}: writes that are no whole blocks go through the \
-         page cache there; `cp --reflink=never` to a new file and `mv` back end that"
+        "{path}: its file system promises blocks of {promised} bytes (a copy by reflink shares \
+         its extents), the volume has blocks of {block}: writes that are no whole blocks go \
+         through the page cache there; `cp --reflink=never` to a new file and `mv` back end that"
     ))
 }
 

@@ -59,8 +59,8 @@ pub struct UringOptions {
     pub thread: KernelThread,
     /// The stream that the drive is to place all writes by.
     pub write_stream: WriteStream,
-    /// Unit of offsets and lengths that the opener has tried on a file; without one the unit is what
-    /// the kernel promises.
+    /// Unit of offsets and lengths that the opener has tried on a file; without one the unit is
+    /// what the kernel promises.
     pub tried_block: Option<u32>,
     /// Which regions are registered with the ring.
     pub registering: Registering,
