@@ -549,8 +549,8 @@ fn log_change(log: &mut RateLimit, store: &str, job: &Job, what: &str) {
     }
 }
 
-/// Whether what all members have allows a request to go on: room for a namespace that is to be made,
-/// and for who may only write that it is their own to remove.
+/// Whether what all members have allows a request to go on: room for a namespace that is to be
+/// made, and for who may only write that it is their own to remove.
 fn may_go_on(
     job: &mut Job,
     (volume, shards): (u16, &[Shard]),
