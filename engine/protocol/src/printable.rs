@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 /// The text with an escape for each character that is not shown as itself: control characters,
-/// which begin lines and move cursors, and those that turn the direction of what follows or join it.
+/// which begin lines and move cursors, and those that turn the direction of what follows or join
+/// it.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

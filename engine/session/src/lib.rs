@@ -15,6 +15,7 @@ mod config;
 mod error;
 mod events;
 mod failure;
+mod file_id;
 mod gpus;
 mod kept;
 mod lock;

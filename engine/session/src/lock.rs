@@ -12,7 +12,7 @@ use rustix::io::{Errno, pread, pwrite};
 use rustix::process::geteuid;
 
 use crate::error::{Pid, ServerError};
-use crate::socket::FileId;
+use crate::file_id::FileId;
 
 /// Longest content of a lock file: a process id and a newline.
 const BYTES_MAX: usize = 11;

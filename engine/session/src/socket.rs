@@ -1,11 +1,10 @@
 //! The session socket in the file system: one sidecar each, stale ones replaced, live ones left.
 
-use std::fs::{DirBuilder, Metadata};
+use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use kvrail_protocol::{Channel, ChannelError};
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
@@ -17,6 +16,7 @@ use rustix::net::{
 
 use crate::access::Peer;
 use crate::error::{Pid, ServerError};
+use crate::file_id::FileId;
 use crate::lock::Lock;
 
 /// Connections the kernel holds for us while we do something else. Each is taken or refused before
@@ -34,20 +34,6 @@ pub(crate) struct Listener {
     /// Locked for as long as this process serves; the file itself stays, because removing it
     /// would let two sidecars lock two files of one name.
     lock: Lock,
-}
-
-/// Which file lies at a path: numbers are used again, so the time when it was made is part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileId(u64, u64, Option<SystemTime>);
-
-impl FileId {
-    pub(crate) fn at(path: &Path) -> Option<Self> {
-        path.symlink_metadata().ok().map(|metadata| Self::of(&metadata))
-    }
-
-    pub(crate) fn of(metadata: &Metadata) -> Self {
-        Self(metadata.dev(), metadata.ino(), metadata.created().ok())
-    }
 }
 
 impl Listener {

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::key::Key;
-use crate::log::Placed;
+use crate::placed::Placed;
 use crate::request::{Durability, Put, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,6 +30,7 @@ mod log;
 mod members;
 mod moves;
 mod payers;
+mod placed;
 mod pools;
 mod prepare;
 mod quota;

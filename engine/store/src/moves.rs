@@ -8,7 +8,8 @@ use crate::config::{Config, Geometry, METADATA_BYTES_MAX};
 use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::Record;
-use crate::log::{Log, Placed};
+use crate::log::Log;
+use crate::placed::Placed;
 use crate::refusal::Try;
 use crate::task::{Outcome, Verb};
 

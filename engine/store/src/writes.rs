@@ -14,7 +14,8 @@ use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{PAGE_BYTES, Record, RecordKind};
 use crate::lines::Lines;
-use crate::log::{Claim, Log, Placed};
+use crate::log::{Claim, Log};
+use crate::placed::Placed;
 use crate::request::{
     Answer, Begun, DeclineReason, DropKey, Durability, Fault, Place, Put, Status,
 };

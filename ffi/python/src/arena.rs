@@ -11,11 +11,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::ask::ask;
 use crate::closable::Closable;
 use crate::errors::detached;
 use crate::memory::{DLPACK_CPU, Dlpack, capsule, fill};
 use crate::session::Session;
-use crate::wait::ask;
 
 /// Memory shared with the sidecar.
 #[pyclass(frozen, module = "kvrail")]

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::ask::{SLICE, ask};
 use crate::closable::Closable;
 use crate::errors::from_client;
 use crate::errors::raised::QueueBusyError;
@@ -19,7 +20,7 @@ use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::{Found, Results};
 use crate::run::{Asked, refresh, renew};
-use crate::wait::{SLICE, ask, deadline, pause};
+use crate::wait::{deadline, pause};
 
 /// The end of a group or lookup.
 #[pyclass(frozen, module = "kvrail")]

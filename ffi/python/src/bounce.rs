@@ -6,8 +6,8 @@ use std::thread;
 use kvrail_client::{Arena, Client, ClientError, Lease, Pages};
 use pyo3::prelude::*;
 
+use crate::ask::ask;
 use crate::errors::from_client;
-use crate::wait::ask;
 
 /// Bytes of an arena, unless one block is longer.
 const BYTES: usize = 16 << 20;

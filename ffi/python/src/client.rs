@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
 use crate::arena::Arena;
+use crate::ask::ask;
 use crate::errors::from_client;
 use crate::errors::raised::{LayoutError, RequestError};
 use crate::gpu::{GpuRegion, attach};
@@ -17,7 +18,6 @@ use crate::plain::plain;
 use crate::session::Session;
 use crate::store::Store;
 use crate::volume_object::Volume;
-use crate::wait::ask;
 
 /// A session with a sidecar.
 #[pyclass(frozen, module = "kvrail")]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use crate::ask::SLICE;
 use crate::errors::raised::ClosedError;
-use crate::wait::SLICE;
 
 /// How long calls are waited for that use what is closed: they look after each slice.
 const USERS_LEAVE: Duration = SLICE.saturating_mul(20);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvrail_client::{Fragment, GpuCache, GpuMemory};
 use pyo3::prelude::*;
 
+use crate::ask::ask;
 use crate::closable::Closable;
 use crate::errors::raised::LayoutError;
 use crate::errors::{detached, from_client};
@@ -13,7 +14,6 @@ use crate::held::Attached;
 use crate::memory::duplicate;
 use crate::session::Session;
 use crate::volume_object::Volume;
-use crate::wait::ask;
 
 /// A paged KV cache in GPU memory.
 #[pyclass(frozen, module = "kvrail")]

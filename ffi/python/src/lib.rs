@@ -9,6 +9,7 @@
 //! (`python/kvrail/_cuda.py`): what comes here of GPU memory are handles and numbers.
 
 mod arena;
+mod ask;
 mod batch;
 mod block_queue;
 mod bounce;

@@ -8,11 +8,11 @@ use kvrail_client::{Event, EventKind, ListedBlock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::ask::ask;
 use crate::errors::from_client;
 use crate::errors::raised::QueueBusyError;
 use crate::fork::ForkGeneration;
 use crate::options::duration;
-use crate::wait::ask;
 
 /// A block that a listing has met.
 #[pyclass(frozen, module = "kvrail")]

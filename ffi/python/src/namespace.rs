@@ -7,6 +7,7 @@ use kvrail_client::Status;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::ask::ask;
 use crate::block_queue::BlockQueue;
 use crate::errors::from_client;
 use crate::group::{Group, Work};
@@ -17,7 +18,6 @@ use crate::plain::plain;
 use crate::results::{Found, Probed, Results, known};
 use crate::run::{Asked, lookup, release, run};
 use crate::session::Session;
-use crate::wait::ask;
 
 /// Bytes that a block of unknown length is thought to have at least.
 const EXPECTED_BYTES: usize = 64 << 10;

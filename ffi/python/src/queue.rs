@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyRange};
 
 use crate::arena::Arena;
+use crate::ask::ask;
 use crate::batch::{Batch, Moves, Work};
 use crate::closable::Closable;
 use crate::completion::Completion;
@@ -18,7 +19,7 @@ use crate::gpu::GpuRegion;
 use crate::held::Held;
 use crate::options::seconds;
 use crate::session::Session;
-use crate::wait::{ask, deadline, wait_for};
+use crate::wait::{deadline, wait_for};
 
 /// One thread's way to a volume.
 #[pyclass(frozen, module = "kvrail")]

@@ -10,12 +10,13 @@ use kvrail_client::{
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::ask::{SLICE, ask};
 use crate::errors::raised::TimedOutError;
 use crate::errors::{from_client, from_reason};
 use crate::group::{Group, Halt};
 use crate::options::duration;
 use crate::session::Session;
-use crate::wait::{SLICE, ask, deadline, pause};
+use crate::wait::{deadline, pause};
 
 /// Between two looks for memory to copy a block through.
 const PAUSE: Duration = Duration::from_micros(100);

@@ -8,12 +8,12 @@ use std::thread;
 use kvrail_client::{Arena, Client, Queue};
 use pyo3::prelude::*;
 
+use crate::ask::ask;
 use crate::bounce::Bounce;
 use crate::closable::{AnyClosable, Closable};
 use crate::errors::from_client;
 use crate::fork::ForkGeneration;
 use crate::held::{Attached, Held};
-use crate::wait::ask;
 
 /// Requests that one queue of the synchronous calls can have in flight, if the sidecar lets it.
 const DEPTH: u32 = 128;

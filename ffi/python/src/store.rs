@@ -6,13 +6,13 @@ use kvrail_client::{Absent, Identity};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::ask::ask;
 use crate::errors::raised::NamespaceError;
 use crate::errors::{from_client, from_opening};
 use crate::listing::Events;
 use crate::namespace::Namespace;
 use crate::plain::plain;
 use crate::session::Session;
-use crate::wait::ask;
 
 /// A store of the sidecar.
 #[pyclass(frozen, module = "kvrail")]

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arena::Arena;
+use crate::ask::ask;
 use crate::batch::{Moves, Work};
 use crate::completion::Completion;
 use crate::errors::from_client;
@@ -11,7 +12,6 @@ use crate::gpu::GpuRegion;
 use crate::held::Held;
 use crate::queue::Queue;
 use crate::volume_object::Volume;
-use crate::wait::ask;
 
 #[pymethods]
 impl Volume {

@@ -27,13 +27,14 @@ use crate::split::{Flights, Outcome, Settled, Taken, buffer_of, moves_bytes};
 use crate::target::Target;
 use crate::uring::held::{self, Held};
 use crate::uring::mode::ModeName;
+use crate::uring::registering::Registering;
 use crate::uring::ring::{Completing, Completion, Left, Ring};
 use crate::uring::ring_mode::{Interrupt, Mode, RingMode};
 use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
 use crate::uring::sqe::{Block, SqeFormat};
 use crate::uring::{cqe_result, setup_hints};
 
-pub use open::{Registering, UringOptions};
+pub use open::UringOptions;
 
 /// Longest sleep in the main ring while something is in flight on the side ring, which does not
 /// wake it: well below what a flush takes.

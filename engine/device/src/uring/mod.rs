@@ -10,6 +10,7 @@ mod device;
 mod held;
 mod kernel_thread;
 mod mode;
+mod registering;
 mod ring;
 mod ring_mode;
 mod setup;
@@ -19,9 +20,10 @@ mod successor;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Registering, Uring, UringOptions};
+pub use device::{Uring, UringOptions};
 pub use kernel_thread::KernelThread;
 pub use mode::{ModeName, UnknownMode};
+pub use registering::Registering;
 pub use ring_mode::{
     Hybrid, Interrupt, Iopoll, Mode, Passthrough, PassthroughIopoll, Sqpoll, SqpollIopoll,
 };

@@ -549,6 +549,21 @@ fn log_change(log: &mut RateLimit, store: &str, job: &Job, what: &str) {
     }
 }
 
+impl Stores {
+    /// Says of each member when its drive begins to refuse writes, and when it takes them again.
+    pub(crate) fn look_at_refusals(&mut self, handles: &[PollerHandle], now: Instant) {
+        for store in &mut self.stores {
+            for shard in &mut store.shards {
+                let handle = &handles[shard.poller];
+                let refused = handle.stats.devices[shard.device].store.refused.get();
+                let status = u16::try_from(refused).ok().filter(|code| *code != 0);
+                let device = &handle.devices[shard.device].1.name;
+                shard.said_refused.say(&store.name, device, status, now);
+            }
+        }
+    }
+}
+
 /// Whether what all members have allows a request to go on: room for a namespace that is to be
 /// made, and for who may only write that it is their own to remove.
 fn may_go_on(

@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_poller::PollerHandle;
 use kvrail_ring::Status;
-
-use super::Stores;
 
 /// From the end of a refusal to the next one that is logged: a drive may refuse one write in two.
 const QUIET: Duration = Duration::from_secs(60);
@@ -40,29 +37,20 @@ impl SaidRefused {
     }
 }
 
-impl Stores {
-    /// Says of each member when its drive begins to refuse writes, and when it takes them again.
-    pub(crate) fn look_at_refusals(&mut self, handles: &[PollerHandle], now: Instant) {
-        for store in &mut self.stores {
-            let name = &store.name;
-            for shard in &mut store.shards {
-                let device = &handles[shard.poller].devices[shard.device].1.name;
-                let stats = &handles[shard.poller].stats.devices[shard.device].store;
-                let status = u16::try_from(stats.refused.get()).ok().filter(|code| *code != 0);
-                match shard.said_refused.look(status.is_some(), now) {
-                    Say::Nothing => {}
-                    Say::Begins => tracing::error!(
-                        device,
-                        status = status.and_then(Status::from_number).map(Status::name),
-                        "store {name}: the drive refuses writes: puts and drops are declined, and \
-                         blocks that are there are served; writes are tried again every second. \
-                         See dmesg, whether its file system is read-only, and its free space (df)"
-                    ),
-                    Say::Ends => {
-                        tracing::warn!(device, "store {name}: the drive takes writes again");
-                    }
-                }
-            }
+impl SaidRefused {
+    /// Says when a member's drive begins to refuse writes, with `status`, and when it takes them
+    /// again.
+    pub(super) fn say(&mut self, store: &str, device: &str, status: Option<u16>, now: Instant) {
+        match self.look(status.is_some(), now) {
+            Say::Nothing => {}
+            Say::Begins => tracing::error!(
+                device,
+                status = status.and_then(Status::from_number).map(Status::name),
+                "store {store}: the drive refuses writes: puts and drops are declined, and blocks \
+                 that are there are served; writes are tried again every second. See dmesg, \
+                 whether its file system is read-only, and its free space (df)"
+            ),
+            Say::Ends => tracing::warn!(device, "store {store}: the drive takes writes again"),
         }
     }
 }

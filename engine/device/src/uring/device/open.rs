@@ -20,6 +20,7 @@ use crate::target::{Discard, Io, Kind, Stream, Target, WriteStream};
 use crate::uring::device::Uring;
 use crate::uring::held::Held;
 use crate::uring::kernel_thread::KernelThread;
+use crate::uring::registering::Registering;
 use crate::uring::ring_mode::Mode;
 use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
 use crate::uring::setup_hints;
@@ -31,16 +32,6 @@ const DEPTH_MAX: u32 = 4096;
 /// Pieces in flight are at least this many, so that a few large operations fill the device too.
 /// With one entry to spare for the bell the submission queue has 128 then.
 const PIECES_MIN: u32 = 127;
-
-/// Which regions a device registers with its ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Registering {
-    /// All that this process may keep pinned.
-    #[default]
-    AsAllowed,
-    /// None: what a process does that may pin nothing, wherever it runs.
-    Never,
-}
 
 /// What to open and how to drive it.
 #[derive(Debug)]
