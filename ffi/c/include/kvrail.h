@@ -189,7 +189,8 @@
 #define KVRAIL_NOTE_BUDGET 71
 // KVRAIL_DECLINED: the drive refuses writes; blocks are taken again when the drive takes writes.
 #define KVRAIL_NOTE_REFUSED 72
-// The block of a key is to hold these bytes. If there is one it stays, and nothing is written.
+// The block of a key is to hold these bytes. If there is one it stays, and nothing is written,
+// unless KVRAIL_REPLACE is set.
 #define KVRAIL_PUT 5
 // Fills memory with the block of a key. The bytes are verified before the completion is handed
 // out; wrong ones are KVRAIL_MISS. Bytes behind the block stay as they were.
@@ -198,7 +199,6 @@
 #define KVRAIL_DROP 8
 // For a put: `checksum` is CRC-64/NVME of the bytes, which is not computed again.
 #define KVRAIL_SUMMED 8
-
 // For a put: a block with other bytes or of another length is dropped for good before these bytes
 // are put; a get between the two is KVRAIL_MISS. The same bytes are KVRAIL_NOTE_PRESENT.
 #define KVRAIL_REPLACE 16
