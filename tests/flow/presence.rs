@@ -137,8 +137,12 @@ fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
     let (protocol, lane_version) = (Version::CURRENT, LANE_VERSION);
     let (name, library) = ("hostile".into(), "none".into());
     let mut last = (Vec::new(), Vec::new());
+    let identity = r#"{"model":"test"}"#.to_owned();
+    let open =
+        ControlRequest::OpenNamespace { volume: 0, name: "main".into(), identity, create: false };
     let asks = [
         ControlRequest::Hello(Hello { protocol, lane_version, name, library }),
+        open,
         ControlRequest::ShowPresence { volume: 0 },
     ];
     for (seq, ask) in (1..).zip(asks) {
@@ -154,6 +158,9 @@ fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
                         true
                     }
                     SidecarMessage::Reply { answer: ControlReply::Welcome(_), .. } => seq == 1,
+                    SidecarMessage::Reply { answer: ControlReply::Namespace { .. }, .. } => {
+                        seq == 2
+                    }
                     other => panic!("{other:?}"),
                 },
                 Err(ChannelError::WouldBlock) => false,

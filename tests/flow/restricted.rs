@@ -203,7 +203,7 @@ fn a_store_serves_where_nothing_may_be_pinned() {
 }
 
 fn key(number: u8) -> BlockKey {
-    BlockKey::from_bits(u128::from(number) << 64 | 1)
+    BlockKey::from_bits(u128::from(number) + 1)
 }
 
 /// What the check passes, the sidecar does; what it fails, the sidecar refuses for the same reason.

@@ -19,7 +19,7 @@ const SCRAPES: usize = 1000;
 /// The status of an answer; nothing for a connection that was cut off.
 fn ask(address: &str, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     text.split(' ').nth(1)?.parse().ok()
@@ -28,7 +28,7 @@ fn ask(address: &str, path: &str) -> Option<u16> {
 /// Asks for what is long, and reads nothing of it.
 fn ask_and_wait(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     stream
 }
 
