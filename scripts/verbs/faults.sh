@@ -56,7 +56,8 @@ grep -h "metrics.listen" "$data/taken.log" | head -n 1
 
 attach="while :; do \$KVRAIL status --socket $data/%s.s >/dev/null; done"
 # As the page does, once a second; ten of them.
-page="ask() { exec 5<>/dev/tcp/${address/://}; printf 'GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n' \$1 >&5
+page="ask() { exec 5<>/dev/tcp/${address/://}
+    printf 'GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n' \$1 >&5
     cat <&5 >/dev/null; }
     while :; do for _ in {1..10}; do ask /status; ask /readyz; done; sleep 1; done"
 # A limit of file sizes fails the write as a full disk does.

@@ -22,8 +22,9 @@ fn a_reload_changes_limits_for_those_who_ask_next_and_names_what_waits() {
     fs::write(place.path("kvrail.toml"), text.replace("\"1MiB\"", "\"8MiB\"")).unwrap();
     sidecar.signal(Signal::HUP);
     eventually("the new limit", || client.create_arena(2 << 20, Pages::Base).is_ok());
+    let now_on = "now on: limits.arena_bytes_per_session, sidecar.log";
+    eventually("the log", || sidecar.said().contains(now_on));
     let said = sidecar.said();
-    assert!(said.contains("now on: limits.arena_bytes_per_session, sidecar.log"), "{said}");
     assert!(said.contains("restart only: pollers.heartbeat"), "{said}");
 
     // What was there is served on.

@@ -88,7 +88,9 @@ fn fill(socket: &Path) -> Result<u64, Failure> {
 fn scrape(address: &str) -> Result<usize, Failure> {
     let mut stream = TcpStream::connect(address)?;
     let accepts = "Accept: application/openmetrics-text\r\n";
-    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accepts}\r\n").as_bytes())?;
+    stream.write_all(
+        format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accepts}\r\n").as_bytes(),
+    )?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     if !answer.ends_with(b"# EOF\n") {
