@@ -23,9 +23,7 @@ mod flush;
 mod format;
 mod holds;
 mod index;
-mod kept;
 mod key;
-mod ledger;
 mod lines;
 mod list;
 mod log;
@@ -53,7 +51,6 @@ mod store;
 mod sweep;
 mod task;
 mod witness;
-mod worth;
 mod writes;
 
 pub use config::{
@@ -66,8 +63,8 @@ pub use feed::{Evicted, Gone};
 #[cfg(fuzzing)]
 pub use format::fuzzing;
 pub use format::{
-    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
-    PoolNames, SUPER_AT, Super, SuperError,
+    CHANGED_FORMAT_VERSION, DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES,
+    POOL_NAME_BYTES_MAX, POOLED_FORMAT_VERSION, POOLS_MAX, PoolNames, SUPER_AT, Super, SuperError,
 };
 pub use key::{Key, check, fold};
 pub use list::{Cursor, Listed, Listing};
@@ -77,8 +74,8 @@ pub use pools::{
 };
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
-    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got,
-    Place, Put, ReadId, Reading, Reply, SpaceId, Status,
+    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Place, Put,
+    ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;
