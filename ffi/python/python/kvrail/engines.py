@@ -163,7 +163,7 @@ def require(name: str) -> None:
 
 
 def _vllm(socket: str, store: str) -> str:
-    tier = {"type": "kvrail", "socket": socket, "store": store}
+    tier: dict[str, str | bool] = {"type": "kvrail", "socket": socket, "store": store}
     tier |= {"locality": "LOCAL", "enable_kv_events": True}
     tiering = {
         "spec_name": "TieringOffloadingSpec",

@@ -236,7 +236,8 @@ class L2Adapter(L2AdapterInterface):
         dropped = self._link.call(lambda it: it.drop(asked, timeout=LOOKUP_S), None)
         if dropped is None:
             return
-        gone, sizes = (list(compress(its, dropped.ok)) for its in (asked, dropped.lengths))
+        gone = list(compress(asked, dropped.ok))
+        sizes = list(compress(dropped.lengths, dropped.ok))
         with self._lock:
             if self._recovered is not None:
                 self._own.update(gone)
