@@ -253,6 +253,11 @@ def test_a_close_ends_what_an_event_loop_waits_for(sidecar, stores, kind):
         await call()  # its memory is there
         os.kill(host.pid, signal.SIGSTOP)
         try:
+            # A signal comes some time after it was sent, to one thread after the other.
+            threads = Path(f"/proc/{host.pid}/task").glob("*/stat")
+            for stat in threads:
+                while stat.read_text().rpartition(")")[2].split()[0] != "T":
+                    await asyncio.sleep(0.01)
             waiting = asyncio.ensure_future(call())
             await asyncio.sleep(0)
             await asyncio.to_thread(client.close)
