@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test: unit, flows, rules, docs, Python, Helm, book, loom, Miri, fuzz, counts, NVMe machines.
+# Every test: unit, flows, rules, docs, Python, Helm, book, loom, Miri, counts, NVMe machines.
 set -euo pipefail
 
 log=$(mktemp)
@@ -39,7 +39,6 @@ step book scripts/verbs/book.sh
 step audit scripts/verbs/audit.sh
 step loom scripts/verbs/loom.sh
 step miri scripts/verbs/miri.sh
-step fuzz scripts/verbs/fuzz.sh all 4
 # The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.
 step count scripts/verbs/count.sh --arm null --arm interrupt --arm raw:interrupt
 # Where the machine's parts can be had: from the package mirror, or from an earlier time.
