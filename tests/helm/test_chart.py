@@ -56,6 +56,7 @@ GOOD = {
         "hugepages": {"amount": "8Gi"},
         "config": {
             "memory": {"pages": "2MiB"},
+            "metrics": {"hosts": ["gpu7.example.org"]},
             "limits": {"sessions": 8, "lane_depth": 512},
             "gpu": {"devices": ["all"]},
         },

@@ -29,7 +29,7 @@
 {{- $_ := set $sidecar "drain_timeout" (printf "%ds" (int64 $values.drainSeconds)) -}}
 {{- $_ := set $config "sidecar" (merge $sidecar ($config.sidecar | default dict)) -}}
 {{- $listen := printf "%s:%d" $values.metrics.address (int64 $values.metrics.port) -}}
-{{- $_ := set $config "metrics" (dict "listen" $listen) -}}
+{{- $_ := set $config "metrics" (merge (dict "listen" $listen) ($config.metrics | default dict)) -}}
 {{- if not $values.hugepages.amount -}}
 {{- $_ := set $config "memory" (merge ($config.memory | default dict) (dict "pages" "4KiB")) -}}
 {{- end -}}
