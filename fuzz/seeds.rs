@@ -3,7 +3,8 @@
 use std::{env, fs, io};
 
 /// Documents that are no encoder's.
-const TEXTS: [(&str, &str); 3] = [
+const TEXTS: [(&str, &str); 4] = [
+    ("configuration", include_str!("../config/default.toml")),
     ("identity_document", r#"{"model":"llama","layout":{"layers":32,"heads":[8,8]}}"#),
     ("client_identity", r#"{"model":"llama","layout":{"layers":32,"heads":[8,8]}}"#),
     ("client_message", r#"{"seq":1,"ask":{"Hello":{"version":{"major":1,"minor":0}}}}"#),

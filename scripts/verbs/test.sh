@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test: unit, flows, rules, docs, Python, Helm, book, loom, Miri, counts, NVMe machines.
+# Every test: unit, flows, rules, docs, Python, Helm, book, fuzz, loom, Miri, counts, NVMe machines.
 set -euo pipefail
 
 log=$(mktemp)
@@ -37,6 +37,8 @@ step python scripts/verbs/python.sh
 step helm scripts/verbs/helm.sh
 step book scripts/verbs/book.sh
 step audit scripts/verbs/audit.sh
+# A second each: whether they build and hold; longer runs are for those who change a decoder.
+step fuzz scripts/verbs/fuzz.sh all 1
 step loom scripts/verbs/loom.sh
 step miri scripts/verbs/miri.sh
 # The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.

@@ -3,17 +3,26 @@
 set -euo pipefail
 
 profile=${1:-release}
-target=${CARGO_TARGET_DIR:-target}
+target=$(realpath -ms "${CARGO_TARGET_DIR:-target}")
 tools=$target/python/tools
-if [[ ! -x $tools/bin/maturin ]]; then
+if [[ ! -x $tools/bin/cargo-zigbuild ]]; then
     python3 -m venv "$tools"
-    "$tools/bin/pip" install -q "maturin>=1.9,<2"
+    "$tools/bin/pip" install -q "maturin>=1.9,<2" "cargo-zigbuild>=0.24,<1" "ziglang>=0.15,<0.18"
 fi
+export PATH=$tools/bin:$PATH
 
-cargo build -q --locked --profile "$profile" -p kvrail
-built=$target/$([[ $profile == dev ]] && echo debug || echo "$profile")/kvrail
+if [[ $profile == dev ]]; then
+    cargo build -q --locked -p kvrail
+    built=$target/debug/kvrail options=()
+else
+    # What is linked here may want this host's glibc; what Zig links runs from glibc 2.28 on.
+    triple=x86_64-unknown-linux-gnu
+    cargo zigbuild -q --locked --profile "$profile" -p kvrail --target "$triple.2.28"
+    built=$target/$triple/$profile/kvrail
+    options=(--zig --target "$triple" --compatibility manylinux_2_28)
+fi
 install -D -m 755 -s "$built" ffi/python/python/kvrail/bin/kvrail
 rm -f "$target"/wheels/kvrail-*.whl
-"$tools/bin/maturin" build -q --locked --strip --profile "$profile" \
+maturin build -q --locked --strip --profile "$profile" "${options[@]}" \
     --manifest-path ffi/python/Cargo.toml --out "$target/wheels"
 ls "$target"/wheels/kvrail-*.whl

@@ -1,0 +1,29 @@
+//! Configuration files, as an operator writes them: each loads, or is refused in words.
+#![no_main]
+
+// The sidecar is a program, not a library: its room of the configuration is compiled in here.
+#[allow(dead_code, unused_imports, reason = "the rest of the program uses them")]
+#[path = "../../engine/kvrail/src/config/mod.rs"]
+mod config;
+
+use std::fs;
+use std::sync::LazyLock;
+
+use config::{Layers, load};
+use tempfile::NamedTempFile;
+
+static FILE: LazyLock<NamedTempFile> = LazyLock::new(|| NamedTempFile::new().expect("a file"));
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    fs::write(FILE.path(), text).expect("the file is ours");
+    let layers = Layers { file: Some(FILE.path().to_owned()), ..Layers::default() };
+    match load(&layers) {
+        // What was loaded can be written, and loads as the same.
+        Ok(loaded) => {
+            let written = toml::to_string(&loaded.config).expect("a configuration is TOML");
+            fs::write(FILE.path(), written).expect("the file is ours");
+            assert_eq!(load(&layers).expect("checked before").config, loaded.config);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});
