@@ -5,10 +5,13 @@ set -euo pipefail
 profile=${1:-release}
 target=$(realpath -ms "${CARGO_TARGET_DIR:-target}")
 tools=$target/python/tools
-if [[ ! -x $tools/bin/cargo-zigbuild ]]; then
+# install_tool PROGRAM PACKAGE...: into the tools' folder, unless the program is there.
+install_tool() {
+    [[ -x $tools/bin/$1 ]] && return
     python3 -m venv "$tools"
-    "$tools/bin/pip" install -q "maturin>=1.9,<2" "cargo-zigbuild>=0.24,<1" "ziglang>=0.15,<0.18"
-fi
+    "$tools/bin/pip" install -q "${@:2}"
+}
+install_tool maturin "maturin>=1.9,<2"
 export PATH=$tools/bin:$PATH
 
 if [[ $profile == dev ]]; then
@@ -16,6 +19,7 @@ if [[ $profile == dev ]]; then
     built=$target/debug/kvrail options=()
 else
     # What is linked here may want this host's glibc; what Zig links runs from glibc 2.28 on.
+    install_tool cargo-zigbuild "cargo-zigbuild>=0.24,<1" "ziglang>=0.15,<0.18"
     triple=x86_64-unknown-linux-gnu
     cargo zigbuild -q --locked --profile "$profile" -p kvrail --target "$triple.2.28"
     built=$target/$triple/$profile/kvrail
