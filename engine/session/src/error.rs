@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use kvrail_memory::descriptor_remedy;
+use kvrail_memory::{descriptor_remedy, thread_remedy};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -92,6 +92,14 @@ pub enum ServerError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The kernel refused a thread of the control loop.
+    #[error("the control loop: {thread} could not be started ({errno}); {}", thread_remedy(*errno))]
+    Thread {
+        /// What the thread does.
+        thread: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// A poller thread ended by itself.
     #[error(
         "poller {poller} ended without being told to, which is a bug in kvrail; all clients were \
@@ -101,4 +109,17 @@ pub enum ServerError {
         /// Which.
         poller: usize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::ServerError;
+
+    #[test]
+    fn a_thread_that_is_refused_names_its_limit() {
+        let refused = ServerError::Thread { thread: "the ringer", errno: Errno::AGAIN }.to_string();
+        assert!(refused.contains("the ringer") && refused.contains("TasksMax="), "{refused}");
+    }
 }

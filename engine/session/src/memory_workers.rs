@@ -52,7 +52,7 @@ impl MemoryWorkers {
         gpus: usize,
     ) -> Result<Self, ServerError> {
         let (context, (events, ended)) = WorkerContext::new(numa, porter, to_control);
-        let failed = |errno| ServerError::Loop { step: "spawning a memory thread", errno };
+        let failed = |errno| ServerError::Thread { thread: "a memory thread", errno };
         let gpu = |at: usize| MemoryWorker::start(&format!("kvrail-import-{at}"), &context);
         let gpus = (0..gpus).map(gpu).collect::<Result<_, _>>().map_err(failed)?;
         let strangers = MemoryWorker::start("kvrail-close", &context).map_err(failed)?;

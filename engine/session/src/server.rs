@@ -113,8 +113,8 @@ impl Server {
         let events = Arc::new(EventLoop::new().map_err(failed)?);
         let acceptor = Acceptor::new(listener, Arc::clone(&events)).map_err(failed)?;
         events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
-        let no_ringer = |error: std::io::Error| ServerError::Loop {
-            step: "starting the ringer",
+        let no_ringer = |error: std::io::Error| ServerError::Thread {
+            thread: "the ringer",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         };
         let wakers = Wakers::start().map_err(no_ringer)?;
